@@ -1,0 +1,146 @@
+"""The record of the collectives that this process enters.
+
+torch from 2.15 on calls a hook before each collective of a group, also for those that C++ issues (torch's own DDP).
+Older versions have no such hook: there the methods of `ProcessGroup` are wrapped, which sees every call made from
+Python and none made by C++.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+_NAMES = {
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce_coalesced",
+    "allgather": "all_gather",
+    "allgather_base": "all_gather_into_tensor",
+    "_allgather_base": "all_gather_into_tensor",
+    "allgather_coalesced": "all_gather_coalesced",
+    "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
+    "all_gather_single": "all_gather_into_tensor",
+    "gather_into_tensor": "gather_into_tensor",
+    "reduce_scatter": "reduce_scatter",
+    "reduce_scatter_base": "reduce_scatter_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+    "reduce_scatter_single": "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor_coalesced",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all_single",
+    "all_to_all_single": "all_to_all_single",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "send": "send",
+    "recv": "recv",
+    "barrier": "barrier",
+    "monitored_barrier": "monitored_barrier",
+}
+
+
+_SHAPES_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective at the moment this rank entered it: the `sequence`-th (from 1) since its group was made."""
+
+    op: str
+    group: str
+    sequence: int
+    shapes: tuple[tuple[int, ...], ...] = ()
+    dtype: str = ""
+    bytes: int = 0
+
+    def __str__(self) -> str:
+        first, others = self.shapes[:_SHAPES_SHOWN], self.shapes[_SHAPES_SHOWN:]
+        shapes = " + ".join(str(list(shape)) for shape in first) + (" + ..." if others else "")
+        return f"{self.op} #{self.sequence}{f' {self.dtype}{shapes}' if self.shapes else ''}"
+
+
+Callback = Callable[[Collective], None]
+_watchers: list[Callback] = []
+
+
+@contextmanager
+def watch_collectives(callback: Callback) -> Iterator[None]:
+    """Call `callback` with every collective that this process enters, from any thread, before it is issued."""
+    _watchers.append(callback)
+    try:
+        yield
+    finally:
+        _watchers.remove(callback)
+
+
+def _tell(op: str, group: Any, sequence: int, tensors: list[torch.Tensor]) -> None:
+    collective = Collective(
+        op=op,
+        group=group.group_name,
+        sequence=sequence,
+        shapes=tuple(tuple(tensor.shape) for tensor in tensors),
+        dtype=str(tensors[0].dtype).removeprefix("torch.") if tensors else "",
+        bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+    )
+    for watcher in tuple(_watchers):
+        watcher(collective)
+
+
+def install() -> None:
+    """Start to see collectives, in this process and those forked from it. Groups made before are not seen."""
+    if hasattr(dist.ProcessGroup, "register_pre_hook"):
+        _hook_new_groups()
+    else:
+        _wrap_methods()
+
+
+def _hook_new_groups() -> None:
+    make_group = distributed_c10d._new_process_group_helper  # noqa: SLF001  where init_process_group and new_group meet
+
+    def make_hooked_group(*args: Any, **kwargs: Any) -> Any:
+        made = make_group(*args, **kwargs)
+        group = made[0] if isinstance(made, tuple) else made
+        if isinstance(group, dist.ProcessGroup):
+            _hook(group)
+        return made
+
+    distributed_c10d._new_process_group_helper = make_hooked_group  # noqa: SLF001
+
+
+def _hook(group: Any) -> None:
+    counter = itertools.count(1)
+
+    def before(args: Any) -> None:
+        name = args.name.name.lower()
+        _tell(
+            _NAMES.get(name, name), group, next(counter), _tensors(args.input_tensors) or _tensors(args.output_tensors)
+        )
+
+    group.register_pre_hook(id(before) % 2**31, before)
+
+
+def _wrap_methods() -> None:
+    for name in _NAMES:
+        if hasattr(dist.ProcessGroup, name):
+            setattr(dist.ProcessGroup, name, _wrapped(name, getattr(dist.ProcessGroup, name)))
+
+
+def _wrapped(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def call(group: Any, *args: Any, **kwargs: Any) -> Any:
+        group.__dict__["_ddp_sequence"] = sequence = group.__dict__.get("_ddp_sequence", 0) + 1
+        _tell(_NAMES[name], group, sequence, _tensors(args[:1]))
+        return method(group, *args, **kwargs)
+
+    return call
+
+
+def _tensors(found: Any) -> list[torch.Tensor]:
+    """Return the tensors in nested lists, in order."""
+    if isinstance(found, torch.Tensor):
+        return [found]
+    return [tensor for part in found for tensor in _tensors(part)] if isinstance(found, list | tuple) else []

@@ -1,0 +1,122 @@
+"""Finds the root cause among the outcomes of a run, and says it in words.
+
+A rank that failed by itself comes before ranks that failed because a peer left, which come before ranks that we
+ended; among equals the one that failed first comes first.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from pytest_ddp.errors import PytestDDPError
+from pytest_ddp.outcome import Died, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
+from pytest_ddp.standstill import peer_left, rank_list, standstill
+from pytest_ddp.world import World
+
+
+class RankFailure(PytestDDPError):  # noqa: N818  a failure of ranks, as pytest's own outcomes are named
+    """Some ranks of a run failed; the text is the whole report.
+
+    Attributes:
+        outcomes: what became of each rank, in rank order.
+    """
+
+    def __init__(self, outcomes: Sequence[Outcome], world: World | None = None) -> None:
+        super().__init__(tuple(outcomes), world)
+        self.outcomes = tuple(outcomes)
+        self.world = world
+
+    @property
+    def root(self) -> Outcome:
+        """The outcome that caused the others."""
+        return root_cause(self.outcomes)
+
+    def __str__(self) -> str:
+        return "\n".join([headline(self.outcomes, self.world), *sections(self.outcomes)])
+
+
+def failures(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Return the outcomes that are failures, root cause first."""
+    failed = [outcome for outcome in outcomes if not isinstance(outcome, Returned | Skipped)]
+    return sorted(failed, key=lambda outcome: (_blame(outcome), outcome.seconds, outcome.rank))
+
+
+def root_cause(outcomes: Iterable[Outcome]) -> Outcome:
+    """Return the failure that explains the others; raise ValueError when nothing failed."""
+    failed = failures(outcomes)
+    if not failed:
+        raise ValueError("no rank failed")
+    return failed[0]
+
+
+def raise_for(outcomes: Sequence[Outcome], world: World | None = None) -> None:
+    """Raise RankFailure if any rank failed."""
+    if failures(outcomes):
+        raise RankFailure(outcomes, world)
+
+
+def _blame(outcome: Outcome) -> int:
+    if isinstance(outcome, Stopped):
+        return 2
+    return 1 if peer_left(outcome) else 0
+
+
+def describe(outcome: Outcome) -> str:
+    """Return one line on what became of a rank, without its number."""
+    match outcome:
+        case Returned():
+            return "passed"
+        case Skipped():
+            return f"skipped: {outcome.reason}"
+        case Raised() if peer_left(outcome):
+            return "failed because a peer left the group"
+        case Raised():
+            first = outcome.message.strip().partition("\n")[0]
+            return f"raised {outcome.kind}: {first}" if first else f"raised {outcome.kind}"
+        case Died():
+            return outcome.how + _last(outcome)
+        case TimedOut():
+            return f"was still running at its deadline of {outcome.timeout:g} s" + _last(outcome)
+        case Stopped():
+            return "was still running when another rank had failed, and was stopped" + _last(outcome)
+
+
+def _last(outcome: Died | TimedOut | Stopped) -> str:
+    entered = outcome.last_collective
+    return f"; last collective entered: {entered}" if entered else "; it had entered no collective"
+
+
+def headline(outcomes: Sequence[Outcome], world: World | None = None) -> str:
+    """Return the first lines of a report: the root cause, then what became of the other ranks."""
+    root = root_cause(outcomes)
+    of = f"rank {root.rank} of {len(outcomes) if world is None else world.size}"
+    where = f" ({world.backend}, {world.device})" if world else ""
+    lines = [f"{of}{where} {describe(root)}"]
+    lines += [f"  {ranks}: {what}" for ranks, what in _alike(o for o in outcomes if o is not root)]
+    return "\n".join([*lines, *(f"  {line}" for line in standstill(outcomes))])
+
+
+def _alike(outcomes: Iterable[Outcome]) -> list[tuple[str, str]]:
+    """Group ranks of which the same is to be said."""
+    said: dict[str, list[int]] = {}
+    for outcome in outcomes:
+        said.setdefault(describe(outcome), []).append(outcome.rank)
+    return [(rank_list(ranks), what) for what, ranks in said.items()]
+
+
+def sections(outcomes: Sequence[Outcome], *, skip_root_text: bool = False) -> list[str]:
+    """Return the details of every rank, root cause first: traceback or stack, then captured output."""
+    ordered = failures(outcomes)
+    parts: list[str] = []
+    for outcome in ordered:
+        text = _details(outcome)
+        if text and not (skip_root_text and outcome is ordered[0]):
+            parts.append(
+                f"---- rank {outcome.rank}: {'traceback' if isinstance(outcome, Raised) else 'stacks'} ----\n{text}"
+            )
+    parts += [f"---- rank {o.rank}: captured output ----\n{o.output.rstrip()}" for o in outcomes if o.output.strip()]
+    return parts
+
+
+def _details(outcome: Outcome) -> str:
+    if isinstance(outcome, Raised):
+        return outcome.traceback.rstrip()
+    return outcome.stack.rstrip() if isinstance(outcome, Died | TimedOut | Stopped) else ""

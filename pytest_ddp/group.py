@@ -1,0 +1,72 @@
+"""A rank's process groups: made fresh for every test, destroyed off its path."""
+
+import gc
+import os
+import threading
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore, distributed_c10d
+
+from pytest_ddp.messages import Run
+
+
+class GroupKeeper:
+    """Holds this rank's default group and replaces it when a run names another one."""
+
+    def __init__(self, rank: int, store: tuple[str, int]) -> None:
+        self._rank = rank
+        self._address = store
+        self._store: Store | None = None
+        self._current: str | None = None
+
+    def enter(self, run: Run) -> None:
+        """Make sure that the default group is the one that `run` names; the environment says the same as the group."""
+        if run.group == self._current:
+            return
+        leave_groups()
+        self._current = None
+        os.environ.update(
+            RANK=str(self._rank),
+            LOCAL_RANK=str(self._rank),
+            WORLD_SIZE=str(run.size),
+            LOCAL_WORLD_SIZE=str(run.size),
+        )
+        options: dict[str, Any] = {}
+        if run.device == "cuda":
+            torch.cuda.set_device(self._rank)
+            options = {"device_id": torch.device("cuda", self._rank)} if run.backend == "nccl" else {}
+        dist.init_process_group(
+            run.backend,
+            store=PrefixStore(run.group, self._connect()),
+            rank=self._rank,
+            world_size=run.size,
+            timeout=timedelta(seconds=run.group_timeout),
+            **options,
+        )
+        self._current = run.group
+
+    def _connect(self) -> Store:
+        if self._store is None:
+            host, port = self._address
+            self._store = TCPStore(host, port, is_master=False, wait_for_workers=False)
+        return self._store
+
+
+def leave_groups() -> None:
+    """Forget every process group now, and destroy them in a thread.
+
+    Gloo waits about 10 ms per rank when a group is destroyed; tests should not pay for that.
+    """
+    if not dist.is_initialized():
+        return
+    groups = list(distributed_c10d._world.pg_map)  # noqa: SLF001  keeps them alive past destroy_process_group
+    dist.destroy_process_group()
+    threading.Thread(target=_destroy, args=(groups,), name="pytest-ddp group reaper", daemon=True).start()
+
+
+def _destroy(groups: list[Any]) -> None:
+    groups.clear()
+    gc.collect(0)

@@ -1,0 +1,198 @@
+"""Starts rank processes: forked from a warm server where that is safe, else as fresh interpreters."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import IO, Protocol
+
+from pytest_ddp.errors import LaunchError
+from pytest_ddp.worker import Files
+
+PRELOAD = ("torch", "torch.distributed", "torch._dynamo", "torch.nn.parallel", "torch.optim", "cloudpickle")
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+_START_SECONDS = 120.0
+_EXIT_SECONDS = 10.0
+
+
+@dataclass
+class Shared:
+    """The controller's ends of what it shares with one rank; nothing of it has a name on disk."""
+
+    channel: socket.socket
+    theirs: socket.socket
+    output: IO[bytes]
+    stacks: IO[bytes]
+    box: IO[bytes]
+
+    @classmethod
+    def make(cls) -> "Shared":
+        """Open a socket pair and three anonymous files."""
+        ours, theirs = socket.socketpair()
+        output, stacks, box = (tempfile.TemporaryFile("a+b", buffering=0) for _ in range(3))  # noqa: SIM115
+        return cls(ours, theirs, output, stacks, box)
+
+    @property
+    def fds(self) -> tuple[int, int, int, int]:
+        """The rank's file descriptors, in the order of `worker.Files`."""
+        return self.theirs.fileno(), self.output.fileno(), self.stacks.fileno(), self.box.fileno()
+
+    def close(self) -> None:
+        """Close everything."""
+        for part in (self.channel, self.theirs, self.output, self.stacks, self.box):
+            part.close()
+
+
+class Launcher(Protocol):
+    """Starts ranks and says how they ended."""
+
+    def start(self, shared: Shared) -> int:
+        """Start one rank on the shared files and return its process id."""
+
+    def exit_code(self, pid: int) -> int | None:
+        """Wait for a rank that is ending; its exit code, negative for a signal, None if it cannot be learnt."""
+
+    def close(self) -> None:
+        """End every rank that is left, and the launcher."""
+
+
+def _interpreter(call: str) -> list[str]:
+    """Return the command that runs `call` in a fresh interpreter with our own flags and import path."""
+    path = f"import sys; sys.path[:] = {sys.path!r}; "
+    return [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", path + call]  # type: ignore[attr-defined]  # noqa: SLF001  what multiprocessing uses too
+
+
+@dataclass
+class ForkLauncher:
+    """Forks ranks from a server that has already imported `preload` (see `zygote`)."""
+
+    preload: Sequence[str] = PRELOAD
+    _server: "subprocess.Popen[bytes] | None" = None
+    _control: socket.socket = field(init=False)
+    _lines: bytes = b""
+    _exits: dict[int, int] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Start the server without waiting for its imports."""
+        self._control, theirs = socket.socketpair()
+        call = f"from pytest_ddp.zygote import main; main({theirs.fileno()}, {os.getpid()}, {tuple(self.preload)!r})"
+        self._server = subprocess.Popen(
+            _interpreter(call),
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, **_ONE_THREAD},
+        )
+        theirs.close()
+
+    def start(self, shared: Shared) -> int:
+        """Fork one rank."""
+        if self._server is None:
+            self.begin()
+            self._hear("ready", _START_SECONDS)
+        try:
+            socket.send_fds(self._control, [b'{"fork": true}\n'], shared.fds)
+        except OSError as error:
+            raise LaunchError(f"the fork server is gone ({error}): no more ranks can be started") from error
+        shared.theirs.close()
+        return self._hear("forked", _EXIT_SECONDS)
+
+    def exit_code(self, pid: int) -> int | None:
+        """Wait until the server has told how the rank ended."""
+        with contextlib.suppress(LaunchError):
+            while pid not in self._exits:
+                self._hear("exited", _EXIT_SECONDS)
+        return self._exits.pop(pid, None)
+
+    def close(self) -> None:
+        """Hang up, which makes the server kill what is left and leave; wait for that."""
+        if self._server is None:
+            return
+        self._control.close()
+        try:
+            self._server.wait(_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._server.kill()
+            self._server.wait()
+        self._server = None
+
+    def _hear(self, word: str, seconds: float) -> int:
+        """Read what the server says until it says `word`; remember exits on the way."""
+        while True:
+            line, found, rest = self._lines.partition(b"\n")
+            if not found:
+                self._lines += self._read(seconds)
+                continue
+            self._lines = rest
+            said = json.loads(line)
+            if "exited" in said:
+                self._exits[said["exited"]] = said["status"]
+            if word in said:
+                return int(said[word])
+
+    def _read(self, seconds: float) -> bytes:
+        readable, _, _ = select.select([self._control], [], [], seconds)
+        data = self._control.recv(65536) if readable else b""
+        if data:
+            return data
+        if readable:
+            raise LaunchError("the fork server ended; its own error output says why")
+        raise LaunchError(f"the fork server gave no answer within {seconds:g} s")
+
+
+@dataclass
+class SpawnLauncher:
+    """Starts every rank as a fresh interpreter: slower, but safe where forking is not (macOS, CUDA)."""
+
+    _ranks: dict[int, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    def start(self, shared: Shared) -> int:
+        """Start one interpreter."""
+        call = f"from pytest_ddp.launcher import spawned; spawned({os.getpid()}, {shared.fds!r})"
+        process = subprocess.Popen(
+            _interpreter(call),
+            pass_fds=shared.fds,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, **_ONE_THREAD},
+        )
+        shared.theirs.close()
+        self._ranks[process.pid] = process
+        return process.pid
+
+    def exit_code(self, pid: int) -> int | None:
+        """Wait for the process; then end whatever it has left in its process group."""
+        process = self._ranks.pop(pid, None)
+        if process is None:
+            return None
+        try:
+            code = process.wait(_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            return None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        return code
+
+    def close(self) -> None:
+        """Kill and wait for every rank that is left."""
+        for pid, process in list(self._ranks.items()):
+            process.kill()
+            self.exit_code(pid)
+
+
+def spawned(parent: int, fds: tuple[int, int, int, int]) -> None:
+    """Be a rank in a fresh interpreter."""
+    from pytest_ddp import collectives  # noqa: PLC0415  imports torch, which the controller's side may never need
+    from pytest_ddp.mortality import die_with  # noqa: PLC0415
+    from pytest_ddp.worker import run_rank  # noqa: PLC0415
+
+    die_with(parent)
+    collectives.install()
+    run_rank(Files(*fds))

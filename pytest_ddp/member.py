@@ -1,0 +1,131 @@
+"""One rank process, seen from the controller."""
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import IO
+
+from pytest_ddp.blackbox import BlackBox
+from pytest_ddp.launcher import Shared
+from pytest_ddp.messages import Decoder, Message, encode
+from pytest_ddp.worker import DUMP_SIGNAL
+
+OUTPUT_LIMIT = 2**16
+_DUMP_SECONDS = 2.0
+_DUMP_POLL_SECONDS = 0.02
+_HARNESS = ("/_pytest/", "/pluggy/", "/pytest_ddp/")
+
+
+@dataclass
+class Member:
+    """A rank of the pool: its process, its channel, and the files that outlive it."""
+
+    rank: int
+    pid: int
+    shared: Shared
+    ready: bool = False
+    _decoder: Decoder = field(default_factory=Decoder)
+    _box: BlackBox = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._box = BlackBox.map(self.shared.box.fileno())
+
+    def fileno(self) -> int:
+        """The channel's descriptor, so that `select` takes members."""
+        return self.shared.channel.fileno()
+
+    def send(self, message: Message) -> bool:
+        """Send a message; False when the process is gone."""
+        try:
+            self.shared.channel.sendall(encode(message))
+        except OSError:
+            return False
+        return True
+
+    def receive(self, seconds: float) -> list[Message] | None:
+        """Wait for messages: an empty list when none came in time, None when the process is gone."""
+        readable, _, _ = select.select([self], [], [], max(0.0, seconds))
+        return self.read() if readable else []
+
+    def read(self) -> list[Message] | None:
+        """Return the messages that have come; None when the process is gone. Blocks unless there is something."""
+        try:
+            data = self.shared.channel.recv(2**20)
+        except OSError:
+            data = b""
+        return list(self._decoder.feed(data)) if data else None
+
+    def is_quiet(self) -> bool:
+        """Whether the process lives and has nothing to say, as it should between runs."""
+        readable, _, _ = select.select([self], [], [], 0)
+        return not readable
+
+    def start_over(self) -> None:
+        """Forget the output and stacks of earlier runs."""
+        os.ftruncate(self.shared.output.fileno(), 0)
+        os.ftruncate(self.shared.stacks.fileno(), 0)
+
+    @property
+    def output(self) -> str:
+        """What the rank printed in this run; of a very long output the beginning and the end."""
+        return _read_ends(self.shared.output, OUTPUT_LIMIT)
+
+    @property
+    def collectives(self) -> tuple[str, ...]:
+        """The last collectives that the rank entered, oldest first."""
+        return self._box.read()
+
+    @property
+    def stack(self) -> str:
+        """The Python stacks that were written on a fatal signal or on demand, without the harness's own frames."""
+        return trim_stacks(_read_ends(self.shared.stacks, OUTPUT_LIMIT))
+
+    def dump_stacks(self) -> None:
+        """Make the process write its Python stacks; works while the GIL is held, not while the process is stopped."""
+        try:
+            os.kill(self.pid, DUMP_SIGNAL)
+        except ProcessLookupError:
+            return
+        size, end = 0, time.monotonic() + _DUMP_SECONDS
+        while time.monotonic() < end:
+            select.select([], [], [], _DUMP_POLL_SECONDS)
+            before, size = size, os.fstat(self.shared.stacks.fileno()).st_size
+            if size and size == before:
+                return
+
+    def kill(self) -> None:
+        """End the process and its whole process group."""
+        for end in (os.killpg, os.kill):
+            try:
+                end(self.pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+
+
+def trim_stacks(text: str) -> str:
+    """Cut from each thread of a faulthandler dump the harness's frames and all below them; drop threads left empty."""
+    return "\n\n".join(_trimmed_threads(text))
+
+
+def _trimmed_threads(text: str) -> Iterator[str]:
+    for block in text.strip().split("\n\n"):
+        kept: list[str] = []
+        for line in block.splitlines():
+            if kept and any(part in line for part in _HARNESS):
+                break
+            kept.append(line)
+        if len(kept) > 1:
+            yield "\n".join(kept)
+
+
+def _read_ends(file: IO[bytes], limit: int) -> str:
+    size = os.fstat(file.fileno()).st_size
+    if size <= limit:
+        return os.pread(file.fileno(), size, 0).decode(errors="backslashreplace")
+    half = limit // 2
+    first, last = os.pread(file.fileno(), half, 0), os.pread(file.fileno(), half, size - half)
+    left_out = f"\n... {size - limit} bytes left out ...\n".encode()
+    return (first + left_out + last).decode(errors="backslashreplace")

@@ -1,0 +1,49 @@
+"""Processes that die with their parent, whatever ends it."""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_WATCH_SECONDS = 0.5
+
+
+def die_with(parent: int) -> None:
+    """End this process when `parent`, the process that started it, is gone."""
+    if sys.platform == "linux":
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it went before we asked
+            os._exit(1)
+    else:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent dies, so that none can outlive us unseen (Linux only)."""
+    if sys.platform == "linux":
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def kill_descendants() -> None:
+    """Kill every process below this one, until there is none."""
+    import psutil  # noqa: PLC0415  needed once, at the end
+
+    while children := psutil.Process().children(recursive=True):
+        for child in children:
+            child.kill()
+        psutil.wait_procs(children)
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}, {value}) failed")
+
+
+def _watch(parent: int) -> None:
+    pause = threading.Event()
+    while os.getppid() == parent:
+        pause.wait(_WATCH_SECONDS)
+    os._exit(1)

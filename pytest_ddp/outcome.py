@@ -1,0 +1,90 @@
+"""What became of a run on one rank: a value, one per rank; raising happens once, at the edge (see `failure`)."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OnRank:
+    """What every outcome holds.
+
+    Attributes:
+        rank: the rank.
+        seconds: how long its run took, or how long it was waited for.
+        output: what it printed meanwhile, stdout and stderr.
+        collectives: the last collectives that it entered, oldest first, as text.
+    """
+
+    rank: int
+    seconds: float = 0.0
+    output: str = ""
+    collectives: tuple[str, ...] = ()
+
+    @property
+    def last_collective(self) -> str | None:
+        """The collective entered last, as text, or None."""
+        return self.collectives[-1] if self.collectives else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Returned(_OnRank):
+    """The target returned `body`."""
+
+    body: bytes = b""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raised(_OnRank):
+    """The target raised; the exception travels as text because objects of foreign types may not survive the trip."""
+
+    kind: str
+    message: str
+    traceback: str
+    body: bytes = b""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped(_OnRank):
+    """The target asked to be skipped."""
+
+    reason: str
+    body: bytes = b""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ended(_OnRank):
+    """The rank gave no answer: what is known are its Python stacks, if it could still write them."""
+
+    stack: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Died(_Ended):
+    """The process ended before it answered: by `signal` (a name such as SIGSEGV), else with `exit_code`."""
+
+    exit_code: int | None = None
+    signal: str | None = None
+
+    @property
+    def how(self) -> str:
+        """How the process ended, in words."""
+        if self.signal is not None:
+            return f"was killed by {self.signal}"
+        if self.exit_code is None:
+            return "ended in an unknown way"
+        return f"left with exit code {self.exit_code} before it was done"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedOut(_Ended):
+    """The rank was still running at its deadline."""
+
+    timeout: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopped(_Ended):
+    """The rank was still running some time after another one had failed, and was ended for that reason."""
+
+
+Outcome: TypeAlias = Returned | Raised | Skipped | Died | TimedOut | Stopped
