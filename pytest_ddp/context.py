@@ -1,6 +1,6 @@
 """What a test sees of its rank: the value of the `ddp` fixture."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,4 +26,4 @@ class DDPContext:
     local_rank: int
     device: "torch.device"
     backend: str
-    group: "dist.ProcessGroup"
+    group: "dist.ProcessGroup" = field(repr=False)

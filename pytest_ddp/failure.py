@@ -30,13 +30,13 @@ class RankFailure(PytestDDPError):  # noqa: N818  a failure of ranks, as pytest'
         return root_cause(self.outcomes)
 
     def __str__(self) -> str:
-        return "\n".join([headline(self.outcomes, self.world), *sections(self.outcomes)])
+        return "\n".join([headline(self.outcomes, self.world), *details(self.outcomes), *outputs(self.outcomes)])
 
 
 def failures(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """Return the outcomes that are failures, root cause first."""
     failed = [outcome for outcome in outcomes if not isinstance(outcome, Returned | Skipped)]
-    return sorted(failed, key=lambda outcome: (_blame(outcome), outcome.seconds, outcome.rank))
+    return sorted(failed, key=_precedence)
 
 
 def root_cause(outcomes: Iterable[Outcome]) -> Outcome:
@@ -49,14 +49,16 @@ def root_cause(outcomes: Iterable[Outcome]) -> Outcome:
 
 def raise_for(outcomes: Sequence[Outcome], world: World | None = None) -> None:
     """Raise RankFailure if any rank failed."""
+    __tracebackhide__ = True
     if failures(outcomes):
         raise RankFailure(outcomes, world)
 
 
-def _blame(outcome: Outcome) -> int:
-    if isinstance(outcome, Stopped):
-        return 2
-    return 1 if peer_left(outcome) else 0
+def _precedence(outcome: Outcome) -> tuple[int, int, float, int]:
+    blame = 2 if isinstance(outcome, Stopped) else 1 if peer_left(outcome) else 0
+    # Of ranks that stand still, the one that came least far is the one that the others wait for.
+    progress = len(outcome.collectives) if isinstance(outcome, TimedOut) else 0
+    return blame, progress, outcome.seconds, outcome.rank
 
 
 def describe(outcome: Outcome) -> str:
@@ -67,7 +69,7 @@ def describe(outcome: Outcome) -> str:
         case Skipped():
             return f"skipped: {outcome.reason}"
         case Raised() if peer_left(outcome):
-            return "failed because a peer left the group"
+            return "failed because a peer left the group" + _last(outcome)
         case Raised():
             first = outcome.message.strip().partition("\n")[0]
             return f"raised {outcome.kind}: {first}" if first else f"raised {outcome.kind}"
@@ -79,7 +81,7 @@ def describe(outcome: Outcome) -> str:
             return "was still running when another rank had failed, and was stopped" + _last(outcome)
 
 
-def _last(outcome: Died | TimedOut | Stopped) -> str:
+def _last(outcome: Outcome) -> str:
     entered = outcome.last_collective
     return f"; last collective entered: {entered}" if entered else "; it had entered no collective"
 
@@ -102,21 +104,25 @@ def _alike(outcomes: Iterable[Outcome]) -> list[tuple[str, str]]:
     return [(rank_list(ranks), what) for what, ranks in said.items()]
 
 
-def sections(outcomes: Sequence[Outcome], *, skip_root_text: bool = False) -> list[str]:
-    """Return the details of every rank, root cause first: traceback or stack, then captured output."""
-    ordered = failures(outcomes)
-    parts: list[str] = []
-    for outcome in ordered:
-        text = _details(outcome)
-        if text and not (skip_root_text and outcome is ordered[0]):
-            parts.append(
-                f"---- rank {outcome.rank}: {'traceback' if isinstance(outcome, Raised) else 'stacks'} ----\n{text}"
-            )
-    parts += [f"---- rank {o.rank}: captured output ----\n{o.output.rstrip()}" for o in outcomes if o.output.strip()]
-    return parts
+def details(outcomes: Iterable[Outcome]) -> list[str]:
+    """Return the traceback or the stacks of every rank that has its own story, root cause first."""
+    told: set[tuple[str, str]] = set()
+    return [
+        f"---- rank {outcome.rank}: {'traceback' if isinstance(outcome, Raised) else 'Python stacks'} ----\n{text}"
+        for outcome in failures(outcomes)
+        if (text := _story(outcome, told))
+    ]
 
 
-def _details(outcome: Outcome) -> str:
-    if isinstance(outcome, Raised):
-        return outcome.traceback.rstrip()
-    return outcome.stack.rstrip() if isinstance(outcome, Died | TimedOut | Stopped) else ""
+def _story(outcome: Outcome, told: set[tuple[str, str]]) -> str:
+    if isinstance(outcome, Died | TimedOut | Stopped):
+        return outcome.stack.rstrip()
+    if not isinstance(outcome, Raised) or peer_left(outcome) or (outcome.kind, outcome.message) in told:
+        return ""
+    told.add((outcome.kind, outcome.message))
+    return outcome.traceback.rstrip()
+
+
+def outputs(outcomes: Iterable[Outcome]) -> list[str]:
+    """Return what each rank printed."""
+    return [f"---- rank {o.rank}: captured output ----\n{o.output.rstrip()}" for o in outcomes if o.output.strip()]

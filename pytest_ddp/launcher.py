@@ -1,6 +1,7 @@
 """Starts rank processes: forked from a warm server where that is safe, else as fresh interpreters."""
 
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -36,8 +37,7 @@ class Shared:
     def make(cls) -> "Shared":
         """Open a socket pair and three anonymous files."""
         ours, theirs = socket.socketpair()
-        output, stacks, box = (tempfile.TemporaryFile("a+b", buffering=0) for _ in range(3))  # noqa: SIM115
-        return cls(ours, theirs, output, stacks, box)
+        return cls(ours, theirs, _append_only_file(), _append_only_file(), _append_only_file())
 
     @property
     def fds(self) -> tuple[int, int, int, int]:
@@ -48,6 +48,13 @@ class Shared:
         """Close everything."""
         for part in (self.channel, self.theirs, self.output, self.stacks, self.box):
             part.close()
+
+
+def _append_only_file() -> IO[bytes]:
+    """Open an anonymous file to which every writer appends, also after the controller has truncated it."""
+    file: IO[bytes] = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  closed with the rank
+    fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
+    return file
 
 
 class Launcher(Protocol):
@@ -76,11 +83,14 @@ class ForkLauncher:
     preload: Sequence[str] = PRELOAD
     _server: "subprocess.Popen[bytes] | None" = None
     _control: socket.socket = field(init=False)
+    _ready: bool = False
     _lines: bytes = b""
     _exits: dict[int, int] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """Start the server without waiting for its imports."""
+        """Start the server, if it does not run yet, without waiting for its imports."""
+        if self._server is not None:
+            return
         self._control, theirs = socket.socketpair()
         call = f"from pytest_ddp.zygote import main; main({theirs.fileno()}, {os.getpid()}, {tuple(self.preload)!r})"
         self._server = subprocess.Popen(
@@ -94,9 +104,10 @@ class ForkLauncher:
 
     def start(self, shared: Shared) -> int:
         """Fork one rank."""
-        if self._server is None:
-            self.begin()
+        self.begin()
+        if not self._ready:
             self._hear("ready", _START_SECONDS)
+            self._ready = True
         try:
             socket.send_fds(self._control, [b'{"fork": true}\n'], shared.fds)
         except OSError as error:
@@ -121,7 +132,7 @@ class ForkLauncher:
         except subprocess.TimeoutExpired:
             self._server.kill()
             self._server.wait()
-        self._server = None
+        self._server, self._ready = None, False
 
     def _hear(self, word: str, seconds: float) -> int:
         """Read what the server says until it says `word`; remember exits on the way."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import torch.distributed as dist
+    from torch.distributed import TCPStore
 
 _HOST = "127.0.0.1"
 
@@ -20,16 +20,16 @@ _HOST = "127.0.0.1"
 class Rendezvous:
     """The controller's store; opened on first use because it needs torch."""
 
-    _store: "dist.TCPStore | None" = None
+    _store: "TCPStore | None" = None
     _names: "Iterator[int]" = field(default_factory=itertools.count)
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port of the store."""
-        import torch.distributed as dist  # noqa: PLC0415  only once ranks are wanted
+        from torch.distributed import TCPStore  # noqa: PLC0415  imports torch: only once ranks are wanted
 
         if self._store is None:
-            self._store = dist.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
+            self._store = TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
         return _HOST, self._store.port
 
     def new_group(self) -> str:

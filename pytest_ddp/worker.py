@@ -79,6 +79,10 @@ class Rank:
         seconds = time.perf_counter() - self._started
         self.send(Answer(self.run.number, outcome, seconds, kind, message, traceback, body))
 
+    def answer_failed(self, failed: "Failed") -> None:
+        """Send that the run at hand failed, in the target's own words."""
+        self.answer("raised", kind=failed.kind, message=failed.message, traceback=failed.text, body=failed.body)
+
     def send(self, message: Answer | Ready) -> None:
         """Send a message to the controller; leave if it is gone."""
         try:
@@ -98,7 +102,7 @@ class Rank:
         except SkipRun as skip:
             self.answer("skipped", message=str(skip))
         except Failed as failed:
-            self.answer("raised", kind=failed.kind, message=failed.message, traceback=failed.text, body=failed.body)
+            self.answer_failed(failed)
         except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt are outcomes like any other
             kind, message, text = describe(error)
             self.answer("raised", kind=kind, message=message, traceback=text)

@@ -1,0 +1,33 @@
+"""What the fixture `ddp_ranks` hands out."""
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import pytest
+
+from pytest_ddp.calls import RankCaller
+from pytest_ddp.errors import UsageError
+from pytest_ddp.plan import Refuse, Skip
+from pytest_ddp.request import Request
+from pytest_ddp.session import PLUGIN, Controller
+
+
+def rank_callers(config: pytest.Config) -> Callable[..., RankCaller]:
+    """Return a function that takes what `@distributed` takes and gives ranks of that world."""
+    controller = cast("Controller", config.pluginmanager.get_plugin(PLUGIN))
+
+    def ranks(
+        world_size: int | Sequence[int] | None = None,
+        *,
+        backend: str | None = None,
+        device: str | None = None,
+        timeout: float | None = None,
+    ) -> RankCaller:
+        decision = controller.plan(Request.of(world_size, backend=backend, device=device, timeout=timeout))
+        if isinstance(decision, Skip):
+            pytest.skip(decision.reason)
+        if isinstance(decision, Refuse):
+            raise UsageError(decision.reason)
+        return RankCaller(lambda: controller.ranks, decision.world, decision.timeout)
+
+    return ranks

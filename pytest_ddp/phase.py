@@ -1,0 +1,46 @@
+"""What the controller's pytest and a rank's pytest say to each other: one phase of one test at a time."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+When: TypeAlias = Literal["setup", "call", "teardown"]
+
+
+@dataclass(frozen=True)
+class TestAt:
+    """A test: the file to collect, and the node id in it."""
+
+    path: str
+    nodeid: str
+
+
+@dataclass(frozen=True)
+class PhaseRequest:
+    """Run one phase of `test`; at teardown `following` is the test that comes next, None for the last."""
+
+    when: When
+    test: TestAt
+    following: TestAt | None = None
+
+    def encode(self) -> bytes:
+        """Return the request as bytes."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, body: bytes) -> "PhaseRequest":
+        """Return the request that `encode` made."""
+        plain = json.loads(body)
+        following = plain["following"]
+        return cls(plain["when"], TestAt(**plain["test"]), TestAt(**following) if following else None)
+
+
+def encode_report(data: dict[str, Any] | None) -> bytes:
+    """Return pytest's serialised report as bytes; what is not JSON in it (user properties) travels as text."""
+    return b"" if data is None else json.dumps(data, default=str).encode()
+
+
+def decode_report(body: bytes) -> dict[str, Any] | None:
+    """Return what `encode_report` was given."""
+    data: dict[str, Any] | None = json.loads(body) if body else None
+    return data

@@ -1,0 +1,93 @@
+"""The pytest plugin: wires hooks and fixtures, nothing more."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_ddp.context import DDPContext
+from pytest_ddp.errors import UsageError
+from pytest_ddp.items import WORLD_SIZE, parametrize_world_sizes
+from pytest_ddp.options import add_options, read_settings
+from pytest_ddp.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_ddp.calls import RankCaller
+
+_settings = pytest.StashKey[Settings]()
+_MARKER = (
+    "distributed(world_size, backend, device, timeout, isolation): "
+    "run the test on every rank of a fresh torch process group (pytest-ddp)"
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options."""
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the settings, and take charge of distributed tests unless this is itself a rank."""
+    config.addinivalue_line("markers", _MARKER)
+    try:
+        config.stash[_settings] = settings = read_settings(config)
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
+    if not _on_rank(config):
+        from pytest_ddp.session import PLUGIN, Controller  # noqa: PLC0415  a rank needs none of it
+
+        config.pluginmanager.register(Controller(config, settings), PLUGIN)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say the defaults of distributed tests."""
+    settings = config.stash[_settings]
+    sizes = ",".join(map(str, settings.world_sizes))
+    return f"ddp: world size {sizes}, backend {settings.backend or 'by device'}, device {settings.device}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a distributed test once per world size."""
+    try:
+        parametrize_world_sizes(metafunc, metafunc.config.stash[_settings])
+    except UsageError as error:
+        raise pytest.Collector.CollectError(f"{metafunc.definition.nodeid}: {error}") from None
+
+
+@pytest.fixture(name=WORLD_SIZE)
+def _ddp_world_size(request: pytest.FixtureRequest) -> int:
+    size: int = request.param
+    return size
+
+
+@pytest.fixture
+def ddp(request: pytest.FixtureRequest) -> DDPContext:
+    """This rank's place in its world: rank, world_size, local_rank, device, backend, group."""
+    if not _on_rank(request.config):
+        pytest.fail(
+            f"the fixture 'ddp' exists on ranks only: decorate {request.node.name} with @distributed, "
+            "or use 'ddp_ranks' to call functions on ranks",
+            pytrace=False,
+        )
+    from pytest_ddp.rank_context import context  # noqa: PLC0415  imports torch
+
+    return context()
+
+
+@pytest.fixture(scope="session")
+def ddp_ranks(request: pytest.FixtureRequest) -> "Callable[..., RankCaller]":
+    """Give ranks to a plain test: `ddp_ranks(world_size=2).run(function, *arguments)` -> results in rank order."""
+    if _on_rank(request.config):
+        pytest.fail(
+            "the fixture 'ddp_ranks' starts ranks from a plain test; this test is @distributed, its body is on "
+            "a rank already: use the fixture 'ddp'",
+            pytrace=False,
+        )
+    from pytest_ddp.fixture import rank_callers  # noqa: PLC0415  only for those who use it
+
+    return rank_callers(request.config)
+
+
+def _on_rank(config: pytest.Config) -> bool:
+    return config.pluginmanager.has_plugin("ddp-rank")

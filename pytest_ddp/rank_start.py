@@ -1,0 +1,59 @@
+"""How a rank's pytest is started so that it is the same as the controller's."""
+
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from pytest_ddp.rank_session import SessionStart
+
+# What only the controller does: report to a terminal, dump its own stacks, time tests out, measure, run tests again.
+_BLOCKED = ("terminal", "faulthandler", "timeout", "pytest_cov", "rerunfailures")
+_NEUTRAL: dict[str, Any] = {
+    "capture": "no",
+    "usepdb": False,
+    "xmlpath": None,
+    "lf": False,
+    "failedfirst": False,
+    "stepwise": False,
+    "collectonly": False,
+    "setuponly": False,
+    "setupshow": False,
+    "setupplan": False,
+    "maxfail": 0,
+    "numprocesses": None,
+    "maxprocesses": None,
+    "dist": "no",
+    "distload": False,
+    "looponfail": False,
+    "tx": [],
+    "px": [],
+}
+
+
+def rank_start(config: pytest.Config) -> SessionStart:
+    """Return what a rank needs to run a session with this one's root, ini, options and plugins."""
+    args = [f"--rootdir={config.rootpath}", "--capture=no", "--override-ini=strict_config=false"]
+    args += [part for name in _BLOCKED for part in ("-p", f"no:{name}")]
+    if config.inipath is not None:
+        args += ["-c", str(config.inipath)]
+    options = {name: value for name, value in vars(config.option).items() if _travels(value)}
+    options |= {name: value for name, value in _NEUTRAL.items() if name in options}
+    options["override_ini"] = [*(options.get("override_ini") or []), "strict_config=false"]
+    basetemp = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # noqa: SLF001  no public way
+    worker = {"workerid": "master", "workercount": 1, **getattr(config, "workerinput", {})}
+    return SessionStart(
+        args=[*args, *config.args],
+        options=options,
+        cwd=str(config.invocation_params.dir),
+        basetemp=str(basetemp),
+        workerinput={name: value for name, value in worker.items() if _travels(value)},
+    )
+
+
+def _travels(value: object) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:  # noqa: BLE001  options of other plugins hold anything; what cannot be pickled stays here
+        return False
+    return True
