@@ -1,7 +1,9 @@
 """Starts rank processes: forked from a warm server where that is safe, else as fresh interpreters."""
 
+import atexit
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import select
@@ -156,6 +158,14 @@ class ForkLauncher:
         if readable:
             raise LaunchError("the fork server ended; its own error output says why")
         raise LaunchError(f"the fork server gave no answer within {seconds:g} s")
+
+
+@functools.cache
+def shared_launcher() -> ForkLauncher:
+    """Return the one fork server of this process, which ends with it; it starts when first asked for a rank."""
+    launcher = ForkLauncher()
+    atexit.register(launcher.close)
+    return launcher
 
 
 @dataclass

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from pytest_ddp.errors import LaunchError
-from pytest_ddp.launcher import ForkLauncher, Launcher, Shared
+from pytest_ddp.launcher import Launcher, Shared, shared_launcher
 from pytest_ddp.member import Member
 from pytest_ddp.messages import Answer, Close, Launch, Ready
 from pytest_ddp.outcome import Outcome
@@ -30,7 +30,7 @@ class Ranks:
     """Rank processes that stay warm between runs; use as a context manager.
 
     Attributes:
-        launcher: starts the processes; None makes a fork server that is closed with the pool.
+        launcher: starts the processes; by default this process's fork server.
         host: a function "module:function" that every rank runs under; it is called once with `host_body`.
         host_body: what the host needs to know.
         capture: whether what ranks print is kept for their outcomes rather than shown.
@@ -39,14 +39,13 @@ class Ranks:
         started: how many processes the pool has started so far.
     """
 
-    launcher: Launcher | None = None
+    launcher: Launcher = field(default_factory=shared_launcher)
     host: str | None = None
     host_body: bytes = b""
     capture: bool = True
     grace: float = GRACE_SECONDS
     rendezvous: Rendezvous = field(default_factory=Rendezvous)
     started: int = 0
-    _owned: Launcher | None = None
     _members: dict[int, Member] = field(default_factory=dict)
 
     def run(
@@ -74,7 +73,7 @@ class Ranks:
         """Give a fresh process group on warm ranks, for several runs that share it."""
         self._fill(world.size)
         members = [self._members[rank] for rank in range(world.size)]
-        group = RankGroup(world, self.rendezvous.new_group(), members, self._launcher, self.grace)
+        group = RankGroup(world, self.rendezvous.new_group(), members, self.launcher, self.grace)
         try:
             yield group
         finally:
@@ -83,10 +82,10 @@ class Ranks:
 
     def fresh(self) -> "Ranks":
         """Return a pool of its own processes that shares the launcher and the store; close it before this one."""
-        return Ranks(self._launcher, self.host, self.host_body, self.capture, self.grace, self.rendezvous)
+        return Ranks(self.launcher, self.host, self.host_body, self.capture, self.grace, self.rendezvous)
 
     def close(self) -> None:
-        """Let every rank finish what lives on it, then end it; then the launcher, if it is the pool's own."""
+        """Let every rank finish what lives on it, then end it."""
         for member in self._members.values():
             member.send(Close())
         end = time.monotonic() + _CLOSE_SECONDS
@@ -94,23 +93,12 @@ class Ranks:
             while member.receive(end - time.monotonic()):
                 pass
             self._discard(member)
-        if self._owned is not None:
-            self._owned.close()
-            self._owned = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def _launcher(self) -> Launcher:
-        if self.launcher is not None:
-            return self.launcher
-        if self._owned is None:
-            self._owned = ForkLauncher()
-        return self._owned
 
     def _fill(self, size: int) -> None:
         """Have a live rank in every place below `size`; what died between runs is replaced."""
@@ -121,7 +109,7 @@ class Ranks:
 
     def _launch(self, rank: int) -> Member:
         shared = Shared.make()
-        member = Member(rank, self._launcher.start(shared), shared)
+        member = Member(rank, self.launcher.start(shared), shared)
         self._members[rank] = member
         self.started += 1
         launch = Launch(
@@ -144,7 +132,7 @@ class Ranks:
         output = member.output
         self._discard(member)
         if messages is None:
-            why = f"its process ended with exit code {self._launcher.exit_code(member.pid)}"
+            why = f"its process ended with exit code {self.launcher.exit_code(member.pid)}"
         elif messages and isinstance(messages[0], Answer):
             why = messages[0].traceback
         else:

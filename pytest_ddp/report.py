@@ -1,6 +1,7 @@
 """Makes one pytest report of the reports of all ranks: root cause first, the others folded under it."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from _pytest._code.code import ExceptionRepr, ReprEntry, ReprExceptionInfo, ReprFileLocation, ReprTraceback
@@ -40,8 +41,9 @@ def _rank_report(outcome: Outcome, config: pytest.Config) -> pytest.TestReport |
     if data is None:
         return None
     report: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=data)
-    if isinstance(report.longrepr, list):  # a skip's (path, line, reason); JSON knows no tuples
-        report.longrepr = tuple(report.longrepr)
+    longrepr: Any = report.longrepr
+    if isinstance(longrepr, list):  # a skip's (path, line, reason); JSON knows no tuples
+        report.longrepr = (longrepr[0], longrepr[1], longrepr[2])
     return report
 
 

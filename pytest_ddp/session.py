@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ddp.errors import LaunchError, UsageError
 from pytest_ddp.items import is_distributed, request_of
-from pytest_ddp.launcher import ForkLauncher
+from pytest_ddp.launcher import shared_launcher
 from pytest_ddp.machine import Machine
 from pytest_ddp.outcome import Outcome
 from pytest_ddp.phase import PhaseRequest, TestAt, When
@@ -43,7 +43,6 @@ class Controller:
         self._timeout = settings.timeout
         self._next: pytest.Item | None = None
         self._ranks: Ranks | None = None
-        self._launcher = ForkLauncher()
 
     @cached_property
     def machine(self) -> Machine:
@@ -56,7 +55,7 @@ class Controller:
         if self._ranks is None:
             capture = self.config.getoption("capture") != "no"
             body = pickle.dumps(rank_start(self.config))
-            self._ranks = Ranks(self._launcher, host=_HOST, host_body=body, capture=capture)
+            self._ranks = Ranks(host=_HOST, host_body=body, capture=capture)
         return self._ranks
 
     def plan(self, request: Request) -> Plan:
@@ -66,7 +65,7 @@ class Controller:
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Let the phases of a distributed test happen on the ranks instead of here."""
         if is_distributed(item):
-            self._launcher.begin()
+            shared_launcher().begin()
             item.setup = partial(self._setup, item)  # type: ignore[method-assign]
             item.runtest = partial(self._call, item)  # type: ignore[method-assign]
 
@@ -84,7 +83,7 @@ class Controller:
             outcomes, world = item.stash[_outcomes]
             del item.stash[_outcomes]
             merge(report, outcomes, world, self.config)
-            item.stash[_sections] += output_sections(outcomes, report.when or "", self.config)
+            item.stash[_sections] += output_sections(outcomes, report.when, self.config)
         if _sections in item.stash:
             report.sections = [*report.sections, *item.stash[_sections]]
         return report
@@ -104,7 +103,6 @@ class Controller:
         if self._ranks is not None:
             self._ranks.close()
             self._ranks = None
-        self._launcher.close()
 
     def _setup(self, item: pytest.Item) -> None:
         item.stash[_sections] = []

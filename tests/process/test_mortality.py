@@ -1,0 +1,90 @@
+"""No process of ours survives: not a rank's child, not a rank, not the fork server, whatever ends the controller."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+import rank_targets
+
+from pytest_ddp.launcher import ForkLauncher, SpawnLauncher
+from pytest_ddp.outcome import Returned
+from pytest_ddp.ranks import Ranks
+from pytest_ddp.world import World
+
+CONTROLLER = """
+import sys
+sys.path[:] = {path!r}
+from pytest_ddp.launcher import ForkLauncher, SpawnLauncher
+from pytest_ddp.ranks import Ranks
+from pytest_ddp.world import World
+ranks = Ranks({launcher}())
+outcomes = ranks.run(World(2), "rank_targets:leaves_a_child", timeout=60)
+print(*(outcome.body.decode() for outcome in outcomes), flush=True)
+sys.stdin.read()
+"""
+SECONDS_TO_DIE = 30
+
+
+def processes(ids: str) -> list[psutil.Process]:
+    return [psutil.Process(int(pid)) for pid in ids.split()]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ending"),
+    [("ForkLauncher", signal.SIGKILL), ("ForkLauncher", signal.SIGTERM), ("SpawnLauncher", signal.SIGKILL)],
+)
+def test_nothing_outlives_the_controller(launcher, ending):
+    code = CONTROLLER.format(path=sys.path, launcher=launcher)
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        below = processes(run.stdout.readline()) + psutil.Process(run.pid).children(recursive=True)
+        run.send_signal(ending)
+        run.wait()
+    if launcher == "SpawnLauncher":  # without a server that adopts them, a rank's own children are out of reach
+        below = [process for process in below if process.is_running() and process.name() != "sleep"]
+    try:
+        _, alive = psutil.wait_procs(below, timeout=SECONDS_TO_DIE)
+        assert not alive
+    finally:
+        kill_sleepers()
+
+
+def kill_sleepers() -> None:
+    for process in psutil.process_iter(["cmdline"]):
+        if process.info["cmdline"] == ["sleep", "1000"]:
+            process.kill()
+
+
+def test_a_rank_takes_its_children_along(ranks):
+    with ranks.fresh() as own:
+        outcomes = own.run(World(2), "rank_targets:leaves_a_child", timeout=60)
+        left = [process for outcome in outcomes for process in processes(outcome.body.decode())]
+    _, alive = psutil.wait_procs(left, timeout=SECONDS_TO_DIE)
+    assert not alive
+
+
+def test_closing_the_launcher_ends_the_server_at_once():
+    launcher = ForkLauncher()
+    with Ranks(launcher) as pool:
+        outcomes = pool.run(World(2), f"{rank_targets.__name__}:process_id", timeout=60)
+        ranks = [psutil.Process(int(outcome.body)) for outcome in outcomes if isinstance(outcome, Returned)]
+        server = ranks[0].parent()
+        assert server is not None
+        assert server.num_threads() == 1, "a process with threads must not fork"
+        launcher.close()
+        assert not server.is_running()
+        assert not any(rank.is_running() for rank in ranks)
+
+
+def test_spawned_ranks_work_like_forked_ones():
+    launcher = SpawnLauncher()
+    with Ranks(launcher) as pool:
+        outcomes = pool.run(World(2), f"{rank_targets.__name__}:all_reduce", timeout=60)
+        assert [outcome.body for outcome in outcomes if isinstance(outcome, Returned)] == [b"8", b"8"]
+        pids = [int(o.body) for o in pool.run(World(2), "rank_targets:process_id", timeout=60) if isinstance(o, Returned)]
+    launcher.close()
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert os.getpid() not in pids

@@ -1,0 +1,99 @@
+"""The pool of warm ranks: what it promises when all goes well."""
+
+import pytest
+import rank_targets
+
+from pytest_ddp.failure import failures
+from pytest_ddp.outcome import Raised, Returned, Skipped
+from pytest_ddp.ranks import Ranks
+from pytest_ddp.world import World
+
+TIMEOUT = 60.0
+
+
+def run(ranks: Ranks, target, size: int = 2, payloads=b"", timeout: float = TIMEOUT):
+    return ranks.run(World(size), f"{rank_targets.__name__}:{target.__name__}", payloads, timeout=timeout)
+
+
+def bodies(outcomes) -> list[bytes]:
+    assert not failures(outcomes), failures(outcomes)
+    return [outcome.body for outcome in outcomes]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_every_rank_runs_in_a_group_of_the_asked_size(ranks, size):
+    assert bodies(run(ranks, rank_targets.all_reduce, size)) == [str(4 * size).encode()] * size
+
+
+def test_environment_says_the_same_as_the_group(ranks):
+    assert bodies(run(ranks, rank_targets.place, 3)) == [b"0 3 0 0 3 3", b"1 3 1 1 3 3", b"2 3 2 2 3 3"]
+
+
+def test_each_rank_gets_its_own_payload(ranks):
+    assert bodies(run(ranks, rank_targets.echo, payloads=[b"for 0", b"\x00for 1"])) == [b"for 0", b"\x00for 1"]
+
+
+def test_large_payloads_travel(ranks):
+    large = bytes(8_000_000)
+    assert bodies(run(ranks, rank_targets.echo, payloads=large)) == [large, large]
+
+
+def test_ranks_stay_warm_between_runs(ranks):
+    first = bodies(run(ranks, rank_targets.process_id, 2))
+    assert bodies(run(ranks, rank_targets.process_id, 3))[:2] == first
+
+
+def test_a_fresh_pool_has_processes_of_its_own(ranks):
+    warm = bodies(run(ranks, rank_targets.process_id))
+    with ranks.fresh() as own:
+        assert not set(bodies(run(own, rank_targets.process_id))) & set(warm)
+    assert bodies(run(ranks, rank_targets.process_id)) == warm
+
+
+def test_output_of_both_streams_is_kept_per_rank_whatever_the_bytes(ranks):
+    outputs = [outcome.output for outcome in run(ranks, rank_targets.prints)]
+    assert outputs == [f"out {rank}\nerr {rank}\nraw \\xff bytes\n" for rank in (0, 1)]
+
+
+def test_output_of_an_earlier_run_is_gone(ranks):
+    run(ranks, rank_targets.prints)
+    assert [outcome.output for outcome in run(ranks, rank_targets.all_reduce)] == ["", ""]
+
+
+def test_endless_output_is_bounded_and_keeps_both_ends(ranks):
+    output = run(ranks, rank_targets.prints_without_end)[0].output
+    assert output.startswith("line 0\n")
+    assert output.endswith("line 19999\n")
+    assert "bytes left out" in output
+    assert len(output) < 70_000
+
+
+def test_skips_come_back_with_their_reason(ranks):
+    outcomes = run(ranks, rank_targets.one_skips)
+    assert isinstance(outcomes[0], Returned)
+    assert isinstance(outcomes[1], Skipped)
+    assert outcomes[1].reason == "not me"
+
+
+def test_an_exception_without_text_is_still_reported(ranks):
+    (outcome,) = run(ranks, rank_targets.raises_unprintable, 1)
+    assert isinstance(outcome, Raised)
+    assert outcome.kind.endswith("Unprintable")
+    assert outcome.message == "<its message could not be made: RuntimeError>"
+
+
+def test_the_record_names_collectives_of_every_group(ranks):
+    record = run(ranks, rank_targets.subgroup)[0].collectives
+    assert "all_reduce #1 float64[3]" in record
+    assert any(entry.startswith("broadcast #") and entry.endswith("float32[2, 2]") for entry in record)
+
+
+def test_the_record_starts_anew_with_every_group(ranks):
+    for _ in range(2):
+        record = run(ranks, rank_targets.one_exits, payloads=b"3")[1].collectives
+        assert [entry for entry in record if entry.startswith("all_reduce")] == ["all_reduce #1 float32[4]"]
+
+
+def test_an_unknown_target_is_reported_by_every_rank(ranks):
+    outcomes = ranks.run(World(2), "rank_targets:missing", timeout=TIMEOUT)
+    assert [outcome.kind for outcome in outcomes] == ["AttributeError", "AttributeError"]

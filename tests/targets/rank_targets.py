@@ -1,0 +1,151 @@
+"""What the process tests run on ranks: one function a behaviour, bytes to bytes."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import torch
+import torch.distributed as dist
+
+from pytest_ddp.worker import SkipRun
+
+
+def all_reduce(_: bytes) -> bytes:
+    total = torch.ones(4)
+    dist.all_reduce(total)
+    return str(int(total.sum())).encode()
+
+
+def echo(body: bytes) -> bytes:
+    return body
+
+
+def place(_: bytes) -> bytes:
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    return " ".join([str(dist.get_rank()), str(dist.get_world_size()), *(os.environ[name] for name in names)]).encode()
+
+
+def process_id(_: bytes) -> bytes:
+    return str(os.getpid()).encode()
+
+
+def prints(_: bytes) -> bytes:
+    print("out", dist.get_rank())
+    print("err", dist.get_rank(), file=sys.stderr)
+    os.write(1, b"raw \xff bytes\n")
+    return b""
+
+
+def prints_without_end(_: bytes) -> bytes:
+    for line in range(20_000):
+        print(f"line {line}")
+    return b""
+
+
+def one_raises(_: bytes) -> bytes:
+    if dist.get_rank() == 1:
+        raise ValueError("rank 1 has had enough")
+    return all_reduce(b"")
+
+
+def all_raise(_: bytes) -> bytes:
+    raise ValueError("everybody")
+
+
+def all_skip(_: bytes) -> bytes:
+    raise SkipRun("not today")
+
+
+def one_skips(_: bytes) -> bytes:
+    if dist.get_rank() == 1:
+        raise SkipRun("not me")
+    return b""
+
+
+def one_exits(code: bytes) -> bytes:
+    all_reduce(b"")
+    if dist.get_rank() == 1:
+        os._exit(int(code))
+    return all_reduce(b"")
+
+
+def one_calls_sys_exit(_: bytes) -> bytes:
+    if dist.get_rank() == 1:
+        sys.exit("bye")
+    return b""
+
+
+def one_gets_signal(name: bytes) -> bytes:
+    all_reduce(b"")
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.Signals[name.decode()])
+    return all_reduce(b"")
+
+
+def one_segfaults(_: bytes) -> bytes:
+    all_reduce(b"")
+    if dist.get_rank() == 1:
+        ctypes.string_at(0)
+    return all_reduce(b"")
+
+
+def segfaults_after_the_last_collective(_: bytes) -> bytes:
+    all_reduce(b"")
+    if dist.get_rank() == 1:
+        ctypes.string_at(0)
+    return b""
+
+
+def one_hangs(_: bytes) -> bytes:
+    all_reduce(b"")
+    if dist.get_rank() == 1:
+        threading.Event().wait()
+    return all_reduce(b"")
+
+
+def one_hangs_in_c(_: bytes) -> bytes:
+    if dist.get_rank() == 1:
+        library, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+        library.pthread_mutex_lock(mutex)
+        library.pthread_mutex_lock(mutex)  # PyDLL keeps the GIL: no Python code can run in this process any more
+    return all_reduce(b"")
+
+
+def operations_differ(_: bytes) -> bytes:
+    if dist.get_rank() == 1:
+        dist.broadcast(torch.ones(4), 0)
+    return all_reduce(b"")
+
+
+def sizes_differ(_: bytes) -> bytes:
+    dist.all_reduce(torch.ones(2000 + 1000 * dist.get_rank()))
+    return b""
+
+
+def leaves_a_child(_: bytes) -> bytes:
+    child = subprocess.Popen(["sleep", "1000"])
+    return f"{os.getpid()} {child.pid}".encode()
+
+
+def subgroup(_: bytes) -> bytes:
+    group = dist.new_group([0, 1])
+    dist.all_reduce(torch.ones(3, dtype=torch.float64), group=group)
+    dist.broadcast(torch.ones(2, 2), 0)
+    raise RuntimeError("to see the record")
+
+
+def raises_unprintable(_: bytes) -> bytes:
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text for you")
+
+    raise Unprintable
+
+
+def trains_with_ddp(_: bytes) -> bytes:
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    model(torch.ones(1, 2)).sum().backward()
+    raise RuntimeError("to see the record")

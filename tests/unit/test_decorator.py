@@ -1,0 +1,50 @@
+"""`@distributed` checks what is written in it where it is written."""
+
+import pytest
+
+from pytest_ddp import UsageError, distributed
+from pytest_ddp.request import Request
+
+
+def asked(decorated) -> Request:
+    (mark,) = decorated.pytestmark
+    return Request.of(**mark.kwargs)
+
+
+def test_bare_decorator_leaves_everything_to_the_settings():
+    @distributed
+    def test(): ...
+
+    assert asked(test) == Request()
+
+
+def test_explicit_values_are_kept():
+    @distributed(world_size=[2, 4], backend="gloo", device="cpu", timeout=5, isolation="process")
+    def test(): ...
+
+    assert asked(test) == Request((2, 4), "gloo", "cpu", 5, "process")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"world_size": 0}, "takes a number of ranks from 1, or a list of them; got 0"),
+        ({"world_size": True}, "takes a number of ranks from 1, or a list of them; got True"),
+        ({"world_size": []}, r"takes a number of ranks from 1, or a list of them; got \[\]"),
+        ({"world_size": "2"}, "takes a number of ranks from 1, or a list of them; got '2'"),
+        ({"world_size": 2.0}, "takes a number of ranks from 1, or a list of them; got 2.0"),
+        ({"backend": "tcp"}, "takes one of gloo, nccl, mpi, ucc; got 'tcp'"),
+        ({"device": "tpu"}, "takes one of cpu, cuda, auto; got 'tpu'"),
+        ({"isolation": "none"}, "takes one of warm, process; got 'none'"),
+        ({"timeout": 0}, "takes seconds above 0; got 0"),
+        ({"timeout": "1"}, "takes seconds above 0; got '1'"),
+    ],
+)
+def test_mistakes_are_refused_at_the_decorator(options, message):
+    with pytest.raises(UsageError, match=message):
+        distributed(**options)
+
+
+def test_a_world_size_without_its_name_says_what_to_write():
+    with pytest.raises(UsageError, match=r"write @distributed\(world_size=2\)"):
+        distributed(2)

@@ -1,0 +1,83 @@
+"""The root cause is found, and said in words with its rank."""
+
+import pickle
+
+import pytest
+
+from pytest_ddp.failure import RankFailure, describe, failures, headline, raise_for, root_cause
+from pytest_ddp.outcome import Died, Raised, Returned, Skipped, Stopped, TimedOut
+from pytest_ddp.world import World
+
+CLOSED = Raised(
+    rank=0, seconds=0.1, kind="RuntimeError", message="[gloo/pair.cc:1] Connection closed by peer [::1]:7", traceback="T0"
+)
+OWN = Raised(rank=1, seconds=0.5, kind="ValueError", message="wrong\nmore", traceback="T1", output="printed\n")
+KILLED = Died(rank=2, seconds=0.6, signal="SIGKILL", collectives=("all_reduce #1", "barrier #2"))
+STOPPED = Stopped(rank=3, seconds=0.01, stack="S3", collectives=("all_reduce #1",))
+
+
+def test_local_failures_come_before_peers_that_left_and_those_before_ranks_we_stopped():
+    order = failures([CLOSED, STOPPED, KILLED, OWN, Returned(rank=4)])
+    assert [outcome.rank for outcome in order] == [1, 2, 0, 3]
+
+
+def test_of_ranks_that_hang_the_one_that_came_least_far_is_the_cause():
+    ahead = TimedOut(rank=0, timeout=3, collectives=("all_reduce #1", "all_reduce #2"))
+    behind = TimedOut(rank=1, timeout=3, collectives=("all_reduce #1",))
+    assert root_cause([ahead, behind]) is behind
+
+
+def test_without_a_failure_there_is_no_cause():
+    raise_for([Returned(rank=0), Skipped(rank=1, reason="no")])
+    with pytest.raises(ValueError, match="no rank failed"):
+        root_cause([Returned(rank=0)])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        (Returned(rank=0), "passed"),
+        (Skipped(rank=0, reason="no GPU"), "skipped: no GPU"),
+        (OWN, "raised ValueError: wrong"),
+        (Raised(rank=0, kind="KeyError", message="", traceback=""), "raised KeyError"),
+        (CLOSED, "failed because a peer left the group; it had entered no collective"),
+        (KILLED, "was killed by SIGKILL; last collective entered: barrier #2"),
+        (Died(rank=0, exit_code=3), "left with exit code 3 before it was done; it had entered no collective"),
+        (Died(rank=0), "ended in an unknown way; it had entered no collective"),
+        (TimedOut(rank=0, timeout=2.5), "was still running at its deadline of 2.5 s; it had entered no collective"),
+        (
+            STOPPED,
+            "was still running when another rank had failed, and was stopped; last collective entered: all_reduce #1",
+        ),
+    ],
+)
+def test_every_outcome_has_words(outcome, words):
+    assert describe(outcome) == words
+
+
+def test_the_headline_names_the_cause_and_folds_ranks_alike():
+    passed = [Returned(rank=rank) for rank in (0, 2)]
+    assert headline([passed[0], OWN, passed[1]], World(3)).splitlines() == [
+        "rank 1 of 3 (gloo, cpu) raised ValueError: wrong",
+        "  ranks 0, 2: passed",
+    ]
+
+
+def test_the_text_holds_tracebacks_stacks_and_output_but_no_story_twice():
+    same = Raised(rank=5, seconds=0.7, kind="ValueError", message="wrong\nmore", traceback="T5")
+    lines = str(RankFailure([CLOSED, OWN, STOPPED, same], World(6))).splitlines()
+    details = lines[lines.index("---- rank 1: traceback ----") :]
+    assert details == [
+        "---- rank 1: traceback ----",
+        "T1",
+        "---- rank 3: Python stacks ----",
+        "S3",
+        "---- rank 1: captured output ----",
+        "printed",
+    ]
+
+
+def test_it_survives_pickling():
+    failure = RankFailure([OWN], World(2))
+    copy = pickle.loads(pickle.dumps(failure))  # noqa: S301
+    assert (str(copy), copy.outcomes, copy.root) == (str(failure), failure.outcomes, OWN)

@@ -1,0 +1,38 @@
+"""Settings are read once, and every value that cannot be has a message that names its origin."""
+
+import pytest
+
+from pytest_ddp.errors import UsageError
+from pytest_ddp.settings import Settings
+
+
+def read(**given: str) -> Settings:
+    return Settings.read(lambda name: (given[name], f"--ddp-{name}") if name in given else None)
+
+
+def test_defaults():
+    assert read() == Settings(world_sizes=(2,), backend=None, device="cpu", timeout=60.0)
+
+
+def test_everything_can_be_set():
+    given = read(world_size="1,2,4", backend="gloo", device="auto", timeout="2.5")
+    assert given == Settings((1, 2, 4), "gloo", "auto", 2.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("world_size", "0", "--ddp-world_size: a world has at least 1 rank; got 0"),
+        ("world_size", "2,-1", "--ddp-world_size: a world has at least 1 rank; got -1"),
+        ("world_size", "two", "--ddp-world_size: expected a world size such as 2, or several such as 1,2,4; got 'two'"),
+        ("backend", "glou", "--ddp-backend: expected one of gloo, nccl, mpi, ucc; got 'glou'"),
+        ("device", "gpu", "--ddp-device: expected one of cpu, cuda, auto; got 'gpu'"),
+        ("timeout", "0", "--ddp-timeout: expected a number of seconds above 0; got '0'"),
+        ("timeout", "nan", "--ddp-timeout: expected a number of seconds above 0; got 'nan'"),
+        ("timeout", "soon", "--ddp-timeout: expected a number of seconds above 0; got 'soon'"),
+    ],
+)
+def test_mistakes_are_named_with_where_they_were_made(name, text, message):
+    with pytest.raises(UsageError) as error:
+        read(**{name: text})
+    assert str(error.value) == message

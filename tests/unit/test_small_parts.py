@@ -1,0 +1,62 @@
+"""The black box, the trimming of stacks, phases, collectives as text, the public face."""
+
+import tempfile
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pytest_ddp
+from pytest_ddp.blackbox import SLOT, SLOTS, BlackBox
+from pytest_ddp.collectives import Collective
+from pytest_ddp.member import trim_stacks
+from pytest_ddp.phase import PhaseRequest, TestAt, decode_report, encode_report
+
+TESTS = st.builds(TestAt, st.text(), st.text())
+
+
+@given(st.lists(st.text(alphabet=st.characters(exclude_characters="\0", codec="utf-8"), max_size=40), max_size=80))
+def test_the_black_box_keeps_the_last_entries_in_order(entries):
+    with tempfile.TemporaryFile() as file:
+        box, other = BlackBox.map(file.fileno()), BlackBox.map(file.fileno())
+        for entry in entries:
+            box.write(entry)
+        assert other.read() == tuple(entry.encode()[:SLOT].decode(errors="replace") for entry in entries[-SLOTS:])
+        box.clear()
+        assert other.read() == ()
+
+
+@given(st.builds(PhaseRequest, st.sampled_from(["setup", "call", "teardown"]), TESTS, st.none() | TESTS))
+def test_phase_requests_survive_the_trip(request):
+    assert PhaseRequest.decode(request.encode()) == request
+
+
+def test_reports_travel_with_what_json_does_not_know_as_text():
+    assert decode_report(encode_report({"user_properties": [("shape", {1})]})) == {"user_properties": [["shape", "{1}"]]}
+    assert decode_report(encode_report(None)) is None
+
+
+def test_stacks_lose_the_harness_below_the_users_frames_and_threads_of_ours():
+    dump = """Thread 0x1 (most recent call first):
+  File "/x/pytest_ddp/group.py", line 3 in _destroy
+
+Current thread 0x2 (most recent call first):
+  File "/lib/torch/c10d.py", line 1 in all_reduce
+  File "/home/me/test_mine.py", line 7 in test_it
+  File "/lib/_pytest/python.py", line 9 in pytest_pyfunc_call
+  File "/home/me/run.py", line 1 in main
+"""
+    assert trim_stacks(dump).splitlines() == [
+        "Current thread 0x2 (most recent call first):",
+        '  File "/lib/torch/c10d.py", line 1 in all_reduce',
+        '  File "/home/me/test_mine.py", line 7 in test_it',
+    ]
+
+
+def test_collectives_as_text():
+    assert str(Collective("barrier", "0", 3)) == "barrier #3"
+    many = Collective("all_reduce", "0", 1, ((2, 3), (), (1,), (9,)), "float64")
+    assert str(many) == "all_reduce #1 float64[2, 3] + [] + [1] + ..."
+
+
+def test_everything_public_is_there():
+    assert all(hasattr(pytest_ddp, name) for name in pytest_ddp.__all__)
