@@ -78,10 +78,10 @@ def watch_collectives(callback: Callback) -> Iterator[None]:
         _watchers.remove(callback)
 
 
-def _tell(op: str, group: Any, sequence: int, tensors: list[torch.Tensor]) -> None:
+def _tell(op: str, group: str, sequence: int, tensors: list[torch.Tensor]) -> None:
     collective = Collective(
         op=op,
-        group=group.group_name,
+        group=group,
         sequence=sequence,
         shapes=tuple(tuple(tensor.shape) for tensor in tensors),
         dtype=str(tensors[0].dtype).removeprefix("torch.") if tensors else "",
@@ -113,12 +113,15 @@ def _hook_new_groups() -> None:
 
 
 def _hook(group: Any) -> None:
-    counter = itertools.count(1)
+    counter, group_name = itertools.count(1), group.group_name  # a hook that held its group would keep it for ever
 
     def before(args: Any) -> None:
         name = args.name.name.lower()
         _tell(
-            _NAMES.get(name, name), group, next(counter), _tensors(args.input_tensors) or _tensors(args.output_tensors)
+            _NAMES.get(name, name),
+            group_name,
+            next(counter),
+            _tensors(args.input_tensors) or _tensors(args.output_tensors),
         )
 
     group.register_pre_hook(id(before) % 2**31, before)
@@ -133,7 +136,7 @@ def _wrap_methods() -> None:
 def _wrapped(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     def call(group: Any, *args: Any, **kwargs: Any) -> Any:
         group.__dict__["_ddp_sequence"] = sequence = group.__dict__.get("_ddp_sequence", 0) + 1
-        _tell(_NAMES[name], group, sequence, _tensors(args[:1]))
+        _tell(_NAMES[name], group.group_name, sequence, _tensors(args[:1]))
         return method(group, *args, **kwargs)
 
     return call

@@ -8,7 +8,7 @@ When: TypeAlias = Literal["setup", "call", "teardown"]
 
 
 @dataclass(frozen=True)
-class TestAt:
+class ItemId:
     """A test: the file to collect, and the node id in it."""
 
     path: str
@@ -20,8 +20,8 @@ class PhaseRequest:
     """Run one phase of `test`; at teardown `following` is the test that comes next, None for the last."""
 
     when: When
-    test: TestAt
-    following: TestAt | None = None
+    test: ItemId
+    following: ItemId | None = None
 
     def encode(self) -> bytes:
         """Return the request as bytes."""
@@ -32,7 +32,7 @@ class PhaseRequest:
         """Return the request that `encode` made."""
         plain = json.loads(body)
         following = plain["following"]
-        return cls(plain["when"], TestAt(**plain["test"]), TestAt(**following) if following else None)
+        return cls(plain["when"], ItemId(**plain["test"]), ItemId(**following) if following else None)
 
 
 def encode_report(data: dict[str, Any] | None) -> bytes:

@@ -17,7 +17,7 @@ from _pytest.config import Config
 from _pytest.runner import call_and_report
 
 from pytest_ddp.messages import Ready
-from pytest_ddp.phase import PhaseRequest, TestAt, When, encode_report
+from pytest_ddp.phase import PhaseRequest, ItemId, When, encode_report
 from pytest_ddp.worker import Answered, Failed, Rank
 
 PLUGIN = "ddp-rank"
@@ -92,7 +92,7 @@ class RankPlugin:
         following = self._find(request.following) if request.following else None
         return self._report(request.when, **({"nextitem": following} if request.when == "teardown" else {}))
 
-    def _protocol(self, test: TestAt) -> None:
+    def _protocol(self, test: ItemId) -> None:
         item = self._find(test)
         self._session._setupstate.teardown_exact(item)  # noqa: SLF001  another test may have been announced
         item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
@@ -131,7 +131,7 @@ class RankPlugin:
             raise Failed(*_kind_and_message(report), report.longreprtext, body)
         return body
 
-    def _find(self, test: TestAt) -> pytest.Item:
+    def _find(self, test: ItemId) -> pytest.Item:
         if test.path not in self._collected:
             items = self._session.perform_collect([test.path], genitems=True)
             self._collected[test.path] = {item.nodeid: item for item in items}

@@ -41,7 +41,7 @@ class Request:
 def _world_sizes(wanted: int | Sequence[int] | None) -> tuple[int, ...]:
     if wanted is None:
         return ()
-    sizes = (wanted,) if isinstance(wanted, int) else tuple(wanted)
+    sizes = tuple(wanted) if isinstance(wanted, Sequence) else (wanted,)
     if not sizes or not all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes):
         raise UsageError(
             f"@distributed(world_size=...) takes a number of ranks from 1, or a list of them; got {wanted!r}"

@@ -13,7 +13,7 @@ from pytest_ddp.items import is_distributed, request_of
 from pytest_ddp.launcher import shared_launcher
 from pytest_ddp.machine import Machine
 from pytest_ddp.outcome import Outcome
-from pytest_ddp.phase import PhaseRequest, TestAt, When
+from pytest_ddp.phase import PhaseRequest, ItemId, When
 from pytest_ddp.plan import Plan, Refuse, Run, Skip, plan
 from pytest_ddp.rank_start import rank_start
 from pytest_ddp.ranks import Ranks
@@ -130,7 +130,7 @@ class Controller:
     def _phase(self, item: pytest.Item, when: When, following: pytest.Item | None = None) -> None:
         if self._group is None:
             raise RuntimeError(f"{item.nodeid} has no ranks")
-        request = PhaseRequest(when, _test_at(item), _test_at(following) if following else None)
+        request = PhaseRequest(when, _item_id(item), _item_id(following) if following else None)
         outcomes = self._group.run(_PHASE_TARGET, request.encode(), timeout=self._timeout)
         item.stash[_outcomes] = outcomes, self._group.world
 
@@ -153,5 +153,5 @@ class Controller:
         return next((later for later in items[items.index(self._next) :] if is_distributed(later)), None)
 
 
-def _test_at(item: pytest.Item) -> TestAt:
-    return TestAt(str(item.path), item.nodeid)
+def _item_id(item: pytest.Item) -> ItemId:
+    return ItemId(str(item.path), item.nodeid)

@@ -9,9 +9,9 @@ import pytest_ddp
 from pytest_ddp.blackbox import SLOT, SLOTS, BlackBox
 from pytest_ddp.collectives import Collective
 from pytest_ddp.member import trim_stacks
-from pytest_ddp.phase import PhaseRequest, TestAt, decode_report, encode_report
+from pytest_ddp.phase import PhaseRequest, ItemId, decode_report, encode_report
 
-TESTS = st.builds(TestAt, st.text(), st.text())
+TESTS = st.builds(ItemId, st.text(), st.text())
 
 
 @given(st.lists(st.text(alphabet=st.characters(exclude_characters="\0", codec="utf-8"), max_size=40), max_size=80))

@@ -1,0 +1,107 @@
+"""`ddp_ranks`: plain tests call functions on ranks."""
+
+
+def test_results_come_back_in_rank_order(run_suite):
+    result = run_suite("""
+        def work(factor, plus=0):
+            return dist.get_rank() * factor + plus, torch.ones(2)
+
+        def test_it(ddp_ranks):
+            results = ddp_ranks(world_size=3).run(work, 10, plus=1)
+            assert [number for number, _ in results] == [1, 11, 21]
+            assert all(torch.equal(tensor, torch.ones(2)) for _, tensor in results)
+
+        def test_closures_travel(ddp_ranks):
+            here = 5
+            assert ddp_ranks(world_size=2).run(lambda: here + dist.get_rank()) == [5, 6]
+        """)
+    result.assert_outcomes(passed=2)
+
+
+def test_functions_travel_under_importlib_mode(run_suite):
+    result = run_suite(
+        """
+        from dataclasses import dataclass
+
+        @dataclass
+        class Place:
+            rank: int
+
+        def work(): return Place(dist.get_rank())
+
+        def test_it(ddp_ranks):
+            assert ddp_ranks(world_size=2).run(work) == [Place(0), Place(1)]
+        """,
+        "--import-mode=importlib",
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_world_size_defaults_to_the_option(run_suite):
+    run_suite("def test_it(ddp_ranks): assert len(ddp_ranks().run(int)) == 3", "--ddp-world-size=3").assert_outcomes(
+        passed=1
+    )
+
+
+def test_a_failure_is_one_exception_with_the_same_report(run_suite):
+    result = run_suite("""
+        from pytest_ddp import RankFailure
+
+        def work():
+            print("hello from", dist.get_rank())
+            if dist.get_rank() == 1:
+                raise ValueError("no good")
+            dist.barrier()
+
+        def test_caught(ddp_ranks):
+            with pytest.raises(RankFailure, match="rank 1 of 2 .* raised ValueError: no good") as caught:
+                ddp_ranks(world_size=2).run(work)
+            assert caught.value.root.rank == 1
+
+        def test_shown(ddp_ranks):
+            ddp_ranks(world_size=2).run(work)
+        """)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "E *RankFailure: rank 1 of 2 (gloo, cpu) raised ValueError: no good",
+            "E *rank 0: was still running when another rank had failed*barrier #1*",
+            "E *---- rank 1: traceback ----",
+            "E * in work",
+            "E *---- rank 0: captured output ----",
+            "E *hello from 0",
+        ]
+    )
+
+
+def test_skips_are_agreed_on_or_a_disagreement(run_suite):
+    result = run_suite("""
+        def skip(*ranks):
+            if dist.get_rank() in ranks:
+                pytest.skip("not here")
+
+        def test_all(ddp_ranks): ddp_ranks(world_size=2).run(skip, 0, 1)
+
+        def test_one(ddp_ranks): ddp_ranks(world_size=2).run(skip, 1)
+        """)
+    result.assert_outcomes(skipped=1, failed=1)
+    result.stdout.fnmatch_lines(["E *the ranks disagree: rank 0 passed, rank 1 skipped: not here; skip on all *"])
+
+
+def test_fixtures_in_the_wrong_place_say_what_to_use(run_suite):
+    result = run_suite("""
+        def test_plain(ddp): pass
+
+        @distributed
+        def test_rank(ddp_ranks): pass
+
+        def test_too_many(ddp_ranks): ddp_ranks(world_size=100000)
+        """)
+    result.assert_outcomes(errors=2, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "the fixture 'ddp' exists on ranks only: decorate test_plain with @distributed, or use 'ddp_ranks'*",
+            "*the fixture 'ddp_ranks' starts ranks from a plain test*use the fixture 'ddp'*",
+            "E *UsageError: world size 100000 is above what * cores can carry*",
+        ]
+    )

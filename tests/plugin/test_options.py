@@ -1,0 +1,58 @@
+"""Defaults come from the command line, the environment and the ini file, in this order."""
+
+import pytest
+
+SUITE = "@distributed\ndef test_it(ddp): assert ddp.world_size == {size}"
+
+
+def test_ini(run_suite, pytester):
+    pytester.makeini("[pytest]\nddp_world_size = 3")
+    run_suite(SUITE.format(size=3)).assert_outcomes(passed=1)
+
+
+def test_environment_wins_over_ini(run_suite, pytester, monkeypatch):
+    pytester.makeini("[pytest]\nddp_world_size = 3")
+    monkeypatch.setenv("PYTEST_DDP_WORLD_SIZE", "1")
+    run_suite(SUITE.format(size=1)).assert_outcomes(passed=1)
+
+
+def test_command_line_wins_over_environment(run_suite, monkeypatch):
+    monkeypatch.setenv("PYTEST_DDP_WORLD_SIZE", "1")
+    run_suite(SUITE.format(size=2), "--ddp-world-size=2").assert_outcomes(passed=1)
+
+
+def test_header_says_the_defaults(run_suite):
+    result = run_suite("def test_it(): pass", "--ddp-world-size=1,4", "--ddp-device=auto")
+    result.stdout.fnmatch_lines(["ddp: world size 1,4, backend by device, device auto"])
+
+
+@pytest.mark.parametrize("option", ["--ddp-world-size=0", "--ddp-backend=x", "--ddp-device=x", "--ddp-timeout=x"])
+def test_mistakes_stop_the_run(run_suite, option):
+    result = run_suite("def test_it(): pass", option)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {option.partition('=')[0]}: *; got *"])
+
+
+def test_mistakes_in_ini_and_environment_name_their_place(run_suite, pytester, monkeypatch):
+    pytester.makeini("[pytest]\nddp_timeout = soon")
+    run_suite("def test_it(): pass").stderr.fnmatch_lines(["ERROR: ddp_timeout in the ini file: *'soon'"])
+    monkeypatch.setenv("PYTEST_DDP_TIMEOUT", "later")
+    run_suite("def test_it(): pass").stderr.fnmatch_lines(["ERROR: PYTEST_DDP_TIMEOUT: *'later'"])
+
+
+def test_what_this_machine_lacks_is_skipped_with_the_reason(run_suite):
+    result = run_suite("@distributed(world_size=99, device='cuda')\ndef test_it(): pass", "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED * 99 ranks on cuda need 99 GPUs; this machine has *"])
+
+
+def test_what_no_machine_could_run_fails(run_suite):
+    result = run_suite("@distributed(world_size=100000)\ndef test_it(): pass")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["world size 100000 is above what * cores can carry*"])
+
+
+def test_a_wrong_mark_fails_at_collection(run_suite):
+    result = run_suite("@pytest.mark.distributed(world_size='two')\ndef test_it(): pass")
+    assert result.ret != 0
+    result.stdout.fnmatch_lines(["*@distributed(world_size=...) takes a number of ranks from 1*; got 'two'*"])

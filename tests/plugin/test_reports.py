@@ -1,0 +1,193 @@
+"""A failure of any rank is one report: root cause first, values shown, every rank accounted for."""
+
+
+def test_a_failing_assertion_shows_its_values_and_what_became_of_the_others(run_suite):
+    result = run_suite("""
+        @distributed(world_size=3)
+        def test_it(ddp):
+            print("hello from", ddp.rank)
+            if ddp.rank == 1:
+                assert {"rank": ddp.rank} == {"rank": 7}
+            if ddp.rank == 2:
+                dist.all_reduce(torch.ones(3))
+        """)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "rank 1 of 3 (gloo, cpu) raised AssertionError: assert {'rank': 1} == {'rank': 7}",
+            "  rank 0: passed",
+            "  rank 2: was still running when another rank had failed, and was stopped; "
+            "last collective entered: all_reduce #1 float32[[]3[]]",
+            ">*assert {'rank': 1} == {'rank': 7}*",
+            "E * Differing items:",
+            "test_suite.py:*: AssertionError",
+            "*rank 2: Python stacks*",
+            "*in test_it",
+            "*Captured output call (rank 0)*",
+            "hello from 0",
+            "*Captured output call (rank 1)*",
+            "hello from 1",
+            "*Captured output call (rank 2)*",
+            "hello from 2",
+            "FAILED *::test_it - rank 1: AssertionError: assert *",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*pytest_ddp*")
+
+
+def test_a_rank_that_exits_is_the_cause_and_its_peer_is_not(run_suite):
+    result = run_suite("""
+        @distributed
+        def test_it(ddp):
+            dist.all_reduce(torch.ones(3))
+            if ddp.rank == 1:
+                print("last words", flush=True)
+                os._exit(3)
+            dist.all_reduce(torch.ones(3))
+
+        @distributed
+        def test_next(ddp):
+            dist.all_reduce(torch.ones(3))
+        """)
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "rank 1 of 2 (gloo, cpu) left with exit code 3 before it was done; "
+            "last collective entered: all_reduce #1 float32[[]3[]]",
+            "  rank 0: failed because a peer left the group; last collective entered: all_reduce #2 float32[[]3[]]",
+            "  rank 0 waited in all_reduce #2 float32[[]3[]], which rank 1 never entered",
+            "*Captured output call (rank 1)*",
+            "last words",
+            "FAILED *::test_it - rank 1 left with exit code 3 before it was done*",
+        ]
+    )
+
+
+def test_a_killed_rank_and_a_segfault_are_reported_with_their_signal(run_suite):
+    result = run_suite("""
+        @distributed
+        def test_killed(ddp):
+            if ddp.rank == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            dist.barrier()
+
+        @distributed
+        def test_segfault(ddp):
+            if ddp.rank == 1:
+                ctypes.string_at(0)
+            dist.barrier()
+
+        @distributed
+        def test_next(): dist.barrier()
+        """)
+    result.assert_outcomes(failed=2, passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "rank 0 of 2 (gloo, cpu) was killed by SIGKILL; it had entered no collective",
+            "rank 1 of 2 (gloo, cpu) was killed by SIGSEGV; it had entered no collective",
+            "*rank 1: Python stacks*",
+            "*in test_segfault",
+        ]
+    )
+
+
+def test_a_hang_is_reported_with_stacks_and_who_waits_for_whom(run_suite):
+    result = run_suite(
+        """
+        @distributed
+        def test_it(ddp):
+            if ddp.rank == 1:
+                threading.Event().wait()
+            dist.all_reduce(torch.ones(3))
+
+        @distributed
+        def test_next(): dist.barrier()
+        """,
+        "--ddp-timeout=1",
+    )
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "rank 1 of 2 (gloo, cpu) was still running at its deadline of 1 s; it had entered no collective",
+            "  rank 0: was still running at its deadline of 1 s; "
+            "last collective entered: all_reduce #1 float32[[]3[]]",
+            "  rank 0 waited in all_reduce #1 float32[[]3[]], which rank 1 never entered",
+            "*rank 1: Python stacks*",
+            "*in test_it",
+            "*rank 0: Python stacks*",
+            "*in all_reduce",
+        ]
+    )
+
+
+def test_the_deadline_of_the_test_wins(run_suite):
+    result = run_suite("@distributed(timeout=1)\ndef test_it(): threading.Event().wait()", "--ddp-timeout=50")
+    result.stdout.fnmatch_lines(["* was still running at its deadline of 1 s*"])
+
+
+def test_all_ranks_failing_alike_are_told_once(run_suite):
+    result = run_suite("@distributed\ndef test_it(): assert 1 == 2")
+    text = result.stdout.str()
+    assert text.count("def test_it(): assert 1 == 2") == 1
+    assert "raised AssertionError: assert 1 == 2" in text
+
+
+def test_ranks_that_disagree_about_skipping_are_a_failure(run_suite):
+    result = run_suite("""
+        @distributed
+        def test_it(ddp):
+            if ddp.rank == 1:
+                pytest.skip("only here")
+        """)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["the ranks disagree: rank 0 passed, rank 1 skipped (Skipped: only here); skip on all ranks or on none"]
+    )
+
+
+def test_errors_in_fixtures_are_errors_at_setup(run_suite):
+    result = run_suite("""
+        @pytest.fixture
+        def broken(ddp):
+            if ddp.rank == 1:
+                raise ValueError("no model")
+
+        @distributed
+        def test_it(broken): pass
+
+        @distributed
+        def test_missing(nonsense): pass
+        """)
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*ERROR at setup of test_it*",
+            "rank 1 of 2 (gloo, cpu) raised ValueError: no model",
+            "  rank 0: passed",
+            "*ERROR at setup of test_missing*",
+            "*raised an error: fixture 'nonsense' not found",
+        ]
+    )
+
+
+def test_a_conftest_that_fails_on_a_rank_is_shown(run_suite):
+    result = run_suite(
+        "@distributed\ndef test_it(): pass",
+        conftest="""
+def pytest_configure(config):
+    if config.pluginmanager.has_plugin("ddp-rank"):
+        raise RuntimeError("not on my ranks")
+""",
+    )
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["rank 0 could not start:*", "*RuntimeError: not on my ranks*"])
+
+
+def test_a_test_that_ranks_do_not_find_is_named(run_suite):
+    result = run_suite("""
+        @pytest.mark.parametrize("value", [os.getpid()])
+        @distributed
+        def test_it(value): pass
+        """)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*this rank does not find test_suite.py::test_it[[]*tests must be collected alike*"])
