@@ -1,10 +1,11 @@
 """`ddp_ranks`: plain tests call functions on ranks and get what each rank returned."""
 
-import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -74,7 +75,7 @@ def _agree_on_skipping(outcomes: list[Outcome]) -> None:
 def _by_value_where_needed(function: Callable[..., Any]) -> Iterator[None]:
     """Pickle the function's module by value if ranks cannot import it (`--import-mode=importlib`)."""
     module = sys.modules.get(getattr(function, "__module__", None) or "")
-    if module is None or module.__name__ == "__main__" or _importable(module.__name__):
+    if module is None or _importable(module):
         yield
         return
     cloudpickle.register_pickle_by_value(module)
@@ -84,12 +85,12 @@ def _by_value_where_needed(function: Callable[..., Any]) -> Iterator[None]:
         cloudpickle.unregister_pickle_by_value(module)
 
 
-def _importable(name: str) -> bool:
-    loaded = sys.modules.pop(name)
-    try:
-        found = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        return False
-    finally:
-        sys.modules[name] = loaded
-    return found is not None and found.origin == getattr(loaded, "__file__", None)
+def _importable(module: ModuleType) -> bool:
+    """Whether `import` in another process finds the very file that this module was loaded from."""
+    file = getattr(module, "__file__", None)
+    if file is None:  # built-in, or __main__ typed in: cloudpickle knows what to do
+        return True
+    parent, _, name = module.__name__.rpartition(".")
+    path = getattr(sys.modules.get(parent), "__path__", None) if parent else None
+    found = None if parent and path is None else PathFinder.find_spec(name, path)
+    return found is not None and found.origin == file

@@ -17,7 +17,7 @@ from _pytest.config import Config
 from _pytest.runner import call_and_report
 
 from pytest_ddp.messages import Ready
-from pytest_ddp.phase import PhaseRequest, ItemId, When, encode_report
+from pytest_ddp.phase import ItemId, PhaseRequest, When, encode_report
 from pytest_ddp.worker import Answered, Failed, Rank
 
 PLUGIN = "ddp-rank"

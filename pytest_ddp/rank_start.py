@@ -38,6 +38,7 @@ def rank_start(config: pytest.Config) -> SessionStart:
     if config.inipath is not None:
         args += ["-c", str(config.inipath)]
     options = {name: value for name, value in vars(config.option).items() if _travels(value)}
+    options.pop("file_or_dir", None)  # these travel as arguments
     options |= {name: value for name, value in _NEUTRAL.items() if name in options}
     options["override_ini"] = [*(options.get("override_ini") or []), "strict_config=false"]
     basetemp = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # noqa: SLF001  no public way

@@ -13,7 +13,7 @@ from pytest_ddp.items import is_distributed, request_of
 from pytest_ddp.launcher import shared_launcher
 from pytest_ddp.machine import Machine
 from pytest_ddp.outcome import Outcome
-from pytest_ddp.phase import PhaseRequest, ItemId, When
+from pytest_ddp.phase import ItemId, PhaseRequest, When
 from pytest_ddp.plan import Plan, Refuse, Run, Skip, plan
 from pytest_ddp.rank_start import rank_start
 from pytest_ddp.ranks import Ranks

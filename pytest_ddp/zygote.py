@@ -5,6 +5,7 @@ It is started by the controller (see `launcher`) and speaks lines of JSON over a
 `{"exited": pid, "status": status}`. When the controller is gone it kills everything below it and leaves.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -28,6 +29,7 @@ def main(control_fd: int, parent: int, preload: Sequence[str]) -> NoReturn:
         for module in preload:
             importlib.import_module(module)
         _watch_collectives()
+        gc.freeze()  # ranks need not look through all of torch whenever they collect garbage
         _say(control, {"ready": True, "threads": _threads()})
         if os.getppid() == parent:
             _serve(control)

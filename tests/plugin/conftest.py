@@ -1,11 +1,14 @@
 """Runs a suite of distributed tests in a project of its own."""
 
+import gc
 from collections.abc import Callable
 
 import pytest
 import torch  # noqa: F401  pytester forgets what an inner run imports, and torch cannot be imported twice
 
 import pytest_ddp.session  # noqa: F401  likewise: it holds the fork server that inner runs share
+
+gc.freeze()  # pytest collects garbage five times at the end of every run; let it skip what is here to stay
 
 PREAMBLE = """
 import ctypes, os, signal, sys, threading

@@ -18,7 +18,7 @@ def test_a_failing_assertion_shows_its_values_and_what_became_of_the_others(run_
             "  rank 0: passed",
             "  rank 2: was still running when another rank had failed, and was stopped; "
             "last collective entered: all_reduce #1 float32[[]3[]]",
-            ">*assert {'rank': 1} == {'rank': 7}*",
+            "> *assert {*rank*: ddp.rank} == *",
             "E * Differing items:",
             "test_suite.py:*: AssertionError",
             "*rank 2: Python stacks*",
@@ -29,7 +29,7 @@ def test_a_failing_assertion_shows_its_values_and_what_became_of_the_others(run_
             "hello from 1",
             "*Captured output call (rank 2)*",
             "hello from 2",
-            "FAILED *::test_it - rank 1: AssertionError: assert *",
+            "FAILED *::test_it - rank 1: AssertionError: *",
         ]
     )
     result.stdout.no_fnmatch_line("*pytest_ddp*")
@@ -58,7 +58,7 @@ def test_a_rank_that_exits_is_the_cause_and_its_peer_is_not(run_suite):
             "  rank 0 waited in all_reduce #2 float32[[]3[]], which rank 1 never entered",
             "*Captured output call (rank 1)*",
             "last words",
-            "FAILED *::test_it - rank 1 left with exit code 3 before it was done*",
+            "FAILED *::test_it - rank 1 left with exit code 3*",
         ]
     )
 

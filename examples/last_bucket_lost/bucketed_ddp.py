@@ -1,0 +1,112 @@
+"""Bucketed DDP: a bucket is sent during backward as soon as it is full."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def copy_from_rank0(tensors):
+    for tensor in tensors:
+        value = tensor.detach().clone(memory_format=torch.contiguous_format)
+        dist.broadcast(value.view(-1).view(torch.uint8), src=0)  # bytes: gloo does not know every dtype
+        tensor.data.copy_(value)
+
+
+def used_anywhere(params):
+    """The parameters that have a gradient on at least one rank."""
+    if not params:
+        return set()
+    flags = torch.tensor([p.grad is not None for p in params], dtype=torch.int32, device=params[0].device)
+    dist.all_reduce(flags, op=dist.ReduceOp.MAX)
+    return {p for p, flag in zip(params, flags.tolist(), strict=True) if flag}
+
+
+class Bucket:
+    def __init__(self):
+        self.params = []
+        self.waiting_for = set()
+        self.nbytes = 0
+
+    def add(self, param):
+        self.params.append(param)
+        self.waiting_for.add(param)
+        self.nbytes += param.numel() * param.element_size()
+
+    def launch(self):
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
+        self.flat = torch.cat([grad.detach().reshape(-1) for grad in grads]) / dist.get_world_size()
+        self.handle = dist.all_reduce(self.flat, async_op=True)
+
+    def collect(self, used):
+        self.handle.wait()
+        pieces = self.flat.split([p.numel() for p in self.params])
+        for param, piece in zip(self.params, pieces, strict=True):
+            if param not in used:
+                continue
+            if param.grad is None:
+                param.grad = torch.zeros_like(param)
+            param.grad.detach().copy_(piece.view_as(param))
+
+
+class BucketedDDP(nn.Module):
+    def __init__(self, module, bucket_size_mb):
+        super().__init__()
+        self.module = module
+        copy_from_rank0([*module.parameters(), *module.buffers()])
+        self.max_bytes = float("inf") if bucket_size_mb is None else bucket_size_mb * 1024 * 1024
+        self.hooked = set()
+        self.buckets, self.sent = [], 0
+
+    def forward(self, *args, **kwargs):
+        if torch.is_grad_enabled():
+            self.start()
+            if self.training:
+                copy_from_rank0(self.module.buffers())
+        return self.module(*args, **kwargs)
+
+    def trainable(self):
+        return [p for p in self.module.parameters() if p.requires_grad]
+
+    def make_buckets(self, params, max_bytes):
+        """Fill buckets in the given order: one dtype each, and at most max_bytes unless one param alone is larger."""
+        buckets, current = [], {}
+        for param in params:
+            kind = (param.dtype, param.device)
+            bucket = current.setdefault(kind, Bucket())
+            if bucket.params and bucket.nbytes + param.numel() * param.element_size() > max_bytes:
+                buckets.append(bucket)
+                bucket = current[kind] = Bucket()
+            bucket.add(param)
+        return buckets
+
+    def start(self):
+        """A new backward: everything is waited for, also what was frozen until now."""
+        for bucket in self.buckets[: self.sent]:  # left over if the last backward raised
+            bucket.handle.wait()
+        params = self.trainable()
+        self.buckets, self.sent = self.make_buckets(reversed(params), self.max_bytes), 0
+        self.bucket_of = {p: bucket for bucket in self.buckets for p in bucket.params}
+        for param in params:
+            if param not in self.hooked:
+                self.hooked.add(param)
+                param.register_post_accumulate_grad_hook(self.on_gradient)
+
+    def on_gradient(self, param):
+        if param in self.bucket_of:
+            self.bucket_of[param].waiting_for.discard(param)
+        while self.sent < len(self.buckets) and not self.buckets[self.sent].waiting_for:
+            self.send_next()
+
+    def send_next(self):
+        self.buckets[self.sent].launch()
+        self.sent += 1
+
+    def finish_gradient_synchronization(self):
+        if not self.buckets:  # backward without our forward
+            self.start()
+        while self.sent < len(self.buckets):  # some parameter was not used here
+            self.send_next()
+        used = used_anywhere(self.trainable())
+        for bucket in self.buckets:
+            bucket.collect(used)
+        self.buckets, self.sent = [], 0

@@ -1,0 +1,50 @@
+"""Pure arithmetic of data-parallel training: which gradients travel together, which rank owns which parameter."""
+
+from collections.abc import Hashable, Sequence
+
+
+def fill_buckets(sizes: Sequence[int], kinds: Sequence[Hashable], capacity: float | None) -> list[list[int]]:
+    """Group consecutive items of one kind into buckets that hold at most `capacity`.
+
+    Each kind has one open bucket; an item that no longer fits closes it and opens the next. An item larger than the
+    capacity gets a bucket of its own, so any two neighbouring buckets of a kind hold more than one capacity together.
+
+    Args:
+        sizes: size of each item.
+        kinds: kind of each item; items of different kinds never share a bucket.
+        capacity: most that a bucket holds, in the unit of `sizes`; None for no limit.
+
+    Returns:
+        Indices of the items in each bucket, buckets ordered by their last item: the order in which they become full
+        when the items arrive one after the other.
+    """
+    buckets: list[list[int]] = []
+    open_bucket: dict[Hashable, list[int]] = {}
+    filled: dict[Hashable, int] = {}
+    for index, (size, kind) in enumerate(zip(sizes, kinds, strict=True)):
+        if kind not in open_bucket or (capacity is not None and filled[kind] + size > capacity):
+            open_bucket[kind], filled[kind] = [], 0
+            buckets.append(open_bucket[kind])
+        open_bucket[kind].append(index)
+        filled[kind] += size
+    return sorted(buckets, key=lambda bucket: bucket[-1])
+
+
+def assign_to_least_loaded(sizes: Sequence[int], loads: list[int]) -> list[int]:
+    """Give each item, largest first, to the rank that carries least so far; ties go to the lower item and rank.
+
+    This is longest-processing-time list scheduling: the fullest rank ends at most `(1 - 1/W)` of the largest item
+    above the mean (Graham, "Bounds on Multiprocessing Timing Anomalies", 1969).
+
+    Args:
+        sizes: size of each item.
+        loads: what each rank carries already; raised here by what it is given.
+
+    Returns:
+        The rank of each item.
+    """
+    owners = [0] * len(sizes)
+    for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        owners[index] = loads.index(min(loads))
+        loads[owners[index]] += sizes[index]
+    return owners
