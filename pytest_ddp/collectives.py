@@ -6,9 +6,11 @@ Python and none made by C++.
 """
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,6 +46,9 @@ _NAMES = {
 }
 
 
+_OUTPUT_FIRST = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+_HAS_HOOKS = hasattr(dist.ProcessGroup, "register_pre_hook")
+_HOOK_ID = 0xDD9
 _SHAPES_SHOWN = 3
 
 
@@ -66,6 +71,7 @@ class Collective:
 
 Callback = Callable[[Collective], None]
 _watchers: list[Callback] = []
+_counters: dict[str, Iterator[int]] = defaultdict(partial(itertools.count, 1))
 
 
 @contextmanager
@@ -78,11 +84,11 @@ def watch_collectives(callback: Callback) -> Iterator[None]:
         _watchers.remove(callback)
 
 
-def _tell(op: str, group: str, sequence: int, tensors: list[torch.Tensor]) -> None:
+def _tell(op: str, group: str, tensors: list[torch.Tensor]) -> None:
     collective = Collective(
         op=op,
         group=group,
-        sequence=sequence,
+        sequence=next(_counters[group]),
         shapes=tuple(tuple(tensor.shape) for tensor in tensors),
         dtype=str(tensors[0].dtype).removeprefix("torch.") if tensors else "",
         bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
@@ -93,50 +99,37 @@ def _tell(op: str, group: str, sequence: int, tensors: list[torch.Tensor]) -> No
 
 def install() -> None:
     """Start to see collectives, in this process and those forked from it. Groups made before are not seen."""
-    if hasattr(dist.ProcessGroup, "register_pre_hook"):
-        _hook_new_groups()
-    else:
-        _wrap_methods()
-
-
-def _hook_new_groups() -> None:
     make_group = distributed_c10d._new_process_group_helper  # noqa: SLF001  where init_process_group and new_group meet
 
-    def make_hooked_group(*args: Any, **kwargs: Any) -> Any:
+    def make_watched_group(*args: Any, **kwargs: Any) -> Any:
         made = make_group(*args, **kwargs)
         group = made[0] if isinstance(made, tuple) else made
         if isinstance(group, dist.ProcessGroup):
-            _hook(group)
+            _counters[group.group_name] = itertools.count(1)
+            if _HAS_HOOKS:
+                group.register_pre_hook(_HOOK_ID, _hook(group.group_name))
         return made
 
-    distributed_c10d._new_process_group_helper = make_hooked_group  # noqa: SLF001
+    distributed_c10d._new_process_group_helper = make_watched_group  # noqa: SLF001
+    if not _HAS_HOOKS:
+        for name in filter(partial(hasattr, dist.ProcessGroup), _NAMES):
+            setattr(dist.ProcessGroup, name, _wrapped(name, getattr(dist.ProcessGroup, name)))
 
 
-def _hook(group: Any) -> None:
-    counter, group_name = itertools.count(1), group.group_name  # a hook that held its group would keep it for ever
+def _hook(group: str) -> Callable[[Any], None]:
+    """Return a hook for the group of that name: one that held the group itself would keep it for ever."""
 
     def before(args: Any) -> None:
         name = args.name.name.lower()
-        _tell(
-            _NAMES.get(name, name),
-            group_name,
-            next(counter),
-            _tensors(args.input_tensors) or _tensors(args.output_tensors),
-        )
+        _tell(_NAMES.get(name, name), group, _tensors(args.input_tensors) or _tensors(args.output_tensors))
 
-    group.register_pre_hook(id(before) % 2**31, before)
-
-
-def _wrap_methods() -> None:
-    for name in _NAMES:
-        if hasattr(dist.ProcessGroup, name):
-            setattr(dist.ProcessGroup, name, _wrapped(name, getattr(dist.ProcessGroup, name)))
+    return before
 
 
 def _wrapped(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     def call(group: Any, *args: Any, **kwargs: Any) -> Any:
-        group.__dict__["_ddp_sequence"] = sequence = group.__dict__.get("_ddp_sequence", 0) + 1
-        _tell(_NAMES[name], group.group_name, sequence, _tensors(args[:1]))
+        inputs = _tensors(args[1:2]) if _NAMES[name].startswith(_OUTPUT_FIRST) else []
+        _tell(_NAMES[name], group.group_name, inputs or _tensors(args[:1]))
         return method(group, *args, **kwargs)
 
     return call

@@ -19,7 +19,7 @@ from typing import IO, Protocol
 from pytest_ddp.errors import LaunchError
 from pytest_ddp.worker import Files
 
-PRELOAD = ("torch", "torch.distributed", "torch._dynamo", "torch.nn.parallel", "torch.optim", "cloudpickle")
+PRELOAD = ("pytest_ddp.preload",)
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _START_SECONDS = 120.0
 _EXIT_SECONDS = 10.0

@@ -1,0 +1,133 @@
+"""What a check is, what it gets, and how it says no."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from inspect import getdoc
+from typing import Literal, TypeAlias
+
+import torch
+
+from conformance.data import RankInputs, Tensors
+from conformance.observation import Observation
+from conformance.oracle import Trajectory, train
+from conformance.scenario import Scenario
+from conformance.strategies import Bounds, Scenarios
+from conformance.tolerance import difference, scale_of
+
+Level: TypeAlias = Literal["core", "extended"]
+Shows: TypeAlias = Literal[
+    "broadcast", "training", "overlap", "collectives", "closure", "zero_grad", "state", "buffers"
+]
+UNSYNCHRONISED = "unsynchronised"
+
+
+class Violation(AssertionError):  # noqa: N818  a verdict, not a fault of the program
+    """A property does not hold; the message says what was seen, what was expected, and where; `advice` what to do."""
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(message, advice)
+        self.message, self.advice = message, advice
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A scenario, what was fed to the ranks, and what they saw."""
+
+    scenario: Scenario
+    inputs: list[RankInputs]
+    observations: tuple[Observation, ...]
+
+    @cached_property
+    def expected(self) -> Trajectory:
+        """What one process on the concatenated batches gives."""
+        return train(self.scenario, self.inputs)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A property and how to look for a scenario that breaks it.
+
+    Attributes:
+        function: holds one trial to the property; raises Violation.
+        scenarios: draws scenarios.
+        level: core if the assignment's own text asks for it, extended if only torch's own implementations promise it.
+        points: marks for passing; extended checks give none.
+        requires: ids of checks of the component that must pass first.
+        shows: what a reproduction of a failure is to show.
+        rules_out: names of known mistakes that must give other numbers than correct code, or the scenario is not used.
+    """
+
+    function: Callable[[Trial], None]
+    scenarios: Callable[[Bounds], Scenarios]
+    level: Level = "core"
+    points: float = 1.0
+    requires: tuple[str, ...] = ()
+    shows: Shows = "training"
+    rules_out: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The function's name."""
+        return self.function.__name__
+
+    @property
+    def property(self) -> str:
+        """The first line of the function's docstring."""
+        return (getdoc(self.function) or "").partition("\n")[0]
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """The first tensor, by name, that is not what it should be."""
+
+    name: str
+    words: str
+
+
+def first_mismatch(observed: Tensors, expected: Tensors) -> Mismatch | None:
+    """Return the first expected tensor that is absent or differs by more than rounding, in words."""
+    fellows = scale_of(expected.values())
+    for name, wanted in expected.items():
+        seen = observed.get(name)
+        if seen is None:
+            return Mismatch(name, "is missing")
+        if seen.shape != wanted.shape:
+            return Mismatch(name, f"has the shape {list(seen.shape)}, expected {list(wanted.shape)}")
+        apart = difference(seen, wanted, fellows)
+        if not apart.negligible:
+            where = element_apart(seen, wanted)
+            return Mismatch(
+                name, f"is off by {apart.absolute:.3g} ({_share(apart.relative)} its largest element): {where}"
+            )
+    return None
+
+
+def _share(relative: float) -> str:
+    if relative >= 2:  # noqa: PLR2004  "2 times" reads better than "200% of"
+        return f"{relative:.0f} times"
+    return f"{relative:.0%} of" if relative >= 0.01 else f"{relative:.1e} of"  # noqa: PLR2004  a percent
+
+
+def element_apart(seen: torch.Tensor, wanted: torch.Tensor) -> str:
+    """Return where two tensors of one shape differ most, with both values."""
+    flat = (seen.double() - wanted.double()).abs().flatten()
+    at = int(torch.where(flat.isnan(), torch.inf, flat).argmax())
+    index = [int(i) for i in torch.unravel_index(torch.tensor(at), seen.shape)] if seen.dim() else []
+    place = f"element {index} " if index else ""
+    return f"{place}seen {float(seen.flatten()[at]):.6g}, expected {float(wanted.flatten()[at]):.6g}"
+
+
+def step_words(scenario: Scenario, step: int) -> str:
+    """Return "step 1 of 3" for step 0."""
+    return f"step {step + 1} of {scenario.steps}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names in backquotes, at most four of them."""
+    names = list(names)
+    shown = ", ".join(f"`{name}`" for name in names[:4])
+    return shown + (f" and {len(names) - 4} more" if len(names) > 4 else "")  # noqa: PLR2004  the same four

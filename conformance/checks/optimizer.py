@@ -1,0 +1,167 @@
+"""Checks of sharded optimizers. Ranks start equal and see the same batch, so nothing but the optimizer can be wrong."""
+
+import math
+
+from conformance.checks.check import Trial, Violation, first_mismatch, listed, step_words
+from conformance.checks.training import ranks_stay_identical, training_equals_one_process
+from conformance.scenario import Scenario
+from conformance.tolerance import TOLERANCE
+
+_ELEMENT = 8
+_CLOSURE = (
+    "Call the closure once in the sharded optimizer's own `step`, before the inner optimizer's; give the inner `step` "
+    "no "
+    "closure, and return the value."
+)
+
+
+def equals_unsharded_optimizer(trial: Trial) -> None:
+    """After every step, every rank holds the parameters that the unsharded optimizer gives."""
+    training_equals_one_process(trial)
+    ranks_stay_identical(trial)
+
+
+def param_groups_keep_options(trial: Trial) -> None:
+    """Each parameter group trains with its own options."""
+    training_equals_one_process(trial)
+
+
+def add_param_group_before_training(trial: Trial) -> None:
+    """A parameter group added before the first step trains, with its own options."""
+    training_equals_one_process(trial)
+
+
+def add_param_group_during_training(trial: Trial) -> None:
+    """A parameter group added between two steps trains from then on, and the others keep their state."""
+    training_equals_one_process(trial)
+
+
+def lr_through_param_groups(trial: Trial) -> None:
+    """A learning rate written to `optimizer.param_groups` takes effect at the next step."""
+    training_equals_one_process(trial)
+
+
+def lr_through_scheduler(trial: Trial) -> None:
+    """A torch learning-rate scheduler works on the optimizer."""
+    training_equals_one_process(trial)
+
+
+def closure(trial: Trial) -> None:
+    """`step(closure)` calls the closure once, with gradients enabled, uses what it computed, and returns its value."""
+    for rank, seen in enumerate(trial.observations):
+        for step, call in enumerate(seen.closures):
+            where = f"On rank {rank} at {step_words(trial.scenario, step)}"
+            if call.calls != 1:
+                raise Violation(f"{where}, the closure was called {call.calls} times; expected once.", _CLOSURE)
+            if not call.grad_enabled:
+                raise Violation(
+                    f"{where}, the closure was called with gradients disabled, so that a backward in it fails.",
+                    "`step` runs under `torch.no_grad()`: wrap the call of the closure in `torch.enable_grad()`.",
+                )
+            if call.returned is None or not math.isclose(call.returned, call.loss, rel_tol=TOLERANCE):
+                raise Violation(
+                    f"{where}, step(closure) returned {call.returned}; expected the closure's {call.loss:.6g}.",
+                    _CLOSURE,
+                )
+    training_equals_one_process(trial)
+
+
+def zero_grad_clears_all(trial: Trial) -> None:
+    """`zero_grad` clears the gradients of all parameters on every rank, not only of those that the rank owns."""
+    for rank, seen in enumerate(trial.observations):
+        if seen.uncleared:
+            raise Violation(
+                f"On rank {rank}, zero_grad(set_to_none={trial.scenario.set_to_none}) left the gradients of "
+                f"{listed(seen.uncleared)} ({len(seen.uncleared)} of {len(trial.scenario.model.trainable)} "
+                "parameters).",
+                "Every rank computes gradients of all parameters: those that are not cleared add up from step to step. "
+                "Clear the parameters of the outer `param_groups`, not those of the inner optimizer.",
+            )
+
+
+def state_is_sharded(trial: Trial) -> None:
+    """Together the ranks hold the optimizer's state once: nothing is kept by all, nothing is missing."""
+    full = sum(trial.expected.state_bytes.values())
+    held = _held(trial)
+    if not full <= sum(held) <= full + padding(trial.scenario):
+        everyone = all(bytes_ == full for bytes_ in held)
+        raise Violation(
+            f"The ranks hold {_each(held)} bytes of optimizer state, {sum(held)} in all; one unsharded optimizer has "
+            f"{full}." + (" Every rank keeps the state of all parameters: nothing is sharded." if everyone else ""),
+            "Give the inner optimizer only the parameters that the rank owns.",
+        )
+
+
+def state_is_balanced(trial: Trial) -> None:
+    """No rank holds more than its share of the optimizer's state plus one parameter's."""
+    sizes = trial.expected.state_bytes
+    full, ranks = sum(sizes.values()), trial.scenario.world_size
+    most = largest_share(trial.scenario, sizes)
+    held = _held(trial)
+    if max(held) > most:
+        raise Violation(
+            f"Rank {held.index(max(held))} holds {max(held)} of {full} bytes of optimizer state (by rank: "
+            f"{_each(held)}); "
+            f"an even share is {full / ranks:.0f}, and with the largest parameter on top {most:.0f}.",
+            "Parameters differ in size (weights, biases): give each to the rank that has the fewest bytes so far, "
+            "rather than "
+            "to ranks in turn.",
+        )
+
+
+def more_ranks_than_parameters(trial: Trial) -> None:
+    """A rank that owns no parameter takes part all the same."""
+    training_equals_one_process(trial)
+
+
+def frozen_parameters_in_groups(trial: Trial) -> None:
+    """Parameters that do not require gradients may be in the optimizer; they stay, and the others train."""
+    training_equals_one_process(trial)
+
+
+def one_rank_optimizer(trial: Trial) -> None:
+    """In a world of one rank, the optimizer is the plain one."""
+    training_equals_one_process(trial)
+
+
+def beside_data_parallel(trial: Trial) -> None:
+    """Training with the optimizer and averaged gradients equals training in one process."""
+    for step, wanted in enumerate(trial.expected.gradients):
+        for rank, seen in enumerate(trial.observations):
+            wrong = first_mismatch(seen.gradients(step), wanted)
+            if wrong:
+                raise Violation(
+                    f"On rank {rank} at {step_words(trial.scenario, step)}, the averaged gradient of `{wrong.name}` is "
+                    f"not that of one process: it {wrong.words}."
+                )
+    training_equals_one_process(trial)
+
+
+def state_dict_round_trip(trial: Trial) -> None:
+    """A new optimizer that loads `state_dict` continues as if nothing had happened."""
+    training_equals_one_process(trial)
+
+
+def _held(trial: Trial) -> list[int]:
+    found = [seen.state_bytes for seen in trial.observations]
+    if None in found:
+        raise Violation(
+            f"On rank {found.index(None)} no torch optimizer could be found in what get_sharded_optimizer returned, so "
+            "its state cannot be measured.",
+            "Keep the inner optimizer in an attribute of what get_sharded_optimizer returns.",
+        )
+    return [held for held in found if held is not None]
+
+
+def largest_share(scenario: Scenario, sizes: dict[str, int]) -> float:
+    """Return the most bytes of state that a balanced rank may hold: an even share, and the largest parameter's."""
+    return sum(sizes.values()) / scenario.world_size + max(sizes.values())
+
+
+def padding(scenario: Scenario) -> int:
+    """Return what sharding by element may add: less than one element per rank, state tensor and parameter."""
+    return _ELEMENT * 2 * scenario.world_size * len(scenario.model.shapes)
+
+
+def _each(held: list[int]) -> str:
+    return ", ".join(map(str, held))

@@ -1,0 +1,168 @@
+"""Checks that compare numbers: gradients and parameters of every rank with the oracle's, after every step."""
+
+import torch
+
+from conformance.checks.check import Trial, Violation, element_apart, first_mismatch, listed, step_words
+
+
+def runs_to_the_end(trial: Trial) -> None:
+    """Wrapping, forward, backward and the optimizer's step run to their end on every rank.
+
+    A rank that raised, died or hung never gets here; what is left to see is that every step took place.
+    """
+    for rank, seen in enumerate(trial.observations):
+        if len(seen.losses) != trial.scenario.steps:
+            raise Violation(f"Rank {rank} made {len(seen.losses)} steps; expected {trial.scenario.steps}.")
+
+
+def initial_broadcast(trial: Trial) -> None:
+    """After wrapping, every rank holds the parameters of rank 0, bit for bit.
+
+    Ranks start from different weights. Wrapping must broadcast all of them, also those that do not train.
+    """
+    for rank, seen in enumerate(trial.observations):
+        for name, wanted in trial.inputs[0].weights.items():
+            value = seen.wrapped[name]
+            if value.shape != wanted.shape or not torch.equal(value, wanted):
+                own = torch.equal(value, trial.inputs[rank].weights[name]) and rank > 0
+                raise Violation(
+                    f"Right after wrapping, `{name}` on rank {rank} is not rank 0's: {element_apart(value, wanted)}."
+                    + (f" It is still rank {rank}'s own initial value." if own else "")
+                )
+
+
+def gradients_averaged(trial: Trial) -> None:
+    """After backward and `on_after_backward`, every gradient is the average over the ranks.
+
+    It then equals the gradient of one process on the concatenated batches.
+    """
+    for step in range(trial.scenario.steps):
+        for rank, seen in enumerate(trial.observations):
+            wrong = first_mismatch(seen.gradients(step), trial.expected.gradients[step])
+            if wrong:
+                raise Violation(
+                    f"On rank {rank} at {step_words(trial.scenario, step)}, the gradient of `{wrong.name}` is not the "
+                    f"average over the {trial.scenario.world_size} ranks: it {wrong.words}."
+                )
+
+
+def training_equals_one_process(trial: Trial) -> None:
+    """After every optimizer step, every rank's parameters equal those of one process on the concatenated batches."""
+    for step, wanted in enumerate(trial.expected.parameters):
+        for rank, seen in enumerate(trial.observations):
+            wrong = first_mismatch(seen.parameters(step), wanted)
+            if wrong:
+                raise Violation(
+                    f"On rank {rank} after {step_words(trial.scenario, step)}, the parameter `{wrong.name}` is not "
+                    "what "
+                    f"training in one process gives: it {wrong.words}."
+                )
+
+
+def ranks_stay_identical(trial: Trial) -> None:
+    """After every step, parameters are the same on all ranks, bit for bit."""
+    for step in range(trial.scenario.steps):
+        wanted = trial.observations[0].parameters(step)
+        for rank, seen in enumerate(trial.observations):
+            for name, value in seen.parameters(step).items():
+                if not torch.equal(value, wanted[name]):
+                    raise Violation(
+                        f"After {step_words(trial.scenario, step)}, `{name}` on rank {rank} differs from rank 0's: "
+                        f"{element_apart(value, wanted[name]).replace('expected', 'on rank 0')}."
+                    )
+
+
+def frozen_parameters_stay(trial: Trial) -> None:
+    """Parameters that do not require gradients keep rank 0's value, and the others train as in one process."""
+    for step in range(trial.scenario.steps):
+        for rank, seen in enumerate(trial.observations):
+            for name in trial.scenario.model.frozen:
+                value, wanted = seen.parameters(step)[name], trial.inputs[0].weights[name]
+                if not torch.equal(value, wanted):
+                    raise Violation(
+                        f"The frozen parameter `{name}` moved on rank {rank} in {step_words(trial.scenario, step)}: "
+                        f"{element_apart(value, wanted)}.",
+                        "A parameter that does not require gradients must have none: not even zeros, since weight "
+                        "decay "
+                        "and momentum then move it.",
+                    )
+    training_equals_one_process(trial)
+
+
+def tied_parameters(trial: Trial) -> None:
+    """A parameter that two layers share stays shared, and its gradient is synchronised once."""
+    for rank, seen in enumerate(trial.observations):
+        if seen.extra_parameters:
+            raise Violation(
+                f"On rank {rank} the wrapped model has parameters that the model does not have: "
+                f"{listed(seen.extra_parameters)}. Two layers shared a weight; wrapping gave each its own.",
+                "Write received values into the parameters (`p.data.copy_(...)`); do not replace `module.weight`.",
+            )
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
+def scalar_parameter(trial: Trial) -> None:
+    """A parameter without dimensions trains like any other."""
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
+def non_contiguous_parameter(trial: Trial) -> None:
+    """A parameter whose memory is not in row order trains like any other."""
+    initial_broadcast(trial)
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
+def zero_grad_in_place(trial: Trial) -> None:
+    """Training is right also with `zero_grad(set_to_none=False)`, which keeps the gradient tensors."""
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
+def forward_keywords(trial: Trial) -> None:
+    """The wrapped model passes keyword arguments on to the model's `forward`."""
+    gradients_averaged(trial)
+
+
+def one_rank(trial: Trial) -> None:
+    """In a world of one rank, training is what it is without the wrapper."""
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
+def buffers_broadcast(trial: Trial) -> None:
+    """After wrapping, every rank holds the buffers of rank 0: integer and non-persistent ones too."""
+    for rank, seen in enumerate(trial.observations):
+        for name, wanted in trial.inputs[0].buffers.items():
+            value = seen.buffers.get(name)
+            if value is None or not torch.equal(value, wanted):
+                raise Violation(
+                    f"Right after wrapping, the buffer `{name}` on rank {rank} is not rank 0's: seen "
+                    f"{value if value is None else value.tolist()}, expected {wanted.tolist()}.",
+                    "Broadcast `module.buffers()` as well as `module.parameters()`.",
+                )
+
+
+def unused_on_some_ranks(trial: Trial) -> None:
+    """A parameter that only some ranks use gets the average with zero for the others, and nobody waits forever."""
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
+def unused_everywhere(trial: Trial) -> None:
+    """A parameter that no rank uses is left alone by the optimizer, and nobody waits for its gradient."""
+    training_equals_one_process(trial)
+
+
+def unfreezing_after_wrapping(trial: Trial) -> None:
+    """A parameter that is let train after wrapping is synchronised from then on."""
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
+def gradient_order_differs(trial: Trial) -> None:
+    """Gradients that become ready in another order on another rank are not mixed up."""
+    gradients_averaged(trial)
+    training_equals_one_process(trial)

@@ -1,0 +1,105 @@
+"""The command line: `python -m conformance grade PATH...`."""
+
+import argparse
+import json
+import secrets
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from conformance.contract import COMPONENTS
+from conformance.location import locate
+from pytest_ddp.errors import UsageError
+
+PASSED, FAILED, USAGE, OURS = 0, 1, 2, 3
+_SEED_BITS = 32
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return 0 if all that is submitted passed, 1 if not, 2 for misuse, 3 for a fault of ours."""
+    options = _parser().parse_args(arguments)
+    try:
+        return _grade(options)
+    except UsageError as error:
+        sys.stderr.write(f"conformance: {error}\n")
+        return USAGE
+    except Exception:  # noqa: BLE001  the last line of defence: an exit code of its own for faults of ours
+        sys.stderr.write(f"conformance: an error of ours, not of the submission:\n{traceback.format_exc()}")
+        return OURS
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m conformance", description="Grade data-parallel code.")
+    command = parser.add_subparsers(dest="command", required=True).add_parser("grade", help="grade submissions")
+    command.add_argument("paths", nargs="+", metavar="PATH", help="folder, file or module with adapters")
+    command.add_argument("--world-size", type=int, default=None, metavar="N", help="ranks in the largest world (4)")
+    command.add_argument("--components", default=",".join(COMPONENTS), metavar="A,B", help="components to grade (all)")
+    command.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the report as JSON")
+    command.add_argument("--seed", type=int, default=None, metavar="S", help="repeat a grading (a random seed)")
+    command.add_argument("--max-examples", type=int, default=None, metavar="N", help="scenarios per check (10)")
+    command.add_argument(
+        "--repro-dir", type=Path, default=Path("repro"), metavar="DIR", help="where scripts go (repro)"
+    )
+    return parser
+
+
+def _grade(options: argparse.Namespace) -> int:
+    """Check what can be checked without torch, then grade one submission after another, each on ranks of its own."""
+    locations = [locate(path) for path in options.paths]
+    components = _components(options.components)
+    from conformance.execute import make_ranks  # noqa: PLC0415  imports torch: misuse should be told at once
+    from conformance.grading import MAX_EXAMPLES, WORLD_SIZE, Grading, grade  # noqa: PLC0415
+    from conformance.report import show  # noqa: PLC0415
+
+    grading = Grading(
+        seed=secrets.randbits(_SEED_BITS) if options.seed is None else options.seed,
+        world_size=_world_size(WORLD_SIZE if options.world_size is None else options.world_size),
+        components=components,
+        examples=_positive("--max-examples", MAX_EXAMPLES if options.max_examples is None else options.max_examples),
+        repro_dir=options.repro_dir,
+    )
+    console, reports = Console(), []
+    for location in locations:
+        with make_ranks() as ranks:
+            reports.append(grade(location, grading, ranks))
+        show(reports[-1], console)
+        if options.json is not None:
+            _write(options.json, [report.to_json() for report in reports])
+    return max((report.exit_code for report in reports), default=PASSED)
+
+
+def _components(names: str) -> tuple[str, ...]:
+    wanted = tuple(name.strip() for name in names.split(",") if name.strip())
+    unknown = [name for name in wanted if name not in COMPONENTS]
+    if unknown or not wanted:
+        raise UsageError(f"--components: {', '.join(unknown) or 'none'} given; there are {', '.join(COMPONENTS)}")
+    return wanted
+
+
+def _world_size(wanted: int) -> int:
+    from pytest_ddp.machine import Machine  # noqa: PLC0415  imports torch
+
+    most = Machine.detect().max_world_size("cpu")
+    if wanted == 1:
+        raise UsageError(
+            "--world-size 1: with one rank nothing is synchronised and nothing can be judged; give 2 or more"
+        )
+    if not 1 < wanted <= most:
+        raise UsageError(f"--world-size {wanted}: this machine runs 2 to {most} ranks")
+    return wanted
+
+
+def _positive(option: str, value: int) -> int:
+    if value < 1:
+        raise UsageError(f"{option} {value}: at least 1")
+    return value
+
+
+def _write(path: Path, reports: list[dict[str, Any]]) -> None:
+    """Write one report as it is, several as a list; after each submission, so that a stop loses none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(reports[0] if len(reports) == 1 else reports, indent=2) + "\n", encoding="utf-8")

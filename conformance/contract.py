@@ -1,0 +1,68 @@
+"""The adapter functions: what a submission may define, and how each is called."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Function:
+    """One adapter function: its name, its positional parameters, and whether it takes any keyword arguments besides."""
+
+    name: str
+    parameters: tuple[str, ...]
+    keywords: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join([*self.parameters, *(['**kwargs'] if self.keywords else [])])})"
+
+
+@dataclass(frozen=True)
+class Component:
+    """One thing that an assignment asks for.
+
+    Attributes:
+        name: as in reports.
+        kind: a wrapper around a module, or an optimizer.
+        get: makes the wrapper or the optimizer.
+        after_backward: called between backward and the optimizer's step.
+        batch_start: called at the very start of a training step.
+    """
+
+    name: str
+    kind: Literal["wrapper", "optimizer"]
+    get: Function
+    after_backward: Function | None = None
+    batch_start: Function | None = None
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """All adapter functions of the component."""
+        return tuple(f for f in (self.get, self.after_backward, self.batch_start) if f is not None)
+
+
+def _wrapper(name: str, *more: str, batch_start: bool = False) -> Component:
+    called_with = ("ddp_model", "optimizer")
+    return Component(
+        name,
+        "wrapper",
+        Function(f"get_{name}", ("module", *more)),
+        Function(f"{name}_on_after_backward", called_with),
+        Function(f"{name}_on_train_batch_start", called_with) if batch_start else None,
+    )
+
+
+COMPONENTS = {
+    component.name: component
+    for component in (
+        _wrapper("naive_ddp"),
+        _wrapper("flat_ddp"),
+        _wrapper("ddp_individual_parameters"),
+        _wrapper("ddp_bucketed", "bucket_size_mb", batch_start=True),
+        _wrapper("ddp"),
+        Component(
+            "sharded_optimizer",
+            "optimizer",
+            Function("get_sharded_optimizer", ("params", "optimizer_cls"), keywords=True),
+        ),
+    )
+}

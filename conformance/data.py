@@ -1,0 +1,75 @@
+"""The numbers of a scenario: initial weights and batches per rank, all drawn from one integer.
+
+The integer derives from a secret of the run, so that a submission cannot know its inputs, or the expected values,
+before it gets them; with the integer alone a standalone script draws the same numbers again.
+"""
+
+import hashlib
+from dataclasses import dataclass, replace
+
+import torch
+
+from conformance.scenario import ModelSpec, Scenario
+
+Tensors = dict[str, torch.Tensor]
+Batch = tuple[torch.Tensor, torch.Tensor]
+WEIGHT_SCALE = 0.7
+
+
+@dataclass(frozen=True)
+class RankInputs:
+    """What one rank gets: parameters and buffers by name, and one (inputs, targets) batch for each step."""
+
+    weights: Tensors
+    buffers: Tensors
+    batches: tuple[Batch, ...]
+
+
+def data_seed(secret: str, scenario: Scenario) -> int:
+    """Return the integer that the scenario's numbers are drawn from; it stays the same while a scenario shrinks."""
+    return int.from_bytes(hashlib.sha256(f"{secret}:{scenario.seed}".encode()).digest()[:6], "big")
+
+
+def draw_inputs(scenario: Scenario, seed: int) -> list[RankInputs]:
+    """Return every rank's inputs, in rank order.
+
+    Ranks differ in everything; where an optimizer is tested without a wrapper they get rank 0's weights, and with
+    `replicated` everyone gets the batch of all ranks.
+    """
+    drawn = [_draw_rank(scenario, seed, rank) for rank in range(scenario.world_size)]
+    if scenario.replicated or scenario.averaged:
+        drawn = [replace(own, weights=drawn[0].weights, buffers=drawn[0].buffers) for own in drawn]
+    if scenario.replicated:
+        whole = tuple(global_batch(drawn, step) for step in range(scenario.steps))
+        drawn = [replace(own, batches=whole) for own in drawn]
+    return drawn
+
+
+def global_batch(inputs: list[RankInputs], step: int) -> Batch:
+    """Return the concatenation of all ranks' batches of a step."""
+    xs, ys = zip(*(own.batches[step] for own in inputs), strict=True)
+    return torch.cat(xs), torch.cat(ys)
+
+
+def _draw_rank(scenario: Scenario, seed: int, rank: int) -> RankInputs:
+    """Draw one rank's numbers; targets are shifted by the rank, so that shards differ in magnitude too."""
+    generator = torch.Generator().manual_seed(seed + rank)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    spec = scenario.model
+    weights = {name: WEIGHT_SCALE * normal(*shape) for name, shape in spec.shapes.items()}
+    batches = tuple(
+        (normal(scenario.batch, spec.inputs), normal(scenario.batch, _outputs(spec)) + rank)
+        for _ in range(scenario.steps)
+    )
+    buffers: Tensors = {}
+    if spec.buffer:
+        width = _outputs(spec)
+        buffers = {"offset": normal(width), "calls": torch.tensor(rank + 1), "mask": normal(width)}
+    return RankInputs(weights, buffers, batches)
+
+
+def _outputs(spec: ModelSpec) -> int:
+    return spec.layers[-1].outputs

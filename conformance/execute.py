@@ -1,0 +1,183 @@
+"""Runs scenarios on ranks. The only file that knows how ranks are had; the judge's side of the wall.
+
+What comes back is a value: observations of all ranks, or the outcomes of a run that broke.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeAlias
+
+from conformance.data import RankInputs, data_seed, draw_inputs
+from conformance.framing import MalformedError
+from conformance.location import Location
+from conformance.observation import Observation, Task
+from conformance.probe import Probe
+from conformance.scenario import Scenario, to_json
+from pytest_ddp.errors import PytestDDPError
+from pytest_ddp.failure import root_cause
+from pytest_ddp.launcher import PRELOAD, ForkLauncher
+from pytest_ddp.outcome import Outcome, Raised, Returned, TimedOut
+from pytest_ddp.ranks import Ranks
+from pytest_ddp.world import World
+
+RUN_SECONDS = 10.0
+_PROBE_SECONDS = 120.0
+_GRACE_SECONDS = 0.3
+
+
+class HarnessError(PytestDDPError):
+    """Something of ours failed: never the submission's loss."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A run that came to its end: what was fed, and what each rank saw."""
+
+    inputs: list[RankInputs]
+    observations: tuple[Observation, ...]
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A run in which a rank raised, died or hung."""
+
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def root(self) -> Outcome:
+        """The outcome that caused the others."""
+        return root_cause(self.outcomes)
+
+    @property
+    def hung(self) -> bool:
+        """Whether ranks had to be ended at their deadline."""
+        return isinstance(self.root, TimedOut)
+
+    @property
+    def place(self) -> tuple[str, int | None] | None:
+        """The stage and the step in which the submission raised, if it raised."""
+        body = self.root.body if isinstance(self.root, Raised) else b""
+        where = json.loads(body) if body else None
+        return (where["stage"], where["step"]) if where else None
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """A run in which a rank answered with something else than an observation."""
+
+    rank: int
+    message: str
+
+
+Execution: TypeAlias = Observed | Broken | Malformed
+
+
+def make_ranks() -> Ranks:
+    """Return a pool of ranks that have this package imported; one pool serves one submission only."""
+    return Ranks(ForkLauncher((*PRELOAD, "conformance.training", "conformance.probe")), grace=_GRACE_SECONDS)
+
+
+@dataclass
+class Executor:
+    """Runs scenarios of one submission, each once: the same scenario again costs nothing.
+
+    Attributes:
+        ranks: where they run.
+        location: the submission.
+        secret: what the numbers derive from, together with each scenario's seed.
+        stubs: absent packages that the submission needs a stub for.
+        stubbed: what was used in place of something absent, so far.
+        executions: scenarios run so far.
+    """
+
+    ranks: Ranks
+    location: Location
+    secret: str
+    stubs: tuple[str, ...] = ()
+    stubbed: set[str] = field(default_factory=set)
+    executions: int = 0
+    _known: dict[str, Execution] = field(default_factory=dict)
+
+    def run(self, component: str, scenario: Scenario) -> Execution:
+        """Run a scenario with a component.
+
+        Raises:
+            HarnessError: our own code failed on a rank, or ranks could not be had.
+        """
+        key = self.key(component, scenario)
+        if key not in self._known:
+            self._known[key] = self._run(component, scenario)
+        return self._known[key]
+
+    def knows(self, component: str, scenario: Scenario) -> bool:
+        """Whether the scenario has run already."""
+        return self.key(component, scenario) in self._known
+
+    @staticmethod
+    def key(component: str, scenario: Scenario) -> str:
+        """Return what tells scenarios of components apart."""
+        return json.dumps([component, to_json(scenario)])
+
+    def seed(self, scenario: Scenario) -> int:
+        """Return the integer that the scenario's numbers are drawn from."""
+        return data_seed(self.secret, scenario)
+
+    def inputs(self, scenario: Scenario) -> list[RankInputs]:
+        """Return the numbers that the ranks get."""
+        return draw_inputs(scenario, self.seed(scenario))
+
+    def look(self) -> Probe:
+        """Learn on a rank what the submission offers."""
+        found = self._probe("look", {})
+        if found is None:
+            return Probe(error="the process ended while the adapters were imported")
+        self.stubs = tuple(found.stubs)
+        self.stubbed |= {f"package {name}" for name in found.stubs}
+        return found
+
+    def is_implemented(self, component: str) -> bool:
+        """Learn on a rank whether a component does more than raise NotImplementedError."""
+        found = self._probe("attempt", {"component": component})
+        if found is None:
+            return True
+        self.stubs = tuple(sorted({*self.stubs, *found.stubs}))
+        self.stubbed |= {f"package {name}" for name in found.stubs}
+        return component not in found.unimplemented
+
+    def _run(self, component: str, scenario: Scenario) -> Execution:
+        inputs = self.inputs(scenario)
+        tasks = [Task(self.location, component, scenario, own, self.stubs).encode() for own in inputs]
+        outcomes = self._on_ranks(World(scenario.world_size), "conformance.training:run", tasks, RUN_SECONDS)
+        self.executions += 1
+        if not all(isinstance(outcome, Returned) for outcome in outcomes):
+            return self._broken(outcomes)
+        observations = []
+        for outcome in outcomes:
+            try:
+                observations.append(Observation.decode(outcome.body if isinstance(outcome, Returned) else b""))
+            except MalformedError as error:
+                return Malformed(outcome.rank, str(error))
+        self.stubbed |= {name for seen in observations for name in seen.stubbed}
+        return Observed(inputs, tuple(observations))
+
+    def _broken(self, outcomes: list[Outcome]) -> Broken:
+        broken = Broken(tuple(outcomes))
+        root = broken.root
+        if isinstance(root, Raised) and not root.body:
+            raise HarnessError(f"rank {root.rank}: {root.traceback}")
+        return broken
+
+    def _on_ranks(self, world: World, target: str, payloads: bytes | Sequence[bytes], seconds: float) -> list[Outcome]:
+        try:
+            return self.ranks.run(world, target, payloads, timeout=seconds)
+        except PytestDDPError as error:
+            raise HarnessError(f"no ranks to run on: {error}") from error
+
+    def _probe(self, question: str, more: dict[str, Any]) -> Probe | None:
+        """Ask one rank; None when it did not live to answer."""
+        payload = json.dumps({"submission": asdict(self.location), **more}).encode()
+        (outcome,) = self._on_ranks(World(1), f"conformance.probe:{question}", payload, _PROBE_SECONDS)
+        if isinstance(outcome, Raised):
+            raise HarnessError(outcome.traceback)
+        return Probe(**json.loads(outcome.body)) if isinstance(outcome, Returned) else None

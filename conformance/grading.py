@@ -1,0 +1,144 @@
+"""Grades one submission: every component it has, every check, one report."""
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from conformance.checks.check import Check
+from conformance.checks.table import CHECKS
+from conformance.contract import COMPONENTS
+from conformance.execute import Executor
+from conformance.location import Location
+from conformance.report import CheckReport, ComponentReport, Environment, Report
+from conformance.reproduction import Reproduction
+from conformance.suite import Result, run_check
+from pytest_ddp.errors import UsageError
+from pytest_ddp.ranks import Ranks
+
+WORLD_SIZE = 4
+MAX_EXAMPLES = 10
+
+
+@dataclass(frozen=True)
+class Grading:
+    """How to grade.
+
+    Attributes:
+        world_size: ranks in the largest world.
+        components: names of the components to look at.
+        seed: decides every draw and every number.
+        examples: scenarios per check.
+        repro_dir: where scripts that show failures go; None for none.
+    """
+
+    seed: int
+    world_size: int = WORLD_SIZE
+    components: tuple[str, ...] = tuple(COMPONENTS)
+    examples: int = MAX_EXAMPLES
+    repro_dir: Path | None = None
+
+
+def grade(location: Location, grading: Grading, ranks: Ranks) -> Report:
+    """Grade a submission on ranks that serve no other.
+
+    Raises:
+        UsageError: it does not import, has no adapters for these components, or one with a wrong signature.
+        HarnessError: ranks could not be had.
+    """
+    executor = Executor(ranks, location, secret=f"{grading.seed}:{location.given}")
+    submitted = submitted_components(executor, grading.components)
+    reports = tuple(
+        _grade_component(name, executor, grading)
+        if name in submitted
+        else ComponentReport(name, tuple(_not_run(check) for check in CHECKS[name]), submitted=False)
+        for name in grading.components
+    )
+    environment = Environment(
+        torch=torch.__version__,
+        python=platform.python_version(),
+        backend="gloo",
+        device="cpu",
+        world_size=grading.world_size,
+        seed=grading.seed,
+    )
+    return Report(location.given, environment, reports, tuple(sorted(executor.stubbed)))
+
+
+def submitted_components(executor: Executor, wanted: Sequence[str]) -> list[str]:
+    """Return those of the wanted components that are submitted.
+
+    Raises:
+        UsageError: the adapters do not import, define none of these, or define one that cannot be called.
+    """
+    given, found = executor.location.given, executor.look()
+    if found.error:
+        raise UsageError(f"the adapters of {given} do not import:\n{found.error}")
+    wrong = [sentence for name, sentence in found.wrong_signatures if name in wanted]
+    if wrong:
+        raise UsageError(f"wrong signature in the adapters of {given}: " + "; ".join(wrong))
+    defined = [name for name in wanted if name in found.defined]
+    if not defined:
+        functions = ", ".join(str(COMPONENTS[name].get) for name in wanted)
+        raise UsageError(f"the adapters of {given} define no component asked for; looked for {functions}")
+    return [name for name in defined if executor.is_implemented(name)]
+
+
+def _grade_component(name: str, executor: Executor, grading: Grading) -> ComponentReport:
+    reports: list[CheckReport] = []
+    for check in CHECKS[name]:
+        reports.append(grade_check(name, check, executor, grading, {report.id: report for report in reports}))
+    return ComponentReport(name, tuple(reports))
+
+
+def grade_check(
+    component: str, check: Check, executor: Executor, grading: Grading, before: dict[str, CheckReport]
+) -> CheckReport:
+    """Run one check, unless one that it requires has not passed."""
+    missing = [required for required in check.requires if before[required].status != "passed"]
+    if missing:
+        return _not_run(check, f"not run: {missing[0]} must pass first")
+    result = run_check(
+        component,
+        check,
+        executor,
+        world_size=grading.world_size,
+        seed=grading.seed,
+        examples=grading.examples,
+    )
+    return _reported(component, result, executor, grading)
+
+
+def _reported(component: str, result: Result, executor: Executor, grading: Grading) -> CheckReport:
+    repro = ""
+    if result.scenario is not None and grading.repro_dir is not None:
+        shown = Reproduction(
+            location=executor.location,
+            component=component,
+            check=result.check,
+            scenario=result.scenario,
+            seed=executor.seed(result.scenario),
+            message=f"{result.message}\n\n{result.diagnosis}".rstrip(),
+            stubbed=frozenset(executor.stubbed),
+        )
+        repro = str(shown.write(grading.repro_dir))
+    return CheckReport(
+        id=result.check.id,
+        level=result.check.level,
+        status=result.status,
+        property=result.check.property,
+        points=result.check.points if result.check.level == "core" else 0.0,
+        message=result.message,
+        diagnosis=result.diagnosis,
+        examples=result.examples,
+        seconds=result.seconds,
+        repro=repro,
+        scenario=result.scenario,
+    )
+
+
+def _not_run(check: Check, message: str = "") -> CheckReport:
+    points = check.points if check.level == "core" else 0.0
+    return CheckReport(check.id, check.level, "not_run", check.property, points, message)

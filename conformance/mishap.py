@@ -1,0 +1,108 @@
+"""Says in words how a run broke: an exception of the submission's, a rank that died, a hang."""
+
+from conformance.execute import Broken
+from conformance.scenario import AddGroup, Decay, SaveAndLoad, Scenario, SetOption, Unfreeze
+from pytest_ddp.failure import headline
+from pytest_ddp.outcome import Died, Raised, TimedOut
+from pytest_ddp.world import World
+
+_OUTPUT_LINES = 8
+_NOT_THEIRS = ("/conformance/training.py", "/torch/distributed/")
+_EVENT_WORDS = {
+    SetOption: "a write to `optimizer.param_groups`",
+    Decay: "making a scheduler for the optimizer",
+    AddGroup: "`add_param_group`",
+    SaveAndLoad: "`state_dict` and `load_state_dict`",
+    Unfreeze: "`requires_grad_()`",
+}
+
+
+def say(broken: Broken, scenario: Scenario) -> str:
+    """Return what broke, on which rank, where, with the part of the traceback that is the submission's own."""
+    root = broken.root
+    lines = [headline(broken.outcomes, World(scenario.world_size))]
+    if isinstance(root, Raised):
+        lines[0] = f"Rank {root.rank} raised {root.kind} in {_place(broken, scenario)}: {_first_line(root.message)}"
+        lines.append(root.traceback)
+    elif isinstance(root, Died | TimedOut):
+        lines.append(_own_frames(root.stack))
+        lines += [f"  | {line}" for line in root.output.strip().splitlines()[-_OUTPUT_LINES:]]
+    return "\n".join(line for line in lines if line)
+
+
+def explain(broken: Broken, scenario: Scenario) -> str:
+    """Return what most often is behind a run that broke in this way, or nothing."""
+    root = broken.root
+    if isinstance(root, TimedOut):
+        return (
+            "Most often this is a rank that waits for a collective which others never enter. Do all ranks launch the "
+            "same "
+            "collectives, in the same order, whatever their own gradients or parameters are?"
+        )
+    if isinstance(root, Died):
+        return _explain_death(root)
+    if isinstance(root, Raised):
+        return _explain_exception(root, scenario)
+    return ""
+
+
+def _explain_death(root: Died) -> str:
+    if root.signal == "SIGABRT":
+        return (
+            "gloo ends a process in which a collective has another size than on its peers. Do all ranks give the same "
+            "tensors, in the same order, to each collective?"
+        )
+    if root.signal is None:
+        return "The process was left by `os._exit` or the like: a rank must live until it is told to end."
+    return ""
+
+
+def _explain_exception(root: Raised, scenario: Scenario) -> str:
+    """Return advice on exceptions that many submissions meet."""
+    message = root.message
+    if "empty parameter list" in message:
+        return (
+            f"A rank that owns no parameter (here {scenario.world_size} ranks, {len(scenario.model.shapes)} "
+            "parameters) "
+            "made an inner optimizer without any. Such a rank must skip the inner optimizer, and still take part in "
+            "every "
+            "broadcast."
+        )
+    if root.kind == "KeyError" and "Parameter containing" in message:
+        return (
+            "A table from parameters to owners was made before all parameter groups were there, and never extended. "
+            "torch's `Optimizer.__init__` calls `add_param_group` for each group: extend the table there."
+        )
+    if root.kind == "KeyError" and message.strip("'\"") in {"lr", "initial_lr"}:
+        return (
+            "`optimizer.param_groups` has no such option: give `**kwargs` to `Optimizer.__init__` as `defaults`, so "
+            "that "
+            "each group holds all its options, as in any torch optimizer."
+        )
+    if "unexpected keyword argument 'gain'" in message or "positional argument" in message:
+        return "The wrapper's `forward` must take `*inputs, **kwargs` and pass them on to the module."
+    if "is not an Optimizer" in message:
+        return "Schedulers accept only a `torch.optim.Optimizer`: derive the sharded optimizer from it."
+    if "does not require grad" in message and scenario.closure:
+        return "The closure ran with gradients disabled: wrap the call in `torch.enable_grad()`."
+    return ""
+
+
+def _own_frames(stack: str) -> str:
+    """Drop the frames of this package and of torch's own collectives."""
+    return "\n".join(line for line in stack.rstrip().splitlines() if not any(part in line for part in _NOT_THEIRS))
+
+
+def _first_line(message: str) -> str:
+    return message.strip().partition("\n")[0]
+
+
+def _place(broken: Broken, scenario: Scenario) -> str:
+    where = broken.place
+    if where is None:
+        return "an unknown place"
+    stage, step = where
+    if stage.startswith("a change of the optimizer") and step is not None:
+        kinds = [_EVENT_WORDS[type(event)] for event in scenario.events(step) if type(event) in _EVENT_WORDS]
+        stage = " or ".join(kinds) or stage
+    return stage if step is None else f"{stage}, at step {min(step + 1, scenario.steps)} of {scenario.steps}"

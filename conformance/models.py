@@ -1,0 +1,86 @@
+"""Builds the module that a `ModelSpec` describes."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import nn
+
+from conformance.scenario import ModelSpec
+
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "tanh": torch.tanh,
+    "gelu": nn.functional.gelu,
+    "relu": torch.relu,
+}
+Listener = Callable[[int], None]
+
+
+class Perceptron(nn.Module):
+    """A multilayer perceptron with the unusual parts that its spec asks for.
+
+    Attributes:
+        rank: the rank it computes for; a spec's branch may depend on it.
+        listener: called in backward with a layer's index when backward reaches that layer's activation: the gradients
+            of all later layers are then ready, those of that layer and of earlier ones are not.
+    """
+
+    listener: Listener | None = None
+    offset: torch.Tensor
+    mask: torch.Tensor
+
+    def __init__(self, spec: ModelSpec, rank: int = 0) -> None:
+        super().__init__()
+        self.spec, self.rank = spec, rank
+        self.activation = _ACTIVATIONS[spec.activation]
+        self.layers = nn.ModuleList(_layers(spec))
+        if spec.scale:
+            self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+        width = spec.layers[-1].outputs
+        branches = {"none": 0, "order_by_rank": 2}.get(spec.branch, 1)
+        self.branches = nn.ModuleList(
+            nn.Linear(spec.inputs, width, bias=False, dtype=torch.float64) for _ in range(branches)
+        )
+        if spec.buffer:
+            self.register_buffer("offset", torch.zeros(width, dtype=torch.float64))
+            self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+            self.register_buffer("mask", torch.zeros(width, dtype=torch.float64), persistent=False)
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(name not in spec.frozen)
+
+    def forward(self, x: torch.Tensor, *, gain: float = 1.0) -> torch.Tensor:
+        """Map (samples, inputs) to (samples, outputs of the last layer)."""
+        hidden = x
+        for index, layer in enumerate(self.layers):
+            hidden = layer(hidden)
+            if index < len(self.layers) - 1:
+                hidden = self.activation(hidden)
+                self._listen(index, hidden)
+        for branch in self._branches():
+            hidden = hidden + branch(x)
+        if self.spec.buffer:
+            hidden = hidden + self.offset + self.mask
+        return hidden * gain * (self.scale if self.spec.scale else 1.0)
+
+    def _branches(self) -> Iterator[nn.Module]:
+        used = self.spec.branch == "order_by_rank" or (self.spec.branch == "used_on_rank_0" and self.rank == 0)
+        order = reversed(self.branches) if self.rank % 2 else iter(self.branches)
+        yield from order if used else ()
+
+    def _listen(self, index: int, hidden: torch.Tensor) -> None:
+        listener = self.listener
+        if listener is not None and hidden.requires_grad:
+            hidden.register_hook(lambda _: listener(index))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+
+def _layers(spec: ModelSpec) -> Iterator[nn.Linear]:
+    width, first = spec.inputs, None
+    for index, layer in enumerate(spec.layers):
+        linear = nn.Linear(width, layer.outputs, bias=layer.bias, dtype=torch.float64)
+        if index == spec.transposed:
+            linear.weight = nn.Parameter(torch.empty(width, layer.outputs, dtype=torch.float64).t())
+        if spec.tied and index == spec.tied[0]:
+            first = linear.weight
+        if spec.tied and index == spec.tied[1] and first is not None:
+            linear.weight = first
+        yield linear
+        width = layer.outputs

@@ -1,0 +1,36 @@
+"""Finds the model's parameters again after a wrapper has taken the model."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+Named = dict[str, torch.nn.Parameter]
+
+
+def parameters_by_name(wrapped: Any, names: Sequence[str]) -> tuple[Named, list[str]]:
+    """Return the wrapped model's parameters under the model's own names, and the names of any that it has besides.
+
+    A wrapper may put one fixed prefix before every name, and may hold a copy of the model.
+
+    Raises:
+        TypeError: the wrapper offers no `named_parameters`, and holds no `module` that does.
+        ValueError: a parameter of the model is not among those of the wrapper.
+    """
+    seen = _named(wrapped)
+    prefix = next((name.removesuffix(names[0]) for name in seen if name.endswith(names[0])), "")
+    absent = [name for name in names if prefix + name not in seen]
+    if absent:
+        raise ValueError(f"the wrapped model has no parameter {absent[0]!r}; it has {', '.join(seen) or 'none'}")
+    own = {name: seen[prefix + name] for name in names}
+    return own, [name.removeprefix(prefix) for name in seen if name.removeprefix(prefix) not in own]
+
+
+def _named(wrapped: Any) -> Named:
+    for holder in (wrapped, getattr(wrapped, "module", None)):
+        named = getattr(holder, "named_parameters", None)
+        if named is not None:
+            return dict(named())
+    raise TypeError(
+        f"{type(wrapped).__name__} is no torch.nn.Module: the wrapper must be one, or offer named_parameters()"
+    )

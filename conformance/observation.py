@@ -1,0 +1,149 @@
+"""What a rank is asked to do, and what it saw while doing it; both with both directions of their trip."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from conformance.data import RankInputs, Tensors
+from conformance.framing import MalformedError, pack, unpack
+from conformance.location import Location
+from conformance.scenario import Scenario, from_json, to_json
+
+
+@dataclass(frozen=True)
+class Task:
+    """One rank's part of a scenario.
+
+    Attributes:
+        submission: where the code under test is.
+        component: which component is trained with.
+        scenario: the scenario, without the seed of its numbers.
+        inputs: this rank's numbers.
+        stubs: names of absent packages that this submission needs a stub for.
+    """
+
+    submission: Location
+    component: str
+    scenario: Scenario
+    inputs: RankInputs
+    stubs: tuple[str, ...] = ()
+
+    def encode(self) -> bytes:
+        """Return the task as bytes."""
+        header = {
+            "submission": asdict(self.submission),
+            "component": self.component,
+            "scenario": {**to_json(self.scenario), "seed": 0},
+            "stubs": self.stubs,
+        }
+        tensors = {f"weight/{name}": value for name, value in self.inputs.weights.items()}
+        tensors |= {f"buffer/{name}": value for name, value in self.inputs.buffers.items()}
+        for step, (x, y) in enumerate(self.inputs.batches):
+            tensors |= {f"x/{step}": x, f"y/{step}": y}
+        return pack(header, tensors)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Task":
+        """Return the task that `encode` made."""
+        header, tensors = unpack(data)
+        scenario = from_json(header["scenario"])
+        batches = tuple((tensors[f"x/{step}"], tensors[f"y/{step}"]) for step in range(scenario.steps))
+        inputs = RankInputs(_under(tensors, "weight/"), _under(tensors, "buffer/"), batches)
+        location = Location(**{**header["submission"], "import_roots": tuple(header["submission"]["import_roots"])})
+        return cls(location, header["component"], scenario, inputs, tuple(header["stubs"]))
+
+
+@dataclass(frozen=True)
+class Happening:
+    """Something that happened in a step, in order.
+
+    `reached`: backward reached the activation after layer `layer`, so that all later gradients are ready;
+    `launched`: the collective `op` was entered with `bytes` bytes of `dtype`; `returned`: backward was over;
+    `finished`: so was the adapter's `on_after_backward`.
+    """
+
+    what: Literal["reached", "launched", "returned", "finished"]
+    layer: int = -1
+    op: str = ""
+    bytes: int = 0
+    dtype: str = ""
+
+
+@dataclass(frozen=True)
+class ClosureCall:
+    """How one `step(closure)` went: calls of the closure, whether gradients were enabled, and the value returned."""
+
+    calls: int
+    grad_enabled: bool
+    returned: float | None
+    loss: float
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one rank saw.
+
+    Attributes:
+        tensors: "wrapped/NAME" and "buffer/NAME" right after wrapping; "gradient/STEP/NAME" after the adapter's
+            `on_after_backward`, where there is one; "parameter/STEP/NAME" after the optimizer's step.
+        losses: per step.
+        happenings: per step.
+        closures: per step, where the scenario uses closures.
+        uncleared: parameters that still had a gradient after the optimizer's `zero_grad`, at the end.
+        extra_parameters: parameters of the wrapped model that the model itself does not have.
+        state_bytes: bytes of optimizer state that this rank holds at the end; None if no optimizer could be found.
+        stubbed: what was offered in place of something absent, and used.
+    """
+
+    tensors: Tensors
+    losses: list[float] = field(default_factory=list)
+    happenings: list[list[Happening]] = field(default_factory=list)
+    closures: list[ClosureCall] = field(default_factory=list)
+    uncleared: list[str] = field(default_factory=list)
+    extra_parameters: list[str] = field(default_factory=list)
+    state_bytes: int | None = None
+    stubbed: list[str] = field(default_factory=list)
+
+    @property
+    def wrapped(self) -> Tensors:
+        """Parameters right after wrapping."""
+        return _under(self.tensors, "wrapped/")
+
+    @property
+    def buffers(self) -> Tensors:
+        """Buffers right after wrapping."""
+        return _under(self.tensors, "buffer/")
+
+    def gradients(self, step: int) -> Tensors:
+        """Return the gradients of a step, of the parameters that had one."""
+        return _under(self.tensors, f"gradient/{step}/")
+
+    def parameters(self, step: int) -> Tensors:
+        """Return the parameters after a step."""
+        return _under(self.tensors, f"parameter/{step}/")
+
+    def encode(self) -> bytes:
+        """Return the observation as bytes."""
+        facts = asdict(self)
+        del facts["tensors"]
+        return pack(facts, self.tensors)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Observation":
+        """Return the observation that `encode` made.
+
+        Raises:
+            MalformedError: the bytes are something else.
+        """
+        facts, tensors = unpack(data)
+        try:
+            facts["happenings"] = [[Happening(**one) for one in step] for step in facts["happenings"]]
+            facts["closures"] = [ClosureCall(**one) for one in facts["closures"]]
+            return cls(tensors=tensors, **facts)
+        except (KeyError, TypeError) as error:
+            raise MalformedError(f"not an answer of a rank of ours: {error}") from error
+
+
+def _under(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,84 @@
+"""The first question to a submission, asked in a rank: does it import, and which components does it have?"""
+
+import json
+from dataclasses import asdict, dataclass, field
+
+import torch
+
+from conformance import stubs
+from conformance.contract import COMPONENTS, Component
+from conformance.location import Location
+from conformance.subject import function, is_own, load, missing, trimmed_traceback, with_stubs, wrong_signature
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What the adapters offer.
+
+    Attributes:
+        error: why they do not import, with the traceback of the submission's own files; empty if they do.
+        defined: components whose functions are all defined.
+        wrong_signatures: component, and a sentence about a function that cannot be called as the contract says.
+        unimplemented: components one of whose functions raises NotImplementedError.
+        stubs: packages that a stub had to be offered for.
+    """
+
+    error: str = ""
+    defined: list[str] = field(default_factory=list)
+    wrong_signatures: list[tuple[str, str]] = field(default_factory=list)
+    unimplemented: list[str] = field(default_factory=list)
+    stubs: list[str] = field(default_factory=list)
+
+
+def look(payload: bytes) -> bytes:
+    """Import the adapters, look at their functions; on a rank of a world of one."""
+    location = _location(json.loads(payload)["submission"])
+    try:
+        adapters = load(location)
+    except BaseException as error:  # noqa: BLE001  a submission may raise anything at import
+        return json.dumps(asdict(Probe(error=trimmed_traceback(error, location)))).encode()
+    defined = [component for component in COMPONENTS.values() if not missing(adapters, component)]
+    signatures = [(component.name, wrong_signature(adapters, f)) for component in defined for f in component.functions]
+    found = Probe(
+        defined=[component.name for component in defined],
+        wrong_signatures=[(name, sentence) for name, sentence in signatures if sentence],
+        stubs=sorted(stubs.packages.allowed),
+    )
+    return json.dumps(asdict(found)).encode()
+
+
+def attempt(payload: bytes) -> bytes:
+    """Use one component once, on one rank, to learn whether it is implemented; other faults are left to the checks."""
+    asked = json.loads(payload)
+    location, component = _location(asked["submission"]), COMPONENTS[asked["component"]]
+    unimplemented = []
+    try:
+        with_stubs(lambda: _use(location, component), location)
+    except NotImplementedError as error:
+        frame = error.__traceback__
+        while frame is not None and frame.tb_next is not None:
+            frame = frame.tb_next
+        if frame is not None and is_own(frame.tb_frame.f_code.co_filename, location):
+            unimplemented = [component.name]
+    except BaseException:  # noqa: BLE001, S110  the checks will meet it again, and say what it means
+        pass
+    return json.dumps(asdict(Probe(unimplemented=unimplemented, stubs=sorted(stubs.packages.allowed)))).encode()
+
+
+def _use(location: Location, component: Component) -> None:
+    adapters = load(location)
+    model = torch.nn.Linear(1, 1, dtype=torch.float64)
+    get = function(adapters, component.get)
+    if component.kind == "optimizer":
+        get(model.parameters(), torch.optim.SGD, lr=0.1)
+        return
+    wrapped = get(model, *[1.0][: len(component.get.parameters) - 1])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    function(adapters, component.batch_start)(wrapped, optimizer)
+    torch.autograd.backward(wrapped(torch.ones(1, 1, dtype=torch.float64)).sum())
+    function(adapters, component.after_backward)(wrapped, optimizer)
+
+
+def _location(plain: dict[str, object]) -> Location:
+    roots = plain["import_roots"]
+    return Location(**{**plain, "import_roots": tuple(roots) if isinstance(roots, list) else ()})  # type: ignore[arg-type]

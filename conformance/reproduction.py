@@ -1,0 +1,182 @@
+"""Writes a standalone script that shows a failure with torch and the submission alone."""
+
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from conformance.checks.check import Check
+from conformance.checks.communication import expected_exchanges
+from conformance.checks.optimizer import largest_share, padding
+from conformance.contract import COMPONENTS
+from conformance.data import WEIGHT_SCALE, draw_inputs
+from conformance.location import Location
+from conformance.oracle import GAIN, train
+from conformance.scenario import AddGroup, Decay, Event, SaveAndLoad, Scenario, SetOption, Unfreeze
+
+_ACTIVATIONS = {"tanh": "torch.tanh", "gelu": "nn.functional.gelu", "relu": "torch.relu"}
+_WIDTH = 110
+_templates = Environment(
+    loader=PackageLoader("conformance", ""),
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+    undefined=StrictUndefined,
+    autoescape=False,  # noqa: S701  Python is made, not HTML
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction:
+    """What a script has to show.
+
+    Attributes:
+        location: the submission.
+        component: the component that failed.
+        check: the check that failed.
+        scenario: the scenario on which it failed.
+        seed: the integer that the scenario's numbers derive from.
+        message: what was wrong.
+        stubbed: what was used in place of something absent.
+    """
+
+    location: Location
+    component: str
+    check: Check
+    scenario: Scenario
+    seed: int
+    message: str
+    stubbed: frozenset[str] = frozenset()
+
+    @property
+    def file(self) -> str:
+        """The script's name."""
+        return f"{self.component}-{self.check.id}.py"
+
+    def write(self, folder: Path) -> Path:
+        """Write the script as `<submission>/<component>-<check>.py` below a folder; return its path."""
+        path = folder / self.location.slug / self.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.script(), encoding="utf-8")
+        return path
+
+    def script(self) -> str:
+        """Return the script's text."""
+        wanted = COMPONENTS[self.component]
+        return _templates.get_template("reproduction.py.jinja").render(
+            component=self.component,
+            check=self.check.id,
+            property=self.check.property,
+            message=_as_docstring(self.message),
+            file=self.file,
+            seed=self.seed,
+            s=self.scenario,
+            m=self.scenario.model,
+            o=self.scenario.optimizer,
+            shows=self.check.shows,
+            watches=self.check.shows in {"overlap", "collectives"},
+            weight_scale=WEIGHT_SCALE,
+            import_roots=list(self.location.import_roots),
+            import_line=_import_line(self.location.module),
+            optimizer_component=wanted.kind == "optimizer",
+            get=wanted.get.name,
+            after_backward=wanted.after_backward.name if wanted.after_backward else "",
+            batch_start=wanted.batch_start.name if wanted.batch_start else "",
+            bucket=f", {self.scenario.bucket_size_mb!r}" if len(wanted.get.parameters) > 1 else "",
+            clear=self.scenario.cleared_by,
+            **_about_model(self.scenario),
+            **_about_schedule(self.scenario),
+            **_about_expectations(self),
+            **_about_stubs(self.stubbed),
+        )
+
+
+def _about_model(scenario: Scenario) -> dict[str, Any]:
+    spec, width, layers = scenario.model, scenario.model.inputs, []
+    for layer in spec.layers:
+        layers.append(f"nn.Linear({width}, {layer.outputs}, bias={layer.bias})")
+        width = layer.outputs
+    shape = spec.shapes[f"layers.{spec.transposed}.weight"] if spec.transposed is not None else ()
+    return {
+        "layers": ", ".join(layers),
+        "outputs": width,
+        "activation": _ACTIVATIONS[spec.activation],
+        "branches": sum(name.startswith("branches.") for name in spec.shapes),
+        "transposed_shape": tuple(reversed(shape)),
+        "gain": f", gain={GAIN}" if spec.keyword else "",
+        "per_rank": spec.branch in {"used_on_rank_0", "order_by_rank"},
+    }
+
+
+def _about_schedule(scenario: Scenario) -> dict[str, Any]:
+    return {
+        "added": [
+            name for event in scenario.schedule if isinstance(event, AddGroup) for name in event.group.parameters
+        ],
+        "events": [line for event in scenario.schedule for line in _lines(event)],
+        "groups": scenario.optimizer.groups,
+        "scheduler": next((event for event in scenario.schedule if isinstance(event, Decay)), None),
+    }
+
+
+def _lines(event: Event) -> list[str]:
+    """Return the statements that carry out an event, in the loop over steps."""
+    match event:
+        case SetOption():
+            change = f"group[{event.option!r}] = {event.value!r}"
+            return [f"if step == {event.step}:", "    for group in optimizer.param_groups:", f"        {change}"]
+        case AddGroup():
+            params = f'"params": [named[name] for name in {event.group.parameters!r}]'
+            return [
+                f"if step == {event.step}:",
+                f"    optimizer.add_param_group({{{params}, **{event.group.options!r}}})",
+            ]
+        case Unfreeze():
+            thaw = "    named[name].requires_grad_()"
+            return [f"for name in {event.parameters!r} if step == {event.step} else ():", thaw]
+        case SaveAndLoad():
+            return [
+                f"if step == {event.step}:",
+                "    saved = optimizer.state_dict()",
+                "    optimizer = make_optimizer(named, make)",
+                "    optimizer.load_state_dict(saved)",
+            ]
+        case _:
+            return []
+
+
+def _about_expectations(wanted: Reproduction) -> dict[str, Any]:
+    """Return the numbers that a check expects besides those of training."""
+    check, scenario = wanted.check, wanted.scenario
+    fewest, most = (1, 1) if check.id == "one_collective_per_dtype" else expected_exchanges(scenario)
+    sizes = train(scenario, draw_inputs(scenario, wanted.seed)).state_bytes if check.shows == "state" else {"": 0}
+    balanced = check.id == "state_is_balanced"
+    return {
+        "fewest": fewest,
+        "most": most,
+        "full": sum(sizes.values()),
+        "padding": padding(scenario),
+        "most_state": round(largest_share(scenario, sizes)) if balanced else sum(sizes.values()) + padding(scenario),
+    }
+
+
+def _about_stubs(stubbed: frozenset[str]) -> dict[str, Any]:
+    return {
+        "stubs": sorted(name.removeprefix("package ") for name in stubbed if name.startswith("package ")),
+        "stubbed_metadata": any(name.startswith("version of") for name in stubbed),
+        "stubbed_cuda": any(name.startswith("torch.cuda") for name in stubbed),
+    }
+
+
+def _import_line(module: str) -> str:
+    package, _, name = module.rpartition(".")
+    renamed = "" if name == "adapters" else " as adapters"
+    return f"from {package} import {name}{renamed}" if package else f"import {name}{renamed}"
+
+
+def _as_docstring(message: str) -> str:
+    """Return text that may stand in a docstring, its long lines wrapped."""
+    lines = message.replace("\\", "\\\\").replace('"""', "'''").splitlines()
+    return "\n".join(textwrap.fill(line, _WIDTH, subsequent_indent="  ") if line else "" for line in lines)

@@ -1,0 +1,77 @@
+"""Makes the optimizer of a scenario and carries out what the schedule does to it.
+
+The ranks use this on the submission's optimizer, the oracle on torch's own: both see the same calls in the same order.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import ExponentialLR
+
+from conformance.scenario import AddGroup, Decay, Group, Rebuild, SaveAndLoad, Scenario, SetOption, Unfreeze
+
+OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {"SGD": torch.optim.SGD, "AdamW": torch.optim.AdamW}
+Parameters = Mapping[str, torch.nn.Parameter]
+MakeOptimizer = Callable[..., torch.optim.Optimizer]
+
+
+class Schedule:
+    """An optimizer, its scheduler if any, and the events that change them."""
+
+    def __init__(self, scenario: Scenario, parameters: Parameters, make: MakeOptimizer) -> None:
+        """Make the optimizer as `make(params, optimizer_cls, **options)`."""
+        self._scenario, self._parameters, self._make = scenario, parameters, make
+        self._later = [
+            name for event in scenario.schedule if isinstance(event, AddGroup) for name in event.group.parameters
+        ]
+        self.optimizer = self._new()
+        self._scheduler: ExponentialLR | None = None
+
+    def before_step(self, step: int) -> None:
+        """Carry out the events that come right before `step`."""
+        for event in self._scenario.events(step):
+            match event:
+                case SetOption():
+                    for group in self._groups(event.group):
+                        group[event.option] = event.value
+                case Decay():
+                    self._scheduler = ExponentialLR(self.optimizer, event.gamma)
+                case AddGroup():
+                    self.optimizer.add_param_group(self._group(event.group))
+                case Unfreeze():
+                    for name in event.parameters:
+                        self._parameters[name].requires_grad_()
+                case SaveAndLoad():
+                    saved = self._saved()
+                    self.optimizer = self._new()
+                    self.optimizer.load_state_dict(saved)
+                case Rebuild():
+                    options = [dict(group) for group in self.optimizer.param_groups]
+                    self.optimizer = self._make(options, OPTIMIZERS[self._scenario.optimizer.kind])
+
+    def after_step(self) -> None:
+        """Let the scheduler follow an optimizer step."""
+        if self._scheduler is not None:
+            self._scheduler.step()
+
+    def _new(self) -> torch.optim.Optimizer:
+        spec = self._scenario.optimizer
+        params: Iterable[Any] = (self._parameters[name] for name in self._parameters if name not in self._later)
+        if spec.groups:
+            params = [self._group(group) for group in spec.groups]
+        return self._make(params, OPTIMIZERS[spec.kind], **spec.options)
+
+    def _group(self, group: Group) -> dict[str, Any]:
+        return {"params": [self._parameters[name] for name in group.parameters], **group.options}
+
+    def _groups(self, index: int) -> list[dict[str, Any]]:
+        groups = self.optimizer.param_groups
+        return groups if index < 0 else [groups[index]]
+
+    def _saved(self) -> Any:
+        """Return the optimizer's state; sharded optimizers may want it gathered first, as torch's own does."""
+        if hasattr(self.optimizer, "consolidate_state_dict"):
+            for rank in range(self._scenario.world_size):
+                self.optimizer.consolidate_state_dict(rank)
+        return self.optimizer.state_dict()

@@ -1,0 +1,45 @@
+"""Measures how much optimizer state this process holds, whatever a sharded optimizer looks like inside."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+_CONTAINERS = (list, tuple, set, frozenset)
+
+
+def state_bytes(optimizer: Any) -> int | None:
+    """Return the bytes of state in every torch optimizer reachable from `optimizer`, itself included.
+
+    Counters of steps are left out; a tensor that two mappings share counts once. None if no torch optimizer is found.
+    """
+    found = list(_optimizers(optimizer, set()))
+    if not found:
+        return None
+    tensors = {
+        tensor.untyped_storage().data_ptr(): tensor.numel() * tensor.element_size()
+        for inner in found
+        for state in inner.state.values()
+        if isinstance(state, dict)
+        for key, tensor in state.items()
+        if key != "step" and isinstance(tensor, torch.Tensor) and tensor.numel()
+    }
+    return sum(tensors.values())
+
+
+def _optimizers(thing: Any, seen: set[int]) -> Iterator[torch.optim.Optimizer]:
+    """Yield torch optimizers reachable through attributes and containers; models and tensors are not entered."""
+    if id(thing) in seen or isinstance(thing, torch.Tensor | torch.nn.Module | type | str | bytes):
+        return
+    seen.add(id(thing))
+    if isinstance(thing, torch.optim.Optimizer):
+        yield thing
+    parts: Any = ()
+    if isinstance(thing, dict):
+        parts = thing.values()
+    elif isinstance(thing, _CONTAINERS):
+        parts = thing
+    elif hasattr(thing, "__dict__"):
+        parts = vars(thing).values()
+    for part in list(parts):
+        yield from _optimizers(part, seen)

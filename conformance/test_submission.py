@@ -1,0 +1,81 @@
+"""The suite as tests: `pytest --pyargs conformance --ddp-submission=PATH --ddp-world-size=4`.
+
+One test per component and check. An extended check that fails is reported as an expected failure, since it takes no
+points; a component that is not submitted is skipped.
+"""
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from conformance.checks.table import CHECKS
+from conformance.contract import COMPONENTS
+from conformance.execute import Executor, make_ranks
+from conformance.grading import WORLD_SIZE, Grading, grade_check, submitted_components
+from conformance.location import locate
+from conformance.report import CheckReport
+from pytest_ddp.errors import UsageError
+from pytest_ddp.settings import parse_world_sizes
+
+_USAGE = 2
+_SEED_BITS = 32
+_ALL = [pytest.param(name, check.id, id=f"{name}-{check.id}") for name, checks in CHECKS.items() for check in checks]
+
+
+@dataclass
+class Grader:
+    """Runs checks on demand, each once, those that it requires first."""
+
+    executor: Executor
+    grading: Grading
+    submitted: list[str]
+    _known: dict[str, dict[str, CheckReport]] = field(default_factory=dict)
+
+    def report(self, component: str, check_id: str) -> CheckReport:
+        """Return what became of a check."""
+        known = self._known.setdefault(component, {})
+        if check_id not in known:
+            check = next(check for check in CHECKS[component] if check.id == check_id)
+            for required in check.requires:
+                self.report(component, required)
+            known[check_id] = grade_check(component, check, self.executor, self.grading, known)
+        return known[check_id]
+
+
+@pytest.fixture(scope="module")
+def grader(pytestconfig: pytest.Config) -> Iterator[Grader]:
+    """The submission, on ranks of its own."""
+    given = pytestconfig.getoption("--ddp-submission")
+    if given is None:
+        pytest.skip("give --ddp-submission=PATH")
+    sizes = pytestconfig.getoption("ddp_world_size", default=None)
+    world_size = max(parse_world_sizes(sizes)) if sizes else WORLD_SIZE
+    if world_size == 1:
+        pytest.exit("--ddp-world-size=1: with one rank nothing can be judged; give 2 or more", _USAGE)
+    grading = Grading(seed=secrets.randbits(_SEED_BITS), world_size=world_size)
+    with make_ranks() as ranks:
+        executor = Executor(ranks, locate(given), secret=str(grading.seed))
+        try:
+            submitted = submitted_components(executor, tuple(COMPONENTS))
+        except UsageError as error:
+            pytest.exit(str(error), _USAGE)
+        yield Grader(executor, grading, submitted)
+
+
+@pytest.mark.parametrize(("component", "check_id"), _ALL)
+def test_submission(component: str, check_id: str, grader: Grader) -> None:
+    """The component has the property that the check is named for."""
+    if component not in grader.submitted:
+        pytest.skip(f"{component} is not submitted")
+    report = grader.report(component, check_id)
+    if report.status == "passed":
+        return
+    said = f"{report.property}\n\n{report.message}\n\n{report.diagnosis}".rstrip()
+    scenario = f"\n\nsmallest scenario: {report.scenario!r} (seed {grader.grading.seed})" if report.scenario else ""
+    if report.status == "not_run":
+        pytest.skip(report.message)
+    if report.level == "extended" and report.status == "failed":
+        pytest.xfail(f"extended check: {said}")
+    pytest.fail(("an error of ours\n\n" if report.status == "error" else "") + said + scenario, pytrace=False)

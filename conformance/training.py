@@ -1,0 +1,175 @@
+"""What a rank does: one whole scenario with the submission's code, in one round trip.
+
+`run` is the target that `execute` names. Whatever the submission raises leaves as `Failed`, with the stage and the
+step; any other exception is a fault of this harness.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from conformance import stubs
+from conformance.contract import COMPONENTS, Component
+from conformance.data import Tensors
+from conformance.models import Perceptron
+from conformance.naming import parameters_by_name
+from conformance.observation import ClosureCall, Happening, Observation, Task
+from conformance.oracle import call, fill, loss_of
+from conformance.schedule import Schedule
+from conformance.sharding import state_bytes
+from conformance.subject import function, load, trimmed_traceback
+from pytest_ddp.collectives import Collective, watch_collectives
+from pytest_ddp.worker import Failed
+
+
+def run(payload: bytes) -> bytes:
+    """Carry out an encoded `Task`; return the encoded `Observation`."""
+    task = Task.decode(payload)
+    component = COMPONENTS[task.component]
+    with stage(task, "import of the adapters"):
+        adapters = load(task.submission, task.stubs)
+    return _Run(task, component, adapters).observe().encode()
+
+
+@contextmanager
+def stage(task: Task, name: str, step: int | None = None) -> Iterator[None]:
+    """Attribute what is raised inside to the submission, which also answers for `SystemExit` and the like."""
+    try:
+        yield
+    except BaseException as error:
+        where = {"stage": name, "step": step, "stubbed": sorted(stubs.used)}
+        text = trimmed_traceback(error, task.submission)
+        raise Failed(type(error).__name__, str(error), text, json.dumps(where).encode()) from error
+
+
+@dataclass
+class _Run:
+    """One scenario on one rank, from building the model to the last step."""
+
+    task: Task
+    component: Component
+    adapters: ModuleType
+    tensors: Tensors = field(default_factory=dict)
+    happened: list[Happening] = field(default_factory=list)
+    closure_call: ClosureCall | None = None
+
+    def observe(self) -> Observation:
+        self._build()
+        seen = Observation(self.tensors, extra_parameters=self.extra)
+        for step in range(self.task.scenario.steps):
+            with self.stage("a change of the optimizer between steps", step):
+                self.plan.before_step(step)
+            self.happened = []
+            seen.losses.append(self._step(step))
+            seen.happenings.append(self.happened)
+            seen.closures.extend([self.closure_call] if self.closure_call else [])
+            self._keep(f"parameter/{step}", self.named)
+        if self.component.kind == "wrapper":
+            return Observation(**{**vars(seen), "stubbed": sorted(stubs.used)})
+        held = state_bytes(self.plan.optimizer)
+        self._clear(self.task.scenario.steps)
+        uncleared = [name for name, p in self.named.items() if p.grad is not None and bool(p.grad.any())]
+        return Observation(**{**vars(seen), "state_bytes": held, "uncleared": uncleared, "stubbed": sorted(stubs.used)})
+
+    def stage(self, name: str, step: int | None = None) -> Any:
+        return stage(self.task, name, step)
+
+    def _build(self) -> None:
+        scenario = self.task.scenario
+        self.model = Perceptron(scenario.model, dist.get_rank())
+        fill(self.model, self.task.inputs.weights, self.task.inputs.buffers)
+        self.model.listener = lambda layer: self.happened.append(Happening("reached", layer=layer))
+        self.wrapped: Any = self.model
+        if self.component.kind == "wrapper":
+            more = [scenario.bucket_size_mb] if len(self.component.get.parameters) > 1 else []
+            with self.stage(f"{self.component.get.name}"):
+                self.wrapped = function(self.adapters, self.component.get)(self.model, *more)
+        with self.stage("a look at the parameters of the wrapped model"):
+            self.named, self.extra = parameters_by_name(self.wrapped, tuple(scenario.model.shapes))
+        self._keep("wrapped", self.named)
+        self.tensors |= {f"buffer/{name}": b.clone() for name, b in _bare(self.wrapped, self.model).named_buffers()}
+        with self.stage("construction of the optimizer"):
+            self.plan = Schedule(scenario, self.named, self._make_optimizer)
+
+    def _make_optimizer(self, params: Any, optimizer_cls: Any, **options: Any) -> Any:
+        if self.component.kind == "wrapper":
+            return optimizer_cls(params, **options)
+        return function(self.adapters, self.component.get)(params, optimizer_cls, **options)
+
+    def _step(self, step: int) -> float:
+        optimizer = self.plan.optimizer
+        with self.stage("on_train_batch_start", step):
+            function(self.adapters, self.component.batch_start)(self.wrapped, optimizer)
+        self._clear(step)
+        if self.task.scenario.closure:
+            self.closure_call = self._step_with_closure(step)
+            loss = self.closure_call.loss
+        else:
+            loss = self._backward(step)
+            with self.stage("the optimizer's step", step):
+                optimizer.step()
+        with self.stage("the scheduler's step", step):
+            self.plan.after_step()
+        return loss
+
+    def _clear(self, step: int) -> None:
+        with self.stage("zero_grad", step):
+            cleared = self.plan.optimizer if self.task.scenario.cleared_by == "optimizer" else self.model
+            cleared.zero_grad(set_to_none=self.task.scenario.set_to_none)
+
+    def _backward(self, step: int) -> float:
+        x, y = self.task.inputs.batches[step]
+        with self.stage("forward", step):
+            loss = loss_of(call(self.task.scenario, self.wrapped, x), y)
+        with watch_collectives(self._launched):
+            with self.stage("backward", step):
+                torch.autograd.backward(loss)
+            self.happened.append(Happening("returned"))
+            with self.stage("on_after_backward", step):
+                function(self.adapters, self.component.after_backward)(self.wrapped, self.plan.optimizer)
+        self.happened.append(Happening("finished"))
+        if self.task.scenario.averaged:
+            self._average()
+        self._keep(f"gradient/{step}", {name: p.grad for name, p in self.named.items() if p.grad is not None})
+        return float(loss.detach())
+
+    def _launched(self, seen: Collective) -> None:
+        self.happened.append(Happening("launched", op=seen.op, bytes=seen.bytes, dtype=seen.dtype))
+
+    def _step_with_closure(self, step: int) -> ClosureCall:
+        losses: list[float] = []
+        enabled: list[bool] = []
+
+        def closure() -> torch.Tensor:
+            enabled.append(torch.is_grad_enabled())
+            with torch.enable_grad():
+                self.model.zero_grad()
+                losses.append(self._backward(step))
+            return torch.tensor(losses[-1], dtype=torch.float64)
+
+        with self.stage("step(closure)", step):
+            returned: Any = self.plan.optimizer.step(closure)  # type: ignore[arg-type]  # torch says float, and means tensors too
+        value = float(returned) if isinstance(returned, float | int | torch.Tensor) else None
+        return ClosureCall(len(losses), all(enabled), value, losses[0] if losses else float("nan"))
+
+    def _average(self) -> None:
+        """Average gradients as the plainest wrapper does, for optimizers that are to work beside one."""
+        for parameter in self.named.values():
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= dist.get_world_size()
+
+    def _keep(self, prefix: str, tensors: Any) -> None:
+        self.tensors |= {f"{prefix}/{name}": tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def _bare(wrapped: Any, model: Perceptron) -> Perceptron:
+    """Return the model inside the wrapper, which may be a copy of the one that was wrapped."""
+    modules = wrapped.modules() if isinstance(wrapped, torch.nn.Module) else ()
+    return next((module for module in modules if isinstance(module, Perceptron)), model)

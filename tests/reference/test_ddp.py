@@ -1,0 +1,358 @@
+"""Every data-parallel wrapper trains as one process would on the batches of all ranks."""
+
+import copy
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from reference_models import INPUTS, ODD_PARTS, Buffered, Chain, around, linear, mlp, seeded
+from reference_wrappers import WRAPPERS, Wrapper
+from side_by_side import SideBySide, assert_close, assert_same_on_all_ranks, batch, loss, sgd
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+from torch.utils.checkpoint import checkpoint
+
+from pytest_ddp import DDPContext, distributed
+from pytest_ddp.collectives import watch_collectives
+
+pytestmark = pytest.mark.parametrize("wrapper", WRAPPERS.values(), ids=WRAPPERS)
+
+
+def adamw(model: nn.Module) -> Optimizer:
+    return AdamW(model.parameters(), lr=0.05, weight_decay=0.1, amsgrad=True)
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and one.numpy().tobytes() == other.numpy().tobytes()
+
+
+# Construction
+
+
+@distributed(world_size=3)
+def test_wrapping_gives_every_rank_the_parameters_of_rank_0(wrapper: Wrapper, ddp: DDPContext) -> None:
+    def model() -> nn.Module:
+        return nn.ModuleList(make() for make in ODD_PARTS.values())
+
+    module = seeded(model, seed=ddp.rank)
+    wrapper.wrap(module)
+    for mine, rank_0s in zip(module.parameters(), seeded(model, seed=0).parameters(), strict=True):
+        assert same_bits(mine.detach(), rank_0s.detach())
+
+
+@distributed(world_size=3)
+def test_wrapping_gives_every_rank_the_buffers_of_rank_0(wrapper: Wrapper, ddp: DDPContext) -> None:
+    module = seeded(Buffered, seed=ddp.rank)
+    wrapper.wrap(module)
+    for mine, rank_0s in zip(module.buffers(), seeded(Buffered, seed=0).buffers(), strict=True):
+        assert same_bits(mine, rank_0s)
+
+
+@distributed(world_size=2)
+@pytest.mark.parametrize("part", ODD_PARTS)
+def test_wrapping_changes_nothing_but_values(wrapper: Wrapper, part: str) -> None:
+    def description(module: nn.Module) -> list[Any]:
+        return [(id(p), p.stride(), p.dtype, p.requires_grad, p.grad, name) for name, p in module.named_parameters()]
+
+    module = ODD_PARTS[part]()
+    before = description(module)
+    wrapped = wrapper.wrap(module)
+    assert isinstance(wrapped, nn.Module)
+    assert description(module) == before
+
+
+@distributed(world_size=2)
+def test_an_optimizer_made_before_wrapping_keeps_working(wrapper: Wrapper, ddp: DDPContext) -> None:
+    training = SideBySide(mlp, wrapper=wrapper)
+    module = seeded(mlp, seed=ddp.rank)
+    training.module, training.optimizer = module, sgd(module)
+    training.ddp_model = wrapper.wrap(module)
+    training.train(range(2))
+
+
+# Training
+
+
+@distributed(world_size=[1, 2, 4])
+@pytest.mark.parametrize("make_optimizer", [sgd, adamw])
+def test_training_equals_one_process_on_the_concatenated_batch(
+    wrapper: Wrapper, make_optimizer: Callable[[nn.Module], Optimizer]
+) -> None:
+    training = SideBySide(mlp, make_optimizer, wrapper=wrapper)
+    training.train(range(5))
+    assert_same_on_all_ranks(training.module.parameters())
+
+
+@distributed(world_size=3)
+def test_ranks_stay_equal_to_the_last_bit(wrapper: Wrapper, ddp: DDPContext) -> None:
+    model = wrapper.wrap(seeded(mlp, seed=ddp.rank).float())
+    optimizer = adamw(model)
+    for step in range(4):
+        inputs, targets = batch(step, ddp.rank)
+        optimizer.zero_grad()
+        loss(model, [(inputs.float(), targets.float())]).backward()
+        wrapper.after_backward(model, optimizer)
+        assert_same_on_all_ranks(p.grad for p in model.parameters())
+        optimizer.step()
+        assert_same_on_all_ranks(model.parameters())
+
+
+@distributed(world_size=1)
+def test_one_rank_trains_as_without_the_wrapper_to_the_last_bit(wrapper: Wrapper) -> None:
+    training = SideBySide(mlp, adamw, wrapper=wrapper)
+    training.train(range(3))
+    for mine, twins in zip(training.module.parameters(), training.twin.parameters(), strict=True):
+        assert torch.equal(mine, twins)
+
+
+@distributed(world_size=2)
+@pytest.mark.parametrize("part", ODD_PARTS)
+def test_every_kind_of_parameter_is_trained_as_in_one_process(wrapper: Wrapper, part: str) -> None:
+    training = SideBySide(lambda: around(ODD_PARTS[part]()), wrapper=wrapper)
+    training.train(range(3))
+    assert_same_on_all_ranks(training.module.parameters())
+
+
+@distributed(world_size=2)
+def test_parameters_of_many_kinds_live_in_one_model(wrapper: Wrapper) -> None:
+    training = SideBySide(lambda: around(nn.Sequential(*(make() for make in ODD_PARTS.values()))), wrapper=wrapper)
+    training.train(range(3))
+
+
+@distributed(world_size=2)
+@pytest.mark.parametrize("make_model", [nn.Identity, lambda: linear(INPUTS).requires_grad_(requires_grad=False)])
+def test_a_model_without_anything_to_train_still_runs(wrapper: Wrapper, make_model: Callable[[], nn.Module]) -> None:
+    model = wrapper.wrap(make_model())
+    model(torch.ones(2, INPUTS, dtype=torch.float64))
+    wrapper.after_backward(model, sgd(linear()))
+    assert all(p.grad is None for p in model.parameters())
+
+
+@distributed(world_size=2)
+def test_large_float16_gradients_do_not_overflow_on_the_way_to_their_mean(wrapper: Wrapper) -> None:
+    model = wrapper.wrap(nn.Linear(2, 1, bias=False).half())
+    [weight] = model.parameters()
+    (weight * 40_000).sum().backward()
+    wrapper.after_backward(model, sgd(model))
+    assert weight.grad.tolist() == [[40_000.0, 40_000.0]]
+
+
+# Which parameters are used
+
+
+@distributed(world_size=[2, 4])
+def test_a_parameter_unused_on_some_ranks_counts_as_zero_there(wrapper: Wrapper) -> None:
+    training = SideBySide(Chain, wrapper=wrapper)
+    training.train(range(4), use=lambda rank: [(0, 1), (0, 2)][rank % 2])
+    assert_same_on_all_ranks(training.module.parameters())
+
+
+@distributed(world_size=2)
+def test_a_parameter_that_only_the_last_rank_uses_moves_on_every_rank(wrapper: Wrapper, ddp: DDPContext) -> None:
+    training = SideBySide(Chain, wrapper=wrapper)
+    training.train(range(3), use=lambda rank: (0, 1) if rank == ddp.world_size - 1 else ())
+    assert training.module.links[0].weight.grad is not None
+
+
+@distributed(world_size=2)
+def test_a_parameter_used_nowhere_keeps_no_gradient_and_does_not_decay(wrapper: Wrapper) -> None:
+    training = SideBySide(Chain, adamw, wrapper=wrapper)
+    unused = training.module.links[2].weight
+    before = unused.detach().clone()
+    training.train(range(3), use=lambda _rank: (0, 1))
+    assert unused.grad is None
+    assert torch.equal(unused, before)
+
+
+@distributed(world_size=2)
+def test_parameters_used_in_some_steps_only_carry_nothing_over(wrapper: Wrapper) -> None:
+    training = SideBySide(Chain, wrapper=wrapper)
+    for step in range(5):
+        training.train([step], use=lambda rank, step=step: ((step + rank) % 3, (step + 1) % 3))
+
+
+@distributed(world_size=2)
+def test_ranks_may_reach_equal_shapes_in_different_orders(wrapper: Wrapper) -> None:
+    training = SideBySide(Chain, wrapper=wrapper)
+    training.train(range(3), use=lambda rank: [(0, 1, 2), (2, 0, 1)][rank])
+
+
+@distributed(world_size=2)
+def test_every_rank_runs_the_same_collectives_whatever_it_used(wrapper: Wrapper, ddp: DDPContext) -> None:
+    training = SideBySide(Chain, wrapper=wrapper)
+    seen: list[Tensor] = []
+    with watch_collectives(lambda c: seen.append(torch.tensor([hash((c.op, c.dtype, c.shapes))]))):
+        training.train(range(2), use=lambda rank: [(0, 1, 2), (2,)][rank])
+    assert_same_on_all_ranks([torch.tensor([len(seen)]), *seen])
+
+
+@distributed(world_size=2)
+def test_parameters_may_be_frozen_and_unfrozen_between_steps(wrapper: Wrapper) -> None:
+    training = SideBySide(lambda: around(ODD_PARTS["frozen"]()), wrapper=wrapper)
+    training.train([0])
+    for step in (1, 2, 3):
+        for model in (training.module, training.twin):
+            model[2].requires_grad_(step != 2)  # frozen when it was wrapped
+            model[0].requires_grad_(step == 2)
+        training.train([step])
+
+
+# Gradients over several backwards
+
+
+@distributed(world_size=2)
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_both_ways_to_clear_gradients_leave_nothing_behind(wrapper: Wrapper, set_to_none: bool) -> None:  # noqa: FBT001  a parameter of the test
+    training = SideBySide(Chain, wrapper=wrapper)
+    for step in range(3):
+        training.zero_grad(set_to_none=set_to_none)
+        training.backward(step, use=lambda rank, step=step: [(0,), (0, step)][rank])
+        training.update()
+
+
+@distributed(world_size=2)
+def test_gradients_of_two_averaged_backwards_add_up(wrapper: Wrapper) -> None:
+    training = SideBySide(mlp, wrapper=wrapper)
+    for step in range(3):
+        training.zero_grad()
+        training.backward(step)
+        training.backward(10 + step)
+        training.update()
+
+
+@distributed(world_size=2)
+@pytest.mark.parametrize("forwards", ["in_turn", "both_first"])
+def test_two_backwards_may_share_one_averaging(wrapper: Wrapper, forwards: str) -> None:
+    training = SideBySide(mlp, wrapper=wrapper)
+    for step in range(3):
+        training.zero_grad()
+        losses = (training.local_loss(number) for number in (step, 10 + step))
+        for local_loss in losses if forwards == "in_turn" else list(losses):
+            local_loss.backward()
+        training.finish()
+        training.twin_backward(step)
+        training.twin_backward(10 + step)
+        training.update()
+
+
+@distributed(world_size=2)
+def test_a_retained_graph_may_be_used_twice(wrapper: Wrapper) -> None:
+    training = SideBySide(mlp, wrapper=wrapper)
+    local_loss = training.local_loss(0)
+    local_loss.backward(retain_graph=True)
+    local_loss.backward()
+    training.finish()
+    for _ in range(2):
+        training.twin_backward(0)
+    training.update()
+
+
+class Checkpointed(nn.Module):
+    """A layer that reentrant checkpointing makes ready once for each time it is used, within one backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.often, self.last = linear(INPUTS), linear(), linear(outputs=3)
+
+    def forward(self, x: Tensor, *, times: int) -> Tensor:
+        hidden = self.first(x)
+        for _ in range(times):
+            hidden = checkpoint(self.often, torch.tanh(hidden), use_reentrant=True)
+        return self.last(hidden)
+
+
+@distributed(world_size=2)
+@pytest.mark.parametrize("times", [(2, 2), (1, 3)])
+def test_a_gradient_that_grows_after_it_has_left_is_sent_again(wrapper: Wrapper, times: tuple[int, int]) -> None:
+    training = SideBySide(Checkpointed, wrapper=wrapper)
+    training.train(range(2), times=lambda rank: times[rank])
+
+
+class Aborted(Exception):  # noqa: N818  not an error
+    pass
+
+
+@distributed(world_size=2)
+@pytest.mark.parametrize("layers", list(itertools.product([0, 2], repeat=2)))
+def test_an_aborted_backward_leaves_no_trace(wrapper: Wrapper, ddp: DDPContext, layers: tuple[int, int]) -> None:
+    def abort(_gradient: Tensor) -> None:
+        raise Aborted
+
+    training = SideBySide(mlp, wrapper=wrapper)
+    training.train([0])
+    training.zero_grad()
+    hook = training.module[layers[ddp.rank]].weight.register_hook(abort)
+    with pytest.raises(Aborted):
+        training.local_loss(77).backward()
+    hook.remove()
+    training.train([1, 2])
+
+
+# The module that it is
+
+
+class Documents(nn.Module):
+    """A module with arguments of every kind and an output of nested containers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = linear(INPUTS)
+
+    def forward(self, x: Tensor, *more: float, scale: float, **others: Any) -> dict[str, Any]:
+        return {"out": (self.layer(x) * scale, [more]), "others": others}
+
+
+@distributed(world_size=2)
+def test_arguments_and_outputs_pass_through_as_they_are(wrapper: Wrapper, ddp: DDPContext) -> None:
+    model = wrapper.wrap(seeded(Documents, seed=ddp.rank))
+    inputs, note = torch.ones(1, INPUTS, dtype=torch.float64), object()
+    output = model(inputs, 1.0, 2.0, scale=3.0, note=note)
+    tensor, rest = output["out"]
+    assert torch.equal(tensor, seeded(Documents, seed=0).layer(inputs) * 3.0)
+    assert (type(output["out"]), rest, output["others"]) == (tuple, [(1.0, 2.0)], {"note": note})
+
+
+@distributed(world_size=2)
+def test_buffers_of_rank_0_rule_every_training_forward(wrapper: Wrapper, ddp: DDPContext) -> None:
+    training = SideBySide(Buffered, wrapper=wrapper)
+    for step in range(3):
+        training.train([step])
+        training.module.scale = training.module.scale + step + ddp.rank  # a new tensor, another on each rank
+        training.module.count += ddp.rank
+        training.twin.scale = training.twin.scale + step
+    assert training.twin.count - seeded(Buffered, seed=0).count == 3
+    assert training.module.count == training.twin.count + ddp.rank
+
+
+@distributed(world_size=2)
+def test_evaluation_needs_no_other_rank(wrapper: Wrapper, ddp: DDPContext) -> None:
+    model = wrapper.wrap(seeded(Buffered, seed=ddp.rank))
+    seen: list[object] = []
+    with watch_collectives(seen.append), torch.no_grad():
+        model.eval()(batch(0, ddp.rank)[0])
+        model.train()(batch(0, ddp.rank)[0])
+    assert not seen
+
+
+@distributed(world_size=2)
+def test_batch_norm_allows_two_forwards_before_backward(wrapper: Wrapper, ddp: DDPContext) -> None:
+    model = wrapper.wrap(nn.Sequential(linear(INPUTS), nn.BatchNorm1d(6, dtype=torch.float64)))
+    twice = model(batch(0, ddp.rank)[0]) + model(batch(1, ddp.rank)[0])
+    twice.square().mean().backward()
+    wrapper.after_backward(model, sgd(model))
+    assert_same_on_all_ranks(p.grad for p in model.parameters())
+
+
+@distributed(world_size=2)
+def test_a_model_may_be_converted_after_wrapping(wrapper: Wrapper, ddp: DDPContext) -> None:
+    training = SideBySide(mlp, wrapper=wrapper)
+    training.ddp_model.to(torch.complex128)
+    twin = copy.deepcopy(training.twin).to(torch.complex128)
+    inputs = [batch(0, rank)[0] + 1j for rank in range(ddp.world_size)]
+    training.ddp_model(inputs[ddp.rank]).abs().mean().backward()
+    training.finish()
+    twin(torch.cat(inputs)).abs().mean().backward()
+    for mine, twins in zip(training.module.parameters(), twin.parameters(), strict=True):
+        assert_close(mine.grad, twins.grad, 1e-9, "gradient")
