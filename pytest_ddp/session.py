@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 PLUGIN = "ddp-controller"
 _PHASE_TARGET = "pytest_ddp.rank_session:phase"
 _HOST = "pytest_ddp.rank_session:host"
+_NO_GIVEN = (
+    "@distributed does not go with @given yet: every rank would draw examples of its own. Write a plain @given test "
+    "that takes the fixture 'ddp_ranks' and passes each example on: ddp_ranks(world_size=2).run(function, example)"
+)
 _outcomes = pytest.StashKey[tuple[list[Outcome], World]]()
 _sections = pytest.StashKey[list[tuple[str, str]]]()
 
@@ -135,6 +139,8 @@ class Controller:
         item.stash[_outcomes] = outcomes, self._group.world
 
     def _decide(self, item: pytest.Item) -> Run:
+        if hasattr(getattr(item, "obj", None), "hypothesis"):
+            pytest.fail(_NO_GIVEN, pytrace=False)
         try:
             decision = self.plan(request_of(item))
         except UsageError as error:

@@ -204,3 +204,12 @@ def test_teardown_errors_are_errors_at_teardown(run_suite):
         """)
     result.assert_outcomes(passed=2, errors=1)
     result.stdout.fnmatch_lines(["*ERROR at teardown of test_it*", "*raised ValueError: on the way out*"])
+
+
+def test_without_capture_the_output_of_ranks_is_shown_as_it_comes(pytester):
+    pytester.makepyfile(
+        "from pytest_ddp import distributed\n@distributed\ndef test_it(ddp): print('live from', ddp.rank)"
+    )
+    result = pytester.runpytest_subprocess("-s", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1)
+    assert min(line for line in result.outlines if "live from" in line).endswith("live from 0")

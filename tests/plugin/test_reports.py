@@ -16,8 +16,10 @@ def test_a_failing_assertion_shows_its_values_and_what_became_of_the_others(run_
         [
             "rank 1 of 3 (gloo, cpu) raised AssertionError: assert {'rank': 1} == {'rank': 7}",
             "  rank 0: passed",
-            "  rank 2: was still running when another rank had failed, and was stopped; "
-            "last collective entered: all_reduce #1 float32[[]3[]]",
+            (
+                "  rank 2: was still running when another rank had failed, and was stopped; "
+                "last collective entered: all_reduce #1 float32[[]3[]]"
+            ),
             "> *assert {*rank*: ddp.rank} == *",
             "E * Differing items:",
             "test_suite.py:*: AssertionError",
@@ -52,8 +54,10 @@ def test_a_rank_that_exits_is_the_cause_and_its_peer_is_not(run_suite):
     result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(
         [
-            "rank 1 of 2 (gloo, cpu) left with exit code 3 before it was done; "
-            "last collective entered: all_reduce #1 float32[[]3[]]",
+            (
+                "rank 1 of 2 (gloo, cpu) left with exit code 3 before it was done; "
+                "last collective entered: all_reduce #1 float32[[]3[]]"
+            ),
             "  rank 0: failed because a peer left the group; last collective entered: all_reduce #2 float32[[]3[]]",
             "  rank 0 waited in all_reduce #2 float32[[]3[]], which rank 1 never entered",
             "*Captured output call (rank 1)*",
@@ -109,8 +113,7 @@ def test_a_hang_is_reported_with_stacks_and_who_waits_for_whom(run_suite):
     result.stdout.fnmatch_lines(
         [
             "rank 1 of 2 (gloo, cpu) was still running at its deadline of 1 s; it had entered no collective",
-            "  rank 0: was still running at its deadline of 1 s; "
-            "last collective entered: all_reduce #1 float32[[]3[]]",
+            "  rank 0: was still running at its deadline of 1 s; last collective entered: all_reduce #1 float32[[]3[]]",
             "  rank 0 waited in all_reduce #1 float32[[]3[]], which rank 1 never entered",
             "*rank 1: Python stacks*",
             "*in test_it",

@@ -38,7 +38,9 @@ def processes(ids: str) -> list[psutil.Process]:
 )
 def test_nothing_outlives_the_controller(launcher, ending):
     code = CONTROLLER.format(path=sys.path, launcher=launcher)
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as run:
         assert run.stdout is not None
         below = processes(run.stdout.readline()) + psutil.Process(run.pid).children(recursive=True)
         run.send_signal(ending)
@@ -54,7 +56,7 @@ def test_nothing_outlives_the_controller(launcher, ending):
 
 def kill_sleepers() -> None:
     for process in psutil.process_iter(["cmdline"]):
-        if process.info["cmdline"] == ["sleep", "1000"]:
+        if process.info["cmdline"] == ["/bin/sleep", "1000"]:
             process.kill()
 
 
@@ -84,7 +86,9 @@ def test_spawned_ranks_work_like_forked_ones():
     with Ranks(launcher) as pool:
         outcomes = pool.run(World(2), f"{rank_targets.__name__}:all_reduce", timeout=60)
         assert [outcome.body for outcome in outcomes if isinstance(outcome, Returned)] == [b"8", b"8"]
-        pids = [int(o.body) for o in pool.run(World(2), "rank_targets:process_id", timeout=60) if isinstance(o, Returned)]
+        pids = [
+            int(o.body) for o in pool.run(World(2), "rank_targets:process_id", timeout=60) if isinstance(o, Returned)
+        ]
     launcher.close()
     assert not any(psutil.pid_exists(pid) for pid in pids)
     assert os.getpid() not in pids

@@ -81,7 +81,7 @@ def test_skips_come_back_with_their_reason(ranks):
 def test_an_exception_without_text_is_still_reported(ranks):
     (outcome,) = run(ranks, rank_targets.raises_unprintable, 1)
     assert isinstance(outcome, Raised)
-    assert outcome.kind.endswith("Unprintable")
+    assert outcome.kind.endswith("UnprintableError")
     assert outcome.message == "<its message could not be made: RuntimeError>"
 
 

@@ -126,7 +126,7 @@ def sizes_differ(_: bytes) -> bytes:
 
 
 def leaves_a_child(_: bytes) -> bytes:
-    child = subprocess.Popen(["sleep", "1000"])
+    child = subprocess.Popen(["/bin/sleep", "1000"])
     return f"{os.getpid()} {child.pid}".encode()
 
 
@@ -138,11 +138,11 @@ def subgroup(_: bytes) -> bytes:
 
 
 def raises_unprintable(_: bytes) -> bytes:
-    class Unprintable(Exception):
+    class UnprintableError(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no text for you")
 
-    raise Unprintable
+    raise UnprintableError
 
 
 def trains_with_ddp(_: bytes) -> bytes:

@@ -110,3 +110,7 @@ ODD_PARTS: dict[str, Callable[[], nn.Module]] = {
     "larger_than_the_rest": lambda: nn.Sequential(linear(WIDTH, 40), nn.Tanh(), linear(40, WIDTH)),
 }
 """Parts that map WIDTH features to WIDTH features and have a parameter that careless code gets wrong."""
+
+
+def every_odd_part() -> nn.Module:
+    return nn.Sequential(*(make() for make in ODD_PARTS.values()))

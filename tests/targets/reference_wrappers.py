@@ -51,6 +51,5 @@ OVERLAPPED = {
 WRAPPERS = {
     **AFTER_BACKWARD,
     **OVERLAPPED,
-    "ddp_bucketed-large": bucketed(10.0),
     "ddp_bucketed-unbounded": bucketed(None),
 }

@@ -9,7 +9,11 @@ from pytest_ddp.outcome import Died, Raised, Returned, Skipped, Stopped, TimedOu
 from pytest_ddp.world import World
 
 CLOSED = Raised(
-    rank=0, seconds=0.1, kind="RuntimeError", message="[gloo/pair.cc:1] Connection closed by peer [::1]:7", traceback="T0"
+    rank=0,
+    seconds=0.1,
+    kind="RuntimeError",
+    message="[gloo/pair.cc:1] Connection closed by peer [::1]:7",
+    traceback="T0",
 )
 OWN = Raised(rank=1, seconds=0.5, kind="ValueError", message="wrong\nmore", traceback="T1", output="printed\n")
 KILLED = Died(rank=2, seconds=0.6, signal="SIGKILL", collectives=("all_reduce #1", "barrier #2"))

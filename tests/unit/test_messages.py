@@ -60,7 +60,9 @@ def test_a_controller_that_is_gone_is_none():
         assert receive(theirs) is None
 
 
-@pytest.mark.parametrize("head", [b"{", b"[]", b'["Unknown", {}]', b'["Answer", {"surprise": 1}]', b'["Close", 3]', b"7"])
+@pytest.mark.parametrize(
+    "head", [b"{", b"[]", b'["Unknown", {}]', b'["Answer", {"surprise": 1}]', b'["Close", 3]', b"7"]
+)
 def test_what_is_no_message_is_refused(head):
     with pytest.raises(ProtocolError, match="not a message of pytest-ddp"):
         list(Decoder().feed(struct.pack(">IQ", len(head), 0) + head))

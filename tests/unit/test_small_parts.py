@@ -9,7 +9,7 @@ import pytest_ddp
 from pytest_ddp.blackbox import SLOT, SLOTS, BlackBox
 from pytest_ddp.collectives import Collective
 from pytest_ddp.member import trim_stacks
-from pytest_ddp.phase import PhaseRequest, ItemId, decode_report, encode_report
+from pytest_ddp.phase import ItemId, PhaseRequest, decode_report, encode_report
 
 TESTS = st.builds(ItemId, st.text(), st.text())
 
@@ -31,7 +31,9 @@ def test_phase_requests_survive_the_trip(request):
 
 
 def test_reports_travel_with_what_json_does_not_know_as_text():
-    assert decode_report(encode_report({"user_properties": [("shape", {1})]})) == {"user_properties": [["shape", "{1}"]]}
+    assert decode_report(encode_report({"user_properties": [("shape", {1})]})) == {
+        "user_properties": [["shape", "{1}"]]
+    }
     assert decode_report(encode_report(None)) is None
 
 

@@ -24,8 +24,10 @@ def hanging(*records: tuple[str, ...]):
         (
             [("all_reduce #1 float32[4]",), ("all_reduce #1 float32[5]",)],
             [
-                "the ranks disagree on collective #1: rank 0 is in all_reduce #1 float32[4], rank 1 is in "
-                "all_reduce #1 float32[5]; all must call the same, in the same order"
+                (
+                    "the ranks disagree on collective #1: rank 0 is in all_reduce #1 float32[4], rank 1 is in "
+                    "all_reduce #1 float32[5]; all must call the same, in the same order"
+                )
             ],
         ),
         ([("gather #1 float32[4]",), ("gather #1",)], []),
