@@ -17,9 +17,10 @@ _SAME_EVERYWHERE = ("all_reduce", "broadcast", "reduce", "all_gather_into_tensor
 
 
 def standstill(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return a sentence on where the collectives of ranks that failed part; nothing when they do not."""
-    records = {outcome.rank: _steps(outcome) for outcome in outcomes if _was_in_a_collective(outcome)}
-    return list(_parting(records)) if len(records) > 1 else []
+    """Return a sentence on where the ranks' collectives part, if any of them waited; nothing when they do not part."""
+    if not any(_may_have_waited(outcome) for outcome in outcomes):
+        return []
+    return list(_parting({outcome.rank: _steps(outcome) for outcome in outcomes}))
 
 
 def peer_left(outcome: Outcome) -> bool:
@@ -33,7 +34,7 @@ def rank_list(ranks: Iterable[int]) -> str:
     return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
 
 
-def _was_in_a_collective(outcome: Outcome) -> bool:
+def _may_have_waited(outcome: Outcome) -> bool:
     return isinstance(outcome, Died | TimedOut | Stopped) or peer_left(outcome)
 
 

@@ -20,6 +20,7 @@ def test_a_failing_assertion_shows_its_values_and_what_became_of_the_others(run_
                 "  rank 2: was still running when another rank had failed, and was stopped; "
                 "last collective entered: all_reduce #1 float32[[]3[]]"
             ),
+            "  rank 2 waited in all_reduce #1 float32[[]3[]], which ranks 0, 1 never entered",
             "> *assert {*rank*: ddp.rank} == *",
             "E * Differing items:",
             "test_suite.py:*: AssertionError",

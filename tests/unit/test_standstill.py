@@ -40,7 +40,9 @@ def test_sentences(records, sentences):
     assert standstill(hanging(*records)) == sentences
 
 
-def test_ranks_that_failed_by_themselves_or_passed_tell_nothing_about_waiting():
+def test_ranks_that_raised_or_returned_are_those_that_others_wait_for():
     own = Raised(rank=1, kind="ValueError", message="", traceback="", collectives=("barrier #1",))
     passed = Returned(rank=2, collectives=("barrier #1",))
-    assert standstill([*hanging(("all_reduce #1",)), own, passed]) == []
+    waits = hanging(("barrier #1", "all_reduce #2"))
+    assert standstill([*waits, own, passed]) == ["rank 0 waited in all_reduce #2, which ranks 1, 2 never entered"]
+    assert standstill([own, passed]) == []
