@@ -40,6 +40,9 @@ def rank_start(config: pytest.Config) -> SessionStart:
     options = {name: value for name, value in vars(config.option).items() if _travels(value)}
     options.pop("file_or_dir", None)  # these travel as arguments
     options |= {name: value for name, value in _NEUTRAL.items() if name in options}
+    # The controller has given these warnings already; on a rank some of them are its own doing, and may be errors.
+    quiet = [f"ignore::pytest.{name}" for name in ("PytestAssertRewriteWarning", "PytestConfigWarning")]
+    options["pythonwarnings"] = [*(options.get("pythonwarnings") or []), *quiet]
     options["override_ini"] = [*(options.get("override_ini") or []), "strict_config=false"]
     basetemp = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # noqa: SLF001  no public way
     worker = {"workerid": "master", "workercount": 1, **getattr(config, "workerinput", {})}

@@ -8,6 +8,7 @@ Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion
 5.1 (P_os); `torch.distributed.optim.ZeroRedundancyOptimizer`.
 """
 
+import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -99,7 +100,7 @@ class ShardedOptimizer(Optimizer):
         Args:
             state_dict: what `state_dict` returned here or on the unsharded optimizer; neither changed nor kept.
         """
-        super().load_state_dict(state_dict)
+        super().load_state_dict(copy.deepcopy(state_dict))
         rank = dist.get_rank()
         mine = {p: state for p, state in self.state.items() if self._owner[p] == rank}
         _copy_options(self.param_groups, self._local.param_groups)

@@ -56,3 +56,8 @@ def test_a_wrong_mark_fails_at_collection(run_suite):
     result = run_suite("@pytest.mark.distributed(world_size='two')\ndef test_it(): pass")
     assert result.ret != 0
     result.stdout.fnmatch_lines(["*@distributed(world_size=...) takes a number of ranks from 1*; got 'two'*"])
+
+
+def test_ranks_start_where_warnings_are_errors_and_the_configuration_is_strict(run_suite, pytester):
+    pytester.makeini("[pytest]\nfilterwarnings = error\nstrict = true\ntimeout = 100")
+    run_suite("@distributed\ndef test_it(ddp): pass").assert_outcomes(passed=1)

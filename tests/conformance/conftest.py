@@ -1,0 +1,47 @@
+"""Grades submissions on ranks from one fork server; each submission gets processes of its own."""
+
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from conformance.contract import COMPONENTS
+from conformance.grading import Grading, grade
+from conformance.location import locate
+from conformance.pool import fork_server, ranks_from
+from conformance.report import Report
+from pytest_ddp.launcher import ForkLauncher
+
+
+@pytest.fixture(scope="session")
+def launcher() -> Iterator[ForkLauncher]:
+    with fork_server() as server:
+        yield server
+
+
+@pytest.fixture
+def grade_path(launcher: ForkLauncher, tmp_path: Path) -> Callable[..., Report]:
+    """Grade what is at a path; scripts that show failures go to `tmp_path / "repro"`."""
+
+    def run(path: str | Path, *, components=tuple(COMPONENTS), seed=1, examples=10, world_size=3) -> Report:
+        grading = Grading(seed, world_size, tuple(components), examples, tmp_path / "repro")
+        with ranks_from(launcher) as ranks:
+            return grade(locate(str(path)), grading, ranks)
+
+    return run
+
+
+@pytest.fixture
+def submit(tmp_path: Path) -> Callable[..., Path]:
+    """Write a submission: the text of its adapters, and further files by name."""
+
+    def write(adapters: str, **files: str) -> Path:
+        folder = tmp_path / "submission"
+        for name, text in {"adapters": adapters, **files}.items():
+            path = folder / f"{name.replace('__', '/')}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(textwrap.dedent(text), encoding="utf-8")
+        return folder
+
+    return write

@@ -1,0 +1,88 @@
+"""`python -m conformance grade`: misuse is told in a sentence with exit code 2, before anything expensive."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.cli import main
+from conformance.contract import COMPONENTS
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["no/such/path"], "no/such/path is no folder, no file and no module that Python can import from here"),
+        ([str(EXAMPLES)], "neither tests/adapters.py nor adapters.py is there"),
+        ([str(EXAMPLES / "README.md")], "is no Python file: a submission is a folder, a .py file or a module"),
+        ([str(EXAMPLES / "correct"), "--components", "nave_ddp"], "--components: nave_ddp given; there are naive_ddp"),
+        ([str(EXAMPLES / "correct"), "--world-size", "0"], "--world-size 0"),
+        ([str(EXAMPLES / "correct"), "--world-size", "1"], "with one rank nothing is synchronised"),
+        ([str(EXAMPLES / "correct"), "--world-size", "100000"], "--world-size 100000: this machine runs 2 to"),
+        ([str(EXAMPLES / "correct"), "--max-examples", "0"], "--max-examples 0: at least 1"),
+    ],
+)
+def test_misuse_has_exit_code_2_and_a_sentence(capsys, arguments, words):
+    assert main(["grade", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("adapters", "words"),
+    [
+        ("x = 1", "define no component asked for; looked for get_naive_ddp(module)"),
+        ("import helpers_that_are_not_there", "No module named 'helpers_that_are_not_there'"),
+        ("def broken(:", "SyntaxError"),
+        ("raise ValueError('at import')", "ValueError: at import"),
+        ("import os; os._exit(0)", "the process ended while the adapters were imported"),
+        (
+            "def get_naive_ddp(): ...\ndef naive_ddp_on_after_backward(m, o): ...",
+            "get_naive_ddp has the signature get_naive_ddp(); it is called as get_naive_ddp(module)",
+        ),
+    ],
+)
+def test_adapters_that_cannot_be_used_have_exit_code_2(capsys, submit, adapters, words):
+    assert main(["grade", str(submit(adapters)), "--world-size", "2"]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "conformance/" not in said.replace("test_adapters", ""), "only the submission's own files"
+
+
+def test_the_report_has_its_schema(tmp_path, capsys):
+    out = tmp_path / "report.json"
+    arguments = [str(EXAMPLES / "summed_gradients"), "--json", str(out), "--seed", "3", "--repro-dir", str(tmp_path)]
+    assert main(["grade", *arguments, "--world-size", "2", "--max-examples", "3"]) == 1
+    report = json.loads(out.read_text())
+    assert report["schema"] == "pytest-ddp/report/1"
+    assert set(report["environment"]) >= {"torch", "python", "backend", "device", "world_size", "seed"}
+    assert (report["environment"]["world_size"], report["environment"]["seed"]) == (2, 3)
+    assert list(report["components"]) == list(COMPONENTS)
+    naive = report["components"]["naive_ddp"]
+    assert (naive["status"], naive["points"] < naive["max_points"]) == ("failed", True)
+    keys = {"id", "level", "status", "property", "message", "diagnosis", "examples", "seconds", "repro"}
+    assert all(set(check) >= keys for check in naive["checks"])
+    assert {check["status"] for check in naive["checks"]} <= {"passed", "failed", "not_run"}
+    shown = capsys.readouterr().out
+    assert "summed, not averaged" in shown
+    assert "seed 3" in " ".join(shown.split())
+
+
+def test_the_same_suite_runs_as_tests(tmp_path):
+    command = [sys.executable, "-m", "pytest", "--pyargs", "conformance", "-p", "no:cacheprovider", "-q", "-rxf"]
+    submission = [f"--ddp-submission={EXAMPLES / 'summed_gradients'}", "--ddp-world-size=2"]
+    run = subprocess.run([*command, *submission], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "summed, not averaged" in run.stdout
+    assert "FAILED" in run.stdout
+    assert "test_submission[naive_ddp-gradients_averaged]" in run.stdout
+
+
+def test_a_wrong_path_stops_the_tests_at_once(tmp_path):
+    command = [sys.executable, "-m", "pytest", "--pyargs", "conformance", "--ddp-submission=nowhere"]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert run.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "--ddp-submission: nowhere is no folder" in run.stderr

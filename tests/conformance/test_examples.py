@@ -1,0 +1,58 @@
+"""The bundled examples get the verdicts that their README promises; the references pass everything."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+BUGS = [
+    ("summed_gradients", "naive_ddp", "gradients_averaged", "summed, not averaged"),
+    ("unsynchronised_flat", "flat_ddp", "gradients_averaged", "never synchronised"),
+    ("no_overlap", "ddp_individual_parameters", "overlaps_backward", "async_op=True"),
+    ("last_bucket_lost", "ddp_bucketed", "gradients_averaged", "bucket"),
+    ("first_group_only", "sharded_optimizer", "param_groups_keep_options", "first group's options everywhere"),
+    ("stale_learning_rate", "sharded_optimizer", "lr_through_param_groups", "change of an option ignored"),
+]
+
+
+@pytest.mark.parametrize("submission", [str(EXAMPLES / "correct"), "reference.adapters"])
+def test_correct_submissions_pass_every_core_check(grade_path, submission):
+    report = grade_path(submission, world_size=4)
+    assert {component.name: component.status for component in report.components} == {
+        component.name: "passed" for component in report.components
+    }
+    assert report.exit_code == 0
+    assert all(component.points == component.max_points > 0 for component in report.components)
+
+
+def test_the_references_pass_every_extended_check_too(grade_path):
+    report = grade_path("reference.adapters", seed=2)
+    assert [check.id for component in report.components for check in component.checks if check.status != "passed"] == []
+
+
+@pytest.mark.parametrize(("folder", "component", "check", "words"), BUGS, ids=[bug[0] for bug in BUGS])
+def test_each_planted_bug_is_caught_named_and_reproduced(grade_path, folder, component, check, words):
+    report = grade_path(EXAMPLES / folder)
+    graded = {part.name: part for part in report.components}
+    assert report.exit_code == 1
+    assert graded[component].status == "failed"
+    assert all(part.status == "not_submitted" for name, part in graded.items() if name != component)
+    found = next(part for part in graded[component].checks if part.id == check)
+    assert found.status == "failed"
+    assert words in f"{found.message} {found.diagnosis}"
+    shown = subprocess.run([sys.executable, found.repro], capture_output=True, text=True, check=False, timeout=120)
+    assert shown.returncode == 1, shown.stdout + shown.stderr
+
+
+def test_the_same_seed_gives_the_same_report(grade_path):
+    def summary(report):
+        return [
+            (check.id, check.status, check.message, check.scenario)
+            for component in report.components
+            for check in component.checks
+        ]
+
+    first, second = (grade_path(EXAMPLES / "summed_gradients", seed=5) for _ in range(2))
+    assert summary(first) == summary(second)

@@ -1,0 +1,101 @@
+"""Submissions that crash, leave, hang or lie fail with words; none is taken for right, none stops the grader."""
+
+import pytest
+import torch
+
+BODY = """
+    import ctypes, os, sys, threading
+    import torch
+    import torch.distributed as dist
+
+    def get_naive_ddp(module):
+        for parameter in module.parameters():
+            dist.broadcast(parameter.data, 0)
+        return module
+
+    def naive_ddp_on_after_backward(ddp_model, optimizer):
+        for parameter in ddp_model.parameters():
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= dist.get_world_size()
+    """
+
+
+def misbehaving(line: str) -> str:
+    """A right submission whose hook first does something else."""
+    loop = "for parameter in ddp_model.parameters():"
+    return BODY.replace(loop, f"{line}\n        {loop}")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("os._exit(0)", "left with exit code 0 before it was done"),
+        ("dist.get_rank() == 1 and os._exit(7)", "left with exit code 7 before it was done"),
+        ("sys.exit(0)", "SystemExit"),
+        ("ctypes.string_at(0)", "SIGSEGV"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("dist.all_reduce(torch.ones(2000 + 1000 * dist.get_rank()))", "disagree on collective"),
+    ],
+)
+def test_it_fails_with_what_it_did(grade_path, submit, line, words):
+    report = grade_path(submit(misbehaving(line)), components=["naive_ddp"], world_size=2)
+    (component,) = report.components
+    failed = [check for check in component.checks if check.status == "failed"]
+    assert component.status == "failed"
+    assert any(words in f"{check.message} {check.diagnosis}" for check in failed), [check.message for check in failed]
+    assert "error" not in {check.status for check in component.checks}
+
+
+def test_the_body_itself_is_right(grade_path, submit):
+    (component,) = grade_path(submit(BODY), components=["naive_ddp"], world_size=2).components
+    assert component.status == "passed"
+
+
+def test_output_of_a_submission_does_not_matter(grade_path, submit):
+    noisy = misbehaving("print('x' * 100000)")
+    (component,) = grade_path(submit(noisy), components=["naive_ddp"], world_size=2, examples=3).components
+    assert component.status == "passed"
+
+
+def test_not_implemented_means_not_submitted(grade_path, submit):
+    more = """
+    def get_flat_ddp(module): raise NotImplementedError
+    def flat_ddp_on_after_backward(ddp_model, optimizer): ...
+    """
+    statuses = {part.name: part.status for part in grade_path(submit(BODY + more), world_size=2, examples=2).components}
+    assert statuses["flat_ddp"] == "not_submitted"
+    assert statuses["naive_ddp"] == "passed"
+
+
+def test_what_stands_in_for_absent_things_is_said(grade_path, submit):
+    more = """
+    import importlib.metadata
+    import wandb
+    VERSION = importlib.metadata.version("no-such-course")
+    torch.cuda.synchronize()
+    torch.cuda.nvtx.range_push("x")
+    """
+    report = grade_path(submit(BODY + more), components=["naive_ddp"], world_size=2, examples=2)
+    (component,) = report.components
+    assert component.status == "passed"
+    said = " ".join(report.stubbed)
+    assert "package wandb" in said
+    assert "version of no-such-course" in said
+    assert torch.cuda.is_available() or "torch.cuda.synchronize does nothing on a CPU" in said
+
+
+def test_adapters_in_a_tests_folder_may_import_their_neighbours_and_their_package(grade_path, submit):
+    folder = submit(
+        "",
+        tests__adapters="""
+            from .wiring import get_naive_ddp
+            from my_systems.ddp import naive_ddp_on_after_backward
+            """,
+        tests__wiring="from my_systems.ddp import get_naive_ddp",
+        my_systems__ddp=BODY,
+    )
+    (folder / "adapters.py").unlink()
+    (component,) = grade_path(folder, components=["naive_ddp"], world_size=2, examples=2).components
+    assert component.status == "passed"

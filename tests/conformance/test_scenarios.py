@@ -1,0 +1,63 @@
+"""Scenarios are plain data: they print as Python, travel as JSON, and are the same afterwards."""
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import conformance.scenario
+from conformance.checks.table import CHECKS
+from conformance.data import data_seed, draw_inputs
+from conformance.oracle import train
+from conformance.scenario import Scenario, from_json, to_json
+from conformance.strategies import Bounds
+
+DRAWERS = {check.scenarios for checks in CHECKS.values() for check in checks}
+SCENARIOS = st.one_of(*(draw(Bounds(4, bucketed=True)) for draw in sorted(DRAWERS, key=lambda draw: draw.__qualname__)))
+quick = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@quick
+@given(SCENARIOS)
+def test_a_scenario_prints_as_python_that_makes_it_again(scenario):
+    assert eval(repr(scenario), vars(conformance.scenario).copy()) == scenario  # noqa: S307  our own text
+
+
+@quick
+@given(SCENARIOS)
+def test_a_scenario_survives_json(scenario):
+    assert from_json(json.loads(json.dumps(to_json(scenario)))) == scenario
+
+
+@quick
+@given(SCENARIOS)
+def test_every_scenario_can_be_trained_in_one_process(scenario):
+    trained = train(scenario, draw_inputs(scenario, data_seed("secret", scenario)))
+    assert len(trained.parameters) == len(trained.gradients) == scenario.steps
+
+
+@quick
+@given(SCENARIOS)
+def test_worlds_stay_within_their_bound(scenario):
+    assert 1 <= scenario.world_size <= 4
+
+
+def test_numbers_depend_on_the_secret_and_on_nothing_else():
+    scenario = Scenario()
+    again = [draw_inputs(scenario, data_seed(secret, scenario)) for secret in ("a", "a", "b")]
+    weights = [{name: tensor.tolist() for name, tensor in inputs[0].weights.items()} for inputs in again]
+    assert weights[0] == weights[1] != weights[2]
+
+
+def test_ranks_start_with_different_weights_and_batches():
+    scenario = Scenario()
+    first, second = draw_inputs(scenario, data_seed("secret", scenario))
+    assert all(not first.weights[name].equal(second.weights[name]) for name in first.weights)
+    assert not first.batches[0][0].equal(second.batches[0][0])
+
+
+@pytest.mark.parametrize("plain", [{}, {"model": 3}, {**to_json(Scenario()), "schedule": [{"event": "Explode"}]}])
+def test_what_is_no_scenario_is_refused(plain):
+    with pytest.raises((KeyError, TypeError)):
+        from_json(plain)
