@@ -88,7 +88,9 @@ class BucketedDDP(nn.Module):
         """Complete the exchange that backward began, if any, and forget it.
 
         A backward that was aborted has left collectives under way on every rank; completing the canonical sequence is
-        what keeps the ranks in step, and dropping its result is harmless because only copies travelled.
+        what keeps the ranks in step, and dropping its result is harmless because only copies travelled. Ranks that
+        abort before their first gradient have begun nothing: either all do so or none, since telling them apart would
+        cost an exchange in every forward.
         """
         backward, self._backward = self._backward, None
         return [] if backward is None else list(backward.means())
