@@ -71,6 +71,12 @@ class RankPlugin:
         self.rank = rank
         self._collected: dict[str, dict[str, pytest.Item]] = {}
         self._item: pytest.Item | None = None
+        self._subtests: list[pytest.TestReport] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep failed subtests: their test's own report, which is never logged here, does not show them."""
+        if report.failed:
+            self._subtests.append(report)
 
     def pytest_collection(self, session: pytest.Session) -> bool:
         """Collect nothing: tests are collected when they are asked for."""
@@ -129,6 +135,10 @@ class RankPlugin:
         body = encode_report(item.config.hook.pytest_report_to_serializable(config=item.config, report=report))
         if report.failed or (report.skipped and hasattr(report, "wasxfail")):
             raise Failed(*_kind_and_message(report), report.longreprtext, body)
+        if self._subtests:
+            failed, self._subtests = self._subtests, []
+            kind, message = _kind_and_message(failed[0])
+            raise Failed(f"{kind} in a subtest", message, "\n\n".join(sub.longreprtext for sub in failed), b"")
         return body
 
     def _find(self, test: ItemId) -> pytest.Item:

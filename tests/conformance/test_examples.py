@@ -56,3 +56,10 @@ def test_the_same_seed_gives_the_same_report(grade_path):
 
     first, second = (grade_path(EXAMPLES / "summed_gradients", seed=5) for _ in range(2))
     assert summary(first) == summary(second)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(20))
+def test_the_references_pass_whatever_the_seed(grade_path, seed):
+    report = grade_path("reference.adapters", seed=seed, world_size=4)
+    assert [check.id for component in report.components for check in component.checks if check.status != "passed"] == []

@@ -195,3 +195,23 @@ def test_a_test_that_ranks_do_not_find_is_named(run_suite):
         """)
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*this rank does not find test_suite.py::test_it[[]*tests must be collected alike*"])
+
+
+def test_a_subtest_that_fails_on_one_rank_fails_the_test(run_suite):
+    result = run_suite("""
+        @distributed
+        def test_it(ddp, subtests):
+            with subtests.test("first"):
+                assert ddp.rank == 0
+            with subtests.test("second"):
+                pass
+
+        @distributed
+        def test_next(subtests):
+            with subtests.test("fine"):
+                pass
+        """)
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(
+        ["rank 1 of 2 (gloo, cpu) raised AssertionError in a subtest: assert 1 == 0*", "  rank 0: passed"]
+    )
