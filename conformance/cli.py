@@ -13,9 +13,12 @@ from rich.console import Console
 
 from conformance.contract import COMPONENTS
 from conformance.location import locate
+from conformance.pool import fork_server, ranks_from
 from pytest_ddp.errors import UsageError
 
-PASSED, FAILED, USAGE, OURS = 0, 1, 2, 3
+PASSED, USAGE, OURS = 0, 2, 3
+WORLD_SIZE = 4
+MAX_EXAMPLES = 10
 _SEED_BITS = 32
 
 
@@ -36,11 +39,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m conformance", description="Grade data-parallel code.")
     command = parser.add_subparsers(dest="command", required=True).add_parser("grade", help="grade submissions")
     command.add_argument("paths", nargs="+", metavar="PATH", help="folder, file or module with adapters")
-    command.add_argument("--world-size", type=int, default=None, metavar="N", help="ranks in the largest world (4)")
+    command.add_argument("--world-size", type=int, default=WORLD_SIZE, metavar="N", help="ranks in the largest world")
     command.add_argument("--components", default=",".join(COMPONENTS), metavar="A,B", help="components to grade (all)")
     command.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the report as JSON")
     command.add_argument("--seed", type=int, default=None, metavar="S", help="repeat a grading (a random seed)")
-    command.add_argument("--max-examples", type=int, default=None, metavar="N", help="scenarios per check (10)")
+    command.add_argument("--max-examples", type=int, default=MAX_EXAMPLES, metavar="N", help="scenarios per check")
     command.add_argument(
         "--repro-dir", type=Path, default=Path("repro"), metavar="DIR", help="where scripts go (repro)"
     )
@@ -51,24 +54,20 @@ def _grade(options: argparse.Namespace) -> int:
     """Check what can be checked without torch, then grade one submission after another, each on ranks of its own."""
     locations = [locate(path) for path in options.paths]
     components = _components(options.components)
-    from conformance.execute import make_ranks  # noqa: PLC0415  imports torch: misuse should be told at once
-    from conformance.grading import MAX_EXAMPLES, WORLD_SIZE, Grading, grade  # noqa: PLC0415
-    from conformance.report import show  # noqa: PLC0415
+    examples = _positive("--max-examples", options.max_examples)
+    with fork_server() as launcher:
+        from conformance.grading import Grading, grade  # noqa: PLC0415  imports torch, while the server does too
+        from conformance.report import show  # noqa: PLC0415
 
-    grading = Grading(
-        seed=secrets.randbits(_SEED_BITS) if options.seed is None else options.seed,
-        world_size=_world_size(WORLD_SIZE if options.world_size is None else options.world_size),
-        components=components,
-        examples=_positive("--max-examples", MAX_EXAMPLES if options.max_examples is None else options.max_examples),
-        repro_dir=options.repro_dir,
-    )
-    console, reports = Console(), []
-    for location in locations:
-        with make_ranks() as ranks:
-            reports.append(grade(location, grading, ranks))
-        show(reports[-1], console)
-        if options.json is not None:
-            _write(options.json, [report.to_json() for report in reports])
+        seed = secrets.randbits(_SEED_BITS) if options.seed is None else options.seed
+        grading = Grading(seed, _world_size(options.world_size), components, examples, options.repro_dir)
+        reports = []
+        for location in locations:
+            with ranks_from(launcher) as ranks:
+                reports.append(grade(location, grading, ranks))
+            show(reports[-1], Console())
+            if options.json is not None:
+                _write(options.json, [report.to_json() for report in reports])
     return max((report.exit_code for report in reports), default=PASSED)
 
 

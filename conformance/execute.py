@@ -16,14 +16,12 @@ from conformance.probe import Probe
 from conformance.scenario import Scenario, to_json
 from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.failure import root_cause
-from pytest_ddp.launcher import PRELOAD, ForkLauncher
 from pytest_ddp.outcome import Outcome, Raised, Returned, TimedOut
 from pytest_ddp.ranks import Ranks
 from pytest_ddp.world import World
 
 RUN_SECONDS = 10.0
 _PROBE_SECONDS = 120.0
-_GRACE_SECONDS = 0.3
 
 
 class HarnessError(PytestDDPError):
@@ -71,11 +69,6 @@ class Malformed:
 
 
 Execution: TypeAlias = Observed | Broken | Malformed
-
-
-def make_ranks() -> Ranks:
-    """Return a pool of ranks that have this package imported; one pool serves one submission only."""
-    return Ranks(ForkLauncher((*PRELOAD, "conformance.training", "conformance.probe")), grace=_GRACE_SECONDS)
 
 
 @dataclass

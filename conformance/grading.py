@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch._dynamo  # torch.optim imports it, slowly, at its first use: better now, while ranks start
 
 from conformance.checks.check import Check
 from conformance.checks.table import CHECKS
@@ -17,9 +18,6 @@ from conformance.reproduction import Reproduction
 from conformance.suite import Result, run_check
 from pytest_ddp.errors import UsageError
 from pytest_ddp.ranks import Ranks
-
-WORLD_SIZE = 4
-MAX_EXAMPLES = 10
 
 
 @dataclass(frozen=True)
@@ -35,9 +33,9 @@ class Grading:
     """
 
     seed: int
-    world_size: int = WORLD_SIZE
-    components: tuple[str, ...] = tuple(COMPONENTS)
-    examples: int = MAX_EXAMPLES
+    world_size: int
+    components: tuple[str, ...]
+    examples: int
     repro_dir: Path | None = None
 
 

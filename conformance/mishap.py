@@ -7,6 +7,7 @@ from pytest_ddp.outcome import Died, Raised, TimedOut
 from pytest_ddp.world import World
 
 _OUTPUT_LINES = 8
+_MESSAGE_LINES = 4
 _NOT_THEIRS = ("/conformance/training.py", "/torch/distributed/")
 _EVENT_WORDS = {
     SetOption: "a write to `optimizer.param_groups`",
@@ -23,7 +24,7 @@ def say(broken: Broken, scenario: Scenario) -> str:
     lines = [headline(broken.outcomes, World(scenario.world_size))]
     if isinstance(root, Raised):
         lines[0] = f"Rank {root.rank} raised {root.kind} in {_place(broken, scenario)}: {_first_line(root.message)}"
-        lines.append(root.traceback)
+        lines += [root.traceback, *_rest(root.message)]
     elif isinstance(root, Died | TimedOut):
         lines.append(_own_frames(root.stack))
         lines += [f"  | {line}" for line in root.output.strip().splitlines()[-_OUTPUT_LINES:]]
@@ -95,6 +96,11 @@ def _own_frames(stack: str) -> str:
 
 def _first_line(message: str) -> str:
     return message.strip().partition("\n")[0]
+
+
+def _rest(message: str) -> list[str]:
+    """Return the lines of a message after the first, not all of a long one."""
+    return [f"  {line}" for line in message.strip().splitlines()[1 : _MESSAGE_LINES + 1]]
 
 
 def _place(broken: Broken, scenario: Scenario) -> str:

@@ -27,6 +27,9 @@ _templates = Environment(
     autoescape=False,  # noqa: S701  Python is made, not HTML
 )
 
+_templates.filters["items_of"] = lambda options: ", ".join(f'"{name}": {value!r}' for name, value in options.items())
+_templates.filters["keywords_of"] = lambda options: ", ".join(f"{name}={value!r}" for name, value in options.items())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction:

@@ -155,10 +155,11 @@ def _silence_cuda() -> None:
 class _Nothing:
     """What CUDA calls give here: a stream or an event, whose methods do nothing and measure 0 ms."""
 
-    _name = "torch.cuda"
+    _name = ""
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
-        used.add(f"{self._name} does nothing on a CPU")
+        if self._name:
+            used.add(f"{self._name} does nothing on a CPU")
 
     def __enter__(self) -> Self:
         return self

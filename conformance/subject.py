@@ -69,12 +69,16 @@ def wrong_signature(adapters: ModuleType, wanted: Function) -> str | None:
     return None
 
 
-def trimmed_traceback(error: BaseException, location: Location) -> str:
-    """Return the traceback of an error with the frames of the submission's own files; all frames if it has none."""
+def own_frames(error: BaseException, location: Location) -> str:
+    """Return the frames of an error's traceback that are in the submission's files; the last one if none is."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if is_own(frame.filename, location)]
-    text = traceback.format_exception_only(error)
-    return "".join([*traceback.format_list(own or frames[-1:]), *text]).rstrip()
+    return "".join(traceback.format_list(own or frames[-1:])).rstrip()
+
+
+def trimmed_traceback(error: BaseException, location: Location) -> str:
+    """Return the traceback of an error with `own_frames` only."""
+    return "\n".join([own_frames(error, location), "".join(traceback.format_exception_only(error)).rstrip()])
 
 
 def is_own(filename: str, location: Location) -> bool:

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from conformance.checks.table import CHECKS
+from conformance.cli import MAX_EXAMPLES, WORLD_SIZE
 from conformance.contract import COMPONENTS
-from conformance.execute import Executor, make_ranks
-from conformance.grading import WORLD_SIZE, Grading, grade_check, submitted_components
+from conformance.execute import Executor
+from conformance.grading import Grading, grade_check, submitted_components
 from conformance.location import locate
+from conformance.pool import fork_server, ranks_from
 from conformance.report import CheckReport
 from pytest_ddp.errors import UsageError
 from pytest_ddp.settings import parse_world_sizes
@@ -54,11 +56,11 @@ def grader(pytestconfig: pytest.Config) -> Iterator[Grader]:
     world_size = max(parse_world_sizes(sizes)) if sizes else WORLD_SIZE
     if world_size == 1:
         pytest.exit("--ddp-world-size=1: with one rank nothing can be judged; give 2 or more", _USAGE)
-    grading = Grading(seed=secrets.randbits(_SEED_BITS), world_size=world_size)
-    with make_ranks() as ranks:
+    grading = Grading(secrets.randbits(_SEED_BITS), world_size, tuple(COMPONENTS), MAX_EXAMPLES)
+    with fork_server() as launcher, ranks_from(launcher) as ranks:
         executor = Executor(ranks, locate(given), secret=str(grading.seed))
         try:
-            submitted = submitted_components(executor, tuple(COMPONENTS))
+            submitted = submitted_components(executor, grading.components)
         except UsageError as error:
             pytest.exit(str(error), _USAGE)
         yield Grader(executor, grading, submitted)

@@ -23,7 +23,7 @@ from conformance.observation import ClosureCall, Happening, Observation, Task
 from conformance.oracle import call, fill, loss_of
 from conformance.schedule import Schedule
 from conformance.sharding import state_bytes
-from conformance.subject import function, load, trimmed_traceback
+from conformance.subject import function, load, own_frames
 from pytest_ddp.collectives import Collective, watch_collectives
 from pytest_ddp.worker import Failed
 
@@ -44,7 +44,7 @@ def stage(task: Task, name: str, step: int | None = None) -> Iterator[None]:
         yield
     except BaseException as error:
         where = {"stage": name, "step": step, "stubbed": sorted(stubs.used)}
-        text = trimmed_traceback(error, task.submission)
+        text = own_frames(error, task.submission)
         raise Failed(type(error).__name__, str(error), text, json.dumps(where).encode()) from error
 
 

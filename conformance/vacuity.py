@@ -2,10 +2,10 @@
 
 from conformance.checks.check import UNSYNCHRONISED
 from conformance.data import RankInputs, Tensors
-from conformance.mistakes import BY_NAME
 from conformance.oracle import Trajectory, shard_gradients, train
 from conformance.scenario import Scenario
 from conformance.tolerance import difference, scale_of
+from conformance.training_mistakes import BY_NAME
 
 
 def tells_apart(scenario: Scenario, inputs: list[RankInputs], mistakes: tuple[str, ...]) -> bool:

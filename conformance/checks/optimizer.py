@@ -41,6 +41,11 @@ def lr_through_param_groups(trial: Trial) -> None:
     training_equals_one_process(trial)
 
 
+def options_through_param_groups(trial: Trial) -> None:
+    """Any other option written to `optimizer.param_groups`, such as weight decay, takes effect at the next step."""
+    training_equals_one_process(trial)
+
+
 def lr_through_scheduler(trial: Trial) -> None:
     """A torch learning-rate scheduler works on the optimizer."""
     training_equals_one_process(trial)

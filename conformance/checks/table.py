@@ -1,44 +1,51 @@
 """Which checks each component is held to, in the order in which they run."""
 
-from conformance import strategies as draw
 from conformance.checks import communication, optimizer, training
 from conformance.checks.check import UNSYNCHRONISED, Check
 from conformance.contract import COMPONENTS
+from conformance.strategies import optimizer as stepping
+from conformance.strategies import wrapper as wrapping
 
 _OUT = (UNSYNCHRONISED,)
 _RUNS = ("runs_to_the_end",)
 _NUMBERS = ("gradients_averaged",)
 
 _WRAPPER_CORE = (
-    Check(training.runs_to_the_end, draw.plain, rules_out=_OUT),
-    Check(training.initial_broadcast, draw.plain, requires=_RUNS, shows="broadcast", rules_out=_OUT),
-    Check(training.one_rank, draw.on_one_rank, requires=_RUNS),
-    Check(training.gradients_averaged, draw.plain, points=2, requires=("initial_broadcast",), rules_out=_OUT),
-    Check(training.training_equals_one_process, draw.plain, points=2, requires=_NUMBERS, rules_out=_OUT),
-    Check(training.ranks_stay_identical, draw.plain, requires=_NUMBERS, rules_out=_OUT),
-    Check(training.frozen_parameters_stay, draw.with_frozen, requires=_NUMBERS, rules_out=_OUT),
-    Check(training.tied_parameters, draw.with_tied, requires=_NUMBERS, rules_out=_OUT),
-    Check(training.scalar_parameter, draw.with_scale, requires=_NUMBERS, rules_out=_OUT),
-    Check(training.non_contiguous_parameter, draw.with_transposed, requires=_NUMBERS, rules_out=_OUT),
-    Check(training.zero_grad_in_place, draw.keeping_gradients, requires=_NUMBERS, rules_out=_OUT),
-    Check(training.forward_keywords, draw.with_keyword, requires=_NUMBERS, rules_out=_OUT),
+    Check(training.runs_to_the_end, wrapping.plain, rules_out=_OUT),
+    Check(training.initial_broadcast, wrapping.plain, requires=_RUNS, shows="broadcast", rules_out=_OUT),
+    Check(training.one_rank, wrapping.on_one_rank, requires=_RUNS),
+    Check(training.gradients_averaged, wrapping.plain, points=2, requires=("initial_broadcast",), rules_out=_OUT),
+    Check(training.training_equals_one_process, wrapping.plain, points=2, requires=_NUMBERS, rules_out=_OUT),
+    Check(training.ranks_stay_identical, wrapping.plain, requires=_NUMBERS, rules_out=_OUT),
+    Check(training.frozen_parameters_stay, wrapping.with_frozen, requires=_NUMBERS, rules_out=_OUT),
+    Check(training.tied_parameters, wrapping.with_tied, requires=_NUMBERS, rules_out=_OUT),
+    Check(training.scalar_parameter, wrapping.with_scale, requires=_NUMBERS, rules_out=_OUT),
+    Check(training.non_contiguous_parameter, wrapping.with_transposed, requires=_NUMBERS, rules_out=_OUT),
+    Check(training.zero_grad_in_place, wrapping.keeping_gradients, requires=_NUMBERS, rules_out=_OUT),
+    Check(training.forward_keywords, wrapping.with_keyword, requires=_NUMBERS, rules_out=_OUT),
 )
-_OVERLAP = Check(communication.overlaps_backward, draw.deep, points=2, requires=_NUMBERS, shows="overlap")
-_FLAT = Check(communication.one_collective_per_dtype, draw.deep, points=2, requires=_NUMBERS, shows="collectives")
+_OVERLAP = Check(communication.overlaps_backward, wrapping.deep, points=2, requires=_NUMBERS, shows="overlap")
+_FLAT = Check(communication.one_collective_per_dtype, wrapping.deep, points=2, requires=_NUMBERS, shows="collectives")
 _BUCKETS = (
-    Check(communication.bucket_size_respected, draw.with_bucket_size, requires=_NUMBERS, shows="collectives"),
-    Check(communication.unbounded_bucket, draw.with_one_bucket, requires=_NUMBERS, shows="collectives"),
+    Check(communication.bucket_size_respected, wrapping.with_bucket_size, requires=_NUMBERS, shows="collectives"),
+    Check(communication.unbounded_bucket, wrapping.with_one_bucket, requires=_NUMBERS, shows="collectives"),
 )
 _WRAPPER_EXTENDED = (
-    Check(training.buffers_broadcast, draw.with_buffers, "extended", requires=("initial_broadcast",), shows="buffers"),
     Check(
-        training.unused_on_some_ranks, draw.with_branch("used_on_rank_0"), "extended", requires=_NUMBERS, rules_out=_OUT
+        training.buffers_broadcast, wrapping.with_buffers, "extended", requires=("initial_broadcast",), shows="buffers"
     ),
-    Check(training.unused_everywhere, draw.with_branch("unused"), "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(training.unfreezing_after_wrapping, draw.unfreezing, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(
+        training.unused_on_some_ranks,
+        wrapping.with_branch("used_on_rank_0"),
+        "extended",
+        requires=_NUMBERS,
+        rules_out=_OUT,
+    ),
+    Check(training.unused_everywhere, wrapping.with_branch("unused"), "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(training.unfreezing_after_wrapping, wrapping.unfreezing, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(
         training.gradient_order_differs,
-        draw.with_branch("order_by_rank"),
+        wrapping.with_branch("order_by_rank"),
         "extended",
         requires=_NUMBERS,
         rules_out=_OUT,
@@ -49,45 +56,57 @@ _BASE = ("equals_unsharded_optimizer",)
 _STILL = ("never trained",)
 _IGNORED = ("change of an option ignored",)
 _OPTIMIZER = (
-    Check(training.runs_to_the_end, draw.optimized, rules_out=_STILL),
-    Check(optimizer.one_rank_optimizer, draw.optimized_on_one_rank, requires=_RUNS, rules_out=_STILL),
-    Check(optimizer.equals_unsharded_optimizer, draw.optimized, points=2, requires=_RUNS, rules_out=_STILL),
+    Check(training.runs_to_the_end, stepping.optimized, rules_out=_STILL),
+    Check(optimizer.one_rank_optimizer, stepping.optimized_on_one_rank, requires=_RUNS, rules_out=_STILL),
+    Check(optimizer.equals_unsharded_optimizer, stepping.optimized, points=2, requires=_RUNS, rules_out=_STILL),
     Check(
         optimizer.param_groups_keep_options,
-        draw.with_groups,
+        stepping.with_groups,
         points=2,
         requires=_BASE,
         rules_out=("first group's options everywhere", "options of groups ignored"),
     ),
     Check(
         optimizer.add_param_group_before_training,
-        draw.adding_group(before_training=True),
+        stepping.adding_group(before_training=True),
         requires=_BASE,
         rules_out=("added group never trained", "first group's options everywhere"),
     ),
     Check(
         optimizer.add_param_group_during_training,
-        draw.adding_group(before_training=False),
+        stepping.adding_group(before_training=False),
         points=2,
         requires=(*_BASE, "add_param_group_before_training"),
         rules_out=("added group never trained", "first group's options everywhere"),
     ),
-    Check(optimizer.lr_through_param_groups, draw.changing_lr, requires=_BASE, rules_out=_IGNORED),
-    Check(optimizer.lr_through_scheduler, draw.with_scheduler, requires=_BASE, rules_out=_IGNORED),
-    Check(optimizer.closure, draw.with_closure, requires=_BASE, shows="closure", rules_out=_STILL),
-    Check(optimizer.zero_grad_clears_all, draw.clearing, requires=_BASE, shows="zero_grad"),
-    Check(optimizer.frozen_parameters_in_groups, draw.optimized_frozen, requires=_BASE, rules_out=_STILL),
-    Check(optimizer.state_is_sharded, draw.with_state, points=2, requires=_BASE, shows="state"),
-    Check(optimizer.state_is_balanced, draw.with_large_weights, requires=(*_BASE, "state_is_sharded"), shows="state"),
-    Check(optimizer.more_ranks_than_parameters, draw.with_more_ranks, requires=_BASE, rules_out=_STILL),
+    Check(optimizer.lr_through_param_groups, stepping.changing_lr, requires=_BASE, rules_out=_IGNORED),
+    Check(
+        optimizer.options_through_param_groups,
+        stepping.changing_weight_decay,
+        requires=("lr_through_param_groups",),
+        rules_out=_IGNORED,
+    ),
+    Check(optimizer.lr_through_scheduler, stepping.with_scheduler, requires=_BASE, rules_out=_IGNORED),
+    Check(optimizer.closure, stepping.with_closure, requires=_BASE, shows="closure", rules_out=_STILL),
+    Check(optimizer.zero_grad_clears_all, stepping.clearing, requires=_BASE, shows="zero_grad"),
+    Check(optimizer.frozen_parameters_in_groups, stepping.optimized_frozen, requires=_BASE, rules_out=_STILL),
+    Check(optimizer.state_is_sharded, stepping.with_state, points=2, requires=_BASE, shows="state"),
+    Check(
+        optimizer.state_is_balanced, stepping.with_large_weights, requires=(*_BASE, "state_is_sharded"), shows="state"
+    ),
+    Check(optimizer.more_ranks_than_parameters, stepping.with_more_ranks, requires=_BASE, rules_out=_STILL),
     Check(
         optimizer.beside_data_parallel,
-        draw.beside_wrapper,
+        stepping.beside_wrapper,
         requires=(*_BASE, "zero_grad_clears_all"),
         rules_out=_OUT,
     ),
     Check(
-        optimizer.state_dict_round_trip, draw.saving_and_loading, "extended", requires=_BASE, rules_out=("state lost",)
+        optimizer.state_dict_round_trip,
+        stepping.saving_and_loading,
+        "extended",
+        requires=_BASE,
+        rules_out=("state lost",),
     ),
 )
 

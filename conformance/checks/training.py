@@ -40,9 +40,12 @@ def gradients_averaged(trial: Trial) -> None:
         for rank, seen in enumerate(trial.observations):
             wrong = first_mismatch(seen.gradients(step), trial.expected.gradients[step])
             if wrong:
+                ranks = trial.scenario.world_size
+                right = f"the average over the {ranks} ranks" if ranks > 1 else "that of the bare model"
                 raise Violation(
-                    f"On rank {rank} at {step_words(trial.scenario, step)}, the gradient of `{wrong.name}` is not the "
-                    f"average over the {trial.scenario.world_size} ranks: it {wrong.words}."
+                    f"On rank {rank} at {step_words(trial.scenario, step)}, the gradient of `{wrong.name}` is not "
+                    f"{right}: "
+                    f"it {wrong.words}."
                 )
 
 

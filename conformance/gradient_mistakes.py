@@ -1,0 +1,140 @@
+"""What known mistakes would make of one rank's gradient, right after synchronisation."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from conformance.tolerance import difference
+
+_ROUNDINGS = 8
+
+
+@dataclass(frozen=True)
+class Shards:
+    """One parameter at one step: what a rank reported, each rank's own gradient, and the average of the step before."""
+
+    seen: torch.Tensor
+    own: tuple[torch.Tensor, ...]
+    rank: int
+    previous: torch.Tensor | None
+
+    @property
+    def mean(self) -> torch.Tensor:
+        """The right answer."""
+        return torch.stack(self.own).mean(0)
+
+
+@dataclass(frozen=True)
+class GradientMistake:
+    """A way to get a gradient wrong: what would be seen, in words, what to look for, and the value (None: not apt)."""
+
+    name: str
+    seen: str
+    advice: str
+    value: Callable[[Shards], torch.Tensor | None]
+
+
+def _half(shards: Shards) -> torch.Tensor | None:
+    return None if len(shards.own) == 2 else torch.stack(shards.own).sum(0) / 2  # noqa: PLR2004  the literal of the bug
+
+
+def _memory_order(shards: Shards) -> torch.Tensor | None:
+    """The mean, its elements read in column order and written in row order."""
+    mean = shards.mean
+    return mean.t().contiguous().view(mean.shape) if mean.dim() == 2 else None  # noqa: PLR2004  a matrix
+
+
+def _rounded(dtype: torch.dtype) -> Callable[[Shards], torch.Tensor | None]:
+    """Recognise a value that went through `dtype`: near the mean, and representable in it before or after division."""
+
+    def value(shards: Shards) -> torch.Tensor | None:
+        near = difference(shards.seen, shards.mean).relative < _ROUNDINGS * torch.finfo(dtype).eps
+        return shards.seen if near and is_rounded(shards.seen, dtype, len(shards.own)) else None
+
+    return value
+
+
+def is_rounded(seen: torch.Tensor, dtype: torch.dtype, world_size: int = 1) -> bool:
+    """Return whether a float64 tensor, or it times the world size, holds only values that `dtype` can represent."""
+    return any(torch.equal((seen * times).to(dtype).double(), seen * times) for times in (1, world_size))
+
+
+GRADIENT_MISTAKES = (
+    GradientMistake(
+        "never synchronised",
+        "the rank's own gradient, as if nothing had been communicated",
+        "Check that the collective is really launched (does its hook fire after the gradient is stored in `.grad`?), "
+        "that it is waited for, and that its result is written back to `.grad`.",
+        lambda s: s.own[s.rank],
+    ),
+    GradientMistake(
+        "summed, not averaged",
+        "the sum over the ranks, not the average",
+        "`all_reduce` adds up: divide by `dist.get_world_size()` once.",
+        lambda s: torch.stack(s.own).sum(0),
+    ),
+    GradientMistake(
+        "divided twice",
+        "the average divided by the number of ranks once more",
+        "The division by the world size happens in two places (in the hook and after waiting?), or both on the way in "
+        "and on the way out.",
+        lambda s: s.mean / len(s.own),
+    ),
+    GradientMistake(
+        "divided by a fixed 2",
+        "the sum over the ranks divided by 2, whatever the number of ranks",
+        "Divide by `dist.get_world_size()` in place of a literal.",
+        _half,
+    ),
+    GradientMistake(
+        "rank 0's gradient everywhere",
+        "rank 0's own gradient",
+        "A broadcast of gradients stands where an all-reduce is needed.",
+        lambda s: s.own[0],
+    ),
+    GradientMistake(
+        "zero",
+        "zero",
+        "The gradient was cleared, or its communication buffer was copied back before it held anything.",
+        lambda s: torch.zeros_like(s.mean),
+    ),
+    GradientMistake(
+        "added to the step before",
+        "this step's average plus the gradient of the step before",
+        "The gradient of the step before was not cleared, or a buffer was added to in place of overwritten. "
+        "With `zero_grad(set_to_none=False)` a gradient that is a view must be zeroed too.",
+        lambda s: None if s.previous is None else s.mean + s.previous,
+    ),
+    GradientMistake(
+        "one step late",
+        "the average of the step before",
+        "The result of this step's collective is used one step later: wait before the optimizer's step, and write back "
+        "after waiting.",
+        lambda s: s.previous,
+    ),
+    GradientMistake(
+        "divided, never added up",
+        "the rank's own gradient divided by the number of ranks",
+        "The division takes place, but the sum does not reach `.grad`: it stays in a copy (`.contiguous()`, "
+        "`.float()`, "
+        "`torch.cat` make one), or goes to one rank only (`reduce` in place of `all_reduce`).",
+        lambda s: s.own[s.rank] / len(s.own),
+    ),
+    *(
+        GradientMistake(
+            f"rounded to {str(dtype).removeprefix('torch.')}",
+            f"the average, rounded to {str(dtype).removeprefix('torch.')} on its way",
+            "A buffer for communication has a dtype of its own: allocate it with the gradient's.",
+            _rounded(dtype),
+        )
+        for dtype in (torch.bfloat16, torch.float16, torch.float32)
+    ),
+    GradientMistake(
+        "in memory order",
+        "the average with its elements in another order: a tensor that is not contiguous was read in memory order and "
+        "written in logical order",
+        "Flatten with `.reshape(-1)` (or `.contiguous()`), and copy back through a view of the same kind.",
+        _memory_order,
+    ),
+)

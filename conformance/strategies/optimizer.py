@@ -1,0 +1,189 @@
+"""Strategies for optimizers: ranks that start equal and see the same batch, so that nothing else can be wrong."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from conformance.scenario import (
+    AddGroup,
+    Decay,
+    Event,
+    Group,
+    Linear,
+    ModelSpec,
+    OptimizerSpec,
+    Options,
+    SaveAndLoad,
+    Scenario,
+    SetOption,
+)
+from conformance.strategies.parts import (
+    Bounds,
+    Draw,
+    Scenarios,
+    decaying,
+    draw_adamw,
+    draw_model,
+    draw_optimizer,
+    draw_sgd,
+)
+
+
+def _optimized(
+    draw: Draw, bounds: Bounds, optimizer: OptimizerSpec, *, more_layers: int = 0, widest: int = 4, **fixed: Any
+) -> Scenario:
+    """Draw a scenario for an optimizer: equal ranks, and at least as many parameters as ranks."""
+    world_size = draw(st.integers(2, bounds.world_size))
+    fewest = (world_size + 1) // 2 + more_layers
+    drawn = Scenario(
+        world_size=world_size,
+        model=draw_model(draw, layers=(fewest, fewest + 1), biases=True, widest=widest),
+        optimizer=optimizer,
+        steps=draw(st.integers(1, 3)),
+        batch=draw(st.integers(1, 2)),
+        replicated=True,
+        cleared_by="model",
+        seed=draw(st.integers(0, 99)),
+    )
+    return replace(drawn, **fixed)
+
+
+@st.composite
+def optimized(draw: Draw, bounds: Bounds) -> Scenario:
+    """One parameter group, nothing unusual."""
+    return _optimized(draw, bounds, draw_optimizer(draw))
+
+
+@st.composite
+def optimized_on_one_rank(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same in a world of one."""
+    return replace(_optimized(draw, bounds, draw_optimizer(draw)), world_size=1)
+
+
+@st.composite
+def with_more_ranks(draw: Draw, bounds: Bounds) -> Scenario:
+    """Fewer parameters than ranks."""
+    drawn = _optimized(draw, bounds, draw_optimizer(draw))
+    biased = drawn.world_size > 2 and draw(st.booleans())  # noqa: PLR2004  two parameters need three ranks
+    return replace(drawn, model=replace(drawn.model, layers=(Linear(draw(st.integers(1, 3)), biased),)))
+
+
+@st.composite
+def with_groups(draw: Draw, bounds: Bounds) -> Scenario:
+    """Two parameter groups with options of their own, each with a parameter for every rank."""
+    drawn = _optimized(draw, bounds, draw_optimizer(draw), more_layers=bounds.world_size // 2)
+    names, ranks = tuple(drawn.model.shapes), drawn.world_size
+    cut = draw(st.integers(ranks, len(names) - ranks))
+    first, second = (names[::2], names[1::2]) if draw(st.booleans()) else (names[:cut], names[cut:])
+    kind = drawn.optimizer.kind
+    groups = (Group(first, {"lr": 0.05}), Group(second, _own_options(draw, kind)))
+    return replace(drawn, optimizer=replace(drawn.optimizer, groups=groups))
+
+
+def _own_options(draw: Draw, kind: str) -> Options:
+    options: Options = {"lr": draw(st.sampled_from((0.01, 0.2)))}
+    if draw(st.booleans()):
+        options["weight_decay"] = 0.3
+    if draw(st.booleans()):
+        options |= {"momentum": 0.5} if kind == "SGD" else {"betas": (0.5, 0.9)}
+    return options
+
+
+def adding_group(*, before_training: bool) -> Callable[[Bounds], Scenarios]:
+    """Return a strategy that adds the last layer as a group, before training or between two steps."""
+
+    @st.composite
+    def drawn(draw: Draw, bounds: Bounds) -> Scenario:
+        steps = draw(st.integers(1, 3)) if before_training else draw(st.integers(2, 4))
+        scenario = _optimized(draw, bounds, draw_optimizer(draw), more_layers=1, steps=steps)
+        last = len(scenario.model.layers) - 1
+        group = Group((f"layers.{last}.weight", f"layers.{last}.bias"), _own_options(draw, scenario.optimizer.kind))
+        step = 0 if before_training else draw(st.integers(1, steps - 1))
+        return replace(scenario, schedule=(AddGroup(step, group),))
+
+    return drawn
+
+
+@st.composite
+def changing_lr(draw: Draw, bounds: Bounds) -> Scenario:
+    """The learning rate is changed through `param_groups`."""
+    steps = draw(st.integers(2, 4))
+    event: Event = SetOption(draw(st.integers(1, steps - 1)), "lr", draw(st.sampled_from((0.5, 0.001))))
+    return _optimized(draw, bounds, draw_optimizer(draw), steps=steps, schedule=(event,))
+
+
+@st.composite
+def changing_weight_decay(draw: Draw, bounds: Bounds) -> Scenario:
+    """Another option than the learning rate is changed through `param_groups`."""
+    steps = draw(st.integers(2, 4))
+    event: Event = SetOption(draw(st.integers(1, steps - 1)), "weight_decay", 0.5)
+    return _optimized(draw, bounds, draw_optimizer(draw), steps=steps, schedule=(event,))
+
+
+@st.composite
+def with_scheduler(draw: Draw, bounds: Bounds) -> Scenario:
+    """The learning rate is changed by a scheduler."""
+    event: Event = Decay(draw(st.sampled_from((0.5, 0.1))))
+    return _optimized(draw, bounds, draw_optimizer(draw), steps=draw(st.integers(2, 3)), schedule=(event,))
+
+
+@st.composite
+def with_closure(draw: Draw, bounds: Bounds) -> Scenario:
+    """`step` gets a closure."""
+    return _optimized(draw, bounds, draw_optimizer(draw), steps=draw(st.integers(1, 2)), closure=True)
+
+
+@st.composite
+def clearing(draw: Draw, bounds: Bounds) -> Scenario:
+    """Gradients are cleared by the optimizer, in either way."""
+    return _optimized(
+        draw, bounds, draw_optimizer(draw), steps=1, cleared_by="optimizer", set_to_none=draw(st.booleans())
+    )
+
+
+@st.composite
+def optimized_frozen(draw: Draw, bounds: Bounds) -> Scenario:
+    """Some of the optimizer's parameters do not require gradients."""
+    drawn = _optimized(draw, bounds, draw_optimizer(draw), more_layers=1)
+    frozen = draw(st.sampled_from(tuple(drawn.model.shapes)))
+    return decaying(replace(drawn, model=replace(drawn.model, frozen=(frozen,))))
+
+
+@st.composite
+def with_state(draw: Draw, bounds: Bounds) -> Scenario:
+    """The optimizer keeps state; the sizes of parameters differ much."""
+    return _optimized(draw, bounds, _stateful(draw), more_layers=1, widest=8, steps=1)
+
+
+@st.composite
+def with_large_weights(draw: Draw, bounds: Bounds) -> Scenario:
+    """The optimizer keeps state of several weights of similar size, and of biases that are much smaller."""
+    drawn = _optimized(draw, bounds, _stateful(draw), steps=1)
+    sizes = st.integers(4, 8)
+    layers = tuple(Linear(draw(sizes)) for _ in range(3 * drawn.world_size))
+    return replace(drawn, model=ModelSpec(draw(sizes), layers))
+
+
+@st.composite
+def saving_and_loading(draw: Draw, bounds: Bounds) -> Scenario:
+    """Between two steps, the optimizer's state moves to a new optimizer by `state_dict`."""
+    steps = draw(st.integers(2, 3))
+    return _optimized(draw, bounds, _stateful(draw), steps=steps, schedule=(SaveAndLoad(1),))
+
+
+def _stateful(draw: Draw) -> OptimizerSpec:
+    if draw(st.booleans()):
+        spec = draw_sgd(draw)
+        return replace(spec, options={**spec.options, "momentum": 0.9})
+    return draw_adamw(draw)
+
+
+@st.composite
+def beside_wrapper(draw: Draw, bounds: Bounds) -> Scenario:
+    """Each rank has its own batch and gradients are averaged over ranks; the optimizer clears them."""
+    return _optimized(
+        draw, bounds, draw_optimizer(draw), steps=draw(st.integers(2, 3)), replicated=False, averaged=True,
+        cleared_by="optimizer",
+    )  # fmt: skip

@@ -1,0 +1,69 @@
+"""What scenarios are drawn from: models, optimizers, and the bounds of both."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from hypothesis import strategies as st
+
+from conformance.scenario import Linear, ModelSpec, OptimizerSpec, Options, Scenario
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a strategy may ask for: ranks, and whether the component takes a bucket size."""
+
+    world_size: int
+    bucketed: bool = False
+
+
+Draw: TypeAlias = Callable[[st.SearchStrategy[Any]], Any]
+Scenarios: TypeAlias = st.SearchStrategy[Scenario]
+
+
+def draw_sgd(draw: Draw) -> OptimizerSpec:
+    """Draw SGD, with or without momentum and weight decay."""
+    momentum = draw(st.sampled_from((0.0, 0.9)))
+    options: Options = {
+        "lr": draw(st.sampled_from((0.1, 0.02))),
+        "momentum": momentum,
+        "weight_decay": draw(st.sampled_from((0.0, 0.1))),
+    }
+    if momentum and draw(st.booleans()):
+        options["nesterov"] = True
+    return OptimizerSpec("SGD", options)
+
+
+def draw_adamw(draw: Draw) -> OptimizerSpec:
+    """Draw AdamW; `eps` is not tiny, since it keeps rounding in vanishing gradients from becoming steps of size lr."""
+    options: Options = {
+        "lr": draw(st.sampled_from((0.1, 0.02))),
+        "betas": draw(st.sampled_from(((0.9, 0.999), (0.7, 0.95)))),
+        "eps": draw(st.sampled_from((1e-4, 1e-6))),
+        "weight_decay": draw(st.sampled_from((0.0, 0.1))),
+    }
+    return OptimizerSpec("AdamW", options)
+
+
+def draw_optimizer(draw: Draw) -> OptimizerSpec:
+    """Draw either."""
+    return draw_adamw(draw) if draw(st.booleans()) else draw_sgd(draw)
+
+
+def draw_model(
+    draw: Draw, *, layers: tuple[int, int] = (1, 3), biases: bool | None = None, widest: int = 4
+) -> ModelSpec:
+    """Draw a perceptron with so many layers, each with a bias or not as told (None: drawn)."""
+    sizes = st.integers(1, widest)
+    count = draw(st.integers(*layers))
+    return ModelSpec(
+        inputs=draw(sizes),
+        layers=tuple(Linear(draw(sizes), draw(st.booleans()) if biases is None else biases) for _ in range(count)),
+        activation=draw(st.sampled_from(("tanh", "gelu", "relu"))),
+    )
+
+
+def decaying(scenario: Scenario) -> Scenario:
+    """Return the scenario with weight decay, which moves a parameter whose gradient is zero, but not one without."""
+    spec = scenario.optimizer
+    return replace(scenario, optimizer=replace(spec, options={**spec.options, "weight_decay": 0.1}))

@@ -1,0 +1,141 @@
+"""Strategies for wrappers: plain training, and one unusual thing at a time on top of it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from conformance.scenario import Branch, Linear, ModelSpec, Scenario, Unfreeze
+from conformance.strategies.parts import Bounds, Draw, Scenarios, decaying, draw_model, draw_optimizer
+
+_MIB = 2**20
+_BYTES = 8
+_BUCKETS = (1.0, 25.0, 64 / _MIB, 8 / _MIB, 1 / _MIB, 200 / _MIB)
+_DEEP = 4
+
+
+def _wrapped(draw: Draw, bounds: Bounds, model: ModelSpec, **fixed: Any) -> Scenario:
+    """Draw the rest of a scenario for a wrapper around `model`."""
+    drawn = Scenario(
+        world_size=draw(st.integers(2, bounds.world_size)),
+        model=model,
+        optimizer=draw_optimizer(draw),
+        steps=draw(st.integers(1, 3)),
+        batch=draw(st.integers(1, 3)),
+        bucket_size_mb=draw(st.sampled_from(_BUCKETS)) if bounds.bucketed else 1.0,
+        seed=draw(st.integers(0, 99)),
+    )
+    return replace(drawn, **fixed)
+
+
+@st.composite
+def plain(draw: Draw, bounds: Bounds) -> Scenario:
+    """Training with nothing unusual in it."""
+    return _wrapped(draw, bounds, draw_model(draw))
+
+
+def widened(scenario: Scenario) -> Scenario:
+    """Return a plain scenario with four layers of different sizes, whose gradients take several buckets."""
+    model = ModelSpec(2, (Linear(3), Linear(2), Linear(4), Linear(1)))
+    return replace(scenario, model=model, bucket_size_mb=9 * _BYTES / _MIB, steps=max(2, scenario.steps))
+
+
+@st.composite
+def on_one_rank(draw: Draw, bounds: Bounds) -> Scenario:
+    """Plain training in a world of one."""
+    return _wrapped(draw, bounds, draw_model(draw), world_size=1)
+
+
+@st.composite
+def with_frozen(draw: Draw, bounds: Bounds) -> Scenario:
+    """Some parameters do not require gradients; weight decay would move them if they were given one."""
+    model = _freeze(draw, draw_model(draw, layers=(1, 3), biases=True))
+    return decaying(_wrapped(draw, bounds, model))
+
+
+@st.composite
+def with_tied(draw: Draw, bounds: Bounds) -> Scenario:
+    """Two layers share their weight."""
+    width = draw(st.integers(1, 3))
+    last = (Linear(draw(st.integers(1, 3)), draw(st.booleans())),) if draw(st.booleans()) else ()
+    shared = tuple(Linear(width, draw(st.booleans())) for _ in range(2))
+    return _wrapped(draw, bounds, ModelSpec(width, shared + last, tied=(0, 1)))
+
+
+@st.composite
+def with_scale(draw: Draw, bounds: Bounds) -> Scenario:
+    """One parameter has no dimensions."""
+    return _wrapped(draw, bounds, replace(draw_model(draw), scale=True))
+
+
+@st.composite
+def with_transposed(draw: Draw, bounds: Bounds) -> Scenario:
+    """One weight is stored transposed: it is dense, but not contiguous."""
+    sizes = st.integers(2, 4)
+    layers = (Linear(draw(sizes), draw(st.booleans())), Linear(draw(st.integers(1, 3)), draw(st.booleans())))
+    return _wrapped(draw, bounds, ModelSpec(draw(sizes), layers, transposed=0))
+
+
+@st.composite
+def keeping_gradients(draw: Draw, bounds: Bounds) -> Scenario:
+    """Gradients are zeroed in place between steps."""
+    return _wrapped(draw, bounds, draw_model(draw), set_to_none=False, steps=draw(st.integers(2, 3)))
+
+
+@st.composite
+def with_keyword(draw: Draw, bounds: Bounds) -> Scenario:
+    """The model is called with a keyword argument."""
+    return _wrapped(draw, bounds, replace(draw_model(draw, layers=(1, 2)), keyword=True), steps=1)
+
+
+@st.composite
+def deep(draw: Draw, bounds: Bounds) -> Scenario:
+    """At least three layers; buckets, if any, smaller than every layer; steps enough to settle."""
+    model = draw_model(draw, layers=(3, _DEEP), widest=3)
+    return _wrapped(draw, bounds, model, steps=3, bucket_size_mb=1 / _MIB if bounds.bucketed else 1.0)
+
+
+@st.composite
+def with_bucket_size(draw: Draw, bounds: Bounds) -> Scenario:
+    """At least three layers, and a bucket size from below one parameter to above the model."""
+    model = draw_model(draw, layers=(3, _DEEP), widest=4)
+    size = draw(st.sampled_from((1 / _MIB, 1.0, 8 * _BYTES / _MIB, 16 * _BYTES / _MIB)))
+    return _wrapped(draw, bounds, model, steps=2, bucket_size_mb=size)
+
+
+@st.composite
+def with_one_bucket(draw: Draw, bounds: Bounds) -> Scenario:
+    """No bucket size: one unbounded bucket."""
+    return _wrapped(draw, bounds, draw_model(draw, layers=(1, _DEEP)), steps=2, bucket_size_mb=None)
+
+
+@st.composite
+def with_buffers(draw: Draw, bounds: Bounds) -> Scenario:
+    """The model has buffers, which differ between ranks."""
+    return _wrapped(draw, bounds, replace(draw_model(draw, layers=(1, 2)), buffer=True), steps=1)
+
+
+def with_branch(branch: Branch) -> Callable[[Bounds], Scenarios]:
+    """Return a strategy of models that have a second path of this kind."""
+
+    @st.composite
+    def drawn(draw: Draw, bounds: Bounds) -> Scenario:
+        model = replace(draw_model(draw, layers=(1, 2)), branch=branch)
+        return decaying(_wrapped(draw, bounds, model, steps=2))
+
+    return drawn
+
+
+@st.composite
+def unfreezing(draw: Draw, bounds: Bounds) -> Scenario:
+    """Frozen parameters are let train after the first step."""
+    model = _freeze(draw, draw_model(draw, layers=(1, 3), biases=True))
+    return _wrapped(draw, bounds, model, steps=3, schedule=(Unfreeze(1, model.frozen),))
+
+
+def _freeze(draw: Draw, model: ModelSpec) -> ModelSpec:
+    """Freeze some parameters, never all, and never so that only the first layer's could train in vain."""
+    names = tuple(model.shapes)
+    chosen = draw(st.sets(st.sampled_from(names), min_size=1, max_size=len(names) - 1))
+    return replace(model, frozen=tuple(name for name in names if name in chosen))

@@ -1,0 +1,119 @@
+"""What known mistakes of optimizers amount to: training by another schedule.
+
+The diagnosis looks for the one that leads to what was seen. A scenario on which a mistake that matters leads to the
+same parameters as correct code cannot tell them apart, and is not used.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from conformance.scenario import (
+    AddGroup,
+    Decay,
+    Group,
+    OptimizerSpec,
+    Options,
+    Rebuild,
+    SaveAndLoad,
+    Scenario,
+    SetOption,
+)
+
+
+@dataclass(frozen=True)
+class TrainingMistake:
+    """A way to follow another schedule: what seems to have happened, what to look for, and that schedule."""
+
+    name: str
+    seen: str
+    advice: str
+    instead: Callable[[Scenario], Scenario]
+
+
+def _groups(scenario: Scenario, options: Callable[[Options], Options]) -> Scenario:
+    """Give every parameter group other options of its own, also groups that are added later."""
+    groups = tuple(Group(group.parameters, options(group.options)) for group in scenario.optimizer.groups)
+    schedule = tuple(
+        AddGroup(event.step, Group(event.group.parameters, options(event.group.options)))
+        if isinstance(event, AddGroup)
+        else event
+        for event in scenario.schedule
+    )
+    return replace(scenario, optimizer=replace(scenario.optimizer, groups=groups), schedule=schedule)
+
+
+def _first_group(scenario: Scenario) -> Scenario:
+    groups = scenario.optimizer.groups
+    first = {**scenario.optimizer.options, **(groups[0].options if groups else {})}
+    return _groups(scenario, lambda _: first)
+
+
+def _without(scenario: Scenario, *kinds: type) -> Scenario:
+    return replace(scenario, schedule=tuple(event for event in scenario.schedule if not isinstance(event, kinds)))
+
+
+def _only(scenario: Scenario, *names: str) -> Scenario:
+    """Keep only these of the optimizer's own options."""
+    spec = scenario.optimizer
+    kept = {name: value for name, value in spec.options.items() if name in names}
+    return replace(scenario, optimizer=OptimizerSpec(spec.kind, kept, spec.groups))
+
+
+def _frozen_lr(scenario: Scenario) -> Scenario:
+    still = _groups(_without(scenario, SetOption, Decay), lambda options: {**options, "lr": 0.0})
+    spec = still.optimizer
+    return replace(still, optimizer=OptimizerSpec(spec.kind, {**spec.options, "lr": 0.0}, spec.groups))
+
+
+def _rebuilt(scenario: Scenario) -> Scenario:
+    changes = {event.step for event in scenario.schedule if isinstance(event, SetOption | AddGroup | SaveAndLoad)}
+    kept = tuple(event for event in scenario.schedule if not isinstance(event, SaveAndLoad))
+    return replace(scenario, schedule=kept + tuple(Rebuild(step) for step in sorted(changes) if step))
+
+
+TRAINING_MISTAKES = (
+    TrainingMistake(
+        "never trained",
+        "parameters did not move at all",
+        "The optimizer that steps must hold the parameters that the model uses.",
+        _frozen_lr,
+    ),
+    TrainingMistake(
+        "change of an option ignored",
+        "training went on with the option as it was at construction",
+        "The user and schedulers write to `optimizer.param_groups`: let the inner optimizer share those very dicts, or "
+        "copy every option into it at the start of each step.",
+        lambda s: _without(s, SetOption, Decay),
+    ),
+    TrainingMistake(
+        "first group's options everywhere",
+        "every parameter group was trained with the options of the first",
+        "Give the inner optimizer one group per group of the user, each with its own options.",
+        _first_group,
+    ),
+    TrainingMistake(
+        "options of groups ignored",
+        "every parameter group was trained with the options given to the constructor",
+        "When `params` is a list of dicts, keep every key of each dict, not only `params`.",
+        lambda s: _groups(s, lambda _: {}),
+    ),
+    TrainingMistake(
+        "added group never trained",
+        "the parameters added by `add_param_group` were never updated",
+        "`add_param_group` must give the new parameters to owners, and to the inner optimizers of those.",
+        lambda s: _without(s, AddGroup),
+    ),
+    TrainingMistake(
+        "state lost",
+        "momentum started again from nothing at the change",
+        "The inner optimizer was built again, which drops its state: add to it in place.",
+        _rebuilt,
+    ),
+    TrainingMistake(
+        "only lr and weight decay passed on",
+        "only `lr` and `weight_decay` reached the inner optimizer",
+        "Pass all of `**kwargs` to `optimizer_cls`.",
+        lambda s: _only(s, "lr", "weight_decay"),
+    ),
+)
+BY_NAME = {mistake.name: mistake for mistake in TRAINING_MISTAKES}
