@@ -4,6 +4,7 @@ What comes back is a value: observations of all ranks, or the outcomes of a run 
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
@@ -11,8 +12,7 @@ from typing import Any, TypeAlias
 from conformance.data import RankInputs, data_seed, draw_inputs
 from conformance.framing import MalformedError
 from conformance.location import Location
-from conformance.observation import Observation, Task
-from conformance.probe import Probe
+from conformance.observation import Observation, Probe, Task
 from conformance.scenario import Scenario, to_json
 from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.failure import root_cause
@@ -21,6 +21,8 @@ from pytest_ddp.ranks import Ranks
 from pytest_ddp.world import World
 
 RUN_SECONDS = 10.0
+_FIRST_RUN_SECONDS = 30.0
+_SLOWER = 100.0
 _PROBE_SECONDS = 120.0
 
 
@@ -91,6 +93,7 @@ class Executor:
     stubbed: set[str] = field(default_factory=set)
     executions: int = 0
     _known: dict[str, Execution] = field(default_factory=dict)
+    _fastest: float = math.inf
 
     def run(self, component: str, scenario: Scenario) -> Execution:
         """Run a scenario with a component.
@@ -122,16 +125,16 @@ class Executor:
 
     def look(self) -> Probe:
         """Learn on a rank what the submission offers."""
-        found = self._probe("look", {})
+        found = self._probe("look", {}, _PROBE_SECONDS)
         if found is None:
-            return Probe(error="the process ended while the adapters were imported")
+            return Probe(error=f"importing them ended the process, or did not end within {_PROBE_SECONDS:g} s")
         self.stubs = tuple(found.stubs)
         self.stubbed |= {f"package {name}" for name in found.stubs}
         return found
 
     def is_implemented(self, component: str) -> bool:
         """Learn on a rank whether a component does more than raise NotImplementedError."""
-        found = self._probe("attempt", {"component": component})
+        found = self._probe("attempt", {"component": component}, self._deadline)
         if found is None:
             return True
         self.stubs = tuple(sorted({*self.stubs, *found.stubs}))
@@ -141,18 +144,27 @@ class Executor:
     def _run(self, component: str, scenario: Scenario) -> Execution:
         inputs = self.inputs(scenario)
         tasks = [Task(self.location, component, scenario, own, self.stubs).encode() for own in inputs]
-        outcomes = self._on_ranks(World(scenario.world_size), "conformance.training:run", tasks, RUN_SECONDS)
+        outcomes = self._on_ranks(World(scenario.world_size), "conformance.training:run", tasks, self._deadline)
         self.executions += 1
         if not all(isinstance(outcome, Returned) for outcome in outcomes):
             return self._broken(outcomes)
         observations = []
         for outcome in outcomes:
             try:
-                observations.append(Observation.decode(outcome.body if isinstance(outcome, Returned) else b""))
+                seen = Observation.decode(outcome.body if isinstance(outcome, Returned) else b"")
             except MalformedError as error:
                 return Malformed(outcome.rank, str(error))
+            if missing := seen.missing(scenario):
+                return Malformed(outcome.rank, f"{len(missing)} tensors are missing, {missing[0]} among them")
+            observations.append(seen)
         self.stubbed |= {name for seen in observations for name in seen.stubbed}
+        self._fastest = min(self._fastest, max(outcome.seconds for outcome in outcomes))
         return Observed(inputs, tuple(observations))
+
+    @property
+    def _deadline(self) -> float:
+        """Seconds until a run counts as hung: far more than any run takes on this machine, however slow it is."""
+        return _FIRST_RUN_SECONDS if math.isinf(self._fastest) else max(RUN_SECONDS, _SLOWER * self._fastest)
 
     def _broken(self, outcomes: list[Outcome]) -> Broken:
         broken = Broken(tuple(outcomes))
@@ -167,10 +179,10 @@ class Executor:
         except PytestDDPError as error:
             raise HarnessError(f"no ranks to run on: {error}") from error
 
-    def _probe(self, question: str, more: dict[str, Any]) -> Probe | None:
+    def _probe(self, question: str, more: dict[str, Any], seconds: float) -> Probe | None:
         """Ask one rank; None when it did not live to answer."""
         payload = json.dumps({"submission": asdict(self.location), **more}).encode()
-        (outcome,) = self._on_ranks(World(1), f"conformance.probe:{question}", payload, _PROBE_SECONDS)
+        (outcome,) = self._on_ranks(World(1), f"conformance.probe:{question}", payload, seconds)
         if isinstance(outcome, Raised):
             raise HarnessError(outcome.traceback)
         return Probe(**json.loads(outcome.body)) if isinstance(outcome, Returned) else None

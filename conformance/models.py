@@ -1,11 +1,13 @@
-"""Builds the module that a `ModelSpec` describes."""
+"""Builds the module that a `ModelSpec` describes, fills it and calls it: the same on the judge's side and on ranks."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
 
-from conformance.scenario import ModelSpec
+from conformance.data import Tensors
+from conformance.scenario import ModelSpec, Scenario
 
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "tanh": torch.tanh,
@@ -13,6 +15,7 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": torch.relu,
 }
 Listener = Callable[[int], None]
+GAIN = 1.5
 
 
 class Perceptron(nn.Module):
@@ -84,3 +87,23 @@ def _layers(spec: ModelSpec) -> Iterator[nn.Linear]:
             linear.weight = first
         yield linear
         width = layer.outputs
+
+
+@torch.no_grad()
+def fill(model: torch.nn.Module, weights: Tensors, buffers: Tensors) -> None:
+    """Write weights and buffers, by name, into a model."""
+    for name, parameter in model.named_parameters():
+        parameter.copy_(weights[name])
+    for name, buffer in model.named_buffers():
+        buffer.copy_(buffers[name])
+
+
+def call(scenario: Scenario, model: Any, x: torch.Tensor) -> torch.Tensor:
+    """Call a model, bare or wrapped, as the scenario says."""
+    output: torch.Tensor = model(x, gain=GAIN) if scenario.model.keyword else model(x)
+    return output
+
+
+def loss_of(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Return the mean squared error."""
+    return torch.nn.functional.mse_loss(output, target)

@@ -123,6 +123,12 @@ class Observation:
         """Return the parameters after a step."""
         return _under(self.tensors, f"parameter/{step}/")
 
+    def missing(self, scenario: Scenario) -> list[str]:
+        """Return the names of tensors that a rank which did its whole part would have sent."""
+        moments = ["wrapped", *(f"parameter/{step}" for step in range(scenario.steps))]
+        wanted = [f"{moment}/{name}" for moment in moments for name in scenario.model.shapes]
+        return [name for name in wanted if name not in self.tensors]
+
     def encode(self) -> bytes:
         """Return the observation as bytes."""
         facts = asdict(self)
@@ -147,3 +153,22 @@ class Observation:
 
 def _under(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What the adapters offer.
+
+    Attributes:
+        error: why they do not import, with the traceback of the submission's own files; empty if they do.
+        defined: components whose functions are all defined.
+        wrong_signatures: component, and a sentence about a function that cannot be called as the contract says.
+        unimplemented: components one of whose functions raises NotImplementedError.
+        stubs: packages that a stub had to be offered for.
+    """
+
+    error: str = ""
+    defined: list[str] = field(default_factory=list)
+    wrong_signatures: list[tuple[str, str]] = field(default_factory=list)
+    unimplemented: list[str] = field(default_factory=list)
+    stubs: list[str] = field(default_factory=list)

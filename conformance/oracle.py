@@ -6,11 +6,9 @@ from typing import Any
 import torch
 
 from conformance.data import RankInputs, Tensors, global_batch
-from conformance.models import Perceptron
+from conformance.models import Perceptron, call, fill, loss_of
 from conformance.scenario import Scenario
 from conformance.schedule import Schedule
-
-GAIN = 1.5
 
 
 @dataclass
@@ -70,30 +68,10 @@ def shard_gradients(scenario: Scenario, inputs: list[RankInputs], expected: Traj
     return found
 
 
-def call(scenario: Scenario, model: Any, x: torch.Tensor) -> torch.Tensor:
-    """Call a model, bare or wrapped, as the scenario says."""
-    output: torch.Tensor = model(x, gain=GAIN) if scenario.model.keyword else model(x)
-    return output
-
-
-def loss_of(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Return the mean squared error."""
-    return torch.nn.functional.mse_loss(output, target)
-
-
 def _model(scenario: Scenario, own: RankInputs) -> Perceptron:
     model = Perceptron(scenario.model)
     fill(model, own.weights, own.buffers)
     return model
-
-
-@torch.no_grad()
-def fill(model: torch.nn.Module, weights: Tensors, buffers: Tensors) -> None:
-    """Write weights and buffers, by name, into a model."""
-    for name, parameter in model.named_parameters():
-        parameter.copy_(weights[name])
-    for name, buffer in model.named_buffers():
-        buffer.copy_(buffers[name])
 
 
 def _loss(scenario: Scenario, model: Perceptron, inputs: list[RankInputs], step: int) -> torch.Tensor:

@@ -1,33 +1,15 @@
 """The first question to a submission, asked in a rank: does it import, and which components does it have?"""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 
 import torch
 
 from conformance import stubs
 from conformance.contract import COMPONENTS, Component
 from conformance.location import Location
+from conformance.observation import Probe
 from conformance.subject import function, is_own, load, missing, trimmed_traceback, with_stubs, wrong_signature
-
-
-@dataclass(frozen=True)
-class Probe:
-    """What the adapters offer.
-
-    Attributes:
-        error: why they do not import, with the traceback of the submission's own files; empty if they do.
-        defined: components whose functions are all defined.
-        wrong_signatures: component, and a sentence about a function that cannot be called as the contract says.
-        unimplemented: components one of whose functions raises NotImplementedError.
-        stubs: packages that a stub had to be offered for.
-    """
-
-    error: str = ""
-    defined: list[str] = field(default_factory=list)
-    wrong_signatures: list[tuple[str, str]] = field(default_factory=list)
-    unimplemented: list[str] = field(default_factory=list)
-    stubs: list[str] = field(default_factory=list)
 
 
 def look(payload: bytes) -> bytes:

@@ -13,7 +13,8 @@ from conformance.checks.optimizer import largest_share, padding
 from conformance.contract import COMPONENTS
 from conformance.data import WEIGHT_SCALE, draw_inputs
 from conformance.location import Location
-from conformance.oracle import GAIN, train
+from conformance.models import GAIN
+from conformance.oracle import train
 from conformance.scenario import AddGroup, Decay, Event, SaveAndLoad, Scenario, SetOption, Unfreeze
 
 _ACTIVATIONS = {"tanh": "torch.tanh", "gelu": "nn.functional.gelu", "relu": "torch.relu"}

@@ -17,10 +17,9 @@ import torch.distributed as dist
 from conformance import stubs
 from conformance.contract import COMPONENTS, Component
 from conformance.data import Tensors
-from conformance.models import Perceptron
+from conformance.models import Perceptron, call, fill, loss_of
 from conformance.naming import parameters_by_name
 from conformance.observation import ClosureCall, Happening, Observation, Task
-from conformance.oracle import call, fill, loss_of
 from conformance.schedule import Schedule
 from conformance.sharding import state_bytes
 from conformance.subject import function, load, own_frames

@@ -41,6 +41,23 @@ def overlaps_backward(trial: Trial) -> None:
             )
 
 
+def starts_in_backward(trial: Trial) -> None:
+    """Communication starts during backward; a bucket that holds the whole model may start with the last gradient.
+
+    The models here are small: an implementation with buckets of a fixed, large size has one, which is full at the end.
+    """
+    step = trial.scenario.steps - 1
+    steps = [seen.happenings[step] for seen in trial.observations]
+    if not all(_is_one_bucket_in_backward(happened) for happened in steps):
+        overlaps_backward(trial)
+
+
+def _is_one_bucket_in_backward(happened: list[Happening]) -> bool:
+    returned = next(at for at, one in enumerate(happened) if one.what == "returned")
+    launches = [at for at, one in enumerate(happened) if _carries_gradients(one)]
+    return gradient_collectives(happened) == 1 and launches[0] < returned
+
+
 def _when(happened: list[Happening], launch: int) -> str:
     before = {one.what for one in happened[:launch]}
     if "returned" in before:

@@ -25,6 +25,7 @@ _WRAPPER_CORE = (
     Check(training.forward_keywords, wrapping.with_keyword, requires=_NUMBERS, rules_out=_OUT),
 )
 _OVERLAP = Check(communication.overlaps_backward, wrapping.deep, points=2, requires=_NUMBERS, shows="overlap")
+_STARTS = Check(communication.starts_in_backward, wrapping.deep, points=2, requires=_NUMBERS, shows="overlap")
 _FLAT = Check(communication.one_collective_per_dtype, wrapping.deep, points=2, requires=_NUMBERS, shows="collectives")
 _BUCKETS = (
     Check(communication.bucket_size_respected, wrapping.with_bucket_size, requires=_NUMBERS, shows="collectives"),
@@ -115,7 +116,7 @@ _STRUCTURE: dict[str, tuple[Check, ...]] = {
     "flat_ddp": (_FLAT,),
     "ddp_individual_parameters": (_OVERLAP,),
     "ddp_bucketed": (_OVERLAP, *_BUCKETS),
-    "ddp": (_OVERLAP,),
+    "ddp": (_STARTS,),
 }
 CHECKS: dict[str, tuple[Check, ...]] = {
     name: (*_WRAPPER_CORE, *_STRUCTURE[name], *_WRAPPER_EXTENDED) if component.kind == "wrapper" else _OPTIMIZER

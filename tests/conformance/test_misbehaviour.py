@@ -15,9 +15,12 @@ BODY = """
 
     def naive_ddp_on_after_backward(ddp_model, optimizer):
         for parameter in ddp_model.parameters():
-            if parameter.grad is not None:
-                dist.all_reduce(parameter.grad)
-                parameter.grad /= dist.get_world_size()
+            if not parameter.requires_grad:
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
     """
 
 

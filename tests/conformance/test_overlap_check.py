@@ -1,0 +1,58 @@
+"""Overlap is judged by the order of events: real overlap passes, whatever its granularity; the rest is told apart."""
+
+import pytest
+import torch
+
+from conformance.checks.check import Trial, Violation
+from conformance.checks.communication import overlaps_backward, starts_in_backward
+from conformance.observation import Happening, Observation
+from conformance.scenario import Linear, ModelSpec, Scenario
+
+LAYERS = 3
+LAUNCH = Happening("launched", op="all_reduce", bytes=8, dtype="float64")
+FLAGS = Happening("launched", op="all_reduce", bytes=3, dtype="uint8")
+RETURNED, FINISHED = Happening("returned"), Happening("finished")
+
+
+def reached(layer: int) -> Happening:
+    return Happening("reached", layer=layer)
+
+
+def trial(*happened: Happening) -> Trial:
+    scenario = Scenario(model=ModelSpec(layers=(Linear(1),) * LAYERS), world_size=1)
+    seen = Observation({"x": torch.zeros(1)}, happenings=[[*happened, FINISHED]])
+    return Trial(scenario, [], (seen,))
+
+
+PER_PARAMETER = trial(reached(1), LAUNCH, reached(0), LAUNCH, LAUNCH, RETURNED)
+ONE_BUCKET = trial(reached(1), reached(0), LAUNCH, RETURNED)
+QUEUED = trial(reached(1), reached(0), LAUNCH, LAUNCH, LAUNCH, RETURNED)
+AFTERWARDS = trial(reached(1), reached(0), RETURNED, LAUNCH)
+CONTROL_ONLY = trial(reached(1), FLAGS, reached(0), RETURNED, LAUNCH)
+NOTHING = trial(reached(1), reached(0), RETURNED)
+
+
+@pytest.mark.parametrize("check", [overlaps_backward, starts_in_backward])
+def test_a_launch_before_the_last_gradient_passes(check):
+    check(PER_PARAMETER)
+
+
+def test_one_bucket_for_the_whole_model_may_start_with_the_last_gradient_where_no_size_was_asked_for():
+    starts_in_backward(ONE_BUCKET)
+    with pytest.raises(Violation, match="only at the very end of backward"):
+        overlaps_backward(ONE_BUCKET)
+
+
+@pytest.mark.parametrize("check", [overlaps_backward, starts_in_backward])
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        (QUEUED, "only at the very end of backward"),
+        (AFTERWARDS, "only in `on_after_backward`"),
+        (CONTROL_ONLY, "only in `on_after_backward`"),
+        (NOTHING, "no gradient was communicated at all"),
+    ],
+)
+def test_what_does_not_overlap_is_told_with_when_it_launched(check, case, words):
+    with pytest.raises(Violation, match=words):
+        check(case)
