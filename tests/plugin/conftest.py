@@ -1,14 +1,12 @@
 """Runs a suite of distributed tests in a project of its own."""
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch  # noqa: F401  pytester forgets what an inner run imports, and torch cannot be imported twice
 
 import pytest_ddp.session  # noqa: F401  likewise: it holds the fork server that inner runs share
-
-gc.freeze()  # pytest collects garbage five times at the end of every run; let it skip what is here to stay
 
 PREAMBLE = """
 import ctypes, os, signal, sys, threading
@@ -17,6 +15,14 @@ import torch
 import torch.distributed as dist
 from pytest_ddp import DDPContext, distributed
 """
+
+
+@pytest.fixture(scope="session", autouse=True)
+def light_garbage_collections() -> Iterator[None]:
+    """Every inner run ends with five collections of garbage: let them skip what is here to stay."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture
