@@ -142,7 +142,7 @@ def _table(report: Report) -> Table:
     table.add_column("component", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     table.add_column("points", justify="right", no_wrap=True)
-    table.add_column("checks that did not pass")
+    table.add_column("checks that did not pass", overflow="fold")
     for component in report.components:
         verdict = Text(component.status.replace("_", " "), _COLOURS[component.status])
         points = f"{component.points:g} / {component.max_points:g}"

@@ -1,11 +1,11 @@
 """The controller's side of distributed tests: every phase of a test is run by the ranks and reported as one."""
 
-import pickle
 from collections.abc import Generator
 from contextlib import ExitStack
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
 import pytest
 
 from pytest_ddp.errors import LaunchError, UsageError
@@ -58,7 +58,7 @@ class Controller:
         """The warm ranks of this run, each with a pytest session."""
         if self._ranks is None:
             capture = self.config.getoption("capture") != "no"
-            body = pickle.dumps(rank_start(self.config))
+            body = cloudpickle.dumps(rank_start(self.config))
             self._ranks = Ranks(host=_HOST, host_body=body, capture=capture)
         return self._ranks
 

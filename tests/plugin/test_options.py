@@ -61,3 +61,22 @@ def test_a_wrong_mark_fails_at_collection(run_suite):
 def test_ranks_start_where_warnings_are_errors_and_the_configuration_is_strict(run_suite, pytester):
     pytester.makeini("[pytest]\nfilterwarnings = error\nstrict = true\ntimeout = 100")
     run_suite("@distributed\ndef test_it(ddp): pass").assert_outcomes(passed=1)
+
+
+def test_options_of_other_plugins_reach_the_ranks_whatever_they_hold(run_suite):
+    result = run_suite(
+        """
+        @distributed
+        def test_it(ddp, request):
+            assert request.config.getoption("word") == "given"
+            assert request.config.getoption("call")(1) == 2
+        """,
+        "--word=given",
+        conftest="""
+def pytest_addoption(parser):
+    parser.addoption("--word")
+    parser.addoption("--call", default=lambda number: number + 1)
+    parser.addoption("--open", default=open(__file__))
+""",
+    )
+    result.assert_outcomes(passed=1)
