@@ -20,7 +20,7 @@ from conformance.scenario import AddGroup, Decay, Event, SaveAndLoad, Scenario, 
 _ACTIVATIONS = {"tanh": "torch.tanh", "gelu": "nn.functional.gelu", "relu": "torch.relu"}
 _WIDTH = 110
 _templates = Environment(
-    loader=PackageLoader("conformance", ""),
+    loader=PackageLoader("conformance"),
     trim_blocks=True,
     lstrip_blocks=True,
     keep_trailing_newline=True,
@@ -69,7 +69,7 @@ class Reproduction:
     def script(self) -> str:
         """Return the script's text."""
         wanted = COMPONENTS[self.component]
-        return _templates.get_template("reproduction.py.jinja").render(
+        return _templates.get_template("script.py.jinja").render(
             component=self.component,
             check=self.check.id,
             property=self.check.property,
