@@ -7,6 +7,8 @@ from pytest_ddp.failure import RankFailure, peer_left, root_cause
 from pytest_ddp.outcome import Died, Raised, Returned, Skipped, Stopped, TimedOut
 from pytest_ddp.world import World
 
+HANG_SECONDS = 3.0  # long enough for a loaded machine to reach the hang
+
 
 def run(ranks, target, payload: bytes = b"", timeout: float = 60.0):
     return ranks.run(World(2), f"rank_targets:{target.__name__}", payload, timeout=timeout)
@@ -72,7 +74,7 @@ def test_a_segfault_is_reported_with_its_python_stack(ranks, target):
 
 @pytest.mark.parametrize("target", [rank_targets.one_hangs, rank_targets.one_hangs_in_c])
 def test_a_hang_ends_at_the_deadline_with_the_stacks_of_all_ranks(ranks, target):
-    outcomes = run(ranks, target, timeout=1.0)
+    outcomes = run(ranks, target, timeout=HANG_SECONDS)
     root = root_cause(outcomes)
     assert isinstance(root, TimedOut)
     assert root.rank == 1, "the rank that came least far is the one that the other waits for"
@@ -81,7 +83,7 @@ def test_a_hang_ends_at_the_deadline_with_the_stacks_of_all_ranks(ranks, target)
 
 
 def test_operations_that_differ_are_named_with_their_ranks(ranks):
-    text = str(RankFailure(run(ranks, rank_targets.operations_differ, timeout=1.0)))
+    text = str(RankFailure(run(ranks, rank_targets.operations_differ, timeout=HANG_SECONDS)))
     assert "the ranks disagree on collective #1: rank 0 is in all_reduce #1 float32[4]" in text
     assert "rank 1 is in broadcast #1 float32[4]" in text
 
