@@ -141,8 +141,7 @@ def _explain_gradients(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     if best not in known:
         return (
             f"{where}, the gradient of `{parameters[0]}` is {best}: gradients were mixed up. Every rank must launch "
-            "its "
-            f"collectives in the same order, and write each result back to the parameter it came from."
+            "its collectives in the same order, and write each result back to the parameter it came from."
         )
     return f"Looks like *{best}*: {where}, the gradient of {which} is {known[best].seen}. {known[best].advice}{hint}"
 
@@ -190,13 +189,11 @@ def _stuck(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     if everywhere:
         return (
             f"At step {step + 1}, {listed(everywhere)} did not move on any rank: no rank's inner optimizer holds it. "
-            "Are "
-            "all parameter groups, and later ones too, given to their owners?"
+            "Are all parameter groups, and later ones too, given to their owners?"
         )
     return (
         f"At step {step + 1}, {listed(ranks)} moved on one rank and not on the others: the owner of a parameter must "
-        "send "
-        "its new value to all ranks after each step."
+        "send its new value to all ranks after each step."
     )
 
 
@@ -205,7 +202,6 @@ def _rounded(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     if not all(is_rounded(value, torch.float32) for value in values):
         return ""
     return (
-        f"Looks like *rounded to float32*: {listed(dict.fromkeys(one.name for one in wrong))} went through float32 on "
-        "the "
-        "way between ranks. Send parameters in their own dtype."
+        f"Looks like *rounded to float32*: {listed(dict.fromkeys(one.name for one in wrong))} went through float32 "
+        "on the way between ranks. Send parameters in their own dtype."
     )

@@ -117,8 +117,7 @@ GRADIENT_MISTAKES = (
         "divided, never added up",
         "the rank's own gradient divided by the number of ranks",
         "The division takes place, but the sum does not reach `.grad`: it stays in a copy (`.contiguous()`, "
-        "`.float()`, "
-        "`torch.cat` make one), or goes to one rank only (`reduce` in place of `all_reduce`).",
+        "`.float()`, `torch.cat` make one), or goes to one rank only (`reduce` in place of `all_reduce`).",
         lambda s: s.own[s.rank] / len(s.own),
     ),
     *(

@@ -36,9 +36,8 @@ def explain(broken: Broken, scenario: Scenario) -> str:
     root = broken.root
     if isinstance(root, TimedOut):
         return (
-            "Most often this is a rank that waits for a collective which others never enter. Do all ranks launch the "
-            "same "
-            "collectives, in the same order, whatever their own gradients or parameters are?"
+            "Most often this is a rank that waits for a collective which others never enter. Do all ranks launch "
+            "the same collectives, in the same order, whatever their own gradients or parameters are?"
         )
     if isinstance(root, Died):
         return _explain_death(root)
@@ -64,10 +63,8 @@ def _explain_exception(root: Raised, scenario: Scenario) -> str:
     if "empty parameter list" in message:
         return (
             f"A rank that owns no parameter (here {scenario.world_size} ranks, {len(scenario.model.shapes)} "
-            "parameters) "
-            "made an inner optimizer without any. Such a rank must skip the inner optimizer, and still take part in "
-            "every "
-            "broadcast."
+            "parameters) made an inner optimizer without any. Such a rank must skip the inner optimizer, and still "
+            "take part in every broadcast."
         )
     if root.kind == "KeyError" and "Parameter containing" in message:
         return (
@@ -77,8 +74,7 @@ def _explain_exception(root: Raised, scenario: Scenario) -> str:
     if root.kind == "KeyError" and message.strip("'\"") in {"lr", "initial_lr"}:
         return (
             "`optimizer.param_groups` has no such option: give `**kwargs` to `Optimizer.__init__` as `defaults`, so "
-            "that "
-            "each group holds all its options, as in any torch optimizer."
+            "that each group holds all its options, as in any torch optimizer."
         )
     if "unexpected keyword argument 'gain'" in message or "positional argument" in message:
         return "The wrapper's `forward` must take `*inputs, **kwargs` and pass them on to the module."

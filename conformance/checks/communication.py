@@ -31,11 +31,10 @@ def overlaps_backward(trial: Trial) -> None:
         last = next(at for at, one in enumerate(happened) if one.what == "reached" and one.layer == 0)
         if launch > last:
             raise Violation(
-                f"On rank {rank} at {step_words(trial.scenario, step)}, no collective was launched while backward was "
-                f"computing: the first one, {happened[launch].op}, came {_when(happened, launch)}, when the gradients "
-                "of "
-                f"{len(trial.scenario.model.layers) - 1} of {len(trial.scenario.model.layers)} layers had long been "
-                "ready.",
+                f"On rank {rank} at {step_words(trial.scenario, step)}, no collective was launched while backward "
+                f"was computing: the first one, {happened[launch].op}, came {_when(happened, launch)}, when the "
+                f"gradients of {len(trial.scenario.model.layers) - 1} of {len(trial.scenario.model.layers)} layers "
+                "had long been ready.",
                 "Launch each all-reduce with `async_op=True` from a hook that runs when the gradient has been stored "
                 "(`register_post_accumulate_grad_hook`), and wait in `on_after_backward`.",
             )

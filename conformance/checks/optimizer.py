@@ -9,9 +9,8 @@ from conformance.tolerance import TOLERANCE
 
 _ELEMENT = 8
 _CLOSURE = (
-    "Call the closure once in the sharded optimizer's own `step`, before the inner optimizer's; give the inner `step` "
-    "no "
-    "closure, and return the value."
+    "Call the closure once in the sharded optimizer's own `step`, before the inner optimizer's; give the inner "
+    "`step` no closure, and return the value."
 )
 
 
@@ -106,11 +105,9 @@ def state_is_balanced(trial: Trial) -> None:
     if max(held) > most:
         raise Violation(
             f"Rank {held.index(max(held))} holds {max(held)} of {full} bytes of optimizer state (by rank: "
-            f"{_each(held)}); "
-            f"an even share is {full / ranks:.0f}, and with the largest parameter on top {most:.0f}.",
+            f"{_each(held)}); an even share is {full / ranks:.0f}, and with the largest parameter on top {most:.0f}.",
             "Parameters differ in size (weights, biases): give each to the rank that has the fewest bytes so far, "
-            "rather than "
-            "to ranks in turn.",
+            "rather than to ranks in turn.",
         )
 
 

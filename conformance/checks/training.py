@@ -44,8 +44,7 @@ def gradients_averaged(trial: Trial) -> None:
                 right = f"the average over the {ranks} ranks" if ranks > 1 else "that of the bare model"
                 raise Violation(
                     f"On rank {rank} at {step_words(trial.scenario, step)}, the gradient of `{wrong.name}` is not "
-                    f"{right}: "
-                    f"it {wrong.words}."
+                    f"{right}: it {wrong.words}."
                 )
 
 
@@ -57,8 +56,7 @@ def training_equals_one_process(trial: Trial) -> None:
             if wrong:
                 raise Violation(
                     f"On rank {rank} after {step_words(trial.scenario, step)}, the parameter `{wrong.name}` is not "
-                    "what "
-                    f"training in one process gives: it {wrong.words}."
+                    f"what training in one process gives: it {wrong.words}."
                 )
 
 
@@ -86,8 +84,7 @@ def frozen_parameters_stay(trial: Trial) -> None:
                         f"The frozen parameter `{name}` moved on rank {rank} in {step_words(trial.scenario, step)}: "
                         f"{element_apart(value, wanted)}.",
                         "A parameter that does not require gradients must have none: not even zeros, since weight "
-                        "decay "
-                        "and momentum then move it.",
+                        "decay and momentum then move it.",
                     )
     training_equals_one_process(trial)
 
