@@ -106,7 +106,7 @@ def _alike(outcomes: Iterable[Outcome]) -> list[tuple[str, str]]:
 
 def details(outcomes: Iterable[Outcome]) -> list[str]:
     """Return the traceback or the stacks of every rank that has its own story, root cause first."""
-    told: set[tuple[str, str]] = set()
+    told: set[str] = set()
     return [
         f"---- rank {outcome.rank}: {'traceback' if isinstance(outcome, Raised) else 'Python stacks'} ----\n{text}"
         for outcome in failures(outcomes)
@@ -114,12 +114,12 @@ def details(outcomes: Iterable[Outcome]) -> list[str]:
     ]
 
 
-def _story(outcome: Outcome, told: set[tuple[str, str]]) -> str:
+def _story(outcome: Outcome, told: set[str]) -> str:
     if isinstance(outcome, Died | TimedOut | Stopped):
         return outcome.stack.rstrip()
-    if not isinstance(outcome, Raised) or peer_left(outcome) or (outcome.kind, outcome.message) in told:
+    if not isinstance(outcome, Raised) or peer_left(outcome) or describe(outcome) in told:
         return ""
-    told.add((outcome.kind, outcome.message))
+    told.add(describe(outcome))
     return outcome.traceback.rstrip()
 
 

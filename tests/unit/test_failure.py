@@ -68,7 +68,7 @@ def test_the_headline_names_the_cause_and_folds_ranks_alike():
 
 
 def test_the_text_holds_tracebacks_stacks_and_output_but_no_story_twice():
-    same = Raised(rank=5, seconds=0.7, kind="ValueError", message="wrong\nmore", traceback="T5")
+    same = Raised(rank=5, seconds=0.7, kind="ValueError", message="wrong\nat another address", traceback="T5")
     lines = str(RankFailure([CLOSED, OWN, STOPPED, same], World(6))).splitlines()
     details = lines[lines.index("---- rank 1: traceback ----") :]
     assert details == [
