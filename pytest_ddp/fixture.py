@@ -28,6 +28,6 @@ def rank_callers(config: pytest.Config) -> Callable[..., RankCaller]:
             pytest.skip(decision.reason)
         if isinstance(decision, Refuse):
             raise UsageError(decision.reason)
-        return RankCaller(lambda: controller.ranks, decision.world, decision.timeout)
+        return RankCaller(lambda: controller.ranks(decision.world.device), decision.world, decision.timeout)
 
     return ranks

@@ -208,6 +208,11 @@ class SpawnLauncher:
             self.exit_code(pid)
 
 
+def launcher_for(device: str) -> Launcher:
+    """Return what starts ranks for a device: a fork server where forking is safe, fresh interpreters for CUDA."""
+    return shared_launcher() if device == "cpu" and sys.platform == "linux" else SpawnLauncher()
+
+
 def spawned(parent: int, fds: tuple[int, int, int, int]) -> None:
     """Be a rank in a fresh interpreter."""
     from pytest_ddp import collectives  # noqa: PLC0415  imports torch, which the controller's side may never need

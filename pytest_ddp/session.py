@@ -1,5 +1,6 @@
 """The controller's side of distributed tests: every phase of a test is run by the ranks and reported as one."""
 
+import sys
 from collections.abc import Generator
 from contextlib import ExitStack
 from functools import cached_property, partial
@@ -10,7 +11,7 @@ import pytest
 
 from pytest_ddp.errors import LaunchError, UsageError
 from pytest_ddp.items import is_distributed, request_of
-from pytest_ddp.launcher import shared_launcher
+from pytest_ddp.launcher import SpawnLauncher, launcher_for, shared_launcher
 from pytest_ddp.machine import Machine
 from pytest_ddp.outcome import Outcome
 from pytest_ddp.phase import ItemId, PhaseRequest, When
@@ -46,21 +47,20 @@ class Controller:
         self._group: RankGroup | None = None
         self._timeout = settings.timeout
         self._next: pytest.Item | None = None
-        self._ranks: Ranks | None = None
+        self._ranks: dict[str, Ranks] = {}
 
     @cached_property
     def machine(self) -> Machine:
         """This machine."""
         return Machine.detect()
 
-    @property
-    def ranks(self) -> Ranks:
-        """The warm ranks of this run, each with a pytest session."""
-        if self._ranks is None:
+    def ranks(self, device: str) -> Ranks:
+        """Return the warm ranks of this run for a device, each with a pytest session."""
+        if device not in self._ranks:
             capture = self.config.getoption("capture") != "no"
             body = cloudpickle.dumps(rank_start(self.config))
-            self._ranks = Ranks(host=_HOST, host_body=body, capture=capture)
-        return self._ranks
+            self._ranks[device] = Ranks(launcher_for(device), host=_HOST, host_body=body, capture=capture)
+        return self._ranks[device]
 
     def plan(self, request: Request) -> Plan:
         """Decide what to do with what a test asks for."""
@@ -69,7 +69,8 @@ class Controller:
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Let the phases of a distributed test happen on the ranks instead of here."""
         if is_distributed(item):
-            shared_launcher().begin()
+            if sys.platform == "linux":
+                shared_launcher().begin()
             item.setup = partial(self._setup, item)  # type: ignore[method-assign]
             item.runtest = partial(self._call, item)  # type: ignore[method-assign]
 
@@ -104,15 +105,19 @@ class Controller:
     def close(self) -> None:
         """End every rank."""
         self._open.close()
-        if self._ranks is not None:
-            self._ranks.close()
-            self._ranks = None
+        for ranks in self._ranks.values():
+            ranks.close()
+            if isinstance(ranks.launcher, SpawnLauncher):  # the fork server lives as long as this process
+                ranks.launcher.close()
+        self._ranks.clear()
 
     def _setup(self, item: pytest.Item) -> None:
         item.stash[_sections] = []
         run = self._decide(item)
         try:
-            ranks = self.ranks if run.isolation == "warm" else self._open.enter_context(self.ranks.fresh())
+            ranks = self.ranks(run.world.device)
+            if run.isolation == "process":
+                ranks = self._open.enter_context(ranks.fresh())
             self._group = self._open.enter_context(ranks.group(run.world))
         except LaunchError as error:
             self._open.close()

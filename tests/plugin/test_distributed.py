@@ -1,5 +1,7 @@
 """`@distributed` on a test function: the body runs on every rank of a real process group."""
 
+from pytest_ddp.launcher import SpawnLauncher
+
 
 def test_the_body_runs_on_every_rank(run_suite):
     result = run_suite("""
@@ -213,3 +215,18 @@ def test_without_capture_the_output_of_ranks_is_shown_as_it_comes(pytester):
     result = pytester.runpytest_subprocess("-s", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=1)
     assert all(f"live from {rank}" in result.stdout.str() for rank in (0, 1))
+
+
+def test_ranks_in_fresh_interpreters_run_tests_too(run_suite, monkeypatch):
+    monkeypatch.setattr("pytest_ddp.session.launcher_for", lambda _device: SpawnLauncher())
+    result = run_suite("""
+        @distributed
+        def test_it(ddp):
+            dist.barrier()
+
+        @distributed
+        def test_next(ddp):
+            assert ddp.rank == 0
+        """)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["rank 1 of 2 (gloo, cpu) raised AssertionError: assert 1 == 0*"])

@@ -9,7 +9,7 @@ import psutil
 import pytest
 import rank_targets
 
-from pytest_ddp.launcher import ForkLauncher, SpawnLauncher
+from pytest_ddp.launcher import ForkLauncher, SpawnLauncher, launcher_for
 from pytest_ddp.outcome import Returned
 from pytest_ddp.ranks import Ranks
 from pytest_ddp.world import World
@@ -79,6 +79,12 @@ def test_closing_the_launcher_ends_the_server_at_once():
         launcher.close()
         assert not server.is_running()
         assert not any(rank.is_running() for rank in ranks)
+
+
+def test_cuda_gets_fresh_interpreters_and_cpu_the_fork_server():
+    assert isinstance(launcher_for("cuda"), SpawnLauncher)
+    assert launcher_for("cpu") is launcher_for("cpu")
+    assert isinstance(launcher_for("cpu"), ForkLauncher) == (sys.platform == "linux")
 
 
 def test_spawned_ranks_work_like_forked_ones():
