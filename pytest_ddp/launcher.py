@@ -105,7 +105,14 @@ class ForkLauncher:
         theirs.close()
 
     def start(self, shared: Shared) -> int:
-        """Fork one rank."""
+        """Fork one rank; a server that is gone is replaced once."""
+        try:
+            return self._fork(shared)
+        except LaunchError:
+            self.close()
+            return self._fork(shared)
+
+    def _fork(self, shared: Shared) -> int:
         self.begin()
         if not self._ready:
             self._hear("ready", _START_SECONDS)
@@ -114,8 +121,9 @@ class ForkLauncher:
             socket.send_fds(self._control, [b'{"fork": true}\n'], shared.fds)
         except OSError as error:
             raise LaunchError(f"the fork server is gone ({error}): no more ranks can be started") from error
+        pid = self._hear("forked", _EXIT_SECONDS)
         shared.theirs.close()
-        return self._hear("forked", _EXIT_SECONDS)
+        return pid
 
     def exit_code(self, pid: int) -> int | None:
         """Wait until the server has told how the rank ended."""
@@ -134,7 +142,7 @@ class ForkLauncher:
         except subprocess.TimeoutExpired:
             self._server.kill()
             self._server.wait()
-        self._server, self._ready = None, False
+        self._server, self._ready, self._lines = None, False, b""
 
     def _hear(self, word: str, seconds: float) -> int:
         """Read what the server says until it says `word`; remember exits on the way."""

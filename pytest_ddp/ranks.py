@@ -109,7 +109,11 @@ class Ranks:
 
     def _launch(self, rank: int) -> Member:
         shared = Shared.make()
-        member = Member(rank, self.launcher.start(shared), shared)
+        try:
+            member = Member(rank, self.launcher.start(shared), shared)
+        except LaunchError:
+            shared.close()
+            raise
         self._members[rank] = member
         self.started += 1
         launch = Launch(

@@ -9,6 +9,7 @@ import psutil
 import pytest
 import rank_targets
 
+from pytest_ddp.errors import LaunchError
 from pytest_ddp.launcher import ForkLauncher, SpawnLauncher, launcher_for
 from pytest_ddp.outcome import Returned
 from pytest_ddp.ranks import Ranks
@@ -17,6 +18,7 @@ from pytest_ddp.world import World
 CONTROLLER = """
 import sys
 sys.path[:] = {path!r}
+from pytest_ddp.errors import LaunchError
 from pytest_ddp.launcher import ForkLauncher, SpawnLauncher
 from pytest_ddp.ranks import Ranks
 from pytest_ddp.world import World
@@ -79,6 +81,29 @@ def test_closing_the_launcher_ends_the_server_at_once():
         launcher.close()
         assert not server.is_running()
         assert not any(rank.is_running() for rank in ranks)
+
+
+def test_a_fork_server_that_died_is_replaced():
+    launcher = ForkLauncher()
+    with Ranks(launcher) as pool:
+        (first,) = pool.run(World(1), f"{rank_targets.__name__}:process_id", timeout=60)
+        assert isinstance(first, Returned)
+        rank = psutil.Process(int(first.body))
+        server = rank.parent()
+        assert server is not None
+        server.kill()
+        _, alive = psutil.wait_procs([server, rank], timeout=SECONDS_TO_DIE)
+        assert not alive
+        outcomes = pool.run(World(2), f"{rank_targets.__name__}:all_reduce", timeout=60)
+        assert [outcome.body for outcome in outcomes if isinstance(outcome, Returned)] == [b"8", b"8"]
+    launcher.close()
+
+
+def test_a_launcher_that_cannot_start_says_so():
+    launcher = ForkLauncher(preload=("no_such_module",))
+    with Ranks(launcher) as pool, pytest.raises(LaunchError, match="the fork server ended; its own error output"):
+        pool.run(World(1), f"{rank_targets.__name__}:process_id", timeout=60)
+    launcher.close()
 
 
 def test_cuda_gets_fresh_interpreters_and_cpu_the_fork_server():
