@@ -73,10 +73,12 @@ def test_options_of_other_plugins_reach_the_ranks_whatever_they_hold(run_suite):
         """,
         "--word=given",
         conftest="""
+import threading
+
 def pytest_addoption(parser):
     parser.addoption("--word")
     parser.addoption("--call", default=lambda number: number + 1)
-    parser.addoption("--open", default=open(__file__))
+    parser.addoption("--lock", default=threading.Lock())
 """,
     )
     result.assert_outcomes(passed=1)
