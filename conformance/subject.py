@@ -77,8 +77,9 @@ def own_frames(error: BaseException, location: Location) -> str:
 
 
 def trimmed_traceback(error: BaseException, location: Location) -> str:
-    """Return the traceback of an error with `own_frames` only."""
-    return "\n".join([own_frames(error, location), "".join(traceback.format_exception_only(error)).rstrip()])
+    """Return the traceback of an error with `own_frames` only; a syntax error tells its place itself."""
+    frames = [] if isinstance(error, SyntaxError) else [own_frames(error, location)]
+    return "\n".join([*frames, "".join(traceback.format_exception_only(error)).rstrip()])
 
 
 def is_own(filename: str, location: Location) -> bool:
