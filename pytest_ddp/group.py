@@ -12,6 +12,8 @@ from torch.distributed import PrefixStore, Store, TCPStore, distributed_c10d
 
 from pytest_ddp.messages import Run
 
+REAPER = "pytest-ddp group reaper"
+
 
 class GroupKeeper:
     """Holds this rank's default group and replaces it when a run names another one."""
@@ -64,7 +66,7 @@ def leave_groups() -> None:
         return
     groups = list(distributed_c10d._world.pg_map)  # noqa: SLF001  keeps them alive past destroy_process_group
     dist.destroy_process_group()
-    threading.Thread(target=_destroy, args=(groups,), name="pytest-ddp group reaper", daemon=True).start()
+    threading.Thread(target=_destroy, args=(groups,), name=REAPER, daemon=True).start()
 
 
 def _destroy(groups: list[Any]) -> None:

@@ -7,6 +7,7 @@ one outcome per rank. It never raises for what a rank does; see `failure.RankFai
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,7 +37,8 @@ class Ranks:
         capture: whether what ranks print is kept for their outcomes rather than shown.
         grace: seconds that the other ranks get once one has failed.
         rendezvous: the store that the ranks meet at.
-        started: how many processes the pool has started so far.
+        tally: how many processes were "started", and how many places in groups they "served"; shared with pools
+            made by `fresh`.
     """
 
     launcher: Launcher = field(default_factory=shared_launcher)
@@ -45,7 +47,7 @@ class Ranks:
     capture: bool = True
     grace: float = GRACE_SECONDS
     rendezvous: Rendezvous = field(default_factory=Rendezvous)
-    started: int = 0
+    tally: Counter[str] = field(default_factory=Counter)
     _members: dict[int, Member] = field(default_factory=dict)
 
     def run(
@@ -72,6 +74,7 @@ class Ranks:
     def group(self, world: World) -> Iterator[RankGroup]:
         """Give a fresh process group on warm ranks, for several runs that share it."""
         self._fill(world.size)
+        self.tally["served"] += world.size
         members = [self._members[rank] for rank in range(world.size)]
         group = RankGroup(world, self.rendezvous.new_group(), members, self.launcher, self.grace)
         try:
@@ -82,7 +85,7 @@ class Ranks:
 
     def fresh(self) -> "Ranks":
         """Return a pool of its own processes that shares the launcher and the store; close it before this one."""
-        return Ranks(self.launcher, self.host, self.host_body, self.capture, self.grace, self.rendezvous)
+        return Ranks(self.launcher, self.host, self.host_body, self.capture, self.grace, self.rendezvous, self.tally)
 
     def close(self) -> None:
         """Let every rank finish what lives on it, then end it."""
@@ -115,7 +118,7 @@ class Ranks:
             shared.close()
             raise
         self._members[rank] = member
-        self.started += 1
+        self.tally["started"] += 1
         launch = Launch(
             rank=rank,
             sys_path=sys.path,

@@ -70,18 +70,28 @@ class Rank:
                 self.closing = message is None or isinstance(message, Close)
 
     def answer(
-        self, outcome: str, *, body: bytes = b"", kind: str = "", message: str = "", traceback: str = ""
+        self,
+        outcome: str,
+        *,
+        body: bytes = b"",
+        kind: str = "",
+        message: str = "",
+        traceback: str = "",
+        run: Run | None = None,
     ) -> None:
-        """Send the outcome of the run at hand."""
-        if self.run is None:
+        """Send the outcome of `run`, by default the one at hand."""
+        run = run or self.run
+        if run is None:
             raise RuntimeError("there is no run to answer")
         self._flush()
         seconds = time.perf_counter() - self._started
-        self.send(Answer(self.run.number, outcome, seconds, kind, message, traceback, body))
+        self.send(Answer(run.number, outcome, seconds, kind, message, traceback, body))
 
-    def answer_failed(self, failed: "Failed") -> None:
-        """Send that the run at hand failed, in the target's own words."""
-        self.answer("raised", kind=failed.kind, message=failed.message, traceback=failed.text, body=failed.body)
+    def answer_failed(self, failed: "Failed", run: Run | None = None) -> None:
+        """Send that a run failed, in the target's own words."""
+        self.answer(
+            "raised", kind=failed.kind, message=failed.message, traceback=failed.text, body=failed.body, run=run
+        )
 
     def send(self, message: Answer | Ready) -> None:
         """Send a message to the controller; leave if it is gone."""
