@@ -18,7 +18,7 @@ _SIZE = SLOT * (SLOTS + 1)
 
 @dataclass
 class BlackBox:
-    """A ring of the last `SLOTS` entries, each a line of text of at most `SLOT` bytes."""
+    """A note, and a ring of the last `SLOTS` entries, each a line of text of at most `SLOT` bytes."""
 
     memory: mmap.mmap
 
@@ -32,6 +32,15 @@ class BlackBox:
     def clear(self) -> None:
         """Forget every entry."""
         _COUNT.pack_into(self.memory, 0, 0)
+
+    def note(self, text: str) -> None:
+        """Write down why the rank is about to leave."""
+        self.memory[_COUNT.size : SLOT] = text.encode()[: SLOT - _COUNT.size].ljust(SLOT - _COUNT.size, b"\0")
+
+    @property
+    def last_words(self) -> str:
+        """The note."""
+        return self.memory[_COUNT.size : SLOT].rstrip(b"\0").decode(errors="replace")
 
     def write(self, text: str) -> None:
         """Add one entry; the count moves last, so a death in between never shows half an entry."""

@@ -56,8 +56,8 @@ def raise_for(outcomes: Sequence[Outcome], world: World | None = None) -> None:
 
 def _precedence(outcome: Outcome) -> tuple[int, int, float, int]:
     blame = 2 if isinstance(outcome, Stopped) else 1 if peer_left(outcome) else 0
-    # Of ranks that stand still, the one that came least far is the one that the others wait for.
-    progress = len(outcome.collectives) if isinstance(outcome, TimedOut) else 0
+    # Of ranks that stand still, the one that is halted, or that came least far, is the one that the others wait for.
+    progress = len(outcome.collectives) if isinstance(outcome, TimedOut) and not outcome.halted else 0
     return blame, progress, outcome.seconds, outcome.rank
 
 
@@ -76,7 +76,8 @@ def describe(outcome: Outcome) -> str:
         case Died():
             return outcome.how + _last(outcome)
         case TimedOut():
-            return f"was still running at its deadline of {outcome.timeout:g} s" + _last(outcome)
+            state = "stopped by a signal" if outcome.halted else "running"
+            return f"was still {state} at its deadline of {outcome.timeout:g} s" + _last(outcome)
         case Stopped():
             return "was still running when another rank had failed, and was stopped" + _last(outcome)
 

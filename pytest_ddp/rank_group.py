@@ -1,5 +1,6 @@
 """One process group on warm ranks: sends a run to every rank and waits for what becomes of it."""
 
+import itertools
 import select
 import signal
 import time
@@ -17,6 +18,10 @@ from pytest_ddp.world import World
 GRACE_SECONDS = 1.0
 # A rank's own group timeout lies far behind our deadline: a hang is ours to report, with every rank's stack.
 _GROUP_SLACK_SECONDS = 600.0
+_JOIN_SECONDS = 60.0
+_HANG_UP_SECONDS = 2.0  # between the end of a rank's connection and that of its process
+_RAN_ON = "closed its connection to the test run, ran on, and was ended"
+_numbers = itertools.count()  # an answer to another group's run must never pass for one to ours
 
 
 @dataclass
@@ -29,11 +34,19 @@ class RankGroup:
     launcher: Launcher
     grace: float = GRACE_SECONDS
     gone: list[Member] = field(default_factory=list)
-    _number: int = 0
+    _number: int = -1
+
+    def join(self) -> list[Outcome]:
+        """Make the process group; what goes wrong here is no target's fault."""
+        grace, self.grace = self.grace, 0.0
+        try:
+            return self.run("pytest_ddp.worker:joined", timeout=_JOIN_SECONDS)
+        finally:
+            self.grace = grace
 
     def run(self, target: str, payloads: bytes | Sequence[bytes] = b"", *, timeout: float) -> list[Outcome]:
         """Run `target` on every rank that is left; return their outcomes in rank order (see `Ranks.run`)."""
-        self._number += 1
+        self._number = next(_numbers)
         started = time.monotonic()
         pending = {member.rank: member for member in self.members}
         for member in self.members:
@@ -72,7 +85,7 @@ class RankGroup:
             messages = member.read()
         except ProtocolError as error:
             self._lose([member])
-            return Raised(rank=member.rank, kind="ProtocolError", message=str(error), traceback=str(error))
+            return Raised(**_last_words(member, seconds), kind="ProtocolError", message=str(error), traceback="")
         if messages is None:
             return self._death(member, seconds)
         for message in messages:
@@ -81,22 +94,30 @@ class RankGroup:
         return None
 
     def _death(self, member: Member, seconds: float) -> Died:
+        code = self.launcher.exit_code(member.pid, _HANG_UP_SECONDS)
+        ran_on = code is None and member.is_running
+        if ran_on:
+            member.dump_stacks()
         self._lose([member])
-        code = self.launcher.exit_code(member.pid)
+        known = {**_last_words(member, seconds), "stack": member.stack, "last_words": member.last_words}
+        if ran_on:
+            return Died(**{**known, "last_words": _RAN_ON})
         if code is not None and code < 0:
-            return Died(**_last_words(member, seconds), stack=member.stack, signal=_signal_name(-code))
-        return Died(**_last_words(member, seconds), stack=member.stack, exit_code=code)
+            return Died(**known, signal=_signal_name(-code))
+        return Died(**known, exit_code=code)
 
     def _end(
         self, pending: dict[int, Member], seconds: float, timeout: float | None
     ) -> Iterator[tuple[int, TimedOut | Stopped]]:
         """End every rank that still runs, after taking its stacks; `timeout` is None when a peer's failure is why."""
-        for member in pending.values():
-            member.dump_stacks()
+        halted = {rank: member.is_halted for rank, member in pending.items()}
+        known = {rank: _last_words(member, seconds) for rank, member in pending.items()}
+        for member in sorted(pending.values(), key=lambda member: halted[member.rank]):
+            member.dump_stacks()  # of a rank that was halted last of all: to write them it must run again
         for rank, member in list(pending.items()):
             del pending[rank]
-            known = {**_last_words(member, seconds), "stack": member.stack}
-            yield rank, Stopped(**known) if timeout is None else TimedOut(**known, timeout=timeout)
+            words = {**known[rank], "output": member.output, "stack": member.stack, "halted": halted[rank]}
+            yield rank, Stopped(**words) if timeout is None else TimedOut(**words, timeout=timeout)
             self._lose([member])
 
     def _lose(self, members: Iterable[Member]) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from pytest_ddp.errors import LaunchError
+from pytest_ddp.failure import RankFailure, failures
 from pytest_ddp.launcher import Launcher, Shared, shared_launcher
 from pytest_ddp.member import Member
 from pytest_ddp.messages import Answer, Close, Launch, Ready
@@ -39,6 +40,7 @@ class Ranks:
         rendezvous: the store that the ranks meet at.
         tally: how many processes were "started", and how many places in groups they "served"; shared with pools
             made by `fresh`.
+        farewells: what ranks printed while they ended, such as exceptions in their `atexit` handlers.
     """
 
     launcher: Launcher = field(default_factory=shared_launcher)
@@ -48,6 +50,7 @@ class Ranks:
     grace: float = GRACE_SECONDS
     rendezvous: Rendezvous = field(default_factory=Rendezvous)
     tally: Counter[str] = field(default_factory=Counter)
+    farewells: dict[int, str] = field(default_factory=dict)
     _members: dict[int, Member] = field(default_factory=dict)
 
     def run(
@@ -72,11 +75,9 @@ class Ranks:
 
     @contextmanager
     def group(self, world: World) -> Iterator[RankGroup]:
-        """Give a fresh process group on warm ranks, for several runs that share it."""
-        self._fill(world.size)
+        """Give a fresh process group on warm ranks, for several runs that share it; raise LaunchError."""
+        group = self._joined(world)
         self.tally["served"] += world.size
-        members = [self._members[rank] for rank in range(world.size)]
-        group = RankGroup(world, self.rendezvous.new_group(), members, self.launcher, self.grace)
         try:
             yield group
         finally:
@@ -85,16 +86,21 @@ class Ranks:
 
     def fresh(self) -> "Ranks":
         """Return a pool of its own processes that shares the launcher and the store; close it before this one."""
-        return Ranks(self.launcher, self.host, self.host_body, self.capture, self.grace, self.rendezvous, self.tally)
+        pool = Ranks(self.launcher, self.host, self.host_body, self.capture, self.grace, self.rendezvous, self.tally)
+        pool.farewells = self.farewells
+        return pool
 
     def close(self) -> None:
         """Let every rank finish what lives on it, then end it."""
         for member in self._members.values():
+            member.start_over()
             member.send(Close())
         end = time.monotonic() + _CLOSE_SECONDS
         for member in list(self._members.values()):
             while member.receive(end - time.monotonic()):
                 pass
+            if member.output:
+                self.farewells[member.rank] = self.farewells.get(member.rank, "") + member.output
             self._discard(member)
 
     def __enter__(self) -> Self:
@@ -103,12 +109,31 @@ class Ranks:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _fill(self, size: int) -> None:
-        """Have a live rank in every place below `size`; what died between runs is replaced."""
+    def _joined(self, world: World) -> RankGroup:
+        """Return a group that its ranks have joined.
+
+        Ranks that an earlier run has left unable to (it took their descriptors, memory or threads) are replaced once.
+        """
+        while True:
+            fresh = self._fill(world.size)
+            members = [self._members[rank] for rank in range(world.size)]
+            group = RankGroup(world, self.rendezvous.new_group(), members, self.launcher, self.grace)
+            outcomes = group.join()
+            if not failures(outcomes):
+                return group
+            for member in list(self._members.values()):
+                self._discard(member)
+            if fresh == world.size:
+                raise LaunchError(f"the ranks could not form a process group:\n{RankFailure(outcomes, world)}")
+
+    def _fill(self, size: int) -> int:
+        """Have a live rank in every place below `size`; what died between runs is replaced. Return how many are new."""
         for member in [member for member in self._members.values() if not member.is_quiet()]:
             self._discard(member)
-        for member in [self._launch(rank) for rank in range(size) if rank not in self._members]:
+        fresh = [self._launch(rank) for rank in range(size) if rank not in self._members]
+        for member in fresh:
             self._await_ready(member)
+        return len(fresh)
 
     def _launch(self, rank: int) -> Member:
         shared = Shared.make()
