@@ -77,8 +77,18 @@ class Ranks:
         try:
             yield group
         finally:
-            for member in group.gone:
-                self._discard(member)
+            self._discard_gone(group)
+
+    def renew(self, group: RankGroup) -> None:
+        """Make `group`, which this pool gave, whole again: a fresh process group, new ranks for those that are gone.
+
+        Raises:
+            LaunchError: when ranks cannot be started.
+        """
+        self._discard_gone(group)
+        self._fill(group.world.size)
+        members = [self._members[rank] for rank in range(group.world.size)]
+        group.begin(self.rendezvous.new_group(), members)
 
     def fresh(self) -> "Ranks":
         """Return a pool of its own processes that shares the launcher and the store; close it before this one."""
@@ -99,6 +109,10 @@ class Ranks:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _discard_gone(self, group: RankGroup) -> None:
+        while group.gone:
+            self._discard(group.gone.pop())
 
     def _fill(self, size: int) -> None:
         """Have a live rank in every place below `size`; what died between runs is replaced."""

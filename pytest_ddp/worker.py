@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from pytest_ddp.blackbox import BlackBox
-from pytest_ddp.messages import Answer, Close, Launch, Ready, Run, encode, receive
+from pytest_ddp.hangup import hang_up
+from pytest_ddp.messages import Answer, Close, HangUp, Launch, Ready, Run, encode, receive
 
 DUMP_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR1)
 
@@ -42,7 +43,11 @@ class Answered(BaseException):
 
 
 class SkipRun(Exception):  # noqa: N818  likewise
-    """Raised by a target that asks to be skipped."""
+    """Raised by a target that asks to be skipped; `body` travels to the controller."""
+
+    def __init__(self, reason: str, body: bytes = b"") -> None:
+        super().__init__(reason)
+        self.body = body
 
 
 class Rank:
@@ -66,6 +71,8 @@ class Rank:
             message = receive(self._channel)
             if isinstance(message, Run):
                 self._answer_run(message)
+            elif isinstance(message, HangUp):
+                hang_up()
             else:
                 self.closing = message is None or isinstance(message, Close)
 
@@ -100,7 +107,7 @@ class Rank:
         except Answered:
             pass
         except SkipRun as skip:
-            self.answer("skipped", message=str(skip))
+            self.answer("skipped", message=str(skip), body=skip.body)
         except Failed as failed:
             self.answer_failed(failed)
         except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt are outcomes like any other
