@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore, distributed_c10d
 
+from pytest_ddp.hangup import forget_connections
 from pytest_ddp.messages import Run
 
 REAPER = "pytest-ddp group reaper"
@@ -29,6 +30,7 @@ class GroupKeeper:
         if run.group == self._current:
             return
         leave_groups()
+        forget_connections()
         self._current = None
         os.environ.update(
             RANK=str(self._rank),

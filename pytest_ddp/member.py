@@ -81,6 +81,11 @@ class Member:
         return self._box.read()
 
     @property
+    def entered(self) -> int:
+        """How many collectives the rank has entered in its group."""
+        return self._box.count
+
+    @property
     def stack(self) -> str:
         """The Python stacks that were written on a fatal signal or on demand, without the harness's own frames."""
         return trim_stacks(_read_ends(self.shared.stacks, OUTPUT_LIMIT))

@@ -66,12 +66,17 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class HangUp:
+    """Break the connections of your process groups: other ranks wait for you in vain."""
+
+
+@dataclass(frozen=True)
 class Close:
     """Finish: tear down what lives on the rank, then leave."""
 
 
-Message: TypeAlias = Launch | Ready | Run | Answer | Close
-_KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in (Launch, Ready, Run, Answer, Close)}
+Message: TypeAlias = Launch | Ready | Run | Answer | HangUp | Close
+_KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in (Launch, Ready, Run, Answer, HangUp, Close)}
 
 
 def encode(message: Message) -> bytes:

@@ -13,6 +13,7 @@ from pytest_ddp.launcher import Launcher
 from pytest_ddp.member import Member
 from pytest_ddp.messages import Answer, Run
 from pytest_ddp.outcome import Died, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
+from pytest_ddp.patience import Patience
 from pytest_ddp.world import World
 
 GRACE_SECONDS = 1.0
@@ -26,7 +27,12 @@ _numbers = itertools.count()  # an answer to another group's run must never pass
 
 @dataclass
 class RankGroup:
-    """The ranks of one process group; `gone` are those that did not survive a run."""
+    """The ranks of one process group.
+
+    Attributes:
+        gone: the ranks that did not survive a run.
+        hung_up: whether ranks broke their connections because others waited for them; the group is of no more use.
+    """
 
     world: World
     name: str
@@ -34,7 +40,12 @@ class RankGroup:
     launcher: Launcher
     grace: float = GRACE_SECONDS
     gone: list[Member] = field(default_factory=list)
+    hung_up: bool = False
     _number: int = -1
+
+    def begin(self, name: str, members: list[Member]) -> None:
+        """Be a fresh process group of these ranks from the next run on."""
+        self.name, self.members, self.hung_up = name, members, False
 
     def join(self) -> list[Outcome]:
         """Make the process group; what goes wrong here is no target's fault."""
@@ -44,8 +55,14 @@ class RankGroup:
         finally:
             self.grace = grace
 
-    def run(self, target: str, payloads: bytes | Sequence[bytes] = b"", *, timeout: float) -> list[Outcome]:
-        """Run `target` on every rank that is left; return their outcomes in rank order (see `Ranks.run`)."""
+    def run(
+        self, target: str, payloads: bytes | Sequence[bytes] = b"", *, timeout: float, hang_up: bool = False
+    ) -> list[Outcome]:
+        """Run `target` on every rank that is left; return their outcomes in rank order (see `Ranks.run`).
+
+        With `hang_up`, ranks that failed or skipped break their connections as soon as another one waits for them in
+        a collective; that one then fails at once, where it would be stopped after the grace.
+        """
         self._number = next(_numbers)
         started = time.monotonic()
         pending = {member.rank: member for member in self.members}
@@ -54,7 +71,7 @@ class RankGroup:
             body = payloads if isinstance(payloads, bytes) else payloads[member.rank]
             member.send(self._run(target, timeout, body))
         try:
-            outcomes = dict(self._wait(pending, started, timeout))
+            outcomes = dict(self._wait(pending, started, timeout, hang_up=hang_up))
         finally:  # pending is empty unless we were interrupted, and then what still runs must not answer a later run
             self._lose(pending.values())
         return [outcomes[rank] for rank in sorted(outcomes)]
@@ -64,21 +81,23 @@ class RankGroup:
         slack = timeout + _GROUP_SLACK_SECONDS
         return Run(self._number, target, self.name, world.size, world.backend, world.device, slack, body)
 
-    def _wait(self, pending: dict[int, Member], started: float, timeout: float) -> Iterator[tuple[int, Outcome]]:
-        """Yield outcomes as they come; end what is left at the deadline, or when the grace after a failure is over."""
-        deadline, failed = started + timeout, False
+    def _wait(
+        self, pending: dict[int, Member], started: float, timeout: float, *, hang_up: bool
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Yield outcomes as they come; end what is left when patience is over."""
+        patience = Patience(started + timeout, self.grace, hang_up=hang_up)
         while pending:
-            readable, _, _ = select.select(list(pending.values()), [], [], max(0.0, deadline - time.monotonic()))
-            if not readable:
-                yield from self._end(pending, time.monotonic() - started, None if failed else timeout)
+            readable, _, _ = select.select(list(pending.values()), [], [], patience.seconds)
+            if not readable and patience.is_over:
+                yield from self._end(pending, time.monotonic() - started, None if patience.someone_failed else timeout)
             for member in readable:
                 outcome = self._outcome(member, time.monotonic() - started)
                 if outcome is None:
                     continue
                 del pending[member.rank]
                 yield member.rank, outcome
-                if not failed and not isinstance(outcome, Returned | Skipped):
-                    failed, deadline = True, min(deadline, time.monotonic() + self.grace)
+                patience.hear(member, outcome)
+            self.hung_up |= patience.look(pending.values())
 
     def _outcome(self, member: Member, seconds: float) -> Outcome | None:
         try:

@@ -76,13 +76,22 @@ class Ranks:
     @contextmanager
     def group(self, world: World) -> Iterator[RankGroup]:
         """Give a fresh process group on warm ranks, for several runs that share it; raise LaunchError."""
-        group = self._joined(world)
+        group = RankGroup(world, "", [], self.launcher, self.grace)
+        self._form(group)
         self.tally["served"] += world.size
         try:
             yield group
         finally:
-            for member in group.gone:
-                self._discard(member)
+            self._discard_gone(group)
+
+    def renew(self, group: RankGroup) -> None:
+        """Make `group`, which this pool gave, whole again: a fresh process group, new ranks for those that are gone.
+
+        Raises:
+            LaunchError: when ranks cannot be started.
+        """
+        self._discard_gone(group)
+        self._form(group)
 
     def fresh(self) -> "Ranks":
         """Return a pool of its own processes that shares the launcher and the store; close it before this one."""
@@ -109,22 +118,27 @@ class Ranks:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _joined(self, world: World) -> RankGroup:
-        """Return a group that its ranks have joined.
+    def _form(self, group: RankGroup) -> None:
+        """Let ranks join `group` under a new name.
 
         Ranks that an earlier run has left unable to (it took their descriptors, memory or threads) are replaced once.
         """
         while True:
-            fresh = self._fill(world.size)
-            members = [self._members[rank] for rank in range(world.size)]
-            group = RankGroup(world, self.rendezvous.new_group(), members, self.launcher, self.grace)
+            fresh = self._fill(group.world.size)
+            members = [self._members[rank] for rank in range(group.world.size)]
+            group.begin(self.rendezvous.new_group(), members)
             outcomes = group.join()
             if not failures(outcomes):
-                return group
+                return
+            self._discard_gone(group)
             for member in list(self._members.values()):
                 self._discard(member)
-            if fresh == world.size:
-                raise LaunchError(f"the ranks could not form a process group:\n{RankFailure(outcomes, world)}")
+            if fresh == group.world.size:
+                raise LaunchError(f"the ranks could not form a process group:\n{RankFailure(outcomes, group.world)}")
+
+    def _discard_gone(self, group: RankGroup) -> None:
+        while group.gone:
+            self._discard(group.gone.pop())
 
     def _fill(self, size: int) -> int:
         """Have a live rank in every place below `size`; what died between runs is replaced. Return how many are new."""

@@ -16,7 +16,8 @@ from typing import NoReturn
 
 from pytest_ddp.blackbox import BlackBox
 from pytest_ddp.footing import Footing
-from pytest_ddp.messages import Answer, Close, Launch, Message, Ready, Run, encode, receive
+from pytest_ddp.hangup import hang_up
+from pytest_ddp.messages import Answer, Close, HangUp, Launch, Message, Ready, Run, encode, receive
 
 _TEXT_LIMIT = 2**16
 _LOST = "its connection to the test run was closed under it ({}), as by a test that closes files that are not its own"
@@ -45,7 +46,11 @@ class Answered(BaseException):
 
 
 class SkipRun(Exception):  # noqa: N818  likewise
-    """Raised by a target that asks to be skipped."""
+    """Raised by a target that asks to be skipped; `body` travels to the controller."""
+
+    def __init__(self, reason: str, body: bytes = b"") -> None:
+        super().__init__(reason)
+        self.body = body
 
 
 class Rank:
@@ -71,6 +76,8 @@ class Rank:
             message = self._receive()
             if isinstance(message, Run):
                 self._answer_run(message)
+            elif isinstance(message, HangUp):
+                hang_up()
             else:
                 self.closing = message is None or isinstance(message, Close)
 
@@ -131,7 +138,7 @@ class Rank:
         except Answered:
             pass
         except SkipRun as skip:
-            self.answer("skipped", message=str(skip))
+            self.answer("skipped", message=str(skip), body=skip.body)
         except Failed as failed:
             self.answer_failed(failed)
         except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt are outcomes like any other
