@@ -15,8 +15,9 @@ class DDPContext:
     Attributes:
         rank: from 0 to world_size - 1.
         world_size: number of ranks.
-        local_rank: rank among those of this machine; also the index of the GPU on CUDA.
-        device: where this rank's tensors belong.
+        local_rank: rank among those of this machine.
+        device: where this rank's tensors belong; on CUDA also the current device. Its index is `local_rank` unless
+            the workers of pytest-xdist share the GPUs.
         backend: "gloo", "nccl", ...
         group: the default process group.
     """

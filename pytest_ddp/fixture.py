@@ -1,6 +1,7 @@
 """What the fixture `ddp_ranks` hands out."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 import pytest
@@ -28,6 +29,8 @@ def rank_callers(config: pytest.Config) -> Callable[..., RankCaller]:
             pytest.skip(decision.reason)
         if isinstance(decision, Refuse):
             raise UsageError(decision.reason)
-        return RankCaller(lambda: controller.ranks(decision.world.device), decision.world, decision.timeout)
+        world = decision.world
+        lease = partial(controller.lease, world)
+        return RankCaller(lambda: controller.ranks(world.device), lease, world, decision.timeout)
 
     return ranks

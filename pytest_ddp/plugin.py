@@ -36,8 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     if not _on_rank(config):
         from pytest_ddp.session import PLUGIN, Controller  # noqa: PLC0415  a rank needs none of it
+        from pytest_ddp.workers import Workers  # noqa: PLC0415  likewise
 
         config.pluginmanager.register(Controller(config, settings), PLUGIN)
+        config.pluginmanager.register(Workers(config))
 
 
 def pytest_report_header(config: pytest.Config) -> str:

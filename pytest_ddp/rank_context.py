@@ -1,9 +1,9 @@
 """Makes the value of the fixture `ddp` on a rank."""
 
-import torch
 import torch.distributed as dist
 
 from pytest_ddp.context import DDPContext
+from pytest_ddp.group import device_of
 from pytest_ddp.worker import Rank
 
 
@@ -12,5 +12,4 @@ def context() -> DDPContext:
     rank, run = Rank.current.launch.rank, Rank.current.run
     if run is None or dist.group.WORLD is None:
         raise RuntimeError("this rank has no process group: the test has destroyed it")
-    device = torch.device("cuda", rank) if run.device == "cuda" else torch.device("cpu")
-    return DDPContext(rank, run.size, rank, device, run.backend, dist.group.WORLD)
+    return DDPContext(rank, run.size, rank, device_of(rank, run), run.backend, dist.group.WORLD)

@@ -49,7 +49,8 @@ class RankGroup:
     def _run(self, target: str, timeout: float, body: bytes) -> Run:
         world = self.world
         slack = timeout + _GROUP_SLACK_SECONDS
-        return Run(self._number, target, self.name, world.size, world.backend, world.device, slack, body)
+        gpus = list(world.gpus or range(world.size))
+        return Run(self._number, target, self.name, world.size, world.backend, world.device, slack, gpus, body)
 
     def _wait(self, pending: dict[int, Member], started: float, timeout: float) -> Iterator[tuple[int, Outcome]]:
         """Yield outcomes as they come; end what is left at the deadline, or when the grace after a failure is over."""

@@ -18,6 +18,7 @@ from _pytest.runner import call_and_report
 
 from pytest_ddp.messages import Ready
 from pytest_ddp.phase import ItemId, PhaseRequest, When, encode_report
+from pytest_ddp.rank_coverage import measured
 from pytest_ddp.worker import Answered, Failed, Rank
 
 PLUGIN = "ddp-rank"
@@ -32,12 +33,18 @@ class SessionStart:
     cwd: str
     basetemp: str
     workerinput: dict[str, Any]
+    coverage: str | None = None
 
 
 def host(body: bytes) -> None:
     """Run a pytest session whose loop serves the controller."""
     start: SessionStart = pickle.loads(body)  # noqa: S301  made by the controller, which we are a part of
     os.chdir(start.cwd)
+    with measured(start.coverage):
+        _run_session(start)
+
+
+def _run_session(start: SessionStart) -> None:
     config = Config.fromdictargs(start.options, start.args)
     config.option.basetemp = str(Path(start.basetemp) / f"ddp-rank{Rank.current.launch.rank}-{os.getpid()}")
     # Many plugins take this attribute of xdist's workers as the word to leave reports and caches to the controller.

@@ -5,10 +5,11 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from pytest_ddp.rank_coverage import measurement
 from pytest_ddp.rank_session import SessionStart
 
 # What only the controller does: report to a terminal, dump its own stacks, time tests out, measure, run tests again.
-_BLOCKED = ("terminal", "faulthandler", "timeout", "pytest_cov", "rerunfailures")
+_BLOCKED = ("terminal", "faulthandler", "timeout", "pytest_cov", "rerunfailures", "randomly")
 _NEUTRAL: dict[str, Any] = {
     "capture": "no",
     "usepdb": False,
@@ -52,6 +53,7 @@ def rank_start(config: pytest.Config) -> SessionStart:
         cwd=str(config.invocation_params.dir),
         basetemp=str(basetemp),
         workerinput={name: value for name, value in worker.items() if _travels(value)},
+        coverage=measurement(),
     )
 
 

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Generator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import pytest
 from pytest_ddp.errors import LaunchError, UsageError
 from pytest_ddp.items import is_distributed, request_of
 from pytest_ddp.launcher import SpawnLauncher, launcher_for, shared_launcher
+from pytest_ddp.lease import Leases
 from pytest_ddp.machine import Machine
 from pytest_ddp.outcome import Outcome
 from pytest_ddp.phase import ItemId, PhaseRequest, When
@@ -21,6 +22,7 @@ from pytest_ddp.ranks import Ranks
 from pytest_ddp.report import merge, output_sections
 from pytest_ddp.request import Request
 from pytest_ddp.settings import Settings
+from pytest_ddp.workers import shared_folder
 from pytest_ddp.world import World
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ class Controller:
         self._timeout = settings.timeout
         self._next: pytest.Item | None = None
         self._ranks: dict[str, Ranks] = {}
+        self._leases = Leases(shared_folder(config))
 
     @cached_property
     def machine(self) -> Machine:
@@ -65,6 +68,10 @@ class Controller:
     def plan(self, request: Request) -> Plan:
         """Decide what to do with what a test asks for."""
         return plan(self.settings, request, self.machine)
+
+    def lease(self, world: World) -> AbstractContextManager[World]:
+        """Hold what a world needs among the workers of this run; give the world with the GPUs that it got."""
+        return self._leases.hold(world, self.machine)
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Let the phases of a distributed test happen on the ranks instead of here."""
@@ -93,6 +100,14 @@ class Controller:
             report.sections = [*report.sections, *item.stash[_sections]]
         return report
 
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """Let the ranks finish inside the wrappers of others: pytest-cov's collects what the ranks have measured."""
+        try:
+            return (yield)
+        finally:
+            self.close()
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
         """Let the ranks finish."""
@@ -110,15 +125,17 @@ class Controller:
             if isinstance(ranks.launcher, SpawnLauncher):  # the fork server lives as long as this process
                 ranks.launcher.close()
         self._ranks.clear()
+        self._leases.close()
 
     def _setup(self, item: pytest.Item) -> None:
         item.stash[_sections] = []
         run = self._decide(item)
+        world = self._open.enter_context(self.lease(run.world))
         try:
-            ranks = self.ranks(run.world.device)
+            ranks = self.ranks(world.device)
             if run.isolation == "process":
                 ranks = self._open.enter_context(ranks.fresh())
-            self._group = self._open.enter_context(ranks.group(run.world))
+            self._group = self._open.enter_context(ranks.group(world))
         except LaunchError as error:
             self._open.close()
             pytest.fail(str(error), pytrace=False)
