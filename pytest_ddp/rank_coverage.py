@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# True of most ranks, and no reason to worry: a rank runs a part of what the controller runs.
+# What is true of one process is no reason to worry when others run the rest.
 _EXPECTED = ["no-data-collected", "module-not-imported", "module-not-measured"]
 
 
@@ -17,7 +17,11 @@ def measurement() -> str | None:
     """Return the configuration of the measurement that this process is under, for `measured`; None without one."""
     coverage = sys.modules.get("coverage")
     current = coverage.Coverage.current() if coverage else None
-    return None if current is None else current.config.serialize()
+    if current is None:
+        return None
+    current.set_option("run:disable_warnings", [*current.get_option("run:disable_warnings"), *_EXPECTED])
+    configuration: str = current.config.serialize()
+    return configuration
 
 
 @contextmanager
@@ -29,7 +33,6 @@ def measured(configuration: str | None) -> Iterator[None]:
     from coverage import Coverage  # noqa: PLC0415  only for those who measure
 
     coverage = Coverage(config_file=f":data:{configuration}", data_suffix=True)
-    coverage.set_option("run:disable_warnings", _EXPECTED)
     coverage.start()
     try:
         yield
