@@ -8,7 +8,7 @@ from pytest_ddp.ranks import Ranks
 
 pytest_plugins = ["pytester"]
 # They would change every inner run by being there; the tests about them load them.
-WITHOUT_NEIGHBOURS = "-p no:randomly -p no:asyncio"
+WITHOUT_NEIGHBOURS = "-p no:asyncio -p no:randomly -p no:rerunfailures"
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_ddp.errors import ProtocolError
+from pytest_ddp.failure import details
 from pytest_ddp.launcher import Launcher
 from pytest_ddp.member import Member
 from pytest_ddp.messages import Answer, Run
@@ -42,6 +43,10 @@ class RankGroup:
             member.send(self._run(target, timeout, body))
         try:
             outcomes = dict(self._wait(pending, started, timeout))
+        except BaseException as interruption:  # Ctrl-C, or a guard around us such as pytest-timeout
+            ended = [outcome for _, outcome in self._end(pending, time.monotonic() - started, None)]
+            interruption.add_note("\n".join(details(ended)))
+            raise
         finally:  # pending is empty unless we were interrupted, and then what still runs must not answer a later run
             self._lose(pending.values())
         return [outcomes[rank] for rank in sorted(outcomes)]

@@ -33,6 +33,7 @@ class SessionStart:
     cwd: str
     basetemp: str
     workerinput: dict[str, Any]
+    markers: list[str]
     coverage: str | None = None
 
 
@@ -49,6 +50,8 @@ def _run_session(start: SessionStart) -> None:
     config.option.basetemp = str(Path(start.basetemp) / f"ddp-rank{Rank.current.launch.rank}-{os.getpid()}")
     # Many plugins take this attribute of xdist's workers as the word to leave reports and caches to the controller.
     config.workerinput = start.workerinput  # type: ignore[attr-defined]
+    for marker in start.markers:  # those of plugins that ranks do without are on tests all the same
+        config.addinivalue_line("markers", marker)
     config.pluginmanager.register(RankPlugin(Rank.current), PLUGIN)
     config.hook.pytest_cmdline_main(config=config)
 

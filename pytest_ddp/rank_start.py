@@ -53,6 +53,7 @@ def rank_start(config: pytest.Config) -> SessionStart:
         cwd=str(config.invocation_params.dir),
         basetemp=str(basetemp),
         workerinput={name: value for name, value in worker.items() if _travels(value)},
+        markers=config.getini("markers"),
         coverage=measurement(),
     )
 
@@ -60,7 +61,9 @@ def rank_start(config: pytest.Config) -> SessionStart:
 def _plugin_args(asked: list[str]) -> list[str]:
     """Return the arguments that load and block the plugins that this command line does, without those of `_BLOCKED`."""
     last_word = {name.removeprefix("no:"): name for name in asked}
-    wanted = [word for name, word in last_word.items() if name.removeprefix("pytest_").partition(".")[0] not in _BLOCKED]
+    wanted = [
+        word for name, word in last_word.items() if name.removeprefix("pytest_").partition(".")[0] not in _BLOCKED
+    ]
     return [part for name in [*wanted, *(f"no:{name}" for name in _BLOCKED)] for part in ("-p", name)]
 
 

@@ -75,8 +75,8 @@ class Controller:
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Let the phases of a distributed test happen on the ranks instead of here."""
-        if is_distributed(item):
-            if sys.platform == "linux":
+        if is_distributed(item) and not self.config.getoption("setupplan", default=False):
+            if sys.platform == "linux" and not self.config.getoption("collectonly"):
                 shared_launcher().begin()
             item.setup = partial(self._setup, item)  # type: ignore[method-assign]
             item.runtest = partial(self._call, item)  # type: ignore[method-assign]
