@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from types import ModuleType
@@ -25,6 +25,7 @@ class RankCaller:
     """Runs functions on the ranks of one world; every run has a fresh process group."""
 
     ranks: Callable[[], Ranks]
+    lease: Callable[[], AbstractContextManager[World]]
     world: World
     timeout: float
 
@@ -43,7 +44,8 @@ class RankCaller:
         __tracebackhide__ = True
         with _by_value_where_needed(function):
             body = cloudpickle.dumps((function, arguments, keywords))
-        outcomes = self.ranks().run(self.world, _TARGET, body, timeout=self.timeout)
+        with self.lease() as world:
+            outcomes = self.ranks().run(world, _TARGET, body, timeout=self.timeout)
         raise_for(outcomes, self.world)
         _agree_on_skipping(outcomes)
         return [cloudpickle.loads(outcome.body) for outcome in outcomes if isinstance(outcome, Returned)]
@@ -57,7 +59,7 @@ def call(body: bytes) -> bytes:
     try:
         result = function(*arguments, **keywords)
     except pytest.skip.Exception as skip:
-        raise SkipRun(skip.msg) from None
+        raise SkipRun(skip.msg or "") from None
     dumped: bytes = cloudpickle.dumps(result)
     return dumped
 

@@ -16,6 +16,11 @@ from pytest_ddp.messages import Run
 REAPER = "pytest-ddp group reaper"
 
 
+def device_of(rank: int, run: Run) -> torch.device:
+    """Return where the tensors of a rank belong in a run."""
+    return torch.device("cuda", run.gpus[rank]) if run.device == "cuda" else torch.device("cpu")
+
+
 class GroupKeeper:
     """Holds this rank's default group and replaces it when a run names another one."""
 
@@ -40,8 +45,9 @@ class GroupKeeper:
         )
         options: dict[str, Any] = {}
         if run.device == "cuda":
-            torch.cuda.set_device(self._rank)
-            options = {"device_id": torch.device("cuda", self._rank)} if run.backend == "nccl" else {}
+            device = device_of(self._rank, run)
+            torch.cuda.set_device(device)
+            options = {"device_id": device} if run.backend == "nccl" else {}
         dist.init_process_group(
             run.backend,
             store=PrefixStore(run.group, self._connect()),

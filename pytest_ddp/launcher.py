@@ -130,7 +130,11 @@ class ForkLauncher:
             socket.send_fds(self._control, [b'{"fork": true}\n'], shared.fds)
         except OSError as error:
             raise LaunchError(f"the fork server is gone ({error}): no more ranks can be started") from error
-        pid = self._hear("forked", EXIT_SECONDS)
+        try:
+            pid = self._hear("forked", EXIT_SECONDS)
+        except BaseException:  # interrupted: the answer that is still to come must not be taken for one to the next
+            self.close()
+            raise
         self._exits.pop(pid, None)  # of an earlier process that nobody asked about
         shared.theirs.close()
         return pid
@@ -147,6 +151,8 @@ class ForkLauncher:
         if self._server is None:
             return
         self._control.close()
+        if not self._ready:  # it may still be importing, does not listen before that is done, and has no ranks to end
+            self._server.kill()
         try:
             self._server.wait(EXIT_SECONDS)
         except subprocess.TimeoutExpired:

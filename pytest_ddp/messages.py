@@ -40,7 +40,10 @@ class Ready:
 
 @dataclass(frozen=True)
 class Run:
-    """Run `target` ("module:function") with `body`, in the group named `group`; a new name means a fresh group."""
+    """Run `target` ("module:function") with `body`, in the group named `group`; a new name means a fresh group.
+
+    On CUDA, `gpus` says for every rank which device is its own.
+    """
 
     number: int
     target: str
@@ -49,6 +52,7 @@ class Run:
     backend: str
     device: str
     group_timeout: float
+    gpus: list[int]
     body: bytes = b""
 
 

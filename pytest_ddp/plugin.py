@@ -41,10 +41,12 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     _require_cuda(settings)
     from pytest_ddp import session  # noqa: PLC0415  a rank needs none of it
+    from pytest_ddp.workers import Workers  # noqa: PLC0415  likewise
 
     summary = Summary(settings)
     config.pluginmanager.register(summary, SUMMARY)
     config.pluginmanager.register(session.Controller(config, settings, summary), session.PLUGIN)
+    config.pluginmanager.register(Workers(config))
 
 
 def pytest_report_header(config: pytest.Config) -> str:

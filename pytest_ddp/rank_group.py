@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_ddp.errors import ProtocolError
+from pytest_ddp.failure import details
 from pytest_ddp.launcher import Launcher
 from pytest_ddp.member import Member
 from pytest_ddp.messages import Answer, Run
@@ -31,6 +32,7 @@ class RankGroup:
 
     Attributes:
         gone: the ranks that did not survive a run.
+        lost: whether a rank has ever been lost, also if it was replaced since.
         hung_up: whether ranks broke their connections because others waited for them; the group is of no more use.
     """
 
@@ -41,6 +43,7 @@ class RankGroup:
     grace: float = GRACE_SECONDS
     gone: list[Member] = field(default_factory=list)
     hung_up: bool = False
+    lost: bool = False
     _number: int = -1
 
     def begin(self, name: str, members: list[Member]) -> None:
@@ -72,6 +75,10 @@ class RankGroup:
             member.send(self._run(target, timeout, body))
         try:
             outcomes = dict(self._wait(pending, started, timeout, hang_up=hang_up))
+        except BaseException as interruption:  # Ctrl-C, or a guard around us such as pytest-timeout
+            ended = [outcome for _, outcome in self._end(pending, time.monotonic() - started, None)]
+            interruption.add_note("\n".join(details(ended)))
+            raise
         finally:  # pending is empty unless we were interrupted, and then what still runs must not answer a later run
             self._lose(pending.values())
         return [outcomes[rank] for rank in sorted(outcomes)]
@@ -79,7 +86,8 @@ class RankGroup:
     def _run(self, target: str, timeout: float, body: bytes) -> Run:
         world = self.world
         slack = timeout + _GROUP_SLACK_SECONDS
-        return Run(self._number, target, self.name, world.size, world.backend, world.device, slack, body)
+        gpus = list(world.gpus or range(world.size))
+        return Run(self._number, target, self.name, world.size, world.backend, world.device, slack, gpus, body)
 
     def _wait(
         self, pending: dict[int, Member], started: float, timeout: float, *, hang_up: bool
@@ -142,6 +150,7 @@ class RankGroup:
     def _lose(self, members: Iterable[Member]) -> None:
         for member in list(members):
             member.kill()
+            self.lost = True
             self.gone.append(member)
             self.members.remove(member)
 

@@ -10,7 +10,7 @@ import os
 import pickle
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, cast
 from warnings import WarningMessage
 
 import pytest
@@ -19,12 +19,11 @@ from _pytest.runner import call_and_report
 
 from pytest_ddp.messages import Ready, Run
 from pytest_ddp.phase import ItemId, PhaseAnswer, PhaseRequest, RankWarning, When
+from pytest_ddp.rank_coverage import measured
+from pytest_ddp.rank_start import SessionStart
 from pytest_ddp.rank_state import RankState
 from pytest_ddp.settings import Settings
 from pytest_ddp.worker import Answered, Failed, Rank
-
-if TYPE_CHECKING:
-    from pytest_ddp.rank_start import SessionStart
 
 PLUGIN = "ddp-rank"
 
@@ -33,11 +32,18 @@ def host(body: bytes) -> None:
     """Run a pytest session whose loop serves the controller."""
     start: SessionStart = pickle.loads(body)  # noqa: S301  made by the controller, which we are a part of
     os.chdir(start.cwd)
+    with measured(start.coverage):
+        _run_session(start)
+
+
+def _run_session(start: SessionStart) -> None:
     config = Config.fromdictargs(start.options, start.args)
     config.option.basetemp = str(Path(start.basetemp) / f"ddp-rank{Rank.current.launch.rank}-{os.getpid()}")
     # Many plugins take this attribute of xdist's workers as the word to leave reports and caches to the controller.
     config.workerinput = start.workerinput  # type: ignore[attr-defined]
     plugin = RankPlugin(Rank.current, config, start.settings)
+    for marker in start.markers:  # those of plugins that ranks do without are on tests all the same
+        config.addinivalue_line("markers", marker)
     config.pluginmanager.register(plugin, PLUGIN)
     config.pluginmanager.register(plugin.state, "ddp-rank-state")
     config.hook.pytest_cmdline_main(config=config)

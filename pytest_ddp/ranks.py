@@ -153,7 +153,7 @@ class Ranks:
         shared = Shared.make()
         try:
             member = Member(rank, self.launcher.start(shared), shared)
-        except LaunchError:
+        except BaseException:  # LaunchError, or an interruption
             shared.close()
             raise
         self._members[rank] = member

@@ -3,6 +3,7 @@
 import itertools
 import sys
 from collections.abc import Generator
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 from pytest_ddp.forward import forward_subtests, forward_warnings
 from pytest_ddp.items import is_distributed
 from pytest_ddp.launcher import SpawnLauncher, launcher_for, shared_launcher
+from pytest_ddp.lease import Leases
 from pytest_ddp.machine import Machine
 from pytest_ddp.marker import FIXTURE_OPTIONS
 from pytest_ddp.phase_runner import PhaseRunner, outcomes_key
+from pytest_ddp.places import Places
 from pytest_ddp.plan import Plan, plan
 from pytest_ddp.rank_start import rank_start
 from pytest_ddp.ranks import Ranks
@@ -23,6 +26,8 @@ from pytest_ddp.request import Request
 from pytest_ddp.seeding import seed_section
 from pytest_ddp.settings import Settings
 from pytest_ddp.summary import Summary
+from pytest_ddp.workers import shared_folder
+from pytest_ddp.world import World
 
 PLUGIN = "ddp-controller"
 _HOST = "pytest_ddp.rank_session:host"
@@ -36,9 +41,11 @@ class Controller:
         self.config = config
         self.settings = settings
         self._summary = summary
-        self.runner = PhaseRunner(self, self._shared_folder)
+        self.places = Places(self)
+        self.runner = PhaseRunner(self.places, self.plan, self._new_shared_path)
         self._numbers = itertools.count()
         self._ranks: dict[str, Ranks] = {}
+        self._leases = Leases(shared_folder(config))
 
     @cached_property
     def machine(self) -> Machine:
@@ -59,10 +66,14 @@ class Controller:
         """Decide what to do with what a test asks for."""
         return plan(self.settings, request, self.machine)
 
+    def lease(self, world: World) -> AbstractContextManager[World]:
+        """Hold what a world needs among the workers of this run; give the world with the GPUs that it got."""
+        return self._leases.hold(world, self.machine)
+
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Let the phases of a distributed test happen on the ranks instead of here."""
-        if is_distributed(item):
-            if sys.platform == "linux":
+        if is_distributed(item) and not self.config.getoption("setupplan", default=False):
+            if sys.platform == "linux" and not self.config.getoption("collectonly"):
                 shared_launcher().begin()
             self.runner.take_over(item)
 
@@ -92,6 +103,14 @@ class Controller:
             self._complete(item, report)
         return report
 
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """Let the ranks finish inside the wrappers of others: pytest-cov's collects what the ranks have measured."""
+        try:
+            return (yield)
+        finally:
+            self.close()
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
         """Let the ranks finish."""
@@ -103,12 +122,13 @@ class Controller:
 
     def close(self) -> None:
         """End every rank."""
-        self.runner.close()
+        self.places.close()
         for ranks in self._ranks.values():
             ranks.close()
             if isinstance(ranks.launcher, SpawnLauncher):  # the fork server lives as long as this process
                 ranks.launcher.close()
         self._ranks.clear()
+        self._leases.close()
 
     def _complete(self, item: pytest.Item, report: pytest.TestReport) -> None:
         sections = item.stash.setdefault(_sections, [])
@@ -124,6 +144,6 @@ class Controller:
                 sections.append(seed_section(self.settings.seed, item.nodeid))
         report.sections = [*report.sections, *sections]
 
-    def _shared_folder(self) -> str:
+    def _new_shared_path(self) -> str:
         basetemp = self.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # noqa: SLF001  no public way
         return str(basetemp / f"ddp-shared{next(self._numbers)}")
