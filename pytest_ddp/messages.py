@@ -65,12 +65,19 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Debugging:
+    """A debugger on the rank takes the terminal, or gives it back: until then its run has no deadline."""
+
+    entered: bool
+
+
+@dataclass(frozen=True)
 class Close:
     """Finish: tear down what lives on the rank, then leave."""
 
 
-Message: TypeAlias = Launch | Ready | Run | Answer | Close
-_KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in (Launch, Ready, Run, Answer, Close)}
+Message: TypeAlias = Launch | Ready | Run | Answer | Debugging | Close
+_KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in (Launch, Ready, Run, Answer, Debugging, Close)}
 
 
 def encode(message: Message) -> bytes:

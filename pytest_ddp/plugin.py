@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_ddp import debugger
 from pytest_ddp.context import DDPContext
 from pytest_ddp.errors import UsageError
 from pytest_ddp.items import WORLD_SIZE, parametrize_world_sizes
@@ -25,6 +26,7 @@ _MARKER = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options."""
     add_options(parser)
+    debugger.add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:

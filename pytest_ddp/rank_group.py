@@ -3,14 +3,14 @@
 import select
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_ddp.errors import ProtocolError
 from pytest_ddp.launcher import Launcher
 from pytest_ddp.member import Member
-from pytest_ddp.messages import Answer, Run
+from pytest_ddp.messages import Answer, Debugging, Run
 from pytest_ddp.outcome import Died, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
 from pytest_ddp.world import World
 
@@ -21,7 +21,14 @@ _GROUP_SLACK_SECONDS = 600.0
 
 @dataclass
 class RankGroup:
-    """The ranks of one process group; `gone` are those that did not survive a run."""
+    """The ranks of one process group.
+
+    Attributes:
+        gone: the ranks that did not survive a run.
+        slack: seconds that the group's own timeout lies behind a run's.
+        on_debugging: called when a rank's debugger takes the terminal (True) or gives it back (False). Ranks may stop
+            the clock only where somebody listens: a debugger has no deadline, and a hostile rank shall have one.
+    """
 
     world: World
     name: str
@@ -29,14 +36,27 @@ class RankGroup:
     launcher: Launcher
     grace: float = GRACE_SECONDS
     gone: list[Member] = field(default_factory=list)
+    slack: float = _GROUP_SLACK_SECONDS
+    on_debugging: Callable[[Member, bool], None] | None = None
     _number: int = 0
+    _debugged: Member | None = None
 
-    def run(self, target: str, payloads: bytes | Sequence[bytes] = b"", *, timeout: float) -> list[Outcome]:
-        """Run `target` on every rank that is left; return their outcomes in rank order (see `Ranks.run`)."""
+    def run(
+        self,
+        target: str,
+        payloads: bytes | Sequence[bytes] = b"",
+        *,
+        timeout: float,
+        ranks: Collection[int] | None = None,
+    ) -> list[Outcome]:
+        """Run `target` on every rank that is left; return their outcomes in rank order (see `Ranks.run`).
+
+        With `ranks`, only these run, and the others wait for the next run.
+        """
         self._number += 1
         started = time.monotonic()
-        pending = {member.rank: member for member in self.members}
-        for member in self.members:
+        pending = {member.rank: member for member in self.members if ranks is None or member.rank in ranks}
+        for member in pending.values():
             member.start_over()
             body = payloads if isinstance(payloads, bytes) else payloads[member.rank]
             member.send(self._run(target, timeout, body))
@@ -48,18 +68,21 @@ class RankGroup:
 
     def _run(self, target: str, timeout: float, body: bytes) -> Run:
         world = self.world
-        slack = timeout + _GROUP_SLACK_SECONDS
-        return Run(self._number, target, self.name, world.size, world.backend, world.device, slack, body)
+        group_timeout = timeout + self.slack
+        return Run(self._number, target, self.name, world.size, world.backend, world.device, group_timeout, body)
 
     def _wait(self, pending: dict[int, Member], started: float, timeout: float) -> Iterator[tuple[int, Outcome]]:
         """Yield outcomes as they come; end what is left at the deadline, or when the grace after a failure is over."""
         deadline, failed = started + timeout, False
         while pending:
-            readable, _, _ = select.select(list(pending.values()), [], [], max(0.0, deadline - time.monotonic()))
+            patience = None if self._debugged else max(0.0, deadline - time.monotonic())
+            readable, _, _ = select.select(list(pending.values()), [], [], patience)
             if not readable:
                 yield from self._end(pending, time.monotonic() - started, None if failed else timeout)
             for member in readable:
-                outcome = self._outcome(member, time.monotonic() - started)
+                debugged, outcome = self._debugged, self._outcome(member, time.monotonic() - started)
+                if debugged and not self._debugged:
+                    deadline = time.monotonic() + (self.grace if failed else timeout)
                 if outcome is None:
                     continue
                 del pending[member.rank]
@@ -76,9 +99,16 @@ class RankGroup:
         if messages is None:
             return self._death(member, seconds)
         for message in messages:
+            if isinstance(message, Debugging):
+                self._debugging(member, entered=message.entered)
             if isinstance(message, Answer) and message.number == self._number:
                 return _answered(member, message)
         return None
+
+    def _debugging(self, member: Member, *, entered: bool) -> None:
+        if self.on_debugging is not None and self._debugged is (None if entered else member):
+            self._debugged = member if entered else None
+            self.on_debugging(member, entered)
 
     def _death(self, member: Member, seconds: float) -> Died:
         self._lose([member])
@@ -102,6 +132,8 @@ class RankGroup:
     def _lose(self, members: Iterable[Member]) -> None:
         for member in list(members):
             member.kill()
+            if member is self._debugged:
+                self._debugging(member, entered=False)
             self.gone.append(member)
             self.members.remove(member)
 

@@ -18,9 +18,11 @@ from _pytest.runner import call_and_report
 
 from pytest_ddp.messages import Ready
 from pytest_ddp.phase import ItemId, PhaseRequest, When, encode_report
+from pytest_ddp.rank_debugger import RankDebugger
 from pytest_ddp.worker import Answered, Failed, Rank
 
 PLUGIN = "ddp-rank"
+DEBUGGER = "ddp-rank-debugger"
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class SessionStart:
     options: dict[str, Any]
     cwd: str
     basetemp: str
+    terminal: str | None
     workerinput: dict[str, Any]
 
 
@@ -43,6 +46,7 @@ def host(body: bytes) -> None:
     # Many plugins take this attribute of xdist's workers as the word to leave reports and caches to the controller.
     config.workerinput = start.workerinput  # type: ignore[attr-defined]
     config.pluginmanager.register(RankPlugin(Rank.current), PLUGIN)
+    config.pluginmanager.register(RankDebugger(config, start.terminal), DEBUGGER)
     config.hook.pytest_cmdline_main(config=config)
 
 

@@ -6,12 +6,14 @@ import cloudpickle
 import pytest
 
 from pytest_ddp.rank_session import SessionStart
+from pytest_ddp.terminal import terminal_name, without_capture
 
 # What only the controller does: report to a terminal, dump its own stacks, time tests out, measure, run tests again.
 _BLOCKED = ("terminal", "faulthandler", "timeout", "pytest_cov", "rerunfailures")
 _NEUTRAL: dict[str, Any] = {
     "capture": "no",
     "usepdb": False,
+    "trace": False,
     "xmlpath": None,
     "lf": False,
     "failedfirst": False,
@@ -51,8 +53,16 @@ def rank_start(config: pytest.Config) -> SessionStart:
         options=options,
         cwd=str(config.invocation_params.dir),
         basetemp=str(basetemp),
+        terminal=_terminal(config),
         workerinput={name: value for name, value in worker.items() if _travels(value)},
     )
+
+
+def _terminal(config: pytest.Config) -> str | None:
+    if not config.option.usepdb and config.option.ddp_pdb_rank is None:
+        return None
+    with without_capture(config):
+        return terminal_name()
 
 
 def _travels(value: object) -> bool:

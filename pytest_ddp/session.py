@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import pytest
 
+from pytest_ddp.debugger import NO_TRACE, debugger_for
 from pytest_ddp.errors import LaunchError, UsageError
 from pytest_ddp.items import is_distributed, request_of
 from pytest_ddp.launcher import SpawnLauncher, launcher_for, shared_launcher
@@ -48,6 +49,7 @@ class Controller:
         self._timeout = settings.timeout
         self._next: pytest.Item | None = None
         self._ranks: dict[str, Ranks] = {}
+        self._debugger = debugger_for(config)
 
     @cached_property
     def machine(self) -> Machine:
@@ -119,6 +121,8 @@ class Controller:
             if run.isolation == "process":
                 ranks = self._open.enter_context(ranks.fresh())
             self._group = self._open.enter_context(ranks.group(run.world))
+            if self._debugger:
+                self._debugger.watch(self._group)
         except LaunchError as error:
             self._open.close()
             pytest.fail(str(error), pytrace=False)
@@ -142,10 +146,14 @@ class Controller:
         request = PhaseRequest(when, _item_id(item), _item_id(following) if following else None)
         outcomes = self._group.run(_PHASE_TARGET, request.encode(), timeout=self._timeout)
         item.stash[_outcomes] = outcomes, self._group.world
+        if self._debugger:
+            self._debugger.after(item, when, self._group, outcomes)
 
     def _decide(self, item: pytest.Item) -> Run:
         if hasattr(getattr(item, "obj", None), "hypothesis"):
             pytest.fail(_NO_GIVEN, pytrace=False)
+        if self.config.option.trace:
+            pytest.fail(NO_TRACE, pytrace=False)
         try:
             decision = self.plan(request_of(item))
         except UsageError as error:

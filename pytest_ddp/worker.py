@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from pytest_ddp.blackbox import BlackBox
-from pytest_ddp.messages import Answer, Close, Launch, Ready, Run, encode, receive
+from pytest_ddp.messages import Answer, Close, Debugging, Launch, Ready, Run, encode, receive
 
 DUMP_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR1)
 
@@ -83,7 +83,7 @@ class Rank:
         """Send that the run at hand failed, in the target's own words."""
         self.answer("raised", kind=failed.kind, message=failed.message, traceback=failed.text, body=failed.body)
 
-    def send(self, message: Answer | Ready) -> None:
+    def send(self, message: Answer | Ready | Debugging) -> None:
         """Send a message to the controller; leave if it is gone."""
         try:
             self._channel.sendall(encode(message))
