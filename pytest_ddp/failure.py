@@ -6,6 +6,7 @@ ended; among equals the one that failed first comes first.
 
 from collections.abc import Iterable, Sequence
 
+from pytest_ddp.bounds import one_line
 from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.outcome import Died, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
 from pytest_ddp.standstill import peer_left, rank_list, standstill
@@ -71,7 +72,7 @@ def describe(outcome: Outcome) -> str:
         case Raised() if peer_left(outcome):
             return "failed because a peer left the group" + _last(outcome)
         case Raised():
-            first = outcome.message.strip().partition("\n")[0]
+            first = one_line(outcome.message)
             return f"raised {outcome.kind}: {first}" if first else f"raised {outcome.kind}"
         case Died():
             return outcome.how + _last(outcome)

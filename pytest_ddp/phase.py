@@ -4,6 +4,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
+from pytest_ddp.bounds import bounded
+
 When: TypeAlias = Literal["setup", "call", "teardown"]
 QUIT = b"quit"  # what a rank's debugger answers when the user wants the run to end
 
@@ -38,7 +40,10 @@ class PhaseRequest:
 
 def encode_report(data: dict[str, Any] | None) -> bytes:
     """Return pytest's serialised report as bytes; what is not JSON in it (user properties) travels as text."""
-    return b"" if data is None else json.dumps(data, default=str).encode()
+    if data is None:
+        return b""
+    short = {name: bounded(data[name]) for name in ("longrepr", "sections") if name in data}
+    return json.dumps({**data, **short}, default=str).encode()
 
 
 def decode_report(body: bytes) -> dict[str, Any] | None:

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 from _pytest.config import Config
-from _pytest.runner import call_and_report
 
 from pytest_ddp.messages import Ready
 from pytest_ddp.phase import ItemId, PhaseRequest, When, encode_report
 from pytest_ddp.rank_debugger import RankDebugger
+from pytest_ddp.rank_phase import run_phase
 from pytest_ddp.worker import Answered, Failed, Rank
 
 PLUGIN = "ddp-rank"
@@ -135,7 +135,7 @@ class RankPlugin:
             raise RuntimeError("no test is being run")
         if when == "teardown":
             self._item = None
-        report = call_and_report(item, when, log=False, **arguments)
+        report = run_phase(item, when, **arguments)
         body = encode_report(item.config.hook.pytest_report_to_serializable(config=item.config, report=report))
         if report.failed or (report.skipped and hasattr(report, "wasxfail")):
             raise Failed(*_kind_and_message(report), report.longreprtext, body)

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_ddp.debugger import NO_TRACE, debugger_for
 from pytest_ddp.errors import LaunchError, UsageError
+from pytest_ddp.exits import leave_if_asked
 from pytest_ddp.items import is_distributed, request_of
 from pytest_ddp.launcher import SpawnLauncher, launcher_for, shared_launcher
 from pytest_ddp.machine import Machine
@@ -145,6 +146,7 @@ class Controller:
             raise RuntimeError(f"{item.nodeid} has no ranks")
         request = PhaseRequest(when, _item_id(item), _item_id(following) if following else None)
         outcomes = self._group.run(_PHASE_TARGET, request.encode(), timeout=self._timeout)
+        leave_if_asked(outcomes)
         item.stash[_outcomes] = outcomes, self._group.world
         if self._debugger:
             self._debugger.after(item, when, self._group, outcomes)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from pytest_ddp.blackbox import BlackBox
+from pytest_ddp.bounds import both_ends
 from pytest_ddp.messages import Answer, Close, Debugging, Launch, Ready, Run, encode, receive
 
 DUMP_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR1)
@@ -77,7 +78,7 @@ class Rank:
             raise RuntimeError("there is no run to answer")
         self._flush()
         seconds = time.perf_counter() - self._started
-        self.send(Answer(self.run.number, outcome, seconds, kind, message, traceback, body))
+        self.send(Answer(self.run.number, outcome, seconds, kind, both_ends(message), both_ends(traceback), body))
 
     def answer_failed(self, failed: "Failed") -> None:
         """Send that the run at hand failed, in the target's own words."""
