@@ -42,6 +42,11 @@ def expected_failure(outcomes: Sequence[Outcome], reports: Reports) -> tuple[int
     return expected[0], f"{reason}{others}"
 
 
+def passed_strictly(outcomes: Sequence[Outcome], reports: Reports) -> bool:
+    """Whether every rank passed where the marker xfail, being strict, wants a failure."""
+    return len(reports) == len(outcomes) and all(map(_passed_strictly, reports.values()))
+
+
 def disagreement(reports: Reports) -> str | None:
     """Say which rank skipped or xfailed while another did neither; None if they agree."""
     said = {rank: _word(report) for rank, report in reports.items()}
@@ -56,12 +61,15 @@ def _xfailed(report: pytest.TestReport) -> bool:
     return report.skipped and hasattr(report, "wasxfail")
 
 
+def _passed_strictly(report: pytest.TestReport) -> bool:
+    return report.failed and isinstance(report.longrepr, str) and report.longrepr.startswith("[XPASS(strict)]")
+
+
 def _unexpected(outcome: Outcome, report: pytest.TestReport | None) -> bool:
     """Whether a rank failed by itself, neither as the marker expects nor because another one had."""
     if isinstance(outcome, Returned | Skipped | Stopped) or peer_left(outcome):
         return False
-    strict = report is not None and str(report.longrepr).startswith("[XPASS(strict)]")
-    return not (isinstance(outcome, Raised) and report is not None and (_xfailed(report) or strict))
+    return not (isinstance(outcome, Raised) and report is not None and (_xfailed(report) or _passed_strictly(report)))
 
 
 def _word(report: pytest.TestReport) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.outcomes import Exit
 
 from pytest_ddp.failure import describe, failures
 from pytest_ddp.items import is_distributed
@@ -124,6 +125,8 @@ class Debugger:
         """Keep pytest from debugging our own frames, and from showing a second time what was shown before PDB."""
         report = yield
         if is_distributed(item):
+            if call.excinfo is not None and isinstance(call.excinfo.value, KeyboardInterrupt):
+                raise Exit("Ctrl-C") from call.excinfo.value  # under --pdb, pytest would take it for a failure
             if call.excinfo is not None and report.failed and self._config.option.usepdb:
                 self._say("no debugger: the test did not get as far as its ranks")
             call.excinfo = None

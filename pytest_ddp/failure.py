@@ -58,7 +58,7 @@ def raise_for(outcomes: Sequence[Outcome], world: World | None = None) -> None:
 def _precedence(outcome: Outcome) -> tuple[int, int, float, int]:
     blame = 2 if isinstance(outcome, Stopped) else 1 if peer_left(outcome) else 0
     # Of ranks that stand still, the one that came least far is the one that the others wait for.
-    progress = len(outcome.collectives) if isinstance(outcome, TimedOut) else 0
+    progress = len(outcome.collectives) if isinstance(outcome, TimedOut | Stopped) else 0
     return blame, progress, outcome.seconds, outcome.rank
 
 
@@ -79,7 +79,7 @@ def describe(outcome: Outcome) -> str:
         case TimedOut():
             return f"was still running at its deadline of {outcome.timeout:g} s" + _last(outcome)
         case Stopped():
-            return "was still running when another rank had failed, and was stopped" + _last(outcome)
+            return f"was still running when {outcome.because}, and was stopped" + _last(outcome)
 
 
 def _last(outcome: Outcome) -> str:

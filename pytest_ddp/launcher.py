@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import fcntl
 import functools
 import json
 import os
@@ -54,6 +53,8 @@ class Shared:
 
 def _append_only_file() -> IO[bytes]:
     """Open an anonymous file to which every writer appends, also after the controller has truncated it."""
+    import fcntl  # noqa: PLC0415  Windows, where no rank runs, has none; the plugin is imported there too
+
     file: IO[bytes] = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  closed with the rank
     fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
     return file

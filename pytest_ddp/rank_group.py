@@ -5,9 +5,11 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pytest_ddp.errors import ProtocolError
+from pytest_ddp.failure import RankFailure
 from pytest_ddp.launcher import Launcher
 from pytest_ddp.member import Member
 from pytest_ddp.messages import Answer, Debugging, Run
@@ -17,6 +19,7 @@ from pytest_ddp.world import World
 GRACE_SECONDS = 1.0
 # A rank's own group timeout lies far behind our deadline: a hang is ours to report, with every rank's stack.
 _GROUP_SLACK_SECONDS = 600.0
+_INTERRUPTED = partial(Stopped, because="the run was interrupted")
 
 
 @dataclass
@@ -60,11 +63,16 @@ class RankGroup:
             member.start_over()
             body = payloads if isinstance(payloads, bytes) else payloads[member.rank]
             member.send(self._run(target, timeout, body))
+        outcomes: dict[int, Outcome] = {}
         try:
-            outcomes = dict(self._wait(pending, started, timeout))
+            outcomes.update(self._wait(pending, started, timeout))
+        except KeyboardInterrupt as interrupt:
+            outcomes.update(self._end(pending, time.monotonic() - started, _INTERRUPTED))
+            interrupt.ranks = RankFailure(_in_order(outcomes), self.world)  # type: ignore[attr-defined]  # see `interruption`
+            raise
         finally:  # pending is empty unless we were interrupted, and then what still runs must not answer a later run
             self._lose(pending.values())
-        return [outcomes[rank] for rank in sorted(outcomes)]
+        return _in_order(outcomes)
 
     def _run(self, target: str, timeout: float, body: bytes) -> Run:
         world = self.world
@@ -78,7 +86,9 @@ class RankGroup:
             patience = None if self._debugged else max(0.0, deadline - time.monotonic())
             readable, _, _ = select.select(list(pending.values()), [], [], patience)
             if not readable:
-                yield from self._end(pending, time.monotonic() - started, None if failed else timeout)
+                yield from self._end(
+                    pending, time.monotonic() - started, Stopped if failed else partial(TimedOut, timeout=timeout)
+                )
             for member in readable:
                 debugged, outcome = self._debugged, self._outcome(member, time.monotonic() - started)
                 if debugged and not self._debugged:
@@ -118,15 +128,14 @@ class RankGroup:
         return Died(**_last_words(member, seconds), stack=member.stack, exit_code=code)
 
     def _end(
-        self, pending: dict[int, Member], seconds: float, timeout: float | None
+        self, pending: dict[int, Member], seconds: float, outcome: Callable[..., TimedOut | Stopped]
     ) -> Iterator[tuple[int, TimedOut | Stopped]]:
-        """End every rank that still runs, after taking its stacks; `timeout` is None when a peer's failure is why."""
+        """End every rank that still runs, after taking its stacks."""
         for member in pending.values():
             member.dump_stacks()
         for rank, member in list(pending.items()):
             del pending[rank]
-            known = {**_last_words(member, seconds), "stack": member.stack}
-            yield rank, Stopped(**known) if timeout is None else TimedOut(**known, timeout=timeout)
+            yield rank, outcome(**_last_words(member, seconds), stack=member.stack)
             self._lose([member])
 
     def _lose(self, members: Iterable[Member]) -> None:
@@ -136,6 +145,10 @@ class RankGroup:
                 self._debugging(member, entered=False)
             self.gone.append(member)
             self.members.remove(member)
+
+
+def _in_order(outcomes: dict[int, Outcome]) -> list[Outcome]:
+    return [outcomes[rank] for rank in sorted(outcomes)]
 
 
 def _last_words(member: Member, seconds: float) -> dict[str, Any]:

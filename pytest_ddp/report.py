@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from _pytest._code.code import ExceptionRepr, ReprEntry, ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
-from pytest_ddp.agreement import as_reported, disagreement, expected_failure
+from pytest_ddp.agreement import as_reported, disagreement, expected_failure, passed_strictly
 from pytest_ddp.failure import describe, details, failures, headline, root_cause
 from pytest_ddp.outcome import Outcome, Raised, Returned, Skipped
 from pytest_ddp.phase import decode_report
@@ -19,7 +19,7 @@ def merge(report: pytest.TestReport, outcomes: Sequence[Outcome], world: World, 
     for found in reports.values():
         report.user_properties += [pair for pair in found.user_properties if pair not in report.user_properties]
     expected = expected_failure(outcomes, reports)
-    if failures(outcomes) and expected is None:
+    if failures(outcomes) and expected is None and not passed_strictly(outcomes, reports):
         _fail(report, as_reported(outcomes, reports), reports, world)
     elif reports:
         _agree(report, reports, expected)

@@ -12,6 +12,7 @@ import pytest
 from pytest_ddp.debugger import NO_TRACE, debugger_for
 from pytest_ddp.errors import LaunchError, UsageError
 from pytest_ddp.exits import leave_if_asked
+from pytest_ddp.interruption import Interruption
 from pytest_ddp.items import is_distributed, request_of
 from pytest_ddp.launcher import SpawnLauncher, launcher_for, shared_launcher
 from pytest_ddp.machine import Machine
@@ -35,6 +36,10 @@ _NO_GIVEN = (
     "@distributed does not go with @given yet: every rank would draw examples of its own. Write a plain @given test "
     "that takes the fixture 'ddp_ranks' and passes each example on: ddp_ranks(world_size=2).run(function, example)"
 )
+NO_WINDOWS = (
+    "distributed tests do not run on Windows: ranks share sockets, files and signals with pytest as Linux and macOS "
+    "have them. Run pytest in WSL (Windows Subsystem for Linux); plain tests run here"
+)
 _outcomes = pytest.StashKey[tuple[list[Outcome], World]]()
 _sections = pytest.StashKey[list[tuple[str, str]]]()
 
@@ -51,6 +56,7 @@ class Controller:
         self._next: pytest.Item | None = None
         self._ranks: dict[str, Ranks] = {}
         self._debugger = debugger_for(config)
+        config.pluginmanager.register(Interruption())
 
     @cached_property
     def machine(self) -> Machine:
@@ -67,6 +73,8 @@ class Controller:
 
     def plan(self, request: Request) -> Plan:
         """Decide what to do with what a test asks for."""
+        if sys.platform == "win32":
+            return Refuse(NO_WINDOWS)
         return plan(self.settings, request, self.machine)
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:

@@ -17,7 +17,8 @@ from pytest_ddp.blackbox import BlackBox
 from pytest_ddp.bounds import both_ends
 from pytest_ddp.messages import Answer, Close, Debugging, Launch, Ready, Run, encode, receive
 
-DUMP_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR1)
+# Windows has neither; there, this module is imported and no rank runs.
+DUMP_SIGNAL: int = getattr(signal, "SIGRTMIN", getattr(signal, "SIGUSR1", 0))
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,12 @@ def process_id(_: bytes) -> bytes:
     return str(os.getpid()).encode()
 
 
+def says_its_id_and_hangs(_: bytes) -> bytes:
+    print(os.getpid(), flush=True)
+    threading.Event().wait()
+    return b""
+
+
 def prints(_: bytes) -> bytes:
     print("out", dist.get_rank())
     print("err", dist.get_rank(), file=sys.stderr)
