@@ -57,7 +57,7 @@ def call(body: bytes) -> bytes:
     try:
         result = function(*arguments, **keywords)
     except pytest.skip.Exception as skip:
-        raise SkipRun(skip.msg) from None
+        raise SkipRun(skip.msg or "") from None
     dumped: bytes = cloudpickle.dumps(result)
     return dumped
 

@@ -57,8 +57,8 @@ def raise_for(outcomes: Sequence[Outcome], world: World | None = None) -> None:
 
 def _precedence(outcome: Outcome) -> tuple[int, int, float, int]:
     blame = 2 if isinstance(outcome, Stopped) else 1 if peer_left(outcome) else 0
-    # Of ranks that stand still, the one that came least far is the one that the others wait for.
-    progress = len(outcome.collectives) if isinstance(outcome, TimedOut | Stopped) else 0
+    # Of ranks that stand still, the one that is halted, or that came least far, is the one that the others wait for.
+    progress = len(outcome.collectives) if isinstance(outcome, TimedOut | Stopped) and not outcome.halted else 0
     return blame, progress, outcome.seconds, outcome.rank
 
 
@@ -77,7 +77,8 @@ def describe(outcome: Outcome) -> str:
         case Died():
             return outcome.how + _last(outcome)
         case TimedOut():
-            return f"was still running at its deadline of {outcome.timeout:g} s" + _last(outcome)
+            state = "stopped by a signal" if outcome.halted else "running"
+            return f"was still {state} at its deadline of {outcome.timeout:g} s" + _last(outcome)
         case Stopped():
             return f"was still running when {outcome.because}, and was stopped" + _last(outcome)
 

@@ -8,6 +8,7 @@ import pytest
 from pytest_ddp.calls import RankCaller
 from pytest_ddp.errors import UsageError
 from pytest_ddp.plan import Refuse, Skip
+from pytest_ddp.ranks import Ranks
 from pytest_ddp.request import Request
 from pytest_ddp.session import PLUGIN, Controller
 
@@ -28,6 +29,11 @@ def rank_callers(config: pytest.Config) -> Callable[..., RankCaller]:
             pytest.skip(decision.reason)
         if isinstance(decision, Refuse):
             raise UsageError(decision.reason)
-        return RankCaller(lambda: controller.ranks(decision.world.device), decision.world, decision.timeout)
+
+        def warm() -> Ranks:
+            controller.runner.make_way()
+            return controller.ranks(decision.world.device)
+
+        return RankCaller(warm, decision.world, decision.timeout)
 
     return ranks

@@ -10,7 +10,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore, distributed_c10d
 
+from pytest_ddp.hangup import forget_connections
 from pytest_ddp.messages import Run
+
+REAPER = "pytest-ddp group reaper"
 
 
 class GroupKeeper:
@@ -27,6 +30,7 @@ class GroupKeeper:
         if run.group == self._current:
             return
         leave_groups()
+        forget_connections()
         self._current = None
         os.environ.update(
             RANK=str(self._rank),
@@ -64,7 +68,7 @@ def leave_groups() -> None:
         return
     groups = list(distributed_c10d._world.pg_map)  # noqa: SLF001  keeps them alive past destroy_process_group
     dist.destroy_process_group()
-    threading.Thread(target=_destroy, args=(groups,), name="pytest-ddp group reaper", daemon=True).start()
+    threading.Thread(target=_destroy, args=(groups,), name=REAPER, daemon=True).start()
 
 
 def _destroy(groups: list[Any]) -> None:

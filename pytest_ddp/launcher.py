@@ -21,7 +21,7 @@ from pytest_ddp.worker import Files
 PRELOAD = ("pytest_ddp.preload",)
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _START_SECONDS = 120.0
-_EXIT_SECONDS = 10.0
+EXIT_SECONDS = 10.0
 
 
 @dataclass
@@ -36,9 +36,9 @@ class Shared:
 
     @classmethod
     def make(cls) -> "Shared":
-        """Open a socket pair and three anonymous files."""
+        """Open a socket pair and three anonymous files; a full disk must not take stacks and black box away."""
         ours, theirs = socket.socketpair()
-        return cls(ours, theirs, _append_only_file(), _append_only_file(), _append_only_file())
+        return cls(ours, theirs, _append_only(_disk_file()), _append_only(_memory_file()), _memory_file())
 
     @property
     def fds(self) -> tuple[int, int, int, int]:
@@ -51,11 +51,20 @@ class Shared:
             part.close()
 
 
-def _append_only_file() -> IO[bytes]:
-    """Open an anonymous file to which every writer appends, also after the controller has truncated it."""
+def _disk_file() -> IO[bytes]:
+    return tempfile.TemporaryFile(buffering=0)
+
+
+def _memory_file() -> IO[bytes]:
+    if not hasattr(os, "memfd_create"):
+        return _disk_file()
+    return os.fdopen(os.memfd_create("pytest-ddp"), "w+b", buffering=0)
+
+
+def _append_only(file: IO[bytes]) -> IO[bytes]:
+    """Make every writer append, also after the controller has truncated the file."""
     import fcntl  # noqa: PLC0415  Windows, where no rank runs, has none; the plugin is imported there too
 
-    file: IO[bytes] = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  closed with the rank
     fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
     return file
 
@@ -66,7 +75,7 @@ class Launcher(Protocol):
     def start(self, shared: Shared) -> int:
         """Start one rank on the shared files and return its process id."""
 
-    def exit_code(self, pid: int) -> int | None:
+    def exit_code(self, pid: int, seconds: float = EXIT_SECONDS) -> int | None:
         """Wait for a rank that is ending; its exit code, negative for a signal, None if it cannot be learnt."""
 
     def close(self) -> None:
@@ -122,15 +131,16 @@ class ForkLauncher:
             socket.send_fds(self._control, [b'{"fork": true}\n'], shared.fds)
         except OSError as error:
             raise LaunchError(f"the fork server is gone ({error}): no more ranks can be started") from error
-        pid = self._hear("forked", _EXIT_SECONDS)
+        pid = self._hear("forked", EXIT_SECONDS)
+        self._exits.pop(pid, None)  # of an earlier process that nobody asked about
         shared.theirs.close()
         return pid
 
-    def exit_code(self, pid: int) -> int | None:
+    def exit_code(self, pid: int, seconds: float = EXIT_SECONDS) -> int | None:
         """Wait until the server has told how the rank ended."""
         with contextlib.suppress(LaunchError):
             while pid not in self._exits:
-                self._hear("exited", _EXIT_SECONDS)
+                self._hear("exited", seconds)
         return self._exits.pop(pid, None)
 
     def close(self) -> None:
@@ -139,7 +149,7 @@ class ForkLauncher:
             return
         self._control.close()
         try:
-            self._server.wait(_EXIT_SECONDS)
+            self._server.wait(EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             self._server.kill()
             self._server.wait()
@@ -197,15 +207,16 @@ class SpawnLauncher:
         self._ranks[process.pid] = process
         return process.pid
 
-    def exit_code(self, pid: int) -> int | None:
+    def exit_code(self, pid: int, seconds: float = EXIT_SECONDS) -> int | None:
         """Wait for the process; then end whatever it has left in its process group."""
-        process = self._ranks.pop(pid, None)
+        process = self._ranks.get(pid)
         if process is None:
             return None
         try:
-            code = process.wait(_EXIT_SECONDS)
+            code = process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
+        del self._ranks[pid]
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
         return code

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO
 
+import psutil
+
 from pytest_ddp.blackbox import BlackBox
+from pytest_ddp.footing import DUMP_SIGNAL
 from pytest_ddp.launcher import Shared
 from pytest_ddp.messages import Decoder, Message, encode
-from pytest_ddp.worker import DUMP_SIGNAL
 
 OUTPUT_LIMIT = 2**16
 _DUMP_SECONDS = 2.0
@@ -79,14 +81,41 @@ class Member:
         return self._box.read()
 
     @property
+    def entered(self) -> int:
+        """How many collectives the rank has entered in its group."""
+        return self._box.count
+
+    @property
     def stack(self) -> str:
         """The Python stacks that were written on a fatal signal or on demand, without the harness's own frames."""
         return trim_stacks(_read_ends(self.shared.stacks, OUTPUT_LIMIT))
 
+    @property
+    def last_words(self) -> str:
+        """Why the rank left, if it could still say so."""
+        return self._box.last_words
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has not ended."""
+        try:
+            return psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    @property
+    def is_halted(self) -> bool:
+        """Whether a signal such as SIGSTOP has stopped the process."""
+        try:
+            return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+        except psutil.NoSuchProcess:
+            return False
+
     def dump_stacks(self) -> None:
-        """Make the process write its Python stacks; works while the GIL is held, not while the process is stopped."""
+        """Make the process write its Python stacks; works with the GIL held, and wakes a process that is stopped."""
         try:
             os.kill(self.pid, DUMP_SIGNAL)
+            os.kill(self.pid, signal.SIGCONT)
         except ProcessLookupError:
             return
         size, end = 0, time.monotonic() + _DUMP_SECONDS

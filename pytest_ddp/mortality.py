@@ -5,6 +5,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Collection
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -25,6 +27,14 @@ def adopt_orphans() -> None:
     """Become the parent of descendants whose own parent dies, so that none can outlive us unseen (Linux only)."""
     if sys.platform == "linux":
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def kill_children(except_for: Collection[int]) -> None:
+    """Kill the children of this process but some; what these leave behind comes here in turn (Linux only)."""
+    me = os.getpid()
+    for pid in map(int, Path(f"/proc/{me}/task/{me}/children").read_text(encoding="ascii").split()):
+        if pid not in except_for:
+            os.kill(pid, signal.SIGKILL)
 
 
 def kill_descendants() -> None:

@@ -53,15 +53,28 @@ class Skipped(_OnRank):
 
 @dataclass(frozen=True, kw_only=True)
 class _Ended(_OnRank):
-    """The rank gave no answer: what is known are its Python stacks, if it could still write them."""
+    """The rank gave no answer: what is known are its Python stacks, if it could still write them.
+
+    Attributes:
+        stack: the Python stacks of its threads.
+        halted: whether its process was stopped, as by SIGSTOP, rather than running or waiting.
+    """
 
     stack: str = ""
+    halted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Died(_Ended):
-    """The process ended before it answered: by `signal` (a name such as SIGSEGV), else with `exit_code`."""
+    """The process ended before it answered: by `signal` (a name such as SIGSEGV), else with `exit_code`.
 
+    Attributes:
+        last_words: why it left, if it could still say so.
+        exit_code: None when a signal ended it.
+        signal: None when it left by itself.
+    """
+
+    last_words: str = ""
     exit_code: int | None = None
     signal: str | None = None
 
@@ -71,8 +84,9 @@ class Died(_Ended):
         if self.signal is not None:
             return f"was killed by {self.signal}"
         if self.exit_code is None:
-            return "ended in an unknown way"
-        return f"left with exit code {self.exit_code} before it was done"
+            return self.last_words or "ended in an unknown way"
+        left = f"left with exit code {self.exit_code} before it was done"
+        return f"{left}: {self.last_words}" if self.last_words else left
 
 
 @dataclass(frozen=True, kw_only=True)

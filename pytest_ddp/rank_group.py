@@ -1,5 +1,6 @@
 """One process group on warm ranks: sends a run to every rank and waits for what becomes of it."""
 
+import itertools
 import select
 import signal
 import time
@@ -14,12 +15,17 @@ from pytest_ddp.launcher import Launcher
 from pytest_ddp.member import Member
 from pytest_ddp.messages import Answer, Debugging, Run
 from pytest_ddp.outcome import Died, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
+from pytest_ddp.patience import Patience
 from pytest_ddp.world import World
 
 GRACE_SECONDS = 1.0
 # A rank's own group timeout lies far behind our deadline: a hang is ours to report, with every rank's stack.
 _GROUP_SLACK_SECONDS = 600.0
 _INTERRUPTED = partial(Stopped, because="the run was interrupted")
+_JOIN_SECONDS = 60.0
+_HANG_UP_SECONDS = 2.0  # between the end of a rank's connection and that of its process
+_RAN_ON = "closed its connection to the test run, ran on, and was ended"
+_numbers = itertools.count()  # an answer to another group's run must never pass for one to ours
 
 
 @dataclass
@@ -31,6 +37,7 @@ class RankGroup:
         slack: seconds that the group's own timeout lies behind a run's.
         on_debugging: called when a rank's debugger takes the terminal (True) or gives it back (False). Ranks may stop
             the clock only where somebody listens: a debugger has no deadline, and a hostile rank shall have one.
+        hung_up: whether ranks broke their connections because others waited for them; the group is of no more use.
     """
 
     world: World
@@ -41,8 +48,21 @@ class RankGroup:
     gone: list[Member] = field(default_factory=list)
     slack: float = _GROUP_SLACK_SECONDS
     on_debugging: Callable[[Member, bool], None] | None = None
-    _number: int = 0
+    hung_up: bool = False
+    _number: int = -1
     _debugged: Member | None = None
+
+    def begin(self, name: str, members: list[Member]) -> None:
+        """Be a fresh process group of these ranks from the next run on."""
+        self.name, self.members, self.hung_up = name, members, False
+
+    def join(self) -> list[Outcome]:
+        """Make the process group; what goes wrong here is no target's fault."""
+        grace, self.grace = self.grace, 0.0
+        try:
+            return self.run("pytest_ddp.worker:joined", timeout=_JOIN_SECONDS)
+        finally:
+            self.grace = grace
 
     def run(
         self,
@@ -50,13 +70,16 @@ class RankGroup:
         payloads: bytes | Sequence[bytes] = b"",
         *,
         timeout: float,
+        hang_up: bool = False,
         ranks: Collection[int] | None = None,
     ) -> list[Outcome]:
         """Run `target` on every rank that is left; return their outcomes in rank order (see `Ranks.run`).
 
-        With `ranks`, only these run, and the others wait for the next run.
+        With `hang_up`, ranks that failed or skipped break their connections as soon as another one waits for them in
+        a collective; that one then fails at once, where it would be stopped after the grace. With `ranks`, only these
+        run, and the others wait for the next run.
         """
-        self._number += 1
+        self._number = next(_numbers)
         started = time.monotonic()
         pending = {member.rank: member for member in self.members if ranks is None or member.rank in ranks}
         for member in pending.values():
@@ -65,7 +88,7 @@ class RankGroup:
             member.send(self._run(target, timeout, body))
         outcomes: dict[int, Outcome] = {}
         try:
-            outcomes.update(self._wait(pending, started, timeout))
+            outcomes.update(self._wait(pending, started, timeout, hang_up=hang_up))
         except KeyboardInterrupt as interrupt:
             outcomes.update(self._end(pending, time.monotonic() - started, _INTERRUPTED))
             interrupt.ranks = RankFailure(_in_order(outcomes), self.world)  # type: ignore[attr-defined]  # see `interruption`
@@ -79,33 +102,32 @@ class RankGroup:
         group_timeout = timeout + self.slack
         return Run(self._number, target, self.name, world.size, world.backend, world.device, group_timeout, body)
 
-    def _wait(self, pending: dict[int, Member], started: float, timeout: float) -> Iterator[tuple[int, Outcome]]:
-        """Yield outcomes as they come; end what is left at the deadline, or when the grace after a failure is over."""
-        deadline, failed = started + timeout, False
+    def _wait(
+        self, pending: dict[int, Member], started: float, timeout: float, *, hang_up: bool
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Yield outcomes as they come; end what is left when patience is over."""
+        patience = Patience(started + timeout, self.grace, hang_up=hang_up)
         while pending:
-            patience = None if self._debugged else max(0.0, deadline - time.monotonic())
-            readable, _, _ = select.select(list(pending.values()), [], [], patience)
-            if not readable:
-                yield from self._end(
-                    pending, time.monotonic() - started, Stopped if failed else partial(TimedOut, timeout=timeout)
-                )
+            readable, _, _ = select.select(list(pending.values()), [], [], patience.seconds)
+            if not readable and patience.is_over:
+                late = Stopped if patience.someone_failed else partial(TimedOut, timeout=timeout)
+                yield from self._end(pending, time.monotonic() - started, late)
             for member in readable:
-                debugged, outcome = self._debugged, self._outcome(member, time.monotonic() - started)
-                if debugged and not self._debugged:
-                    deadline = time.monotonic() + (self.grace if failed else timeout)
+                outcome = self._outcome(member, time.monotonic() - started)
+                patience.stand_still(debugging=self._debugged is not None)
                 if outcome is None:
                     continue
                 del pending[member.rank]
                 yield member.rank, outcome
-                if not failed and not isinstance(outcome, Returned | Skipped):
-                    failed, deadline = True, min(deadline, time.monotonic() + self.grace)
+                patience.hear(member, outcome)
+            self.hung_up |= patience.look(pending.values())
 
     def _outcome(self, member: Member, seconds: float) -> Outcome | None:
         try:
             messages = member.read()
         except ProtocolError as error:
             self._lose([member])
-            return Raised(rank=member.rank, kind="ProtocolError", message=str(error), traceback=str(error))
+            return Raised(**_last_words(member, seconds), kind="ProtocolError", message=str(error), traceback="")
         if messages is None:
             return self._death(member, seconds)
         for message in messages:
@@ -121,28 +143,36 @@ class RankGroup:
             self.on_debugging(member, entered)
 
     def _death(self, member: Member, seconds: float) -> Died:
+        code = self.launcher.exit_code(member.pid, _HANG_UP_SECONDS)
+        ran_on = code is None and member.is_running
+        if ran_on:
+            member.dump_stacks()
         self._lose([member])
-        code = self.launcher.exit_code(member.pid)
+        known = {**_last_words(member, seconds), "stack": member.stack, "last_words": member.last_words}
+        if ran_on:
+            return Died(**{**known, "last_words": _RAN_ON})
         if code is not None and code < 0:
-            return Died(**_last_words(member, seconds), stack=member.stack, signal=_signal_name(-code))
-        return Died(**_last_words(member, seconds), stack=member.stack, exit_code=code)
+            return Died(**known, signal=_signal_name(-code))
+        return Died(**known, exit_code=code)
 
     def _end(
         self, pending: dict[int, Member], seconds: float, outcome: Callable[..., TimedOut | Stopped]
     ) -> Iterator[tuple[int, TimedOut | Stopped]]:
         """End every rank that still runs, after taking its stacks."""
-        for member in pending.values():
-            member.dump_stacks()
+        halted = {rank: member.is_halted for rank, member in pending.items()}
+        known = {rank: _last_words(member, seconds) for rank, member in pending.items()}
+        for member in sorted(pending.values(), key=lambda member: halted[member.rank]):
+            member.dump_stacks()  # of a rank that was halted last of all: to write them it must run again
         for rank, member in list(pending.items()):
             del pending[rank]
-            yield rank, outcome(**_last_words(member, seconds), stack=member.stack)
+            words = {**known[rank], "output": member.output, "stack": member.stack, "halted": halted[rank]}
+            yield rank, outcome(**words)
             self._lose([member])
 
     def _lose(self, members: Iterable[Member]) -> None:
         for member in list(members):
             member.kill()
-            if member is self._debugged:
-                self._debugging(member, entered=False)
+            self._debugging(member, entered=False)
             self.gone.append(member)
             self.members.remove(member)
 

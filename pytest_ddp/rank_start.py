@@ -1,15 +1,16 @@
 """How a rank's pytest is started so that it is the same as the controller's."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
 import pytest
 
-from pytest_ddp.rank_session import SessionStart
+from pytest_ddp.settings import Settings
 from pytest_ddp.terminal import terminal_name, without_capture
 
-# What only the controller does: report to a terminal, dump its own stacks, time tests out, measure, run tests again.
-_BLOCKED = ("terminal", "faulthandler", "timeout", "pytest_cov", "rerunfailures")
+# What only the controller does: report to a terminal, dump its own stacks, time tests out, measure, repeat, shuffle.
+_BLOCKED = ("terminal", "faulthandler", "timeout", "pytest_cov", "rerunfailures", "randomly")
 _NEUTRAL: dict[str, Any] = {
     "capture": "no",
     "usepdb": False,
@@ -33,7 +34,20 @@ _NEUTRAL: dict[str, Any] = {
 }
 
 
-def rank_start(config: pytest.Config) -> SessionStart:
+@dataclass(frozen=True)
+class SessionStart:
+    """What a rank needs to start a pytest session like the controller's."""
+
+    args: list[str]
+    options: dict[str, Any]
+    cwd: str
+    basetemp: str
+    terminal: str | None
+    workerinput: dict[str, Any]
+    settings: Settings
+
+
+def rank_start(config: pytest.Config, settings: Settings) -> SessionStart:
     """Return what a rank needs to run a session with this one's root, ini, options and plugins."""
     args = [f"--rootdir={config.rootpath}", "--capture=no", "--override-ini=strict_config=false"]
     args += [part for name in _BLOCKED for part in ("-p", f"no:{name}")]
@@ -55,6 +69,7 @@ def rank_start(config: pytest.Config) -> SessionStart:
         basetemp=str(basetemp),
         terminal=_terminal(config),
         workerinput={name: value for name, value in worker.items() if _travels(value)},
+        settings=settings,
     )
 
 

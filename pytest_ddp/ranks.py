@@ -7,12 +7,14 @@ one outcome per rank. It never raises for what a rank does; see `failure.RankFai
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
 from pytest_ddp.errors import LaunchError
+from pytest_ddp.failure import RankFailure, failures
 from pytest_ddp.launcher import Launcher, Shared, shared_launcher
 from pytest_ddp.member import Member
 from pytest_ddp.messages import Answer, Close, Launch, Ready
@@ -36,7 +38,9 @@ class Ranks:
         capture: whether what ranks print is kept for their outcomes rather than shown.
         grace: seconds that the other ranks get once one has failed.
         rendezvous: the store that the ranks meet at.
-        started: how many processes the pool has started so far.
+        tally: how many processes were "started", and how many places in groups they "served"; shared with pools
+            made by `fresh`.
+        farewells: what ranks printed while they ended, such as exceptions in their `atexit` handlers.
     """
 
     launcher: Launcher = field(default_factory=shared_launcher)
@@ -45,7 +49,8 @@ class Ranks:
     capture: bool = True
     grace: float = GRACE_SECONDS
     rendezvous: Rendezvous = field(default_factory=Rendezvous)
-    started: int = 0
+    tally: Counter[str] = field(default_factory=Counter)
+    farewells: dict[int, str] = field(default_factory=dict)
     _members: dict[int, Member] = field(default_factory=dict)
 
     def run(
@@ -70,28 +75,41 @@ class Ranks:
 
     @contextmanager
     def group(self, world: World) -> Iterator[RankGroup]:
-        """Give a fresh process group on warm ranks, for several runs that share it."""
-        self._fill(world.size)
-        members = [self._members[rank] for rank in range(world.size)]
-        group = RankGroup(world, self.rendezvous.new_group(), members, self.launcher, self.grace)
+        """Give a fresh process group on warm ranks, for several runs that share it; raise LaunchError."""
+        group = RankGroup(world, "", [], self.launcher, self.grace)
+        self._form(group)
+        self.tally["served"] += world.size
         try:
             yield group
         finally:
-            for member in group.gone:
-                self._discard(member)
+            self._discard_gone(group)
+
+    def renew(self, group: RankGroup) -> None:
+        """Make `group`, which this pool gave, whole again: a fresh process group, new ranks for those that are gone.
+
+        Raises:
+            LaunchError: when ranks cannot be started.
+        """
+        self._discard_gone(group)
+        self._form(group)
 
     def fresh(self) -> "Ranks":
         """Return a pool of its own processes that shares the launcher and the store; close it before this one."""
-        return Ranks(self.launcher, self.host, self.host_body, self.capture, self.grace, self.rendezvous)
+        pool = Ranks(self.launcher, self.host, self.host_body, self.capture, self.grace, self.rendezvous, self.tally)
+        pool.farewells = self.farewells
+        return pool
 
     def close(self) -> None:
         """Let every rank finish what lives on it, then end it."""
         for member in self._members.values():
+            member.start_over()
             member.send(Close())
         end = time.monotonic() + _CLOSE_SECONDS
         for member in list(self._members.values()):
             while member.receive(end - time.monotonic()):
                 pass
+            if member.output:
+                self.farewells[member.rank] = self.farewells.get(member.rank, "") + member.output
             self._discard(member)
 
     def __enter__(self) -> Self:
@@ -100,12 +118,36 @@ class Ranks:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _fill(self, size: int) -> None:
-        """Have a live rank in every place below `size`; what died between runs is replaced."""
+    def _form(self, group: RankGroup) -> None:
+        """Let ranks join `group` under a new name.
+
+        Ranks that an earlier run has left unable to (it took their descriptors, memory or threads) are replaced once.
+        """
+        while True:
+            fresh = self._fill(group.world.size)
+            members = [self._members[rank] for rank in range(group.world.size)]
+            group.begin(self.rendezvous.new_group(), members)
+            outcomes = group.join()
+            if not failures(outcomes):
+                return
+            self._discard_gone(group)
+            for member in list(self._members.values()):
+                self._discard(member)
+            if fresh == group.world.size:
+                raise LaunchError(f"the ranks could not form a process group:\n{RankFailure(outcomes, group.world)}")
+
+    def _discard_gone(self, group: RankGroup) -> None:
+        while group.gone:
+            self._discard(group.gone.pop())
+
+    def _fill(self, size: int) -> int:
+        """Have a live rank in every place below `size`; what died between runs is replaced. Return how many are new."""
         for member in [member for member in self._members.values() if not member.is_quiet()]:
             self._discard(member)
-        for member in [self._launch(rank) for rank in range(size) if rank not in self._members]:
+        fresh = [self._launch(rank) for rank in range(size) if rank not in self._members]
+        for member in fresh:
             self._await_ready(member)
+        return len(fresh)
 
     def _launch(self, rank: int) -> Member:
         shared = Shared.make()
@@ -115,7 +157,7 @@ class Ranks:
             shared.close()
             raise
         self._members[rank] = member
-        self.started += 1
+        self.tally["started"] += 1
         launch = Launch(
             rank=rank,
             sys_path=sys.path,

@@ -9,7 +9,7 @@ from _pytest._code.code import ExceptionRepr, ReprEntry, ReprExceptionInfo, Repr
 from pytest_ddp.agreement import as_reported, disagreement, expected_failure, passed_strictly
 from pytest_ddp.failure import describe, details, failures, headline, root_cause
 from pytest_ddp.outcome import Outcome, Raised, Returned, Skipped
-from pytest_ddp.phase import decode_report
+from pytest_ddp.phase import PhaseAnswer
 from pytest_ddp.world import World
 
 
@@ -36,16 +36,23 @@ def output_sections(outcomes: Sequence[Outcome], when: str, config: pytest.Confi
     return found
 
 
-def _rank_report(outcome: Outcome, config: pytest.Config) -> pytest.TestReport | None:
-    body = outcome.body if isinstance(outcome, Returned | Raised | Skipped) else b""
-    data = decode_report(body)
-    if data is None:
-        return None
+def answer_of(outcome: Outcome) -> PhaseAnswer:
+    """Return what the rank's pytest answered; an empty answer if the rank gave none."""
+    return PhaseAnswer.decode(outcome.body) if isinstance(outcome, Returned | Raised | Skipped) else PhaseAnswer()
+
+
+def revived(data: dict[str, Any], config: pytest.Config) -> pytest.TestReport:
+    """Return the report that a rank has serialised."""
     report: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=data)
     longrepr: Any = report.longrepr
     if isinstance(longrepr, list):  # a skip's (path, line, reason); JSON knows no tuples
         report.longrepr = (longrepr[0], longrepr[1], longrepr[2])
     return report
+
+
+def _rank_report(outcome: Outcome, config: pytest.Config) -> pytest.TestReport | None:
+    data = answer_of(outcome).report
+    return None if data is None else revived(data, config)
 
 
 def _fail(
@@ -60,7 +67,7 @@ def _longrepr(
     outcomes: Sequence[Outcome], found: pytest.TestReport | None, world: World, location: tuple[str, int | None, str]
 ) -> ExceptionRepr | str:
     head, root = headline(outcomes, world), failures(outcomes)[0]
-    if found is None:
+    if found is None or found.longrepr is None:  # no report, or one that passed but for its subtests
         path, line, _ = location
         crash = ReprFileLocation(path, (line or 0) + 1, f"rank {root.rank} {describe(root)}")
         text = "\n".join([head, *details(outcomes)])

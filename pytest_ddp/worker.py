@@ -1,24 +1,26 @@
 """A rank: a process that answers runs until it is told to close."""
 
-import faulthandler
+import atexit
 import importlib
-import io
 import os
-import signal
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+
+# By their own names: a test that replaces `time.perf_counter` or `os.getpid` and forgets must not break its rank.
+from os import _exit, getpid
+from time import perf_counter
 from typing import NoReturn
 
 from pytest_ddp.blackbox import BlackBox
 from pytest_ddp.bounds import both_ends
-from pytest_ddp.messages import Answer, Close, Debugging, Launch, Ready, Run, encode, receive
+from pytest_ddp.footing import Footing
+from pytest_ddp.hangup import hang_up
+from pytest_ddp.messages import Answer, Close, Debugging, HangUp, Launch, Message, Ready, Run, encode, receive
 
-# Windows has neither; there, this module is imported and no rank runs.
-DUMP_SIGNAL: int = getattr(signal, "SIGRTMIN", getattr(signal, "SIGUSR1", 0))
+_LOST = "its connection to the test run was closed under it ({}), as by a test that closes files that are not its own"
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,11 @@ class Answered(BaseException):
 
 
 class SkipRun(Exception):  # noqa: N818  likewise
-    """Raised by a target that asks to be skipped."""
+    """Raised by a target that asks to be skipped; `body` travels to the controller."""
+
+    def __init__(self, reason: str, body: bytes = b"") -> None:
+        super().__init__(reason)
+        self.body = body
 
 
 class Rank:
@@ -52,7 +58,7 @@ class Rank:
 
     current: "Rank"
 
-    def __init__(self, channel: socket.socket, launch: Launch, box: BlackBox) -> None:
+    def __init__(self, channel: socket.socket, launch: Launch, box: BlackBox, footing: Footing) -> None:
         from pytest_ddp.group import GroupKeeper  # noqa: PLC0415  imports torch: not before it must
 
         self.launch = launch
@@ -60,49 +66,79 @@ class Rank:
         self.run: Run | None = None
         self._channel = channel
         self._box = box
+        self._footing = footing
+        self._pid = getpid()
         self._groups = GroupKeeper(launch.rank, launch.store)
 
     def serve(self, until: Callable[[], bool] = lambda: False) -> None:
         """Answer runs until the controller says close or is gone, or `until()` holds after a run."""
         while not self.closing and not until():
-            message = receive(self._channel)
+            message = self._receive()
             if isinstance(message, Run):
                 self._answer_run(message)
+            elif isinstance(message, HangUp):
+                hang_up()
             else:
                 self.closing = message is None or isinstance(message, Close)
 
     def answer(
-        self, outcome: str, *, body: bytes = b"", kind: str = "", message: str = "", traceback: str = ""
+        self,
+        outcome: str,
+        *,
+        body: bytes = b"",
+        kind: str = "",
+        message: str = "",
+        traceback: str = "",
+        run: Run | None = None,
     ) -> None:
-        """Send the outcome of the run at hand."""
-        if self.run is None:
+        """Send the outcome of `run`, by default the one at hand."""
+        run = run or self.run
+        if run is None:
             raise RuntimeError("there is no run to answer")
-        self._flush()
-        seconds = time.perf_counter() - self._started
-        self.send(Answer(self.run.number, outcome, seconds, kind, both_ends(message), both_ends(traceback), body))
+        self._footing.flush()
+        seconds = perf_counter() - self._started
+        message, traceback = both_ends(message), both_ends(traceback)
+        self.send(Answer(run.number, outcome, seconds, kind, message, traceback, body))
 
-    def answer_failed(self, failed: "Failed") -> None:
-        """Send that the run at hand failed, in the target's own words."""
-        self.answer("raised", kind=failed.kind, message=failed.message, traceback=failed.text, body=failed.body)
+    def answer_failed(self, failed: "Failed", run: Run | None = None) -> None:
+        """Send that a run failed, in the target's own words."""
+        self.answer(
+            "raised", kind=failed.kind, message=failed.message, traceback=failed.text, body=failed.body, run=run
+        )
 
     def send(self, message: Answer | Ready | Debugging) -> None:
-        """Send a message to the controller; leave if it is gone."""
+        """Send a message to the controller; leave if it is gone, or if this is not the rank's own process."""
+        data = encode(message)
         try:
-            self._channel.sendall(encode(message))
-        except OSError:
-            os._exit(1)
+            self._channel.sendall(data)
+        except OSError as error:
+            self._leave(error)
+
+    def _receive(self) -> Message | None:
+        try:
+            return receive(self._channel)
+        except OSError as error:
+            self._leave(error)
+
+    def _leave(self, error: OSError) -> NoReturn:
+        if getpid() == self._pid:
+            self._box.note(_LOST.format(error))
+        else:
+            os.write(2, b"a process forked by the test came back from it: it ends here; end it with os._exit()\n")
+        _exit(1)
 
     def _answer_run(self, run: Run) -> None:
-        outer, self.run, self._started = self.run, run, time.perf_counter()
+        outer, self.run, self._started = self.run, run, perf_counter()
         try:
             if outer is None or run.group != outer.group:
                 self._box.clear()
+                self._footing.restore()
             self._groups.enter(run)
             self.answer("returned", body=resolve(run.target)(run.body))
         except Answered:
             pass
         except SkipRun as skip:
-            self.answer("skipped", message=str(skip))
+            self.answer("skipped", message=str(skip), body=skip.body)
         except Failed as failed:
             self.answer_failed(failed)
         except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt are outcomes like any other
@@ -111,10 +147,10 @@ class Rank:
         finally:
             self.run = outer
 
-    @staticmethod
-    def _flush() -> None:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+
+def joined(_: bytes) -> bytes:
+    """Be a target that does nothing: the group is what was asked for."""
+    return b""
 
 
 def resolve(target: str) -> Callable[[bytes], bytes]:
@@ -147,29 +183,36 @@ def _is_ours(filename: str) -> bool:
 def run_rank(files: Files) -> NoReturn:
     """Be a rank: the whole life of its process, which ends here.
 
-    Leaves by `os._exit` because torch with gloo now and then aborts in an orderly interpreter exit.
+    Leaves by `os._exit` because torch with gloo now and then aborts in an orderly interpreter exit; what was to be
+    done at exit is done before, save what the parent had in mind for itself.
     """
     status = 1
+    atexit._clear()  # noqa: SLF001  as multiprocessing does in its children
     try:
-        channel = socket.socket(fileno=files.channel)
+        channel = _own(files)
         launch = receive(channel)
         if isinstance(launch, Launch):
-            _settle(files, launch)
-            _live(channel, launch, BlackBox.map(files.box))
+            _live(channel, launch, BlackBox.map(files.box), _settle(files, launch))
             status = 0
     except BaseException:  # noqa: BLE001  nothing may run past this frame in a forked process
         traceback.print_exc()
     finally:
-        try:
-            Rank._flush()  # noqa: SLF001
-        finally:
-            os._exit(status)
+        _exit(status)
 
 
-def _live(channel: socket.socket, launch: Launch, box: BlackBox) -> None:
+def _own(files: Files) -> socket.socket:
+    """Keep the descriptors from processes that a test starts: they must neither speak for the rank nor outlive it."""
+    for fd in (files.channel, files.output, files.stacks, files.box):
+        os.set_inheritable(fd, False)
+    channel = socket.socket(fileno=files.channel)
+    os.register_at_fork(after_in_child=channel.close)
+    return channel
+
+
+def _live(channel: socket.socket, launch: Launch, box: BlackBox, footing: Footing) -> None:
     from pytest_ddp.collectives import watch_collectives  # noqa: PLC0415  imports torch: not before it must
 
-    Rank.current = rank = Rank(channel, launch, box)
+    Rank.current = rank = Rank(channel, launch, box, footing)
     try:
         with watch_collectives(lambda collective: box.write(str(collective))):
             if launch.host is None:
@@ -179,9 +222,13 @@ def _live(channel: socket.socket, launch: Launch, box: BlackBox) -> None:
                 resolve(launch.host)(launch.body)
     except BaseException as error:  # noqa: BLE001  a host that fails to start is reported, whatever it raised
         rank.send(Answer(-1, "raised", 0.0, *describe(error)))
+    else:
+        atexit._run_exitfuncs()  # noqa: SLF001  likewise
+    finally:
+        footing.flush()
 
 
-def _settle(files: Files, launch: Launch) -> None:
+def _settle(files: Files, launch: Launch) -> Footing:
     """Take on the controller's folder, path and environment; send output and stacks where the controller reads them."""
     import torch  # noqa: PLC0415  already imported by the fork server
 
@@ -191,15 +238,7 @@ def _settle(files: Files, launch: Launch) -> None:
     sys.path[:] = launch.sys_path
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
-    if launch.capture:
-        os.dup2(files.output, 1)
-        os.dup2(files.output, 2)
-    sys.stdout, sys.stderr = _text(1), _text(2)
-    sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]  # the originals belong to the parent
-    faulthandler.enable(file=files.stacks, all_threads=True)
-    faulthandler.register(DUMP_SIGNAL, file=files.stacks, all_threads=True, chain=False)
+    footing = Footing(launch.cwd, files.stacks, files.output if launch.capture else None)
+    footing.restore()
     torch.set_num_threads(1)
-
-
-def _text(fd: int) -> io.TextIOWrapper:
-    return open(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    return footing

@@ -15,10 +15,11 @@ import socket
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from pytest_ddp.mortality import adopt_orphans, die_with, kill_descendants
+from pytest_ddp.mortality import adopt_orphans, die_with, kill_children, kill_descendants
 from pytest_ddp.worker import Files, run_rank
 
 FDS = 4
+_ranks: set[int] = set()
 
 
 def main(control_fd: int, parent: int, preload: Sequence[str]) -> NoReturn:
@@ -62,6 +63,7 @@ def _fork(control: socket.socket, files: Files) -> None:
         _become_rank(control, me, files)
     for fd in (files.channel, files.output, files.stacks, files.box):
         os.close(fd)
+    _ranks.add(pid)
     _say(control, {"forked": pid})
 
 
@@ -79,7 +81,10 @@ def _become_rank(control: socket.socket, zygote: int, files: Files) -> NoReturn:
 
 
 def _reap(control: socket.socket) -> None:
-    """Report every child that ended; first kill its process group, which still exists while the child is a zombie."""
+    """Report every rank that ended; first kill its process group, which still exists while the rank is a zombie.
+
+    Children of a rank that have left its process group come to us when it ends, and are killed then.
+    """
     while True:
         try:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -90,7 +95,10 @@ def _reap(control: socket.socket) -> None:
         if os.getpgid(ended.si_pid) == ended.si_pid:
             os.killpg(ended.si_pid, signal.SIGKILL)
         _, status = os.waitpid(ended.si_pid, 0)
-        _say(control, {"exited": ended.si_pid, "status": os.waitstatus_to_exitcode(status)})
+        if ended.si_pid in _ranks:
+            _ranks.remove(ended.si_pid)
+            kill_children(except_for=_ranks)
+            _say(control, {"exited": ended.si_pid, "status": os.waitstatus_to_exitcode(status)})
 
 
 def _watch_collectives() -> None:

@@ -10,8 +10,9 @@ def test_the_body_runs_on_every_rank(run_suite):
             total = torch.tensor([float(ddp.rank)])
             dist.all_reduce(total)
             assert total.item() == 3
-            assert ddp == DDPContext(ddp.rank, 3, ddp.rank, torch.device("cpu"), "gloo", dist.group.WORLD)
-            assert (ddp.rank, ddp.world_size) == (dist.get_rank(), dist.get_world_size())
+            assert (ddp.rank, ddp.world_size, ddp.local_rank) == (dist.get_rank(), dist.get_world_size(), ddp.rank)
+            assert (ddp.device, ddp.backend, ddp.group) == (torch.device("cpu"), "gloo", dist.group.WORLD)
+            assert repr(ddp) == f"<rank {ddp.rank} of 3, gloo, cpu>"
             assert os.environ["RANK"] == str(ddp.rank)
         """)
     result.assert_outcomes(passed=1)

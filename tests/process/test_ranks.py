@@ -93,7 +93,7 @@ def test_the_record_names_collectives_of_every_group(ranks):
 
 def test_the_record_starts_anew_with_every_group(ranks):
     for _ in range(2):
-        record = run(ranks, rank_targets.one_exits, payloads=b"3")[1].collectives
+        record = run(ranks, rank_targets.one_exits)[1].collectives
         assert [entry for entry in record if entry.startswith("all_reduce")] == ["all_reduce #1 float32[4]"]
 
 

@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -71,23 +70,10 @@ def one_skips(_: bytes) -> bytes:
     return b""
 
 
-def one_exits(code: bytes) -> bytes:
+def one_exits(_: bytes) -> bytes:
     all_reduce(b"")
     if dist.get_rank() == 1:
-        os._exit(int(code))
-    return all_reduce(b"")
-
-
-def one_calls_sys_exit(_: bytes) -> bytes:
-    if dist.get_rank() == 1:
-        sys.exit("bye")
-    return b""
-
-
-def one_gets_signal(name: bytes) -> bytes:
-    all_reduce(b"")
-    if dist.get_rank() == 1:
-        os.kill(os.getpid(), signal.Signals[name.decode()])
+        os._exit(3)
     return all_reduce(b"")
 
 
@@ -103,27 +89,6 @@ def segfaults_after_the_last_collective(_: bytes) -> bytes:
     if dist.get_rank() == 1:
         ctypes.string_at(0)
     return b""
-
-
-def one_hangs(_: bytes) -> bytes:
-    all_reduce(b"")
-    if dist.get_rank() == 1:
-        threading.Event().wait()
-    return all_reduce(b"")
-
-
-def one_hangs_in_c(_: bytes) -> bytes:
-    if dist.get_rank() == 1:
-        library, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
-        library.pthread_mutex_lock(mutex)
-        library.pthread_mutex_lock(mutex)  # PyDLL keeps the GIL: no Python code can run in this process any more
-    return all_reduce(b"")
-
-
-def operations_differ(_: bytes) -> bytes:
-    if dist.get_rank() == 1:
-        dist.broadcast(torch.ones(4), 0)
-    return all_reduce(b"")
 
 
 def sizes_differ(_: bytes) -> bytes:
