@@ -6,6 +6,7 @@ ended; among equals the one that failed first comes first.
 
 from collections.abc import Iterable, Sequence
 
+from pytest_ddp.bounds import one_line
 from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.outcome import Died, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
 from pytest_ddp.standstill import peer_left, rank_list, standstill
@@ -57,7 +58,7 @@ def raise_for(outcomes: Sequence[Outcome], world: World | None = None) -> None:
 def _precedence(outcome: Outcome) -> tuple[int, int, float, int]:
     blame = 2 if isinstance(outcome, Stopped) else 1 if peer_left(outcome) else 0
     # Of ranks that stand still, the one that is halted, or that came least far, is the one that the others wait for.
-    progress = len(outcome.collectives) if isinstance(outcome, TimedOut) and not outcome.halted else 0
+    progress = len(outcome.collectives) if isinstance(outcome, TimedOut | Stopped) and not outcome.halted else 0
     return blame, progress, outcome.seconds, outcome.rank
 
 
@@ -71,7 +72,7 @@ def describe(outcome: Outcome) -> str:
         case Raised() if peer_left(outcome):
             return "failed because a peer left the group" + _last(outcome)
         case Raised():
-            first = outcome.message.strip().partition("\n")[0]
+            first = one_line(outcome.message)
             return f"raised {outcome.kind}: {first}" if first else f"raised {outcome.kind}"
         case Died():
             return outcome.how + _last(outcome)
@@ -79,7 +80,7 @@ def describe(outcome: Outcome) -> str:
             state = "stopped by a signal" if outcome.halted else "running"
             return f"was still {state} at its deadline of {outcome.timeout:g} s" + _last(outcome)
         case Stopped():
-            return "was still running when another rank had failed, and was stopped" + _last(outcome)
+            return f"was still running when {outcome.because}, and was stopped" + _last(outcome)
 
 
 def _last(outcome: Outcome) -> str:

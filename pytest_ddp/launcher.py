@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import fcntl
 import functools
 import json
 import os
@@ -64,6 +63,8 @@ def _memory_file() -> IO[bytes]:
 
 def _append_only(file: IO[bytes]) -> IO[bytes]:
     """Make every writer append, also after the controller has truncated the file."""
+    import fcntl  # noqa: PLC0415  Windows, where no rank runs, has none; the plugin is imported there too
+
     fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
     return file
 

@@ -11,9 +11,8 @@ from typing import IO
 import psutil
 
 from pytest_ddp.blackbox import BlackBox
-from pytest_ddp.footing import DUMP_SIGNAL
 from pytest_ddp.launcher import Shared
-from pytest_ddp.messages import Decoder, Message, encode
+from pytest_ddp.messages import DUMP_SIGNAL, Decoder, Message, encode
 
 OUTPUT_LIMIT = 2**16
 _DUMP_SECONDS = 2.0

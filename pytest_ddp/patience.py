@@ -26,12 +26,15 @@ class Patience:
     grace: float
     hang_up: bool = False
     someone_failed: bool = False
+    _still_since: float | None = None
     _gave_up: list[Member] = field(default_factory=list)
     _hung_up: set[int] = field(default_factory=set)
 
     @property
-    def seconds(self) -> float:
-        """How long to wait before the next look."""
+    def seconds(self) -> float | None:
+        """How long to wait before the next look; None for as long as it takes."""
+        if self._still_since is not None:
+            return None
         left = max(0.0, self.deadline - time.monotonic())
         looking = self._gave_up and (self.hang_up or not self.someone_failed)
         return min(left, _LOOK_SECONDS) if looking else left
@@ -39,7 +42,15 @@ class Patience:
     @property
     def is_over(self) -> bool:
         """Whether what still runs is to be ended."""
-        return time.monotonic() >= self.deadline
+        return self._still_since is None and time.monotonic() >= self.deadline
+
+    def stand_still(self, *, debugging: bool) -> None:
+        """Let the clock stand still as long as a rank is in a debugger."""
+        if debugging and self._still_since is None:
+            self._still_since = time.monotonic()
+        elif not debugging and self._still_since is not None:
+            self.deadline += time.monotonic() - self._still_since
+            self._still_since = None
 
     def hear(self, member: Member, outcome: Outcome) -> None:
         """Take note of how a rank's run ended."""

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
 When: TypeAlias = Literal["setup", "call", "teardown"]
+QUIT = b"quit"  # what a rank's debugger answers when the user wants the run to end
 
 
 @dataclass(frozen=True)

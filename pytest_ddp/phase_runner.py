@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from pytest_ddp.debugger import NO_TRACE, Debugger
 from pytest_ddp.errors import LaunchError, UsageError
+from pytest_ddp.exits import leave_if_asked
 from pytest_ddp.failure import failures
 from pytest_ddp.items import is_distributed, request_of
 from pytest_ddp.outcome import Outcome
@@ -30,12 +32,14 @@ class PhaseRunner:
         places: where tests run.
         plan: decides what to do with what a test asks for.
         new_shared_path: gives a folder name for each test.
+        debugger: shows a failure on a rank's debugger.
         upcoming: the test that pytest runs next.
     """
 
     places: Places
     plan: Callable[[Request], Plan]
     new_shared_path: Callable[[], str]
+    debugger: Debugger | None = None
     upcoming: pytest.Item | None = None
     _place: Place | None = None
     _timeout: float = 0.0
@@ -74,10 +78,15 @@ class PhaseRunner:
 
     def _phase(self, item: pytest.Item, when: When, following: pytest.Item | None = None) -> list[Outcome]:
         place = self._current()
+        if self.debugger:
+            self.debugger.watch(place.group)
         request = PhaseRequest(when, _item_id(item), _item_id(following) if following else None, self._shared_path)
         outcomes = place.group.run(_PHASE_TARGET, request.encode(), timeout=self._timeout)
+        leave_if_asked(outcomes)
         self._failed = self._failed or bool(failures(outcomes))
         item.stash[outcomes_key] = outcomes, place.world
+        if self.debugger:
+            self.debugger.after(item, when, place.group, outcomes)
         return outcomes
 
     def _current(self) -> Place:
@@ -86,6 +95,8 @@ class PhaseRunner:
         return self._place
 
     def _decide(self, item: pytest.Item) -> Run:
+        if item.config.option.trace:
+            pytest.fail(NO_TRACE, pytrace=False)
         decision = self._plan(item)
         if isinstance(decision, Skip):
             pytest.skip(decision.reason)

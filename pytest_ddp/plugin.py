@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_ddp import debugger
 from pytest_ddp.context import DDPContext
 from pytest_ddp.errors import UsageError
 from pytest_ddp.header import header
@@ -28,6 +29,7 @@ _MARKER = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options."""
     add_options(parser)
+    debugger.add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -4,15 +4,16 @@ import itertools
 import select
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pytest_ddp.errors import ProtocolError
-from pytest_ddp.failure import details
+from pytest_ddp.failure import RankFailure, details
 from pytest_ddp.launcher import Launcher
 from pytest_ddp.member import Member
-from pytest_ddp.messages import Answer, Run
+from pytest_ddp.messages import Answer, Debugging, Run
 from pytest_ddp.outcome import Died, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
 from pytest_ddp.patience import Patience
 from pytest_ddp.world import World
@@ -20,6 +21,7 @@ from pytest_ddp.world import World
 GRACE_SECONDS = 1.0
 # A rank's own group timeout lies far behind our deadline: a hang is ours to report, with every rank's stack.
 _GROUP_SLACK_SECONDS = 600.0
+_INTERRUPTED = partial(Stopped, because="the run was interrupted")
 _JOIN_SECONDS = 60.0
 _HANG_UP_SECONDS = 2.0  # between the end of a rank's connection and that of its process
 _RAN_ON = "closed its connection to the test run, ran on, and was ended"
@@ -33,6 +35,9 @@ class RankGroup:
     Attributes:
         gone: the ranks that did not survive a run.
         lost: whether a rank has ever been lost, also if it was replaced since.
+        slack: seconds that the group's own timeout lies behind a run's.
+        on_debugging: called when a rank's debugger takes the terminal (True) or gives it back (False). Ranks may stop
+            the clock only where somebody listens: a debugger has no deadline, and a hostile rank shall have one.
         hung_up: whether ranks broke their connections because others waited for them; the group is of no more use.
     """
 
@@ -42,9 +47,12 @@ class RankGroup:
     launcher: Launcher
     grace: float = GRACE_SECONDS
     gone: list[Member] = field(default_factory=list)
+    slack: float = _GROUP_SLACK_SECONDS
+    on_debugging: Callable[[Member, bool], None] | None = None
     hung_up: bool = False
     lost: bool = False
     _number: int = -1
+    _debugged: Member | None = None
 
     def begin(self, name: str, members: list[Member]) -> None:
         """Be a fresh process group of these ranks from the next run on."""
@@ -59,35 +67,45 @@ class RankGroup:
             self.grace = grace
 
     def run(
-        self, target: str, payloads: bytes | Sequence[bytes] = b"", *, timeout: float, hang_up: bool = False
+        self,
+        target: str,
+        payloads: bytes | Sequence[bytes] = b"",
+        *,
+        timeout: float,
+        hang_up: bool = False,
+        ranks: Collection[int] | None = None,
     ) -> list[Outcome]:
         """Run `target` on every rank that is left; return their outcomes in rank order (see `Ranks.run`).
 
         With `hang_up`, ranks that failed or skipped break their connections as soon as another one waits for them in
-        a collective; that one then fails at once, where it would be stopped after the grace.
+        a collective; that one then fails at once, where it would be stopped after the grace. With `ranks`, only these
+        run, and the others wait for the next run.
         """
         self._number = next(_numbers)
         started = time.monotonic()
-        pending = {member.rank: member for member in self.members}
-        for member in self.members:
+        pending = {member.rank: member for member in self.members if ranks is None or member.rank in ranks}
+        for member in pending.values():
             member.start_over()
             body = payloads if isinstance(payloads, bytes) else payloads[member.rank]
             member.send(self._run(target, timeout, body))
+        outcomes: dict[int, Outcome] = {}
         try:
-            outcomes = dict(self._wait(pending, started, timeout, hang_up=hang_up))
+            outcomes.update(self._wait(pending, started, timeout, hang_up=hang_up))
         except BaseException as interruption:  # Ctrl-C, or a guard around us such as pytest-timeout
-            ended = [outcome for _, outcome in self._end(pending, time.monotonic() - started, None)]
-            interruption.add_note("\n".join(details(ended)))
+            ended = dict(self._end(pending, time.monotonic() - started, _INTERRUPTED))
+            outcomes.update(ended)
+            interruption.ranks = RankFailure(_in_order(outcomes), self.world)  # type: ignore[attr-defined]  # see `interruption`
+            interruption.add_note("\n".join(details(ended.values())))
             raise
         finally:  # pending is empty unless we were interrupted, and then what still runs must not answer a later run
             self._lose(pending.values())
-        return [outcomes[rank] for rank in sorted(outcomes)]
+        return _in_order(outcomes)
 
     def _run(self, target: str, timeout: float, body: bytes) -> Run:
         world = self.world
-        slack = timeout + _GROUP_SLACK_SECONDS
+        group_timeout = timeout + self.slack
         gpus = list(world.gpus or range(world.size))
-        return Run(self._number, target, self.name, world.size, world.backend, world.device, slack, gpus, body)
+        return Run(self._number, target, self.name, world.size, world.backend, world.device, group_timeout, gpus, body)
 
     def _wait(
         self, pending: dict[int, Member], started: float, timeout: float, *, hang_up: bool
@@ -97,9 +115,11 @@ class RankGroup:
         while pending:
             readable, _, _ = select.select(list(pending.values()), [], [], patience.seconds)
             if not readable and patience.is_over:
-                yield from self._end(pending, time.monotonic() - started, None if patience.someone_failed else timeout)
+                late = Stopped if patience.someone_failed else partial(TimedOut, timeout=timeout)
+                yield from self._end(pending, time.monotonic() - started, late)
             for member in readable:
                 outcome = self._outcome(member, time.monotonic() - started)
+                patience.stand_still(debugging=self._debugged is not None)
                 if outcome is None:
                     continue
                 del pending[member.rank]
@@ -116,9 +136,16 @@ class RankGroup:
         if messages is None:
             return self._death(member, seconds)
         for message in messages:
+            if isinstance(message, Debugging):
+                self._debugging(member, entered=message.entered)
             if isinstance(message, Answer) and message.number == self._number:
                 return _answered(member, message)
         return None
+
+    def _debugging(self, member: Member, *, entered: bool) -> None:
+        if self.on_debugging is not None and self._debugged is (None if entered else member):
+            self._debugged = member if entered else None
+            self.on_debugging(member, entered)
 
     def _death(self, member: Member, seconds: float) -> Died:
         code = self.launcher.exit_code(member.pid, _HANG_UP_SECONDS)
@@ -134,9 +161,9 @@ class RankGroup:
         return Died(**known, exit_code=code)
 
     def _end(
-        self, pending: dict[int, Member], seconds: float, timeout: float | None
+        self, pending: dict[int, Member], seconds: float, outcome: Callable[..., TimedOut | Stopped]
     ) -> Iterator[tuple[int, TimedOut | Stopped]]:
-        """End every rank that still runs, after taking its stacks; `timeout` is None when a peer's failure is why."""
+        """End every rank that still runs, after taking its stacks."""
         halted = {rank: member.is_halted for rank, member in pending.items()}
         known = {rank: _last_words(member, seconds) for rank, member in pending.items()}
         for member in sorted(pending.values(), key=lambda member: halted[member.rank]):
@@ -144,15 +171,20 @@ class RankGroup:
         for rank, member in list(pending.items()):
             del pending[rank]
             words = {**known[rank], "output": member.output, "stack": member.stack, "halted": halted[rank]}
-            yield rank, Stopped(**words) if timeout is None else TimedOut(**words, timeout=timeout)
+            yield rank, outcome(**words)
             self._lose([member])
 
     def _lose(self, members: Iterable[Member]) -> None:
         for member in list(members):
             member.kill()
             self.lost = True
+            self._debugging(member, entered=False)
             self.gone.append(member)
             self.members.remove(member)
+
+
+def _in_order(outcomes: dict[int, Outcome]) -> list[Outcome]:
+    return [outcomes[rank] for rank in sorted(outcomes)]
 
 
 def _last_words(member: Member, seconds: float) -> dict[str, Any]:

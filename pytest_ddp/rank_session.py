@@ -10,16 +10,18 @@ import os
 import pickle
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 from warnings import WarningMessage
 
 import pytest
 from _pytest.config import Config
-from _pytest.runner import call_and_report
 
+from pytest_ddp.bounds import bounded
 from pytest_ddp.messages import Ready, Run
 from pytest_ddp.phase import ItemId, PhaseAnswer, PhaseRequest, RankWarning, When
 from pytest_ddp.rank_coverage import measured
+from pytest_ddp.rank_debugger import RankDebugger
+from pytest_ddp.rank_phase import run_phase
 from pytest_ddp.rank_start import SessionStart
 from pytest_ddp.rank_state import RankState
 from pytest_ddp.settings import Settings
@@ -46,6 +48,7 @@ def _run_session(start: SessionStart) -> None:
         config.addinivalue_line("markers", marker)
     config.pluginmanager.register(plugin, PLUGIN)
     config.pluginmanager.register(plugin.state, "ddp-rank-state")
+    config.pluginmanager.register(RankDebugger(config, start.terminal), "ddp-rank-debugger")
     config.hook.pytest_cmdline_main(config=config)
 
 
@@ -177,7 +180,7 @@ class RankPlugin:
         """Run a phase of the current item with pytest's own functions."""
         if self._item is None:
             raise RuntimeError("no test is being run")
-        report = call_and_report(self._item, when, log=False, **arguments)
+        report = run_phase(self._item, when, **arguments)
         subtests, self._subtests = self._subtests, []
         answer = PhaseAnswer(self._plain(report), tuple(map(self._plain, subtests)))
         if report.failed or (report.skipped and hasattr(report, "wasxfail")):
@@ -190,8 +193,8 @@ class RankPlugin:
         return answer
 
     def _plain(self, report: pytest.TestReport) -> dict[str, Any]:
-        data = self.config.hook.pytest_report_to_serializable(config=self.config, report=report)
-        return cast("dict[str, Any]", data)
+        data: dict[str, Any] = self.config.hook.pytest_report_to_serializable(config=self.config, report=report)
+        return {**data, "longrepr": bounded(data["longrepr"]), "sections": bounded(data["sections"])}
 
     def _find(self, test: ItemId) -> pytest.Item:
         if test.path not in self._collected:

@@ -8,12 +8,14 @@ import pytest
 
 from pytest_ddp.rank_coverage import measurement
 from pytest_ddp.settings import Settings
+from pytest_ddp.terminal import terminal_name, without_capture
 
 # What only the controller does: report, dump its own stacks, time tests out, measure, run tests again, shuffle them.
 _BLOCKED = ("terminal", "faulthandler", "timeout", "cov", "rerunfailures", "randomly")
 _NEUTRAL: dict[str, Any] = {
     "capture": "no",
     "usepdb": False,
+    "trace": False,
     "xmlpath": None,
     "lf": False,
     "failedfirst": False,
@@ -41,6 +43,7 @@ class SessionStart:
     options: dict[str, Any]
     cwd: str
     basetemp: str
+    terminal: str | None
     workerinput: dict[str, Any]
     settings: Settings
     markers: list[str]
@@ -67,6 +70,7 @@ def rank_start(config: pytest.Config, settings: Settings) -> SessionStart:
         options=options,
         cwd=str(config.invocation_params.dir),
         basetemp=str(basetemp),
+        terminal=_terminal(config),
         workerinput={name: value for name, value in worker.items() if _travels(value)},
         settings=settings,
         markers=config.getini("markers"),
@@ -81,6 +85,13 @@ def _plugin_args(asked: list[str]) -> list[str]:
         word for name, word in last_word.items() if name.removeprefix("pytest_").partition(".")[0] not in _BLOCKED
     ]
     return [part for name in [*wanted, *(f"no:{name}" for name in _BLOCKED)] for part in ("-p", name)]
+
+
+def _terminal(config: pytest.Config) -> str | None:
+    if not config.option.usepdb and config.option.ddp_pdb_rank is None:
+        return None
+    with without_capture(config):
+        return terminal_name()
 
 
 def _travels(value: object) -> bool:

@@ -10,7 +10,9 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from pytest_ddp.debugger import debugger_for
 from pytest_ddp.forward import forward_subtests, forward_warnings
+from pytest_ddp.interruption import Interruption
 from pytest_ddp.items import is_distributed
 from pytest_ddp.launcher import SpawnLauncher, launcher_for, shared_launcher
 from pytest_ddp.lease import Leases
@@ -18,7 +20,7 @@ from pytest_ddp.machine import Machine
 from pytest_ddp.marker import FIXTURE_OPTIONS
 from pytest_ddp.phase_runner import PhaseRunner, outcomes_key
 from pytest_ddp.places import Places
-from pytest_ddp.plan import Plan, plan
+from pytest_ddp.plan import Plan, Refuse, plan
 from pytest_ddp.rank_start import rank_start
 from pytest_ddp.ranks import Ranks
 from pytest_ddp.report import merge, output_sections
@@ -31,6 +33,10 @@ from pytest_ddp.world import World
 
 PLUGIN = "ddp-controller"
 _HOST = "pytest_ddp.rank_session:host"
+NO_WINDOWS = (
+    "distributed tests do not run on Windows: ranks share sockets, files and signals with pytest as Linux and macOS "
+    "have them. Run pytest in WSL (Windows Subsystem for Linux); plain tests run here"
+)
 _sections = pytest.StashKey[list[tuple[str, str]]]()
 
 
@@ -42,10 +48,11 @@ class Controller:
         self.settings = settings
         self._summary = summary
         self.places = Places(self)
-        self.runner = PhaseRunner(self.places, self.plan, self._new_shared_path)
+        self.runner = PhaseRunner(self.places, self.plan, self._new_shared_path, debugger_for(config))
         self._numbers = itertools.count()
         self._ranks: dict[str, Ranks] = {}
         self._leases = Leases(shared_folder(config))
+        config.pluginmanager.register(Interruption())
 
     @cached_property
     def machine(self) -> Machine:
@@ -64,6 +71,8 @@ class Controller:
 
     def plan(self, request: Request) -> Plan:
         """Decide what to do with what a test asks for."""
+        if sys.platform == "win32":
+            return Refuse(NO_WINDOWS)
         return plan(self.settings, request, self.machine)
 
     def lease(self, world: World) -> AbstractContextManager[World]:

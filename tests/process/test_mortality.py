@@ -56,6 +56,39 @@ def test_nothing_outlives_the_controller(launcher, ending):
         kill_sleepers()
 
 
+WITHOUT_PRCTL = """
+import types
+import pytest_ddp.mortality
+pytest_ddp.mortality.sys = types.SimpleNamespace(platform="darwin")
+pytest_ddp.mortality._prctl = None  # calling it fails
+"""
+BUSY_CONTROLLER = """
+import sys
+sys.path[:] = {path!r}
+from pytest_ddp.launcher import SpawnLauncher
+from pytest_ddp.ranks import Ranks
+from pytest_ddp.world import World
+Ranks(SpawnLauncher(), capture=False).run(World(1), "rank_targets:says_its_id_and_hangs", timeout=600)
+"""
+
+
+def test_where_the_kernel_does_not_help_a_busy_rank_still_leaves_with_its_controller(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_PRCTL)
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    with subprocess.Popen(
+        [sys.executable, "-c", BUSY_CONTROLLER.format(path=sys.path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    ) as run:
+        assert run.stdout is not None
+        (rank,) = processes(run.stdout.readline())
+        run.kill()
+        run.wait()
+    _, alive = psutil.wait_procs([rank], timeout=SECONDS_TO_DIE)
+    assert not alive
+
+
 def kill_sleepers() -> None:
     for process in psutil.process_iter(["cmdline"]):
         if process.info["cmdline"] == ["/bin/sleep", "1000"]:

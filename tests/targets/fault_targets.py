@@ -250,7 +250,7 @@ def fills_the_disk() -> None:
 
 
 def lowers_its_limits() -> None:
-    for limit in (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_AS):
+    for limit in (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE):
         resource.setrlimit(limit, (1, resource.getrlimit(limit)[1]))
 
 

@@ -4,6 +4,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import threading
 
 import torch
 import torch.distributed as dist
@@ -28,6 +29,12 @@ def place(_: bytes) -> bytes:
 
 def process_id(_: bytes) -> bytes:
     return str(os.getpid()).encode()
+
+
+def says_its_id_and_hangs(_: bytes) -> bytes:
+    print(os.getpid(), flush=True)
+    threading.Event().wait()
+    return b""
 
 
 def prints(_: bytes) -> bytes:
