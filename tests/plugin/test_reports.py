@@ -145,7 +145,7 @@ def test_ranks_that_disagree_about_skipping_are_a_failure(run_suite):
         """)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["the ranks disagree: rank 0 passed, rank 1 skipped (Skipped: only here); skip on all ranks or on none"]
+        ["the ranks disagree: rank 0 passed, rank 1 skipped (only here); skip on all ranks or on none"]
     )
 
 
