@@ -2,6 +2,7 @@
 
 FAKE_WINDOWS = """
 import os, signal, socket, sys
+import psutil  # there is one for Windows
 
 for name in ("fcntl", "grp", "pty", "pwd", "resource", "termios", "tty", "readline"):
     sys.modules[name] = None  # importing it fails
