@@ -7,6 +7,17 @@ from pytest_ddp.settings import Settings
 from pytest_ddp.world import DEFAULT_BACKEND
 
 WORLD_SIZE = "_ddp_world_size"
+_node_id = pytest.StashKey[str]()
+
+
+def remember_node_id(item: pytest.Item) -> None:
+    """Keep the id under which a test is collected: plugins may change it in one process and not in another."""
+    item.stash[_node_id] = item.nodeid
+
+
+def node_id(item: pytest.Item) -> str:
+    """Return the id under which a test was collected, by which controller and ranks name it."""
+    return item.stash[_node_id]
 
 
 def is_distributed(item: pytest.Item) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_ddp.context import DDPContext
 from pytest_ddp.errors import UsageError
-from pytest_ddp.items import WORLD_SIZE, parametrize_world_sizes
+from pytest_ddp.items import WORLD_SIZE, parametrize_world_sizes, remember_node_id
 from pytest_ddp.options import add_options, read_settings
 from pytest_ddp.settings import Settings
 
@@ -47,6 +47,12 @@ def pytest_report_header(config: pytest.Config) -> str:
     settings = config.stash[_settings]
     sizes = ",".join(map(str, settings.world_sizes))
     return f"ddp: world size {sizes}, backend {settings.backend or 'by device'}, device {settings.device}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Remember the test's name: pytest-xdist changes it for `--dist loadgroup`."""
+    remember_node_id(item)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

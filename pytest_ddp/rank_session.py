@@ -16,6 +16,7 @@ import pytest
 from _pytest.config import Config
 from _pytest.runner import call_and_report
 
+from pytest_ddp.items import node_id
 from pytest_ddp.messages import Ready
 from pytest_ddp.phase import ItemId, PhaseRequest, When, encode_report
 from pytest_ddp.rank_coverage import measured
@@ -154,7 +155,7 @@ class RankPlugin:
     def _find(self, test: ItemId) -> pytest.Item:
         if test.path not in self._collected:
             items = self._session.perform_collect([test.path], genitems=True)
-            self._collected[test.path] = {item.nodeid: item for item in items}
+            self._collected[test.path] = {node_id(item): item for item in items}
         try:
             return self._collected[test.path][test.nodeid]
         except KeyError:

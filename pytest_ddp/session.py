@@ -10,7 +10,7 @@ import cloudpickle
 import pytest
 
 from pytest_ddp.errors import LaunchError, UsageError
-from pytest_ddp.items import is_distributed, request_of
+from pytest_ddp.items import is_distributed, node_id, request_of
 from pytest_ddp.launcher import SpawnLauncher, launcher_for, shared_launcher
 from pytest_ddp.lease import Leases
 from pytest_ddp.machine import Machine
@@ -182,4 +182,4 @@ class Controller:
 
 
 def _item_id(item: pytest.Item) -> ItemId:
-    return ItemId(str(item.path), item.nodeid)
+    return ItemId(str(item.path), node_id(item))
