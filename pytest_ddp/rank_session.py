@@ -19,6 +19,7 @@ from _pytest.runner import call_and_report
 from pytest_ddp.items import node_id
 from pytest_ddp.messages import Ready
 from pytest_ddp.phase import ItemId, PhaseRequest, When, encode_report
+from pytest_ddp.rank_collection import RankCollection
 from pytest_ddp.rank_coverage import measured
 from pytest_ddp.worker import Answered, Failed, Rank
 
@@ -54,6 +55,7 @@ def _run_session(start: SessionStart) -> None:
     for marker in start.markers:  # those of plugins that ranks do without are on tests all the same
         config.addinivalue_line("markers", marker)
     config.pluginmanager.register(RankPlugin(Rank.current), PLUGIN)
+    config.pluginmanager.register(RankCollection())
     config.hook.pytest_cmdline_main(config=config)
 
 
