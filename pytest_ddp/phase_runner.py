@@ -11,7 +11,7 @@ from pytest_ddp.debugger import NO_TRACE, Debugger
 from pytest_ddp.errors import LaunchError, UsageError
 from pytest_ddp.exits import leave_if_asked
 from pytest_ddp.failure import failures
-from pytest_ddp.items import is_distributed, request_of
+from pytest_ddp.items import is_distributed, node_id, request_of
 from pytest_ddp.outcome import Outcome
 from pytest_ddp.phase import ItemId, PhaseRequest, When
 from pytest_ddp.places import Place, Places
@@ -126,4 +126,4 @@ class PhaseRunner:
 
 
 def _item_id(item: pytest.Item) -> ItemId:
-    return ItemId(str(item.path), item.nodeid)
+    return ItemId(str(item.path), node_id(item))

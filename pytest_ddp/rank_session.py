@@ -17,8 +17,10 @@ import pytest
 from _pytest.config import Config
 
 from pytest_ddp.bounds import bounded
+from pytest_ddp.items import node_id
 from pytest_ddp.messages import Ready, Run
 from pytest_ddp.phase import ItemId, PhaseAnswer, PhaseRequest, RankWarning, When
+from pytest_ddp.rank_collection import RankCollection
 from pytest_ddp.rank_coverage import measured
 from pytest_ddp.rank_debugger import RankDebugger
 from pytest_ddp.rank_phase import run_phase
@@ -49,6 +51,7 @@ def _run_session(start: SessionStart) -> None:
     config.pluginmanager.register(plugin, PLUGIN)
     config.pluginmanager.register(plugin.state, "ddp-rank-state")
     config.pluginmanager.register(RankDebugger(config, start.terminal), "ddp-rank-debugger")
+    config.pluginmanager.register(RankCollection())
     config.hook.pytest_cmdline_main(config=config)
 
 
@@ -199,7 +202,7 @@ class RankPlugin:
     def _find(self, test: ItemId) -> pytest.Item:
         if test.path not in self._collected:
             items = self._session.perform_collect([test.path], genitems=True)
-            self._collected[test.path] = {item.nodeid: item for item in items}
+            self._collected[test.path] = {node_id(item): item for item in items}
         try:
             return self._collected[test.path][test.nodeid]
         except KeyError:

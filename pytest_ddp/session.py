@@ -13,7 +13,7 @@ import pytest
 from pytest_ddp.debugger import debugger_for
 from pytest_ddp.forward import forward_subtests, forward_warnings
 from pytest_ddp.interruption import Interruption
-from pytest_ddp.items import is_distributed
+from pytest_ddp.items import is_distributed, node_id
 from pytest_ddp.launcher import SpawnLauncher, launcher_for, shared_launcher
 from pytest_ddp.lease import Leases
 from pytest_ddp.machine import Machine
@@ -150,7 +150,7 @@ class Controller:
             forward_subtests(item, outcomes)
             forward_warnings(self.config, outcomes)
             if report.failed:
-                sections.append(seed_section(self.settings.seed, item.nodeid))
+                sections.append(seed_section(self.settings.seed, node_id(item)))
         report.sections = [*report.sections, *sections]
 
     def _new_shared_path(self) -> str:
