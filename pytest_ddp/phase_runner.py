@@ -21,7 +21,8 @@ from pytest_ddp.request import Request
 from pytest_ddp.world import World
 
 _PHASE_TARGET = "pytest_ddp.rank_session:phase"
-outcomes_key = pytest.StashKey[tuple[list[Outcome], World]]()
+outcomes_key = pytest.StashKey[list[Outcome]]()
+world_key = pytest.StashKey[World]()
 
 
 @dataclass
@@ -53,6 +54,7 @@ class PhaseRunner:
 
     def _setup(self, item: pytest.Item) -> None:
         run = self._decide(item)
+        item.stash[world_key] = run.world
         try:
             self._place = self.places.enter(item, run)
         except LaunchError as error:
@@ -84,7 +86,7 @@ class PhaseRunner:
         outcomes = place.group.run(_PHASE_TARGET, request.encode(), timeout=self._timeout)
         leave_if_asked(outcomes)
         self._failed = self._failed or bool(failures(outcomes))
-        item.stash[outcomes_key] = outcomes, place.world
+        item.stash[outcomes_key] = outcomes
         if self.debugger:
             self.debugger.after(item, when, place.group, outcomes)
         return outcomes

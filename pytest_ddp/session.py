@@ -18,7 +18,7 @@ from pytest_ddp.launcher import SpawnLauncher, launcher_for, shared_launcher
 from pytest_ddp.lease import Leases
 from pytest_ddp.machine import Machine
 from pytest_ddp.marker import FIXTURE_OPTIONS
-from pytest_ddp.phase_runner import PhaseRunner, outcomes_key
+from pytest_ddp.phase_runner import PhaseRunner, outcomes_key, world_key
 from pytest_ddp.places import Places
 from pytest_ddp.plan import Plan, Refuse, plan
 from pytest_ddp.rank_start import rank_start
@@ -108,7 +108,6 @@ class Controller:
         """Replace pytest's view of a phase, which saw nothing but our round trip, by that of the ranks."""
         report = yield
         if is_distributed(item):
-            vars(report)["ddp_world"] = ""  # travels with the report, also from xdist's workers
             self._complete(item, report)
         return report
 
@@ -141,10 +140,11 @@ class Controller:
 
     def _complete(self, item: pytest.Item, report: pytest.TestReport) -> None:
         sections = item.stash.setdefault(_sections, [])
-        if outcomes_key in item.stash:
-            outcomes, world = item.stash[outcomes_key]
+        world = item.stash.get(world_key, None)
+        vars(report)["ddp_world"] = str(world or "")  # travels with the report, also from xdist's workers
+        if world is not None and outcomes_key in item.stash:
+            outcomes = item.stash[outcomes_key]
             del item.stash[outcomes_key]
-            vars(report)["ddp_world"] = str(world)
             merge(report, outcomes, world, self.config)
             sections += output_sections(outcomes, report.when, self.config)
             forward_subtests(item, outcomes)
