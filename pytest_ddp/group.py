@@ -2,7 +2,7 @@
 
 import gc
 import os
-import threading
+from _thread import start_new_thread
 from datetime import timedelta
 from typing import Any
 
@@ -64,7 +64,7 @@ def leave_groups() -> None:
         return
     groups = list(distributed_c10d._world.pg_map)  # noqa: SLF001  keeps them alive past destroy_process_group
     dist.destroy_process_group()
-    threading.Thread(target=_destroy, args=(groups,), name="pytest-ddp group reaper", daemon=True).start()
+    start_new_thread(_destroy, (groups,))  # `Thread.start` would wait for the thread to run
 
 
 def _destroy(groups: list[Any]) -> None:

@@ -35,26 +35,33 @@ class RankGroup:
     grace: float = GRACE_SECONDS
     gone: list[Member] = field(default_factory=list)
     _number: int = -1
-
-    def join(self) -> list[Outcome]:
-        """Make the process group; what goes wrong here is no target's fault."""
-        grace, self.grace = self.grace, 0.0
-        try:
-            return self.run("pytest_ddp.worker:joined", timeout=_JOIN_SECONDS)
-        finally:
-            self.grace = grace
+    _started: float = 0.0
+    _timeout: float = 0.0
 
     def run(self, target: str, payloads: bytes | Sequence[bytes] = b"", *, timeout: float) -> list[Outcome]:
         """Run `target` on every rank that is left; return their outcomes in rank order (see `Ranks.run`)."""
-        self._number = next(_numbers)
-        started = time.monotonic()
-        pending = {member.rank: member for member in self.members}
+        self._begin(target, payloads, timeout)
+        return self._finish(self.grace)
+
+    def begin_to_join(self) -> None:
+        """Ask the ranks to make the process group, without waiting for it."""
+        self._begin("pytest_ddp.worker:joined", b"", _JOIN_SECONDS)
+
+    def join(self) -> list[Outcome]:
+        """Wait until every rank has joined; what goes wrong here is no target's fault, and ends all that still wait."""
+        return self._finish(grace=0.0)
+
+    def _begin(self, target: str, payloads: bytes | Sequence[bytes], timeout: float) -> None:
+        self._number, self._started, self._timeout = next(_numbers), time.monotonic(), timeout
         for member in self.members:
             member.start_over()
             body = payloads if isinstance(payloads, bytes) else payloads[member.rank]
             member.send(self._run(target, timeout, body))
+
+    def _finish(self, grace: float) -> list[Outcome]:
+        pending = {member.rank: member for member in self.members}
         try:
-            outcomes = dict(self._wait(pending, started, timeout))
+            outcomes = dict(self._wait(pending, grace))
         finally:  # pending is empty unless we were interrupted, and then what still runs must not answer a later run
             self._lose(pending.values())
         return [outcomes[rank] for rank in sorted(outcomes)]
@@ -64,21 +71,21 @@ class RankGroup:
         slack = timeout + _GROUP_SLACK_SECONDS
         return Run(self._number, target, self.name, world.size, world.backend, world.device, slack, body)
 
-    def _wait(self, pending: dict[int, Member], started: float, timeout: float) -> Iterator[tuple[int, Outcome]]:
+    def _wait(self, pending: dict[int, Member], grace: float) -> Iterator[tuple[int, Outcome]]:
         """Yield outcomes as they come; end what is left at the deadline, or when the grace after a failure is over."""
-        deadline, failed = started + timeout, False
+        deadline, failed = self._started + self._timeout, False
         while pending:
             readable, _, _ = select.select(list(pending.values()), [], [], max(0.0, deadline - time.monotonic()))
             if not readable:
-                yield from self._end(pending, time.monotonic() - started, None if failed else timeout)
+                yield from self._end(pending, time.monotonic() - self._started, None if failed else self._timeout)
             for member in readable:
-                outcome = self._outcome(member, time.monotonic() - started)
+                outcome = self._outcome(member, time.monotonic() - self._started)
                 if outcome is None:
                     continue
                 del pending[member.rank]
                 yield member.rank, outcome
                 if not failed and not isinstance(outcome, Returned | Skipped):
-                    failed, deadline = True, min(deadline, time.monotonic() + self.grace)
+                    failed, deadline = True, min(deadline, time.monotonic() + grace)
 
     def _outcome(self, member: Member, seconds: float) -> Outcome | None:
         try:

@@ -38,6 +38,7 @@ class Ranks:
         grace: seconds that the other ranks get once one has failed.
         rendezvous: the store that the ranks meet at.
         started: how many processes the pool has started so far.
+        warm: whether its ranks are to be used again, so that it is worth while to prepare their next group.
         farewells: what ranks printed while they ended, such as exceptions in their `atexit` handlers.
     """
 
@@ -48,7 +49,9 @@ class Ranks:
     grace: float = GRACE_SECONDS
     rendezvous: Rendezvous = field(default_factory=Rendezvous)
     started: int = 0
+    warm: bool = True
     farewells: dict[int, str] = field(default_factory=dict)
+    _ahead: RankGroup | None = None
     _members: dict[int, Member] = field(default_factory=dict)
 
     def run(
@@ -73,22 +76,29 @@ class Ranks:
 
     @contextmanager
     def group(self, world: World) -> Iterator[RankGroup]:
-        """Give a fresh process group on warm ranks, for several runs that share it; raise LaunchError."""
-        group = self._joined(world)
+        """Give a fresh process group on warm ranks, for several runs that share it; raise LaunchError.
+
+        Whoever wanted one will soon want another one like it: the ranks join that one while nobody waits for them.
+        """
+        group = self._joined_ahead(world) or self._joined(world)
         try:
             yield group
         finally:
             for member in group.gone:
                 self._discard(member)
+            if self.warm and not group.gone:
+                self._ahead = RankGroup(world, self.rendezvous.new_group(), group.members, self.launcher, self.grace)
+                self._ahead.begin_to_join()
 
     def fresh(self) -> "Ranks":
         """Return a pool of its own processes that shares the launcher and the store; close it before this one."""
         pool = Ranks(self.launcher, self.host, self.host_body, self.capture, self.grace, self.rendezvous)
-        pool.farewells = self.farewells
+        pool.farewells, pool.warm = self.farewells, False
         return pool
 
     def close(self) -> None:
         """Let every rank finish what lives on it, then end it."""
+        self._joined_ahead(World(0))
         for member in self._members.values():
             member.start_over()
             member.send(Close())
@@ -106,6 +116,17 @@ class Ranks:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _joined_ahead(self, world: World) -> RankGroup | None:
+        """Return the group that the ranks have joined already, if it is such a one and they are well."""
+        group, self._ahead = self._ahead, None
+        if group is None:
+            return None
+        failed = failures(group.join())
+        for member in group.gone:
+            self._discard(member)
+        well = not failed and group.world == world and all(member.is_quiet() for member in group.members)
+        return group if well else None
+
     def _joined(self, world: World) -> RankGroup:
         """Return a group that its ranks have joined.
 
@@ -115,10 +136,11 @@ class Ranks:
             fresh = self._fill(world.size)
             members = [self._members[rank] for rank in range(world.size)]
             group = RankGroup(world, self.rendezvous.new_group(), members, self.launcher, self.grace)
+            group.begin_to_join()
             outcomes = group.join()
             if not failures(outcomes):
                 return group
-            for member in list(self._members.values()):
+            for member in [*group.gone, *group.members]:
                 self._discard(member)
             if fresh == world.size:
                 raise LaunchError(f"the ranks could not form a process group:\n{RankFailure(outcomes, world)}")
