@@ -2,7 +2,7 @@
 
 import gc
 import os
-import threading
+from _thread import start_new_thread
 from datetime import timedelta
 from typing import Any
 
@@ -12,8 +12,6 @@ from torch.distributed import PrefixStore, Store, TCPStore, distributed_c10d
 
 from pytest_ddp.hangup import forget_connections
 from pytest_ddp.messages import Run
-
-REAPER = "pytest-ddp group reaper"
 
 
 def device_of(rank: int, run: Run) -> torch.device:
@@ -74,7 +72,7 @@ def leave_groups() -> None:
         return
     groups = list(distributed_c10d._world.pg_map)  # noqa: SLF001  keeps them alive past destroy_process_group
     dist.destroy_process_group()
-    threading.Thread(target=_destroy, args=(groups,), name=REAPER, daemon=True).start()
+    start_new_thread(_destroy, (groups,))  # `Thread.start` would wait for the thread to run
 
 
 def _destroy(groups: list[Any]) -> None:

@@ -63,9 +63,8 @@ class Member:
         return not readable
 
     def start_over(self) -> None:
-        """Forget the output and stacks of earlier runs."""
+        """Forget the output of earlier runs."""
         os.ftruncate(self.shared.output.fileno(), 0)
-        os.ftruncate(self.shared.stacks.fileno(), 0)
 
     @property
     def output(self) -> str:

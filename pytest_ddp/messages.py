@@ -9,7 +9,7 @@ import signal
 import socket
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from pytest_ddp.errors import ProtocolError
@@ -97,8 +97,8 @@ _KINDS: dict[str, type[Message]] = {
 
 def encode(message: Message) -> bytes:
     """Return the message as bytes."""
-    plain: dict[str, Any] = {f.name: getattr(message, f.name) for f in fields(message) if f.name != "body"}
-    body: bytes = getattr(message, "body", b"")
+    plain: dict[str, Any] = dict(vars(message))
+    body: bytes = plain.pop("body", b"")
     head = _to_json([type(message).__name__, plain]).encode()
     return _LENGTHS.pack(len(head), len(body)) + head + body
 
@@ -108,7 +108,7 @@ def decode(head: bytes, body: bytes) -> Message:
     try:
         name, plain = _from_json(head.decode())
         kind = _KINDS[name]
-        if any(f.name == "body" for f in fields(kind)):
+        if hasattr(kind, "body"):
             plain["body"] = body
         return kind(**plain)
     except (ValueError, KeyError, TypeError) as error:

@@ -10,7 +10,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from pytest_ddp.debugger import debugger_for
+from pytest_ddp.debugger import GROUP_SECONDS, debugger_for
 from pytest_ddp.forward import forward_subtests, forward_warnings
 from pytest_ddp.interruption import Interruption
 from pytest_ddp.items import is_distributed, node_id
@@ -66,7 +66,10 @@ class Controller:
             body = cloudpickle.dumps(rank_start(self.config, self.settings))
             launcher = launcher_for(device)
             tally = self._summary.ranks
-            self._ranks[device] = Ranks(launcher, host=_HOST, host_body=body, capture=capture, tally=tally)
+            ranks = Ranks(launcher, host=_HOST, host_body=body, capture=capture, tally=tally)
+            if self.runner.debugger:
+                ranks.slack = GROUP_SECONDS
+            self._ranks[device] = ranks
         return self._ranks[device]
 
     def plan(self, request: Request) -> Plan:
