@@ -18,7 +18,7 @@ from _pytest.runner import call_and_report
 
 from pytest_ddp.messages import Ready
 from pytest_ddp.phase import ItemId, PhaseRequest, When, encode_report
-from pytest_ddp.worker import Answered, Failed, Rank
+from pytest_ddp.worker import Answered, Failed, Rank, SkipRun
 
 PLUGIN = "ddp-rank"
 
@@ -89,6 +89,13 @@ class RankPlugin:
         self.rank.serve()
         return True
 
+    @property
+    def item(self) -> Any:
+        """The test at hand."""
+        if self._item is None:
+            raise RuntimeError("no test is being run")
+        return self._item
+
     def phase(self, request: PhaseRequest) -> bytes:
         """Run one phase; raise what tells the controller about a failure."""
         if request.when == "setup":
@@ -123,12 +130,12 @@ class RankPlugin:
             self.rank.answer("returned", body=self._report("setup"))
         except Failed as failed:
             self.rank.answer_failed(failed)
+        except SkipRun as skip:
+            self.rank.answer("skipped", message=str(skip), body=skip.body)
 
     def _report(self, when: When, **arguments: Any) -> bytes:
         """Run a phase of the current item with pytest's own functions."""
-        item = self._item
-        if item is None:
-            raise RuntimeError("no test is being run")
+        item = self.item
         if when == "teardown":
             self._item = None
         report = call_and_report(item, when, log=False, **arguments)
@@ -139,6 +146,8 @@ class RankPlugin:
             failed, self._subtests = self._subtests, []
             kind, message = _kind_and_message(failed[0])
             raise Failed(f"{kind} in a subtest", message, "\n\n".join(sub.longreprtext for sub in failed), b"")
+        if isinstance(report.longrepr, tuple):
+            raise SkipRun(report.longrepr[2], body)
         return body
 
     def _find(self, test: ItemId) -> pytest.Item:

@@ -10,6 +10,9 @@ import cloudpickle
 import pytest
 
 from pytest_ddp.errors import LaunchError, UsageError
+from pytest_ddp.example_ranks import ExampleRanks
+from pytest_ddp.given_items import check_hypothesis, is_given, rank_fixtures, run_given
+from pytest_ddp.given_report import Bugs, report_bugs
 from pytest_ddp.items import is_distributed, request_of
 from pytest_ddp.launcher import SpawnLauncher, launcher_for, shared_launcher
 from pytest_ddp.machine import Machine
@@ -29,12 +32,9 @@ if TYPE_CHECKING:
 PLUGIN = "ddp-controller"
 _PHASE_TARGET = "pytest_ddp.rank_session:phase"
 _HOST = "pytest_ddp.rank_session:host"
-_NO_GIVEN = (
-    "@distributed does not go with @given yet: every rank would draw examples of its own. Write a plain @given test "
-    "that takes the fixture 'ddp_ranks' and passes each example on: ddp_ranks(world_size=2).run(function, example)"
-)
 _outcomes = pytest.StashKey[tuple[list[Outcome], World]]()
 _sections = pytest.StashKey[list[tuple[str, str]]]()
+_bugs = pytest.StashKey[Bugs]()
 
 
 class Controller:
@@ -44,6 +44,7 @@ class Controller:
         self.config = config
         self.settings = settings
         self._open = ExitStack()
+        self._pool: Ranks | None = None
         self._group: RankGroup | None = None
         self._timeout = settings.timeout
         self._next: pytest.Item | None = None
@@ -81,13 +82,23 @@ class Controller:
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Let Hypothesis's own plugin look at fixtures that are not here."""
+        with rank_fixtures(item):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Replace pytest's view of a phase, which saw nothing but our round trip, by that of the ranks."""
         report = yield
         if _outcomes in item.stash:
             outcomes, world = item.stash[_outcomes]
             del item.stash[_outcomes]
-            merge(report, outcomes, world, self.config)
+            if _bugs in item.stash:
+                report_bugs(report, item.stash[_bugs], self.config)
+                del item.stash[_bugs]
+            else:
+                merge(report, outcomes, world, self.config)
             item.stash[_sections] += output_sections(outcomes, report.when, self.config)
         if _sections in item.stash:
             report.sections = [*report.sections, *item.stash[_sections]]
@@ -118,7 +129,7 @@ class Controller:
             ranks = self.ranks(run.world.device)
             if run.isolation == "process":
                 ranks = self._open.enter_context(ranks.fresh())
-            self._group = self._open.enter_context(ranks.group(run.world))
+            self._pool, self._group = ranks, self._open.enter_context(ranks.group(run.world))
         except LaunchError as error:
             self._open.close()
             pytest.fail(str(error), pytrace=False)
@@ -127,7 +138,15 @@ class Controller:
         self._phase(item, "setup")
 
     def _call(self, item: pytest.Item) -> None:
-        self._phase(item, "call")
+        if self._group is not None and self._pool is not None and is_given(item):
+            setup, teardown = (PhaseRequest(when, _item_id(item)).encode() for when in ("setup", "teardown"))
+            ranks = ExampleRanks(self._pool, self._group, self._timeout, setup, teardown)
+            outcomes, bugs = run_given(item, ranks)
+            item.stash[_outcomes] = outcomes, self._group.world
+            if bugs is not None:
+                item.stash[_bugs] = bugs
+        else:
+            self._phase(item, "call")
 
     def _teardown(self, item: pytest.Item) -> None:
         try:
@@ -144,8 +163,7 @@ class Controller:
         item.stash[_outcomes] = outcomes, self._group.world
 
     def _decide(self, item: pytest.Item) -> Run:
-        if hasattr(getattr(item, "obj", None), "hypothesis"):
-            pytest.fail(_NO_GIVEN, pytrace=False)
+        check_hypothesis(item)
         try:
             decision = self.plan(request_of(item))
         except UsageError as error:
