@@ -13,7 +13,7 @@ from pytest_ddp.failure import blame, details, failures, headline, summary
 from pytest_ddp.outcome import Died, Outcome, Raised
 from pytest_ddp.world import World
 
-_FRAME = re.compile(r'File "[^"]+", line \d+')
+_FRAME = re.compile(r'File "[^"]+", line \d+|^\S+:\d+(?=: )', re.MULTILINE)  # Python's way to name a place, and pytest's
 
 
 class ExampleFailed(PytestDDPError):  # noqa: N818  as RankFailure
@@ -47,11 +47,11 @@ def failed(outcomes: Sequence[Outcome], told: Mapping[int, Told], world: World) 
 
 
 def _origin(outcome: Outcome) -> str:
+    """Name the bug behind an outcome of which the rank itself gave no account; messages, which vary, are left out."""
     if isinstance(outcome, Raised):
-        return f"{outcome.kind}: {outcome.message}"
+        return " ".join([outcome.kind, *_FRAME.findall(outcome.traceback)[-1:]])
     if isinstance(outcome, Died):
-        frame = _FRAME.search(outcome.stack)
-        return f"{outcome.how} {frame.group() if frame else ''}"
+        return " ".join([outcome.how, *_FRAME.findall(outcome.stack)[:1]])
     return type(outcome).__name__
 
 
@@ -59,13 +59,14 @@ def _origin(outcome: Outcome) -> str:
 def _type_of_bug(origin: str, kind: str) -> type[ExampleFailed]:
     """Return the type of all failures with this origin; it is also of the type that was raised on the rank."""
     name = kind.rpartition(":")[2].rpartition(".")[2] or ExampleFailed.__name__
+    words = {"__doc__": origin, "__module__": kind.partition(":")[0] or __name__}
     raised = _find(kind)
     if raised is not None:
         with suppress(Exception):  # a foreign class may forbid anything
-            bug = type(name, (ExampleFailed, raised), {"__doc__": origin})
+            bug = type(name, (ExampleFailed, raised), words)
             bug((), World(1))
             return bug
-    return type(name, (ExampleFailed,), {"__doc__": origin})
+    return type(name, (ExampleFailed,), words)
 
 
 def _find(kind: str) -> type[Exception] | None:

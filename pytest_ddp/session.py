@@ -84,6 +84,7 @@ class Controller:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Let Hypothesis's own plugin look at fixtures that are not here."""
+        __tracebackhide__ = True
         with rank_fixtures(item):
             return (yield)
 
