@@ -1,4 +1,4 @@
-"""A failing example, as an exception that Hypothesis can tell from those of other bugs."""
+"""Failures of ranks, as exceptions that Hypothesis can tell from those of other bugs."""
 
 import functools
 import re
@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.example import Told
-from pytest_ddp.failure import blame, details, failures, headline, summary
+from pytest_ddp.failure import RankFailure, blame, details, failures, headline, root_cause
 from pytest_ddp.outcome import Died, Outcome, Raised
 from pytest_ddp.world import World
 
@@ -35,6 +35,13 @@ class ExampleFailed(PytestDDPError):  # noqa: N818  as RankFailure
         return "\n".join([headline(self.outcomes, self.world), *details(self.outcomes)])
 
 
+def raise_for(outcomes: Sequence[Outcome], world: World) -> None:
+    """Raise RankFailure if any rank failed, of a type that names the bug."""
+    __tracebackhide__ = True
+    if failures(outcomes):
+        raise _type_of_failure(_origin(root_cause(outcomes)))(outcomes, world)
+
+
 def failed(outcomes: Sequence[Outcome], told: Mapping[int, Told], world: World) -> ExampleFailed:
     """Return the exception for an example that failed, or that some ranks skipped, of a type that names the bug."""
     found = failures(outcomes)
@@ -53,6 +60,17 @@ def _origin(outcome: Outcome) -> str:
     if isinstance(outcome, Died):
         return " ".join([outcome.how, *_FRAME.findall(outcome.stack)[:1]])
     return type(outcome).__name__
+
+
+@functools.cache
+def _type_of_failure(origin: str) -> type[RankFailure]:
+    words = {"__doc__": origin, "__module__": RankFailure.__module__, "__reduce__": _plain}
+    return type(RankFailure.__name__, (RankFailure,), words)
+
+
+def _plain(failure: RankFailure) -> tuple[type[RankFailure], tuple[Any, ...]]:
+    """Let a failure be pickled as what it is apart from its type, which another process does not know."""
+    return RankFailure, failure.args
 
 
 @functools.cache

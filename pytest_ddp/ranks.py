@@ -37,6 +37,7 @@ class Ranks:
         grace: seconds that the other ranks get once one has failed.
         rendezvous: the store that the ranks meet at.
         started: how many processes the pool has started so far.
+        newest: the name of the group that was made last; ranks have left all others.
     """
 
     launcher: Launcher = field(default_factory=shared_launcher)
@@ -46,6 +47,7 @@ class Ranks:
     grace: float = GRACE_SECONDS
     rendezvous: Rendezvous = field(default_factory=Rendezvous)
     started: int = 0
+    newest: str = ""
     _members: dict[int, Member] = field(default_factory=dict)
 
     def run(
@@ -73,7 +75,7 @@ class Ranks:
         """Give a fresh process group on warm ranks, for several runs that share it."""
         self._fill(world.size)
         members = [self._members[rank] for rank in range(world.size)]
-        group = RankGroup(world, self.rendezvous.new_group(), members, self.launcher, self.grace)
+        group = RankGroup(world, self._new_group(), members, self.launcher, self.grace)
         try:
             yield group
         finally:
@@ -88,7 +90,7 @@ class Ranks:
         self._discard_gone(group)
         self._fill(group.world.size)
         members = [self._members[rank] for rank in range(group.world.size)]
-        group.begin(self.rendezvous.new_group(), members)
+        group.begin(self._new_group(), members)
 
     def fresh(self) -> "Ranks":
         """Return a pool of its own processes that shares the launcher and the store; close it before this one."""
@@ -109,6 +111,10 @@ class Ranks:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _new_group(self) -> str:
+        self.newest = self.rendezvous.new_group()
+        return self.newest
 
     def _discard_gone(self, group: RankGroup) -> None:
         while group.gone:
