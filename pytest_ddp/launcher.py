@@ -19,6 +19,7 @@ from pytest_ddp.errors import LaunchError
 from pytest_ddp.worker import Files
 
 PRELOAD = ("pytest_ddp.preload",)
+_PRELOAD_IF_USED = ("hypothesis",)  # takes a rank 0.3 s, but only where tests use it
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _START_SECONDS = 120.0
 EXIT_SECONDS = 10.0
@@ -104,7 +105,8 @@ class ForkLauncher:
         if self._server is not None:
             return
         self._control, theirs = socket.socketpair()
-        call = f"from pytest_ddp.zygote import main; main({theirs.fileno()}, {os.getpid()}, {tuple(self.preload)!r})"
+        preload = (*self.preload, *(name for name in _PRELOAD_IF_USED if name in sys.modules))
+        call = f"from pytest_ddp.zygote import main; main({theirs.fileno()}, {os.getpid()}, {preload!r})"
         self._server = subprocess.Popen(
             _interpreter(call),
             pass_fds=[theirs.fileno()],

@@ -1,6 +1,6 @@
 """Runs setup, call and teardown of distributed tests on their ranks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,8 +9,11 @@ import pytest
 
 from pytest_ddp.debugger import NO_TRACE, Debugger
 from pytest_ddp.errors import LaunchError, UsageError
+from pytest_ddp.example_ranks import ExampleRanks
 from pytest_ddp.exits import leave_if_asked
 from pytest_ddp.failure import failures
+from pytest_ddp.given_items import check_hypothesis, is_given, run_given
+from pytest_ddp.given_report import Bugs
 from pytest_ddp.items import is_distributed, node_id, request_of
 from pytest_ddp.outcome import Outcome
 from pytest_ddp.phase import ItemId, PhaseRequest, When
@@ -21,7 +24,8 @@ from pytest_ddp.request import Request
 from pytest_ddp.world import World
 
 _PHASE_TARGET = "pytest_ddp.rank_session:phase"
-outcomes_key = pytest.StashKey[list[Outcome]]()
+outcomes_key = pytest.StashKey[Sequence[Outcome]]()
+bugs_key = pytest.StashKey[Bugs]()
 world_key = pytest.StashKey[World]()
 
 
@@ -64,7 +68,21 @@ class PhaseRunner:
         self._phase(item, "setup")
 
     def _call(self, item: pytest.Item) -> None:
-        self._phase(item, "call")
+        __tracebackhide__ = True
+        if is_given(item):
+            self._run_examples(item)
+        else:
+            self._phase(item, "call")
+
+    def _run_examples(self, item: pytest.Item) -> None:
+        __tracebackhide__ = True
+        place = self._current()
+        setup, teardown = (self._request(item, when).encode() for when in ("setup", "teardown"))
+        outcomes, bugs = run_given(item, ExampleRanks(place.pool, place.group, self._timeout, setup, teardown))
+        self._failed = self._failed or bool(failures(outcomes))
+        item.stash[outcomes_key] = outcomes
+        if bugs is not None:
+            item.stash[bugs_key] = bugs
 
     def _teardown(self, item: pytest.Item) -> None:
         place = self._current()
@@ -82,7 +100,7 @@ class PhaseRunner:
         place = self._current()
         if self.debugger:
             self.debugger.watch(place.group)
-        request = PhaseRequest(when, _item_id(item), _item_id(following) if following else None, self._shared_path)
+        request = self._request(item, when, following)
         outcomes = place.group.run(_PHASE_TARGET, request.encode(), timeout=self._timeout)
         leave_if_asked(outcomes)
         self._failed = self._failed or bool(failures(outcomes))
@@ -90,6 +108,9 @@ class PhaseRunner:
         if self.debugger:
             self.debugger.after(item, when, place.group, outcomes)
         return outcomes
+
+    def _request(self, item: pytest.Item, when: When, following: pytest.Item | None = None) -> PhaseRequest:
+        return PhaseRequest(when, _item_id(item), _item_id(following) if following else None, self._shared_path)
 
     def _current(self) -> Place:
         if self._place is None:
@@ -99,6 +120,7 @@ class PhaseRunner:
     def _decide(self, item: pytest.Item) -> Run:
         if item.config.option.trace:
             pytest.fail(NO_TRACE, pytrace=False)
+        check_hypothesis(item)
         decision = self._plan(item)
         if isinstance(decision, Skip):
             pytest.skip(decision.reason)

@@ -27,7 +27,7 @@ from pytest_ddp.rank_phase import run_phase
 from pytest_ddp.rank_start import SessionStart
 from pytest_ddp.rank_state import RankState
 from pytest_ddp.settings import Settings
-from pytest_ddp.worker import Answered, Failed, Rank
+from pytest_ddp.worker import Answered, Failed, Rank, SkipRun
 
 PLUGIN = "ddp-rank"
 
@@ -82,7 +82,7 @@ class RankPlugin:
         self.state = RankState(settings)
         self._collected: dict[str, dict[str, pytest.Item]] = {}
         self._item: pytest.Item | None = None
-        self._ending: tuple[Run, PhaseAnswer | Failed] | None = None
+        self._ending: tuple[Run, PhaseAnswer | Failed | SkipRun] | None = None
         self._subtests: list[pytest.TestReport] = []
         self._warnings: list[RankWarning] = []
 
@@ -113,6 +113,13 @@ class RankPlugin:
         self.rank.send(Ready())
         self.rank.serve()
         return True
+
+    @property
+    def item(self) -> Any:
+        """The test at hand."""
+        if self._item is None:
+            raise RuntimeError("no test is being run")
+        return self._item
 
     def phase(self, request: PhaseRequest) -> bytes:
         """Run one phase; raise what tells the controller about a failure."""
@@ -153,15 +160,17 @@ class RankPlugin:
             self.rank.answer("returned", body=self._report("setup").encode())
         except Failed as failed:
             self.rank.answer_failed(failed)
+        except SkipRun as skip:
+            self.rank.answer("skipped", message=str(skip), body=skip.body)
 
     def _end(self, request: PhaseRequest) -> NoReturn:
         """Run teardown, but leave the answer to when the protocol has ended: only then its warnings are known."""
         following = self._find(request.following) if request.following else None
-        answer: PhaseAnswer | Failed
+        answer: PhaseAnswer | Failed | SkipRun
         try:
             answer = self._report("teardown", nextitem=following)
-        except Failed as failed:
-            answer = failed
+        except (Failed, SkipRun) as other:
+            answer = other
         if self.rank.run is not None:
             self._ending = self.rank.run, answer
         self._item = None
@@ -172,18 +181,18 @@ class RankPlugin:
             return
         (run, answer), self._ending = self._ending, None
         given, self._warnings = tuple(self._warnings), []
-        plain = PhaseAnswer.decode(answer.body) if isinstance(answer, Failed) else answer
+        plain = answer if isinstance(answer, PhaseAnswer) else PhaseAnswer.decode(answer.body)
         body = replace(plain, warnings=given, retire=self.state.retire).encode()
         if isinstance(answer, Failed):
             self.rank.answer_failed(Failed(answer.kind, answer.message, answer.text, body), run)
+        elif isinstance(answer, SkipRun):
+            self.rank.answer("skipped", message=str(answer), body=body, run=run)
         else:
             self.rank.answer("returned", body=body, run=run)
 
     def _report(self, when: When, **arguments: Any) -> PhaseAnswer:
         """Run a phase of the current item with pytest's own functions."""
-        if self._item is None:
-            raise RuntimeError("no test is being run")
-        report = run_phase(self._item, when, **arguments)
+        report = run_phase(self.item, when, **arguments)
         subtests, self._subtests = self._subtests, []
         answer = PhaseAnswer(self._plain(report), tuple(map(self._plain, subtests)))
         if report.failed or (report.skipped and hasattr(report, "wasxfail")):
@@ -193,6 +202,8 @@ class RankPlugin:
             kind, message = _kind_and_message(failed[0])
             contains = f"contains {len(failed)} failed subtest{'s' if len(failed) > 1 else ''}"
             raise Failed(f"{kind} in a subtest", message, contains, answer.encode())
+        if isinstance(report.longrepr, tuple):
+            raise SkipRun(report.longrepr[2], answer.encode())
         return answer
 
     def _plain(self, report: pytest.TestReport) -> dict[str, Any]:

@@ -43,6 +43,7 @@ class Ranks:
         warm: whether its ranks are to be used again, so that it is worth while to prepare their next group.
         slack: seconds that the groups' own timeouts lie behind those of runs.
         farewells: what ranks printed while they ended, such as exceptions in their `atexit` handlers.
+        newest: the name of the group that was made last; ranks have left all others.
     """
 
     launcher: Launcher = field(default_factory=shared_launcher)
@@ -55,6 +56,7 @@ class Ranks:
     warm: bool = True
     slack: float = GROUP_SLACK_SECONDS
     farewells: dict[int, str] = field(default_factory=dict)
+    newest: str = ""
     _ahead: RankGroup | None = None
     _members: dict[int, Member] = field(default_factory=dict)
 
@@ -95,7 +97,7 @@ class Ranks:
             self._discard_gone(group)
             if self.warm and not (group.lost or group.hung_up):
                 self._ahead = self._new(world)
-                self._ahead.begin(self.rendezvous.new_group(), group.members)
+                self._ahead.begin(self._new_group(), group.members)
                 self._ahead.begin_to_join()
 
     def renew(self, group: RankGroup) -> None:
@@ -154,7 +156,7 @@ class Ranks:
         while True:
             fresh = self._fill(group.world.size)
             members = [self._members[rank] for rank in range(group.world.size)]
-            group.begin(self.rendezvous.new_group(), members)
+            group.begin(self._new_group(), members)
             group.begin_to_join()
             outcomes = group.join()
             if not failures(outcomes):
@@ -164,6 +166,10 @@ class Ranks:
                 self._discard(member)
             if fresh == group.world.size:
                 raise LaunchError(f"the ranks could not form a process group:\n{RankFailure(outcomes, group.world)}")
+
+    def _new_group(self) -> str:
+        self.newest = self.rendezvous.new_group()
+        return self.newest
 
     def _discard_gone(self, group: RankGroup) -> None:
         while group.gone:

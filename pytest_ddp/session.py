@@ -12,13 +12,15 @@ import pytest
 
 from pytest_ddp.debugger import GROUP_SECONDS, debugger_for
 from pytest_ddp.forward import forward_subtests, forward_warnings
+from pytest_ddp.given_items import rank_fixtures
+from pytest_ddp.given_report import report_bugs
 from pytest_ddp.interruption import Interruption
 from pytest_ddp.items import is_distributed, node_id
 from pytest_ddp.launcher import SpawnLauncher, launcher_for, shared_launcher
 from pytest_ddp.lease import Leases
 from pytest_ddp.machine import Machine
 from pytest_ddp.marker import FIXTURE_OPTIONS
-from pytest_ddp.phase_runner import PhaseRunner, outcomes_key, world_key
+from pytest_ddp.phase_runner import PhaseRunner, bugs_key, outcomes_key, world_key
 from pytest_ddp.places import Places
 from pytest_ddp.plan import Plan, Refuse, plan
 from pytest_ddp.rank_start import rank_start
@@ -107,6 +109,13 @@ class Controller:
             )
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Let Hypothesis's own plugin look at fixtures that are not here."""
+        __tracebackhide__ = True
+        with rank_fixtures(item):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Replace pytest's view of a phase, which saw nothing but our round trip, by that of the ranks."""
         report = yield
@@ -148,7 +157,10 @@ class Controller:
         if world is not None and outcomes_key in item.stash:
             outcomes = item.stash[outcomes_key]
             del item.stash[outcomes_key]
-            merge(report, outcomes, world, self.config)
+            if (bugs := item.stash.get(bugs_key, None)) and report.when == "call":
+                report_bugs(report, bugs, self.config)
+            else:
+                merge(report, outcomes, world, self.config)
             sections += output_sections(outcomes, report.when, self.config)
             forward_subtests(item, outcomes)
             forward_warnings(self.config, outcomes)
