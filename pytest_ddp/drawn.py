@@ -20,7 +20,7 @@ def dump(arguments: dict[str, Any]) -> bytes:
     """
     try:
         return _pickle(arguments)
-    except Exception:  # noqa: BLE001  pickling foreign objects may raise anything
+    except Exception:  # of any kind: the objects are foreign
         for name, value in arguments.items():
             _check(name, value)
         raise

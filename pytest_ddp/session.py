@@ -143,7 +143,7 @@ class Controller:
             setup, teardown = (PhaseRequest(when, _item_id(item)).encode() for when in ("setup", "teardown"))
             ranks = ExampleRanks(self._pool, self._group, self._timeout, setup, teardown)
             outcomes, bugs = run_given(item, ranks)
-            item.stash[_outcomes] = outcomes, self._group.world
+            item.stash[_outcomes] = list(outcomes), self._group.world
             if bugs is not None:
                 item.stash[_bugs] = bugs
         else:
