@@ -13,7 +13,7 @@ from pytest_ddp.failure import RankFailure, blame, details, failures, headline, 
 from pytest_ddp.outcome import Died, Outcome, Raised
 from pytest_ddp.world import World
 
-_FRAME = re.compile(r'File "[^"]+", line \d+|^\S+:\d+(?=: )', re.MULTILINE)  # as Python and pytest name a place
+_PLACE = re.compile(r'File "[^"]+", line \d+|^\S+:\d+(?=: )', re.MULTILINE)  # as Python writes it, as pytest does
 
 
 class ExampleFailed(PytestDDPError):  # noqa: N818  as RankFailure
@@ -56,9 +56,9 @@ def failed(outcomes: Sequence[Outcome], told: Mapping[int, Told], world: World) 
 def _origin(outcome: Outcome) -> str:
     """Name the bug behind an outcome of which the rank itself gave no account; messages, which vary, are left out."""
     if isinstance(outcome, Raised):
-        return " ".join([outcome.kind, *_FRAME.findall(outcome.traceback)[-1:]])
+        return " ".join([outcome.kind, *_PLACE.findall(outcome.traceback)[-1:]])
     if isinstance(outcome, Died):
-        return " ".join([outcome.how, *_FRAME.findall(outcome.stack)[:1]])
+        return " ".join([outcome.how, *_PLACE.findall(outcome.stack)[:1]])
     return type(outcome).__name__
 
 

@@ -20,7 +20,7 @@ def dump(arguments: dict[str, Any]) -> bytes:
     """
     try:
         return _pickle(arguments)
-    except Exception:
+    except Exception:  # of any kind: the objects are foreign
         for name, value in arguments.items():
             _check(name, value)
         raise

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from _pytest.outcomes import Skipped as PytestSkipped
+from _pytest.outcomes import Skipped as SkippedTest
 from hypothesis.control import current_build_context
 from hypothesis.core import StateForActualGivenExecution
 from hypothesis.errors import Flaky, UnsatisfiedAssumption
@@ -56,7 +56,7 @@ def run_examples(item: pytest.Function, ranks: ExampleRanks) -> tuple[Sequence[O
     return dispatch.outcomes, None
 
 
-class _RanksSkipped(PytestSkipped):
+class _RanksSkipped(SkippedTest):
     """Every rank skipped; Hypothesis lets it through."""
 
 
@@ -139,12 +139,11 @@ def _dump(drawn: dict[str, Any]) -> bytes:
 
 
 def _account(outcome: Outcome) -> Told | None:
-    body = outcome.body if isinstance(outcome, Returned | Raised | Skipped) else b""
-    return Told.decode(body) if body else None
+    return Told.decode(outcome.body) if isinstance(outcome, Returned | Raised | Skipped) and outcome.body else None
 
 
 def _with_report(outcome: Outcome, told: dict[int, Told]) -> Outcome:
-    if outcome.rank in told and isinstance(outcome, Returned | Raised | Skipped):
+    if isinstance(outcome, Returned | Raised | Skipped) and outcome.rank in told:
         return replace(outcome, body=told[outcome.rank].report)
     return outcome
 

@@ -67,6 +67,5 @@ def _chain(reports: Sequence[pytest.TestReport], remarks: Sequence[str]) -> Exce
 def _as_exception(report: pytest.TestReport) -> ExceptionRepr:
     if isinstance(report.longrepr, ExceptionRepr):
         return report.longrepr
-    return ReprExceptionInfo(
-        reprcrash=None, reprtraceback=ReprTraceback([text_entry(report.longreprtext)], None, "long")
-    )
+    text = ReprTraceback([text_entry(report.longreprtext)], None, "long")
+    return ReprExceptionInfo(reprcrash=None, reprtraceback=text)

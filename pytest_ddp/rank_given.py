@@ -82,7 +82,7 @@ class _Body:
     @contextmanager
     def _context(self, test: Any) -> Iterator[None]:
         """Be in the middle of an example, for what the body calls of Hypothesis; nothing can be drawn."""
-        data, notes = ConjectureData.for_choices(()), list[str]()
+        data, notes = ConjectureData.for_choices(()), list[Any]()
         quiet = settings(test._hypothesis_internal_use_settings, verbosity=Verbosity.normal)  # noqa: SLF001
         in_example = BuildContext(data, is_final=True, wrapped_test=test)
         try:

@@ -10,7 +10,7 @@ from pytest_ddp.example import Told
 
 def pass_on(told: Mapping[int, Told]) -> None:
     """Repeat notes with their rank unless all ranks said the same, events once, of each target the best."""
-    for text in _notes(told):
+    for text in notes_of(told):
         note(text)
     for value, payload in {name: value for account in told.values() for name, value in account.events.items()}.items():
         event(value, payload)
@@ -22,7 +22,8 @@ def pass_on(told: Mapping[int, Told]) -> None:
         target(observed, label=label)
 
 
-def _notes(told: Mapping[int, Told]) -> Iterator[str]:
+def notes_of(told: Mapping[int, Told]) -> Iterator[str]:
+    """Yield what was noted, in order; with its rank what not all ranks said."""
     for together in zip_longest(*(account.notes for account in told.values())):
         if len(set(together)) == 1:
             yield together[0]

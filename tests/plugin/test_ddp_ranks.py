@@ -107,7 +107,7 @@ def test_fixtures_in_the_wrong_place_say_what_to_use(run_suite):
     )
 
 
-def test_given_may_call_ranks_for_every_example(run_suite):
+def test_plain_hypothesis_tests_call_ranks(run_suite):
     result = run_suite("""
         from hypothesis import given, settings, strategies as st
 
@@ -118,7 +118,7 @@ def test_given_may_call_ranks_for_every_example(run_suite):
 
         @settings(max_examples=20, deadline=None, database=None)
         @given(number=st.integers(-1000, 1000))
-        def test_through_ddp_ranks(ddp_ranks, number):
+        def test_it(ddp_ranks, number):
             assert ddp_ranks(world_size=2).run(sums_to, number) == [2 * number] * 2
         """)
     result.assert_outcomes(passed=1)

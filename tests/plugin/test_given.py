@@ -450,7 +450,7 @@ def test_skips_and_marks_behave_as_in_one_process(run_given):
     result.assert_outcomes(skipped=1, xfailed=1, failed=4)
     result.stdout.fnmatch_lines(
         [
-            "the ranks disagree: rank 0 passed, rank 1 skipped (Skipped: only here); skip on all ranks or on none",
+            "the ranks disagree: rank 0 passed, rank 1 skipped (only here); skip on all ranks or on none",
             "*XPASS(strict)*",
             "SKIPPED*test_suite.py:*: not here",
             "XFAIL*known",

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ddp.errors import ProtocolError
-from pytest_ddp.messages import Answer, Close, Decoder, Launch, Ready, Run, encode, receive
+from pytest_ddp.messages import Answer, Close, Decoder, HangUp, Launch, Ready, Run, encode, receive
 
 MESSAGES = st.one_of(
     st.builds(
@@ -33,6 +33,7 @@ MESSAGES = st.one_of(
         body=st.binary(),
     ),
     st.builds(Answer, number=st.integers(), outcome=st.text(), message=st.text(), body=st.binary()),
+    st.just(HangUp()),
     st.just(Close()),
 )
 
