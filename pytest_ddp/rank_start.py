@@ -1,5 +1,6 @@
 """How a rank's pytest is started so that it is the same as the controller's."""
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,12 @@ _NEUTRAL: dict[str, Any] = {
     "xmlpath": None,
     "lf": False,
     "failedfirst": False,
+    "newfirst": False,
     "stepwise": False,
+    "stepwise_skip": False,
+    "stepwise_reset": False,
+    "cacheclear": False,
+    "log_file": os.devnull,
     "collectonly": False,
     "setuponly": False,
     "setupshow": False,

@@ -2,8 +2,8 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from importlib.machinery import PathFinder
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -65,24 +65,35 @@ def _agree_on_skipping(outcomes: Sequence[Outcome]) -> None:
 
 @contextmanager
 def _by_value_where_needed(function: Callable[..., Any]) -> Iterator[None]:
-    """Pickle the function's module by value if ranks cannot import it (`--import-mode=importlib`)."""
-    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    """Pickle by value what ranks cannot import of the function's package (`--import-mode=importlib`)."""
+    with ExitStack() as registered:
+        for module in _beside(function):
+            if not _importable(module):
+                cloudpickle.register_pickle_by_value(module)
+                registered.callback(cloudpickle.unregister_pickle_by_value, module)
+        yield
+
+
+def _beside(function: Callable[..., Any]) -> list[ModuleType]:
+    """Return the function's module; if that cannot be imported, then all loaded modules of its top-level package."""
+    while isinstance(function, partial):
+        function = function.func
+    name = getattr(function, "__module__", None) or ""
+    module = sys.modules.get(name)
     if module is None or _importable(module):
-        yield
-        return
-    cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)
+        return []
+    top = name.partition(".")[0]
+    return [module for name, module in sys.modules.copy().items() if name == top or name.startswith(f"{top}.")]
 
 
 def _importable(module: ModuleType) -> bool:
     """Whether `import` in another process finds the very file that this module was loaded from."""
-    file = getattr(module, "__file__", None)
-    if file is None:  # built-in, or __main__ typed in: cloudpickle knows what to do
-        return True
-    parent, _, name = module.__name__.rpartition(".")
-    path = getattr(sys.modules.get(parent), "__path__", None) if parent else None
-    found = None if parent and path is None else PathFinder.find_spec(name, path)
-    return found is not None and found.origin == file
+    name = module.__name__
+    parent = sys.modules.get(name.rpartition(".")[0])
+    if "." in name and (parent is None or not _importable(parent)):
+        return False
+    path = getattr(parent, "__path__", None)
+    specs = (finder.find_spec(name, path) for finder in sys.meta_path)
+    found = next((spec for spec in specs if spec is not None), None)
+    file = getattr(module, "__file__", None)  # None for packages without __init__.py, and for built-in modules
+    return found is not None and file in {None, found.origin}

@@ -119,6 +119,22 @@ def test_setups_are_shown_and_can_be_all_that_runs(run, notes):
     assert notes() == ["model gone on 0", "model gone on 1", "model made on 0", "model made on 1"]
 
 
+def test_ranks_leave_the_log_file_and_the_cache_to_the_controller(run, run_suite, pytester):
+    run("-k", "fails").assert_outcomes(failed=1, deselected=4)
+    suite = """
+import logging
+
+def test_before(): logging.error("logged before")
+
+@distributed
+def test_on_ranks(ddp): logging.error("logged on ranks")
+
+def test_after(): logging.error("logged after")
+"""
+    run_suite(suite, "--log-file=run.log", "-p", "cacheprovider", "--nf").assert_outcomes(passed=3)
+    assert re.findall("logged .*", (pytester.path / "run.log").read_text()) == ["logged before", "logged after"]
+
+
 def test_junit_xml_has_one_case_a_test_with_what_its_ranks_recorded(run, pytester):
     run("--junitxml=report.xml", "-o", "junit_logging=all").assert_outcomes(passed=2, failed=2, skipped=1)
     suite = ET.parse(pytester.path / "report.xml").getroot()[0]  # noqa: S314  we wrote it

@@ -1,13 +1,24 @@
 """What a world holds of the machine while its test runs."""
 
-import pytest
+from dataclasses import replace
 
+import pytest
+import torch
+
+from pytest_ddp.group import device_of
 from pytest_ddp.lease import Leases
 from pytest_ddp.machine import Machine
+from pytest_ddp.messages import Run
 from pytest_ddp.slots import Slots
 from pytest_ddp.world import World
 
 SERVER = Machine(cores=4, cuda_devices=4, backends=frozenset({"gloo", "nccl"}))
+
+
+def test_the_gpus_of_a_world_are_its_ranks_devices():
+    run = Run(1, "module:function", "group", 2, "nccl", "cuda", 60.0, gpus=[3, 1])
+    assert [device_of(rank, run) for rank in range(2)] == [torch.device("cuda", 3), torch.device("cuda", 1)]
+    assert device_of(1, replace(run, device="cpu")) == torch.device("cpu")
 
 
 def test_who_shares_with_nobody_holds_nothing():
