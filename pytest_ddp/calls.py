@@ -15,6 +15,7 @@ from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.failure import describe, raise_for
 from pytest_ddp.outcome import Outcome, Returned, Skipped
 from pytest_ddp.ranks import Ranks
+from pytest_ddp.travel import pack_call, pack_result
 from pytest_ddp.world import World
 
 _TARGET = "pytest_ddp.calls:call"
@@ -38,11 +39,12 @@ class RankCaller:
 
         Raises:
             RankFailure: when a rank raised, died or hung; the report names the root cause.
+            UsageError: when the function or an argument cannot be pickled.
             PytestDDPError: when some ranks skipped and others did not.
         """
         __tracebackhide__ = True
         with _by_value_where_needed(function):
-            body = cloudpickle.dumps((function, arguments, keywords))
+            body = pack_call(function, arguments, keywords)
         outcomes = self.ranks().run(self.world, _TARGET, body, timeout=self.timeout)
         raise_for(outcomes, self.world)
         _agree_on_skipping(outcomes)
@@ -58,8 +60,7 @@ def call(body: bytes) -> bytes:
         result = function(*arguments, **keywords)
     except pytest.skip.Exception as skip:
         raise SkipRun(skip.msg or "") from None
-    dumped: bytes = cloudpickle.dumps(result)
-    return dumped
+    return pack_result(result)
 
 
 def _agree_on_skipping(outcomes: list[Outcome]) -> None:

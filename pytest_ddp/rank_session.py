@@ -147,7 +147,7 @@ class RankPlugin:
 
     def _end(self, request: PhaseRequest) -> NoReturn:
         """Run teardown, but leave the answer to when the protocol has ended: only then its warnings are known."""
-        following = self._find(request.following) if request.following else None
+        following = self._upcoming(request.following)
         answer: PhaseAnswer | Failed
         try:
             answer = self._report("teardown", nextitem=following)
@@ -189,6 +189,13 @@ class RankPlugin:
     def _plain(self, report: pytest.TestReport) -> dict[str, Any]:
         data: dict[str, Any] = self.config.hook.pytest_report_to_serializable(config=self.config, report=report)
         return {**data, "longrepr": bounded(data["longrepr"]), "sections": bounded(data["sections"])}
+
+    def _upcoming(self, test: ItemId | None) -> pytest.Item | None:
+        """Return the test that comes next; one that is not found here will say so when its own turn comes."""
+        try:
+            return self._find(test) if test else None
+        except LookupError:
+            return None
 
     def _find(self, test: ItemId) -> pytest.Item:
         if test.path not in self._collected:
