@@ -57,8 +57,8 @@ def _kind_and_message(report: pytest.TestReport) -> tuple[str, str]:
     if crash is None:
         errors = [line[1:].strip() for line in report.longreprtext.splitlines() if line.startswith("E ")]
         return "an error", errors[0] if errors else report.longreprtext
-    kind, colon, message = crash.message.partition(": ")
-    return (kind, message) if colon and kind.replace(".", "_").isidentifier() else ("AssertionError", crash.message)
+    kind, _, message = crash.message.partition(": ")
+    return (kind, message) if kind.replace(".", "_").isidentifier() else ("AssertionError", crash.message)
 
 
 class RankPlugin:
