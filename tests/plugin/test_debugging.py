@@ -121,7 +121,7 @@ def test_never(): pass
     assert "hello from" not in text, "what was shown before the debugger is not shown again"
 
 
-def test_the_rank_and_the_debugger_can_be_chosen(terminal, pytester):
+def test_the_rank_and_the_debugger_can_be_chosen_and_plain_tests_are_debugged_by_pytest_itself(terminal, pytester):
     pytester.makepyfile(
         mydebugger="""
         import pdb
@@ -137,6 +137,13 @@ def test_the_rank_and_the_debugger_can_be_chosen(terminal, pytester):
 def test_it(ddp):
     mine = 40 + ddp.rank
     assert mine == 40
+
+def work():
+    assert dist.get_rank() == 0
+
+def test_plain(ddp_ranks):
+    here = 3000
+    ddp_ranks(world_size=2).run(work)
 """,
         "--pdb",
         "--ddp-pdb-rank=2",
@@ -144,6 +151,9 @@ def test_it(ddp):
     )
     at.expect("entering PDB on rank 2", "my own debugger")
     at.ask("p mine + 1000", "1042")
+    at.ask("c", "rank 1 of 2 .* raised AssertionError")
+    at.expect("entering PDB", "my own debugger")
+    at.ask("p here + 1", "3001")
     at.answer("c")
     assert at.end()[0] == pytest.ExitCode.TESTS_FAILED
 
@@ -246,21 +256,3 @@ def test_trace_and_a_wrong_rank_are_refused(run_suite):
     result = run_suite("def test_it(): pass", "--ddp-pdb-rank=-1")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--ddp-pdb-rank: expected a rank, from 0; got '-1'"])
-
-
-def test_plain_tests_are_debugged_by_pytest_itself(terminal):
-    at = terminal(
-        """
-def work():
-    assert dist.get_rank() == 0
-
-def test_it(ddp_ranks):
-    local = 7
-    ddp_ranks(world_size=2).run(work)
-""",
-        "--pdb",
-    )
-    at.expect("rank 1 of 2 .* raised AssertionError", "entering PDB")
-    at.ask("p local", "7")
-    at.answer("c")
-    assert at.end()[0] == pytest.ExitCode.TESTS_FAILED
