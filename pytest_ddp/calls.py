@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_ddp.hold import Held
+from pytest_ddp.packing import pack_result
 from pytest_ddp.ranks import Ranks
-from pytest_ddp.travel import dump_call, dump_result, results, run_call
+from pytest_ddp.travel import dump_call, results, run_call
 from pytest_ddp.world import World
 
 _TARGET = "pytest_ddp.calls:call"
@@ -54,4 +55,4 @@ class RankCaller:
 
 def call(body: bytes) -> bytes:
     """Be called on a rank: run the pickled function and pickle what it returns."""
-    return dump_result(run_call(body))
+    return pack_result(run_call(body))

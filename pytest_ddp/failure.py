@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from pytest_ddp.bounds import one_line
 from pytest_ddp.errors import PytestDDPError
+from pytest_ddp.hints import hint
 from pytest_ddp.outcome import Died, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
 from pytest_ddp.standstill import peer_left, rank_list, standstill
 from pytest_ddp.world import World
@@ -99,7 +100,9 @@ def headline(outcomes: Sequence[Outcome], world: World | None = None) -> str:
     where = f" ({world.backend}, {world.device})" if world else ""
     lines = [disagreement(outcomes) or f"{of}{where} {describe(root)}"]
     lines += [f"  {ranks}: {what}" for ranks, what in _alike(o for o in outcomes if o is not root)]
-    return "\n".join([*lines, *(f"  {line}" for line in standstill(outcomes))])
+    lines += [f"  {line}" for line in standstill(outcomes)]
+    advice = hint(root.message) if isinstance(root, Raised) else None
+    return "\n".join([*lines, f"  hint: {advice}"] if advice else lines)
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:

@@ -6,8 +6,9 @@ from typing import Any, Self
 
 from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.failure import RankFailure
+from pytest_ddp.packing import pack_result
 from pytest_ddp.ranks import Ranks
-from pytest_ddp.travel import dump_call, dump_result, results, run_call
+from pytest_ddp.travel import dump_call, results, run_call
 from pytest_ddp.world import World
 
 _MAKE = "pytest_ddp.hold:make"
@@ -80,15 +81,15 @@ class Held:
 def make(factory: bytes) -> bytes:
     """Make the object on this rank."""
     _held[:] = [run_call(factory)]
-    return dump_result(None)
+    return pack_result(None)
 
 
 def use(call: bytes) -> bytes:
     """Call a function with the object of this rank."""
-    return dump_result(run_call(call, _held[0]))
+    return pack_result(run_call(call, _held[0]))
 
 
 def release(_: bytes) -> bytes:
     """Let go of the object of this rank."""
     _held.clear()
-    return dump_result(None)
+    return pack_result(None)

@@ -66,8 +66,8 @@ def _kind_and_message(report: pytest.TestReport) -> tuple[str, str]:
     if crash is None:
         errors = [line[1:].strip() for line in report.longreprtext.splitlines() if line.startswith("E ")]
         return "an error", errors[0] if errors else report.longreprtext
-    kind, colon, message = crash.message.partition(": ")
-    return (kind, message) if colon and kind.replace(".", "_").isidentifier() else ("AssertionError", crash.message)
+    kind, _, message = crash.message.partition(": ")
+    return (kind, message) if kind.replace(".", "_").isidentifier() else ("AssertionError", crash.message)
 
 
 class RankPlugin:
@@ -165,7 +165,7 @@ class RankPlugin:
 
     def _end(self, request: PhaseRequest) -> NoReturn:
         """Run teardown, but leave the answer to when the protocol has ended: only then its warnings are known."""
-        following = self._find(request.following) if request.following else None
+        following = self._upcoming(request.following)
         answer: PhaseAnswer | Failed | SkipRun
         try:
             answer = self._report("teardown", nextitem=following)
@@ -209,6 +209,13 @@ class RankPlugin:
     def _plain(self, report: pytest.TestReport) -> dict[str, Any]:
         data: dict[str, Any] = self.config.hook.pytest_report_to_serializable(config=self.config, report=report)
         return {**data, "longrepr": bounded(data["longrepr"]), "sections": bounded(data["sections"])}
+
+    def _upcoming(self, test: ItemId | None) -> pytest.Item | None:
+        """Return the test that comes next; one that is not found here will say so when its own turn comes."""
+        try:
+            return self._find(test) if test else None
+        except LookupError:
+            return None
 
     def _find(self, test: ItemId) -> pytest.Item:
         if test.path not in self._collected:

@@ -35,7 +35,9 @@ class Request:
         _check_choice("backend", backend, BACKENDS)
         _check_choice("device", device, DEVICES)
         _check_choice("isolation", isolation, ISOLATIONS)
-        if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
+        if timeout is not None and (
+            isinstance(timeout, bool) or not (isinstance(timeout, int | float) and timeout > 0)
+        ):
             raise UsageError(f"@distributed(timeout=...) takes seconds above 0; got {timeout!r}")
         return cls(_world_sizes(world_size), backend, device, timeout, isolation or "warm")
 

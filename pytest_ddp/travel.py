@@ -14,14 +14,15 @@ from pytest_ddp.bug import raise_for
 from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.failure import describe
 from pytest_ddp.outcome import Outcome, Returned, Skipped
+from pytest_ddp.packing import pack_call
 from pytest_ddp.world import World
 
 
 def dump_call(function: Callable[..., Any], arguments: Sequence[Any], keywords: dict[str, Any]) -> bytes:
-    """Return a call pickled."""
+    """Return a call pickled; raise UsageError that names what cannot travel."""
+    __tracebackhide__ = True
     with _by_value_where_needed(function):
-        dumped: bytes = cloudpickle.dumps((function, arguments, keywords))
-    return dumped
+        return pack_call(function, arguments, keywords)
 
 
 def run_call(body: bytes, *before: Any) -> Any:
@@ -33,12 +34,6 @@ def run_call(body: bytes, *before: Any) -> Any:
         return function(*before, *arguments, **keywords)
     except pytest.skip.Exception as skip:
         raise SkipRun(skip.msg or "") from None
-
-
-def dump_result(result: Any) -> bytes:
-    """Return what a call returned, pickled."""
-    dumped: bytes = cloudpickle.dumps(result)
-    return dumped
 
 
 def results(outcomes: Sequence[Outcome], world: World) -> list[Any]:

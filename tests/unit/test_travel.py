@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from pytest_ddp.calls import _beside, _importable
+from pytest_ddp.travel import _beside, _importable
 
 
 def load(name, file, monkeypatch) -> ModuleType:
