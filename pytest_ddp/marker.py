@@ -1,7 +1,6 @@
 """The `distributed` decorator."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
 import pytest
@@ -14,13 +13,13 @@ FIXTURE_OPTIONS = "_pytest_ddp_options"
 Decorated = TypeVar("Decorated")
 
 
-@dataclass(frozen=True)
-class Distributed:
-    """What `distributed(...)` returns: a decorator, and a mark for `pytestmark`."""
+class Distributed(pytest.MarkDecorator):
+    """What `distributed(...)` returns: a decorator, and a mark for `pytestmark` and `pytest.param(..., marks=...)`."""
 
-    mark: pytest.Mark
+    def __init__(self, mark: pytest.Mark) -> None:
+        super().__init__(mark, _ispytest=True)  # what pytest asks of those who make marks themselves
 
-    def __call__(self, target: Decorated) -> Decorated:
+    def __call__(self, target: Decorated) -> Decorated:  # type: ignore[override]  # takes fixtures, and no arguments
         """Decorate a test function, a test class or a fixture; raise UsageError for anything else."""
         if isinstance(target, FixtureFunctionDefinition):
             setattr(target._get_wrapped_function(), FIXTURE_OPTIONS, self.mark.kwargs)  # noqa: SLF001  no public way
@@ -30,7 +29,7 @@ class Distributed:
                 f"@distributed takes keywords and goes on a test function, a test class or a fixture; got {target!r}: "
                 f"write @distributed(world_size={target if isinstance(target, int | list | tuple) else 2!r})"
             )
-        decorated: Decorated = pytest.mark.distributed(**self.mark.kwargs)(target)
+        decorated: Decorated = super().__call__(target)
         return decorated
 
 

@@ -49,6 +49,18 @@ def test_a_list_of_world_sizes_parametrizes(run_suite):
         result.stdout.fnmatch_lines([f"*::test_it[[]{name}[]] PASSED*"])
 
 
+def test_parameters_may_have_a_world_size_of_their_own(run_suite):
+    result = run_suite("""
+        @pytest.mark.parametrize(
+            "size", [pytest.param(size, marks=distributed(world_size=size)) for size in (1, 3)] + [0]
+        )
+        def test_it(request, size):
+            assert dist.is_initialized() == bool(size)
+            assert not size or dist.get_world_size() == size
+        """)
+    result.assert_outcomes(passed=3)
+
+
 def test_several_world_sizes_in_the_option_parametrize_too(run_suite):
     result = run_suite("@distributed\ndef test_it(ddp): pass", "--ddp-world-size=1,2", "-v")
     result.stdout.fnmatch_lines(["*::test_it[[]ws1-gloo[]] PASSED*", "*::test_it[[]ws2-gloo[]] PASSED*"])
