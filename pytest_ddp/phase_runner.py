@@ -56,6 +56,11 @@ class PhaseRunner:
         item.setup = partial(self._setup, item)  # type: ignore[method-assign]
         item.runtest = partial(self._call, item)  # type: ignore[method-assign]
 
+    def close(self) -> None:
+        """Give up the ranks; a test that was interrupted has nothing left to tear down."""
+        self._place = None
+        self.places.close()
+
     def _setup(self, item: pytest.Item) -> None:
         run = self._decide(item)
         item.stash[world_key] = run.world
@@ -85,7 +90,9 @@ class PhaseRunner:
             item.stash[bugs_key] = bugs
 
     def _teardown(self, item: pytest.Item) -> None:
-        place = self._current()
+        place = self._place
+        if place is None:
+            return
         following = self._following(item, place)
         try:
             outcomes = self._phase(item, "teardown", following)

@@ -203,7 +203,7 @@ class RankPlugin:
             contains = f"contains {len(failed)} failed subtest{'s' if len(failed) > 1 else ''}"
             raise Failed(f"{kind} in a subtest", message, contains, answer.encode())
         if isinstance(report.longrepr, tuple):
-            raise SkipRun(report.longrepr[2], answer.encode())
+            raise SkipRun(report.longrepr[2].removeprefix("Skipped: "), answer.encode())
         return answer
 
     def _plain(self, report: pytest.TestReport) -> dict[str, Any]:

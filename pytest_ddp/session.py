@@ -142,7 +142,7 @@ class Controller:
 
     def close(self) -> None:
         """End every rank."""
-        self.places.close()
+        self.runner.close()
         for ranks in self._ranks.values():
             ranks.close()
             if isinstance(ranks.launcher, SpawnLauncher):  # the fork server lives as long as this process

@@ -121,7 +121,7 @@ def test_hangs(ddp):
 
 @pytest.mark.timeout(2, method="signal")
 def test_hangs_too(ddp_ranks):
-    ddp_ranks(world_size=2).run(threading.Event().wait)
+    ddp_ranks(world_size=2).run(lambda: threading.Event().wait())
 
 @distributed
 def test_next(ddp):
@@ -135,9 +135,9 @@ def test_timeout_is_an_outer_guard_that_shows_what_the_ranks_did(run_suite):
     result.stdout.fnmatch_lines(
         [
             "E *Failed: Timeout (>2.0s) from pytest-timeout.",
-            "E *---- rank 0: Python stacks ----",
+            "E *---- rank ?: Python stacks ----",
             "E * in test_hangs",
-            "E *---- rank 1: Python stacks ----",
+            "E *---- rank ?: Python stacks ----",
             "E * in test_hangs",
         ]
     )
