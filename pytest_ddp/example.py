@@ -2,10 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
-
-from pytest_ddp.phase import decode_report, encode_report
 
 
 @dataclass(frozen=True)
@@ -13,7 +11,7 @@ class Told:
     """One rank's account of an example.
 
     Attributes:
-        report: pytest's report of the example, as `encode_report` makes it.
+        report: pytest's report of the example, as `phase.encode_report` makes it.
         rejected: why `assume` or `reject` rejected the example, None if they did not.
         origin: what tells the failure from others, as Hypothesis does: exception type and place, with its causes.
         kind: "module:name" of the exception's type.
@@ -31,12 +29,12 @@ class Told:
     targets: Mapping[str, float] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """Return the account as bytes."""
-        plain = asdict(self) | {"report": decode_report(self.report)}
-        return json.dumps(plain).encode()
+        """Return the account as bytes: a line of JSON, then the report as it is."""
+        return json.dumps({**vars(self), "report": None}).encode() + b"\n" + self.report
 
     @classmethod
     def decode(cls, body: bytes) -> "Told":
         """Return what `encode` was given; an empty account for no bytes."""
-        plain: dict[str, Any] = json.loads(body) if body else {"report": None}
-        return cls(**plain | {"report": encode_report(plain["report"])})
+        line, _, report = body.partition(b"\n")
+        plain: dict[str, Any] = json.loads(line) if line else {}
+        return cls(**plain | {"report": report})
