@@ -81,9 +81,10 @@ def test_distinct_bugs_are_all_shown(run_given):
             if x > 10:
                 raise ValueError("large")
             if x < -10 and ddp.rank == 0:
-                raise ValueError("small")
+                raise ValueError("small") from KeyError("the cause")
         """)
     result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*KeyError: 'the cause'"])
     result.stdout.fnmatch_lines(["Hypothesis found 2 distinct failures.*", "*--- failure 2 of 2: ---*"])
     result.stdout.fnmatch_lines(["rank ? of 2 (gloo, cpu) raised ValueError: large", "E * x=11,"])
     result.stdout.fnmatch_lines(["rank 0 of 2 (gloo, cpu) raised ValueError: small", "E * x=-11,"])
