@@ -1,7 +1,7 @@
 """What a rank tells the controller about one example of a Hypothesis test."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from json import dumps, loads
 from typing import Any
 
@@ -29,12 +29,12 @@ class Told:
     targets: Mapping[str, float] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """Return the account as bytes."""
-        plain = asdict(self) | {"report": loads(self.report) if self.report else None}
-        return dumps(plain).encode()
+        """Return the account as bytes: a line of JSON, then the report as it is."""
+        return dumps({**vars(self), "report": None}).encode() + b"\n" + self.report
 
     @classmethod
     def decode(cls, body: bytes) -> "Told":
         """Return what `encode` was given; an empty account for no bytes."""
-        plain: dict[str, Any] = loads(body) if body else {"report": None}
-        return cls(**plain | {"report": dumps(plain["report"]).encode() if plain["report"] else b""})
+        line, _, report = body.partition(b"\n")
+        plain: dict[str, Any] = loads(line) if line else {}
+        return cls(**plain | {"report": report})

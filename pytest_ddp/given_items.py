@@ -38,7 +38,7 @@ def run_given(item: Any, ranks: ExampleRanks) -> tuple[Sequence[Outcome], Bugs |
     try:
         return run_examples(item, ranks)
     except UsageError as error:
-        pytest.fail(f"{item.name}: {error}", pytrace=False)
+        raise pytest.fail.Exception(f"{item.name}: {error}", pytrace=False) from None
 
 
 @dataclass(frozen=True)

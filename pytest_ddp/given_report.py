@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
-from _pytest._code.code import ExceptionChainRepr, ExceptionRepr, ReprExceptionInfo, ReprTraceback
+from _pytest._code.code import ExceptionChainRepr, ExceptionRepr, ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
 from pytest_ddp.bug import ExampleFailed
 from pytest_ddp.report import merge, text_entry
+
+_Link: TypeAlias = tuple[ReprTraceback, ReprFileLocation | None, str | None]
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,12 @@ def _add(report: pytest.TestReport, lines: list[str]) -> None:
 def _chain(reports: Sequence[pytest.TestReport], remarks: Sequence[str]) -> ExceptionChainRepr:
     parts = [_as_exception(report) for report in reports]
     links = [f"--- failure {number} of {len(parts)}: ---" for number in range(2, len(parts) + 1)]
-    together = ExceptionChainRepr(
-        [(part.reprtraceback, part.reprcrash, link) for part, link in zip(parts, [*links, None], strict=True)]
-    )
-    first = parts[0].reprtraceback
+    chain: list[_Link] = []
+    for part, link in zip(parts, [*links, None], strict=True):
+        causes = part.chain[:-1] if isinstance(part, ExceptionChainRepr) else []
+        chain += [*causes, (part.reprtraceback, part.reprcrash, link)]
+    together = ExceptionChainRepr(chain)
+    first = chain[0][0]
     first.reprentries = [text_entry("\n".join(remarks)), *first.reprentries]
     for part in parts:
         for section in part.sections:

@@ -81,9 +81,10 @@ def test_distinct_bugs_are_all_shown(run_given):
             if x > 10:
                 raise ValueError("large")
             if x < -10 and ddp.rank == 0:
-                raise ValueError("small")
+                raise ValueError("small") from KeyError("the cause")
         """)
     result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*KeyError: 'the cause'"])
     result.stdout.fnmatch_lines(["Hypothesis found 2 distinct failures.*", "*--- failure 2 of 2: ---*"])
     result.stdout.fnmatch_lines(["rank ? of 2 (gloo, cpu) raised ValueError: large", "E * x=11,"])
     result.stdout.fnmatch_lines(["rank 0 of 2 (gloo, cpu) raised ValueError: small", "E * x=-11,"])
@@ -185,7 +186,7 @@ def test_what_hypothesis_needs_reaches_it(run_given):
             "E *You can reproduce this *@reproduce_failure(*",
             "E *Unsatisfiable: *test_unsatisfiable*",
             "*test_count:*",
-            "* 17 passing,*",
+            "* 17 passing*",
         ]
     )
 
@@ -202,7 +203,7 @@ def test_the_database_replays_a_failing_example_first(run_given, pytester, monke
         """
     run_given(suite.format(condition="x < 777")).assert_outcomes(failed=1)
     again = run_given(suite.format(condition="x < 777"), "--hypothesis-show-statistics")
-    again.stdout.fnmatch_lines(["E *x=777,", "*during reuse phase*", "* 1 failing,*"])
+    again.stdout.fnmatch_lines(["E *x=777,", "*during reuse phase*", "* 1 failing*"])
 
 
 def test_the_seed_option_makes_runs_alike(run_given, tmp_path):
@@ -261,7 +262,7 @@ def test_examples_rejected_on_any_rank_are_rejected(run_given):
             "  rank 1 waited in all_reduce #*, which rank 0 never entered",
             "E *x=50,",
             "*::test_on_one:*",
-            "*gave up because: *reject() in test_on_one *",
+            "* because: *reject() in test_on_one *",
         ]
     )
 

@@ -1,7 +1,5 @@
 """What a rank tells about an example survives the trip; what ranks said is passed on once."""
 
-import json
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,8 +8,7 @@ from pytest_ddp.remarks import notes_of
 
 TOLD = st.builds(
     Told,
-    report=st.just(b"")
-    | st.dictionaries(st.text(), st.text(), min_size=1).map(lambda plain: json.dumps(plain).encode()),
+    report=st.binary(),
     rejected=st.none() | st.text(),
     origin=st.text(),
     kind=st.text(),
@@ -24,7 +21,6 @@ TOLD = st.builds(
 @given(told=TOLD)
 def test_an_account_survives_the_trip(told):
     assert Told.decode(told.encode()) == told
-    json.loads(told.encode())
 
 
 def test_nothing_is_told_in_no_bytes():
