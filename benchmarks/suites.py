@@ -10,6 +10,10 @@ CONFTEST = """
 import collections, json, pathlib
 seconds = collections.defaultdict(float)
 
+def pytest_collection_modifyitems(items):
+    "Quick tests of ours take turns in blocks, so that what else the machine does weighs on all of them alike."
+    items.sort(key=lambda item: item.callspec.params["number"] // 20 if hasattr(item.module, "IN_TURN") else -1)
+
 def pytest_runtest_logreport(report):
     assert not report.failed, report.longreprtext
     own = dict(report.user_properties).get("seconds")  # of what is measured without pytest
@@ -57,7 +61,9 @@ WAYS = [
         REUSED,
         "quick",
         """
-@pytest.fixture(scope="module")
+IN_TURN = True
+
+@pytest.fixture(scope="session")
 def group():
     with Ranks() as ranks, ranks.group(World(SIZE)) as group:
         yield group
@@ -97,7 +103,9 @@ for number in range({count}):
         FRESH,
         "quick",
         """
-@pytest.fixture(scope="module")
+IN_TURN = True
+
+@pytest.fixture(scope="session")
 def pool():
     with Ranks() as ranks:
         yield ranks
@@ -116,6 +124,8 @@ def test_pool_fresh(number, pool, record_property):
         FRESH,
         "quick",
         """
+IN_TURN = True
+
 @pytest.mark.parametrize("number", range({count}))
 @distributed(world_size=SIZE)
 def test_warm(number): body()
