@@ -1,13 +1,15 @@
-"""Seconds per trivial distributed test: warm ranks and ranks of its own, against `mp.spawn` in every test.
+"""Seconds per trivial distributed test, ours and its peers', side by side in one run.
 
-All ways run the same body (one all-reduce, one assert) under pytest in the same run; the figure is the median over a
-way's tests after its first, setup and teardown included, and the gain is the ratio to `mp.spawn`.
+The figure is the median over a way's tests after its first, setup and teardown included. A way is compared with ours of
+its own isolation class: the process group is reused, or fresh for every test, or the processes are new. `--json` keeps
+the figures, the load of the machine among them. Needs the extra `bench`.
 
     python benchmarks/per_test_cost.py [--json results.json]
 """
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -17,92 +19,70 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from suites import CONFTEST, WAYS, modules
 
 WORLD_SIZES = (2, 4)
-SUITE = """
-import pytest, torch, torch.distributed as dist, torch.multiprocessing as mp
-from pytest_ddp import distributed
-
-def body():
-    total = torch.ones(4)
-    dist.all_reduce(total)
-    assert total[0] == dist.get_world_size()
-
-@pytest.mark.parametrize("number", range({warm} + 1))
-@distributed(world_size={size})
-def test_warm(number): body()
-
-@pytest.mark.parametrize("number", range({own} + 1))
-@distributed(world_size={size}, isolation="process")
-def test_own(number): body()
-
-def spawned(rank, store):
-    dist.init_process_group("gloo", init_method=f"file://{{store}}", rank=rank, world_size={size})
-    body()
-    dist.destroy_process_group()
-
-@pytest.mark.parametrize("number", range({spawn} + 1))
-def test_spawn(number, tmp_path): mp.spawn(spawned, (tmp_path / "store",), nprocs={size})
-"""
-CONFTEST = """
-import collections, json, pathlib
-seconds = collections.defaultdict(float)
-
-def pytest_runtest_logreport(report):
-    seconds[report.nodeid] += report.duration
-    assert not report.failed, report.longreprtext
-
-def pytest_sessionfinish(session):
-    if not hasattr(session.config, "workerinput"):  # ranks have sessions too; only the controller reports
-        pathlib.Path("seconds.json").write_text(json.dumps(seconds))
-"""
+OURS = {"group reused": "pool_reused", "fresh group": "warm", "new processes": "own"}
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The median seconds of one test, done one way at one world size."""
+    """The median seconds of one test, done one way at one world size; `ratio` is to ours of the same class."""
 
     way: str
+    isolation: str
     world_size: int
     seconds: float
-    gain: float
+    ratio: float
+    load: float
 
 
 def measure(size: int, counts: dict[str, int]) -> list[Cost]:
-    """Run the suite once; return the cost of each way, the gain against `mp.spawn` in the same run."""
+    """Run the suite once; return the cost of each way."""
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "test_suite.py").write_text(SUITE.format(size=size, **counts), encoding="utf-8")
-        Path(folder, "conftest.py").write_text(CONFTEST, encoding="utf-8")
-        subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"],
-            cwd=folder,
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+        for name, text in {"conftest.py": CONFTEST, **modules(size, counts)}.items():
+            Path(folder, name).write_text(text, encoding="utf-8")
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
+        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
         seconds: dict[str, float] = json.loads(Path(folder, "seconds.json").read_text(encoding="utf-8"))
-    median = {way: statistics.median(_without_first(way, seconds)) for way in ("warm", "own", "spawn")}
-    return [Cost(way, size, value, median["spawn"] / value) for way, value in median.items()]
+    load = os.getloadavg()[0]
+    medians = {way.name: statistics.median(_without_first(way.name, seconds)) for way in WAYS}
+    return [
+        Cost(way.title, way.isolation, size, medians[way.name], medians[way.name] / medians[OURS[way.isolation]], load)
+        for way in WAYS
+    ]
 
 
 def _without_first(way: str, seconds: dict[str, float]) -> list[float]:
-    return [value for name, value in seconds.items() if f"::test_{way}[" in name and not name.endswith("[0]")]
+    return [value for name, value in seconds.items() if name.partition("::")[0] == f"test_{way}.py"][1:]
+
+
+def show(costs: list[Cost]) -> None:
+    """Print the figures as a table."""
+    table = Table("isolation", "way", "ranks", "median per test", "times ours", title="trivial distributed test")
+    for before, cost in zip([None, *costs], costs, strict=False):
+        if before is not None and (before.isolation, before.world_size) != (cost.isolation, cost.world_size):
+            table.add_section()
+        ratio = "" if cost.ratio == 1 else f"{cost.ratio:.2f}"
+        table.add_row(cost.isolation, cost.way, str(cost.world_size), f"{1000 * cost.seconds:.1f} ms", ratio)
+    Console(width=120).print(table)
+    for size in WORLD_SIZES:
+        median = {cost.way: cost.seconds for cost in costs if cost.world_size == size}
+        ratio = median["pytest-ddp: @distributed"] / median["pytest-ddp: bare pool, one group"]
+        print(f"{size} ranks: @distributed takes {ratio:.2f} times the bare pool's all-reduce round trip")
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the figures here too")
-    parser.add_argument("--warm", type=int, default=100, help="warm tests per world size")
-    parser.add_argument("--own", type=int, default=15, help="tests with ranks of their own per world size")
-    parser.add_argument("--spawn", type=int, default=3, help="tests with mp.spawn per world size")
+    parser.add_argument("--quick", type=int, default=200, help="tests of each way that takes milliseconds")
+    parser.add_argument("--middling", type=int, default=15, help="tests of each way that takes a fraction of a second")
+    parser.add_argument("--slow", type=int, default=3, help="tests of each way that takes seconds")
     options = parser.parse_args()
-    counts = {"warm": options.warm, "own": options.own, "spawn": options.spawn}
+    counts = {speed: getattr(options, speed) for speed in ("quick", "middling", "slow")}
     costs = [cost for size in WORLD_SIZES for cost in measure(size, counts)]
-    table = Table("way", "ranks", "median per test", "times faster than mp.spawn", title="trivial distributed test")
-    names = {"warm": "@distributed", "own": '@distributed(isolation="process")', "spawn": "mp.spawn in the test"}
-    for cost in costs:
-        table.add_row(names[cost.way], str(cost.world_size), f"{1000 * cost.seconds:.1f} ms", f"{cost.gain:.0f}")
-    Console().print(table)
+    show(costs)
     if options.json:
         options.json.write_text(json.dumps([asdict(cost) for cost in costs], indent=2), encoding="utf-8")
 

@@ -28,7 +28,10 @@ class DDPContext(Protocol):
 
     @property
     def device(self) -> "torch.device":
-        """Where this rank's tensors belong."""
+        """Where this rank's tensors belong; on CUDA also the current device.
+
+        Its index is `local_rank` unless the workers of pytest-xdist share the GPUs.
+        """
 
     @property
     def backend(self) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _PLUGIN = "ddp-debugger"
 _POST_MORTEM = "pytest_ddp.rank_debugger:post_mortem"
 _START_SECONDS = 60.0  # until the debugger has the terminal, from where on there is no deadline
-_GROUP_SECONDS = 7 * 24 * 3600.0
+GROUP_SECONDS = 7 * 24 * 3600.0
 NO_TRACE = (
     "--trace does not reach the ranks of a distributed test: write breakpoint() where it should stop, "
     "and run with --ddp-pdb-rank=0"
@@ -89,7 +89,6 @@ class Debugger:
     def watch(self, group: "RankGroup") -> None:
         """Let a rank's debugger stop the clock of this group."""
         group.on_debugging = self._hand_over
-        group.slack = _GROUP_SECONDS
 
     def after(self, item: pytest.Item, when: When, group: "RankGroup", outcomes: Sequence[Outcome]) -> None:
         """Debug a failed phase, if the user asked for that with --pdb."""

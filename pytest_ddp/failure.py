@@ -57,10 +57,14 @@ def raise_for(outcomes: Sequence[Outcome], world: World | None = None) -> None:
 
 
 def _precedence(outcome: Outcome) -> tuple[int, int, float, int]:
-    blame = 2 if isinstance(outcome, Stopped) else 1 if peer_left(outcome) else 0
     # Of ranks that stand still, the one that is halted, or that came least far, is the one that the others wait for.
     progress = len(outcome.collectives) if isinstance(outcome, TimedOut | Stopped) and not outcome.halted else 0
-    return blame, progress, outcome.seconds, outcome.rank
+    return blame(outcome), progress, outcome.seconds, outcome.rank
+
+
+def blame(outcome: Outcome) -> int:
+    """Return 0 for a rank that failed by itself, 1 if it failed because a peer left, 2 if it was ended by us."""
+    return 2 if isinstance(outcome, Stopped) else 1 if peer_left(outcome) else 0
 
 
 def describe(outcome: Outcome) -> str:
@@ -94,11 +98,30 @@ def headline(outcomes: Sequence[Outcome], world: World | None = None) -> str:
     root = root_cause(outcomes)
     of = f"rank {root.rank} of {len(outcomes) if world is None else world.size}"
     where = f" ({world.backend}, {world.device})" if world else ""
-    lines = [f"{of}{where} {describe(root)}"]
+    lines = [disagreement(outcomes) or f"{of}{where} {describe(root)}"]
     lines += [f"  {ranks}: {what}" for ranks, what in _alike(o for o in outcomes if o is not root)]
     lines += [f"  {line}" for line in standstill(outcomes)]
     advice = hint(root.message) if isinstance(root, Raised) else None
     return "\n".join([*lines, f"  hint: {advice}"] if advice else lines)
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """Return one line on the root cause."""
+    root = root_cause(outcomes)
+    return disagreement(outcomes) or f"rank {root.rank} {describe(root)}"
+
+
+def disagreement(outcomes: Sequence[Outcome]) -> str | None:
+    """Return a sentence if ranks failed for no other reason than that some skipped while others waited for them."""
+    skipped = [outcome for outcome in outcomes if isinstance(outcome, Skipped)]
+    failed = failures(outcomes)
+    if not skipped or not all(blame(outcome) for outcome in failed):
+        return None
+    others = rank_list(sorted(outcome.rank for outcome in failed))
+    return (
+        f"the ranks disagree: rank {skipped[0].rank} {describe(skipped[0])}, while {others} went on and waited for it; "
+        "decide alike on every rank, or let the ranks agree by a collective first"
+    )
 
 
 def _alike(outcomes: Iterable[Outcome]) -> list[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """What the fixture `ddp_ranks` hands out."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 import pytest
@@ -29,11 +30,12 @@ def rank_callers(config: pytest.Config) -> Callable[..., RankCaller]:
             pytest.skip(decision.reason)
         if isinstance(decision, Refuse):
             raise UsageError(decision.reason)
+        world = decision.world
 
         def warm() -> Ranks:
-            controller.runner.make_way()
-            return controller.ranks(decision.world.device)
+            controller.places.make_way()
+            return controller.ranks(world.device)
 
-        return RankCaller(warm, decision.world, decision.timeout)
+        return RankCaller(warm, partial(controller.lease, world), world, decision.timeout)
 
     return ranks

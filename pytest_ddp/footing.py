@@ -7,13 +7,14 @@ import contextlib
 import faulthandler
 import io
 import os
-import signal
+import resource
 import sys
 from dataclasses import dataclass, field
 from typing import TextIO
 
-# Windows has neither these signals nor limits; there, this module is imported and no rank runs.
-DUMP_SIGNAL: int = getattr(signal, "SIGRTMIN", getattr(signal, "SIGUSR1", 0))
+from pytest_ddp.messages import DUMP_SIGNAL
+
+_LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Footing:
     _streams: dict[str, TextIO] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._limits = _limits()
+        self._limits = {limit: resource.getrlimit(limit) for limit in _LIMITS}
         self._sources = (os.dup(1), os.dup(2)) if self.output is None else (self.output, self.output)
 
     def restore(self) -> None:
@@ -54,12 +55,9 @@ class Footing:
                 stream.flush()
 
     def _restore_limits(self) -> None:
-        import resource  # noqa: PLC0415  not on Windows
-
-        now = _limits()
-        for limit, kept in self._limits.items():
-            if now[limit] != kept:
-                resource.setrlimit(limit, kept)
+        for limit, (soft, hard) in self._limits.items():
+            if resource.getrlimit(limit) != (soft, hard):
+                resource.setrlimit(limit, (soft, hard))
 
     def _restore_signals(self) -> None:
         faulthandler.enable(file=self.stacks, all_threads=True)
@@ -89,13 +87,3 @@ def _same_file(fd: int, other: int) -> bool:
         return os.path.samestat(os.fstat(fd), os.fstat(other))
     except OSError:
         return False
-
-
-def _limits() -> dict[int, tuple[int, int]]:
-    """Return the limits that a test may lower: memory, size of files, number of files."""
-    import resource  # noqa: PLC0415  not on Windows
-
-    return {
-        limit: resource.getrlimit(limit)
-        for limit in (resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)
-    }

@@ -2,7 +2,7 @@
 
 import gc
 import os
-import threading
+from _thread import start_new_thread
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +13,10 @@ from torch.distributed import PrefixStore, Store, TCPStore, distributed_c10d
 from pytest_ddp.hangup import forget_connections
 from pytest_ddp.messages import Run
 
-REAPER = "pytest-ddp group reaper"
+
+def device_of(rank: int, run: Run) -> torch.device:
+    """Return where the tensors of a rank belong in a run."""
+    return torch.device("cuda", run.gpus[rank]) if run.device == "cuda" else torch.device("cpu")
 
 
 class GroupKeeper:
@@ -40,8 +43,9 @@ class GroupKeeper:
         )
         options: dict[str, Any] = {}
         if run.device == "cuda":
-            torch.cuda.set_device(self._rank)
-            options = {"device_id": torch.device("cuda", self._rank)} if run.backend == "nccl" else {}
+            device = device_of(self._rank, run)
+            torch.cuda.set_device(device)
+            options = {"device_id": device} if run.backend == "nccl" else {}
         dist.init_process_group(
             run.backend,
             store=PrefixStore(run.group, self._connect()),
@@ -68,7 +72,7 @@ def leave_groups() -> None:
         return
     groups = list(distributed_c10d._world.pg_map)  # noqa: SLF001  keeps them alive past destroy_process_group
     dist.destroy_process_group()
-    threading.Thread(target=_destroy, args=(groups,), name=REAPER, daemon=True).start()
+    start_new_thread(_destroy, (groups,))  # `Thread.start` would wait for the thread to run
 
 
 def _destroy(groups: list[Any]) -> None:

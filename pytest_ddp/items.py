@@ -18,6 +18,17 @@ _NODES: dict[str, tuple[type[pytest.Collector], ...]] = {
     "module": (pytest.Module,),
     "class": (pytest.Class, pytest.Module),
 }
+_node_id = pytest.StashKey[str]()
+
+
+def remember_node_id(item: pytest.Item) -> None:
+    """Keep the id under which a test is collected: plugins may change it in one process and not in another."""
+    item.stash[_node_id] = item.nodeid
+
+
+def node_id(item: pytest.Item) -> str:
+    """Return the id under which a test was collected, by which controller and ranks name it."""
+    return item.stash[_node_id]
 
 
 def is_distributed(item: pytest.Item) -> bool:

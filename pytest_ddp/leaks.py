@@ -18,8 +18,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from pytest_ddp.group import REAPER
-
 _NOT_THE_TESTS = ("PYTEST_CURRENT_TEST",)
 # Libraries keep small workspaces on the device for good; a tensor that a test forgot is seldom smaller than this.
 _CUDA_BYTES = 2**20
@@ -148,7 +146,7 @@ def _groups() -> frozenset[str]:
 def _threads() -> frozenset[threading.Thread]:
     """Return the threads that Python code has started; those of C++ that once ran Python are not the test's."""
     dummy = threading._DummyThread  # noqa: SLF001  no public name
-    return frozenset(t for t in threading.enumerate() if not isinstance(t, dummy) and t.name != REAPER)
+    return frozenset(t for t in threading.enumerate() if not isinstance(t, dummy))
 
 
 def _children() -> frozenset[int]:

@@ -8,12 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO
 
-import psutil
-
 from pytest_ddp.blackbox import BlackBox
-from pytest_ddp.footing import DUMP_SIGNAL
 from pytest_ddp.launcher import Shared
-from pytest_ddp.messages import Decoder, Message, encode
+from pytest_ddp.messages import DUMP_SIGNAL, Decoder, Message, encode
 
 OUTPUT_LIMIT = 2**16
 _DUMP_SECONDS = 2.0
@@ -66,9 +63,8 @@ class Member:
         return not readable
 
     def start_over(self) -> None:
-        """Forget the output and stacks of earlier runs."""
+        """Forget the output of earlier runs."""
         os.ftruncate(self.shared.output.fileno(), 0)
-        os.ftruncate(self.shared.stacks.fileno(), 0)
 
     @property
     def output(self) -> str:
@@ -98,18 +94,20 @@ class Member:
     @property
     def is_running(self) -> bool:
         """Whether the process has not ended."""
-        try:
-            return psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
+        return self._status() not in {"gone", "zombie"}
 
     @property
     def is_halted(self) -> bool:
         """Whether a signal such as SIGSTOP has stopped the process."""
+        return self._status() == "stopped"
+
+    def _status(self) -> str:
+        import psutil  # noqa: PLC0415  only needed when something went wrong
+
         try:
-            return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+            return str(psutil.Process(self.pid).status())
         except psutil.NoSuchProcess:
-            return False
+            return "gone"
 
     def dump_stacks(self) -> None:
         """Make the process write its Python stacks; works with the GIL held, and wakes a process that is stopped."""

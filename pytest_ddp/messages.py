@@ -5,14 +5,17 @@ here, so a rank that runs hostile code can send wrong answers but cannot run any
 """
 
 import json
+import signal
 import socket
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from pytest_ddp.errors import ProtocolError
 
+# Asks a rank for its Python stacks; Windows, where there are no ranks, has no such signal.
+DUMP_SIGNAL: int = getattr(signal, "SIGRTMIN", getattr(signal, "SIGUSR1", 0))
 _LENGTHS = struct.Struct(">IQ")
 _to_json, _from_json = json.JSONEncoder().encode, json.JSONDecoder().decode  # a test may replace json.dumps and forget
 HEADER_LIMIT = 16 * 2**20
@@ -40,7 +43,10 @@ class Ready:
 
 @dataclass(frozen=True)
 class Run:
-    """Run `target` ("module:function") with `body`, in the group named `group`; a new name means a fresh group."""
+    """Run `target` ("module:function") with `body`, in the group named `group`; a new name means a fresh group.
+
+    On CUDA, `gpus` says for every rank which device is its own.
+    """
 
     number: int
     target: str
@@ -49,6 +55,7 @@ class Run:
     backend: str
     device: str
     group_timeout: float
+    gpus: list[int]
     body: bytes = b""
 
 
@@ -90,8 +97,8 @@ _KINDS: dict[str, type[Message]] = {
 
 def encode(message: Message) -> bytes:
     """Return the message as bytes."""
-    plain: dict[str, Any] = {f.name: getattr(message, f.name) for f in fields(message) if f.name != "body"}
-    body: bytes = getattr(message, "body", b"")
+    plain: dict[str, Any] = dict(vars(message))
+    body: bytes = plain.pop("body", b"")
     head = _to_json([type(message).__name__, plain]).encode()
     return _LENGTHS.pack(len(head), len(body)) + head + body
 
@@ -101,7 +108,7 @@ def decode(head: bytes, body: bytes) -> Message:
     try:
         name, plain = _from_json(head.decode())
         kind = _KINDS[name]
-        if any(f.name == "body" for f in fields(kind)):
+        if hasattr(kind, "body"):
             plain["body"] = body
         return kind(**plain)
     except (ValueError, KeyError, TypeError) as error:

@@ -1,7 +1,9 @@
 """What the controller's pytest and a rank's pytest say to each other: one phase of one test at a time."""
 
-import json
 from dataclasses import asdict, dataclass
+
+# By their own names: a test that replaces `json.dumps` and forgets must not break its rank.
+from json import dumps, loads
 from typing import Any, Literal, TypeAlias
 
 When: TypeAlias = Literal["setup", "call", "teardown"]
@@ -34,12 +36,12 @@ class PhaseRequest:
 
     def encode(self) -> bytes:
         """Return the request as bytes."""
-        return json.dumps(asdict(self)).encode()
+        return dumps(asdict(self)).encode()
 
     @classmethod
     def decode(cls, body: bytes) -> "PhaseRequest":
         """Return the request that `encode` made."""
-        plain = json.loads(body)
+        plain = loads(body)
         following = plain["following"]
         return cls(
             plain["when"],
@@ -80,14 +82,14 @@ class PhaseAnswer:
 
     def encode(self) -> bytes:
         """Return the answer as bytes; what is not JSON in reports (user properties) travels as text."""
-        return json.dumps(asdict(self), default=str).encode()
+        return dumps(asdict(self), default=str).encode()
 
     @classmethod
     def decode(cls, body: bytes) -> "PhaseAnswer":
         """Return the answer that `encode` made; an empty one for no bytes."""
         if not body:
             return cls()
-        plain = json.loads(body)
+        plain = loads(body)
         warnings = tuple(_warning(**warning) for warning in plain["warnings"])
         return cls(plain["report"], tuple(plain["subtests"]), warnings, plain["retire"])
 

@@ -8,7 +8,7 @@ from pytest_ddp import debugger
 from pytest_ddp.context import DDPContext
 from pytest_ddp.errors import UsageError
 from pytest_ddp.header import header
-from pytest_ddp.items import WORLD_SIZE, parametrize_world_sizes
+from pytest_ddp.items import WORLD_SIZE, parametrize_world_sizes, remember_node_id
 from pytest_ddp.options import add_options, read_settings
 from pytest_ddp.settings import Settings
 from pytest_ddp.summary import PLUGIN as SUMMARY
@@ -43,15 +43,23 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     _require_cuda(settings)
     from pytest_ddp import session  # noqa: PLC0415  a rank needs none of it
+    from pytest_ddp.workers import Workers  # noqa: PLC0415  likewise
 
     summary = Summary(settings)
     config.pluginmanager.register(summary, SUMMARY)
     config.pluginmanager.register(session.Controller(config, settings, summary), session.PLUGIN)
+    config.pluginmanager.register(Workers(config))
 
 
 def pytest_report_header(config: pytest.Config) -> str:
     """Say the defaults of distributed tests and what they will run on."""
     return header(config.stash[_settings])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Remember the test's name: pytest-xdist changes it for `--dist loadgroup`."""
+    remember_node_id(item)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from pytest_ddp.group import device_of
 from pytest_ddp.messages import Run
 from pytest_ddp.worker import Rank
 
@@ -35,7 +36,7 @@ class RankContext:
     @property
     def device(self) -> torch.device:
         """Where this rank's tensors belong."""
-        return torch.device("cuda", self.rank) if self._run.device == "cuda" else torch.device("cpu")
+        return device_of(self.rank, self._run)
 
     @property
     def backend(self) -> str:

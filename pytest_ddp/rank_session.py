@@ -10,23 +10,24 @@ import os
 import pickle
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from warnings import WarningMessage
 
 import pytest
 from _pytest.config import Config
 
 from pytest_ddp.bounds import bounded
+from pytest_ddp.items import node_id
 from pytest_ddp.messages import Ready, Run
 from pytest_ddp.phase import ItemId, PhaseAnswer, PhaseRequest, RankWarning, When
+from pytest_ddp.rank_collection import RankCollection
+from pytest_ddp.rank_coverage import measured
 from pytest_ddp.rank_debugger import RankDebugger
 from pytest_ddp.rank_phase import run_phase
+from pytest_ddp.rank_start import SessionStart
 from pytest_ddp.rank_state import RankState
 from pytest_ddp.settings import Settings
-from pytest_ddp.worker import Answered, Failed, Rank
-
-if TYPE_CHECKING:
-    from pytest_ddp.rank_start import SessionStart
+from pytest_ddp.worker import Answered, Failed, Rank, SkipRun
 
 PLUGIN = "ddp-rank"
 
@@ -35,14 +36,22 @@ def host(body: bytes) -> None:
     """Run a pytest session whose loop serves the controller."""
     start: SessionStart = pickle.loads(body)  # noqa: S301  made by the controller, which we are a part of
     os.chdir(start.cwd)
+    with measured(start.coverage):
+        _run_session(start)
+
+
+def _run_session(start: SessionStart) -> None:
     config = Config.fromdictargs(start.options, start.args)
     config.option.basetemp = str(Path(start.basetemp) / f"ddp-rank{Rank.current.launch.rank}-{os.getpid()}")
     # Many plugins take this attribute of xdist's workers as the word to leave reports and caches to the controller.
     config.workerinput = start.workerinput  # type: ignore[attr-defined]
     plugin = RankPlugin(Rank.current, config, start.settings)
+    for marker in start.markers:  # those of plugins that ranks do without are on tests all the same
+        config.addinivalue_line("markers", marker)
     config.pluginmanager.register(plugin, PLUGIN)
     config.pluginmanager.register(plugin.state, "ddp-rank-state")
     config.pluginmanager.register(RankDebugger(config, start.terminal), "ddp-rank-debugger")
+    config.pluginmanager.register(RankCollection())
     config.hook.pytest_cmdline_main(config=config)
 
 
@@ -73,7 +82,7 @@ class RankPlugin:
         self.state = RankState(settings)
         self._collected: dict[str, dict[str, pytest.Item]] = {}
         self._item: pytest.Item | None = None
-        self._ending: tuple[Run, PhaseAnswer | Failed] | None = None
+        self._ending: tuple[Run, PhaseAnswer | Failed | SkipRun] | None = None
         self._subtests: list[pytest.TestReport] = []
         self._warnings: list[RankWarning] = []
 
@@ -104,6 +113,13 @@ class RankPlugin:
         self.rank.send(Ready())
         self.rank.serve()
         return True
+
+    @property
+    def item(self) -> Any:
+        """The test at hand."""
+        if self._item is None:
+            raise RuntimeError("no test is being run")
+        return self._item
 
     def phase(self, request: PhaseRequest) -> bytes:
         """Run one phase; raise what tells the controller about a failure."""
@@ -144,15 +160,17 @@ class RankPlugin:
             self.rank.answer("returned", body=self._report("setup").encode())
         except Failed as failed:
             self.rank.answer_failed(failed)
+        except SkipRun as skip:
+            self.rank.answer("skipped", message=str(skip), body=skip.body)
 
     def _end(self, request: PhaseRequest) -> NoReturn:
         """Run teardown, but leave the answer to when the protocol has ended: only then its warnings are known."""
         following = self._upcoming(request.following)
-        answer: PhaseAnswer | Failed
+        answer: PhaseAnswer | Failed | SkipRun
         try:
             answer = self._report("teardown", nextitem=following)
-        except Failed as failed:
-            answer = failed
+        except (Failed, SkipRun) as other:
+            answer = other
         if self.rank.run is not None:
             self._ending = self.rank.run, answer
         self._item = None
@@ -163,18 +181,18 @@ class RankPlugin:
             return
         (run, answer), self._ending = self._ending, None
         given, self._warnings = tuple(self._warnings), []
-        plain = PhaseAnswer.decode(answer.body) if isinstance(answer, Failed) else answer
+        plain = answer if isinstance(answer, PhaseAnswer) else PhaseAnswer.decode(answer.body)
         body = replace(plain, warnings=given, retire=self.state.retire).encode()
         if isinstance(answer, Failed):
             self.rank.answer_failed(Failed(answer.kind, answer.message, answer.text, body), run)
+        elif isinstance(answer, SkipRun):
+            self.rank.answer("skipped", message=str(answer), body=body, run=run)
         else:
             self.rank.answer("returned", body=body, run=run)
 
     def _report(self, when: When, **arguments: Any) -> PhaseAnswer:
         """Run a phase of the current item with pytest's own functions."""
-        if self._item is None:
-            raise RuntimeError("no test is being run")
-        report = run_phase(self._item, when, **arguments)
+        report = run_phase(self.item, when, **arguments)
         subtests, self._subtests = self._subtests, []
         answer = PhaseAnswer(self._plain(report), tuple(map(self._plain, subtests)))
         if report.failed or (report.skipped and hasattr(report, "wasxfail")):
@@ -184,6 +202,8 @@ class RankPlugin:
             kind, message = _kind_and_message(failed[0])
             contains = f"contains {len(failed)} failed subtest{'s' if len(failed) > 1 else ''}"
             raise Failed(f"{kind} in a subtest", message, contains, answer.encode())
+        if isinstance(report.longrepr, tuple):
+            raise SkipRun(report.longrepr[2], answer.encode())
         return answer
 
     def _plain(self, report: pytest.TestReport) -> dict[str, Any]:
@@ -200,7 +220,7 @@ class RankPlugin:
     def _find(self, test: ItemId) -> pytest.Item:
         if test.path not in self._collected:
             items = self._session.perform_collect([test.path], genitems=True)
-            self._collected[test.path] = {item.nodeid: item for item in items}
+            self._collected[test.path] = {node_id(item): item for item in items}
         try:
             return self._collected[test.path][test.nodeid]
         except KeyError:

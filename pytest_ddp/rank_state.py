@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_ddp.errors import LeakWarning
+from pytest_ddp.items import node_id
 from pytest_ddp.leaks import Snapshot
 from pytest_ddp.rank_context import RankContext
 from pytest_ddp.rank_seeds import seed_everything
@@ -32,7 +33,7 @@ class RankState:
     def begin(self, item: pytest.Item, shared_path: str) -> None:
         """Turn to the next test."""
         self.retire = ""
-        self.context.begin(seed_of(self._settings.seed, item.nodeid), shared_path)
+        self.context.begin(seed_of(self._settings.seed, node_id(item)), shared_path)
         item.setup = partial(self._setup, item)  # type: ignore[method-assign]
         self.seed()
 

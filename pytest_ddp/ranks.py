@@ -19,7 +19,7 @@ from pytest_ddp.launcher import Launcher, Shared, shared_launcher
 from pytest_ddp.member import Member
 from pytest_ddp.messages import Answer, Close, Launch, Ready
 from pytest_ddp.outcome import Outcome
-from pytest_ddp.rank_group import GRACE_SECONDS, RankGroup
+from pytest_ddp.rank_group import GRACE_SECONDS, GROUP_SLACK_SECONDS, RankGroup
 from pytest_ddp.rendezvous import Rendezvous
 from pytest_ddp.world import World
 
@@ -40,7 +40,10 @@ class Ranks:
         rendezvous: the store that the ranks meet at.
         tally: how many processes were "started", and how many places in groups they "served"; shared with pools
             made by `fresh`.
+        warm: whether its ranks are to be used again, so that it is worth while to prepare their next group.
+        slack: seconds that the groups' own timeouts lie behind those of runs.
         farewells: what ranks printed while they ended, such as exceptions in their `atexit` handlers.
+        newest: the name of the group that was made last; ranks have left all others.
     """
 
     launcher: Launcher = field(default_factory=shared_launcher)
@@ -50,7 +53,11 @@ class Ranks:
     grace: float = GRACE_SECONDS
     rendezvous: Rendezvous = field(default_factory=Rendezvous)
     tally: Counter[str] = field(default_factory=Counter)
+    warm: bool = True
+    slack: float = GROUP_SLACK_SECONDS
     farewells: dict[int, str] = field(default_factory=dict)
+    newest: str = ""
+    _ahead: RankGroup | None = None
     _members: dict[int, Member] = field(default_factory=dict)
 
     def run(
@@ -75,14 +82,23 @@ class Ranks:
 
     @contextmanager
     def group(self, world: World) -> Iterator[RankGroup]:
-        """Give a fresh process group on warm ranks, for several runs that share it; raise LaunchError."""
-        group = RankGroup(world, "", [], self.launcher, self.grace)
-        self._form(group)
+        """Give a fresh process group on warm ranks, for several runs that share it; raise LaunchError.
+
+        Whoever wanted one will soon want another one like it: the ranks join that one while nobody waits for them.
+        """
+        group = self._joined_ahead(world)
+        if group is None:
+            group = self._new(world)
+            self._form(group)
         self.tally["served"] += world.size
         try:
             yield group
         finally:
             self._discard_gone(group)
+            if self.warm and not (group.lost or group.hung_up):
+                self._ahead = self._new(world)
+                self._ahead.begin(self._new_group(), group.members)
+                self._ahead.begin_to_join()
 
     def renew(self, group: RankGroup) -> None:
         """Make `group`, which this pool gave, whole again: a fresh process group, new ranks for those that are gone.
@@ -96,11 +112,12 @@ class Ranks:
     def fresh(self) -> "Ranks":
         """Return a pool of its own processes that shares the launcher and the store; close it before this one."""
         pool = Ranks(self.launcher, self.host, self.host_body, self.capture, self.grace, self.rendezvous, self.tally)
-        pool.farewells = self.farewells
+        pool.farewells, pool.warm, pool.slack = self.farewells, False, self.slack
         return pool
 
     def close(self) -> None:
         """Let every rank finish what lives on it, then end it."""
+        self._joined_ahead(World(0))
         for member in self._members.values():
             member.start_over()
             member.send(Close())
@@ -118,6 +135,19 @@ class Ranks:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _new(self, world: World) -> RankGroup:
+        return RankGroup(world, "", [], self.launcher, self.grace, slack=self.slack)
+
+    def _joined_ahead(self, world: World) -> RankGroup | None:
+        """Return the group that the ranks have joined already, if it is such a one and they are well."""
+        group, self._ahead = self._ahead, None
+        if group is None:
+            return None
+        failed = failures(group.join())
+        self._discard_gone(group)
+        well = not failed and group.world == world and all(member.is_quiet() for member in group.members)
+        return group if well else None
+
     def _form(self, group: RankGroup) -> None:
         """Let ranks join `group` under a new name.
 
@@ -126,15 +156,20 @@ class Ranks:
         while True:
             fresh = self._fill(group.world.size)
             members = [self._members[rank] for rank in range(group.world.size)]
-            group.begin(self.rendezvous.new_group(), members)
+            group.begin(self._new_group(), members)
+            group.begin_to_join()
             outcomes = group.join()
             if not failures(outcomes):
                 return
             self._discard_gone(group)
-            for member in list(self._members.values()):
+            for member in group.members:
                 self._discard(member)
             if fresh == group.world.size:
                 raise LaunchError(f"the ranks could not form a process group:\n{RankFailure(outcomes, group.world)}")
+
+    def _new_group(self) -> str:
+        self.newest = self.rendezvous.new_group()
+        return self.newest
 
     def _discard_gone(self, group: RankGroup) -> None:
         while group.gone:
@@ -153,7 +188,7 @@ class Ranks:
         shared = Shared.make()
         try:
             member = Member(rank, self.launcher.start(shared), shared)
-        except LaunchError:
+        except BaseException:  # LaunchError, or an interruption
             shared.close()
             raise
         self._members[rank] = member

@@ -7,7 +7,7 @@ import pytest
 from _pytest._code.code import ExceptionRepr, ReprEntry, ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
 from pytest_ddp.agreement import as_reported, disagreement, expected_failure, passed_strictly
-from pytest_ddp.failure import describe, details, failures, headline, root_cause
+from pytest_ddp.failure import details, failures, headline, root_cause, summary
 from pytest_ddp.outcome import Outcome, Raised, Returned, Skipped
 from pytest_ddp.phase import PhaseAnswer
 from pytest_ddp.world import World
@@ -69,13 +69,13 @@ def _longrepr(
     head, root = headline(outcomes, world), failures(outcomes)[0]
     if found is None or found.longrepr is None:  # no report, or one that passed but for its subtests
         path, line, _ = location
-        crash = ReprFileLocation(path, (line or 0) + 1, f"rank {root.rank} {describe(root)}")
+        crash = ReprFileLocation(path, (line or 0) + 1, summary(outcomes))
         text = "\n".join([head, *details(outcomes)])
-        return ReprExceptionInfo(reprcrash=crash, reprtraceback=ReprTraceback([_entry(text)], None, "long"))
+        return ReprExceptionInfo(reprcrash=crash, reprtraceback=ReprTraceback([text_entry(text)], None, "long"))
     if not isinstance(found.longrepr, ExceptionRepr):
         return "\n".join([head, str(found.longrepr), *details(outcomes)[1:]])
     traceback = _first_traceback(found.longrepr)
-    traceback.reprentries = [_entry(head), *traceback.reprentries]
+    traceback.reprentries = [text_entry(head), *traceback.reprentries]
     if found.longrepr.reprcrash is not None:
         found.longrepr.reprcrash.message = f"rank {root.rank}: {found.longrepr.reprcrash.message}"
     for text in details(outcomes)[1:]:
@@ -90,7 +90,8 @@ def _first_traceback(longrepr: ExceptionRepr) -> ReprTraceback:
     return traceback
 
 
-def _entry(text: str) -> ReprEntry:
+def text_entry(text: str) -> ReprEntry:
+    """Return a part of a traceback that is nothing but text."""
     return ReprEntry(text.splitlines(), None, None, None, "long")
 
 

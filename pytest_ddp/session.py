@@ -3,20 +3,25 @@
 import itertools
 import sys
 from collections.abc import Generator
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
 import cloudpickle
 import pytest
 
-from pytest_ddp.debugger import debugger_for
+from pytest_ddp.debugger import GROUP_SECONDS, debugger_for
 from pytest_ddp.forward import forward_subtests, forward_warnings
+from pytest_ddp.given_items import rank_fixtures
+from pytest_ddp.given_report import report_bugs
 from pytest_ddp.interruption import Interruption
-from pytest_ddp.items import is_distributed
+from pytest_ddp.items import is_distributed, node_id
 from pytest_ddp.launcher import SpawnLauncher, launcher_for, shared_launcher
+from pytest_ddp.lease import Leases
 from pytest_ddp.machine import Machine
 from pytest_ddp.marker import FIXTURE_OPTIONS
-from pytest_ddp.phase_runner import PhaseRunner, outcomes_key
+from pytest_ddp.phase_runner import PhaseRunner, bugs_key, outcomes_key, world_key
+from pytest_ddp.places import Places
 from pytest_ddp.plan import Plan, Refuse, plan
 from pytest_ddp.rank_start import rank_start
 from pytest_ddp.ranks import Ranks
@@ -25,6 +30,8 @@ from pytest_ddp.request import Request
 from pytest_ddp.seeding import seed_section
 from pytest_ddp.settings import Settings
 from pytest_ddp.summary import Summary
+from pytest_ddp.workers import shared_folder
+from pytest_ddp.world import World
 
 PLUGIN = "ddp-controller"
 _HOST = "pytest_ddp.rank_session:host"
@@ -42,9 +49,11 @@ class Controller:
         self.config = config
         self.settings = settings
         self._summary = summary
-        self.runner = PhaseRunner(self, self._shared_folder, debugger_for(config))
+        self.places = Places(self)
+        self.runner = PhaseRunner(self.places, self.plan, self._new_shared_path, debugger_for(config))
         self._numbers = itertools.count()
         self._ranks: dict[str, Ranks] = {}
+        self._leases = Leases(shared_folder(config))
         config.pluginmanager.register(Interruption())
 
     @cached_property
@@ -59,7 +68,10 @@ class Controller:
             body = cloudpickle.dumps(rank_start(self.config, self.settings))
             launcher = launcher_for(device)
             tally = self._summary.ranks
-            self._ranks[device] = Ranks(launcher, host=_HOST, host_body=body, capture=capture, tally=tally)
+            ranks = Ranks(launcher, host=_HOST, host_body=body, capture=capture, tally=tally)
+            if self.runner.debugger:
+                ranks.slack = GROUP_SECONDS
+            self._ranks[device] = ranks
         return self._ranks[device]
 
     def plan(self, request: Request) -> Plan:
@@ -68,10 +80,14 @@ class Controller:
             return Refuse(NO_WINDOWS)
         return plan(self.settings, request, self.machine)
 
+    def lease(self, world: World) -> AbstractContextManager[World]:
+        """Hold what a world needs among the workers of this run; give the world with the GPUs that it got."""
+        return self._leases.hold(world, self.machine)
+
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Let the phases of a distributed test happen on the ranks instead of here."""
-        if is_distributed(item):
-            if sys.platform == "linux":
+        if is_distributed(item) and not self.config.getoption("setupplan", default=False):
+            if sys.platform == "linux" and not self.config.getoption("collectonly"):
                 shared_launcher().begin()
             self.runner.take_over(item)
 
@@ -93,13 +109,27 @@ class Controller:
             )
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Let Hypothesis's own plugin look at fixtures that are not here."""
+        __tracebackhide__ = True
+        with rank_fixtures(item):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Replace pytest's view of a phase, which saw nothing but our round trip, by that of the ranks."""
         report = yield
         if is_distributed(item):
-            vars(report)["ddp_world"] = ""  # travels with the report, also from xdist's workers
             self._complete(item, report)
         return report
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """Let the ranks finish inside the wrappers of others: pytest-cov's collects what the ranks have measured."""
+        try:
+            return (yield)
+        finally:
+            self.close()
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
@@ -112,27 +142,32 @@ class Controller:
 
     def close(self) -> None:
         """End every rank."""
-        self.runner.close()
+        self.places.close()
         for ranks in self._ranks.values():
             ranks.close()
             if isinstance(ranks.launcher, SpawnLauncher):  # the fork server lives as long as this process
                 ranks.launcher.close()
         self._ranks.clear()
+        self._leases.close()
 
     def _complete(self, item: pytest.Item, report: pytest.TestReport) -> None:
         sections = item.stash.setdefault(_sections, [])
-        if outcomes_key in item.stash:
-            outcomes, world = item.stash[outcomes_key]
+        world = item.stash.get(world_key, None)
+        vars(report)["ddp_world"] = str(world or "")  # travels with the report, also from xdist's workers
+        if world is not None and outcomes_key in item.stash:
+            outcomes = item.stash[outcomes_key]
             del item.stash[outcomes_key]
-            vars(report)["ddp_world"] = str(world)
-            merge(report, outcomes, world, self.config)
+            if (bugs := item.stash.get(bugs_key, None)) and report.when == "call":
+                report_bugs(report, bugs, self.config)
+            else:
+                merge(report, outcomes, world, self.config)
             sections += output_sections(outcomes, report.when, self.config)
             forward_subtests(item, outcomes)
             forward_warnings(self.config, outcomes)
             if report.failed:
-                sections.append(seed_section(self.settings.seed, item.nodeid))
+                sections.append(seed_section(self.settings.seed, node_id(item)))
         report.sections = [*report.sections, *sections]
 
-    def _shared_folder(self) -> str:
+    def _new_shared_path(self) -> str:
         basetemp = self.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # noqa: SLF001  no public way
         return str(basetemp / f"ddp-shared{next(self._numbers)}")

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 # By their own names: a test that replaces `time.perf_counter` or `os.getpid` and forgets must not break its rank.
 from os import _exit, getpid
 from time import perf_counter
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from pytest_ddp.blackbox import BlackBox
 from pytest_ddp.bounds import both_ends
-from pytest_ddp.footing import Footing
 from pytest_ddp.hangup import hang_up
 from pytest_ddp.messages import Answer, Close, Debugging, HangUp, Launch, Message, Ready, Run, encode, receive
+
+if TYPE_CHECKING:
+    from pytest_ddp.footing import Footing
 
 _LOST = "its connection to the test run was closed under it ({}), as by a test that closes files that are not its own"
 
@@ -58,7 +60,7 @@ class Rank:
 
     current: "Rank"
 
-    def __init__(self, channel: socket.socket, launch: Launch, box: BlackBox, footing: Footing) -> None:
+    def __init__(self, channel: socket.socket, launch: Launch, box: BlackBox, footing: "Footing") -> None:
         from pytest_ddp.group import GroupKeeper  # noqa: PLC0415  imports torch: not before it must
 
         self.launch = launch
@@ -209,7 +211,7 @@ def _own(files: Files) -> socket.socket:
     return channel
 
 
-def _live(channel: socket.socket, launch: Launch, box: BlackBox, footing: Footing) -> None:
+def _live(channel: socket.socket, launch: Launch, box: BlackBox, footing: "Footing") -> None:
     from pytest_ddp.collectives import watch_collectives  # noqa: PLC0415  imports torch: not before it must
 
     Rank.current = rank = Rank(channel, launch, box, footing)
@@ -228,7 +230,7 @@ def _live(channel: socket.socket, launch: Launch, box: BlackBox, footing: Footin
         footing.flush()
 
 
-def _settle(files: Files, launch: Launch) -> Footing:
+def _settle(files: Files, launch: Launch) -> "Footing":
     """Take on the controller's folder, path and environment; send output and stacks where the controller reads them."""
     import torch  # noqa: PLC0415  already imported by the fork server
 
@@ -238,6 +240,8 @@ def _settle(files: Files, launch: Launch) -> Footing:
     sys.path[:] = launch.sys_path
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
+    from pytest_ddp.footing import Footing  # noqa: PLC0415  POSIX only; the controller's side loads everywhere
+
     footing = Footing(launch.cwd, files.stacks, files.output if launch.capture else None)
     footing.restore()
     torch.set_num_threads(1)

@@ -37,17 +37,3 @@ def test_nothing_is_left_when_pytest_returns(pytester):
     pids = {int(line.partition("pid ")[2]) for line in run.stdout.splitlines() if "pid " in line}
     assert len(pids) == 3, "two ranks and their fork server"
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
-
-
-def test_distributed_tests_run_under_xdist(pytester):
-    pytester.makepyfile("""
-        import pytest
-        from pytest_ddp import distributed
-
-        @pytest.mark.parametrize("number", range(4))
-        @distributed
-        def test_it(ddp, number): assert number != 3 or ddp.rank != 1
-        """)
-    result = pytester.runpytest_subprocess("-n", "2", "-p", "no:cacheprovider")
-    result.assert_outcomes(passed=3, failed=1)
-    result.stdout.fnmatch_lines(["rank 1 of 2 (gloo, cpu) raised AssertionError: *", "FAILED *test_it[[]3[]]*rank 1:*"])

@@ -132,6 +132,34 @@ def test_a_fork_server_that_died_is_replaced():
     launcher.close()
 
 
+def test_a_server_that_still_starts_is_not_waited_for():
+    launcher = ForkLauncher()
+    launcher.begin()
+    server = launcher._server
+    assert server is not None
+    launcher.close()
+    assert server.returncode == -signal.SIGKILL
+
+
+def test_the_answer_to_an_interrupted_start_is_not_taken_for_one_to_the_next(monkeypatch):
+    launcher = ForkLauncher()
+    hear = launcher._hear
+
+    def interrupted(word: str, seconds: float) -> int:
+        if word == "forked":
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        return hear(word, seconds)
+
+    with Ranks(launcher) as pool:
+        monkeypatch.setattr(launcher, "_hear", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pool.run(World(1), f"{rank_targets.__name__}:process_id", timeout=60)
+        outcomes = pool.run(World(2), f"{rank_targets.__name__}:all_reduce", timeout=60)
+        assert [outcome.body for outcome in outcomes if isinstance(outcome, Returned)] == [b"8", b"8"]
+    launcher.close()
+
+
 def test_a_launcher_that_cannot_start_says_so():
     launcher = ForkLauncher(preload=("no_such_module",))
     with Ranks(launcher) as pool, pytest.raises(LaunchError, match="the fork server ended; its own error output"):

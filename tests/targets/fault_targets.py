@@ -250,8 +250,8 @@ def fills_the_disk() -> None:
 
 
 def lowers_its_limits() -> None:
-    for limit in (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_AS):
-        resource.setrlimit(limit, (1, resource.getrlimit(limit)[1]))
+    for limit, value in ((resource.RLIMIT_FSIZE, 1), (resource.RLIMIT_NOFILE, 256)):
+        resource.setrlimit(limit, (value, resource.getrlimit(limit)[1]))
 
 
 def prints_100_megabytes() -> None:

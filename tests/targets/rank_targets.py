@@ -11,6 +11,8 @@ import torch.distributed as dist
 
 from pytest_ddp.worker import SkipRun
 
+kept_groups: list[object] = []
+
 
 def all_reduce(_: bytes) -> bytes:
     total = torch.ones(4)
@@ -74,6 +76,14 @@ def one_exits(_: bytes) -> bytes:
     all_reduce(b"")
     if dist.get_rank() == 1:
         os._exit(3)
+    return all_reduce(b"")
+
+
+def one_gives_up(how: bytes) -> bytes:
+    all_reduce(b"")
+    kept_groups.append(dist.group.WORLD)  # as a fixture may: destroying the group would then break no connection
+    if dist.get_rank() == 0:
+        raise SkipRun("not me") if how == b"skip" else ValueError("not me")
     return all_reduce(b"")
 
 

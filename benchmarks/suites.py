@@ -1,0 +1,181 @@
+"""The same trivial test (one all-reduce, one assert) written for every harness, a test module each.
+
+DeepSpeed's `DistributedTest` is not among them: it lives in the tests folder of DeepSpeed's repository, and the package
+in the registry comes without it.
+"""
+
+from dataclasses import dataclass
+
+CONFTEST = """
+import collections, json, pathlib
+seconds = collections.defaultdict(float)
+
+def pytest_runtest_logreport(report):
+    assert not report.failed, report.longreprtext
+    own = dict(report.user_properties).get("seconds")  # of what is measured without pytest
+    seconds[report.nodeid] = own if own else seconds[report.nodeid] + report.duration
+
+def pytest_sessionfinish(session):
+    if not hasattr(session.config, "workerinput"):  # ranks have sessions too; only the controller reports
+        pathlib.Path("seconds.json").write_text(json.dumps(seconds))
+"""
+
+HEAD = """
+import time
+import pytest, torch, torch.distributed as dist, torch.multiprocessing as mp
+from pytest_ddp import World, distributed
+from pytest_ddp.failure import raise_for
+from pytest_ddp.ranks import Ranks
+
+SIZE = {size}
+
+def body(_=b""):
+    total = torch.ones(4)
+    dist.all_reduce(total)
+    assert total[0] == SIZE
+    return b""
+"""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to run the trivial test; `speed` says how long it takes, and so how often it is run."""
+
+    name: str
+    title: str
+    isolation: str
+    speed: str
+    source: str
+
+
+REUSED, FRESH, PROCESSES = "group reused", "fresh group", "new processes"
+
+WAYS = [
+    Way(
+        "pool_reused",
+        "pytest-ddp: bare pool, one group",
+        REUSED,
+        "quick",
+        """
+@pytest.fixture(scope="module")
+def group():
+    with Ranks() as ranks, ranks.group(World(SIZE)) as group:
+        yield group
+
+@pytest.mark.parametrize("number", range({count}))
+def test_pool_reused(number, group, record_property):
+    start = time.perf_counter()
+    outcomes = group.run(f"{{__name__}}:body", timeout=60)
+    record_property("seconds", time.perf_counter() - start)
+    raise_for(outcomes)
+""",
+    ),
+    Way(
+        "continuous",
+        "torch MultiProcContinuousTest",
+        REUSED,
+        "quick",
+        """
+from torch.testing._internal.common_distributed import MultiProcContinuousTest
+
+class TestContinuous(MultiProcContinuousTest):
+    world_size = SIZE
+
+    @classmethod
+    def backend_str(cls): return "gloo"
+
+    @classmethod
+    def device_type(cls): return "cpu"
+
+for number in range({count}):
+    setattr(TestContinuous, f"test_continuous_{{number}}", lambda self: body() and None)
+""",
+    ),
+    Way(
+        "pool_fresh",
+        "pytest-ddp: bare pool, a group each",
+        FRESH,
+        "quick",
+        """
+@pytest.fixture(scope="module")
+def pool():
+    with Ranks() as ranks:
+        yield ranks
+
+@pytest.mark.parametrize("number", range({count}))
+def test_pool_fresh(number, pool, record_property):
+    start = time.perf_counter()
+    outcomes = pool.run(World(SIZE), f"{{__name__}}:body", timeout=60)
+    record_property("seconds", time.perf_counter() - start)
+    raise_for(outcomes)
+""",
+    ),
+    Way(
+        "warm",
+        "pytest-ddp: @distributed",
+        FRESH,
+        "quick",
+        """
+@pytest.mark.parametrize("number", range({count}))
+@distributed(world_size=SIZE)
+def test_warm(number): body()
+""",
+    ),
+    Way(
+        "own",
+        'pytest-ddp: @distributed(isolation="process")',
+        PROCESSES,
+        "middling",
+        """
+@pytest.mark.parametrize("number", range({count}))
+@distributed(world_size=SIZE, isolation="process")
+def test_own(number): body()
+""",
+    ),
+    Way(
+        "spawn",
+        "mp.spawn in the test",
+        PROCESSES,
+        "slow",
+        """
+def spawned(rank, store):
+    dist.init_process_group("gloo", init_method=f"file://{{store}}", rank=rank, world_size=SIZE)
+    body()
+    dist.destroy_process_group()
+
+@pytest.mark.parametrize("number", range({count}))
+def test_spawn(number, tmp_path): mp.spawn(spawned, (tmp_path / "store",), nprocs=SIZE)
+""",
+    ),
+    Way(
+        "case",
+        "torch MultiProcessTestCase",
+        PROCESSES,
+        "slow",
+        """
+from torch.testing._internal.common_distributed import MultiProcessTestCase
+
+class TestCase(MultiProcessTestCase):
+    world_size = SIZE
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_processes()
+
+def in_process(self):
+    store = dist.FileStore(self.file_name, SIZE)
+    dist.init_process_group("gloo", store=store, rank=self.rank, world_size=SIZE)
+    body()
+    dist.destroy_process_group()
+
+for number in range({count}):
+    setattr(TestCase, f"test_case_{{number}}", in_process)
+""",
+    ),
+]
+
+
+def modules(size: int, counts: dict[str, int]) -> dict[str, str]:
+    """Return a test module for each way at one world size; each test runs once more than it counts, to warm up."""
+    head = HEAD.format(size=size)
+    return {f"test_{way.name}.py": head + way.source.format(count=counts[way.speed] + 1) for way in WAYS}
