@@ -56,6 +56,11 @@ class PhaseRunner:
         item.setup = partial(self._setup, item)  # type: ignore[method-assign]
         item.runtest = partial(self._call, item)  # type: ignore[method-assign]
 
+    @property
+    def is_in_a_test(self) -> bool:
+        """Whether a test is set up and not yet torn down."""
+        return self._place is not None
+
     def _setup(self, item: pytest.Item) -> None:
         run = self._decide(item)
         item.stash[world_key] = run.world
