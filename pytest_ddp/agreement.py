@@ -20,7 +20,7 @@ def as_reported(outcomes: Sequence[Outcome], reports: Reports) -> list[Outcome]:
 
 
 def _as_reported(outcome: Outcome, report: pytest.TestReport | None) -> Outcome:
-    if report is None or not report.skipped or not isinstance(outcome, Returned | Raised):
+    if report is None or not report.skipped or not isinstance(outcome, Returned | Raised | Skipped):
         return outcome
     return Skipped(
         rank=outcome.rank,

@@ -57,9 +57,14 @@ class PhaseRunner:
         item.runtest = partial(self._call, item)  # type: ignore[method-assign]
 
     def close(self) -> None:
-        """Give up the ranks; a test that was interrupted has nothing left to tear down."""
+        """Give up the ranks; a test that is still set up then has nothing left to tear down."""
         self._place = None
         self.places.close()
+
+    @property
+    def is_in_a_test(self) -> bool:
+        """Whether a test is set up and not yet torn down."""
+        return self._place is not None
 
     def _setup(self, item: pytest.Item) -> None:
         run = self._decide(item)

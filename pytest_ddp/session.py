@@ -129,7 +129,8 @@ class Controller:
         try:
             return (yield)
         finally:
-            self.close()
+            if not self.runner.is_in_a_test:  # one that was interrupted is torn down in pytest_sessionfinish
+                self.close()
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:

@@ -187,7 +187,7 @@ def test_never(): pass
     at.expect("PDB on rank 1")
     at.ask("p here", "101")
     at.answer("import time; time.sleep(3.5)")  # longer than the test's deadline
-    at.ask("n", "stepped over")
+    at.ask("until 11", "stepped over")
     at.answer("b 13")
     at.ask("c", "PDB continue")
     at.ask("p there", "201")
