@@ -137,15 +137,27 @@ def test_all_ranks_failing_alike_are_told_once(run_suite):
 
 
 def test_ranks_that_disagree_about_skipping_are_a_failure(run_suite):
+    """Also when the others wait for the one that skipped: they are not left to hang until the deadline."""
     result = run_suite("""
         @distributed
         def test_it(ddp):
             if ddp.rank == 1:
                 pytest.skip("only here")
+
+        @distributed
+        def test_waiting(ddp):
+            if ddp.rank == 0:
+                pytest.skip("not me")
+            dist.all_reduce(torch.ones(3))
         """)
-    result.assert_outcomes(failed=1)
+    result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(
-        ["the ranks disagree: rank 0 passed, rank 1 skipped (only here); skip on all ranks or on none"]
+        [
+            "the ranks disagree: rank 0 passed, rank 1 skipped (only here); skip on all ranks or on none",
+            "the ranks disagree: rank 0 skipped: not me, while rank 1 went on and waited for it; decide *",
+            "  rank 1 waited in all_reduce #1 float32[[]3[]], which rank 0 never entered",
+            "FAILED *::test_waiting - the ranks disagree: *",
+        ]
     )
 
 
