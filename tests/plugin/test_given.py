@@ -529,7 +529,7 @@ def test_a_skip_on_one_rank_does_not_hang_the_others(run_suite):
     result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(
         [
-            "the ranks disagree: rank 0 skipped: Skipped: not me, while rank 1 went on and waited for it; decide *",
+            "the ranks disagree: rank 0 skipped: not me, while rank 1 went on and waited for it; decide *",
             "  rank 1 waited in all_reduce #1 float32[[]3[]], which rank 0 never entered",
         ]
     )
