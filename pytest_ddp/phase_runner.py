@@ -90,10 +90,9 @@ class PhaseRunner:
         place = self._current()
         setup, teardown = (self._request(item, when).encode() for when in ("setup", "teardown"))
         outcomes, bugs = run_given(item, ExampleRanks(place.pool, place.group, self._timeout, setup, teardown))
-        self._failed = self._failed or bool(failures(outcomes))
-        item.stash[outcomes_key] = outcomes
         if bugs is not None:
             item.stash[bugs_key] = bugs
+        self._finish(item, "call", outcomes)
 
     def _teardown(self, item: pytest.Item) -> None:
         place = self._place
@@ -110,17 +109,20 @@ class PhaseRunner:
             self._place = None
 
     def _phase(self, item: pytest.Item, when: When, following: pytest.Item | None = None) -> list[Outcome]:
-        place = self._current()
+        group = self._current().group
         if self.debugger:
-            self.debugger.watch(place.group)
+            self.debugger.watch(group)
         request = self._request(item, when, following)
-        outcomes = place.group.run(_PHASE_TARGET, request.encode(), timeout=self._timeout)
+        outcomes = group.run(_PHASE_TARGET, request.encode(), timeout=self._timeout)
+        self._finish(item, when, outcomes)
+        return outcomes
+
+    def _finish(self, item: pytest.Item, when: When, outcomes: Sequence[Outcome]) -> None:
         leave_if_asked(outcomes)
         self._failed = self._failed or bool(failures(outcomes))
         item.stash[outcomes_key] = outcomes
         if self.debugger:
-            self.debugger.after(item, when, place.group, outcomes)
-        return outcomes
+            self.debugger.after(item, when, self._current().group, outcomes)
 
     def _request(self, item: pytest.Item, when: When, following: pytest.Item | None = None) -> PhaseRequest:
         return PhaseRequest(when, _item_id(item), _item_id(following) if following else None, self._shared_path)

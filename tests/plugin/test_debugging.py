@@ -11,6 +11,7 @@ MARKED = """
 import os, pdb, signal
 import pytest
 import torch.distributed as dist
+from hypothesis import given, settings, strategies as st
 from pytest_ddp import distributed
 """
 PROMPT = r"\(Pdb\) "
@@ -144,6 +145,12 @@ def work():
 def test_plain(ddp_ranks):
     here = 3000
     ddp_ranks(world_size=2).run(work)
+
+@settings(database=None)
+@distributed
+@given(st.integers())
+def test_given(number):
+    assert number < 10
 """,
         "--pdb",
         "--ddp-pdb-rank=2",
@@ -154,6 +161,8 @@ def test_plain(ddp_ranks):
     at.ask("c", "rank 1 of 2 .* raised AssertionError")
     at.expect("entering PDB", "my own debugger")
     at.ask("p here + 1", "3001")
+    at.ask("c", "entering PDB on rank")
+    at.ask("p number + 100", "110")  # the smallest example
     at.answer("c")
     assert at.end()[0] == pytest.ExitCode.TESTS_FAILED
 
@@ -187,8 +196,8 @@ def test_never(): pass
     at.expect("PDB on rank 1")
     at.ask("p here", "101")
     at.answer("import time; time.sleep(3.5)")  # longer than the test's deadline
-    at.ask("until 11", "stepped over")
-    at.answer("b 13")
+    at.ask("until 12", "stepped over")
+    at.answer("b 14")
     at.ask("c", "PDB continue")
     at.ask("p there", "201")
     for _ in range(3):
