@@ -7,6 +7,15 @@ import pytest
 from pytest_ddp.ranks import Ranks
 
 pytest_plugins = ["pytester"]
+# They would change every inner run by being there; the tests about them load them.
+WITHOUT_NEIGHBOURS = "-p no:asyncio -p no:randomly -p no:rerunfailures"
+
+
+@pytest.fixture
+def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A project of its own, in which no plugin shuffles."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", WITHOUT_NEIGHBOURS)
+    return pytester
 
 
 @pytest.fixture(scope="session")

@@ -4,19 +4,28 @@ Importing this package imports neither torch nor pytest's internals: the plugin 
 machine, also by those that have no distributed test.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from pytest_ddp.context import DDPContext
-from pytest_ddp.errors import PytestDDPError, UsageError
+from pytest_ddp.errors import LeakWarning, PytestDDPError, UsageError
 from pytest_ddp.failure import RankFailure
 from pytest_ddp.marker import distributed
 from pytest_ddp.outcome import Died, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
 from pytest_ddp.world import World
 
+if TYPE_CHECKING:
+    from pytest_ddp.calls import RankCaller
+    from pytest_ddp.hold import Held
+
 __all__ = [
     "DDPContext",
     "Died",
+    "Held",
+    "LeakWarning",
     "Outcome",
     "PytestDDPError",
     "Raised",
+    "RankCaller",
     "RankFailure",
     "Returned",
     "Skipped",
@@ -26,3 +35,16 @@ __all__ = [
     "World",
     "distributed",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what belongs to `ddp_ranks` when it is asked for: it brings the machinery of ranks."""
+    if name == "RankCaller":
+        from pytest_ddp.calls import RankCaller  # noqa: PLC0415  see above
+
+        return RankCaller
+    if name == "Held":
+        from pytest_ddp.hold import Held  # noqa: PLC0415  see above
+
+        return Held
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -44,17 +44,22 @@ class BlackBox:
 
     def write(self, text: str) -> None:
         """Add one entry; the count moves last, so a death in between never shows half an entry."""
-        (count,) = _COUNT.unpack_from(self.memory, 0)
+        count = self.count
         at = SLOT * (1 + count % SLOTS)
         self.memory[at : at + SLOT] = text.encode()[:SLOT].ljust(SLOT, b"\0")
         _COUNT.pack_into(self.memory, 0, count + 1)
+
+    @property
+    def count(self) -> int:
+        """How many entries were written since the last `clear`."""
+        (count,) = _COUNT.unpack_from(self.memory, 0)
+        return int(count)
 
     def read(self) -> tuple[str, ...]:
         """Return the entries, oldest first."""
         return tuple(self._entries())
 
     def _entries(self) -> Iterator[str]:
-        (count,) = _COUNT.unpack_from(self.memory, 0)
-        for index in range(max(0, count - SLOTS), count):
+        for index in range(max(0, self.count - SLOTS), self.count):
             at = SLOT * (1 + index % SLOTS)
             yield self.memory[at : at + SLOT].rstrip(b"\0").decode(errors="replace")

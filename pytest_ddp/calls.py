@@ -1,20 +1,14 @@
 """`ddp_ranks`: plain tests call functions on ranks and get what each rank returned."""
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
-from types import ModuleType
 from typing import Any
 
-import cloudpickle
-import pytest
-
-from pytest_ddp.errors import PytestDDPError
-from pytest_ddp.failure import describe, raise_for
-from pytest_ddp.outcome import Outcome, Returned, Skipped
+from pytest_ddp.hold import Held
+from pytest_ddp.packing import pack_result
 from pytest_ddp.ranks import Ranks
+from pytest_ddp.travel import dump_call, results, run_call
 from pytest_ddp.world import World
 
 _TARGET = "pytest_ddp.calls:call"
@@ -25,6 +19,7 @@ class RankCaller:
     """Runs functions on the ranks of one world; every run has a fresh process group."""
 
     ranks: Callable[[], Ranks]
+    lease: Callable[[], AbstractContextManager[World]]
     world: World
     timeout: float
 
@@ -41,56 +36,23 @@ class RankCaller:
             PytestDDPError: when some ranks skipped and others did not.
         """
         __tracebackhide__ = True
-        with _by_value_where_needed(function):
-            body = cloudpickle.dumps((function, arguments, keywords))
-        outcomes = self.ranks().run(self.world, _TARGET, body, timeout=self.timeout)
-        raise_for(outcomes, self.world)
-        _agree_on_skipping(outcomes)
-        return [cloudpickle.loads(outcome.body) for outcome in outcomes if isinstance(outcome, Returned)]
+        body = dump_call(function, arguments, keywords)
+        with self.lease() as world:
+            outcomes = self.ranks().run(world, _TARGET, body, timeout=self.timeout)
+        return results(outcomes, self.world)
+
+    def hold(self, factory: Callable[..., Any], *arguments: Any, **keywords: Any) -> Held:
+        """Make an object on every rank, `factory(*arguments, **keywords)`, and keep it there for several calls.
+
+        All calls run in one process group; see `Held`, which is a context manager.
+
+        Raises:
+            RankFailure: when the object could not be made on every rank.
+        """
+        __tracebackhide__ = True
+        return Held(self.ranks(), self.lease, self.timeout, dump_call(factory, arguments, keywords))
 
 
 def call(body: bytes) -> bytes:
     """Be called on a rank: run the pickled function and pickle what it returns."""
-    from pytest_ddp.worker import SkipRun  # noqa: PLC0415  the rank's side only
-
-    function, arguments, keywords = cloudpickle.loads(body)
-    try:
-        result = function(*arguments, **keywords)
-    except pytest.skip.Exception as skip:
-        raise SkipRun(skip.msg) from None
-    dumped: bytes = cloudpickle.dumps(result)
-    return dumped
-
-
-def _agree_on_skipping(outcomes: list[Outcome]) -> None:
-    skipped = [outcome for outcome in outcomes if isinstance(outcome, Skipped)]
-    if len(skipped) == len(outcomes):
-        pytest.skip(skipped[0].reason)
-    if skipped:
-        said = ", ".join(f"rank {outcome.rank} {describe(outcome)}" for outcome in outcomes)
-        raise PytestDDPError(f"the ranks disagree: {said}; skip on all ranks or on none")
-
-
-@contextmanager
-def _by_value_where_needed(function: Callable[..., Any]) -> Iterator[None]:
-    """Pickle the function's module by value if ranks cannot import it (`--import-mode=importlib`)."""
-    module = sys.modules.get(getattr(function, "__module__", None) or "")
-    if module is None or _importable(module):
-        yield
-        return
-    cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)
-
-
-def _importable(module: ModuleType) -> bool:
-    """Whether `import` in another process finds the very file that this module was loaded from."""
-    file = getattr(module, "__file__", None)
-    if file is None:  # built-in, or __main__ typed in: cloudpickle knows what to do
-        return True
-    parent, _, name = module.__name__.rpartition(".")
-    path = getattr(sys.modules.get(parent), "__path__", None) if parent else None
-    found = None if parent and path is None else PathFinder.find_spec(name, path)
-    return found is not None and found.origin == file
+    return pack_result(run_call(body))

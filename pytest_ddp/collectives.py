@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from pytest_ddp.hangup import connections_of_group
+
 _NAMES = {
     "allreduce": "all_reduce",
     "allreduce_coalesced": "all_reduce_coalesced",
@@ -102,7 +104,8 @@ def install() -> None:
     make_group = distributed_c10d._new_process_group_helper  # noqa: SLF001  where init_process_group and new_group meet
 
     def make_watched_group(*args: Any, **kwargs: Any) -> Any:
-        made = make_group(*args, **kwargs)
+        with connections_of_group():
+            made = make_group(*args, **kwargs)
         group = made[0] if isinstance(made, tuple) else made
         if isinstance(group, dist.ProcessGroup):
             _counters[group.group_name] = itertools.count(1)

@@ -1,29 +1,50 @@
-"""What a test sees of its rank: the value of the `ddp` fixture."""
+"""What a test sees of its rank: the value of the fixture `ddp`."""
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
 
 
-@dataclass(frozen=True)
-class DDPContext:
-    """This rank's place in its world.
+class DDPContext(Protocol):
+    """This rank's place in the world of the test at hand.
 
-    Attributes:
-        rank: from 0 to world_size - 1.
-        world_size: number of ranks.
-        local_rank: rank among those of this machine; also the index of the GPU on CUDA.
-        device: where this rank's tensors belong.
-        backend: "gloo", "nccl", ...
-        group: the default process group.
+    Fixtures of any scope may keep it: it always tells of the present.
     """
 
-    rank: int
-    world_size: int
-    local_rank: int
-    device: "torch.device"
-    backend: str
-    group: "dist.ProcessGroup" = field(repr=False)
+    @property
+    def rank(self) -> int:
+        """From 0 to world_size - 1."""
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+
+    @property
+    def local_rank(self) -> int:
+        """The rank among those of this machine."""
+
+    @property
+    def device(self) -> "torch.device":
+        """Where this rank's tensors belong; on CUDA also the current device.
+
+        Its index is `local_rank` unless the workers of pytest-xdist share the GPUs.
+        """
+
+    @property
+    def backend(self) -> str:
+        """The backend of the group: "gloo", "nccl", ..."""
+
+    @property
+    def group(self) -> "dist.ProcessGroup":
+        """The default process group; raises RuntimeError when the test has destroyed it."""
+
+    @property
+    def seed(self) -> int:
+        """The seed of this test, the same on all ranks; rank r's random numbers started from `seed + r`."""
+
+    @property
+    def shared_path(self) -> Path:
+        """A folder of this test that all its ranks share; `tmp_path` is a rank's own."""

@@ -15,3 +15,7 @@ class LaunchError(PytestDDPError):
 
 class ProtocolError(PytestDDPError):
     """A rank sent bytes that are no message of ours."""
+
+
+class LeakWarning(UserWarning):
+    """A test left something behind on a rank (`--ddp-leaks`)."""

@@ -6,7 +6,9 @@ ended; among equals the one that failed first comes first.
 
 from collections.abc import Iterable, Sequence
 
+from pytest_ddp.bounds import one_line
 from pytest_ddp.errors import PytestDDPError
+from pytest_ddp.hints import hint
 from pytest_ddp.outcome import Died, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
 from pytest_ddp.standstill import peer_left, rank_list, standstill
 from pytest_ddp.world import World
@@ -55,10 +57,14 @@ def raise_for(outcomes: Sequence[Outcome], world: World | None = None) -> None:
 
 
 def _precedence(outcome: Outcome) -> tuple[int, int, float, int]:
-    blame = 2 if isinstance(outcome, Stopped) else 1 if peer_left(outcome) else 0
     # Of ranks that stand still, the one that is halted, or that came least far, is the one that the others wait for.
-    progress = len(outcome.collectives) if isinstance(outcome, TimedOut) and not outcome.halted else 0
-    return blame, progress, outcome.seconds, outcome.rank
+    progress = len(outcome.collectives) if isinstance(outcome, TimedOut | Stopped) and not outcome.halted else 0
+    return blame(outcome), progress, outcome.seconds, outcome.rank
+
+
+def blame(outcome: Outcome) -> int:
+    """Return 0 for a rank that failed by itself, 1 if it failed because a peer left, 2 if it was ended by us."""
+    return 2 if isinstance(outcome, Stopped) else 1 if peer_left(outcome) else 0
 
 
 def describe(outcome: Outcome) -> str:
@@ -71,7 +77,7 @@ def describe(outcome: Outcome) -> str:
         case Raised() if peer_left(outcome):
             return "failed because a peer left the group" + _last(outcome)
         case Raised():
-            first = outcome.message.strip().partition("\n")[0]
+            first = one_line(outcome.message)
             return f"raised {outcome.kind}: {first}" if first else f"raised {outcome.kind}"
         case Died():
             return outcome.how + _last(outcome)
@@ -79,7 +85,7 @@ def describe(outcome: Outcome) -> str:
             state = "stopped by a signal" if outcome.halted else "running"
             return f"was still {state} at its deadline of {outcome.timeout:g} s" + _last(outcome)
         case Stopped():
-            return "was still running when another rank had failed, and was stopped" + _last(outcome)
+            return f"was still running when {outcome.because}, and was stopped" + _last(outcome)
 
 
 def _last(outcome: Outcome) -> str:
@@ -92,9 +98,30 @@ def headline(outcomes: Sequence[Outcome], world: World | None = None) -> str:
     root = root_cause(outcomes)
     of = f"rank {root.rank} of {len(outcomes) if world is None else world.size}"
     where = f" ({world.backend}, {world.device})" if world else ""
-    lines = [f"{of}{where} {describe(root)}"]
+    lines = [disagreement(outcomes) or f"{of}{where} {describe(root)}"]
     lines += [f"  {ranks}: {what}" for ranks, what in _alike(o for o in outcomes if o is not root)]
-    return "\n".join([*lines, *(f"  {line}" for line in standstill(outcomes))])
+    lines += [f"  {line}" for line in standstill(outcomes)]
+    advice = hint(root.message) if isinstance(root, Raised) else None
+    return "\n".join([*lines, f"  hint: {advice}"] if advice else lines)
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """Return one line on the root cause."""
+    root = root_cause(outcomes)
+    return disagreement(outcomes) or f"rank {root.rank} {describe(root)}"
+
+
+def disagreement(outcomes: Sequence[Outcome]) -> str | None:
+    """Return a sentence if ranks failed for no other reason than that some skipped while others waited for them."""
+    skipped = [outcome for outcome in outcomes if isinstance(outcome, Skipped)]
+    failed = failures(outcomes)
+    if not skipped or not all(blame(outcome) for outcome in failed):
+        return None
+    others = rank_list(sorted(outcome.rank for outcome in failed))
+    return (
+        f"the ranks disagree: rank {skipped[0].rank} {describe(skipped[0])}, while {others} went on and waited for it; "
+        "decide alike on every rank, or let the ranks agree by a collective first"
+    )
 
 
 def _alike(outcomes: Iterable[Outcome]) -> list[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """What the fixture `ddp_ranks` hands out."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from pytest_ddp.calls import RankCaller
 from pytest_ddp.errors import UsageError
 from pytest_ddp.plan import Refuse, Skip
+from pytest_ddp.ranks import Ranks
 from pytest_ddp.request import Request
 from pytest_ddp.session import PLUGIN, Controller
 
@@ -28,6 +30,12 @@ def rank_callers(config: pytest.Config) -> Callable[..., RankCaller]:
             pytest.skip(decision.reason)
         if isinstance(decision, Refuse):
             raise UsageError(decision.reason)
-        return RankCaller(lambda: controller.ranks(decision.world.device), decision.world, decision.timeout)
+        world = decision.world
+
+        def warm() -> Ranks:
+            controller.places.make_way()
+            return controller.ranks(world.device)
+
+        return RankCaller(warm, partial(controller.lease, world), world, decision.timeout)
 
     return ranks

@@ -8,12 +8,12 @@ import faulthandler
 import io
 import os
 import resource
-import signal
 import sys
 from dataclasses import dataclass, field
 from typing import TextIO
 
-DUMP_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR1)
+from pytest_ddp.messages import DUMP_SIGNAL
+
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)
 
 

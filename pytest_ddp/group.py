@@ -10,7 +10,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore, distributed_c10d
 
+from pytest_ddp.hangup import forget_connections
 from pytest_ddp.messages import Run
+
+
+def device_of(rank: int, run: Run) -> torch.device:
+    """Return where the tensors of a rank belong in a run."""
+    return torch.device("cuda", run.gpus[rank]) if run.device == "cuda" else torch.device("cpu")
 
 
 class GroupKeeper:
@@ -27,6 +33,7 @@ class GroupKeeper:
         if run.group == self._current:
             return
         leave_groups()
+        forget_connections()
         self._current = None
         os.environ.update(
             RANK=str(self._rank),
@@ -36,8 +43,9 @@ class GroupKeeper:
         )
         options: dict[str, Any] = {}
         if run.device == "cuda":
-            torch.cuda.set_device(self._rank)
-            options = {"device_id": torch.device("cuda", self._rank)} if run.backend == "nccl" else {}
+            device = device_of(self._rank, run)
+            torch.cuda.set_device(device)
+            options = {"device_id": device} if run.backend == "nccl" else {}
         dist.init_process_group(
             run.backend,
             store=PrefixStore(run.group, self._connect()),

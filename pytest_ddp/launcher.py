@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import fcntl
 import functools
 import json
 import os
@@ -20,6 +19,7 @@ from pytest_ddp.errors import LaunchError
 from pytest_ddp.worker import Files
 
 PRELOAD = ("pytest_ddp.preload",)
+_PRELOAD_IF_USED = ("hypothesis",)  # takes a rank 0.3 s, but only where tests use it
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _START_SECONDS = 120.0
 EXIT_SECONDS = 10.0
@@ -64,6 +64,8 @@ def _memory_file() -> IO[bytes]:
 
 def _append_only(file: IO[bytes]) -> IO[bytes]:
     """Make every writer append, also after the controller has truncated the file."""
+    import fcntl  # noqa: PLC0415  Windows, where no rank runs, has none; the plugin is imported there too
+
     fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
     return file
 
@@ -103,7 +105,8 @@ class ForkLauncher:
         if self._server is not None:
             return
         self._control, theirs = socket.socketpair()
-        call = f"from pytest_ddp.zygote import main; main({theirs.fileno()}, {os.getpid()}, {tuple(self.preload)!r})"
+        preload = (*self.preload, *(name for name in _PRELOAD_IF_USED if name in sys.modules))
+        call = f"from pytest_ddp.zygote import main; main({theirs.fileno()}, {os.getpid()}, {preload!r})"
         self._server = subprocess.Popen(
             _interpreter(call),
             pass_fds=[theirs.fileno()],
@@ -130,7 +133,11 @@ class ForkLauncher:
             socket.send_fds(self._control, [b'{"fork": true}\n'], shared.fds)
         except OSError as error:
             raise LaunchError(f"the fork server is gone ({error}): no more ranks can be started") from error
-        pid = self._hear("forked", EXIT_SECONDS)
+        try:
+            pid = self._hear("forked", EXIT_SECONDS)
+        except BaseException:  # interrupted: the answer that is still to come must not be taken for one to the next
+            self.close()
+            raise
         self._exits.pop(pid, None)  # of an earlier process that nobody asked about
         shared.theirs.close()
         return pid
@@ -147,6 +154,8 @@ class ForkLauncher:
         if self._server is None:
             return
         self._control.close()
+        if not self._ready:  # it may still be importing, does not listen before that is done, and has no ranks to end
+            self._server.kill()
         try:
             self._server.wait(EXIT_SECONDS)
         except subprocess.TimeoutExpired:

@@ -1,41 +1,81 @@
 """The `distributed` decorator."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar, overload
 
 import pytest
+from _pytest.fixtures import FixtureFunctionDefinition
 
 from pytest_ddp.errors import UsageError
 from pytest_ddp.request import Request
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+FIXTURE_OPTIONS = "_pytest_ddp_options"
+Decorated = TypeVar("Decorated")
+
+
+class Distributed(pytest.MarkDecorator):
+    """What `distributed(...)` returns: a decorator, and a mark for `pytestmark` and `pytest.param(..., marks=...)`."""
+
+    def __init__(self, mark: pytest.Mark) -> None:
+        super().__init__(mark, _ispytest=True)  # what pytest asks of those who make marks themselves
+
+    def __call__(self, target: Decorated) -> Decorated:  # type: ignore[override]  # takes fixtures, and no arguments
+        """Decorate a test function, a test class or a fixture; raise UsageError for anything else."""
+        if isinstance(target, FixtureFunctionDefinition):
+            setattr(target._get_wrapped_function(), FIXTURE_OPTIONS, self.mark.kwargs)  # noqa: SLF001  no public way
+            return target
+        if not callable(target):
+            raise UsageError(
+                f"@distributed takes keywords and goes on a test function, a test class or a fixture; got {target!r}: "
+                f"write @distributed(world_size={target if isinstance(target, int | list | tuple) else 2!r})"
+            )
+        decorated: Decorated = super().__call__(target)
+        return decorated
+
+
+@overload
+def distributed(function: Decorated, /) -> Decorated: ...
+
+
+@overload
+def distributed(
+    *,
+    world_size: int | Sequence[int] | None = None,
+    backend: str | None = None,
+    device: str | None = None,
+    timeout: float | None = None,
+    isolation: str | None = None,
+) -> Distributed: ...
 
 
 def distributed(
-    function: Decorated | None = None,
+    function: Any = None,
     /,
     *,
     world_size: int | Sequence[int] | None = None,
     backend: str | None = None,
     device: str | None = None,
     timeout: float | None = None,
-    isolation: str = "warm",
+    isolation: str | None = None,
 ) -> Any:
-    """Run a test on every rank of a fresh process group.
+    """Run a test on every rank of a fresh process group, or keep a fixture on the ranks.
+
+    On a class it applies to the class's tests. Where several apply (module `pytestmark`, class, function), each
+    option has the value that is given nearest to the test. On a fixture, write it above `@pytest.fixture`: only
+    distributed tests can use the fixture, what it says is the default for them, and if its scope is wider than
+    "function", the tests under that scope share the process group in which it was made.
 
     Args:
-        function: the test, when written as bare `@distributed`.
+        function: the test, class or fixture, when written as bare `@distributed`.
         world_size: number of ranks; a list runs the test once per size. Default: `--ddp-world-size`.
         backend: "gloo", "nccl", "mpi" or "ucc". Default: `--ddp-backend`, else gloo on CPU and NCCL on CUDA.
         device: "cpu", "cuda", or "auto" for CUDA where there are enough GPUs. Default: `--ddp-device`.
         timeout: seconds that setup, call and teardown may each take. Default: `--ddp-timeout`.
-        isolation: "warm" keeps the rank processes for the next test; "process" gives the test processes of its own.
+        isolation: "warm" (default) keeps the rank processes for the next test; "process" gives the test its own.
 
     Raises:
         UsageError: for values that cannot be.
     """
-    if function is not None and not callable(function):
-        raise UsageError(f"@distributed takes keywords: write @distributed(world_size={function!r})")
     options = {
         "world_size": world_size,
         "backend": backend,
@@ -44,5 +84,7 @@ def distributed(
         "isolation": isolation,
     }
     Request.of(**options)  # type: ignore[arg-type]  # checked here so that the error points at the decorator
-    mark = pytest.mark.distributed(**{name: value for name, value in options.items() if value is not None})
-    return mark if function is None else mark(function)
+    given = {name: value for name, value in options.items() if value is not None}
+
+    decorate = Distributed(pytest.mark.distributed(**given).mark)
+    return decorate if function is None else decorate(function)

@@ -8,12 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO
 
-import psutil
-
 from pytest_ddp.blackbox import BlackBox
-from pytest_ddp.footing import DUMP_SIGNAL
 from pytest_ddp.launcher import Shared
-from pytest_ddp.messages import Decoder, Message, encode
+from pytest_ddp.messages import DUMP_SIGNAL, Decoder, Message, encode
 
 OUTPUT_LIMIT = 2**16
 _DUMP_SECONDS = 2.0
@@ -80,6 +77,11 @@ class Member:
         return self._box.read()
 
     @property
+    def entered(self) -> int:
+        """How many collectives the rank has entered in its group."""
+        return self._box.count
+
+    @property
     def stack(self) -> str:
         """The Python stacks that were written on a fatal signal or on demand, without the harness's own frames."""
         return trim_stacks(_read_ends(self.shared.stacks, OUTPUT_LIMIT))
@@ -92,18 +94,20 @@ class Member:
     @property
     def is_running(self) -> bool:
         """Whether the process has not ended."""
-        try:
-            return psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
+        return self._status() not in {"gone", "zombie"}
 
     @property
     def is_halted(self) -> bool:
         """Whether a signal such as SIGSTOP has stopped the process."""
+        return self._status() == "stopped"
+
+    def _status(self) -> str:
+        import psutil  # noqa: PLC0415  only needed when something went wrong
+
         try:
-            return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+            return str(psutil.Process(self.pid).status())
         except psutil.NoSuchProcess:
-            return False
+            return "gone"
 
     def dump_stacks(self) -> None:
         """Make the process write its Python stacks; works with the GIL held, and wakes a process that is stopped."""

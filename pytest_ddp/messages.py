@@ -5,6 +5,7 @@ here, so a rank that runs hostile code can send wrong answers but cannot run any
 """
 
 import json
+import signal
 import socket
 import struct
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from typing import Any, TypeAlias
 
 from pytest_ddp.errors import ProtocolError
 
+# Asks a rank for its Python stacks; Windows, where there are no ranks, has no such signal.
+DUMP_SIGNAL: int = getattr(signal, "SIGRTMIN", getattr(signal, "SIGUSR1", 0))
 _LENGTHS = struct.Struct(">IQ")
 _to_json, _from_json = json.JSONEncoder().encode, json.JSONDecoder().decode  # a test may replace json.dumps and forget
 HEADER_LIMIT = 16 * 2**20
@@ -40,7 +43,10 @@ class Ready:
 
 @dataclass(frozen=True)
 class Run:
-    """Run `target` ("module:function") with `body`, in the group named `group`; a new name means a fresh group."""
+    """Run `target` ("module:function") with `body`, in the group named `group`; a new name means a fresh group.
+
+    On CUDA, `gpus` says for every rank which device is its own.
+    """
 
     number: int
     target: str
@@ -49,6 +55,7 @@ class Run:
     backend: str
     device: str
     group_timeout: float
+    gpus: list[int]
     body: bytes = b""
 
 
@@ -66,12 +73,26 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Debugging:
+    """A debugger on the rank takes the terminal, or gives it back: until then its run has no deadline."""
+
+    entered: bool
+
+
+@dataclass(frozen=True)
+class HangUp:
+    """Break the connections of your process groups: other ranks wait for you in vain."""
+
+
+@dataclass(frozen=True)
 class Close:
     """Finish: tear down what lives on the rank, then leave."""
 
 
-Message: TypeAlias = Launch | Ready | Run | Answer | Close
-_KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in (Launch, Ready, Run, Answer, Close)}
+Message: TypeAlias = Launch | Ready | Run | Answer | Debugging | HangUp | Close
+_KINDS: dict[str, type[Message]] = {
+    kind.__name__: kind for kind in (Launch, Ready, Run, Answer, Debugging, HangUp, Close)
+}
 
 
 def encode(message: Message) -> bytes:

@@ -11,7 +11,12 @@ _OPTIONS = {
     "backend": "torch.distributed backend: gloo, nccl, mpi or ucc (default: gloo on CPU, nccl on CUDA)",
     "device": "cpu, cuda, or auto for CUDA where there are enough GPUs (default: cpu)",
     "timeout": "seconds that each phase (setup, call, teardown) of a distributed test may take (default: 60)",
+    "seed": "whole number that the random numbers of every distributed test derive from (default: 0)",
+    "leaks": "report what a distributed test leaves behind (threads, ...): warn, error or off (default: warn)",
+    "require_cuda": "refuse to start on a machine with fewer GPUs than this (default: 0)",
+    "min_executed": "fail the run if fewer distributed tests than this were executed (default: 0)",
 }
+_STRICT = "fail distributed tests that this machine cannot run, instead of skipping them"
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -20,6 +25,8 @@ def add_options(parser: pytest.Parser) -> None:
     for name, text in _OPTIONS.items():
         group.addoption(_flag(name), dest=f"ddp_{name}", default=None, metavar=name.upper(), help=text)
         parser.addini(f"ddp_{name}", help=text, default="")
+    group.addoption("--ddp-strict", dest="ddp_strict", action="store_true", default=False, help=_STRICT)
+    parser.addini("ddp_strict", help=_STRICT, default="")
 
 
 def read_settings(config: pytest.Config) -> Settings:

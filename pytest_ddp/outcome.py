@@ -98,7 +98,9 @@ class TimedOut(_Ended):
 
 @dataclass(frozen=True, kw_only=True)
 class Stopped(_Ended):
-    """The rank was still running some time after another one had failed, and was ended for that reason."""
+    """The rank was still running some time after something else had happened, and was ended for that reason."""
+
+    because: str = "another rank had failed"
 
 
 Outcome: TypeAlias = Returned | Raised | Skipped | Died | TimedOut | Stopped

@@ -7,6 +7,7 @@ from json import dumps, loads
 from typing import Any, Literal, TypeAlias
 
 When: TypeAlias = Literal["setup", "call", "teardown"]
+QUIT = b"quit"  # what a rank's debugger answers when the user wants the run to end
 
 
 @dataclass(frozen=True)
@@ -19,11 +20,19 @@ class ItemId:
 
 @dataclass(frozen=True)
 class PhaseRequest:
-    """Run one phase of `test`; at teardown `following` is the test that comes next, None for the last."""
+    """Run one phase of `test`.
+
+    Attributes:
+        when: the phase.
+        test: the test.
+        following: at teardown, the test that comes next and keeps the fixtures that it shares; None ends them all.
+        shared_path: a folder for all ranks of the test; it need not exist yet.
+    """
 
     when: When
     test: ItemId
     following: ItemId | None = None
+    shared_path: str = ""
 
     def encode(self) -> bytes:
         """Return the request as bytes."""
@@ -34,15 +43,56 @@ class PhaseRequest:
         """Return the request that `encode` made."""
         plain = loads(body)
         following = plain["following"]
-        return cls(plain["when"], ItemId(**plain["test"]), ItemId(**following) if following else None)
+        return cls(
+            plain["when"],
+            ItemId(**plain["test"]),
+            ItemId(**following) if following else None,
+            plain["shared_path"],
+        )
 
 
-def encode_report(data: dict[str, Any] | None) -> bytes:
-    """Return pytest's serialised report as bytes; what is not JSON in it (user properties) travels as text."""
-    return b"" if data is None else dumps(data, default=str).encode()
+@dataclass(frozen=True)
+class RankWarning:
+    """A warning that was given on a rank, as far as it can travel."""
+
+    message: str
+    category: str
+    filename: str
+    lineno: int
+    when: str
+    nodeid: str
+    location: tuple[str, int, str] | None
 
 
-def decode_report(body: bytes) -> dict[str, Any] | None:
-    """Return what `encode_report` was given."""
-    data: dict[str, Any] | None = loads(body) if body else None
-    return data
+@dataclass(frozen=True)
+class PhaseAnswer:
+    """What a rank's pytest made of a phase.
+
+    Attributes:
+        report: pytest's report, serialised; None if there is none.
+        subtests: the reports of subtests, serialised, in order.
+        warnings: the warnings of the test, with its last phase.
+        retire: what the test left behind and cannot be put back, so that this process must not run another test.
+    """
+
+    report: dict[str, Any] | None = None
+    subtests: tuple[dict[str, Any], ...] = ()
+    warnings: tuple[RankWarning, ...] = ()
+    retire: str = ""
+
+    def encode(self) -> bytes:
+        """Return the answer as bytes; what is not JSON in reports (user properties) travels as text."""
+        return dumps(asdict(self), default=str).encode()
+
+    @classmethod
+    def decode(cls, body: bytes) -> "PhaseAnswer":
+        """Return the answer that `encode` made; an empty one for no bytes."""
+        if not body:
+            return cls()
+        plain = loads(body)
+        warnings = tuple(_warning(**warning) for warning in plain["warnings"])
+        return cls(plain["report"], tuple(plain["subtests"]), warnings, plain["retire"])
+
+
+def _warning(location: list[Any] | None, **plain: Any) -> RankWarning:
+    return RankWarning(**plain, location=(location[0], location[1], location[2]) if location else None)

@@ -37,7 +37,14 @@ Plan: TypeAlias = Run | Skip | Refuse
 
 def plan(settings: Settings, request: Request, machine: Machine) -> Plan:
     """Return what to do with a test that asks for `request` (explicit values win over `settings`) on `machine`."""
-    size = request.world_sizes[0] if request.world_sizes else settings.world_sizes[0]
+    decision = _plan(settings, request, machine)
+    if settings.strict and isinstance(decision, Skip):
+        return Refuse(f"{decision.reason} (skipped unless --ddp-strict)")
+    return decision
+
+
+def _plan(settings: Settings, request: Request, machine: Machine) -> Plan:
+    size = request.world_sizes[0] if request.world_sizes else settings.world_size[0]
     device = _device(request.device or settings.device, size, machine)
     backend = request.backend or settings.backend or DEFAULT_BACKEND[device]
     if backend == "nccl" and device == "cpu":

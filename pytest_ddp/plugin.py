@@ -4,11 +4,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_ddp import debugger
 from pytest_ddp.context import DDPContext
 from pytest_ddp.errors import UsageError
-from pytest_ddp.items import WORLD_SIZE, parametrize_world_sizes
+from pytest_ddp.header import header
+from pytest_ddp.items import WORLD_SIZE, parametrize_world_sizes, remember_node_id
 from pytest_ddp.options import add_options, read_settings
 from pytest_ddp.settings import Settings
+from pytest_ddp.summary import PLUGIN as SUMMARY
+from pytest_ddp.summary import Summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +29,7 @@ _MARKER = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options."""
     add_options(parser)
+    debugger.add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -34,17 +39,27 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_settings] = settings = read_settings(config)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
-    if not _on_rank(config):
-        from pytest_ddp.session import PLUGIN, Controller  # noqa: PLC0415  a rank needs none of it
+    if _on_rank(config):
+        return
+    _require_cuda(settings)
+    from pytest_ddp import session  # noqa: PLC0415  a rank needs none of it
+    from pytest_ddp.workers import Workers  # noqa: PLC0415  likewise
 
-        config.pluginmanager.register(Controller(config, settings), PLUGIN)
+    summary = Summary(settings)
+    config.pluginmanager.register(summary, SUMMARY)
+    config.pluginmanager.register(session.Controller(config, settings, summary), session.PLUGIN)
+    config.pluginmanager.register(Workers(config))
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Say the defaults of distributed tests."""
-    settings = config.stash[_settings]
-    sizes = ",".join(map(str, settings.world_sizes))
-    return f"ddp: world size {sizes}, backend {settings.backend or 'by device'}, device {settings.device}"
+    """Say the defaults of distributed tests and what they will run on."""
+    return header(config.stash[_settings])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Remember the test's name: pytest-xdist changes it for `--dist loadgroup`."""
+    remember_node_id(item)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -55,24 +70,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         raise pytest.Collector.CollectError(f"{metafunc.definition.nodeid}: {error}") from None
 
 
-@pytest.fixture(name=WORLD_SIZE)
+@pytest.fixture(name=WORLD_SIZE, scope="session")
 def _ddp_world_size(request: pytest.FixtureRequest) -> int:
     size: int = request.param
     return size
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def ddp(request: pytest.FixtureRequest) -> DDPContext:
-    """This rank's place in its world: rank, world_size, local_rank, device, backend, group."""
-    if not _on_rank(request.config):
+    """This rank's place in its world: rank, world_size, local_rank, device, backend, group, seed, shared_path."""
+    rank = request.config.pluginmanager.get_plugin("ddp-rank-state")
+    if rank is None:
         pytest.fail(
-            f"the fixture 'ddp' exists on ranks only: decorate {request.node.name} with @distributed, "
+            f"the fixture 'ddp' exists on ranks only: decorate {request._pyfuncitem.name} with @distributed, "  # noqa: SLF001  the test, whatever the scope
             "or use 'ddp_ranks' to call functions on ranks",
             pytrace=False,
         )
-    from pytest_ddp.rank_context import context  # noqa: PLC0415  imports torch
-
-    return context()
+    context: DDPContext = rank.context
+    return context
 
 
 @pytest.fixture(scope="session")
@@ -87,6 +102,16 @@ def ddp_ranks(request: pytest.FixtureRequest) -> "Callable[..., RankCaller]":
     from pytest_ddp.fixture import rank_callers  # noqa: PLC0415  only for those who use it
 
     return rank_callers(request.config)
+
+
+def _require_cuda(settings: Settings) -> None:
+    if settings.require_cuda:
+        import torch.cuda  # noqa: PLC0415  the user wants to know before anything runs
+
+        if (found := torch.cuda.device_count()) < settings.require_cuda:
+            raise pytest.UsageError(
+                f"--ddp-require-cuda={settings.require_cuda}: torch {torch.__version__} sees {found} GPUs here"
+            )
 
 
 def _on_rank(config: pytest.Config) -> bool:

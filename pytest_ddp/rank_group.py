@@ -4,20 +4,24 @@ import itertools
 import select
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pytest_ddp.errors import ProtocolError
+from pytest_ddp.failure import RankFailure, details
 from pytest_ddp.launcher import Launcher
 from pytest_ddp.member import Member
-from pytest_ddp.messages import Answer, Run
+from pytest_ddp.messages import Answer, Debugging, Run
 from pytest_ddp.outcome import Died, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
+from pytest_ddp.patience import Patience
 from pytest_ddp.world import World
 
 GRACE_SECONDS = 1.0
 # A rank's own group timeout lies far behind our deadline: a hang is ours to report, with every rank's stack.
-_GROUP_SLACK_SECONDS = 600.0
+GROUP_SLACK_SECONDS = 600.0
+_INTERRUPTED = partial(Stopped, because="the run was interrupted")
 _JOIN_SECONDS = 60.0
 _HANG_UP_SECONDS = 2.0  # between the end of a rank's connection and that of its process
 _RAN_ON = "closed its connection to the test run, ran on, and was ended"
@@ -26,7 +30,16 @@ _numbers = itertools.count()  # an answer to another group's run must never pass
 
 @dataclass
 class RankGroup:
-    """The ranks of one process group; `gone` are those that did not survive a run."""
+    """The ranks of one process group.
+
+    Attributes:
+        gone: the ranks that did not survive a run.
+        lost: whether a rank has ever been lost, also if it was replaced since.
+        slack: seconds that the group's own timeout lies behind that of the run which makes it.
+        on_debugging: called when a rank's debugger takes the terminal (True) or gives it back (False). Ranks may stop
+            the clock only where somebody listens: a debugger has no deadline, and a hostile rank shall have one.
+        hung_up: whether ranks broke their connections because others waited for them; the group is of no more use.
+    """
 
     world: World
     name: str
@@ -34,79 +47,125 @@ class RankGroup:
     launcher: Launcher
     grace: float = GRACE_SECONDS
     gone: list[Member] = field(default_factory=list)
+    slack: float = GROUP_SLACK_SECONDS
+    on_debugging: Callable[[Member, bool], None] | None = None
+    hung_up: bool = False
+    lost: bool = False
     _number: int = -1
     _started: float = 0.0
     _timeout: float = 0.0
+    _pending: dict[int, Member] = field(default_factory=dict)
+    _debugged: Member | None = None
 
-    def run(self, target: str, payloads: bytes | Sequence[bytes] = b"", *, timeout: float) -> list[Outcome]:
-        """Run `target` on every rank that is left; return their outcomes in rank order (see `Ranks.run`)."""
-        self._begin(target, payloads, timeout)
-        return self._finish(self.grace)
+    def begin(self, name: str, members: list[Member]) -> None:
+        """Be a fresh process group of these ranks from the next run on."""
+        self.name, self.members, self.hung_up = name, members, False
+
+    def run(
+        self,
+        target: str,
+        payloads: bytes | Sequence[bytes] = b"",
+        *,
+        timeout: float,
+        hang_up: bool = False,
+        ranks: Collection[int] | None = None,
+    ) -> list[Outcome]:
+        """Run `target` on every rank that is left; return their outcomes in rank order (see `Ranks.run`).
+
+        With `hang_up`, ranks that failed or skipped break their connections as soon as another one waits for them in
+        a collective; that one then fails at once, where it would be stopped after the grace. With `ranks`, only these
+        run, and the others wait for the next run.
+        """
+        self._send(target, payloads, timeout, ranks)
+        return self._finish(self.grace, hang_up=hang_up)
 
     def begin_to_join(self) -> None:
         """Ask the ranks to make the process group, without waiting for it."""
-        self._begin("pytest_ddp.worker:joined", b"", _JOIN_SECONDS)
+        self._send("pytest_ddp.worker:joined", b"", _JOIN_SECONDS, None)
 
     def join(self) -> list[Outcome]:
         """Wait until every rank has joined; what goes wrong here is no target's fault, and ends all that still wait."""
-        return self._finish(grace=0.0)
+        return self._finish(grace=0.0, hang_up=False)
 
-    def _begin(self, target: str, payloads: bytes | Sequence[bytes], timeout: float) -> None:
+    def _send(
+        self, target: str, payloads: bytes | Sequence[bytes], timeout: float, ranks: Collection[int] | None
+    ) -> None:
         self._number, self._started, self._timeout = next(_numbers), time.monotonic(), timeout
-        for member in self.members:
+        self._pending = {member.rank: member for member in self.members if ranks is None or member.rank in ranks}
+        for member in self._pending.values():
             member.start_over()
             body = payloads if isinstance(payloads, bytes) else payloads[member.rank]
             member.send(self._run(target, timeout, body))
 
-    def _finish(self, grace: float) -> list[Outcome]:
-        pending = {member.rank: member for member in self.members}
+    def _finish(self, grace: float, *, hang_up: bool) -> list[Outcome]:
+        pending, outcomes = self._pending, dict[int, Outcome]()
         try:
-            outcomes = dict(self._wait(pending, grace))
+            outcomes.update(self._wait(pending, grace, hang_up=hang_up))
+        except BaseException as interruption:  # Ctrl-C, or a guard around us such as pytest-timeout
+            ended = dict(self._end(pending, _INTERRUPTED))
+            outcomes.update(ended)
+            interruption.ranks = RankFailure(_in_order(outcomes), self.world)  # type: ignore[attr-defined]  # see `interruption`
+            interruption.add_note("\n".join(details(ended.values())))
+            raise
         finally:  # pending is empty unless we were interrupted, and then what still runs must not answer a later run
             self._lose(pending.values())
-        return [outcomes[rank] for rank in sorted(outcomes)]
+        return _in_order(outcomes)
 
     def _run(self, target: str, timeout: float, body: bytes) -> Run:
         world = self.world
-        slack = timeout + _GROUP_SLACK_SECONDS
-        return Run(self._number, target, self.name, world.size, world.backend, world.device, slack, body)
+        group_timeout = timeout + self.slack
+        gpus = list(world.gpus or range(world.size))
+        return Run(self._number, target, self.name, world.size, world.backend, world.device, group_timeout, gpus, body)
 
-    def _wait(self, pending: dict[int, Member], grace: float) -> Iterator[tuple[int, Outcome]]:
-        """Yield outcomes as they come; end what is left at the deadline, or when the grace after a failure is over."""
-        deadline, failed = self._started + self._timeout, False
+    def _wait(self, pending: dict[int, Member], grace: float, *, hang_up: bool) -> Iterator[tuple[int, Outcome]]:
+        """Yield outcomes as they come; end what is left when patience is over."""
+        patience = Patience(self._started + self._timeout, grace, hang_up=hang_up)
         while pending:
-            readable, _, _ = select.select(list(pending.values()), [], [], max(0.0, deadline - time.monotonic()))
-            if not readable:
-                yield from self._end(pending, time.monotonic() - self._started, None if failed else self._timeout)
+            readable, _, _ = select.select(list(pending.values()), [], [], patience.seconds)
+            if not readable and patience.is_over:
+                late = Stopped if patience.someone_failed else partial(TimedOut, timeout=self._timeout)
+                yield from self._end(pending, late)
             for member in readable:
-                outcome = self._outcome(member, time.monotonic() - self._started)
+                outcome = self._outcome(member)
+                patience.stand_still(debugging=self._debugged is not None)
                 if outcome is None:
                     continue
                 del pending[member.rank]
                 yield member.rank, outcome
-                if not failed and not isinstance(outcome, Returned | Skipped):
-                    failed, deadline = True, min(deadline, time.monotonic() + grace)
+                patience.hear(member, outcome)
+            self.hung_up |= patience.look(pending.values())
 
-    def _outcome(self, member: Member, seconds: float) -> Outcome | None:
+    def _outcome(self, member: Member) -> Outcome | None:
         try:
             messages = member.read()
         except ProtocolError as error:
             self._lose([member])
-            return Raised(**_last_words(member, seconds), kind="ProtocolError", message=str(error), traceback="")
+            return Raised(**_last_words(member, self._seconds), kind="ProtocolError", message=str(error), traceback="")
         if messages is None:
-            return self._death(member, seconds)
+            return self._death(member)
         for message in messages:
+            if isinstance(message, Debugging):
+                self._debugging(member, entered=message.entered)
             if isinstance(message, Answer) and message.number == self._number:
                 return _answered(member, message)
         return None
 
-    def _death(self, member: Member, seconds: float) -> Died:
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self._started
+
+    def _debugging(self, member: Member, *, entered: bool) -> None:
+        if self.on_debugging is not None and self._debugged is (None if entered else member):
+            self._debugged = member if entered else None
+            self.on_debugging(member, entered)
+
+    def _death(self, member: Member) -> Died:
         code = self.launcher.exit_code(member.pid, _HANG_UP_SECONDS)
         ran_on = code is None and member.is_running
         if ran_on:
             member.dump_stacks()
         self._lose([member])
-        known = {**_last_words(member, seconds), "stack": member.stack, "last_words": member.last_words}
+        known = {**_last_words(member, self._seconds), "stack": member.stack, "last_words": member.last_words}
         if ran_on:
             return Died(**{**known, "last_words": _RAN_ON})
         if code is not None and code < 0:
@@ -114,24 +173,30 @@ class RankGroup:
         return Died(**known, exit_code=code)
 
     def _end(
-        self, pending: dict[int, Member], seconds: float, timeout: float | None
+        self, pending: dict[int, Member], outcome: Callable[..., TimedOut | Stopped]
     ) -> Iterator[tuple[int, TimedOut | Stopped]]:
-        """End every rank that still runs, after taking its stacks; `timeout` is None when a peer's failure is why."""
+        """End every rank that still runs, after taking its stacks."""
         halted = {rank: member.is_halted for rank, member in pending.items()}
-        known = {rank: _last_words(member, seconds) for rank, member in pending.items()}
+        known = {rank: _last_words(member, self._seconds) for rank, member in pending.items()}
         for member in sorted(pending.values(), key=lambda member: halted[member.rank]):
             member.dump_stacks()  # of a rank that was halted last of all: to write them it must run again
         for rank, member in list(pending.items()):
             del pending[rank]
             words = {**known[rank], "output": member.output, "stack": member.stack, "halted": halted[rank]}
-            yield rank, Stopped(**words) if timeout is None else TimedOut(**words, timeout=timeout)
+            yield rank, outcome(**words)
             self._lose([member])
 
     def _lose(self, members: Iterable[Member]) -> None:
         for member in list(members):
             member.kill()
+            self.lost = True
+            self._debugging(member, entered=False)
             self.gone.append(member)
             self.members.remove(member)
+
+
+def _in_order(outcomes: dict[int, Outcome]) -> list[Outcome]:
+    return [outcomes[rank] for rank in sorted(outcomes)]
 
 
 def _last_words(member: Member, seconds: float) -> dict[str, Any]:

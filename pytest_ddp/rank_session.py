@@ -8,41 +8,50 @@ wrappers (warnings, assertion rewriting) must enclose all three phases.
 
 import os
 import pickle
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+from warnings import WarningMessage
 
 import pytest
 from _pytest.config import Config
-from _pytest.runner import call_and_report
 
-from pytest_ddp.messages import Ready
-from pytest_ddp.phase import ItemId, PhaseRequest, When, encode_report
-from pytest_ddp.worker import Answered, Failed, Rank
+from pytest_ddp.bounds import bounded
+from pytest_ddp.items import node_id
+from pytest_ddp.messages import Ready, Run
+from pytest_ddp.phase import ItemId, PhaseAnswer, PhaseRequest, RankWarning, When
+from pytest_ddp.rank_collection import RankCollection
+from pytest_ddp.rank_coverage import measured
+from pytest_ddp.rank_debugger import RankDebugger
+from pytest_ddp.rank_phase import run_phase
+from pytest_ddp.rank_start import SessionStart
+from pytest_ddp.rank_state import RankState
+from pytest_ddp.settings import Settings
+from pytest_ddp.worker import Answered, Failed, Rank, SkipRun
 
 PLUGIN = "ddp-rank"
-
-
-@dataclass(frozen=True)
-class SessionStart:
-    """What a rank needs to start a pytest session like the controller's."""
-
-    args: list[str]
-    options: dict[str, Any]
-    cwd: str
-    basetemp: str
-    workerinput: dict[str, Any]
 
 
 def host(body: bytes) -> None:
     """Run a pytest session whose loop serves the controller."""
     start: SessionStart = pickle.loads(body)  # noqa: S301  made by the controller, which we are a part of
     os.chdir(start.cwd)
+    with measured(start.coverage):
+        _run_session(start)
+
+
+def _run_session(start: SessionStart) -> None:
     config = Config.fromdictargs(start.options, start.args)
     config.option.basetemp = str(Path(start.basetemp) / f"ddp-rank{Rank.current.launch.rank}-{os.getpid()}")
     # Many plugins take this attribute of xdist's workers as the word to leave reports and caches to the controller.
     config.workerinput = start.workerinput  # type: ignore[attr-defined]
-    config.pluginmanager.register(RankPlugin(Rank.current), PLUGIN)
+    plugin = RankPlugin(Rank.current, config, start.settings)
+    for marker in start.markers:  # those of plugins that ranks do without are on tests all the same
+        config.addinivalue_line("markers", marker)
+    config.pluginmanager.register(plugin, PLUGIN)
+    config.pluginmanager.register(plugin.state, "ddp-rank-state")
+    config.pluginmanager.register(RankDebugger(config, start.terminal), "ddp-rank-debugger")
+    config.pluginmanager.register(RankCollection())
     config.hook.pytest_cmdline_main(config=config)
 
 
@@ -57,8 +66,8 @@ def _kind_and_message(report: pytest.TestReport) -> tuple[str, str]:
     if crash is None:
         errors = [line[1:].strip() for line in report.longreprtext.splitlines() if line.startswith("E ")]
         return "an error", errors[0] if errors else report.longreprtext
-    kind, colon, message = crash.message.partition(": ")
-    return (kind, message) if colon and kind.replace(".", "_").isidentifier() else ("AssertionError", crash.message)
+    kind, _, message = crash.message.partition(": ")
+    return (kind, message) if kind.replace(".", "_").isidentifier() else ("AssertionError", crash.message)
 
 
 class RankPlugin:
@@ -66,17 +75,33 @@ class RankPlugin:
 
     current: "RankPlugin"
 
-    def __init__(self, rank: Rank) -> None:
+    def __init__(self, rank: Rank, config: Config, settings: Settings) -> None:
         RankPlugin.current = self
         self.rank = rank
+        self.config = config
+        self.state = RankState(settings)
         self._collected: dict[str, dict[str, pytest.Item]] = {}
         self._item: pytest.Item | None = None
+        self._ending: tuple[Run, PhaseAnswer | Failed | SkipRun] | None = None
         self._subtests: list[pytest.TestReport] = []
+        self._warnings: list[RankWarning] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep failed subtests: their test's own report, which is never logged here, does not show them."""
-        if report.failed:
-            self._subtests.append(report)
+        """Keep the reports of subtests, the only ones that are logged here."""
+        self._subtests.append(report)
+
+    def pytest_warning_recorded(
+        self,
+        warning_message: WarningMessage,
+        when: str,
+        nodeid: str,
+        location: tuple[str, int, str] | None,
+    ) -> None:
+        """Keep the warnings of tests; those of collection are the controller's too."""
+        if when == "runtest":
+            category = f"{warning_message.category.__module__}:{warning_message.category.__qualname__}"
+            text, file, line = str(warning_message.message), warning_message.filename, warning_message.lineno
+            self._warnings.append(RankWarning(text, category, file, line, when, nodeid, location))
 
     def pytest_collection(self, session: pytest.Session) -> bool:
         """Collect nothing: tests are collected when they are asked for."""
@@ -89,19 +114,31 @@ class RankPlugin:
         self.rank.serve()
         return True
 
+    @property
+    def item(self) -> Any:
+        """The test at hand."""
+        if self._item is None:
+            raise RuntimeError("no test is being run")
+        return self._item
+
     def phase(self, request: PhaseRequest) -> bytes:
         """Run one phase; raise what tells the controller about a failure."""
         if request.when == "setup":
-            self._protocol(request.test)
+            self._protocol(request)
         if self._item is None:  # the test never got as far as its protocol: nothing is left to do
             return b""
-        following = self._find(request.following) if request.following else None
-        return self._report(request.when, **({"nextitem": following} if request.when == "teardown" else {}))
+        if request.when == "teardown":
+            self._end(request)
+        return self._report(request.when).encode()
 
-    def _protocol(self, test: ItemId) -> None:
-        item = self._find(test)
+    def _protocol(self, request: PhaseRequest) -> None:
+        item = self._find(request.test)
         self._session._setupstate.teardown_exact(item)  # noqa: SLF001  another test may have been announced
-        item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
+        self.state.begin(item, request.shared_path)
+        try:
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
+        finally:
+            self._answer_teardown()
         raise Answered
 
     @pytest.hookimpl(tryfirst=True)
@@ -120,31 +157,70 @@ class RankPlugin:
 
     def _answer_setup(self) -> None:
         try:
-            self.rank.answer("returned", body=self._report("setup"))
+            self.rank.answer("returned", body=self._report("setup").encode())
         except Failed as failed:
             self.rank.answer_failed(failed)
+        except SkipRun as skip:
+            self.rank.answer("skipped", message=str(skip), body=skip.body)
 
-    def _report(self, when: When, **arguments: Any) -> bytes:
+    def _end(self, request: PhaseRequest) -> NoReturn:
+        """Run teardown, but leave the answer to when the protocol has ended: only then its warnings are known."""
+        following = self._upcoming(request.following)
+        answer: PhaseAnswer | Failed | SkipRun
+        try:
+            answer = self._report("teardown", nextitem=following)
+        except (Failed, SkipRun) as other:
+            answer = other
+        if self.rank.run is not None:
+            self._ending = self.rank.run, answer
+        self._item = None
+        raise Answered
+
+    def _answer_teardown(self) -> None:
+        if self._ending is None:
+            return
+        (run, answer), self._ending = self._ending, None
+        given, self._warnings = tuple(self._warnings), []
+        plain = answer if isinstance(answer, PhaseAnswer) else PhaseAnswer.decode(answer.body)
+        body = replace(plain, warnings=given, retire=self.state.retire).encode()
+        if isinstance(answer, Failed):
+            self.rank.answer_failed(Failed(answer.kind, answer.message, answer.text, body), run)
+        elif isinstance(answer, SkipRun):
+            self.rank.answer("skipped", message=str(answer), body=body, run=run)
+        else:
+            self.rank.answer("returned", body=body, run=run)
+
+    def _report(self, when: When, **arguments: Any) -> PhaseAnswer:
         """Run a phase of the current item with pytest's own functions."""
-        item = self._item
-        if item is None:
-            raise RuntimeError("no test is being run")
-        if when == "teardown":
-            self._item = None
-        report = call_and_report(item, when, log=False, **arguments)
-        body = encode_report(item.config.hook.pytest_report_to_serializable(config=item.config, report=report))
+        report = run_phase(self.item, when, **arguments)
+        subtests, self._subtests = self._subtests, []
+        answer = PhaseAnswer(self._plain(report), tuple(map(self._plain, subtests)))
         if report.failed or (report.skipped and hasattr(report, "wasxfail")):
-            raise Failed(*_kind_and_message(report), report.longreprtext, body)
-        if self._subtests:
-            failed, self._subtests = self._subtests, []
+            raise Failed(*_kind_and_message(report), report.longreprtext, answer.encode())
+        failed = [subtest for subtest in subtests if subtest.failed]
+        if failed:
             kind, message = _kind_and_message(failed[0])
-            raise Failed(f"{kind} in a subtest", message, "\n\n".join(sub.longreprtext for sub in failed), b"")
-        return body
+            contains = f"contains {len(failed)} failed subtest{'s' if len(failed) > 1 else ''}"
+            raise Failed(f"{kind} in a subtest", message, contains, answer.encode())
+        if isinstance(report.longrepr, tuple):
+            raise SkipRun(report.longrepr[2].removeprefix("Skipped: "), answer.encode())
+        return answer
+
+    def _plain(self, report: pytest.TestReport) -> dict[str, Any]:
+        data: dict[str, Any] = self.config.hook.pytest_report_to_serializable(config=self.config, report=report)
+        return {**data, "longrepr": bounded(data["longrepr"]), "sections": bounded(data["sections"])}
+
+    def _upcoming(self, test: ItemId | None) -> pytest.Item | None:
+        """Return the test that comes next; one that is not found here will say so when its own turn comes."""
+        try:
+            return self._find(test) if test else None
+        except LookupError:
+            return None
 
     def _find(self, test: ItemId) -> pytest.Item:
         if test.path not in self._collected:
             items = self._session.perform_collect([test.path], genitems=True)
-            self._collected[test.path] = {item.nodeid: item for item in items}
+            self._collected[test.path] = {node_id(item): item for item in items}
         try:
             return self._collected[test.path][test.nodeid]
         except KeyError:

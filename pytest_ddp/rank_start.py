@@ -1,21 +1,31 @@
 """How a rank's pytest is started so that it is the same as the controller's."""
 
+import os
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
 import pytest
 
-from pytest_ddp.rank_session import SessionStart
+from pytest_ddp.rank_coverage import measurement
+from pytest_ddp.settings import Settings
+from pytest_ddp.terminal import terminal_name, without_capture
 
-# What only the controller does: report to a terminal, dump its own stacks, time tests out, measure, run tests again.
-_BLOCKED = ("terminal", "faulthandler", "timeout", "pytest_cov", "rerunfailures")
+# What only the controller does: report, dump its own stacks, time tests out, measure, run tests again, shuffle them.
+_BLOCKED = ("terminal", "faulthandler", "timeout", "cov", "rerunfailures", "randomly")
 _NEUTRAL: dict[str, Any] = {
     "capture": "no",
     "usepdb": False,
+    "trace": False,
     "xmlpath": None,
     "lf": False,
     "failedfirst": False,
+    "newfirst": False,
     "stepwise": False,
+    "stepwise_skip": False,
+    "stepwise_reset": False,
+    "cacheclear": False,
+    "log_file": os.devnull,
     "collectonly": False,
     "setuponly": False,
     "setupshow": False,
@@ -31,14 +41,29 @@ _NEUTRAL: dict[str, Any] = {
 }
 
 
-def rank_start(config: pytest.Config) -> SessionStart:
+@dataclass(frozen=True)
+class SessionStart:
+    """What a rank needs to start a pytest session like the controller's."""
+
+    args: list[str]
+    options: dict[str, Any]
+    cwd: str
+    basetemp: str
+    terminal: str | None
+    workerinput: dict[str, Any]
+    settings: Settings
+    markers: list[str]
+    coverage: str | None
+
+
+def rank_start(config: pytest.Config, settings: Settings) -> SessionStart:
     """Return what a rank needs to run a session with this one's root, ini, options and plugins."""
     args = [f"--rootdir={config.rootpath}", "--capture=no", "--override-ini=strict_config=false"]
-    args += [part for name in _BLOCKED for part in ("-p", f"no:{name}")]
     if config.inipath is not None:
         args += ["-c", str(config.inipath)]
     options = {name: value for name, value in vars(config.option).items() if _travels(value)}
-    options.pop("file_or_dir", None)  # these travel as arguments
+    options.pop("file_or_dir", None)  # these travel as arguments, and so do plugins, which are loaded before all else
+    args += _plugin_args(options.pop("plugins", []))
     options |= {name: value for name, value in _NEUTRAL.items() if name in options}
     # The controller has given these warnings already; on a rank some of them are its own doing, and may be errors.
     quiet = [f"ignore::pytest.{name}" for name in ("PytestAssertRewriteWarning", "PytestConfigWarning")]
@@ -51,8 +76,28 @@ def rank_start(config: pytest.Config) -> SessionStart:
         options=options,
         cwd=str(config.invocation_params.dir),
         basetemp=str(basetemp),
+        terminal=_terminal(config),
         workerinput={name: value for name, value in worker.items() if _travels(value)},
+        settings=settings,
+        markers=config.getini("markers"),
+        coverage=measurement(),
     )
+
+
+def _plugin_args(asked: list[str]) -> list[str]:
+    """Return the arguments that load and block the plugins that this command line does, without those of `_BLOCKED`."""
+    last_word = {name.removeprefix("no:"): name for name in asked}
+    wanted = [
+        word for name, word in last_word.items() if name.removeprefix("pytest_").partition(".")[0] not in _BLOCKED
+    ]
+    return [part for name in [*wanted, *(f"no:{name}" for name in _BLOCKED)] for part in ("-p", name)]
+
+
+def _terminal(config: pytest.Config) -> str | None:
+    if not config.option.usepdb and config.option.ddp_pdb_rank is None:
+        return None
+    with without_capture(config):
+        return terminal_name()
 
 
 def _travels(value: object) -> bool:

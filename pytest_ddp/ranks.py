@@ -7,6 +7,7 @@ one outcome per rank. It never raises for what a rank does; see `failure.RankFai
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from pytest_ddp.launcher import Launcher, Shared, shared_launcher
 from pytest_ddp.member import Member
 from pytest_ddp.messages import Answer, Close, Launch, Ready
 from pytest_ddp.outcome import Outcome
-from pytest_ddp.rank_group import GRACE_SECONDS, RankGroup
+from pytest_ddp.rank_group import GRACE_SECONDS, GROUP_SLACK_SECONDS, RankGroup
 from pytest_ddp.rendezvous import Rendezvous
 from pytest_ddp.world import World
 
@@ -37,9 +38,12 @@ class Ranks:
         capture: whether what ranks print is kept for their outcomes rather than shown.
         grace: seconds that the other ranks get once one has failed.
         rendezvous: the store that the ranks meet at.
-        started: how many processes the pool has started so far.
+        tally: how many processes were "started", and how many places in groups they "served"; shared with pools
+            made by `fresh`.
         warm: whether its ranks are to be used again, so that it is worth while to prepare their next group.
+        slack: seconds that the groups' own timeouts lie behind those of runs.
         farewells: what ranks printed while they ended, such as exceptions in their `atexit` handlers.
+        newest: the name of the group that was made last; ranks have left all others.
     """
 
     launcher: Launcher = field(default_factory=shared_launcher)
@@ -48,9 +52,11 @@ class Ranks:
     capture: bool = True
     grace: float = GRACE_SECONDS
     rendezvous: Rendezvous = field(default_factory=Rendezvous)
-    started: int = 0
+    tally: Counter[str] = field(default_factory=Counter)
     warm: bool = True
+    slack: float = GROUP_SLACK_SECONDS
     farewells: dict[int, str] = field(default_factory=dict)
+    newest: str = ""
     _ahead: RankGroup | None = None
     _members: dict[int, Member] = field(default_factory=dict)
 
@@ -80,20 +86,33 @@ class Ranks:
 
         Whoever wanted one will soon want another one like it: the ranks join that one while nobody waits for them.
         """
-        group = self._joined_ahead(world) or self._joined(world)
+        group = self._joined_ahead(world)
+        if group is None:
+            group = self._new(world)
+            self._form(group)
+        self.tally["served"] += world.size
         try:
             yield group
         finally:
-            for member in group.gone:
-                self._discard(member)
-            if self.warm and not group.gone:
-                self._ahead = RankGroup(world, self.rendezvous.new_group(), group.members, self.launcher, self.grace)
+            self._discard_gone(group)
+            if self.warm and not (group.lost or group.hung_up):
+                self._ahead = self._new(world)
+                self._ahead.begin(self._new_group(), group.members)
                 self._ahead.begin_to_join()
+
+    def renew(self, group: RankGroup) -> None:
+        """Make `group`, which this pool gave, whole again: a fresh process group, new ranks for those that are gone.
+
+        Raises:
+            LaunchError: when ranks cannot be started.
+        """
+        self._discard_gone(group)
+        self._form(group)
 
     def fresh(self) -> "Ranks":
         """Return a pool of its own processes that shares the launcher and the store; close it before this one."""
-        pool = Ranks(self.launcher, self.host, self.host_body, self.capture, self.grace, self.rendezvous)
-        pool.farewells, pool.warm = self.farewells, False
+        pool = Ranks(self.launcher, self.host, self.host_body, self.capture, self.grace, self.rendezvous, self.tally)
+        pool.farewells, pool.warm, pool.slack = self.farewells, False, self.slack
         return pool
 
     def close(self) -> None:
@@ -116,34 +135,45 @@ class Ranks:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _new(self, world: World) -> RankGroup:
+        return RankGroup(world, "", [], self.launcher, self.grace, slack=self.slack)
+
     def _joined_ahead(self, world: World) -> RankGroup | None:
         """Return the group that the ranks have joined already, if it is such a one and they are well."""
         group, self._ahead = self._ahead, None
         if group is None:
             return None
         failed = failures(group.join())
-        for member in group.gone:
-            self._discard(member)
+        self._discard_gone(group)
         well = not failed and group.world == world and all(member.is_quiet() for member in group.members)
         return group if well else None
 
-    def _joined(self, world: World) -> RankGroup:
-        """Return a group that its ranks have joined.
+    def _form(self, group: RankGroup) -> None:
+        """Let ranks join `group` under a new name.
 
         Ranks that an earlier run has left unable to (it took their descriptors, memory or threads) are replaced once.
         """
         while True:
-            fresh = self._fill(world.size)
-            members = [self._members[rank] for rank in range(world.size)]
-            group = RankGroup(world, self.rendezvous.new_group(), members, self.launcher, self.grace)
+            fresh = self._fill(group.world.size)
+            members = [self._members[rank] for rank in range(group.world.size)]
+            group.begin(self._new_group(), members)
             group.begin_to_join()
             outcomes = group.join()
             if not failures(outcomes):
-                return group
-            for member in [*group.gone, *group.members]:
+                return
+            self._discard_gone(group)
+            for member in group.members:
                 self._discard(member)
-            if fresh == world.size:
-                raise LaunchError(f"the ranks could not form a process group:\n{RankFailure(outcomes, world)}")
+            if fresh == group.world.size:
+                raise LaunchError(f"the ranks could not form a process group:\n{RankFailure(outcomes, group.world)}")
+
+    def _new_group(self) -> str:
+        self.newest = self.rendezvous.new_group()
+        return self.newest
+
+    def _discard_gone(self, group: RankGroup) -> None:
+        while group.gone:
+            self._discard(group.gone.pop())
 
     def _fill(self, size: int) -> int:
         """Have a live rank in every place below `size`; what died between runs is replaced. Return how many are new."""
@@ -158,11 +188,11 @@ class Ranks:
         shared = Shared.make()
         try:
             member = Member(rank, self.launcher.start(shared), shared)
-        except LaunchError:
+        except BaseException:  # LaunchError, or an interruption
             shared.close()
             raise
         self._members[rank] = member
-        self.started += 1
+        self.tally["started"] += 1
         launch = Launch(
             rank=rank,
             sys_path=sys.path,

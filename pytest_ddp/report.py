@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from _pytest._code.code import ExceptionRepr, ReprEntry, ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
-from pytest_ddp.failure import describe, details, failures, headline
+from pytest_ddp.agreement import as_reported, disagreement, expected_failure, passed_strictly
+from pytest_ddp.failure import details, failures, headline, root_cause, summary
 from pytest_ddp.outcome import Outcome, Raised, Returned, Skipped
-from pytest_ddp.phase import decode_report
+from pytest_ddp.phase import PhaseAnswer
 from pytest_ddp.world import World
 
 
@@ -17,11 +18,11 @@ def merge(report: pytest.TestReport, outcomes: Sequence[Outcome], world: World, 
     reports = {outcome.rank: found for outcome in outcomes if (found := _rank_report(outcome, config))}
     for found in reports.values():
         report.user_properties += [pair for pair in found.user_properties if pair not in report.user_properties]
-    failed = failures(outcomes)
-    if failed:
-        _fail_or_xfail(report, outcomes, reports, world)
+    expected = expected_failure(outcomes, reports)
+    if failures(outcomes) and expected is None and not passed_strictly(outcomes, reports):
+        _fail(report, as_reported(outcomes, reports), reports, world)
     elif reports:
-        _agree(report, reports)
+        _agree(report, reports, expected)
 
 
 def output_sections(outcomes: Sequence[Outcome], when: str, config: pytest.Config) -> list[tuple[str, str]]:
@@ -35,11 +36,13 @@ def output_sections(outcomes: Sequence[Outcome], when: str, config: pytest.Confi
     return found
 
 
-def _rank_report(outcome: Outcome, config: pytest.Config) -> pytest.TestReport | None:
-    body = outcome.body if isinstance(outcome, Returned | Raised | Skipped) else b""
-    data = decode_report(body)
-    if data is None:
-        return None
+def answer_of(outcome: Outcome) -> PhaseAnswer:
+    """Return what the rank's pytest answered; an empty answer if the rank gave none."""
+    return PhaseAnswer.decode(outcome.body) if isinstance(outcome, Returned | Raised | Skipped) else PhaseAnswer()
+
+
+def revived(data: dict[str, Any], config: pytest.Config) -> pytest.TestReport:
+    """Return the report that a rank has serialised."""
     report: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=data)
     longrepr: Any = report.longrepr
     if isinstance(longrepr, list):  # a skip's (path, line, reason); JSON knows no tuples
@@ -47,31 +50,32 @@ def _rank_report(outcome: Outcome, config: pytest.Config) -> pytest.TestReport |
     return report
 
 
-def _fail_or_xfail(
+def _rank_report(outcome: Outcome, config: pytest.Config) -> pytest.TestReport | None:
+    data = answer_of(outcome).report
+    return None if data is None else revived(data, config)
+
+
+def _fail(
     report: pytest.TestReport, outcomes: Sequence[Outcome], reports: dict[int, pytest.TestReport], world: World
 ) -> None:
-    root = failures(outcomes)[0]
-    found = reports.get(root.rank)
-    if found is not None and hasattr(found, "wasxfail"):
-        report.outcome, report.longrepr, report.wasxfail = found.outcome, found.longrepr, found.wasxfail
-        return
     report.outcome = "failed"
-    report.longrepr = _longrepr(outcomes, found, world, report.location)
+    report.longrepr = _longrepr(outcomes, reports.get(root_cause(outcomes).rank), world, report.location)
+    vars(report).pop("wasxfail", None)  # the controller's pytest saw the marker, and no failure
 
 
 def _longrepr(
     outcomes: Sequence[Outcome], found: pytest.TestReport | None, world: World, location: tuple[str, int | None, str]
 ) -> ExceptionRepr | str:
     head, root = headline(outcomes, world), failures(outcomes)[0]
-    if found is None:
+    if found is None or found.longrepr is None:  # no report, or one that passed but for its subtests
         path, line, _ = location
-        crash = ReprFileLocation(path, (line or 0) + 1, f"rank {root.rank} {describe(root)}")
+        crash = ReprFileLocation(path, (line or 0) + 1, summary(outcomes))
         text = "\n".join([head, *details(outcomes)])
-        return ReprExceptionInfo(reprcrash=crash, reprtraceback=ReprTraceback([_entry(text)], None, "long"))
+        return ReprExceptionInfo(reprcrash=crash, reprtraceback=ReprTraceback([text_entry(text)], None, "long"))
     if not isinstance(found.longrepr, ExceptionRepr):
         return "\n".join([head, str(found.longrepr), *details(outcomes)[1:]])
     traceback = _first_traceback(found.longrepr)
-    traceback.reprentries = [_entry(head), *traceback.reprentries]
+    traceback.reprentries = [text_entry(head), *traceback.reprentries]
     if found.longrepr.reprcrash is not None:
         found.longrepr.reprcrash.message = f"rank {root.rank}: {found.longrepr.reprcrash.message}"
     for text in details(outcomes)[1:]:
@@ -86,26 +90,19 @@ def _first_traceback(longrepr: ExceptionRepr) -> ReprTraceback:
     return traceback
 
 
-def _entry(text: str) -> ReprEntry:
+def text_entry(text: str) -> ReprEntry:
+    """Return a part of a traceback that is nothing but text."""
     return ReprEntry(text.splitlines(), None, None, None, "long")
 
 
-def _agree(report: pytest.TestReport, reports: dict[int, pytest.TestReport]) -> None:
-    """Every rank passed or skipped: take over what they agree on; a disagreement is a failure."""
-    kinds = {found.outcome for found in reports.values()}
-    first = next(iter(reports.values()))
-    if len(kinds) == 1:
-        report.outcome, report.longrepr = first.outcome, first.longrepr
-        if hasattr(first, "wasxfail"):
-            report.wasxfail = first.wasxfail
+def _agree(report: pytest.TestReport, reports: dict[int, pytest.TestReport], expected: tuple[int, str] | None) -> None:
+    """Every rank passed, skipped or failed as expected: take that over; a disagreement is a failure."""
+    disagree = disagreement(reports)
+    if disagree is not None:
+        report.outcome, report.longrepr = "failed", disagree
+        vars(report).pop("wasxfail", None)
         return
-    said = ", ".join(f"rank {rank} {_passed_or_skipped(found)}" for rank, found in reports.items())
-    report.outcome = "failed"
-    report.longrepr = f"the ranks disagree: {said}; skip on all ranks or on none"
-
-
-def _passed_or_skipped(found: pytest.TestReport) -> str:
-    if not found.skipped:
-        return found.outcome
-    reason = found.longrepr[2] if isinstance(found.longrepr, tuple) else found.longrepr
-    return f"skipped ({reason})"
+    said = reports[expected[0]] if expected else next(iter(reports.values()))
+    report.outcome, report.longrepr = said.outcome, said.longrepr
+    if hasattr(said, "wasxfail"):
+        report.wasxfail = expected[1] if expected else said.wasxfail

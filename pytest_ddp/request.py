@@ -1,12 +1,14 @@
-"""What one distributed test asks for, checked."""
+"""What one distributed test asks for, checked, and how several `@distributed` on one test combine."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pytest_ddp.errors import UsageError
 from pytest_ddp.settings import BACKENDS, DEVICES
 
 ISOLATIONS = ("warm", "process")
+_OPTIONS = ("world_size", "backend", "device", "timeout", "isolation")
 
 
 @dataclass(frozen=True)
@@ -27,15 +29,34 @@ class Request:
         backend: str | None = None,
         device: str | None = None,
         timeout: float | None = None,
-        isolation: str = "warm",
+        isolation: str | None = None,
     ) -> "Request":
         """Check what was written in the decorator; raise UsageError that says what to write instead."""
         _check_choice("backend", backend, BACKENDS)
         _check_choice("device", device, DEVICES)
         _check_choice("isolation", isolation, ISOLATIONS)
-        if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
+        if timeout is not None and (
+            isinstance(timeout, bool) or not (isinstance(timeout, int | float) and timeout > 0)
+        ):
             raise UsageError(f"@distributed(timeout=...) takes seconds above 0; got {timeout!r}")
         return cls(_world_sizes(world_size), backend, device, timeout, isolation or "warm")
+
+    @classmethod
+    def combined(cls, options: Iterable[Mapping[str, Any]]) -> "Request":
+        """Combine the options of several decorators, nearest to the test first: each option's nearest value counts."""
+        nearest: dict[str, Any] = {}
+        for given in options:
+            nearest = {**{name: value for name, value in given.items() if value is not None}, **nearest}
+        return cls.of(**nearest)
+
+
+def written(args: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was written in one `distributed(...)` by name; raise UsageError for what it does not take."""
+    unknown = [name for name in keywords if name not in _OPTIONS]
+    if unknown or len(args) > 1 or (args and "world_size" in keywords):
+        text = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in keywords.items())])
+        raise UsageError(f"distributed takes the keywords {', '.join(_OPTIONS)}; got distributed({text})")
+    return {**({"world_size": args[0]} if args else {}), **keywords}
 
 
 def _world_sizes(wanted: int | Sequence[int] | None) -> tuple[int, ...]:

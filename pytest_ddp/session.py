@@ -1,53 +1,60 @@
-"""The controller's side of distributed tests: every phase of a test is run by the ranks and reported as one."""
+"""The controller's side of distributed tests: hooks of the process that runs pytest."""
 
+import itertools
 import sys
 from collections.abc import Generator
-from contextlib import ExitStack
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import Any
 
 import cloudpickle
 import pytest
 
-from pytest_ddp.errors import LaunchError, UsageError
-from pytest_ddp.items import is_distributed, request_of
+from pytest_ddp.debugger import GROUP_SECONDS, debugger_for
+from pytest_ddp.forward import forward_subtests, forward_warnings
+from pytest_ddp.given_items import rank_fixtures
+from pytest_ddp.given_report import report_bugs
+from pytest_ddp.interruption import Interruption
+from pytest_ddp.items import is_distributed, node_id
 from pytest_ddp.launcher import SpawnLauncher, launcher_for, shared_launcher
+from pytest_ddp.lease import Leases
 from pytest_ddp.machine import Machine
-from pytest_ddp.outcome import Outcome
-from pytest_ddp.phase import ItemId, PhaseRequest, When
-from pytest_ddp.plan import Plan, Refuse, Run, Skip, plan
+from pytest_ddp.marker import FIXTURE_OPTIONS
+from pytest_ddp.phase_runner import PhaseRunner, bugs_key, outcomes_key, world_key
+from pytest_ddp.places import Places
+from pytest_ddp.plan import Plan, Refuse, plan
 from pytest_ddp.rank_start import rank_start
 from pytest_ddp.ranks import Ranks
 from pytest_ddp.report import merge, output_sections
 from pytest_ddp.request import Request
+from pytest_ddp.seeding import seed_section
 from pytest_ddp.settings import Settings
+from pytest_ddp.summary import Summary
+from pytest_ddp.workers import shared_folder
 from pytest_ddp.world import World
 
-if TYPE_CHECKING:
-    from pytest_ddp.rank_group import RankGroup
-
 PLUGIN = "ddp-controller"
-_PHASE_TARGET = "pytest_ddp.rank_session:phase"
 _HOST = "pytest_ddp.rank_session:host"
-_NO_GIVEN = (
-    "@distributed does not go with @given yet: every rank would draw examples of its own. Write a plain @given test "
-    "that takes the fixture 'ddp_ranks' and passes each example on: ddp_ranks(world_size=2).run(function, example)"
+NO_WINDOWS = (
+    "distributed tests do not run on Windows: ranks share sockets, files and signals with pytest as Linux and macOS "
+    "have them. Run pytest in WSL (Windows Subsystem for Linux); plain tests run here"
 )
-_outcomes = pytest.StashKey[tuple[list[Outcome], World]]()
 _sections = pytest.StashKey[list[tuple[str, str]]]()
 
 
 class Controller:
-    """Hooks of the process that runs pytest; starts no process and imports no torch before a test needs it."""
+    """Starts no process and imports no torch before a test needs it."""
 
-    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+    def __init__(self, config: pytest.Config, settings: Settings, summary: Summary) -> None:
         self.config = config
         self.settings = settings
-        self._open = ExitStack()
-        self._group: RankGroup | None = None
-        self._timeout = settings.timeout
-        self._next: pytest.Item | None = None
+        self._summary = summary
+        self.places = Places(self)
+        self.runner = PhaseRunner(self.places, self.plan, self._new_shared_path, debugger_for(config))
+        self._numbers = itertools.count()
         self._ranks: dict[str, Ranks] = {}
+        self._leases = Leases(shared_folder(config))
+        config.pluginmanager.register(Interruption())
 
     @cached_property
     def machine(self) -> Machine:
@@ -58,40 +65,71 @@ class Controller:
         """Return the warm ranks of this run for a device, each with a pytest session."""
         if device not in self._ranks:
             capture = self.config.getoption("capture") != "no"
-            body = cloudpickle.dumps(rank_start(self.config))
-            self._ranks[device] = Ranks(launcher_for(device), host=_HOST, host_body=body, capture=capture)
+            body = cloudpickle.dumps(rank_start(self.config, self.settings))
+            launcher = launcher_for(device)
+            tally = self._summary.ranks
+            ranks = Ranks(launcher, host=_HOST, host_body=body, capture=capture, tally=tally)
+            if self.runner.debugger:
+                ranks.slack = GROUP_SECONDS
+            self._ranks[device] = ranks
         return self._ranks[device]
 
     def plan(self, request: Request) -> Plan:
         """Decide what to do with what a test asks for."""
+        if sys.platform == "win32":
+            return Refuse(NO_WINDOWS)
         return plan(self.settings, request, self.machine)
+
+    def lease(self, world: World) -> AbstractContextManager[World]:
+        """Hold what a world needs among the workers of this run; give the world with the GPUs that it got."""
+        return self._leases.hold(world, self.machine)
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Let the phases of a distributed test happen on the ranks instead of here."""
-        if is_distributed(item):
-            if sys.platform == "linux":
+        if is_distributed(item) and not self.config.getoption("setupplan", default=False):
+            if sys.platform == "linux" and not self.config.getoption("collectonly"):
                 shared_launcher().begin()
-            item.setup = partial(self._setup, item)  # type: ignore[method-assign]
-            item.runtest = partial(self._call, item)  # type: ignore[method-assign]
+            self.runner.take_over(item)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, object]:
         """Remember what comes next: it decides which fixtures the ranks keep."""
-        self._next = nextitem
+        self.runner.upcoming = nextitem
+        item.stash[_sections] = []
         return (yield)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> None:
+        """Refuse a fixture that lives on ranks to a test that does not."""
+        if hasattr(fixturedef.func, FIXTURE_OPTIONS):
+            pytest.fail(
+                f"the fixture {fixturedef.argname!r} is @distributed, it lives on ranks: only a @distributed test can "
+                f"use it, and {request._pyfuncitem.name} is not one",  # noqa: SLF001  the test, whatever the scope
+                pytrace=False,
+            )
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Let Hypothesis's own plugin look at fixtures that are not here."""
+        __tracebackhide__ = True
+        with rank_fixtures(item):
+            return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Replace pytest's view of a phase, which saw nothing but our round trip, by that of the ranks."""
         report = yield
-        if _outcomes in item.stash:
-            outcomes, world = item.stash[_outcomes]
-            del item.stash[_outcomes]
-            merge(report, outcomes, world, self.config)
-            item.stash[_sections] += output_sections(outcomes, report.when, self.config)
-        if _sections in item.stash:
-            report.sections = [*report.sections, *item.stash[_sections]]
+        if is_distributed(item):
+            self._complete(item, report)
         return report
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """Let the ranks finish inside the wrappers of others: pytest-cov's collects what the ranks have measured."""
+        try:
+            return (yield)
+        finally:
+            self.close()
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
@@ -104,65 +142,32 @@ class Controller:
 
     def close(self) -> None:
         """End every rank."""
-        self._open.close()
+        self.runner.close()
         for ranks in self._ranks.values():
             ranks.close()
             if isinstance(ranks.launcher, SpawnLauncher):  # the fork server lives as long as this process
                 ranks.launcher.close()
         self._ranks.clear()
+        self._leases.close()
 
-    def _setup(self, item: pytest.Item) -> None:
-        item.stash[_sections] = []
-        run = self._decide(item)
-        try:
-            ranks = self.ranks(run.world.device)
-            if run.isolation == "process":
-                ranks = self._open.enter_context(ranks.fresh())
-            self._group = self._open.enter_context(ranks.group(run.world))
-        except LaunchError as error:
-            self._open.close()
-            pytest.fail(str(error), pytrace=False)
-        self._timeout = run.timeout
-        item.addfinalizer(partial(self._teardown, item))
-        self._phase(item, "setup")
+    def _complete(self, item: pytest.Item, report: pytest.TestReport) -> None:
+        sections = item.stash.setdefault(_sections, [])
+        world = item.stash.get(world_key, None)
+        vars(report)["ddp_world"] = str(world or "")  # travels with the report, also from xdist's workers
+        if world is not None and outcomes_key in item.stash:
+            outcomes = item.stash[outcomes_key]
+            del item.stash[outcomes_key]
+            if (bugs := item.stash.get(bugs_key, None)) and report.when == "call":
+                report_bugs(report, bugs, self.config)
+            else:
+                merge(report, outcomes, world, self.config)
+            sections += output_sections(outcomes, report.when, self.config)
+            forward_subtests(item, outcomes)
+            forward_warnings(self.config, outcomes)
+            if report.failed:
+                sections.append(seed_section(self.settings.seed, node_id(item)))
+        report.sections = [*report.sections, *sections]
 
-    def _call(self, item: pytest.Item) -> None:
-        self._phase(item, "call")
-
-    def _teardown(self, item: pytest.Item) -> None:
-        try:
-            self._phase(item, "teardown", self._following(item))
-        finally:
-            self._open.close()
-            self._group = None
-
-    def _phase(self, item: pytest.Item, when: When, following: pytest.Item | None = None) -> None:
-        if self._group is None:
-            raise RuntimeError(f"{item.nodeid} has no ranks")
-        request = PhaseRequest(when, _item_id(item), _item_id(following) if following else None)
-        outcomes = self._group.run(_PHASE_TARGET, request.encode(), timeout=self._timeout)
-        item.stash[_outcomes] = outcomes, self._group.world
-
-    def _decide(self, item: pytest.Item) -> Run:
-        if hasattr(getattr(item, "obj", None), "hypothesis"):
-            pytest.fail(_NO_GIVEN, pytrace=False)
-        try:
-            decision = self.plan(request_of(item))
-        except UsageError as error:
-            pytest.fail(str(error), pytrace=False)
-        if isinstance(decision, Skip):
-            pytest.skip(decision.reason)
-        if isinstance(decision, Refuse):
-            pytest.fail(decision.reason, pytrace=False)
-        return decision
-
-    def _following(self, item: pytest.Item) -> pytest.Item | None:
-        """Return the next distributed test, as far as can be known."""
-        items: list[Any] = item.session.items
-        if any((item.session.shouldfail, item.session.shouldstop)) or self._next not in items:
-            return None
-        return next((later for later in items[items.index(self._next) :] if is_distributed(later)), None)
-
-
-def _item_id(item: pytest.Item) -> ItemId:
-    return ItemId(str(item.path), item.nodeid)
+    def _new_shared_path(self) -> str:
+        basetemp = self.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # noqa: SLF001  no public way
+        return str(basetemp / f"ddp-shared{next(self._numbers)}")

@@ -2,42 +2,50 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, fields
+from typing import Any
 
 from pytest_ddp.errors import UsageError
 
 DEVICES = ("cpu", "cuda", "auto")
 BACKENDS = ("gloo", "nccl", "mpi", "ucc")
-T = TypeVar("T")
+LEAKS = ("warn", "error", "off")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The defaults of every distributed test: world sizes (tests run once per size), backend, device, timeout in s."""
+    """The defaults of every distributed test, and what the whole run must fulfil.
 
-    world_sizes: tuple[int, ...] = (2,)
+    Attributes:
+        world_size: world sizes; tests that name none run once per size.
+        backend: torch.distributed backend; None goes by the device.
+        device: "cpu", "cuda", or "auto" for CUDA where there are enough GPUs.
+        timeout: seconds that each phase of a test may take.
+        seed: what the random numbers of all tests derive from.
+        leaks: what becomes of the report on what a test left behind.
+        strict: whether a test that this machine cannot run fails instead of being skipped.
+        require_cuda: GPUs without which the run does not start.
+        min_executed: distributed tests that must have been executed, or the run fails.
+    """
+
+    world_size: tuple[int, ...] = (2,)
     backend: str | None = None
     device: str = "cpu"
     timeout: float = 60.0
+    seed: int = 0
+    leaks: str = "warn"
+    strict: bool = False
+    require_cuda: int = 0
+    min_executed: int = 0
 
     @classmethod
     def read(cls, look_up: Callable[[str], tuple[str, str] | None]) -> "Settings":
         """Build from `look_up(name) -> (text, where it was set)`, None for what nobody set; raise UsageError."""
-        given = {name: look_up(name) for name in ("world_size", "backend", "device", "timeout")}
-        defaults = cls()
-        return cls(
-            world_sizes=_parse(parse_world_sizes, given["world_size"], defaults.world_sizes),
-            backend=_parse(_one_of(BACKENDS), given["backend"], defaults.backend),
-            device=_parse(_one_of(DEVICES), given["device"], defaults.device),
-            timeout=_parse(_parse_timeout, given["timeout"], defaults.timeout),
-        )
+        given = {field.name: look_up(field.name) for field in fields(cls)}
+        return cls(**{name: _parse(_PARSERS[name], *found) for name, found in given.items() if found is not None})
 
 
-def _parse(parse: Callable[[str], T], given: tuple[str, str] | None, default: T) -> T:
-    if given is None:
-        return default
-    text, where = given
+def _parse(parse: Callable[[str], Any], text: str, where: str) -> Any:
     try:
         return parse(text)
     except ValueError as error:
@@ -66,6 +74,19 @@ def _parse_timeout(text: str) -> float:
     return seconds
 
 
+def _parse_count(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"expected a whole number from 0; got {text!r}")
+    return int(text)
+
+
+def _parse_flag(text: str) -> bool:
+    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    if text.lower() not in words:
+        raise ValueError(f"expected true or false; got {text!r}")
+    return words[text.lower()]
+
+
 def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in choices:
@@ -73,3 +94,16 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
         return text
 
     return parse
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "world_size": parse_world_sizes,
+    "backend": _one_of(BACKENDS),
+    "device": _one_of(DEVICES),
+    "timeout": _parse_timeout,
+    "seed": _parse_count,
+    "leaks": _one_of(LEAKS),
+    "strict": _parse_flag,
+    "require_cuda": _parse_count,
+    "min_executed": _parse_count,
+}

@@ -12,13 +12,16 @@ from dataclasses import dataclass
 # By their own names: a test that replaces `time.perf_counter` or `os.getpid` and forgets must not break its rank.
 from os import _exit, getpid
 from time import perf_counter
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from pytest_ddp.blackbox import BlackBox
-from pytest_ddp.footing import Footing
-from pytest_ddp.messages import Answer, Close, Launch, Message, Ready, Run, encode, receive
+from pytest_ddp.bounds import both_ends
+from pytest_ddp.hangup import hang_up
+from pytest_ddp.messages import Answer, Close, Debugging, HangUp, Launch, Message, Ready, Run, encode, receive
 
-_TEXT_LIMIT = 2**16
+if TYPE_CHECKING:
+    from pytest_ddp.footing import Footing
+
 _LOST = "its connection to the test run was closed under it ({}), as by a test that closes files that are not its own"
 
 
@@ -45,7 +48,11 @@ class Answered(BaseException):
 
 
 class SkipRun(Exception):  # noqa: N818  likewise
-    """Raised by a target that asks to be skipped."""
+    """Raised by a target that asks to be skipped; `body` travels to the controller."""
+
+    def __init__(self, reason: str, body: bytes = b"") -> None:
+        super().__init__(reason)
+        self.body = body
 
 
 class Rank:
@@ -53,7 +60,7 @@ class Rank:
 
     current: "Rank"
 
-    def __init__(self, channel: socket.socket, launch: Launch, box: BlackBox, footing: Footing) -> None:
+    def __init__(self, channel: socket.socket, launch: Launch, box: BlackBox, footing: "Footing") -> None:
         from pytest_ddp.group import GroupKeeper  # noqa: PLC0415  imports torch: not before it must
 
         self.launch = launch
@@ -71,25 +78,37 @@ class Rank:
             message = self._receive()
             if isinstance(message, Run):
                 self._answer_run(message)
+            elif isinstance(message, HangUp):
+                hang_up()
             else:
                 self.closing = message is None or isinstance(message, Close)
 
     def answer(
-        self, outcome: str, *, body: bytes = b"", kind: str = "", message: str = "", traceback: str = ""
+        self,
+        outcome: str,
+        *,
+        body: bytes = b"",
+        kind: str = "",
+        message: str = "",
+        traceback: str = "",
+        run: Run | None = None,
     ) -> None:
-        """Send the outcome of the run at hand."""
-        if self.run is None:
+        """Send the outcome of `run`, by default the one at hand."""
+        run = run or self.run
+        if run is None:
             raise RuntimeError("there is no run to answer")
         self._footing.flush()
         seconds = perf_counter() - self._started
-        message, traceback = shorten(message), shorten(traceback)
-        self.send(Answer(self.run.number, outcome, seconds, kind, message, traceback, body))
+        message, traceback = both_ends(message), both_ends(traceback)
+        self.send(Answer(run.number, outcome, seconds, kind, message, traceback, body))
 
-    def answer_failed(self, failed: "Failed") -> None:
-        """Send that the run at hand failed, in the target's own words."""
-        self.answer("raised", kind=failed.kind, message=failed.message, traceback=failed.text, body=failed.body)
+    def answer_failed(self, failed: "Failed", run: Run | None = None) -> None:
+        """Send that a run failed, in the target's own words."""
+        self.answer(
+            "raised", kind=failed.kind, message=failed.message, traceback=failed.text, body=failed.body, run=run
+        )
 
-    def send(self, message: Answer | Ready) -> None:
+    def send(self, message: Answer | Ready | Debugging) -> None:
         """Send a message to the controller; leave if it is gone, or if this is not the rank's own process."""
         data = encode(message)
         try:
@@ -121,7 +140,7 @@ class Rank:
         except Answered:
             pass
         except SkipRun as skip:
-            self.answer("skipped", message=str(skip))
+            self.answer("skipped", message=str(skip), body=skip.body)
         except Failed as failed:
             self.answer_failed(failed)
         except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt are outcomes like any other
@@ -159,13 +178,6 @@ def describe(error: BaseException) -> tuple[str, str, str]:
     return type(error).__qualname__, message, text
 
 
-def shorten(text: str) -> str:
-    """Return the text; of a very long one its beginning and its end."""
-    half = _TEXT_LIMIT // 2
-    left_out = len(text) - 2 * half
-    return text if left_out <= 0 else f"{text[:half]}\n... {left_out} characters left out ...\n{text[-half:]}"
-
-
 def _is_ours(filename: str) -> bool:
     return os.path.dirname(filename) == os.path.dirname(__file__)  # noqa: PTH120  plain strings: frames of any origin
 
@@ -199,7 +211,7 @@ def _own(files: Files) -> socket.socket:
     return channel
 
 
-def _live(channel: socket.socket, launch: Launch, box: BlackBox, footing: Footing) -> None:
+def _live(channel: socket.socket, launch: Launch, box: BlackBox, footing: "Footing") -> None:
     from pytest_ddp.collectives import watch_collectives  # noqa: PLC0415  imports torch: not before it must
 
     Rank.current = rank = Rank(channel, launch, box, footing)
@@ -218,7 +230,7 @@ def _live(channel: socket.socket, launch: Launch, box: BlackBox, footing: Footin
         footing.flush()
 
 
-def _settle(files: Files, launch: Launch) -> Footing:
+def _settle(files: Files, launch: Launch) -> "Footing":
     """Take on the controller's folder, path and environment; send output and stacks where the controller reads them."""
     import torch  # noqa: PLC0415  already imported by the fork server
 
@@ -228,6 +240,8 @@ def _settle(files: Files, launch: Launch) -> Footing:
     sys.path[:] = launch.sys_path
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
+    from pytest_ddp.footing import Footing  # noqa: PLC0415  POSIX only; the controller's side loads everywhere
+
     footing = Footing(launch.cwd, files.stacks, files.output if launch.capture else None)
     footing.restore()
     torch.set_num_threads(1)

@@ -7,11 +7,15 @@ DEFAULT_BACKEND = {"cpu": "gloo", "cuda": "nccl"}
 
 @dataclass(frozen=True)
 class World:
-    """One process group to be: `size` ranks over `backend`, with tensors on `device` ("cpu" or "cuda")."""
+    """One process group to be: `size` ranks over `backend`, with tensors on `device` ("cpu" or "cuda").
+
+    `gpus` are the GPUs of the ranks, in rank order; left out, rank r takes GPU r.
+    """
 
     size: int
     backend: str = "gloo"
     device: str = "cpu"
+    gpus: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         ranks = "1 rank" if self.size == 1 else f"{self.size} ranks"

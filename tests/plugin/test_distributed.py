@@ -10,8 +10,9 @@ def test_the_body_runs_on_every_rank(run_suite):
             total = torch.tensor([float(ddp.rank)])
             dist.all_reduce(total)
             assert total.item() == 3
-            assert ddp == DDPContext(ddp.rank, 3, ddp.rank, torch.device("cpu"), "gloo", dist.group.WORLD)
-            assert (ddp.rank, ddp.world_size) == (dist.get_rank(), dist.get_world_size())
+            assert (ddp.rank, ddp.world_size, ddp.local_rank) == (dist.get_rank(), dist.get_world_size(), ddp.rank)
+            assert (ddp.device, ddp.backend, ddp.group) == (torch.device("cpu"), "gloo", dist.group.WORLD)
+            assert repr(ddp) == f"<rank {ddp.rank} of 3, gloo, cpu>"
             assert os.environ["RANK"] == str(ddp.rank)
         """)
     result.assert_outcomes(passed=1)
@@ -46,6 +47,18 @@ def test_a_list_of_world_sizes_parametrizes(run_suite):
     result.assert_outcomes(passed=4)
     for name in ("ws1-gloo-a", "ws1-gloo-b", "ws2-gloo-a", "ws2-gloo-b"):
         result.stdout.fnmatch_lines([f"*::test_it[[]{name}[]] PASSED*"])
+
+
+def test_parameters_may_have_a_world_size_of_their_own(run_suite):
+    result = run_suite("""
+        @pytest.mark.parametrize(
+            "size", [pytest.param(size, marks=distributed(world_size=size)) for size in (1, 3)] + [0]
+        )
+        def test_it(request, size):
+            assert dist.is_initialized() == bool(size)
+            assert not size or dist.get_world_size() == size
+        """)
+    result.assert_outcomes(passed=3)
 
 
 def test_several_world_sizes_in_the_option_parametrize_too(run_suite):
@@ -143,7 +156,7 @@ def test_skip_xfail_and_raises_behave_as_in_one_process(run_suite):
         "-rsx",
     )
     result.assert_outcomes(passed=1, skipped=2, xfailed=1, failed=1)
-    result.stdout.fnmatch_lines(["SKIPPED*by mark", "SKIPPED*by call", "XFAIL*known"])
+    result.stdout.fnmatch_lines(["SKIPPED*by mark", "SKIPPED*by call", "XFAIL*known (rank 1 of 2)"])
 
 
 def test_classes_and_modules_can_be_marked(run_suite):

@@ -23,7 +23,9 @@ def test_command_line_wins_over_environment(run_suite, monkeypatch):
 
 def test_header_says_the_defaults(run_suite):
     result = run_suite("def test_it(): pass", "--ddp-world-size=1,4", "--ddp-device=auto")
-    result.stdout.fnmatch_lines(["ddp: world size 1,4, backend by device, device auto"])
+    result.stdout.fnmatch_lines(
+        ["ddp: world size 1,4, device auto, backend gloo on cpu, nccl on cuda; torch *, * cores, * GPU*; ranks forked*"]
+    )
 
 
 @pytest.mark.parametrize("option", ["--ddp-world-size=0", "--ddp-backend=x", "--ddp-device=x", "--ddp-timeout=x"])
@@ -44,6 +46,69 @@ def test_what_this_machine_lacks_is_skipped_with_the_reason(run_suite):
     result = run_suite("@distributed(world_size=99, device='cuda')\ndef test_it(): pass", "-rs")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED * 99 ranks on cuda need 99 GPUs; this machine has *"])
+
+
+def test_strict_makes_an_error_of_what_this_machine_lacks(run_suite):
+    result = run_suite("@distributed(world_size=99, device='cuda')\ndef test_it(): pass", "--ddp-strict")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["99 ranks on cuda need 99 GPUs; this machine has * (skipped unless --ddp-strict)"])
+
+
+def test_a_run_that_needs_more_gpus_than_there_are_does_not_start(run_suite):
+    result = run_suite("def test_it(): pass", "--ddp-require-cuda=99")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --ddp-require-cuda=99: torch * sees * GPUs here"])
+
+
+def test_a_run_that_executed_too_few_tests_fails(run_suite):
+    suite = """
+        @distributed
+        def test_runs(): pass
+
+        @distributed(world_size=99, device="cuda")
+        def test_cannot(): pass
+
+        @distributed
+        def test_skips(): pytest.skip("not today")
+
+        def test_plain(): pass
+        """
+    result = run_suite(suite, "--ddp-min-executed=2")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*= distributed tests =*", "FAILED: 1 executed, --ddp-min-executed asks for 2"])
+    assert run_suite(suite, "--ddp-min-executed=1").ret == pytest.ExitCode.OK
+    assert run_suite("", "--ddp-min-executed=1").ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_the_summary_counts_tests_skips_and_ranks(run_suite):
+    suite = """
+        @pytest.mark.parametrize("number", range(3))
+        @distributed
+        def test_runs(number): pass
+
+        @distributed(world_size=1)
+        def test_alone(): pass
+
+        @distributed(world_size=99, device="cuda")
+        def test_cannot(): pass
+
+        @distributed
+        def test_skips(): pytest.skip("not today")
+        """
+    lines = [
+        "*= distributed tests =*",
+        "executed: 4 (1 rank, gloo, cpu: 1; 2 ranks, gloo, cpu: 3)",
+        "skipped: 1 (not today)",
+        "ranks: 2 started, reused 7 times",
+        "slowest: *.* s test_suite.py::test_*, *",
+    ]
+    result = run_suite(suite)
+    result.stdout.fnmatch_lines(lines[:2])
+    for line in lines[2:]:
+        result.stdout.fnmatch_lines([line])
+    result.stdout.fnmatch_lines(["skipped: 1 (99 ranks on cuda need 99 GPUs; this machine has *)"])
+    run_suite(suite, "-q").stdout.no_fnmatch_line("*distributed tests*")
+    run_suite("def test_it(): pass").stdout.no_fnmatch_line("*distributed tests*")
 
 
 def test_what_no_machine_could_run_fails(run_suite):

@@ -145,7 +145,7 @@ def test_ranks_that_disagree_about_skipping_are_a_failure(run_suite):
         """)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["the ranks disagree: rank 0 passed, rank 1 skipped (Skipped: only here); skip on all ranks or on none"]
+        ["the ranks disagree: rank 0 passed, rank 1 skipped (only here); skip on all ranks or on none"]
     )
 
 
@@ -211,7 +211,14 @@ def test_a_subtest_that_fails_on_one_rank_fails_the_test(run_suite):
             with subtests.test("fine"):
                 pass
         """)
-    result.assert_outcomes(failed=1, passed=1)
+    result.assert_outcomes(failed=2, passed=1)  # as in one process: the subtest, and the test that contains it
     result.stdout.fnmatch_lines(
-        ["rank 1 of 2 (gloo, cpu) raised AssertionError in a subtest: assert 1 == 0*", "  rank 0: passed"]
+        [
+            "*_ test_it [[]first[]] _*",
+            "E * assert 1 == 0",
+            "the subtest failed on rank 1 of 2",
+            "rank 1 of 2 (gloo, cpu) raised AssertionError in a subtest: assert 1 == 0*",
+            "  rank 0: passed",
+            "SUBFAILED[[]first[]] *test_it*",
+        ]
     )

@@ -56,6 +56,39 @@ def test_nothing_outlives_the_controller(launcher, ending):
         kill_sleepers()
 
 
+WITHOUT_PRCTL = """
+import types
+import pytest_ddp.mortality
+pytest_ddp.mortality.sys = types.SimpleNamespace(platform="darwin")
+pytest_ddp.mortality._prctl = None  # calling it fails
+"""
+BUSY_CONTROLLER = """
+import sys
+sys.path[:] = {path!r}
+from pytest_ddp.launcher import SpawnLauncher
+from pytest_ddp.ranks import Ranks
+from pytest_ddp.world import World
+Ranks(SpawnLauncher(), capture=False).run(World(1), "rank_targets:says_its_id_and_hangs", timeout=600)
+"""
+
+
+def test_where_the_kernel_does_not_help_a_busy_rank_still_leaves_with_its_controller(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_PRCTL)
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    with subprocess.Popen(
+        [sys.executable, "-c", BUSY_CONTROLLER.format(path=sys.path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    ) as run:
+        assert run.stdout is not None
+        (rank,) = processes(run.stdout.readline())
+        run.kill()
+        run.wait()
+    _, alive = psutil.wait_procs([rank], timeout=SECONDS_TO_DIE)
+    assert not alive
+
+
 def kill_sleepers() -> None:
     for process in psutil.process_iter(["cmdline"]):
         if process.info["cmdline"] == ["/bin/sleep", "1000"]:
@@ -94,6 +127,34 @@ def test_a_fork_server_that_died_is_replaced():
         server.kill()
         _, alive = psutil.wait_procs([server, rank], timeout=SECONDS_TO_DIE)
         assert not alive
+        outcomes = pool.run(World(2), f"{rank_targets.__name__}:all_reduce", timeout=60)
+        assert [outcome.body for outcome in outcomes if isinstance(outcome, Returned)] == [b"8", b"8"]
+    launcher.close()
+
+
+def test_a_server_that_still_starts_is_not_waited_for():
+    launcher = ForkLauncher()
+    launcher.begin()
+    server = launcher._server
+    assert server is not None
+    launcher.close()
+    assert server.returncode == -signal.SIGKILL
+
+
+def test_the_answer_to_an_interrupted_start_is_not_taken_for_one_to_the_next(monkeypatch):
+    launcher = ForkLauncher()
+    hear = launcher._hear
+
+    def interrupted(word: str, seconds: float) -> int:
+        if word == "forked":
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        return hear(word, seconds)
+
+    with Ranks(launcher) as pool:
+        monkeypatch.setattr(launcher, "_hear", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pool.run(World(1), f"{rank_targets.__name__}:process_id", timeout=60)
         outcomes = pool.run(World(2), f"{rank_targets.__name__}:all_reduce", timeout=60)
         assert [outcome.body for outcome in outcomes if isinstance(outcome, Returned)] == [b"8", b"8"]
     launcher.close()

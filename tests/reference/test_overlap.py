@@ -99,6 +99,7 @@ def test_backward_waits_for_no_other_rank(wrapper: Wrapper, ddp: DDPContext) -> 
         training.finish()
         training.twin_backward(step)
         training.update()
+    dist.destroy_process_group(turns)
 
 
 @contextmanager

@@ -73,7 +73,6 @@ TEST_FAULTS = [
     TestFault("teardown raises", in_fixture("pass", "raise ValueError('late')"), "teardown", "ValueError: late"),
     TestFault("teardown exits", in_fixture("pass", "os._exit(4)"), "teardown", "left with exit code 4"),
     TestFault("teardown hangs", in_fixture("pass", "threading.Event().wait()", timeout=HANG), "teardown", HUNG),
-    TestFault("the test calls `pytest.exit`", in_test("pytest.exit('enough')"), "call", "raised Exit: enough"),
     TestFault("the test exits", in_test("os._exit(0)"), "call", "left with exit code 0"),
     TestFault("the test interrupts itself", in_test("raise KeyboardInterrupt"), "call", "raised KeyboardInterrupt"),
     TestFault("closes stdout", in_test("sys.stdout.close(), os.close(1)"), None, ""),

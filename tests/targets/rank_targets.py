@@ -4,11 +4,14 @@ import ctypes
 import os
 import subprocess
 import sys
+import threading
 
 import torch
 import torch.distributed as dist
 
 from pytest_ddp.worker import SkipRun
+
+kept_groups: list[object] = []
 
 
 def all_reduce(_: bytes) -> bytes:
@@ -28,6 +31,12 @@ def place(_: bytes) -> bytes:
 
 def process_id(_: bytes) -> bytes:
     return str(os.getpid()).encode()
+
+
+def says_its_id_and_hangs(_: bytes) -> bytes:
+    print(os.getpid(), flush=True)
+    threading.Event().wait()
+    return b""
 
 
 def prints(_: bytes) -> bytes:
@@ -67,6 +76,14 @@ def one_exits(_: bytes) -> bytes:
     all_reduce(b"")
     if dist.get_rank() == 1:
         os._exit(3)
+    return all_reduce(b"")
+
+
+def one_gives_up(how: bytes) -> bytes:
+    all_reduce(b"")
+    kept_groups.append(dist.group.WORLD)  # as a fixture may: destroying the group would then break no connection
+    if dist.get_rank() == 0:
+        raise SkipRun("not me") if how == b"skip" else ValueError("not me")
     return all_reduce(b"")
 
 

@@ -29,6 +29,7 @@ def test_explicit_values_are_kept():
     ("options", "message"),
     [
         ({"world_size": 0}, "takes a number of ranks from 1, or a list of them; got 0"),
+        ({"world_size": -1}, "takes a number of ranks from 1, or a list of them; got -1"),
         ({"world_size": True}, "takes a number of ranks from 1, or a list of them; got True"),
         ({"world_size": []}, r"takes a number of ranks from 1, or a list of them; got \[\]"),
         ({"world_size": "2"}, "takes a number of ranks from 1, or a list of them; got '2'"),
@@ -38,6 +39,7 @@ def test_explicit_values_are_kept():
         ({"isolation": "none"}, "takes one of warm, process; got 'none'"),
         ({"timeout": 0}, "takes seconds above 0; got 0"),
         ({"timeout": "1"}, "takes seconds above 0; got '1'"),
+        ({"timeout": True}, "takes seconds above 0; got True"),
     ],
 )
 def test_mistakes_are_refused_at_the_decorator(options, message):
@@ -45,6 +47,22 @@ def test_mistakes_are_refused_at_the_decorator(options, message):
         distributed(**options)
 
 
-def test_a_world_size_without_its_name_says_what_to_write():
-    with pytest.raises(UsageError, match=r"write @distributed\(world_size=2\)"):
-        distributed(2)
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (2, r"goes on a test function, .*; got 2: write @distributed\(world_size=2\)"),
+        ([2, 4], r"got \[2, 4\]: write @distributed\(world_size=\[2, 4\]\)"),
+        ("gloo", r"got 'gloo': write @distributed\(world_size=2\)"),
+        (property(len), "goes on a test function, a test class or a fixture; got <property"),
+    ],
+)
+def test_what_is_neither_test_nor_fixture_says_what_to_write(target, message):
+    with pytest.raises(UsageError, match=message):
+        distributed(target)
+
+
+def test_a_static_method_may_be_decorated_from_outside():
+    def test(): ...
+
+    distributed(staticmethod(test))
+    assert asked(test) == Request()

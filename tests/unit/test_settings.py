@@ -11,12 +11,18 @@ def read(**given: str) -> Settings:
 
 
 def test_defaults():
-    assert read() == Settings(world_sizes=(2,), backend=None, device="cpu", timeout=60.0)
+    assert read() == Settings(world_size=(2,), backend=None, device="cpu", timeout=60.0)
 
 
 def test_everything_can_be_set():
     given = read(world_size="1,2,4", backend="gloo", device="auto", timeout="2.5")
     assert given == Settings((1, 2, 4), "gloo", "auto", 2.5)
+
+
+def test_counts_and_flags_are_parsed():
+    given = read(seed="7", leaks="error", strict="yes", require_cuda="2", min_executed="3")
+    assert given == Settings(seed=7, leaks="error", strict=True, require_cuda=2, min_executed=3)
+    assert not read(strict="off").strict
 
 
 @pytest.mark.parametrize(
@@ -30,6 +36,10 @@ def test_everything_can_be_set():
         ("timeout", "0", "--ddp-timeout: expected a number of seconds above 0; got '0'"),
         ("timeout", "nan", "--ddp-timeout: expected a number of seconds above 0; got 'nan'"),
         ("timeout", "soon", "--ddp-timeout: expected a number of seconds above 0; got 'soon'"),
+        ("seed", "-1", "--ddp-seed: expected a whole number from 0; got '-1'"),
+        ("min_executed", "some", "--ddp-min_executed: expected a whole number from 0; got 'some'"),
+        ("leaks", "maybe", "--ddp-leaks: expected one of warn, error, off; got 'maybe'"),
+        ("strict", "very", "--ddp-strict: expected true or false; got 'very'"),
     ],
 )
 def test_mistakes_are_named_with_where_they_were_made(name, text, message):

@@ -9,7 +9,7 @@ import pytest_ddp
 from pytest_ddp.blackbox import SLOT, SLOTS, BlackBox
 from pytest_ddp.collectives import Collective
 from pytest_ddp.member import trim_stacks
-from pytest_ddp.phase import ItemId, PhaseRequest, decode_report, encode_report
+from pytest_ddp.phase import ItemId, PhaseAnswer, PhaseRequest, RankWarning
 
 TESTS = st.builds(ItemId, st.text(), st.text())
 
@@ -30,11 +30,12 @@ def test_phase_requests_survive_the_trip(request):
     assert PhaseRequest.decode(request.encode()) == request
 
 
-def test_reports_travel_with_what_json_does_not_know_as_text():
-    assert decode_report(encode_report({"user_properties": [("shape", {1})]})) == {
-        "user_properties": [["shape", "{1}"]]
-    }
-    assert decode_report(encode_report(None)) is None
+def test_a_rank_s_answer_travels_with_what_json_does_not_know_as_text():
+    warning = RankWarning("text", "builtins:UserWarning", "a.py", 3, "runtest", "a.py::test_it", ("a.py", 3, "test_it"))
+    sent = PhaseAnswer({"user_properties": [("shape", {1})]}, ({"outcome": "failed"},), (warning,), "1 thread")
+    received = PhaseAnswer.decode(sent.encode())
+    assert received == PhaseAnswer({"user_properties": [["shape", "{1}"]]}, sent.subtests, sent.warnings, sent.retire)
+    assert PhaseAnswer.decode(b"") == PhaseAnswer()
 
 
 def test_stacks_lose_the_harness_below_the_users_frames_and_threads_of_ours():

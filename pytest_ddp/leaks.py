@@ -1,0 +1,176 @@
+"""What a test leaves behind on its rank: found, put back where that is possible, and told.
+
+A `Snapshot` is taken when the fixtures of wider scope are there, and compared when the test's own fixtures are gone.
+"""
+
+import gc
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+_NOT_THE_TESTS = ("PYTEST_CURRENT_TEST",)
+# Libraries keep small workspaces on the device for good; a tensor that a test forgot is seldom smaller than this.
+_CUDA_BYTES = 2**20
+_SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "number of threads": (torch.get_num_threads, torch.set_num_threads),
+    "grad mode": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "deterministic algorithms": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    "working directory": (os.getcwd, os.chdir),
+}
+
+
+@dataclass(frozen=True)
+class Leak:
+    """One thing that a test left behind; `lasting` if it could not be put back."""
+
+    what: str
+    lasting: bool = False
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of this process that a test may not change for the next one."""
+
+    settings: dict[str, Any]
+    environment: dict[str, str]
+    groups: frozenset[str]
+    threads: frozenset[threading.Thread]
+    children: frozenset[int]
+    cuda_bytes: int
+
+    @classmethod
+    def take(cls) -> "Snapshot":
+        """Look at this process."""
+        return cls(
+            settings={name: _read(read) for name, (read, _) in _SETTINGS.items()},
+            environment=_environment(),
+            groups=_groups(),
+            threads=_threads(),
+            children=_children(),
+            cuda_bytes=_cuda_bytes(),
+        )
+
+    def put_back(self) -> list[Leak]:
+        """Undo what has changed since; return everything that was found."""
+        found = [*self._settings(), *self._environment(), *self._groups(), *self._threads(), *self._children()]
+        return [*found, *self._cuda()]
+
+    def _settings(self) -> Iterator[Leak]:
+        for name, (read, write) in _SETTINGS.items():
+            before, now = self.settings[name], _read(read)
+            if now != before:
+                yield Leak(f"{name} changed from {before} to {now}", lasting=not _write(write, before))
+
+    def _environment(self) -> Iterator[Leak]:
+        now = _environment()
+        changed = sorted(name for name in {*now, *self.environment} if now.get(name) != self.environment.get(name))
+        for name in changed:
+            os.environ.pop(name, None)
+            if name in self.environment:
+                os.environ[name] = self.environment[name]
+        if changed:
+            yield Leak(f"environment changed: {', '.join(changed)}")
+
+    def _groups(self) -> Iterator[Leak]:
+        """Process groups need no undoing: they are destroyed with the test's own group."""
+        new = sorted(_groups() - self.groups)
+        if new:
+            yield Leak(f"{_count(len(new), 'process group')} not destroyed (new_group)")
+
+    def _threads(self) -> Iterator[Leak]:
+        names = sorted(thread.name for thread in _threads() - self.threads)
+        if names:
+            yield Leak(f"{_count(len(names), 'thread')} still running: {', '.join(names)}", lasting=True)
+
+    def _children(self) -> Iterator[Leak]:
+        ended = [pid for pid in _children() - self.children if _end(pid)]
+        if ended:
+            yield Leak(f"{_count(len(ended), 'child process', 'child processes')} still running: ended")
+
+    def _cuda(self) -> Iterator[Leak]:
+        if _cuda_bytes() - self.cuda_bytes <= _CUDA_BYTES:
+            return
+        gc.collect()
+        grown = _cuda_bytes() - self.cuda_bytes
+        if grown > _CUDA_BYTES:
+            yield Leak(f"{grown / 2**20:.1f} MiB of CUDA memory still allocated", lasting=True)
+
+
+def _read(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except FileNotFoundError:  # the working directory is gone
+        return None
+
+
+def _write(write: Callable[[Any], Any], value: Any) -> bool:
+    try:
+        write(value)
+    except (OSError, TypeError):  # the working directory is gone, now or before the test
+        return False
+    return True
+
+
+def _end(pid: int) -> bool:
+    """End a child; whether it was still running rather than just not waited for."""
+    try:
+        if os.waitpid(pid, os.WNOHANG) != (0, 0):
+            return False
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    except (ChildProcessError, ProcessLookupError):
+        return False
+    return True
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _NOT_THE_TESTS}
+
+
+def _groups() -> frozenset[str]:
+    names = distributed_c10d._world.pg_names  # noqa: SLF001  there is no public list of groups
+    return frozenset(name for group, name in names.items() if group is not dist.group.WORLD)
+
+
+def _threads() -> frozenset[threading.Thread]:
+    """Return the threads that Python code has started; those of C++ that once ran Python are not the test's."""
+    dummy = threading._DummyThread  # noqa: SLF001  no public name
+    return frozenset(t for t in threading.enumerate() if not isinstance(t, dummy))
+
+
+def _children() -> frozenset[int]:
+    """Return the processes that this one started, but for multiprocessing's own helper, which is shared by all."""
+    if sys.platform != "linux":
+        import psutil  # noqa: PLC0415  only where there is no quick way
+
+        pids = {child.pid for child in psutil.Process().children()}
+    else:
+        pids = {int(pid) for task in Path("/proc/self/task").iterdir() for pid in _read_children(task)}
+    helper = resource_tracker._resource_tracker._pid  # type: ignore[attr-defined]  # noqa: SLF001  no public name
+    return frozenset(pids - {helper})
+
+
+def _read_children(task: Path) -> list[str]:
+    try:
+        return (task / "children").read_text().split()
+    except OSError:  # the thread has just ended
+        return []
+
+
+def _cuda_bytes() -> int:
+    return torch.cuda.memory_allocated() if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]  # torch's own
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"1 {one}" if number == 1 else f"{number} {many or one + 's'}"

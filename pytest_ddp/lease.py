@@ -1,0 +1,52 @@
+"""What a distributed test may use while it runs, so that the workers of one xdist run do not get in each other's way.
+
+A test on CPU holds as many of the machine's cores as it has ranks (all of them if it has more), a test on CUDA one GPU
+per rank. Without xdist there is nobody to share with: no files, no locks, and the GPUs from 0 on.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_ddp.machine import Machine
+from pytest_ddp.world import World
+
+if TYPE_CHECKING:
+    from pytest_ddp.slots import Slots
+
+
+@dataclass
+class Leases:
+    """Leases out a machine's cores and GPUs among the processes that share `folder`; None: all is ours."""
+
+    folder: Path | None
+    _slots: "dict[str, Slots]" = field(default_factory=dict)
+
+    @contextmanager
+    def hold(self, world: World, machine: Machine) -> Iterator[World]:
+        """Wait for what the world needs and hold it; give the world with the GPUs that it got."""
+        if self.folder is None:
+            yield world
+        elif world.device == "cuda":
+            with self._of("gpu", machine.cuda_devices).take(world.size) as gpus:
+                yield replace(world, gpus=tuple(gpus))
+        else:
+            with self._of("core", machine.cores).take(min(world.size, machine.cores)):
+                yield world
+
+    def close(self) -> None:
+        """Close the lock files."""
+        for slots in self._slots.values():
+            slots.close()
+        self._slots.clear()
+
+    def _of(self, kind: str, count: int) -> "Slots":
+        from pytest_ddp.slots import Slots  # noqa: PLC0415  its lock library takes 20 ms to import
+
+        if self.folder is None:
+            raise RuntimeError("there is nobody to share with")
+        if kind not in self._slots:
+            self._slots[kind] = Slots(self.folder, kind, count)
+        return self._slots[kind]

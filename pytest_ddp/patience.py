@@ -1,0 +1,79 @@
+"""How long the ranks of a run are waited for."""
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from pytest_ddp.member import Member
+from pytest_ddp.messages import HangUp
+from pytest_ddp.outcome import Outcome, Returned, Skipped
+
+_LOOK_SECONDS = 0.005
+
+
+@dataclass
+class Patience:
+    """Lasts until the deadline; once a rank has failed, or others wait for one that skipped, only for the grace.
+
+    Attributes:
+        deadline: when ranks that still run are ended, by the monotonic clock.
+        grace: seconds that ranks get once another one has failed.
+        hang_up: whether ranks that gave up break their connections, so that those which wait for them fail at once.
+        someone_failed: whether the grace has begun.
+    """
+
+    deadline: float
+    grace: float
+    hang_up: bool = False
+    someone_failed: bool = False
+    _still_since: float | None = None
+    _gave_up: list[Member] = field(default_factory=list)
+    _hung_up: set[int] = field(default_factory=set)
+
+    @property
+    def seconds(self) -> float | None:
+        """How long to wait before the next look; None for as long as it takes."""
+        if self._still_since is not None:
+            return None
+        left = max(0.0, self.deadline - time.monotonic())
+        looking = self._gave_up and (self.hang_up or not self.someone_failed)
+        return min(left, _LOOK_SECONDS) if looking else left
+
+    @property
+    def is_over(self) -> bool:
+        """Whether what still runs is to be ended."""
+        return self._still_since is None and time.monotonic() >= self.deadline
+
+    def stand_still(self, *, debugging: bool) -> None:
+        """Let the clock stand still as long as a rank is in a debugger."""
+        if debugging and self._still_since is None:
+            self._still_since = time.monotonic()
+        elif not debugging and self._still_since is not None:
+            self.deadline += time.monotonic() - self._still_since
+            self._still_since = None
+
+    def hear(self, member: Member, outcome: Outcome) -> None:
+        """Take note of how a rank's run ended."""
+        if not isinstance(outcome, Returned):
+            self._gave_up.append(member)
+        if not isinstance(outcome, Returned | Skipped):
+            self._begin_grace()
+
+    def look(self, pending: Collection[Member]) -> bool:
+        """See whether a rank waits for one that gave up; return whether a rank has hung up for that."""
+        least = min((member.entered for member in self._gave_up), default=None)
+        if least is None or not any(member.entered > least for member in pending):
+            return False
+        self._begin_grace()
+        if not self.hang_up:
+            return False
+        for member in self._gave_up:
+            if member.rank not in self._hung_up:
+                self._hung_up.add(member.rank)
+                member.send(HangUp())
+        return True
+
+    def _begin_grace(self) -> None:
+        if not self.someone_failed:
+            self.someone_failed = True
+            self.deadline = min(self.deadline, time.monotonic() + self.grace)

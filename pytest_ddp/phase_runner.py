@@ -1,0 +1,160 @@
+"""Runs setup, call and teardown of distributed tests on their ranks."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+
+from pytest_ddp.debugger import NO_TRACE, Debugger
+from pytest_ddp.errors import LaunchError, UsageError
+from pytest_ddp.example_ranks import ExampleRanks
+from pytest_ddp.exits import leave_if_asked
+from pytest_ddp.failure import failures
+from pytest_ddp.given_items import check_hypothesis, is_given, run_given
+from pytest_ddp.given_report import Bugs
+from pytest_ddp.items import is_distributed, node_id, request_of
+from pytest_ddp.outcome import Outcome
+from pytest_ddp.phase import ItemId, PhaseRequest, When
+from pytest_ddp.places import Place, Places
+from pytest_ddp.plan import Plan, Refuse, Run, Skip
+from pytest_ddp.report import answer_of
+from pytest_ddp.request import Request
+from pytest_ddp.world import World
+
+_PHASE_TARGET = "pytest_ddp.rank_session:phase"
+outcomes_key = pytest.StashKey[Sequence[Outcome]]()
+bugs_key = pytest.StashKey[Bugs]()
+world_key = pytest.StashKey[World]()
+
+
+@dataclass
+class PhaseRunner:
+    """Takes one distributed test after the other through its phases.
+
+    Attributes:
+        places: where tests run.
+        plan: decides what to do with what a test asks for.
+        new_shared_path: gives a folder name for each test.
+        debugger: shows a failure on a rank's debugger.
+        upcoming: the test that pytest runs next.
+    """
+
+    places: Places
+    plan: Callable[[Request], Plan]
+    new_shared_path: Callable[[], str]
+    debugger: Debugger | None = None
+    upcoming: pytest.Item | None = None
+    _place: Place | None = None
+    _timeout: float = 0.0
+    _shared_path: str = ""
+    _failed: bool = False
+
+    def take_over(self, item: pytest.Item) -> None:
+        """Let the phases of a test happen on ranks instead of here."""
+        item.setup = partial(self._setup, item)  # type: ignore[method-assign]
+        item.runtest = partial(self._call, item)  # type: ignore[method-assign]
+
+    def close(self) -> None:
+        """Give up the ranks; a test that was interrupted has nothing left to tear down."""
+        self._place = None
+        self.places.close()
+
+    def _setup(self, item: pytest.Item) -> None:
+        run = self._decide(item)
+        item.stash[world_key] = run.world
+        try:
+            self._place = self.places.enter(item, run)
+        except LaunchError as error:
+            pytest.fail(str(error), pytrace=False)
+        self._timeout, self._shared_path, self._failed = run.timeout, self.new_shared_path(), False
+        item.addfinalizer(partial(self._teardown, item))
+        self._phase(item, "setup")
+
+    def _call(self, item: pytest.Item) -> None:
+        __tracebackhide__ = True
+        if is_given(item):
+            self._run_examples(item)
+        else:
+            self._phase(item, "call")
+
+    def _run_examples(self, item: pytest.Item) -> None:
+        __tracebackhide__ = True
+        place = self._current()
+        setup, teardown = (self._request(item, when).encode() for when in ("setup", "teardown"))
+        outcomes, bugs = run_given(item, ExampleRanks(place.pool, place.group, self._timeout, setup, teardown))
+        self._failed = self._failed or bool(failures(outcomes))
+        item.stash[outcomes_key] = outcomes
+        if bugs is not None:
+            item.stash[bugs_key] = bugs
+
+    def _teardown(self, item: pytest.Item) -> None:
+        place = self._place
+        if place is None:
+            return
+        following = self._following(item, place)
+        try:
+            outcomes = self._phase(item, "teardown", following)
+            if any(answer_of(outcome).retire for outcome in outcomes) or (following and place.group.lost):
+                following = None
+                self.places.retire(place)
+        finally:
+            self.places.leave(place, following)
+            self._place = None
+
+    def _phase(self, item: pytest.Item, when: When, following: pytest.Item | None = None) -> list[Outcome]:
+        place = self._current()
+        if self.debugger:
+            self.debugger.watch(place.group)
+        request = self._request(item, when, following)
+        outcomes = place.group.run(_PHASE_TARGET, request.encode(), timeout=self._timeout)
+        leave_if_asked(outcomes)
+        self._failed = self._failed or bool(failures(outcomes))
+        item.stash[outcomes_key] = outcomes
+        if self.debugger:
+            self.debugger.after(item, when, place.group, outcomes)
+        return outcomes
+
+    def _request(self, item: pytest.Item, when: When, following: pytest.Item | None = None) -> PhaseRequest:
+        return PhaseRequest(when, _item_id(item), _item_id(following) if following else None, self._shared_path)
+
+    def _current(self) -> Place:
+        if self._place is None:
+            raise RuntimeError("no distributed test is being run")
+        return self._place
+
+    def _decide(self, item: pytest.Item) -> Run:
+        if item.config.option.trace:
+            pytest.fail(NO_TRACE, pytrace=False)
+        check_hypothesis(item)
+        decision = self._plan(item)
+        if isinstance(decision, Skip):
+            pytest.skip(decision.reason)
+        if isinstance(decision, Refuse):
+            pytest.fail(decision.reason, pytrace=False)
+        return decision
+
+    def _plan(self, item: pytest.Item) -> Plan:
+        try:
+            return self.plan(request_of(item))
+        except UsageError as error:
+            return Refuse(str(error))
+
+    def _following(self, item: pytest.Item, place: Place) -> pytest.Item | None:
+        """Return the next test that will find the fixtures of this one on its ranks, as far as can be known."""
+        items: list[Any] = item.session.items
+        stopping = item.session.shouldfail or item.session.shouldstop
+        if stopping or not place.warm or place.group.lost or (place.keeper is not None and self._failed):
+            return None
+        if self.upcoming not in items:
+            return None
+        for later in items[items.index(self.upcoming) :]:
+            decision = self._plan(later) if is_distributed(later) else None
+            if isinstance(decision, Run) and decision.isolation == "warm":
+                return later if decision.world == place.world else None
+        return None
+
+
+def _item_id(item: pytest.Item) -> ItemId:
+    return ItemId(str(item.path), node_id(item))

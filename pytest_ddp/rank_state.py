@@ -1,0 +1,90 @@
+"""The state that each test finds on a rank: its own seed, and nothing left behind by the test before it."""
+
+import warnings
+from collections.abc import Generator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from pytest_ddp.errors import LeakWarning
+from pytest_ddp.items import node_id
+from pytest_ddp.leaks import Snapshot
+from pytest_ddp.rank_context import RankContext
+from pytest_ddp.rank_seeds import seed_everything
+from pytest_ddp.seeding import seed_of
+from pytest_ddp.settings import Settings
+
+
+class RankState:
+    """Hooks that seed and tidy; fixtures of wider scope than a test may keep what they hold.
+
+    Attributes:
+        context: the value of the fixture `ddp`.
+        retire: what the test at hand left behind that could not be put back.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.context = RankContext()
+        self.retire = ""
+        self._settings = settings
+        self._before = Snapshot.take()
+
+    def begin(self, item: pytest.Item, shared_path: str) -> None:
+        """Turn to the next test."""
+        self.retire = ""
+        self.context.begin(seed_of(self._settings.seed, node_id(item)), shared_path)
+        item.setup = partial(self._setup, item)  # type: ignore[method-assign]
+        self.seed()
+
+    def seed(self) -> None:
+        """Start the test's random numbers, which differ between ranks."""
+        seed_everything(self.context.seed + self.context.rank)
+
+    def _setup(self, item: pytest.Item) -> None:
+        self._before = Snapshot.take()
+        item.addfinalizer(partial(self._tidy, item))  # the first of its finalizers, so the last to run
+        type(item).setup(item)
+        self.seed()  # what the fixtures drew may depend on which of them were there already
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+    ) -> Generator[None, object, object]:
+        """Seed a fixture of wider scope by its own name, and let it keep what it changes."""
+        if fixturedef.scope == "function":
+            return (yield)
+        name = f"{fixturedef.baseid}::{fixturedef.argname}{getattr(request, 'param_index', '')}"
+        seed_everything(seed_of(self._settings.seed, name) + self.context.rank)
+        try:
+            return (yield)
+        finally:
+            self._before = Snapshot.take()
+            self.seed()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Finish the fixtures of wider scope too when this process will not see another test."""
+        result = yield
+        if self.retire:
+            item.session._setupstate.teardown_exact(None)  # noqa: SLF001  what pytest's own teardown calls
+        return result
+
+    def _tidy(self, item: pytest.Item) -> None:
+        leaks = self._before.put_back()
+        if not leaks:
+            return
+        self.retire = "; ".join(leak.what for leak in leaks if leak.lasting)
+        end = "; its ranks are replaced" if self.retire else "; put back"
+        text = f"{item.name} left behind: {'; '.join(leak.what for leak in leaks)}{end}"
+        if self._settings.leaks == "error":
+            pytest.fail(f"{text} (--ddp-leaks=error)", pytrace=False)
+        if self._settings.leaks == "warn":
+            _warn(text, item)
+
+
+def _warn(text: str, item: pytest.Item) -> None:
+    try:
+        warnings.warn_explicit(text, LeakWarning, str(item.path), (item.location[1] or 0) + 1)
+    except LeakWarning as error:  # the run's filters make it an error: no frame of ours helps to understand it
+        pytest.fail(f"LeakWarning: {error}", pytrace=False)

@@ -1,0 +1,169 @@
+"""Every test finds the same state on its ranks: seeds, and nothing that another test left behind."""
+
+import re
+
+CHANGES = """
+import subprocess, sys, tempfile, time, random
+import numpy
+
+def change_everything():
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(2)
+    torch.set_grad_enabled(False)
+    torch.use_deterministic_algorithms(True)
+    os.chdir(tempfile.gettempdir())
+    os.environ["LEFT"] = "behind"
+    dist.new_group()
+    subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+
+def untouched():
+    return (
+        torch.get_default_dtype() == torch.float32
+        and torch.get_num_threads() == 1
+        and torch.is_grad_enabled()
+        and not torch.are_deterministic_algorithms_enabled()
+        and os.getcwd() == {cwd!r}
+        and "LEFT" not in os.environ
+    )
+"""
+LEFT_BEHIND = (
+    "*LeakWarning: test_changes left behind: default dtype changed from torch.float32 to torch.float64; "
+    "number of threads changed from 1 to 2; grad mode changed from True to False; "
+    "deterministic algorithms changed from False to True; working directory changed from *; "
+    "environment changed: LEFT; 1 process group not destroyed (new_group); "
+    "1 child process still running: ended; put back"
+)
+
+
+def test_what_a_test_changes_is_put_back_and_told(run_suite, pytester):
+    result = run_suite(
+        CHANGES.format(cwd=str(pytester.path))
+        + """
+pids = []
+
+@distributed
+def test_changes():
+    pids.append(os.getpid())
+    change_everything()
+
+@distributed
+def test_next():
+    assert untouched()
+    assert pids == [os.getpid()]
+"""
+    )
+    result.assert_outcomes(passed=2, warnings=1)
+    result.stdout.fnmatch_lines([LEFT_BEHIND])
+
+
+def test_ranks_with_a_thread_that_still_runs_are_replaced(run_suite, tmp_path):
+    suite = f"""
+        from pathlib import Path
+        pids = []
+
+        @distributed
+        @pytest.fixture(scope="module")
+        def shared():
+            yield
+            (Path({str(tmp_path)!r}) / f"finalised{{os.getpid()}}").touch()
+
+        @distributed
+        def test_leaves_a_thread(ddp, shared):
+            pids.append(os.getpid())
+            if ddp.rank == 1:
+                threading.Thread(target=threading.Event().wait, name="lingerer", daemon=True).start()
+
+        @distributed
+        def test_next(shared):
+            dist.barrier()
+            assert not pids
+        """
+    result = run_suite(suite)
+    result.assert_outcomes(passed=2, warnings=1)
+    result.stdout.fnmatch_lines(
+        ["*left behind: 1 thread still running: lingerer; its ranks are replaced [[]rank 1[]]", "*4 started*"]
+    )
+    assert len(list(tmp_path.iterdir())) == 4
+    result = run_suite(suite, "--ddp-leaks=error")
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(
+        ["*ERROR at teardown of test_leaves_a_thread*", "*1 thread still running: lingerer*(--ddp-leaks=error)"]
+    )
+    result = run_suite(suite, "--ddp-leaks=off")
+    result.assert_outcomes(passed=2, warnings=0)
+    result.stdout.fnmatch_lines(["*4 started*"])
+
+
+def test_fixtures_of_wider_scope_may_keep_what_they_change(run_suite):
+    result = run_suite("""
+        @pytest.fixture(scope="module")
+        def wide():
+            os.environ["WIDE"] = "yes"
+            worker = threading.Thread(target=(stop := threading.Event()).wait)
+            worker.start()
+            yield
+            stop.set()
+            worker.join()
+            del os.environ["WIDE"]
+
+        @distributed
+        def test_first(wide):
+            assert os.environ["WIDE"] == "yes"
+
+        @distributed
+        def test_second(wide):
+            assert os.environ["WIDE"] == "yes"
+        """)
+    result.assert_outcomes(passed=2, warnings=0)
+    result.stdout.fnmatch_lines(["*2 started*"])
+
+
+DRAWS = """
+import random
+import numpy
+
+@pytest.fixture(scope="module")
+def wide():
+    return torch.rand(1).item()
+
+def draw(ddp, name, *extra):
+    torch.manual_seed  # the global generators are what is looked at
+    mine = [torch.rand(1).item(), random.random(), float(numpy.random.rand()), *extra]
+    everyone = [None] * ddp.world_size
+    dist.all_gather_object(everyone, mine)
+    assert everyone[0] != everyone[1]
+    seeds = [None] * ddp.world_size
+    dist.all_gather_object(seeds, ddp.seed)
+    assert len(set(seeds)) == 1
+    if ddp.rank == 0:
+        print("drew", name, everyone)
+
+@distributed
+def test_one(ddp, wide):
+    draw(ddp, "one", wide)
+
+@distributed
+def test_two(ddp, wide):
+    draw(ddp, "two", wide)
+
+@distributed
+def test_fails(ddp):
+    assert False
+"""
+
+
+def drawn(result):
+    return dict(re.findall(r"drew (\w+) (.*)", result.stdout.str()))
+
+
+def test_random_numbers_are_the_same_in_every_run_and_order(run_suite):
+    first = run_suite(DRAWS, "-rP")
+    assert drawn(first).keys() == {"one", "two"}
+    assert drawn(first)["one"] != drawn(first)["two"]
+    alone = run_suite(DRAWS, "-rP", "-k", "two")
+    assert drawn(alone)["two"] == drawn(first)["two"]
+    other = run_suite(DRAWS, "-rP", "--ddp-seed=1")
+    assert drawn(other)["one"] != drawn(first)["one"]
+    first.stdout.re_match_lines(
+        [r"--ddp-seed=0 gives this test the seed (\d+) \(ddp.seed\); rank r draws from \1 \+ r"]
+    )

@@ -1,0 +1,549 @@
+"""`@distributed` with Hypothesis's `@given`: the controller draws, every rank runs the same example."""
+
+import functools
+
+import pytest
+
+IMPORTS = """
+from dataclasses import dataclass
+from hypothesis import HealthCheck, Phase, assume, event, example, given, note, reject, seed, settings, target
+from hypothesis import strategies as st
+
+fast = settings(database=None, deadline=None)
+
+"""
+
+
+@pytest.fixture
+def run_given(run_suite):
+    """Run a suite of Hypothesis tests; the failing example is printed under the name that this version gives it."""
+
+    @functools.wraps(run_suite)
+    def run(source: str, *args: str, **keywords):
+        indent = " " * (len(source) - len(source.lstrip()) - 1)
+        return run_suite("".join(f"{indent}{line}\n" for line in IMPORTS.splitlines()) + source, *args, **keywords)
+
+    return run
+
+
+def test_failing_examples_shrink_to_the_least(run_given):
+    result = run_given("""
+        @distributed(world_size=4)
+        @given(x=st.integers(), l=st.lists(st.integers()))
+        @fast
+        def test_alike(ddp, x, l):
+            dist.all_reduce(torch.tensor(len(l)))
+            assert not (x > 37 and len(l) > 2)
+
+        @given(x=st.integers(0, 10_000))
+        @fast
+        @distributed(world_size=4)
+        def test_on_one_rank(ddp, x):
+            total = torch.tensor(x)
+            dist.all_reduce(total)
+            if ddp.rank == 3:
+                assert total < 1000
+
+        @distributed(world_size=4)
+        @given(x=st.integers(0, 10_000))
+        @fast
+        def test_while_others_wait(ddp, x):
+            if ddp.rank == 2:
+                assert x < 100
+            dist.all_reduce(torch.ones(3))
+        """)
+    result.assert_outcomes(failed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "rank ? of 4 (gloo, cpu) raised AssertionError: assert not (38 > 37 and 3 > 2)",
+            "*x = 38, l = [[]0, 0, 0[]]",
+            "E * test_alike(",
+            "E * ddp=...,",
+            "E * x=38,",
+            "E * l=[[]0, 0, 0[]],",
+            "rank 3 of 4 (gloo, cpu) raised AssertionError: assert tensor(1000) < 1000",
+            "  ranks 0, 1, 2: passed",
+            "E * x=250,",
+            "rank 2 of 4 (gloo, cpu) raised AssertionError: assert 100 < 100",
+            "  ranks 0, 1, 3: was still running when another rank had failed, and was stopped; *",
+            "  ranks 0, 1, 3 waited in all_reduce #*, which rank 2 never entered",
+            "E * x=100,",
+        ]
+    )
+
+
+def test_distinct_bugs_are_all_shown(run_given):
+    result = run_given("""
+        @distributed
+        @given(x=st.integers())
+        @fast
+        def test_it(ddp, x):
+            if x > 10:
+                raise ValueError("large")
+            if x < -10 and ddp.rank == 0:
+                raise ValueError("small") from KeyError("the cause")
+        """)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*KeyError: 'the cause'"])
+    result.stdout.fnmatch_lines(["Hypothesis found 2 distinct failures.*", "*--- failure 2 of 2: ---*"])
+    result.stdout.fnmatch_lines(["rank ? of 2 (gloo, cpu) raised ValueError: large", "E * x=11,"])
+    result.stdout.fnmatch_lines(["rank 0 of 2 (gloo, cpu) raised ValueError: small", "E * x=-11,"])
+    result.stdout.fnmatch_lines(["FAILED *test_it - 2 distinct failures, the last: rank *"])
+
+
+def test_a_crash_shrinks_and_the_next_test_is_unharmed(run_given):
+    result = run_given("""
+        @distributed
+        @given(x=st.integers(0, 1000))
+        @fast
+        def test_exit(ddp, x):
+            dist.all_reduce(torch.ones(3))
+            if ddp.rank == 1 and x >= 30:
+                os._exit(3)
+            dist.all_reduce(torch.ones(3))
+
+        @distributed
+        def test_next(ddp): dist.all_reduce(torch.ones(3))
+        """)
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "rank 1 of 2 (gloo, cpu) left with exit code 3 before it was done; *",
+            "  rank 0: failed because a peer left the group; *",
+            "E * test_exit(",
+            "E * x=30,",
+        ]
+    )
+
+
+def test_a_hang_is_shown_as_it_was_found(run_given):
+    result = run_given("""
+        @distributed(timeout=3)
+        @given(x=st.integers(0, 1000))
+        @fast
+        def test_it(ddp, x):
+            if ddp.rank == 1 and x >= 3:
+                threading.Event().wait()
+            dist.all_reduce(torch.ones(3))
+        """)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "rank 1 of 2 (gloo, cpu) was still running at its deadline of 3 s; *",
+            "E * Not shrunk: every example that hangs takes until the deadline.",
+            "E * test_it(",
+        ]
+    )
+
+
+def test_what_hypothesis_needs_reaches_it(run_given):
+    """Settings, explicit examples, seeds and the blob that reproduces a failure are Hypothesis's own."""
+    result = run_given(
+        """
+        drawn = []
+
+        @distributed
+        @given(x=st.integers(0, 1000))
+        @settings(fast, max_examples=17, phases=[Phase.generate])
+        def test_count(ddp, x):
+            drawn.append(x)
+
+        @distributed
+        def test_counted(): assert len(drawn) == 17
+
+        @distributed
+        @example(x=123456)
+        @given(x=st.integers(0, 10))
+        @fast
+        def test_explicit(ddp, x): assert x <= 10
+
+        @distributed
+        @example(x=-1).xfail(raises=ZeroDivisionError)
+        @given(x=st.integers(0, 10))
+        @fast
+        def test_expected(ddp, x):
+            if x < 0:
+                1 / 0
+
+        @distributed
+        @seed(7)
+        @given(x=st.integers())
+        @settings(fast, phases=[Phase.generate], print_blob=True)
+        def test_blob(ddp, x): assert x < 10**6
+
+        @distributed
+        @given(x=st.integers(0, 3))
+        @fast
+        def test_unsatisfiable(ddp, x): assume(False)
+        """,
+        "--hypothesis-show-statistics",
+    )
+    result.assert_outcomes(passed=3, failed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "rank ? of 2 (gloo, cpu) raised AssertionError: assert 123456 <= 10",
+            "E * explicit * test_explicit(",
+            "E *You can reproduce this *@reproduce_failure(*",
+            "E *Unsatisfiable: *test_unsatisfiable*",
+            "*test_count:*",
+            "* 17 passing*",
+        ]
+    )
+
+
+def test_the_database_replays_a_failing_example_first(run_given, pytester, monkeypatch):
+    monkeypatch.setenv("HYPOTHESIS_STORAGE_DIRECTORY", str(pytester.path / "storage"))
+    suite = """
+        @distributed
+        @given(x=st.integers())
+        @settings(deadline=None)
+        def test_it(ddp, x):
+            note(f"ran {{x}}")
+            assert {condition}
+        """
+    run_given(suite.format(condition="x < 777")).assert_outcomes(failed=1)
+    again = run_given(suite.format(condition="x < 777"), "--hypothesis-show-statistics")
+    again.stdout.fnmatch_lines(["E *x=777,", "*during reuse phase*", "* 1 failing*"])
+
+
+def test_the_seed_option_makes_runs_alike(run_given, tmp_path):
+    suite = f"""
+        @distributed
+        @given(x=st.integers())
+        @settings(fast, phases=[Phase.generate])
+        def test_it(ddp, x):
+            if ddp.rank == 1:
+                print(x, file=open({str(tmp_path)!r} + "/drawn", "a"))
+        """
+    for _ in range(2):
+        run_given(suite, "--hypothesis-seed=3").assert_outcomes(passed=1)
+    drawn = (tmp_path / "drawn").read_text().splitlines()
+    assert len(drawn) > 20
+    assert drawn[: len(drawn) // 2] == drawn[len(drawn) // 2 :]
+
+
+def test_examples_rejected_on_any_rank_are_rejected(run_given):
+    result = run_given(
+        """
+        @distributed
+        @given(x=st.integers(0, 1000))
+        @fast
+        def test_on_all(ddp, x):
+            assume(x % 2)
+            dist.all_reduce(torch.ones(3))
+            assert x % 2 and x < 100
+
+        @distributed
+        @given(x=st.integers(0, 1000))
+        @settings(fast, phases=[Phase.generate])
+        def test_on_one(ddp, x):
+            dist.all_reduce(torch.ones(3))
+            if ddp.rank == 0 and x > 900:
+                reject()
+
+        @distributed
+        @given(x=st.integers(0, 1000))
+        @fast
+        def test_while_others_wait(ddp, x):
+            if ddp.rank == 0:
+                assume(x < 50)
+            dist.all_reduce(torch.ones(3))
+        """,
+        "--hypothesis-show-statistics",
+    )
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "E *x=101,",
+            (
+                "the ranks disagree: rank 0 skipped: failed to satisfy assume() in test_while_others_wait (line *), "
+                "while rank 1 went on and waited for it; decide alike on every rank, *"
+            ),
+            "  rank 1 waited in all_reduce #*, which rank 0 never entered",
+            "E *x=50,",
+            "*::test_on_one:*",
+            "* because: *reject() in test_on_one *",
+        ]
+    )
+
+
+def test_notes_events_and_targets_reach_hypothesis(run_given):
+    result = run_given(
+        """
+        @distributed
+        @given(x=st.integers(0, 100))
+        @settings(fast, phases=[Phase.generate, Phase.shrink, Phase.target], max_examples=50)
+        def test_it(ddp, x):
+            note(f"drew {x}")
+            note(f"on {ddp.rank}")
+            event("even" if x % 2 == 0 else "odd")
+            target(x + ddp.rank, label="size")
+
+        @distributed
+        @given(x=st.integers(0, 100))
+        @fast
+        def test_fails(ddp, x):
+            note(f"drew {x}")
+            if ddp.rank == 1:
+                note("only here")
+            assert x < 9
+        """,
+        "--hypothesis-show-statistics",
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "E *x=9,",
+            "E *drew 9",
+            "E *rank 1: only here",
+            "*::test_it:*",
+            "*Events:*",
+            "* even",
+            "*Highest target score: 101*label='size'*",
+        ]
+    )
+    assert "rank 0: drew" not in result.stdout.str()
+
+
+def test_arguments_that_cannot_travel_are_named_with_the_way_around(run_given):
+    result = run_given("""
+        @distributed
+        @given(x=st.integers(), data=st.data())
+        @fast
+        def test_data(ddp, x, data): data.draw(st.integers())
+
+        @distributed
+        @given(random=st.randoms())
+        @fast
+        def test_randoms(random): pass
+
+        @distributed
+        @given(lock=st.builds(threading.Lock))
+        @fast
+        def test_lock(lock): pass
+        """)
+    result.assert_outcomes(failed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "test_data: the argument 'data' draws while the test runs, *with @st.composite or .flatmap() *",
+            "test_randoms: the argument 'random' draws while the test runs, *a seed in place of st.randoms()",
+            "test_lock: the argument 'lock' (a lock) cannot be sent to the ranks: TypeError: *; draw what can be *",
+        ]
+    )
+
+
+def test_drawn_objects_are_of_the_classes_that_the_ranks_know(run_given):
+    result = run_given(
+        """
+        @dataclass
+        class Layer:
+            width: int
+
+        @distributed
+        @given(layers=st.lists(st.builds(Layer, st.integers(1, 5)), max_size=3))
+        @fast
+        def test_it(ddp, layers): assert all(isinstance(layer, Layer) for layer in layers)
+        """,
+        "--import-mode=importlib",
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_deadlines_measure_the_ranks(run_given):
+    result = run_given("""
+        @distributed
+        @given(x=st.booleans())
+        @settings(database=None, deadline=100)
+        def test_it(ddp, x):
+            if ddp.rank == 1:
+                threading.Event().wait(1)
+        """)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*DeadlineExceeded: Test took *, which exceeds the deadline of 100.00ms*"])
+
+
+def test_fixtures_of_ranks_go_with_given(run_given):
+    """The health check on function-scoped fixtures holds for users' fixtures; no fixture is made in the controller."""
+    result = run_given("""
+        @pytest.fixture
+        def fresh(ddp): return [ddp.rank]
+
+        @pytest.fixture(scope="module")
+        def kept(): return [dist.get_rank()]
+
+        @distributed
+        @given(x=st.integers())
+        @fast
+        def test_fresh(fresh, x): pass
+
+        @distributed
+        @given(x=st.integers())
+        @settings(fast, suppress_health_check=[HealthCheck.function_scoped_fixture])
+        def test_suppressed(ddp, fresh, x): assert fresh == [ddp.rank]
+
+        @distributed
+        @given(x=st.integers())
+        @fast
+        def test_kept(ddp, kept, x): assert kept == [ddp.rank]
+        """)
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["E *FailedHealthCheck: *test_fresh* uses a function-scoped fixture 'fresh'.*"])
+
+
+def test_methods_parameters_and_world_sizes_go_with_given(run_given):
+    result = run_given("""
+        class TestClass:
+            here = 3
+
+            @pytest.mark.parametrize("letter", ["a", "b"])
+            @distributed(world_size=[1, 2])
+            @given(st.integers(0, 100))
+            @fast
+            def test_it(self, ddp, letter, x):
+                assert (self.here, letter in "ab") == (3, True)
+                assert x < 20 or ddp.world_size == 1 or letter == "a"
+
+            @distributed
+            @given(x=st.integers())
+            @fast
+            def test_keywords(self, x): assert self.here == 3
+        """)
+    result.assert_outcomes(passed=4, failed=1)
+    result.stdout.fnmatch_lines(["E * self=<test_suite.TestClass object at *", "E * letter='b',", "E * x=20,"])
+
+
+def test_skips_and_marks_behave_as_in_one_process(run_given):
+    result = run_given(
+        """
+        @distributed
+        @given(x=st.integers())
+        @fast
+        def test_skip(ddp, x): pytest.skip("not here")
+
+        @distributed
+        @given(x=st.integers())
+        @fast
+        def test_skip_on_one(ddp, x):
+            if ddp.rank == 1:
+                pytest.skip("only here")
+
+        @pytest.mark.xfail(reason="known", raises=AssertionError)
+        @distributed
+        @given(x=st.integers())
+        @fast
+        def test_xfail(ddp, x): assert x < 10
+
+        @pytest.mark.xfail(strict=True)
+        @distributed
+        @given(x=st.integers())
+        @fast
+        def test_xpass(ddp, x): pass
+
+        @distributed
+        @given(x=st.integers())
+        @settings(fast, suppress_health_check=[HealthCheck.function_scoped_fixture])
+        def test_subtests(ddp, subtests, x):
+            with subtests.test("part"):
+                assert x < 5
+        """,
+        "-rsx",
+    )
+    result.assert_outcomes(skipped=1, xfailed=1, failed=4)
+    result.stdout.fnmatch_lines(
+        [
+            "the ranks disagree: rank 0 passed, rank 1 skipped (only here); skip on all ranks or on none",
+            "*XPASS(strict)*",
+            "SKIPPED*test_suite.py:*: not here",
+            "XFAIL*known",
+        ]
+    )
+    result.stdout.fnmatch_lines(["rank ? of 2 (gloo, cpu) raised AssertionError in a subtest: assert 5 < 5"])
+
+
+def test_an_example_that_fails_only_sometimes_is_flaky(run_given):
+    result = run_given("""
+        once = []
+
+        @distributed
+        @given(x=st.integers())
+        @fast
+        def test_it(ddp, x):
+            once.append(x)
+            assert len(once) != 3
+        """)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*Flaky*produces unreliable results*"])
+
+
+def test_random_numbers_are_those_of_the_first_example_in_all(run_given):
+    result = run_given("""
+        seen = []
+
+        @distributed
+        @given(x=st.integers())
+        @fast
+        def test_it(ddp, x):
+            seen.append(torch.rand(1).item())
+            assert len(set(seen)) == 1
+        """)
+    result.assert_outcomes(passed=1)
+
+
+def test_a_test_that_cannot_be_set_up_again_shows_the_example_as_it_was_found(run_given):
+    result = run_given("""
+        made = []
+
+        @pytest.fixture(scope="module")
+        def once():
+            made.append(1)
+            assert len(made) == 1, "only once"
+
+        @distributed
+        @given(x=st.integers(0, 1000))
+        @fast
+        def test_it(ddp, once, x):
+            if ddp.rank == 0:
+                assert x < 10
+            dist.all_reduce(torch.ones(3))
+        """)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "rank 0 of 2 (gloo, cpu) raised AssertionError: assert * < 10",
+            "E * Not tried further: the test could not be set up again: *only once*",
+            "E * test_it(",
+        ]
+    )
+
+
+def test_a_skip_on_one_rank_does_not_hang_the_others(run_suite):
+    result = run_suite("""
+        @distributed
+        def test_it(ddp):
+            if ddp.rank == 0:
+                pytest.skip("not me")
+            dist.all_reduce(torch.ones(3))
+
+        @distributed
+        def test_next(): dist.all_reduce(torch.ones(3))
+        """)
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "the ranks disagree: rank 0 skipped: Skipped: not me, while rank 1 went on and waited for it; decide *",
+            "  rank 1 waited in all_reduce #1 float32[[]3[]], which rank 0 never entered",
+        ]
+    )
+
+
+def test_state_machines_are_sent_to_the_way_around(run_given):
+    result = run_given("""
+        from hypothesis.stateful import RuleBasedStateMachine, rule
+
+        class Machine(RuleBasedStateMachine):
+            @rule()
+            def step(self): pass
+
+        TestMachine = distributed(Machine.TestCase)
+        """)
+    result.stdout.fnmatch_lines(["@distributed does not go with a state machine: *ddp_ranks(world_size=2).hold(*"])

@@ -1,0 +1,209 @@
+"""`@distributed` on fixtures, and how long fixtures live on ranks."""
+
+LOG = """
+from pathlib import Path
+
+def log(*words):
+    with (Path({folder!r}) / f"rank{{dist.get_rank() if dist.is_initialized() else '?'}}").open("a") as file:
+        print(*words, file=file)
+"""
+
+
+def logged(folder):
+    return {path.name: path.read_text().splitlines() for path in sorted(folder.glob("rank*"))}
+
+
+def test_a_fixture_of_wider_scope_keeps_the_group_it_was_made_in(run_suite, tmp_path):
+    result = run_suite(
+        LOG.format(folder=str(tmp_path))
+        + """
+@distributed(world_size=2)
+@pytest.fixture(scope="module")
+def model(ddp):
+    log("up", ddp.world_size)
+    yield torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    log("down")
+
+def step(model):
+    model(torch.ones(1, 2)).sum().backward()
+    assert model.process_group is dist.group.WORLD
+
+@distributed
+def test_first(model, ddp):
+    step(model)
+
+def test_plain(): pass
+
+@distributed
+def test_without_the_fixture(ddp):
+    dist.barrier()
+
+@distributed
+def test_last(model):
+    step(model)
+"""
+    )
+    result.assert_outcomes(passed=4)
+    assert logged(tmp_path) == {"rank0": ["up 2", "down"], "rank1": ["up 2", "down"]}
+
+
+def test_session_fixtures_last_over_modules_and_end_when_a_rank_is_lost(run_suite, pytester, tmp_path):
+    pytester.makepyfile(
+        test_another="""
+        from pytest_ddp import distributed
+
+        @distributed
+        def test_there(dataset, ddp):
+            assert dataset == [ddp.rank]
+
+        @distributed(world_size=1)
+        def test_other_world(dataset, ddp):
+            assert dataset == [0]
+
+        @distributed
+        def test_lost(ddp):
+            import os
+            if ddp.rank == 1:
+                os._exit(3)
+
+        @distributed
+        def test_afterwards(dataset, ddp):
+            import torch.distributed as dist
+            dist.barrier()
+            assert dataset == [ddp.rank]
+        """
+    )
+    conftest = (
+        "import pytest\nimport torch.distributed as dist\nfrom pytest_ddp import distributed\n"
+        + LOG.format(folder=str(tmp_path))
+        + """
+@distributed
+@pytest.fixture(scope="session")
+def dataset(ddp):
+    dist.barrier()
+    log("up", ddp.world_size)
+    yield [ddp.rank]
+    log("down")
+"""
+    )
+    result = run_suite("@distributed\ndef test_here(dataset): pass", conftest=conftest)
+    result.assert_outcomes(passed=4, failed=1)
+    assert logged(tmp_path) == {
+        "rank0": ["up 2", "down", "up 1", "down", "up 2", "down"],
+        "rank1": ["up 2", "down", "up 2", "down"],
+    }
+
+
+def test_a_fixture_is_finalised_after_a_failure_and_made_anew(run_suite, tmp_path):
+    result = run_suite(
+        LOG.format(folder=str(tmp_path))
+        + """
+@distributed
+@pytest.fixture(scope="module")
+def model(ddp):
+    log("up")
+    yield torch.ones(2)
+    log("down")
+    if ddp.rank == 0:
+        raise ValueError("on the way out")
+
+@distributed
+def test_fails_where_the_others_wait(model, ddp):
+    if ddp.rank == 0:
+        raise KeyError("mine")
+    dist.all_reduce(model)
+
+@distributed
+def test_next(model):
+    dist.all_reduce(model)
+    assert model[0] == 2
+"""
+    )
+    result.assert_outcomes(passed=1, failed=1, errors=2)
+    result.stdout.fnmatch_lines(["*ERROR at teardown of test_fails_where_the_others_wait*"])
+    assert logged(tmp_path)["rank0"] == ["up", "down"] * 2
+
+
+def test_what_a_fixture_says_is_the_default_of_its_tests_and_must_agree_with_them(run_suite):
+    result = run_suite(
+        """
+        @distributed(world_size=3)
+        @pytest.fixture
+        def three(ddp):
+            return ddp.world_size
+
+        @distributed(world_size=[1, 2])
+        @pytest.fixture
+        def sizes(ddp):
+            return ddp.world_size
+
+        @distributed
+        def test_default(three):
+            assert three == 3
+
+        @distributed(world_size=2)
+        def test_conflict(three): pass
+
+        @distributed
+        def test_sizes(sizes, ddp):
+            assert sizes == ddp.world_size
+
+        @distributed
+        @pytest.fixture
+        def lone(): pass
+
+        def test_plain(lone): pass
+        """,
+        "-v",
+    )
+    result.assert_outcomes(passed=3, errors=2)
+    result.stdout.fnmatch_lines(["*test_sizes[[]ws1-gloo[]] PASSED*", "*test_sizes[[]ws2-gloo[]] PASSED*"])
+    result.stdout.fnmatch_lines(
+        [
+            "*the fixture 'three' is for 3 ranks, the test asks for 2: let both name the same world size, or only one*",
+            "*the fixture 'lone' is @distributed, it lives on ranks: only a @distributed test can use it, and*",
+        ]
+    )
+
+
+def test_tmp_path_is_a_rank_s_own_and_shared_path_is_the_test_s(run_suite):
+    result = run_suite("""
+        seen = []
+
+        @pytest.mark.parametrize("number", [0, 1])
+        @distributed
+        def test_it(ddp, tmp_path, number):
+            assert not list(tmp_path.iterdir())
+            (tmp_path / "mine").touch()
+            (ddp.shared_path / f"from{ddp.rank}").touch()
+            dist.barrier()
+            assert sorted(path.name for path in ddp.shared_path.iterdir()) == ["from0", "from1"]
+            paths = [None, None]
+            dist.all_gather_object(paths, (tmp_path, ddp.shared_path))
+            assert paths[0][0] != paths[1][0]
+            assert paths[0][1] == paths[1][1]
+            seen.append(ddp.shared_path)
+            assert len(set(seen)) == len(seen) == number + 1
+        """)
+    result.assert_outcomes(passed=2)
+
+
+def test_each_option_has_the_value_given_nearest_to_the_test(run_suite):
+    result = run_suite("""
+        pytestmark = distributed(world_size=3, timeout=50)
+
+        @distributed(timeout=40, isolation="process")
+        class TestClass:
+            pids = []
+
+            @distributed(world_size=1)
+            @distributed(world_size=2)
+            def test_nearest(self, ddp):
+                assert ddp.world_size == 2
+                self.pids.append(os.getpid())
+
+            def test_own_process(self, ddp):
+                assert ddp.world_size == 3
+                assert not self.pids
+        """)
+    result.assert_outcomes(passed=2)

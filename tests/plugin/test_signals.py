@@ -1,0 +1,112 @@
+"""What ends pytest ends its ranks; Ctrl-C says first what they were doing."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pexpect
+import psutil
+import pytest
+
+SUITE = """
+import os, threading
+import pytest
+import torch.distributed as dist
+from pytest_ddp import distributed
+
+@distributed(world_size=3)
+def test_before(ddp):
+    assert ddp.rank != 1
+
+@distributed
+def test_hang(ddp):
+    work = dist.barrier(async_op=True) if ddp.rank == 0 else threading.Event()
+    print(f"hanging:{os.getpid()}", flush=True)
+    work.wait()
+
+@distributed
+def test_never():
+    print("never")
+"""
+SLOW_TO_LEAVE = """
+import threading
+
+def pytest_sessionfinish(session):
+    if not session.config.pluginmanager.has_plugin("ddp-rank"):
+        print("leaving", flush=True)
+        threading.Event().wait()
+"""
+SECONDS_TO_DIE = 30
+
+
+@contextmanager
+def hanging_run(pytester, *args: str) -> Iterator[tuple[pexpect.spawn, list[psutil.Process]]]:
+    """Run the suite on a terminal until two ranks hang; everything that runs below pytest must end with the block."""
+    pytester.makepyfile(test_suite=SUITE)
+    command = ["-m", "pytest", "-s", "-p", "no:cacheprovider", *args]
+    run = pexpect.spawn(
+        sys.executable, command, cwd=str(pytester.path), encoding="utf-8", timeout=60, dimensions=(24, 200)
+    )
+    try:
+        for _ in range(2):
+            run.expect(r"hanging:\d+")
+        below = psutil.Process(run.pid).children(recursive=True)
+        assert len(below) >= 3, "two ranks and their fork server"
+        yield run, below
+        _, alive = psutil.wait_procs(below, timeout=SECONDS_TO_DIE)
+        assert not alive
+    finally:
+        run.close(force=True)
+
+
+def end_of(run: pexpect.spawn) -> list[str]:
+    """Return what the run still said, once it is over."""
+    text: str = run.read()
+    run.close()
+    return text.splitlines()
+
+
+def test_one_interrupt_stops_with_reports_and_says_what_the_ranks_were_doing(pytester):
+    with hanging_run(pytester, "-k", "test_before or test_hang or test_never") as (run, _):
+        run.sendintr()
+        said = pytest.LineMatcher(end_of(run))
+    assert run.exitstatus == pytest.ExitCode.INTERRUPTED
+    said.fnmatch_lines(
+        [
+            "*FAILURES*",
+            "rank 1 of 3 (gloo, cpu) raised AssertionError: *",
+            "*interrupted: test_suite.py::test_hang*",
+            "rank 1 of 2 (gloo, cpu) was still running when the run was interrupted, and was stopped; it had entered*",
+            "  rank 0: was still running when the run was interrupted, and was stopped; last *: barrier #1",
+            "  rank 0 waited in barrier #1, which rank 1 never entered",
+            "---- rank 1: Python stacks ----",
+            "*in test_hang",
+            "---- rank 0: Python stacks ----",
+            "*in test_hang",
+            "*KeyboardInterrupt*",
+            "*1 failed*",
+        ]
+    )
+    said.no_fnmatch_line("never")
+
+
+def test_a_second_interrupt_during_shutdown_leaves_nothing(pytester):
+    pytester.makeconftest(SLOW_TO_LEAVE)
+    with hanging_run(pytester, "-k", "test_before or test_hang") as (run, below):
+        assert len(below) == 4, "rank 2 of the first test is idle, and stays so after the first interrupt"
+        run.sendintr()
+        run.expect("leaving")
+        run.sendintr()
+        end_of(run)
+    assert run.exitstatus != 0
+
+
+@pytest.mark.parametrize("ending", ["SIGKILL", "SIGTERM", "the terminal is closed"])
+def test_nothing_survives_the_end_of_pytest(pytester, ending):
+    with hanging_run(pytester, "-k", "test_hang") as (run, _):
+        if ending in signal.Signals.__members__:
+            run.kill(signal.Signals[ending])
+        else:
+            run.ptyproc.fileobj.close()  # the kernel hangs up: SIGHUP
+            run.ptyproc.wait()

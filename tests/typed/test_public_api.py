@@ -1,0 +1,53 @@
+"""The public API as its users see it: mypy checks this file strictly (`ci/lint`), and pytest runs it."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pytest_ddp import DDPContext, RankCaller, RankFailure, distributed
+
+
+@distributed(world_size=2)
+@pytest.fixture(scope="module")
+def model(ddp: DDPContext) -> nn.Module:
+    torch.manual_seed(ddp.seed)
+    return nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
+
+
+@distributed
+def test_a_context(ddp: DDPContext) -> None:
+    total = torch.tensor([float(ddp.rank)], device=ddp.device)
+    dist.all_reduce(total, group=ddp.group)
+    assert total.item() == sum(range(ddp.world_size))
+    assert ddp.shared_path.is_dir()
+
+
+@distributed(timeout=30)
+def test_a_fixture(model: nn.Module) -> None:
+    loss: torch.Tensor = model(torch.ones(1, 2)).sum()
+    loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+
+
+@distributed(world_size=[1, 2], backend="gloo", device="cpu", isolation="warm")
+class TestClass:
+    def test_method(self, ddp: DDPContext) -> None:
+        assert ddp.world_size in {1, 2}
+
+
+def add(number: int) -> int:
+    return dist.get_rank() + number
+
+
+def fail() -> None:
+    raise ValueError("on purpose")
+
+
+def test_ranks_are_called(ddp_ranks: Callable[..., RankCaller]) -> None:
+    sums: list[int] = ddp_ranks(world_size=2).run(add, 1)
+    assert sums == [1, 2]
+    with pytest.raises(RankFailure) as failure:
+        ddp_ranks(world_size=2).run(fail)
+    assert failure.value.root.rank in {0, 1}
