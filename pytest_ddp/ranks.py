@@ -95,7 +95,8 @@ class Ranks:
             yield group
         finally:
             self._discard_gone(group)
-            if self.warm and not (group.lost or group.hung_up):
+            # GPUs may be another worker's by then; a group on them is not made before its test.
+            if self.warm and world.device == "cpu" and not (group.lost or group.hung_up):
                 self._ahead = self._new(world)
                 self._ahead.begin(self._new_group(), group.members)
                 self._ahead.begin_to_join()

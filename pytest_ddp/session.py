@@ -146,6 +146,7 @@ class Controller:
         self.runner.close()
         for ranks in self._ranks.values():
             ranks.close()
+            self._summary.hear_farewells(ranks.farewells)
             if isinstance(ranks.launcher, SpawnLauncher):  # the fork server lives as long as this process
                 ranks.launcher.close()
         self._ranks.clear()

@@ -111,6 +111,23 @@ def test_the_summary_counts_tests_skips_and_ranks(run_suite):
     run_suite("def test_it(): pass").stdout.no_fnmatch_line("*distributed tests*")
 
 
+def test_what_ranks_say_at_their_end_is_shown(run_suite):
+    result = run_suite("""
+        import atexit
+
+        def leave():
+            raise ValueError("had enough")
+
+        @distributed
+        def test_it(ddp):
+            if ddp.rank == 1:
+                atexit.register(leave)
+        """)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*= distributed tests =*", "rank 1 at its end:", "*ValueError: had enough"])
+    result.stdout.no_fnmatch_line("rank 0 at its end:")
+
+
 def test_what_no_machine_could_run_fails(run_suite):
     result = run_suite("@distributed(world_size=100000)\ndef test_it(): pass")
     result.assert_outcomes(errors=1)
