@@ -22,7 +22,7 @@ from rich.table import Table
 from suites import CONFTEST, WAYS, modules
 
 WORLD_SIZES = (2, 4)
-OURS = {"group reused": "pool_reused", "fresh group": "warm", "new processes": "own"}
+OURS = {"group reused": "shared", "fresh group": "warm", "new processes": "own"}
 
 
 @dataclass(frozen=True)

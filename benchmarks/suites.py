@@ -77,6 +77,23 @@ def test_pool_reused(number, group, record_property):
 """,
     ),
     Way(
+        "shared",
+        "pytest-ddp: @distributed, a fixture's group",
+        REUSED,
+        "quick",
+        """
+IN_TURN = True
+
+@distributed(world_size=SIZE)
+@pytest.fixture(scope="module")
+def group(ddp): return ddp.group
+
+@pytest.mark.parametrize("number", range({count}))
+@distributed
+def test_shared(number, group): body()
+""",
+    ),
+    Way(
         "continuous",
         "torch MultiProcContinuousTest",
         REUSED,

@@ -137,7 +137,7 @@ class Debugger:
     def _show(self, report: pytest.TestReport, outcomes: Sequence[Outcome], when: When) -> None:
         writer = self._config.get_terminal_writer()
         writer.line()
-        for title, text in output_sections(outcomes, when, self._config):
+        for title, text in output_sections(outcomes, when):
             writer.sep(">", title)
             writer.line(text.rstrip("\n"))
         writer.sep(">", "traceback")

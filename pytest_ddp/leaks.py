@@ -156,7 +156,8 @@ def _children() -> frozenset[int]:
 
         pids = {child.pid for child in psutil.Process().children()}
     else:
-        pids = {int(pid) for task in Path("/proc/self/task").iterdir() for pid in _read_children(task)}
+        threads = (thread.native_id for thread in threading.enumerate())
+        pids = {int(pid) for thread in threads for pid in _read_children(Path(f"/proc/self/task/{thread}"))}
     helper = resource_tracker._resource_tracker._pid  # type: ignore[attr-defined]  # noqa: SLF001  no public name
     return frozenset(pids - {helper})
 

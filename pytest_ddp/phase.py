@@ -1,6 +1,7 @@
 """What the controller's pytest and a rank's pytest say to each other: one phase of one test at a time."""
 
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 
 # By their own names: a test that replaces `json.dumps` and forgets must not break its rank.
 from json import dumps, loads
@@ -82,9 +83,11 @@ class PhaseAnswer:
 
     def encode(self) -> bytes:
         """Return the answer as bytes; what is not JSON in reports (user properties) travels as text."""
-        return dumps(asdict(self), default=str).encode()
+        warnings = [vars(warning) for warning in self.warnings]
+        return dumps({**vars(self), "warnings": warnings}, default=str).encode()
 
     @classmethod
+    @lru_cache(maxsize=256)  # whoever looks at a phase's outcomes asks anew
     def decode(cls, body: bytes) -> "PhaseAnswer":
         """Return the answer that `encode` made; an empty one for no bytes."""
         if not body:

@@ -25,12 +25,12 @@ def merge(report: pytest.TestReport, outcomes: Sequence[Outcome], world: World, 
         _agree(report, reports, expected)
 
 
-def output_sections(outcomes: Sequence[Outcome], when: str, config: pytest.Config) -> list[tuple[str, str]]:
+def output_sections(outcomes: Sequence[Outcome], when: str) -> list[tuple[str, str]]:
     """Return what the ranks printed and logged in this phase, as sections of a report."""
     found = [(f"Captured output {when} (rank {o.rank})", o.output) for o in outcomes if o.output.strip()]
     for outcome in outcomes:
-        rank_report = _rank_report(outcome, config)
-        for title, text in rank_report.sections if rank_report else []:
+        rank_report = answer_of(outcome).report or {"sections": []}
+        for title, text in rank_report["sections"]:
             if title.endswith(when):
                 found.append((f"{title} (rank {outcome.rank})", text))
     return found
@@ -43,7 +43,8 @@ def answer_of(outcome: Outcome) -> PhaseAnswer:
 
 def revived(data: dict[str, Any], config: pytest.Config) -> pytest.TestReport:
     """Return the report that a rank has serialised."""
-    report: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=data)
+    own = dict(data)  # pytest puts objects in their places
+    report: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=own)
     longrepr: Any = report.longrepr
     if isinstance(longrepr, list):  # a skip's (path, line, reason); JSON knows no tuples
         report.longrepr = (longrepr[0], longrepr[1], longrepr[2])

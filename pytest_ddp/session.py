@@ -163,7 +163,7 @@ class Controller:
                 report_bugs(report, bugs, self.config)
             else:
                 merge(report, outcomes, world, self.config)
-            sections += output_sections(outcomes, report.when, self.config)
+            sections += output_sections(outcomes, report.when)
             forward_subtests(item, outcomes)
             forward_warnings(self.config, outcomes)
             if report.failed:

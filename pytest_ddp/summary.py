@@ -92,7 +92,7 @@ class Summary:
             yield f"ranks: {started} started, reused {max(0, self.ranks['served'] - started)} times"
         slowest = sorted(((seconds, name) for name, seconds in self.seconds.items()), reverse=True)[:_SLOWEST]
         if self._total() > _SLOWEST:
-            yield "slowest: " + ", ".join(f"{seconds:.2f} s {name}" for seconds, name in slowest)
+            yield from (f"slowest: {seconds:.2f} s {name}" for seconds, name in slowest)
 
     def _total(self) -> int:
         return sum(self.executed.values())

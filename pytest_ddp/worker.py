@@ -1,6 +1,7 @@
 """A rank: a process that answers runs until it is told to close."""
 
 import atexit
+import contextlib
 import importlib
 import os
 import socket
@@ -245,4 +246,7 @@ def _settle(files: Files, launch: Launch) -> "Footing":
     footing = Footing(launch.cwd, files.stacks, files.output if launch.capture else None)
     footing.restore()
     torch.set_num_threads(1)
+    if hasattr(os, "sched_setscheduler"):  # being woken, a rank would push the controller aside before it wakes others
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     return footing
