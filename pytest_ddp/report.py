@@ -15,6 +15,8 @@ from pytest_ddp.world import World
 
 def merge(report: pytest.TestReport, outcomes: Sequence[Outcome], world: World, config: pytest.Config) -> None:
     """Turn the controller's `report` of a phase into that of all ranks."""
+    if report.passed and all(_passed_plainly(outcome) for outcome in outcomes):
+        return
     reports = {outcome.rank: found for outcome in outcomes if (found := _rank_report(outcome, config))}
     for found in reports.values():
         report.user_properties += [pair for pair in found.user_properties if pair not in report.user_properties]
@@ -39,6 +41,12 @@ def output_sections(outcomes: Sequence[Outcome], when: str) -> list[tuple[str, s
 def answer_of(outcome: Outcome) -> PhaseAnswer:
     """Return what the rank's pytest answered; an empty answer if the rank gave none."""
     return PhaseAnswer.decode(outcome.body) if isinstance(outcome, Returned | Raised | Skipped) else PhaseAnswer()
+
+
+def _passed_plainly(outcome: Outcome) -> bool:
+    """Whether a rank passed and has nothing to add: so it mostly is, and its report need not be made."""
+    data = answer_of(outcome).report
+    return data is not None and data["outcome"] == "passed" and not data["user_properties"] and "wasxfail" not in data
 
 
 def revived(data: dict[str, Any], config: pytest.Config) -> pytest.TestReport:
