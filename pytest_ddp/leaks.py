@@ -159,7 +159,8 @@ def _children() -> frozenset[int]:
 
         pids = {child.pid for child in psutil.Process().children()}
     else:
-        threads = (thread.native_id for thread in threading.enumerate())
+        # The main thread has the process's own id; a fork leaves its `native_id` that of the parent's.
+        threads = {os.getpid(), *(thread.native_id for thread in threading.enumerate())}
         pids = {int(pid) for thread in threads for pid in _read_children(Path(f"/proc/self/task/{thread}"))}
     helper = resource_tracker._resource_tracker._pid  # type: ignore[attr-defined]  # noqa: SLF001  no public name
     return frozenset(pids - {helper})

@@ -1,6 +1,7 @@
 """Makes one pytest report of the reports of all ranks: root cause first, the others folded under it."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -45,13 +46,13 @@ def answer_of(outcome: Outcome) -> PhaseAnswer:
 
 def _passed_plainly(outcome: Outcome) -> bool:
     """Whether a rank passed and has nothing to add: so it mostly is, and its report need not be made."""
-    data = answer_of(outcome).report
+    data = answer_of(outcome).report if isinstance(outcome, Returned) else None
     return data is not None and data["outcome"] == "passed" and not data["user_properties"] and "wasxfail" not in data
 
 
 def revived(data: dict[str, Any], config: pytest.Config) -> pytest.TestReport:
     """Return the report that a rank has serialised."""
-    own = dict(data)  # pytest puts objects in their places
+    own = deepcopy(data)  # pytest puts objects in their places
     report: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=own)
     longrepr: Any = report.longrepr
     if isinstance(longrepr, list):  # a skip's (path, line, reason); JSON knows no tuples
