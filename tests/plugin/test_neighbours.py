@@ -129,7 +129,14 @@ def test_next(ddp):
 """
 
 
+def ranks_alive() -> set[psutil.Process]:
+    """Return the ranks of this process's fork server, which other tests use too."""
+    server = shared_launcher()._server
+    return set(psutil.Process(server.pid).children()) if server else set()
+
+
 def test_timeout_is_an_outer_guard_that_shows_what_the_ranks_did(run_suite):
+    before = ranks_alive()
     result = run_suite(HANGING, "--strict-markers")
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(
@@ -141,9 +148,7 @@ def test_timeout_is_an_outer_guard_that_shows_what_the_ranks_did(run_suite):
             "E * in test_hangs",
         ]
     )
-    server = shared_launcher()._server
-    assert server is not None
-    _, alive = psutil.wait_procs(psutil.Process(server.pid).children(), timeout=30)
+    _, alive = psutil.wait_procs(ranks_alive() - before, timeout=30)
     assert not alive
 
 
