@@ -75,9 +75,9 @@ def parametrize_world_sizes(metafunc: pytest.Metafunc, settings: Settings) -> No
     if len(sizes) > 1:
         backend = request.backend or settings.backend or DEFAULT_BACKEND.get(request.device or settings.device, "auto")
         metafunc.fixturenames.append(WORLD_SIZE)
-        # Scope "session" makes pytest run the tests of one world size together: ranks keep their fixtures meanwhile.
+        # This scope makes pytest run a module's tests of one world size together: ranks keep their fixtures meanwhile.
         ids = [f"ws{size}-{backend}" for size in sizes]
-        metafunc.parametrize(WORLD_SIZE, sizes, ids=ids, indirect=True, scope="session")
+        metafunc.parametrize(WORLD_SIZE, sizes, ids=ids, indirect=True, scope="module")
 
 
 def _combined(item: pytest.Item) -> Request:

@@ -70,7 +70,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         raise pytest.Collector.CollectError(f"{metafunc.definition.nodeid}: {error}") from None
 
 
-@pytest.fixture(name=WORLD_SIZE, scope="session")
+@pytest.fixture(name=WORLD_SIZE, scope="module")
 def _ddp_world_size(request: pytest.FixtureRequest) -> int:
     size: int = request.param
     return size

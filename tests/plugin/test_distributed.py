@@ -49,6 +49,24 @@ def test_a_list_of_world_sizes_parametrizes(run_suite):
         result.stdout.fnmatch_lines([f"*::test_it[[]{name}[]] PASSED*"])
 
 
+def test_tests_of_one_world_size_run_together_module_by_module(run_suite, pytester):
+    several = """
+        from pytest_ddp import distributed
+
+        @distributed(world_size=[1, 2])
+        def test_a(): pass
+
+        @distributed(world_size=[1, 2])
+        def test_b(): pass
+        """
+    pytester.makepyfile(test_another=several)
+    result = run_suite(several, "-v")
+    result.assert_outcomes(passed=8)
+    order = [line.split()[0] for line in result.outlines if " PASSED" in line]
+    names = [f"test_{letter}[ws{size}-gloo]" for size in (1, 2) for letter in "ab"]
+    assert order == [f"{module}.py::{name}" for module in ("test_another", "test_suite") for name in names]
+
+
 def test_parameters_may_have_a_world_size_of_their_own(run_suite):
     result = run_suite("""
         @pytest.mark.parametrize(
