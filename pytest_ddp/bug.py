@@ -35,7 +35,7 @@ class ExampleFailed(PytestDDPError):  # noqa: N818  as RankFailure
         return "\n".join([headline(self.outcomes, self.world), *details(self.outcomes)])
 
 
-def raise_for(outcomes: Sequence[Outcome], world: World) -> None:
+def raise_as_bug(outcomes: Sequence[Outcome], world: World) -> None:
     """Raise RankFailure if any rank failed, of a type that names the bug."""
     __tracebackhide__ = True
     if failures(outcomes):

@@ -54,5 +54,11 @@ class RankCaller:
 
 
 def call(body: bytes) -> bytes:
-    """Be called on a rank: run the pickled function and pickle what it returns."""
-    return pack_result(run_call(body))
+    """Be called on a rank: run the pickled function and pickle what it returns; put back what it changed."""
+    from pytest_ddp.leaks import Snapshot  # noqa: PLC0415  imports torch: the rank's side only
+
+    before = Snapshot.take()
+    try:
+        return pack_result(run_call(body))
+    finally:
+        before.put_back()

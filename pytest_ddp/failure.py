@@ -98,7 +98,7 @@ def headline(outcomes: Sequence[Outcome], world: World | None = None) -> str:
     root = root_cause(outcomes)
     of = f"rank {root.rank} of {len(outcomes) if world is None else world.size}"
     where = f" ({world.backend}, {world.device})" if world else ""
-    lines = [disagreement(outcomes) or f"{of}{where} {describe(root)}"]
+    lines = [_skipped_while_others_waited(outcomes) or f"{of}{where} {describe(root)}"]
     lines += [f"  {ranks}: {what}" for ranks, what in _alike(o for o in outcomes if o is not root)]
     lines += [f"  {line}" for line in standstill(outcomes)]
     advice = hint(root.message) if isinstance(root, Raised) else None
@@ -108,10 +108,10 @@ def headline(outcomes: Sequence[Outcome], world: World | None = None) -> str:
 def summary(outcomes: Sequence[Outcome]) -> str:
     """Return one line on the root cause."""
     root = root_cause(outcomes)
-    return disagreement(outcomes) or f"rank {root.rank} {describe(root)}"
+    return _skipped_while_others_waited(outcomes) or f"rank {root.rank} {describe(root)}"
 
 
-def disagreement(outcomes: Sequence[Outcome]) -> str | None:
+def _skipped_while_others_waited(outcomes: Sequence[Outcome]) -> str | None:
     """Return a sentence if ranks failed for no other reason than that some skipped while others waited for them."""
     skipped = [outcome for outcome in outcomes if isinstance(outcome, Skipped)]
     failed = failures(outcomes)

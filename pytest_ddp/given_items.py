@@ -74,7 +74,7 @@ class _Request:
 
 
 @contextmanager
-def rank_fixtures(item: Any) -> Iterator[None]:
+def fixtures_stay_on_ranks(item: Any) -> Iterator[None]:
     """Keep Hypothesis's pytest plugin, which looks at scopes, from making the fixtures of ranks in the controller."""
     if not (is_distributed(item) and is_given(item)):
         yield

@@ -25,7 +25,6 @@ class Member:
     rank: int
     pid: int
     shared: Shared
-    ready: bool = False
     _decoder: Decoder = field(default_factory=Decoder)
     _box: BlackBox = field(init=False)
 

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_ddp.debugger import GROUP_SECONDS, debugger_for
 from pytest_ddp.forward import forward_subtests, forward_warnings
-from pytest_ddp.given_items import rank_fixtures
+from pytest_ddp.given_items import fixtures_stay_on_ranks
 from pytest_ddp.given_report import report_bugs
 from pytest_ddp.interruption import Interruption
 from pytest_ddp.items import is_distributed, node_id
@@ -112,7 +112,7 @@ class Controller:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Let Hypothesis's own plugin look at fixtures that are not here."""
         __tracebackhide__ = True
-        with rank_fixtures(item):
+        with fixtures_stay_on_ranks(item):
             return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

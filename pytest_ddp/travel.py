@@ -10,7 +10,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from pytest_ddp.bug import raise_for
+from pytest_ddp.bug import raise_as_bug
 from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.failure import describe
 from pytest_ddp.outcome import Outcome, Returned, Skipped
@@ -44,7 +44,7 @@ def results(outcomes: Sequence[Outcome], world: World) -> list[Any]:
         PytestDDPError: when some ranks skipped and others did not.
     """
     __tracebackhide__ = True
-    raise_for(outcomes, world)
+    raise_as_bug(outcomes, world)
     _agree_on_skipping(outcomes)
     return [cloudpickle.loads(outcome.body) for outcome in outcomes if isinstance(outcome, Returned)]
 

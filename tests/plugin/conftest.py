@@ -1,5 +1,6 @@
 """Runs a suite of distributed tests in a project of its own."""
 
+import functools
 import gc
 from collections.abc import Callable, Iterator
 
@@ -14,6 +15,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from pytest_ddp import DDPContext, distributed
+"""
+HYPOTHESIS = """
+from dataclasses import dataclass
+from hypothesis import HealthCheck, Phase, assume, event, example, given, note, reject, seed, settings, target
+from hypothesis import strategies as st
+
+fast = settings(database=None, deadline=None)
+
 """
 
 
@@ -42,3 +51,15 @@ def _dedented(source: str) -> list[str]:
     lines = source.splitlines()
     indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
     return [line[indent:] for line in lines]
+
+
+@pytest.fixture
+def run_given(run_suite):
+    """Run a suite of Hypothesis tests; the failing example is printed under the name that this version gives it."""
+
+    @functools.wraps(run_suite)
+    def run(source: str, *args: str, **keywords):
+        indent = " " * (len(source) - len(source.lstrip()) - 1)
+        return run_suite("".join(f"{indent}{line}\n" for line in HYPOTHESIS.splitlines()) + source, *args, **keywords)
+
+    return run

@@ -122,3 +122,24 @@ def test_plain_hypothesis_tests_call_ranks(run_suite):
             assert ddp_ranks(world_size=2).run(sums_to, number) == [2 * number] * 2
         """)
     result.assert_outcomes(passed=1)
+
+
+def test_what_a_function_changes_on_warm_ranks_is_put_back(run_suite):
+    result = run_suite("""
+        def change():
+            torch.set_default_dtype(torch.float64)
+            os.environ["LEFT"] = "behind"
+            os.chdir("/")
+            raise ValueError("after that")
+
+        def test_it(ddp_ranks):
+            with pytest.raises(Exception, match="after that"):
+                ddp_ranks(world_size=2).run(change)
+
+        @distributed
+        def test_next():
+            assert torch.get_default_dtype() == torch.float32
+            assert "LEFT" not in os.environ
+            assert os.getcwd() != "/"
+        """)
+    result.assert_outcomes(passed=2)
