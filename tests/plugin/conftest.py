@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch  # noqa: F401  pytester forgets what an inner run imports, and torch cannot be imported twice
+from hypothesis import settings
 
 import pytest_ddp.session  # noqa: F401  likewise: it holds the fork server that inner runs share
 
@@ -55,11 +56,14 @@ def _dedented(source: str) -> list[str]:
 
 @pytest.fixture
 def run_given(run_suite):
-    """Run a suite of Hypothesis tests; the failing example is printed under the name that this version gives it."""
+    """Run a suite of Hypothesis tests as on a desk: on a CI machine it draws from one seed and has no database."""
+    before = settings.get_current_profile_name()
+    settings.load_profile("default")
 
     @functools.wraps(run_suite)
     def run(source: str, *args: str, **keywords):
         indent = " " * (len(source) - len(source.lstrip()) - 1)
         return run_suite("".join(f"{indent}{line}\n" for line in HYPOTHESIS.splitlines()) + source, *args, **keywords)
 
-    return run
+    yield run
+    settings.load_profile(before)
