@@ -10,8 +10,8 @@ from pytest_ddp.bounds import one_line
 from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.hints import hint
 from pytest_ddp.outcome import Died, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
-from pytest_ddp.standstill import peer_left, rank_list, standstill
-from pytest_ddp.world import World
+from pytest_ddp.standstill import peer_left, standstill
+from pytest_ddp.world import World, rank_list
 
 
 class RankFailure(PytestDDPError):  # noqa: N818  a failure of ranks, as pytest's own outcomes are named

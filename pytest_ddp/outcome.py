@@ -58,10 +58,12 @@ class _Ended(_OnRank):
     Attributes:
         stack: the Python stacks of its threads.
         halted: whether its process was stopped, as by SIGSTOP, rather than running or waiting.
+        waited: what it waited for, with the line that did, if its collectives were observed: "waits in ...".
     """
 
     stack: str = ""
     halted: bool = False
+    waited: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,4 +105,15 @@ class Stopped(_Ended):
     because: str = "another rank had failed"
 
 
-Outcome: TypeAlias = Returned | Raised | Skipped | Died | TimedOut | Stopped
+@dataclass(frozen=True, kw_only=True)
+class Deadlocked(_Ended):
+    """The rank waited for what could never come, and was ended.
+
+    Attributes:
+        chain: like `waited`, going on with what the ranks that it waited for waited for in turn.
+    """
+
+    chain: str = ""
+
+
+Outcome: TypeAlias = Returned | Raised | Skipped | Died | TimedOut | Stopped | Deadlocked

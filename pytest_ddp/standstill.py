@@ -1,9 +1,10 @@
 """Says who waits for whom when ranks stand still, from the collectives that each of them entered last."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from pytest_ddp.outcome import Died, Outcome, Raised, Stopped, TimedOut
+from pytest_ddp.world import rank_list
 
 _ENTRY = re.compile(r"(?P<op>\w+) #(?P<sequence>\d+)")
 _PEER_LEFT = re.compile(
@@ -26,12 +27,6 @@ def standstill(outcomes: Sequence[Outcome]) -> list[str]:
 def peer_left(outcome: Outcome) -> bool:
     """Whether a rank failed only because another one had left the group."""
     return isinstance(outcome, Raised) and _PEER_LEFT.search(outcome.message) is not None
-
-
-def rank_list(ranks: Iterable[int]) -> str:
-    """Return "rank 1" or "ranks 0, 2"."""
-    numbers = [str(rank) for rank in ranks]
-    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
 
 
 def _may_have_waited(outcome: Outcome) -> bool:
