@@ -12,6 +12,7 @@ from torch.distributed import PrefixStore, Store, TCPStore, distributed_c10d
 
 from pytest_ddp.hangup import forget_connections
 from pytest_ddp.messages import Run
+from pytest_ddp.observed import current
 
 
 def device_of(rank: int, run: Run) -> torch.device:
@@ -22,8 +23,9 @@ def device_of(rank: int, run: Run) -> torch.device:
 class GroupKeeper:
     """Holds this rank's default group and replaces it when a run names another one."""
 
-    def __init__(self, rank: int, store: tuple[str, int]) -> None:
+    def __init__(self, rank: int, store: tuple[str, int], board: int) -> None:
         self._rank = rank
+        self._board = board
         self._address = store
         self._store: Store | None = None
         self._current: str | None = None
@@ -34,6 +36,7 @@ class GroupKeeper:
             return
         leave_groups()
         forget_connections()
+        self._observe(run)
         self._current = None
         os.environ.update(
             RANK=str(self._rank),
@@ -55,6 +58,17 @@ class GroupKeeper:
             **options,
         )
         self._current = run.group
+
+    def _observe(self, run: Run) -> None:
+        """Have the next groups observed or not; all ranks have done so before any of them has the group."""
+        if not (run.observe or current.is_observed()):
+            return
+        from pytest_ddp.observed import install  # noqa: PLC0415  only for those who use it
+        from pytest_ddp.observed.posting import Posting  # noqa: PLC0415  likewise
+
+        install.look_away()
+        if run.observe:
+            install.observe(Posting.begin(self._board, self._rank, run.group_timeout))
 
     def _connect(self) -> Store:
         if self._store is None:

@@ -1,6 +1,7 @@
 """Which tests are distributed, and what each of them asks for."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ def request_of(item: pytest.Item) -> Request:
     size = callspec.params.get(WORLD_SIZE) if callspec else None
     request = _combined(item)
     if size is not None:
-        request = Request((size,), request.backend, request.device, request.timeout, request.isolation)
+        request = replace(request, world_sizes=(size,))
     for fixture in rank_fixtures(item):
         _check_agreement(fixture, request)
     return request

@@ -58,12 +58,14 @@ class _Ended(_OnRank):
     Attributes:
         stack: the Python stacks of its threads.
         halted: whether its process was stopped, as by SIGSTOP, rather than running or waiting.
-        waited: what it waited for, with the line that did, if its collectives were observed: "waits in ...".
+        waits: what it waited in, if its collectives were observed: "waits in all_reduce #2 at train.py:31, which ...".
+        chain: the same, going on with what the ranks that it waited for waited in.
     """
 
     stack: str = ""
     halted: bool = False
-    waited: str = ""
+    waits: str = ""
+    chain: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,13 +109,8 @@ class Stopped(_Ended):
 
 @dataclass(frozen=True, kw_only=True)
 class Deadlocked(_Ended):
-    """The rank waited for what could never come, and was ended.
-
-    Attributes:
-        chain: like `waited`, going on with what the ranks that it waited for waited for in turn.
-    """
-
-    chain: str = ""
+    """The rank waited for what could never come, and was ended."""
 
 
 Outcome: TypeAlias = Returned | Raised | Skipped | Died | TimedOut | Stopped | Deadlocked
+Ended: TypeAlias = TimedOut | Stopped | Deadlocked

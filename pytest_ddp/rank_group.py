@@ -14,7 +14,8 @@ from pytest_ddp.failure import RankFailure, details
 from pytest_ddp.launcher import Launcher
 from pytest_ddp.member import Member
 from pytest_ddp.messages import Answer, Debugging, Run
-from pytest_ddp.outcome import Died, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
+from pytest_ddp.observed.detector import LOOK_SECONDS, Detector
+from pytest_ddp.outcome import Deadlocked, Died, Ended, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
 from pytest_ddp.patience import Patience
 from pytest_ddp.world import World
 
@@ -33,6 +34,7 @@ class RankGroup:
     """The ranks of one process group.
 
     Attributes:
+        board: the file on which observed ranks post what they do.
         gone: the ranks that did not survive a run.
         lost: whether a rank has ever been lost, also if it was replaced since.
         slack: seconds that the group's own timeout lies behind that of the run which makes it.
@@ -45,6 +47,7 @@ class RankGroup:
     name: str
     members: list[Member]
     launcher: Launcher
+    board: int
     grace: float = GRACE_SECONDS
     gone: list[Member] = field(default_factory=list)
     slack: float = GROUP_SLACK_SECONDS
@@ -56,6 +59,7 @@ class RankGroup:
     _timeout: float = 0.0
     _pending: dict[int, Member] = field(default_factory=dict)
     _debugged: Member | None = None
+    _detector: Detector | None = None
 
     def begin(self, name: str, members: list[Member]) -> None:
         """Be a fresh process group of these ranks from the next run on."""
@@ -115,13 +119,25 @@ class RankGroup:
         world = self.world
         group_timeout = timeout + self.slack
         gpus = list(world.gpus or range(world.size))
-        return Run(self._number, target, self.name, world.size, world.backend, world.device, group_timeout, gpus, body)
+        return Run(
+            self._number,
+            target,
+            self.name,
+            world.size,
+            world.backend,
+            world.device,
+            group_timeout,
+            gpus,
+            world.observe,
+            body,
+        )
 
     def _wait(self, pending: dict[int, Member], grace: float, *, hang_up: bool) -> Iterator[tuple[int, Outcome]]:
         """Yield outcomes as they come; end what is left when patience is over."""
         patience = Patience(self._started + self._timeout, grace, hang_up=hang_up)
+        self._detector = Detector(self.board, self.world.size) if self.world.observe else None
         while pending:
-            readable, _, _ = select.select(list(pending.values()), [], [], patience.seconds)
+            readable, _, _ = select.select(list(pending.values()), [], [], self._pause(patience))
             if not readable and patience.is_over:
                 late = Stopped if patience.someone_failed else partial(TimedOut, timeout=self._timeout)
                 yield from self._end(pending, late)
@@ -132,8 +148,30 @@ class RankGroup:
                     continue
                 del pending[member.rank]
                 yield member.rank, outcome
-                patience.hear(member, outcome)
+                self._hear(patience, member, outcome)
             self.hung_up |= patience.look(pending.values())
+            yield from self._end_stuck(pending, patience)
+
+    def _pause(self, patience: Patience) -> float | None:
+        """How long to wait for ranks to say something; None for as long as it takes."""
+        if self._detector is None or patience.seconds is None:
+            return patience.seconds
+        return min(patience.seconds, LOOK_SECONDS)
+
+    def _hear(self, patience: Patience, member: Member, outcome: Outcome) -> None:
+        patience.hear(member, outcome)
+        if self._detector is not None:
+            self._detector.hear(outcome)
+
+    def _end_stuck(self, pending: dict[int, Member], patience: Patience) -> Iterator[tuple[int, Outcome]]:
+        """End the ranks that wait for what can never come, unless those that they wait for will break the connection."""
+        if self._detector is None or self._debugged is not None or (patience.hang_up and patience.someone_gave_up):
+            return
+        stuck = {rank: pending[rank] for rank in self._detector.stuck(pending)}
+        for rank, outcome in self._end(stuck, Stopped if patience.someone_gave_up else Deadlocked):
+            member = pending.pop(rank)
+            yield rank, outcome
+            self._hear(patience, member, outcome)
 
     def _outcome(self, member: Member) -> Outcome | None:
         try:
@@ -173,11 +211,13 @@ class RankGroup:
         return Died(**known, exit_code=code)
 
     def _end(
-        self, pending: dict[int, Member], outcome: Callable[..., TimedOut | Stopped]
-    ) -> Iterator[tuple[int, TimedOut | Stopped]]:
+        self, pending: dict[int, Member], outcome: Callable[..., Ended]
+    ) -> Iterator[tuple[int, Ended]]:
         """End every rank that still runs, after taking its stacks."""
         halted = {rank: member.is_halted for rank, member in pending.items()}
         known = {rank: _last_words(member, self._seconds) for rank, member in pending.items()}
+        if self._detector is not None:
+            known = {rank: {**known[rank], **self._detector.told(rank, pending)} for rank in pending}
         for member in sorted(pending.values(), key=lambda member: halted[member.rank]):
             member.dump_stacks()  # of a rank that was halted last of all: to write them it must run again
         for rank, member in list(pending.items()):

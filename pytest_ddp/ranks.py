@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Self
+from typing import IO, Self
 
 from pytest_ddp.errors import LaunchError
 from pytest_ddp.failure import RankFailure, failures
-from pytest_ddp.launcher import Launcher, Shared, shared_launcher
+from pytest_ddp.launcher import Launcher, Shared, memory_file, shared_launcher
 from pytest_ddp.member import Member
 from pytest_ddp.messages import Answer, Close, Launch, Ready
 from pytest_ddp.outcome import Outcome
@@ -57,6 +57,7 @@ class Ranks:
     slack: float = GROUP_SLACK_SECONDS
     farewells: dict[int, str] = field(default_factory=dict)
     newest: str = ""
+    _board: IO[bytes] = field(default_factory=memory_file)
     _ahead: RankGroup | None = None
     _members: dict[int, Member] = field(default_factory=dict)
 
@@ -137,7 +138,7 @@ class Ranks:
         self.close()
 
     def _new(self, world: World) -> RankGroup:
-        return RankGroup(world, "", [], self.launcher, self.grace, slack=self.slack)
+        return RankGroup(world, "", [], self.launcher, self._board.fileno(), self.grace, slack=self.slack)
 
     def _joined_ahead(self, world: World) -> RankGroup | None:
         """Return the group that the ranks have joined already, if it is such a one and they are well."""
@@ -186,7 +187,7 @@ class Ranks:
         return len(fresh)
 
     def _launch(self, rank: int) -> Member:
-        shared = Shared.make()
+        shared = Shared.make(self._board)
         try:
             member = Member(rank, self.launcher.start(shared), shared)
         except BaseException:  # LaunchError, or an interruption

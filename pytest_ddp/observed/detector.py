@@ -1,21 +1,31 @@
 """Finds deadlocks from outside: the controller looks at the board while it waits for its ranks."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from pytest_ddp.observed.board import Area, Head, Reader, State
 from pytest_ddp.observed.deadlock import Standing, stuck
 from pytest_ddp.observed.notice import Notice
+from pytest_ddp.observed.waits import wait_text
+from pytest_ddp.outcome import Deadlocked, Died, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
 
 LOOK_SECONDS = 0.02
-DIED = "died"
+_WORDS: dict[type[Outcome], str] = {
+    Returned: "returned",
+    Raised: "failed",
+    Skipped: "skipped",
+    Died: "died",
+    TimedOut: "been ended",
+    Stopped: "been ended",
+    Deadlocked: "been ended",
+}
 
 
 @dataclass
 class Detector:
     """Looks at the ranks of one run.
 
-    A look proves what it finds: it reads how all ranks stand and then, once more, the version of each rank that is
+    `stuck` proves what it finds: it reads how all ranks stand and then, once more, the version of each rank that is
     stuck. One whose version has not changed stood still all the while, so all of them did at one moment in between.
 
     Attributes:
@@ -27,40 +37,44 @@ class Detector:
     size: int
     _readers: dict[int, Reader] = field(default_factory=dict)
     _notices: dict[int, list[Notice]] = field(default_factory=dict)
+    _over: dict[int, Outcome] = field(default_factory=dict)
     _before: dict[int, Head] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._readers = {rank: Reader(Area(self.fd, rank)) for rank in range(self.size)}
         self._notices = {rank: [] for rank in range(self.size)}
 
-    def look(self, pending: Collection[int], over: Mapping[int, str]) -> frozenset[int]:
-        """Return the ranks that wait for ever.
+    def hear(self, outcome: Outcome) -> None:
+        """Take note of how a rank's run ended."""
+        self._over[outcome.rank] = outcome
 
-        Args:
-            pending: the ranks that have not answered.
-            over: what the others have done for good, such as "returned"; who is not named takes no part in the run.
-        """
-        heads = {rank: self._head(rank) for rank in range(self.size)}
-        waiting = {rank: heads[rank] for rank in pending if heads[rank].state == State.WAITS}
+    def stuck(self, pending: Collection[int]) -> frozenset[int]:
+        """Return those of the ranks that have not answered which wait for ever."""
+        heads = {rank: self._head(rank) for rank in pending}
+        waiting = {rank: head for rank, head in heads.items() if head.state == State.WAITS}
         unchanged, self._before = waiting == self._before, waiting
         if not waiting or not unchanged:  # nobody has waited since the last look: not yet worth reading it all
             return frozenset()
-        found = stuck(self.standings(pending, over))
+        found = stuck(self._standings(pending))
         return frozenset(found) if all(self._head(rank) == heads[rank] for rank in found) else frozenset()
 
-    def standings(self, pending: Collection[int], over: Mapping[int, str]) -> dict[int, Standing]:
-        """Return how each rank stands."""
-        return {
-            rank: self._standing(rank, "" if rank in pending else over.get(rank, "not taken part"))
-            for rank in range(self.size)
-        }
+    def told(self, rank: int, pending: Collection[int]) -> dict[str, str]:
+        """Return in words what a rank waits in and why that does not come, if it waits."""
+        standings = self._standings(pending)
+        return {"waits": wait_text(rank, standings), "chain": wait_text(rank, standings, chain=True)}
+
+    def _standings(self, pending: Collection[int]) -> dict[int, Standing]:
+        return {rank: self._standing(rank, "" if rank in pending else self._became(rank)) for rank in self._readers}
+
+    def _became(self, rank: int) -> str:
+        return _WORDS[type(self._over[rank])] if rank in self._over else "not taken part"
 
     def _standing(self, rank: int, over: str) -> Standing:
         head = self._head(rank)
         reader = self._readers[rank]
         self._notices[rank] += reader.new(head.posted)
         waits_in = reader.area.read(head.waits_in) if head.state == State.WAITS and not over else None
-        may_go_on = head.state == State.MAY_GO_ON and over != DIED
+        may_go_on = head.state == State.MAY_GO_ON and isinstance(self._over.get(rank), Returned | Raised | Skipped)
         return Standing(rank, tuple(self._notices[rank]), waits_in, "" if may_go_on else over, not reader.missed)
 
     def _head(self, rank: int) -> Head:

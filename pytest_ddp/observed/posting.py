@@ -2,11 +2,15 @@
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from math import prod
 from pathlib import Path
 from threading import get_ident
 from types import FrameType
+
+import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
 
 from pytest_ddp.errors import CollectiveMismatch
 from pytest_ddp.observed.board import SLOTS, Area, Reader, State
@@ -14,6 +18,7 @@ from pytest_ddp.observed.entry import Entry
 from pytest_ddp.observed.matching import mismatch
 from pytest_ddp.observed.notice import ANYONE, RECV, Meeting, Notice, shapes_text, source_text
 from pytest_ddp.observed.parts import given, taken
+from pytest_ddp.observed.timeouts import timeout_of
 from pytest_ddp.observed.watch import Watch
 
 _HARNESS = str(Path(__file__).parent.parent)
@@ -24,20 +29,26 @@ class Posting(Watch):
 
     Attributes:
         area: this rank's part of the board.
-        default_group: the name of the default group.
-        ends_by_itself: whether a wait for an operation has a timeout of its own, so that it is no deadlock.
+        patience: the shortest timeout that nobody has asked for. A wait with a shorter one ends by itself, and may be
+            meant to: it is no deadlock.
     """
 
-    def __init__(self, area: Area, default_group: str, ends_by_itself: Callable[[Entry], bool]) -> None:
+    def __init__(self, area: Area, patience: timedelta) -> None:
         self.area = area
-        self.default_group = default_group
-        self.ends_by_itself = ends_by_itself
+        self.patience = patience
         self._others: dict[int, Reader] = {}
         self._theirs: dict[tuple[int, Meeting], Notice] = {}
         self._posted: dict[int, int] = {}
         self._loose: set[tuple[str, int]] = set()
         self._waits: dict[int, Sequence[Entry]] = {}
         self._lock = threading.RLock()
+
+    @classmethod
+    def begin(cls, board: int, rank: int, group_timeout: float) -> "Posting":
+        """Begin a rank's part of the board (a file descriptor) anew, for a group with a timeout of so many seconds."""
+        area = Area(board, rank)
+        area.clear()
+        return cls(area, min(timedelta(seconds=group_timeout), default_pg_timeout))
 
     def entering(self, entry: Entry) -> None:
         """Post it, then compare it with what the others have posted; raise CollectiveMismatch."""
@@ -53,10 +64,11 @@ class Posting(Watch):
         if wrong:
             raise CollectiveMismatch(wrong[0])
 
-    def blocked(self, entries: Sequence[Entry]) -> None:
+    def blocked(self, entries: Sequence[Entry], timeout: timedelta | None) -> None:
         """Say that a thread waits; a rank of which another thread may go on counts as one that runs."""
+        for_ever = all(timeout_of(entry.group, timeout) >= self.patience for entry in entries)
         with self._lock:
-            self._waits[get_ident()] = entries
+            self._waits[get_ident()] = entries if for_ever else ()
             self.area.tell(*self._state())
 
     def unblocked(self, entries: Sequence[Entry]) -> None:  # noqa: ARG002  a thread waits in one place at a time
@@ -77,7 +89,7 @@ class Posting(Watch):
         last = self._posted.get(entries[-1].number) if entries else None
         if last is None or len(self._waits) > 1 or not _is_one_line(entries) or company():
             return State.MAY_GO_ON, last or 0
-        return (State.MAY_GO_ON if any(map(self.ends_by_itself, entries)) else State.WAITS), last
+        return State.WAITS, last
 
     def _read(self, rank: int) -> None:
         """Take note of what another rank has posted since we last looked, as far as we may meet it there."""
@@ -110,7 +122,7 @@ class Posting(Watch):
             source=source_text(entry.line),
             asynchronous=entry.asynchronous,
             loose=entry.op == RECV and (entry.group, entry.tag) in self._loose,
-            default=entry.group == self.default_group,
+            default=entry.group == getattr(dist.group.WORLD, "group_name", None),
         )
 
 

@@ -1,0 +1,175 @@
+"""The record of one rank: every operation of its process groups, and what autograd did meanwhile."""
+
+import itertools
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from pytest_ddp.observed.call import Call
+from pytest_ddp.observed.clock import Backward, Clock
+from pytest_ddp.observed.entry import Entry, Signature
+from pytest_ddp.observed.events import (
+    BackwardBegan,
+    BackwardReturned,
+    CollectiveCompleted,
+    CollectiveLaunched,
+    CollectiveWaited,
+    Event,
+    GradientReady,
+)
+from pytest_ddp.observed.location import caller
+from pytest_ddp.observed.watch import Gate, Watch
+
+
+class Record:
+    """What this rank did since the test began; written from any thread.
+
+    Attributes:
+        watch: is told what the rank is about to do.
+        gate: issues the operations.
+        listeners: called with each event, in the thread in which it happens.
+        clock: gives the events their times.
+    """
+
+    def __init__(self, watch: Watch | None = None) -> None:
+        self.watch, self.gate = watch or Watch(), Gate()
+        self.listeners: list[Callable[[Event], None]] = []
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._sequences: dict[Hashable, Iterator[int]] = defaultdict(partial(itertools.count, 1))
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget everything, and let the clock start again, for a new test; sequence numbers are the groups' own."""
+        self.clock = Clock()
+        self._names = WeakIdKeyDictionary()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the operations and events so far."""
+        self._entries: dict[int, Entry] = {}
+        self._events: list[Event] = []
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The operations, in the order in which they were entered."""
+        with self._lock:
+            return list(self._entries.values())
+
+    @property
+    def events(self) -> list[Event]:
+        """The events, in the order of the clock."""
+        with self._lock:
+            return list(self._events)
+
+    def name(self, parameters: Iterator[tuple[str, torch.Tensor]]) -> None:
+        """Give parameters the names that events call them by."""
+        for name, parameter in parameters:
+            self._names[parameter] = name
+
+    def issue(self, call: Call, signature: Signature) -> tuple[Entry, Any]:
+        """Note down a call and make it; return the entry and what the call returned."""
+        entry = self._enter(call, signature)
+        self.watch.entering(entry)
+        if call.blocks:
+            with self.waiting([entry], call.timeout):
+                return entry, self.gate.issue(entry, call)
+        return entry, self.gate.issue(entry, call)
+
+    @contextmanager
+    def waiting(self, entries: Sequence[Entry], timeout: timedelta | None = None) -> Iterator[None]:
+        """Be in a wait for operations, which are over when it is left without an exception."""
+        for entry in entries:
+            self._mark(entry, CollectiveWaited)
+        self.watch.blocked(entries, timeout)
+        try:
+            yield
+        finally:
+            self.watch.unblocked(entries)
+        self.completed(entries)
+
+    def completed(self, entries: Sequence[Entry]) -> None:
+        """Note that operations are known to be over."""
+        for entry in entries:
+            self._mark(entry, CollectiveCompleted)
+
+    def backward_began(self, expected: int) -> Backward:
+        """Note that a backward pass begins, which is to compute so many gradients of parameters."""
+        line, _ = caller()
+        with self._lock:
+            moment = self.clock.tick()
+            backward = self.clock.begin_backward(line, expected)
+            event = BackwardBegan(moment.time, backward.number, line, expected)
+            self._events.append(event)
+        self._tell(event)
+        return backward
+
+    def gradient_ready(self, backward: Backward, parameter: torch.Tensor) -> None:
+        """Note that a gradient is computed."""
+        name = self._names[parameter] if parameter in self._names else f"parameter {list(parameter.shape)}"
+        with self._lock:
+            backward.ready += 1
+            event = GradientReady(self.clock.tick().time, backward.number, name)
+            self._events.append(event)
+        self._tell(event)
+
+    def backward_returned(self, backward: Backward) -> None:
+        """Note that a backward pass has returned."""
+        with self._lock:
+            self.clock.end_backward(backward)
+            event = BackwardReturned(self.clock.tick().time, backward.number)
+            self._events.append(event)
+        self._tell(event)
+
+    def _enter(self, call: Call, signature: Signature) -> Entry:
+        line, called = caller()
+        blocking = called in {"send", "recv", "send_object_list", "recv_object_list"}
+        with self._lock:
+            running = self.clock.running
+            entry = Entry(
+                **vars(signature),
+                number=next(self._numbers),
+                sequence=next(self._sequences[_numbering(signature)]),
+                asynchronous=not blocking if call.asynchronous is None else call.asynchronous,
+                called=called,
+                line=line or (running[-1].line if running else ""),
+                launched=self.clock.tick(),
+            )
+            self._entries[entry.number] = entry
+            event = CollectiveLaunched(entry.launched.time, entry.number)
+            self._events.append(event)
+        self._tell(event)
+        return entry
+
+    def _mark(self, entry: Entry, kind: type[CollectiveWaited | CollectiveCompleted]) -> None:
+        """Note when something first happened to an operation, unless it belongs to an earlier test."""
+        with self._lock:
+            known = self._entries.get(entry.number)
+            waits = kind is CollectiveWaited
+            if known is None or (known.waited if waits else known.completed) is not None:
+                return
+            moment = self.clock.tick()
+            marked = replace(known, waited=moment) if waits else replace(known, completed=moment)
+            self._entries[entry.number] = marked
+            event = kind(moment.time, entry.number)
+            self._events.append(event)
+        self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        for listener in tuple(self.listeners):
+            listener(event)
+
+
+def _numbering(signature: Signature) -> Hashable:
+    """Return what is counted together."""
+    if signature.point_to_point:
+        return signature.group, signature.op, signature.peer, signature.tag
+    return signature.group
