@@ -164,7 +164,7 @@ class RankGroup:
             self._detector.hear(outcome)
 
     def _end_stuck(self, pending: dict[int, Member], patience: Patience) -> Iterator[tuple[int, Outcome]]:
-        """End the ranks that wait for what can never come, unless those that they wait for will break the connection."""
+        """End the ranks that wait for what can never come, unless others are to break the connections for that."""
         if self._detector is None or self._debugged is not None or (patience.hang_up and patience.someone_gave_up):
             return
         stuck = {rank: pending[rank] for rank in self._detector.stuck(pending)}
@@ -210,9 +210,7 @@ class RankGroup:
             return Died(**known, signal=_signal_name(-code))
         return Died(**known, exit_code=code)
 
-    def _end(
-        self, pending: dict[int, Member], outcome: Callable[..., Ended]
-    ) -> Iterator[tuple[int, Ended]]:
+    def _end(self, pending: dict[int, Member], outcome: Callable[..., Ended]) -> Iterator[tuple[int, Ended]]:
         """End every rank that still runs, after taking its stacks."""
         halted = {rank: member.is_halted for rank, member in pending.items()}
         known = {rank: _last_words(member, self._seconds) for rank, member in pending.items()}

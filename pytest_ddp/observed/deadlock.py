@@ -55,7 +55,7 @@ class Want:
     Attributes:
         of: the operation that it waits in.
         absent: the ranks that have not entered it.
-        unlike: what others have entered instead of it, by rank.
+        unlike: what others have entered instead of it, by rank; that was a mistake, of which they are being told.
         one_is_enough: whether one of the absent would do.
     """
 
@@ -65,11 +65,10 @@ class Want:
     one_is_enough: bool = False
 
     def may_come(self, free: Iterable[int]) -> bool:
-        """Whether it may still come from the ranks that are free."""
-        if self.unlike:
-            return False
-        enough = any if self.one_is_enough and self.absent else all
-        return enough(rank in free for rank in self.absent)
+        """Whether it may still come, or the wait may still be ended, by ranks that are free."""
+        needed = {*self.absent, *self.unlike}
+        enough = any if self.one_is_enough and needed else all
+        return enough(rank in free for rank in needed)
 
 
 def stuck(standings: Mapping[int, Standing]) -> dict[int, Want]:
@@ -106,7 +105,7 @@ def _may_meet_by_chance(notice: Notice, standings: Mapping[int, Standing]) -> bo
     Which receive takes which message cannot be known. But when all messages of one side have certainly met one of the
     other, there is none left.
     """
-    receiver = standings.get(notice.receiver) if notice.peer is not None else None
+    receiver = None if notice.receiver is None else standings.get(notice.receiver)
     if receiver is None:
         return False
     senders = [standings[rank] for rank in notice.ranks if rank in standings and rank != receiver.rank]

@@ -53,6 +53,7 @@ class ObservedGroup(RealGroup):
         return group
 
     def _issue(self, method: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        __tracebackhide__ = True
         call = Call(self.real, method, args, keywords)
         self._ranks = self._ranks or tuple(dist.get_process_group_ranks(self))
         entry, work = self._record.issue(call, call.signature(self.group_name, self._ranks))
@@ -96,6 +97,7 @@ def _observing(method: str) -> Callable[..., Any]:
     """Return a method that issues an operation through the record."""
 
     def issue(group: ObservedGroup, *args: Any, **keywords: Any) -> Any:
+        __tracebackhide__ = True
         return group._issue(method, args, keywords)  # noqa: SLF001  one of its methods
 
     issue.__name__ = method

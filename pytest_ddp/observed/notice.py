@@ -1,8 +1,9 @@
 """What a rank lets the others know of an operation before it enters it."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import groupby
 from typing import TypeAlias
@@ -91,7 +92,7 @@ class Notice:
     def __str__(self) -> str:
         words = [self.op, f"#{self.number}"] if self.peer is None else [self.op]
         words += [f"{self.dtype}{self.shapes}"] if self.dtype else []
-        words += [f"({self.reduction})"] if self.reduction else []
+        words += [f"({self.reduction})"] if self.reduction not in {"", "SUM"} else []
         words += [f"with root {self.root}"] if self.root is not None else []
         words += [_peer_words(self)] if self.peer is not None else []
         words += [] if self.default else [f"in group {self.group!r} of ranks {', '.join(map(str, self.ranks))}"]
@@ -99,12 +100,11 @@ class Notice:
 
     def encode(self) -> bytes:
         """Return it as bytes; see `decode`."""
-        peer, root = ("" if number is None else str(number) for number in (self.peer, self.root))
-        plain = (self.op, self.group, ranks_text(self.ranks), str(self.number), str(self.rank), peer, str(self.tag))
-        more = (root, self.reduction, self.dtype, self.shapes, str(self.elements))
-        more = (*more, parts_text(self.given), parts_text(self.taken), self.source)
-        flags = ("1" if flag else "" for flag in (self.asynchronous, self.loose, self.default))
-        return _APART.join((*plain, *more, *flags)).encode(errors="replace")
+        who = (self.op, self.group, ranks_text(self.ranks), self.number, self.rank, _optional(self.peer), self.tag)
+        what = (_optional(self.root), self.reduction, self.dtype, self.shapes, self.elements)
+        parts = (parts_text(self.given), parts_text(self.taken))
+        how = (self.source, *("1" if flag else "" for flag in (self.asynchronous, self.loose, self.default)))
+        return _APART.join(map(str, (*who, *what, *parts, *how))).encode(errors="replace")
 
     @classmethod
     def decode(cls, data: bytes) -> "Notice | None":
@@ -138,6 +138,10 @@ class Notice:
             return None
 
 
+def _optional(number: int | None) -> str:
+    return "" if number is None else str(number)
+
+
 def _peer_words(notice: Notice) -> str:
     tag = f" with tag {notice.tag}" if notice.tag else ""
     if notice.peer == ANYONE:
@@ -159,13 +163,15 @@ def source_text(source: str) -> str:
     return source if len(source) <= _TEXT else f"...{source[-_TEXT:]}"
 
 
-def ranks_text(ranks: Iterable[int]) -> str:
+@lru_cache
+def ranks_text(ranks: tuple[int, ...]) -> str:
     """Return ranks as text such as "0-3,6", in their order."""
     numbered = enumerate(ranks)
     runs = [[rank for _, rank in run] for _, run in groupby(numbered, key=lambda pair: pair[1] - pair[0])]
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
+@lru_cache
 def ranks_of(text: str) -> tuple[int, ...]:
     """Return the ranks that `ranks_text` wrote; raise ValueError for anything else."""
     ranks: list[int] = []

@@ -14,7 +14,7 @@ Parts = tuple[int, ...]
 
 
 def given(entry: Entry) -> Parts:
-    """Return how many numbers this rank gives to each rank, in the group's order; () where nothing is to be compared."""
+    """Return how many numbers this rank gives to each rank, () where nothing is to be compared."""
     size = len(entry.ranks)
     match entry.op:
         case "all_gather" | "gather":

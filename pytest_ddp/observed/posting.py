@@ -52,6 +52,7 @@ class Posting(Watch):
 
     def entering(self, entry: Entry) -> None:
         """Post it, then compare it with what the others have posted; raise CollectiveMismatch."""
+        __tracebackhide__ = True
         with self._lock:
             notice = self._notice(entry)
             self._posted[entry.number] = self.area.post(notice)
@@ -127,7 +128,7 @@ class Posting(Watch):
 
 
 def _is_one_line(entries: Iterable[Entry]) -> bool:
-    """Whether operations are collectives of one group, so that who has come to the last has come to all; or only one."""
+    """Whether who has come to the last of these operations has come to all: they are collectives of one group."""
     found = list(entries)
     return len(found) == 1 or (len({entry.group for entry in found}) == 1 and not any(e.point_to_point for e in found))
 

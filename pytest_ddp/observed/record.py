@@ -77,6 +77,7 @@ class Record:
 
     def issue(self, call: Call, signature: Signature) -> tuple[Entry, Any]:
         """Note down a call and make it; return the entry and what the call returned."""
+        __tracebackhide__ = True  # a mismatch is raised in here, and is the caller's
         entry = self._enter(call, signature)
         self.watch.entering(entry)
         if call.blocks:
