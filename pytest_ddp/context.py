@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
 
-    from pytest_ddp.observed.collectives import Collectives
+    from pytest_ddp.observed.reading import Collectives
 
 
 class DDPContext(Protocol):

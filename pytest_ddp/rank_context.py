@@ -9,7 +9,7 @@ import torch.distributed as dist
 from pytest_ddp.group import device_of
 from pytest_ddp.messages import Run
 from pytest_ddp.observed import collectives
-from pytest_ddp.observed.collectives import Collectives
+from pytest_ddp.observed.reading import Collectives
 from pytest_ddp.worker import Rank
 
 

@@ -20,7 +20,7 @@ from pytest_ddp.observed.events import (
 )
 
 if TYPE_CHECKING:
-    from pytest_ddp.observed.collectives import Collectives
+    from pytest_ddp.observed.reading import Collectives
 
 __all__ = [
     "BackwardBegan",
@@ -38,6 +38,6 @@ __all__ = [
 
 def collectives() -> "Collectives":
     """Return this rank's record of the test at hand; raise UsageError when the test is not observed."""
-    from pytest_ddp.observed.collectives import Collectives  # noqa: PLC0415  imports torch: not before it must
+    from pytest_ddp.observed.reading import Collectives  # noqa: PLC0415  imports torch: not before it must
 
     return Collectives(current.record())

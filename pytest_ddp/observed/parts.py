@@ -6,7 +6,6 @@ from math import prod
 
 from pytest_ddp.observed.entry import Entry, Shapes
 
-
 _LONGEST = 150  # characters
 _MOST = 100_000
 
