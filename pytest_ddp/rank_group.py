@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import IO, Any
 
 from pytest_ddp.errors import ProtocolError
 from pytest_ddp.failure import RankFailure, details
@@ -47,7 +47,7 @@ class RankGroup:
     name: str
     members: list[Member]
     launcher: Launcher
-    board: int
+    board: IO[bytes]
     grace: float = GRACE_SECONDS
     gone: list[Member] = field(default_factory=list)
     slack: float = GROUP_SLACK_SECONDS
@@ -135,7 +135,7 @@ class RankGroup:
     def _wait(self, pending: dict[int, Member], grace: float, *, hang_up: bool) -> Iterator[tuple[int, Outcome]]:
         """Yield outcomes as they come; end what is left when patience is over."""
         patience = Patience(self._started + self._timeout, grace, hang_up=hang_up)
-        self._detector = Detector(self.board, self.world.size) if self.world.observe else None
+        self._detector = Detector(self.board.fileno(), self.world.size) if self.world.observe else None
         while pending:
             readable, _, _ = select.select(list(pending.values()), [], [], self._pause(patience))
             if not readable and patience.is_over:

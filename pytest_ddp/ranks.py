@@ -57,7 +57,7 @@ class Ranks:
     slack: float = GROUP_SLACK_SECONDS
     farewells: dict[int, str] = field(default_factory=dict)
     newest: str = ""
-    _board: IO[bytes] = field(default_factory=memory_file)
+    _opened: IO[bytes] | None = None
     _ahead: RankGroup | None = None
     _members: dict[int, Member] = field(default_factory=dict)
 
@@ -130,6 +130,9 @@ class Ranks:
             if member.output:
                 self.farewells[member.rank] = self.farewells.get(member.rank, "") + member.output
             self._discard(member)
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
 
     def __enter__(self) -> Self:
         return self
@@ -138,7 +141,13 @@ class Ranks:
         self.close()
 
     def _new(self, world: World) -> RankGroup:
-        return RankGroup(world, "", [], self.launcher, self._board.fileno(), self.grace, slack=self.slack)
+        return RankGroup(world, "", [], self.launcher, self._board, self.grace, slack=self.slack)
+
+    @property
+    def _board(self) -> IO[bytes]:
+        if self._opened is None:
+            self._opened = memory_file()
+        return self._opened
 
     def _joined_ahead(self, world: World) -> RankGroup | None:
         """Return the group that the ranks have joined already, if it is such a one and they are well."""

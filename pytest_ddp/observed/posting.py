@@ -51,19 +51,10 @@ class Posting(Watch):
         return cls(area, min(timedelta(seconds=group_timeout), default_pg_timeout))
 
     def entering(self, entry: Entry) -> None:
-        """Post it, then compare it with what the others have posted; raise CollectiveMismatch."""
-        __tracebackhide__ = True
-        with self._lock:
-            notice = self._notice(entry)
-            self._posted[entry.number] = self.area.post(notice)
-            if len(self._posted) > SLOTS:
-                del self._posted[next(iter(self._posted))]
-            for rank in notice.others:
-                self._read(rank)
-            found = (self._theirs.pop((rank, notice.meeting), None) for rank in notice.others)
-            wrong = [text for theirs in found if theirs is not None and (text := mismatch(notice, theirs))]
+        """Post an operation; raise CollectiveMismatch if it does not fit what another rank has posted."""
+        wrong = self._post(entry)
         if wrong:
-            raise CollectiveMismatch(wrong[0])
+            raise CollectiveMismatch(wrong)
 
     def blocked(self, entries: Sequence[Entry], timeout: timedelta | None) -> None:
         """Say that a thread waits; a rank of which another thread may go on counts as one that runs."""
@@ -82,6 +73,19 @@ class Posting(Watch):
         """Say that this rank's part of the run is over, unless threads of it go on."""
         with self._lock:
             self.area.tell(State.MAY_GO_ON if company() else State.RUNS)
+
+    def _post(self, entry: Entry) -> str | None:
+        """Post an operation first, then look at what the others have posted; return what does not fit."""
+        with self._lock:
+            notice = self._notice(entry)
+            self._posted[entry.number] = self.area.post(notice)
+            if len(self._posted) > SLOTS:
+                del self._posted[next(iter(self._posted))]
+            for rank in notice.others:
+                self._read(rank)
+            found = (self._theirs.pop((rank, notice.meeting), None) for rank in notice.others)
+            wrong = (mismatch(notice, theirs) for theirs in found if theirs is not None)
+            return next(filter(None, wrong), None)
 
     def _state(self) -> tuple[State, int]:
         if not self._waits:
