@@ -8,6 +8,7 @@ from torch.distributed import distributed_c10d
 
 from pytest_ddp.observed import current
 from pytest_ddp.observed.autograd import ignore_backward, watch_backward
+from pytest_ddp.observed.futures import ignore_futures, watch_futures
 from pytest_ddp.observed.group import ObservedGroup
 from pytest_ddp.observed.record import Record
 from pytest_ddp.observed.watch import Watch
@@ -23,6 +24,7 @@ def observe(watch: Watch) -> None:
     record = Record(watch)
     current.write_to(record)
     watch_backward(record)
+    watch_futures(record)
     make_group = getattr(distributed_c10d, _HELPER)
 
     def make_observed(*args: Any, **keywords: Any) -> Any:
@@ -41,4 +43,5 @@ def look_away() -> None:
     if _replaced:
         setattr(distributed_c10d, _HELPER, _replaced.pop())
         ignore_backward()
+        ignore_futures()
         current.write_to(None)

@@ -66,8 +66,8 @@ class Posting(Watch):
     def unblocked(self, entries: Sequence[Entry]) -> None:  # noqa: ARG002  a thread waits in one place at a time
         """Say that it waits no more."""
         with self._lock:
-            self._waits.pop(get_ident(), None)
-            self.area.tell(*self._state())
+            if self._waits.pop(get_ident(), None) is not None:
+                self.area.tell(*self._state())
 
     def answered(self) -> None:
         """Say that this rank's part of the run is over, unless threads of it go on."""
@@ -77,6 +77,8 @@ class Posting(Watch):
     def _post(self, entry: Entry) -> str | None:
         """Post an operation first, then look at what the others have posted; return what does not fit."""
         with self._lock:
+            if self._waits.pop(get_ident(), None) is not None:  # it went on without having waited
+                self.area.tell(*self._state())
             notice = self._notice(entry)
             self._posted[entry.number] = self.area.post(notice)
             if len(self._posted) > SLOTS:

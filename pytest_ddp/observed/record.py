@@ -97,6 +97,10 @@ class Record:
             self.watch.unblocked(entries)
         self.completed(entries)
 
+    def will_wait(self, entries: Sequence[Entry]) -> None:
+        """Note that this thread is about to wait, unseen, until it goes on with a backward pass or operation."""
+        self.watch.blocked(entries, None)
+
     def completed(self, entries: Sequence[Entry]) -> None:
         """Note that operations are known to be over."""
         for entry in entries:
@@ -128,6 +132,7 @@ class Record:
             self.clock.end_backward(backward)
             event = BackwardReturned(self.clock.tick().time, backward.number)
             self._events.append(event)
+        self.watch.unblocked(())
         self._tell(event)
 
     def _enter(self, call: Call, signature: Signature) -> Entry:

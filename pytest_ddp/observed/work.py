@@ -8,6 +8,7 @@ import torch
 from torch.distributed.distributed_c10d import Work
 
 from pytest_ddp.observed.entry import Entry
+from pytest_ddp.observed.futures import given
 from pytest_ddp.observed.record import Record
 
 _NO_TIMEOUT = timedelta(0)  # means the same to torch
@@ -46,6 +47,7 @@ class ObservedWork(Work):
     def get_future(self) -> torch.futures.Future[Any]:
         """Return the real future: C++ code can only wait for one of those. It tells us when it is there."""
         future: torch.futures.Future[Any] = self._real.get_future()
+        given(future, self._entries, self._record)
         future.then(lambda _: self._record.completed(self._entries))
         return future
 
