@@ -68,7 +68,7 @@ class GroupKeeper:
 
         install.look_away()
         if run.observe:
-            install.observe(Posting.begin(self._board, self._rank, run.group_timeout))
+            install.observe(Posting.begin(self._board, self._rank, run.group, run.group_timeout))
 
     def _connect(self) -> Store:
         if self._store is None:

@@ -135,7 +135,7 @@ class RankGroup:
     def _wait(self, pending: dict[int, Member], grace: float, *, hang_up: bool) -> Iterator[tuple[int, Outcome]]:
         """Yield outcomes as they come; end what is left when patience is over."""
         patience = Patience(self._started + self._timeout, grace, hang_up=hang_up)
-        self._detector = Detector(self.board.fileno(), self.world.size) if self.world.observe else None
+        self._detector = Detector(self.board.fileno(), self.world.size, self.name) if self.world.observe else None
         while pending:
             readable, _, _ = select.select(list(pending.values()), [], [], self._pause(patience))
             if not readable and patience.is_over:

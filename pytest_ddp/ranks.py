@@ -18,6 +18,7 @@ from pytest_ddp.failure import RankFailure, failures
 from pytest_ddp.launcher import Launcher, Shared, memory_file, shared_launcher
 from pytest_ddp.member import Member
 from pytest_ddp.messages import Answer, Close, Launch, Ready
+from pytest_ddp.observed.board import make_room
 from pytest_ddp.outcome import Outcome
 from pytest_ddp.rank_group import GRACE_SECONDS, GROUP_SLACK_SECONDS, RankGroup
 from pytest_ddp.rendezvous import Rendezvous
@@ -196,6 +197,7 @@ class Ranks:
         return len(fresh)
 
     def _launch(self, rank: int) -> Member:
+        make_room(self._board.fileno(), rank + 1)
         shared = Shared.make(self._board)
         try:
             member = Member(rank, self.launcher.start(shared), shared)

@@ -145,6 +145,7 @@ class Rank:
                 self._box.clear()
                 self._footing.restore()
             self._groups.enter(run)
+            current.began()
             if begins:
                 current.begin()
             self.answer("returned", body=resolve(run.target)(run.body))

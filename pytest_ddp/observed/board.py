@@ -5,23 +5,23 @@ kernel lets writes to one file happen one after the other, so of two ranks that 
 notice. Nothing here waits for anybody, and what one rank wrote can be read after its death.
 """
 
+import mmap
 import struct
-import threading
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
+from hashlib import blake2b
 
 # By their own names: a test that replaces `os.pread` and forgets must not break its rank.
-from os import fstat, pread, pwrite
-
-from pytest_ddp.observed.notice import Notice
+from os import fstat, ftruncate, pread, pwrite
 
 SLOT = 1024
-SLOTS = 1024
-_AREA = SLOT * (1 + SLOTS)
+SLOTS = 1023
+AREA = SLOT * (1 + SLOTS)
 _HEAD = struct.Struct("=QQQQ")
-_LENGTH = struct.Struct("=QI")
-TEXT = SLOT - _LENGTH.size
+_SLOT = struct.Struct("=QQI")
+_END = struct.Struct("=Q")
+TEXT = SLOT - _SLOT.size - _END.size
 
 
 class State(IntEnum):
@@ -43,117 +43,113 @@ class Head:
     """The first words of an area.
 
     Attributes:
-        version: changes whenever anything in the area does.
-        posted: how many notices the rank has posted in its group.
-        state: what it is doing.
+        version: changes whenever the rest does.
+        state: what the rank is doing.
         waits_in: the index of the notice of the operation that it waits in.
     """
 
     version: int = 0
-    posted: int = 0
     state: State = State.RUNS
     waits_in: int = 0
 
 
-@dataclass
-class Area:
-    """One rank's part of the board. Only that rank calls what writes.
+def key_of(group: str) -> int:
+    """Return the number that marks what is posted in the default group of that name: old notices never pass for new."""
+    return int.from_bytes(blake2b(group.encode(), digest_size=8).digest())
+
+
+def make_room(fd: int, ranks: int) -> None:
+    """Let the board have an area for so many ranks."""
+    if fstat(fd).st_size < ranks * AREA:
+        ftruncate(fd, ranks * AREA)
+
+
+class Post:
+    """A rank's own area, to write to, in a default group of that key.
 
     Attributes:
-        fd: the board's file.
-        rank: whose area it is.
+        posted: how many notices the rank has posted in the group.
     """
 
-    fd: int
-    rank: int
-    _head: Head = field(default_factory=Head)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _inode: int = field(init=False)
+    def __init__(self, fd: int, rank: int, key: int) -> None:
+        self.posted = 0
+        self._fd, self._key, self._start = fd, key, rank * AREA
+        self._inode = fstat(fd).st_ino
+        self._head = mmap.mmap(fd, mmap.ALLOCATIONGRANULARITY, offset=self._start)
+        self._version: int = _HEAD.unpack_from(self._head)[0]
+        self.tell(State.RUNS)
 
-    def __post_init__(self) -> None:
-        self._inode = fstat(self.fd).st_ino
-
-    def clear(self) -> None:
-        """Forget every notice: a new group begins."""
-        with self._lock:
-            self._head = Head(self.head().version, 0)
-            self._write(State.RUNS)
-
-    def post(self, notice: Notice) -> int:
-        """Post a notice; return its index. It is seen only when it is whole: the head moves last."""
-        text = notice.encode()[:TEXT]
-        with self._lock:
-            index = self._head.posted
-            self._put(_LENGTH.pack(index, len(text)) + text, self._at(index))
-            self._head = Head(self._head.version, index + 1, self._head.state, self._head.waits_in)
-            self._write(self._head.state, self._head.waits_in)
+    def post(self, text: bytes) -> int:
+        """Post a notice; return its index."""
+        index = self.posted
+        data = _SLOT.pack(self._key, index, len(text)) + text + _END.pack(index)
+        with suppress(OSError):  # a test may have closed the file, and its number be another file's; or forbid to write
+            if fstat(self._fd).st_ino == self._inode and len(text) <= TEXT:
+                pwrite(self._fd, data, self._start + _at(index))
+        self.posted += 1
         return index
 
     def tell(self, state: State, waits_in: int = 0) -> None:
         """Say what the rank does from now on."""
-        with self._lock:
-            self._write(state, waits_in)
-
-    def head(self) -> Head:
-        """Return the head as it is now; that of a rank which runs if there is none."""
-        data = self._get(_HEAD.size, self._start)
-        if len(data) < _HEAD.size:
-            return Head()
-        version, posted, state, waits_in = _HEAD.unpack(data)
-        return Head(version, posted, State(state) if state in set(State) else State.RUNS, waits_in)
-
-    def read(self, index: int) -> Notice | None:
-        """Return the notice of that index; None if it has been overwritten."""
-        data = self._get(SLOT, self._at(index))
-        if len(data) < _LENGTH.size:
-            return None
-        found, length = _LENGTH.unpack_from(data)
-        return Notice.decode(data[_LENGTH.size : _LENGTH.size + length]) if found == index else None
-
-    def _get(self, size: int, at: int) -> bytes:
-        try:
-            return pread(self.fd, size, at)
-        except OSError:
-            return b""
-
-    @property
-    def _start(self) -> int:
-        return self.rank * _AREA
-
-    def _at(self, index: int) -> int:
-        return self._start + SLOT * (1 + index % SLOTS)
-
-    def _write(self, state: State, waits_in: int = 0) -> None:
-        self._head = Head(self._head.version + 1, self._head.posted, state, waits_in)
-        self._put(_HEAD.pack(self._head.version, self._head.posted, state, waits_in), self._start)
-
-    def _put(self, data: bytes, at: int) -> None:
-        """Write, unless a test has closed the file (the number may be another file's by now) or forbids to write."""
-        with suppress(OSError):
-            if fstat(self.fd).st_ino == self._inode:
-                pwrite(self.fd, data, at)
+        self._version += 1
+        _HEAD.pack_into(self._head, 0, self._version, self._key, state, waits_in)
 
 
 @dataclass
-class Reader:
-    """Reads the notices of one rank as they come.
+class Area:
+    """A rank's area, to read.
 
     Attributes:
-        area: whose.
-        missed: whether notices were overwritten before they were read.
+        fd: the board's file.
+        rank: whose area it is.
+        key: of the default group.
+        next: the index of the first notice that `new` has not returned.
+        missed: whether notices were written over before they were read.
     """
 
-    area: Area
+    fd: int
+    rank: int
+    key: int
+    next: int = 0
     missed: bool = False
-    _next: int = 0
 
-    def new(self, posted: int) -> list[Notice]:
-        """Return the notices before the index `posted` that were not returned earlier, oldest first."""
-        if posted <= self._next:
-            return []
-        found = {index: self.area.read(index) for index in range(max(self._next, posted - SLOTS), posted)}
-        oldest = self.area.head().posted - SLOTS + 1  # what is older may have been written over while we read
-        whole = [notice for index, notice in found.items() if notice is not None and index >= oldest]
-        self.missed |= len(whole) < posted - self._next
-        self._next = posted
-        return whole
+    def head(self) -> Head:
+        """Return the head as it is now; that of a rank which runs if the rank is not in the group."""
+        data = self._get(_HEAD.size, 0)
+        if len(data) < _HEAD.size:
+            return Head()
+        version, key, state, waits_in = _HEAD.unpack(data)
+        return Head(version, State(state), waits_in) if key == self.key and state in set(State) else Head(version)
+
+    def new(self) -> list[tuple[int, bytes]]:
+        """Return the notices that were not returned earlier, oldest first, with their indices."""
+        notices = []
+        while (found := self._read(self.next)) is not None:
+            index, text = found
+            if index == self.next:
+                notices.append(found)
+                self.next += 1
+            else:
+                self.missed, self.next = True, index - SLOTS + 1
+        return notices
+
+    def _read(self, index: int) -> tuple[int, bytes] | None:
+        """Return the notice in an index's place, and its own index, if it is the one of that index or a later one."""
+        data = self._get(SLOT, _at(index))
+        if len(data) < _SLOT.size + _END.size:
+            return None
+        key, found, length = _SLOT.unpack_from(data)
+        end = _SLOT.size + length
+        if key != self.key or found < index or end + _END.size > len(data) or _END.unpack_from(data, end) != (found,):
+            return None  # nothing there yet, or being written
+        return found, data[_SLOT.size : end]
+
+    def _get(self, size: int, at: int) -> bytes:
+        try:
+            return pread(self.fd, size, self.rank * AREA + at)
+        except OSError:
+            return b""
+
+
+def _at(index: int) -> int:
+    return SLOT * (1 + index % SLOTS)

@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import groupby
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from pytest_ddp.observed.parts import Parts, parts_of, parts_text
 
@@ -15,13 +14,12 @@ SEND, RECV = "send", "recv"
 _SHAPES_SHOWN = 3
 _TEXT = 200  # characters of a text that another one can be told from by its digest
 _APART = "\x1f"
-_FIELDS = 18
+_FIELDS = 17
 
 Meeting: TypeAlias = tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Notice:
+class Notice(NamedTuple):
     """One operation of one rank; ranks are numbered as in the default group.
 
     Attributes:
@@ -78,6 +76,11 @@ class Notice:
         return *self.line, str(self.number)
 
     @property
+    def is_same_everywhere(self) -> bool:
+        """Whether what fits it is equal to it: a collective in which no rank brings or takes a part of its own."""
+        return self.peer is None and not (self.given or self.taken)
+
+    @property
     def receiver(self) -> int | None:
         """The rank that a message goes to; None for collectives."""
         return self.peer if self.op == SEND else None if self.peer is None else self.rank
@@ -99,27 +102,27 @@ class Notice:
         return " ".join(words) + (f" at {self.source}" if self.source else "")
 
     def encode(self) -> bytes:
-        """Return it as bytes; see `decode`."""
-        who = (self.op, self.group, ranks_text(self.ranks), self.number, self.rank, _optional(self.peer), self.tag)
+        """Return it as bytes, without its rank: ranks that do the same post the same."""
+        who = (self.op, self.group, ranks_text(self.ranks), self.number, _optional(self.peer), self.tag)
         what = (_optional(self.root), self.reduction, self.dtype, self.shapes, self.elements)
         parts = (parts_text(self.given), parts_text(self.taken))
         how = (self.source, *("1" if flag else "" for flag in (self.asynchronous, self.loose, self.default)))
         return _APART.join(map(str, (*who, *what, *parts, *how))).encode(errors="replace")
 
     @classmethod
-    def decode(cls, data: bytes) -> "Notice | None":
-        """Return what `encode` made bytes of; None for anything else."""
+    def decode(cls, data: bytes, rank: int) -> "Notice | None":
+        """Return what `encode` made bytes of on that rank; None for anything else."""
         parts = data.decode(errors="replace").split(_APART)
         if len(parts) != _FIELDS:
             return None
-        op, group, ranks, number, rank, peer, tag, root, reduction, dtype, shapes, elements, given, taken, *rest = parts
+        op, group, ranks, number, peer, tag, root, reduction, dtype, shapes, elements, given, taken, *rest = parts
         try:
             return cls(
                 op=op,
                 group=group,
                 ranks=ranks_of(ranks),
                 number=int(number),
-                rank=int(rank),
+                rank=rank,
                 peer=int(peer) if peer else None,
                 tag=int(tag),
                 root=int(root) if root else None,

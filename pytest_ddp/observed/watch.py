@@ -20,6 +20,9 @@ class Watch:
     def unblocked(self, entries: Sequence[Entry]) -> None:
         """Hear that the wait is over, one way or another."""
 
+    def began(self) -> None:
+        """Hear that the rank begins its part of a run."""
+
     def answered(self) -> None:
         """Hear that the rank has finished its part of a run."""
 
