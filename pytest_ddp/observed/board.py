@@ -7,6 +7,7 @@ notice. Nothing here waits for anybody, and what one rank wrote can be read afte
 
 import mmap
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -79,15 +80,15 @@ class Post:
         self._version: int = _HEAD.unpack_from(self._head)[0]
         self.tell(State.RUNS)
 
-    def post(self, text: bytes) -> int:
-        """Post a notice; return its index."""
+    def post(self, text: bytes) -> bytes:
+        """Post a notice; return all that was written, which is the same for ranks that post the same."""
         index = self.posted
         data = _SLOT.pack(self._key, index, len(text)) + text + _END.pack(index)
         with suppress(OSError):  # a test may have closed the file, and its number be another file's; or forbid to write
             if fstat(self._fd).st_ino == self._inode and len(text) <= TEXT:
                 pwrite(self._fd, data, self._start + _at(index))
         self.posted += 1
-        return index
+        return data
 
     def tell(self, state: State, waits_in: int = 0) -> None:
         """Say what the rank does from now on."""
@@ -121,17 +122,22 @@ class Area:
         version, key, state, waits_in = _HEAD.unpack(data)
         return Head(version, State(state), waits_in) if key == self.key and state in set(State) else Head(version)
 
-    def new(self) -> list[tuple[int, bytes]]:
-        """Return the notices that were not returned earlier, oldest first, with their indices."""
-        notices = []
+    def new(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the notices that were not yielded earlier, oldest first, with their indices."""
         while (found := self._read(self.next)) is not None:
-            index, text = found
+            index, _ = found
             if index == self.next:
-                notices.append(found)
                 self.next += 1
+                yield found
             else:
                 self.missed, self.next = True, index - SLOTS + 1
-        return notices
+
+    def pass_over(self, data: bytes) -> bool:
+        """Skip the next notice if what was written with it is `data`; return whether it was."""
+        if self._get(len(data), _at(self.next)) != data:
+            return False
+        self.next += 1
+        return True
 
     def _read(self, index: int) -> tuple[int, bytes] | None:
         """Return the notice in an index's place, and its own index, if it is the one of that index or a later one."""

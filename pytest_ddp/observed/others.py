@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pytest_ddp.observed.board import Area
 from pytest_ddp.observed.notice import Meeting, Notice
 
+_REMEMBERED = 64  # of our own notices: ranks that do the same are seldom further apart
+
 
 class Others:
     """Reads the board for one rank."""
@@ -12,33 +14,34 @@ class Others:
     def __init__(self, fd: int, rank: int, key: int) -> None:
         self._fd, self._rank, self._key = fd, rank, key
         self._areas: dict[int, Area] = {}
-        self._texts: dict[int, dict[int, bytes]] = {}
+        self._ours: dict[int, bytes] = {}
         self._notices: dict[tuple[int, Meeting], Notice] = {}
 
-    def meet(self, notice: Notice, index: int, text: bytes) -> Iterator[Notice]:
-        """Yield the operations of other ranks that have come to meet this one of ours, which has that index and text.
+    def meet(self, notice: Notice, index: int, data: bytes) -> Iterator[Notice]:
+        """Yield the operations of other ranks that have come to meet this one of ours, posted as `data`.
 
-        Ranks that do the same post the same: such a notice is not even looked into.
+        A rank that does the same posts the same: its notices are not even looked into.
         """
+        if notice.is_same_everywhere:
+            self._ours[index] = data
+        self._ours.pop(index - _REMEMBERED, None)
         for rank in notice.others:
-            texts = self._read(rank)
-            if texts.get(index) == text and notice.is_same_everywhere:
-                del texts[index]
-                continue
-            self._look_into(rank, texts)
-            theirs = self._notices.pop((rank, notice.meeting), None)
+            area = self._area(rank)
+            while (ours := self._ours.get(area.next)) is not None and area.pass_over(ours):
+                pass
+            if area.next <= index or not notice.is_same_everywhere:
+                self._read(area)
+            theirs = self._notices.pop((rank, notice.meeting), None) if self._notices else None
             if theirs is not None:
                 yield theirs
 
-    def _read(self, rank: int) -> dict[int, bytes]:
+    def _area(self, rank: int) -> Area:
         if rank not in self._areas:
-            self._areas[rank], self._texts[rank] = Area(self._fd, rank, self._key), {}
-        self._texts[rank].update(self._areas[rank].new())
-        return self._texts[rank]
+            self._areas[rank] = Area(self._fd, rank, self._key)
+        return self._areas[rank]
 
-    def _look_into(self, rank: int, texts: dict[int, bytes]) -> None:
-        for text in texts.values():
-            theirs = Notice.decode(text, rank)
+    def _read(self, area: Area) -> None:
+        for _, text in area.new():
+            theirs = Notice.decode(text, area.rank)
             if theirs is not None and self._rank in theirs.others:
-                self._notices[rank, theirs.meeting] = theirs
-        texts.clear()
+                self._notices[area.rank, theirs.meeting] = theirs

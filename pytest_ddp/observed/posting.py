@@ -119,11 +119,11 @@ class Posting(Watch):
         with self._lock:
             self.unblocked(())  # it was said to wait, and went on without
             notice = self._notice(entry)
-            text = notice.encode()
-            index = self._posted[entry.number] = self.post.post(text)
+            index = self._posted[entry.number] = self.post.posted
+            data = self.post.post(notice.encode())
             if len(self._posted) > SLOTS:
                 del self._posted[next(iter(self._posted))]
-            wrong = (mismatch(notice, theirs) for theirs in self._others.meet(notice, index, text))
+            wrong = (mismatch(notice, theirs) for theirs in self._others.meet(notice, index, data))
             return next(filter(None, wrong), None)
 
     def _notice(self, entry: Entry) -> Notice:
