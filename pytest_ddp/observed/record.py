@@ -54,18 +54,21 @@ class Record:
 
     def clear(self) -> None:
         """Forget the operations and events so far."""
+        self._futures: list[tuple[torch.futures.Future[Any], Sequence[Entry]]] = []
         self._entries: dict[int, Entry] = {}
         self._events: list[Event] = []
 
     @property
     def entries(self) -> list[Entry]:
         """The operations, in the order in which they were entered."""
+        self._look_at_futures()
         with self._lock:
             return list(self._entries.values())
 
     @property
     def events(self) -> list[Event]:
         """The events, in the order of the clock."""
+        self._look_at_futures()
         with self._lock:
             return list(self._events)
 
@@ -100,6 +103,14 @@ class Record:
         for entry in entries:
             self._mark(entry, CollectiveCompleted)
 
+    def expect(self, future: "torch.futures.Future[Any]", entries: Sequence[Entry]) -> None:
+        """Remember a future that somebody took, whose waits are not seen.
+
+        It is looked at when backward has returned and when the record is read, not when its own thread sets it: the
+        order of events shall be the program's.
+        """
+        self._futures.append((future, entries))
+
     def backward_began(self, expected: int) -> Backward:
         """Note that a backward pass begins, which is to compute so many gradients of parameters."""
         line, _ = caller()
@@ -122,6 +133,7 @@ class Record:
 
     def backward_returned(self, backward: Backward) -> None:
         """Note that a backward pass has returned."""
+        self._look_at_futures()
         with self._lock:
             self.clock.end_backward(backward)
             event = BackwardReturned(self.clock.tick().time, backward.number)
@@ -161,6 +173,14 @@ class Record:
             event = kind(moment.time, entry.number)
             self._events.append(event)
         self._tell(event)
+
+    def _look_at_futures(self) -> None:
+        waiting, self._futures = self._futures, []
+        for future, entries in waiting:
+            if future.done():
+                self.completed(entries)
+            else:
+                self._futures.append((future, entries))
 
     def _tell(self, event: Event) -> None:
         for listener in tuple(self.listeners):
