@@ -32,14 +32,19 @@ class Standing:
     all_known: bool = True
 
     @cached_property
-    def entered(self) -> dict[Meeting, Notice]:
-        """Its operations by where they meet those of others."""
-        return {notice.meeting: notice for notice in self.notices}
-
-    @cached_property
     def reached(self) -> dict[Meeting, int]:
         """How far it has come in each line of operations."""
         return {notice.line: notice.number for notice in self.notices}
+
+    def entered_with(self, notice: Notice) -> Notice | None:
+        """Return the operation that meets another rank's; a group made anew under its name counts from 1 again."""
+        if self.reached.get(notice.line, 0) < notice.number:
+            return None
+        return self._meetings.get(notice.meeting)
+
+    @cached_property
+    def _meetings(self) -> dict[Meeting, Notice]:
+        return {notice.meeting: notice for notice in self.notices}
 
     @property
     def done(self) -> list[Notice]:
@@ -87,7 +92,7 @@ def want(notice: Notice, standings: Mapping[int, Standing]) -> Want:
         return Want(notice)
     if notice.peer == ANYONE:
         return Want(notice, tuple(other.rank for other in others), one_is_enough=True)
-    here = {other.rank: other.entered.get(notice.meeting) for other in others}
+    here = {other.rank: other.entered_with(notice) for other in others}
     unlike = {rank: theirs for rank, theirs in here.items() if theirs is not None and differences(notice, theirs)}
     absent = tuple(other.rank for other in others if here[other.rank] is None and _is_behind(other, notice))
     return Want(notice, absent, unlike)

@@ -77,7 +77,8 @@ class Entry(Signature):
             the line that called backward. Empty when there is none.
         launched: when it was entered.
         waited: when somebody first waited for it; None so far. Who waits for a future is not seen.
-        completed: when this rank first knew that it was over: a wait returned, or its future was there.
+        completed: when this rank first knew that it was over: a wait returned, or, where its future was taken, when
+            it was there as the next backward returned or the record was read.
     """
 
     number: int = 0

@@ -1,6 +1,8 @@
 """A process group that delegates to a real one and notes down everything that goes through it."""
 
-from collections.abc import Callable
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import Any
 
@@ -37,6 +39,7 @@ class ObservedGroup(RealGroup):
         self.real = RealGroup(store, rank, size) if real is None else real
         self._record = current.record()
         self._ranks: tuple[int, ...] = ()
+        self._counters: dict[Hashable, Iterator[int]] = defaultdict(partial(itertools.count, 1))
         self._coalesced: list[Entry] | None = None
 
     @classmethod
@@ -54,9 +57,9 @@ class ObservedGroup(RealGroup):
 
     def _issue(self, method: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         __tracebackhide__ = True
-        call = Call(self.real, method, args, keywords)
         self._ranks = self._ranks or tuple(dist.get_process_group_ranks(self))
-        entry, work = self._record.issue(call, call.signature(self.group_name, self._ranks))
+        call = Call(self.group_name, self._ranks, self.real, method, args, keywords)
+        entry, work = self._record.issue(call, next(self._counters[call.numbering]))
         if self._coalesced is not None:
             self._coalesced.append(entry)
         return self._observed(work, [entry])

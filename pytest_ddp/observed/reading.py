@@ -27,7 +27,7 @@ class Collectives(Sequence[Entry]):
 
     def name(self, model: nn.Module) -> None:
         """Let events call the model's parameters by their names."""
-        self._record.name(model.named_parameters())
+        self._record.names.learn(model.named_parameters())
 
     @overload
     def __getitem__(self, index: int) -> Entry: ...

@@ -2,20 +2,17 @@
 
 import itertools
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.weak import WeakIdKeyDictionary
 
 from pytest_ddp.observed.call import Call
 from pytest_ddp.observed.clock import Backward, Clock
-from pytest_ddp.observed.entry import Entry, Signature
+from pytest_ddp.observed.entry import Entry, Moment
 from pytest_ddp.observed.events import (
     BackwardBegan,
     BackwardReturned,
@@ -26,6 +23,7 @@ from pytest_ddp.observed.events import (
     GradientReady,
 )
 from pytest_ddp.observed.location import caller
+from pytest_ddp.observed.names import Names
 from pytest_ddp.observed.watch import Gate, Watch
 
 
@@ -37,6 +35,7 @@ class Record:
         gate: issues the operations.
         listeners: called with each event, in the thread in which it happens.
         clock: gives the events their times.
+        names: what events call parameters.
     """
 
     def __init__(self, watch: Watch | None = None) -> None:
@@ -44,41 +43,40 @@ class Record:
         self.listeners: list[Callable[[Event], None]] = []
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        self._sequences: dict[Hashable, Iterator[int]] = defaultdict(partial(itertools.count, 1))
         self.begin()
 
     def begin(self) -> None:
-        """Forget everything, and let the clock start again, for a new test; sequence numbers are the groups' own."""
-        self.clock = Clock()
-        self._names = WeakIdKeyDictionary()
+        """Forget everything, and let the clock start again, for a new test."""
+        self.clock, self.names = Clock(), Names()
         self.clear()
 
     def clear(self) -> None:
         """Forget the operations and events so far."""
+        self._futures: list[tuple[torch.futures.Future[Any], Sequence[Entry]]] = []
         self._entries: dict[int, Entry] = {}
+        self._waited: dict[int, Moment] = {}
+        self._completed: dict[int, Moment] = {}
         self._events: list[Event] = []
 
     @property
     def entries(self) -> list[Entry]:
         """The operations, in the order in which they were entered."""
+        self._look_at_futures()
         with self._lock:
-            return list(self._entries.values())
+            waited, completed = self._waited.get, self._completed.get
+            return [replace(e, waited=waited(n), completed=completed(n)) for n, e in self._entries.items()]
 
     @property
     def events(self) -> list[Event]:
         """The events, in the order of the clock."""
+        self._look_at_futures()
         with self._lock:
             return list(self._events)
 
-    def name(self, parameters: Iterator[tuple[str, torch.Tensor]]) -> None:
-        """Give parameters the names that events call them by."""
-        for name, parameter in parameters:
-            self._names[parameter] = name
-
-    def issue(self, call: Call, signature: Signature) -> tuple[Entry, Any]:
-        """Note down a call and make it; return the entry and what the call returned."""
+    def issue(self, call: Call, sequence: int) -> tuple[Entry, Any]:
+        """Note down a call, the `sequence`-th of its kind in its group, and make it; return what that returned too."""
         __tracebackhide__ = True  # a mismatch is raised in here, and is the caller's
-        entry = self._enter(call, signature)
+        entry = self._enter(call, sequence)
         self.watch.entering(entry)
         if call.blocks:
             with self.waiting([entry], call.timeout):
@@ -106,6 +104,14 @@ class Record:
         for entry in entries:
             self._mark(entry, CollectiveCompleted)
 
+    def expect(self, future: "torch.futures.Future[Any]", entries: Sequence[Entry]) -> None:
+        """Remember a future that somebody took, whose waits are not seen.
+
+        It is looked at when backward has returned and when the record is read, not when its own thread sets it: the
+        order of events shall be the program's.
+        """
+        self._futures.append((future, entries))
+
     def backward_began(self, expected: int) -> Backward:
         """Note that a backward pass begins, which is to compute so many gradients of parameters."""
         line, _ = caller()
@@ -119,7 +125,7 @@ class Record:
 
     def gradient_ready(self, backward: Backward, parameter: torch.Tensor) -> None:
         """Note that a gradient is computed."""
-        name = self._names[parameter] if parameter in self._names else f"parameter {list(parameter.shape)}"
+        name = self.names.of(parameter)
         with self._lock:
             backward.ready += 1
             event = GradientReady(self.clock.tick().time, backward.number, name)
@@ -128,6 +134,7 @@ class Record:
 
     def backward_returned(self, backward: Backward) -> None:
         """Note that a backward pass has returned."""
+        self._look_at_futures()
         with self._lock:
             self.clock.end_backward(backward)
             event = BackwardReturned(self.clock.tick().time, backward.number)
@@ -135,20 +142,12 @@ class Record:
         self.watch.unblocked(())
         self._tell(event)
 
-    def _enter(self, call: Call, signature: Signature) -> Entry:
+    def _enter(self, call: Call, sequence: int) -> Entry:
         line, called = caller()
-        blocking = called in {"send", "recv", "send_object_list", "recv_object_list"}
         with self._lock:
             running = self.clock.running
-            entry = Entry(
-                **vars(signature),
-                number=next(self._numbers),
-                sequence=next(self._sequences[_numbering(signature)]),
-                asynchronous=not blocking if call.asynchronous is None else call.asynchronous,
-                called=called,
-                line=line or (running[-1].line if running else ""),
-                launched=self.clock.tick(),
-            )
+            line = line or (running[-1].line if running else "")
+            entry = call.entry(next(self._numbers), sequence, self.clock.tick(), line, called)
             self._entries[entry.number] = entry
             event = CollectiveLaunched(entry.launched.time, entry.number)
             self._events.append(event)
@@ -157,25 +156,23 @@ class Record:
 
     def _mark(self, entry: Entry, kind: type[CollectiveWaited | CollectiveCompleted]) -> None:
         """Note when something first happened to an operation, unless it belongs to an earlier test."""
+        marks = self._waited if kind is CollectiveWaited else self._completed
         with self._lock:
-            known = self._entries.get(entry.number)
-            waits = kind is CollectiveWaited
-            if known is None or (known.waited if waits else known.completed) is not None:
+            if entry.number not in self._entries or entry.number in marks:
                 return
-            moment = self.clock.tick()
-            marked = replace(known, waited=moment) if waits else replace(known, completed=moment)
-            self._entries[entry.number] = marked
+            marks[entry.number] = moment = self.clock.tick()
             event = kind(moment.time, entry.number)
             self._events.append(event)
         self._tell(event)
 
+    def _look_at_futures(self) -> None:
+        waiting, self._futures = self._futures, []
+        for future, entries in waiting:
+            if future.done():
+                self.completed(entries)
+            else:
+                self._futures.append((future, entries))
+
     def _tell(self, event: Event) -> None:
         for listener in tuple(self.listeners):
             listener(event)
-
-
-def _numbering(signature: Signature) -> Hashable:
-    """Return what is counted together."""
-    if signature.point_to_point:
-        return signature.group, signature.op, signature.peer, signature.tag
-    return signature.group

@@ -45,10 +45,10 @@ class ObservedWork(Work):
         return completed
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Return the real future: C++ code can only wait for one of those. It tells us when it is there."""
+        """Return the real future: C++ code can only wait for one of those, and we cannot see it wait."""
         future: torch.futures.Future[Any] = self._real.get_future()
         given(future, self._entries, self._record)
-        future.then(lambda _: self._record.completed(self._entries))
+        self._record.expect(future, self._entries)
         return future
 
     def result(self) -> Any:
