@@ -6,6 +6,9 @@ Clock times are counts, so they compare exactly, and two runs of the same progra
 import itertools
 from dataclasses import dataclass, field
 
+# By its own name: tests replace the functions of `time`.
+from time import monotonic_ns
+
 from pytest_ddp.observed.entry import Moment
 
 
@@ -25,15 +28,18 @@ class Clock:
 
     Attributes:
         running: the backward passes that are running, the innermost last (reentrant checkpoints nest them).
+        nanoseconds: when each time was, by the machine's monotonic clock: to be shown, never to be judged by.
     """
 
     running: list[Backward] = field(default_factory=list)
+    nanoseconds: list[int] = field(default_factory=list)
     _times: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
     def tick(self) -> Moment:
         """Return the next moment."""
         time = next(self._times)
+        self.nanoseconds.append(monotonic_ns())
         if not self.running:
             return Moment(time)
         inner = self.running[-1]

@@ -57,3 +57,4 @@ _EVERY_VERSIONS = {
     "monitored_barrier": Operation("monitored_barrier"),
 }
 OPERATIONS = {method: operation for method, operation in _EVERY_VERSIONS.items() if hasattr(dist.ProcessGroup, method)}
+NAMES = frozenset(operation.name for operation in _EVERY_VERSIONS.values())

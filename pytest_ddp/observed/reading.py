@@ -1,20 +1,30 @@
 """What `ddp.collectives` is: the record of the test at hand, as its test reads it."""
 
-from collections.abc import Sequence
-from typing import overload
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import torch.distributed as dist
 from torch import nn
 
 from pytest_ddp.observed.entry import Entry
 from pytest_ddp.observed.events import Event
 from pytest_ddp.observed.record import Record
+from pytest_ddp.observed.selection import Selection
+from pytest_ddp.observed.timeline import Timeline
+from pytest_ddp.observed.trace import Trace, write_trace
 
 
-class Collectives(Sequence[Entry]):
+class Collectives(Selection):
     """The operations that this rank has entered since the test began, its setup included, in order."""
 
     def __init__(self, record: Record) -> None:
-        self._record = record
+        super().__init__(record, (), "")
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All operations so far."""
+        return self._record.entries
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -29,18 +39,25 @@ class Collectives(Sequence[Entry]):
         """Let events call the model's parameters by their names."""
         self._record.names.learn(model.named_parameters())
 
-    @overload
-    def __getitem__(self, index: int) -> Entry: ...
+    @contextmanager
+    def capture(self) -> Iterator[Selection]:
+        """Give a selection which, at the end of the block, holds the operations that were entered in it."""
+        before = {entry.number for entry in self.entries}
+        block = Selection(self._record, (), "in the block")
+        try:
+            yield block
+        finally:
+            block.hold(entry for entry in self.entries if entry.number not in before)
 
-    @overload
-    def __getitem__(self, index: slice) -> list[Entry]: ...
+    def timeline(self) -> Timeline:
+        """Return what happened on this rank so far; `str()` of it is a table."""
+        return Timeline(self.entries, self.events)
 
-    def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
-        return self._record.entries[index]
+    def export_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write what happened on this rank to a file that Perfetto and chrome://tracing show.
 
-    def __len__(self) -> int:
-        return len(self._record.entries)
-
-    def __repr__(self) -> str:
-        lines = "".join(f"\n  {entry}" for entry in self)
-        return f"<{len(self)} operations{':' if lines else ''}{lines}>"
+        `merge_traces` makes one file of those of all ranks.
+        """
+        rank = dist.get_rank() if dist.is_initialized() else int(os.environ["RANK"])
+        trace = Trace(rank, self.entries, self.events, self._record.clock.nanoseconds)
+        write_trace(path, trace.traced())

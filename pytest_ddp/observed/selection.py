@@ -1,0 +1,82 @@
+"""Operations picked from a record."""
+
+from collections.abc import Iterable, Sequence
+from typing import overload
+
+import torch
+from torch.distributed import ProcessGroup
+
+from pytest_ddp.observed.assertions import Assertions
+from pytest_ddp.observed.choice import Choice
+from pytest_ddp.observed.entry import Entry
+from pytest_ddp.observed.record import Record
+
+
+class Selection(Assertions):
+    """Some operations of this rank: always the same ones, each as it stands at the moment."""
+
+    def __init__(self, record: Record, entries: Sequence[Entry], selected: str) -> None:
+        self._record = record
+        self._chosen = tuple(entries)
+        self._selected = selected
+
+    @property
+    def selected(self) -> str:
+        """In words, which operations these are."""
+        return self._selected
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The operations; one that the record has forgotten since, as it was."""
+        now = {entry.number: entry for entry in self._record.entries}
+        return [now.get(entry.number, entry) for entry in self._chosen]
+
+    def hold(self, entries: Iterable[Entry]) -> None:
+        """Be a selection of these operations from now on."""
+        self._chosen = tuple(entries)
+
+    def select(
+        self,
+        *ops: str,
+        group: ProcessGroup | str | None = None,
+        dtype: torch.dtype | str | None = None,
+        inside_backward: bool | None = None,
+    ) -> "Selection":
+        """Return the operations of one kind.
+
+        Args:
+            ops: named as in torch.distributed: "all_reduce", "send", ...; several mean any of them, none means all.
+            group: the process group, or its name.
+            dtype: of the tensors.
+            inside_backward: whether launched while a backward pass was running.
+
+        Raises:
+            UsageError: when there is no operation of that name.
+        """
+        name = group.group_name if isinstance(group, ProcessGroup) else group
+        choice = Choice(ops, name, None if dtype is None else str(dtype).removeprefix("torch."), inside_backward)
+        chosen = [entry for entry in self.entries if choice.takes(entry)]
+        return Selection(self._record, chosen, " ".join(filter(None, [self.selected, str(choice)])))
+
+    @overload
+    def __getitem__(self, index: int) -> Entry: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Selection": ...
+
+    def __getitem__(self, index: int | slice) -> "Entry | Selection":
+        if isinstance(index, int):
+            return self.entries[index]
+        return Selection(self._record, self.entries[index], f"{self.selected}{_slice_text(index)}".strip())
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __repr__(self) -> str:
+        lines = "".join(f"\n  {entry}" for entry in self.entries)
+        return f"<{len(self)} operations{':' if lines else ''}{lines}>"
+
+
+def _slice_text(index: slice) -> str:
+    parts = [index.start, index.stop] if index.step is None else [index.start, index.stop, index.step]
+    return f"[{':'.join('' if part is None else str(part) for part in parts)}]"

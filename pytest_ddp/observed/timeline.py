@@ -1,0 +1,142 @@
+"""What happened on a rank, as a table to read."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+from pytest_ddp.bounds import both_ends
+from pytest_ddp.observed.entry import Entry, Moment
+from pytest_ddp.observed.events import (
+    BackwardBegan,
+    BackwardReturned,
+    CollectiveCompleted,
+    CollectiveLaunched,
+    CollectiveWaited,
+    Event,
+    GradientReady,
+)
+from pytest_ddp.observed.notice import ANYONE, Notice, ranks_text, shapes_text
+from pytest_ddp.observed.table import table
+
+REPORTED_ROWS = 40
+_Operation = CollectiveLaunched | CollectiveWaited | CollectiveCompleted
+# What follows at once is told in one row.
+_WORDS: dict[tuple[type[_Operation], ...], str] = {
+    (CollectiveLaunched,): "launched",
+    (CollectiveLaunched, CollectiveWaited): "launched, waits",
+    (CollectiveLaunched, CollectiveCompleted): "launched, completed",
+    (CollectiveLaunched, CollectiveWaited, CollectiveCompleted): "launched, waited",
+    (CollectiveWaited,): "waits",
+    (CollectiveWaited, CollectiveCompleted): "waited",
+    (CollectiveCompleted,): "completed",
+}
+
+
+class Row(NamedTuple):
+    """A line of a timeline: when, what, and what is to be known of it."""
+
+    clock: str = ""
+    event: str = ""
+    what: str = ""
+    group: str = ""
+    tensors: str = ""
+    bytes: str = ""
+    gradients: str = ""
+    line: str = ""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The operations and events of a rank in the order of its clock; `str()` of it is a table."""
+
+    entries: Sequence[Entry]
+    events: Sequence[Event]
+
+    def __str__(self) -> str:
+        return _text(list(rows(self.entries, self.events)))
+
+    def short(self, limit: int = REPORTED_ROWS) -> str:
+        """Return a table with at most so many rows, the first and the last."""
+        return both_ends(_text(list(rows(self.entries, self.events)), limit))
+
+
+def posted_timeline(notices: Sequence[Notice], waits_in: Notice | None, limit: int = REPORTED_ROWS) -> str:
+    """Return a short table of what a rank had entered that cannot be asked any more."""
+    found = [_posted(notice, "waits" if notice is waits_in else "entered") for notice in notices]
+    return both_ends(_text(found, limit)) if found else ""
+
+
+def _text(found: Sequence[Row], limit: int | None = None) -> str:
+    left_out = 0 if limit is None else max(0, len(found) - limit)
+    first = len(found) if limit is None or not left_out else limit // 3
+    kept = [*found[:first], *found[first + left_out :]]
+    lines = table(Row._fields, kept, right=("clock", "bytes", "gradients"))
+    if left_out:
+        lines.insert(1 + first, f"... {left_out} rows left out ...")
+    return "\n".join(lines)
+
+
+def rows(entries: Sequence[Entry], events: Sequence[Event]) -> Iterator[Row]:
+    """Yield the rows of a timeline."""
+    known = {entry.number: entry for entry in entries}
+    ready, expected = dict[int, int](), dict[int, int]()
+    for _, together in groupby(events, _subject):
+        run = list(together)
+        first, last = run[0], run[-1]
+        clock = f"{first.time}-{last.time}" if len(run) > 1 else str(first.time)
+        if isinstance(first, BackwardBegan):
+            expected[first.backward] = first.expected
+            yield Row(clock, f"backward {first.backward} began", gradients=f"0/{first.expected}", line=first.line)
+        elif isinstance(first, BackwardReturned):
+            yield Row(clock, f"backward {first.backward} returned")
+        elif isinstance(first, GradientReady):
+            ready[first.backward] = ready.get(first.backward, 0) + len(run)
+            count = f"{ready[first.backward]}/{expected.get(first.backward, '?')}"
+            yield Row(clock, "gradients ready" if len(run) > 1 else "gradient ready", _names(run), gradients=count)
+        else:
+            yield from _operation(clock, run, known)
+
+
+def _subject(event: Event) -> tuple[str, int]:
+    """Return what is equal for events that may share a row."""
+    if isinstance(event, _Operation):
+        return "operation", event.number
+    return type(event).__name__, event.backward
+
+
+def _names(run: Sequence[Event]) -> str:
+    names = [event.parameter for event in run if isinstance(event, GradientReady)]
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]}, ... {names[-1]}"
+
+
+def _operation(clock: str, run: Sequence[Event], known: Mapping[int, Entry]) -> Iterator[Row]:
+    first = run[0]
+    entry = known.get(first.number) if isinstance(first, _Operation) else None
+    if entry is None:
+        return
+    event = _WORDS[tuple(type(event) for event in run if isinstance(event, _Operation))]
+    what, group = f"{entry.op} #{entry.sequence}{_peer(entry)}", f"{entry.group} ({ranks_text(entry.ranks)})"
+    if isinstance(first, CollectiveLaunched):
+        tensors = f"{entry.dtype}{shapes_text(entry.shapes)}" if entry.shapes else ""
+        size = f"{entry.bytes:,}" if entry.shapes else ""
+        yield Row(clock, event, what, group, tensors, size, _gradients(entry.launched), entry.line)
+    else:
+        moment = entry.waited if isinstance(first, CollectiveWaited) else entry.completed
+        yield Row(clock, event, what, group, gradients=_gradients(moment))
+
+
+def _peer(operation: Entry | Notice) -> str:
+    if operation.op not in {"send", "recv"}:
+        return ""
+    who = "anyone" if operation.peer in {None, ANYONE} else f"rank {operation.peer}"
+    return f" {'to' if operation.op == 'send' else 'from'} {who}"
+
+
+def _gradients(moment: Moment | None) -> str:
+    return "" if moment is None or moment.backward is None else f"{moment.ready}/{moment.expected}"
+
+
+def _posted(notice: Notice, event: str) -> Row:
+    what, group = f"{notice.op} #{notice.number}{_peer(notice)}", f"{notice.group} ({ranks_text(notice.ranks)})"
+    return Row("", event, what, group, f"{notice.dtype}{notice.shapes}", line=notice.source)

@@ -1,0 +1,115 @@
+"""Writes a record in the format of Chrome's tracing, which Perfetto (ui.perfetto.dev) and chrome://tracing show.
+
+A rank is a process there. Its rows are autograd's and, for every process group, as many as operations of it were ever
+under way at once; inside an operation stands the wait for it. Times are those of the machine's monotonic clock, which
+all its processes share.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pytest_ddp.observed.entry import Entry
+from pytest_ddp.observed.events import BackwardBegan, BackwardReturned, Event, GradientReady
+from pytest_ddp.observed.notice import ranks_text, shapes_text
+from pytest_ddp.observed.rows import Rows
+
+Traced: TypeAlias = dict[str, Any]
+_AUTOGRAD = 0
+
+
+def write_trace(path: str | PathLike[str], events: Iterable[Traced]) -> None:
+    """Write events to a file, in the order of their times."""
+    ordered = sorted(events, key=lambda event: float(event.get("ts", -1)))
+    Path(path).write_text(json.dumps({"traceEvents": ordered, "displayTimeUnit": "ns"}), encoding="utf-8")
+
+
+@dataclass
+class Trace:
+    """The record of a rank.
+
+    Attributes:
+        rank: the rank.
+        entries: its operations.
+        events: its events.
+        nanoseconds: when each time of its clock was, that of time 1 first.
+    """
+
+    rank: int
+    entries: Sequence[Entry]
+    events: Sequence[Event]
+    nanoseconds: Sequence[int]
+    _rows: Rows = field(default_factory=lambda: Rows(first=_AUTOGRAD + 1))
+
+    def traced(self) -> Iterator[Traced]:
+        """Yield the events of the trace."""
+        yield self._meta("process_name", _AUTOGRAD, name=f"rank {self.rank}")
+        yield self._meta("process_sort_index", _AUTOGRAD, sort_index=self.rank)
+        yield self._meta("thread_name", _AUTOGRAD, name="autograd")
+        yield from self._autograd()
+        for entry in self.entries:
+            yield from self._operation(entry)
+        for group, number in self._rows.made:
+            yield self._meta("thread_name", number, name=group)
+
+    def _autograd(self) -> Iterator[Traced]:
+        began = {event.backward: event for event in self.events if isinstance(event, BackwardBegan)}
+        returned = {event.backward: event.time for event in self.events if isinstance(event, BackwardReturned)}
+        for number, event in began.items():
+            arguments = {"line": event.line, "gradients": event.expected}
+            yield self._complete(f"backward {number}", "autograd", _AUTOGRAD, event.time, returned.get(number), arguments)
+        for event in self.events:
+            if isinstance(event, GradientReady):
+                yield self._at(event.time, ph="i", s="t", name=event.parameter, cat="gradient", tid=_AUTOGRAD)
+
+    def _operation(self, entry: Entry) -> Iterator[Traced]:
+        start, end = entry.launched.time, entry.completed.time if entry.completed else None
+        group = f"group {entry.group} (ranks {ranks_text(entry.ranks)})"
+        row = self._rows.place(group, start, end or len(self.nanoseconds))
+        name = f"{entry.op} #{entry.sequence}"
+        yield self._complete(name, "operation", row, start, end, arguments(entry, self.rank))
+        if entry.waited and entry.waited.time < (end or len(self.nanoseconds)):
+            yield self._complete("wait", "wait", row, entry.waited.time, end, {})
+
+    def _complete(self, name: str, cat: str, row: int, start: int, end: int | None, args: Traced) -> Traced:
+        """Return a complete event; one that has no end lasts until the last time of the clock."""
+        ended = self._microseconds(end or len(self.nanoseconds))
+        args = args if end else {**args, "ended": False}
+        return self._at(start, ph="X", dur=ended - self._microseconds(start), name=name, cat=cat, tid=row, args=args)
+
+    def _at(self, time: int, **fields: Any) -> Traced:
+        return {"pid": self.rank, "ts": self._microseconds(time), **fields}
+
+    def _meta(self, kind: str, row: int, **args: Any) -> Traced:
+        return {"ph": "M", "name": kind, "pid": self.rank, "tid": row, "args": args}
+
+    def _microseconds(self, time: int) -> float:
+        return self.nanoseconds[time - 1] / 1000
+
+
+def arguments(entry: Entry, rank: int) -> Traced:
+    """Return what is shown of an operation; `meets` is equal for the operations of different ranks that became one."""
+    moment = entry.launched
+    found: Traced = {
+        "tensors": f"{entry.dtype}{shapes_text(entry.shapes)}" if entry.shapes else "",
+        "bytes": entry.bytes,
+        "reduction": entry.reduce_op,
+        "root": entry.root,
+        "asynchronous": entry.asynchronous,
+        "gradients ready": None if moment.backward is None else f"{moment.ready}/{moment.expected}",
+        "line": entry.line,
+        "meets": _meeting(entry, rank),
+    }
+    return {name: value for name, value in found.items() if value not in {None, ""}}
+
+
+def _meeting(entry: Entry, rank: int) -> str:
+    if not entry.point_to_point:
+        return f"{entry.group} #{entry.sequence}"
+    if entry.peer is None:
+        return ""
+    way = (rank, entry.peer) if entry.op == "send" else (entry.peer, rank)
+    return f"{entry.group} {way[0]} to {way[1]} with tag {entry.tag} #{entry.sequence}"
