@@ -4,7 +4,7 @@ A rank that failed by itself comes before ranks that failed because a peer left,
 ended; among equals the one that failed first comes first.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pytest_ddp.bounds import one_line
 from pytest_ddp.errors import PytestDDPError
@@ -32,7 +32,9 @@ class RankFailure(PytestDDPError):  # noqa: N818  a failure of ranks, as pytest'
         return root_cause(self.outcomes)
 
     def __str__(self) -> str:
-        return "\n".join([headline(self.outcomes, self.world), *details(self.outcomes), *outputs(self.outcomes)])
+        told = [*details(self.outcomes), *outputs(self.outcomes)]
+        told += [f"---- {ranks}: timeline ----\n{text}" for ranks, text in timelines(self.outcomes)]
+        return "\n".join([headline(self.outcomes, self.world), *told])
 
 
 def failures(outcomes: Iterable[Outcome]) -> list[Outcome]:
@@ -133,12 +135,17 @@ def _skipped_while_others_waited(outcomes: Sequence[Outcome]) -> str | None:
     )
 
 
-def _alike(outcomes: Iterable[Outcome]) -> list[tuple[str, str]]:
+def _alike(outcomes: Iterable[Outcome], told: Callable[[Outcome], str] = describe) -> list[tuple[str, str]]:
     """Group ranks of which the same is to be said."""
     said: dict[str, list[int]] = {}
     for outcome in outcomes:
-        said.setdefault(describe(outcome), []).append(outcome.rank)
+        said.setdefault(told(outcome), []).append(outcome.rank)
     return [(rank_list(ranks), what) for what, ranks in said.items()]
+
+
+def timelines(outcomes: Iterable[Outcome]) -> list[tuple[str, str]]:
+    """Return what happened on the ranks, those together on which it was the same."""
+    return _alike((outcome for outcome in outcomes if outcome.timeline), lambda outcome: outcome.timeline)
 
 
 def details(outcomes: Iterable[Outcome]) -> list[str]:

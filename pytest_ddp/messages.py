@@ -74,6 +74,13 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Recall:
+    """Answer, as run `number`, with what you have communicated in this group, as text."""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class Debugging:
     """A debugger on the rank takes the terminal, or gives it back: until then its run has no deadline."""
 
@@ -90,9 +97,9 @@ class Close:
     """Finish: tear down what lives on the rank, then leave."""
 
 
-Message: TypeAlias = Launch | Ready | Run | Answer | Debugging | HangUp | Close
+Message: TypeAlias = Launch | Ready | Run | Answer | Recall | Debugging | HangUp | Close
 _KINDS: dict[str, type[Message]] = {
-    kind.__name__: kind for kind in (Launch, Ready, Run, Answer, Debugging, HangUp, Close)
+    kind.__name__: kind for kind in (Launch, Ready, Run, Answer, Recall, Debugging, HangUp, Close)
 }
 
 

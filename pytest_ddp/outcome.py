@@ -13,12 +13,14 @@ class _OnRank:
         seconds: how long its run took, or how long it was waited for.
         output: what it printed meanwhile, stdout and stderr.
         collectives: the last collectives that it entered, oldest first, as text.
+        timeline: if its collectives were observed and a rank failed: what happened on it, as a table.
     """
 
     rank: int
     seconds: float = 0.0
     output: str = ""
     collectives: tuple[str, ...] = ()
+    timeline: str = ""
 
     @property
     def last_collective(self) -> str | None:

@@ -5,15 +5,15 @@ import select
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import IO, Any
 
 from pytest_ddp.errors import ProtocolError
-from pytest_ddp.failure import RankFailure, details
+from pytest_ddp.failure import RankFailure, details, failures
 from pytest_ddp.launcher import Launcher
 from pytest_ddp.member import Member
-from pytest_ddp.messages import Answer, Debugging, Run
+from pytest_ddp.messages import Answer, Debugging, Recall, Run
 from pytest_ddp.observed.detector import LOOK_SECONDS, Detector
 from pytest_ddp.outcome import Deadlocked, Died, Ended, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
 from pytest_ddp.patience import Patience
@@ -24,6 +24,7 @@ GRACE_SECONDS = 1.0
 GROUP_SLACK_SECONDS = 600.0
 _INTERRUPTED = partial(Stopped, because="the run was interrupted")
 _JOIN_SECONDS = 60.0
+_RECALL_SECONDS = 10.0
 _HANG_UP_SECONDS = 2.0  # between the end of a rank's connection and that of its process
 _RAN_ON = "closed its connection to the test run, ran on, and was ended"
 _numbers = itertools.count()  # an answer to another group's run must never pass for one to ours
@@ -81,7 +82,9 @@ class RankGroup:
         run, and the others wait for the next run.
         """
         self._send(target, payloads, timeout, ranks)
-        return self._finish(self.grace, hang_up=hang_up)
+        outcomes = self._finish(self.grace, hang_up=hang_up)
+        quiet = hang_up or not failures(outcomes)  # Hypothesis is shrinking, or all is well: nobody will read it
+        return outcomes if quiet or self._detector is None else self._with_timelines(outcomes, self._detector)
 
     def begin_to_join(self) -> None:
         """Ask the ranks to make the process group, without waiting for it."""
@@ -94,12 +97,26 @@ class RankGroup:
     def _send(
         self, target: str, payloads: bytes | Sequence[bytes], timeout: float, ranks: Collection[int] | None
     ) -> None:
-        self._number, self._started, self._timeout = next(_numbers), time.monotonic(), timeout
-        self._pending = {member.rank: member for member in self.members if ranks is None or member.rank in ranks}
-        for member in self._pending.values():
+        for member in self._expect(timeout, ranks):
             member.start_over()
             body = payloads if isinstance(payloads, bytes) else payloads[member.rank]
             member.send(self._run(target, timeout, body))
+
+    def _expect(self, timeout: float, ranks: Collection[int] | None) -> Collection[Member]:
+        """Begin to wait for an answer of each of these ranks; return them."""
+        self._number, self._started, self._timeout = next(_numbers), time.monotonic(), timeout
+        self._pending = {member.rank: member for member in self.members if ranks is None or member.rank in ranks}
+        return self._pending.values()
+
+    def _with_timelines(self, outcomes: list[Outcome], detector: Detector) -> list[Outcome]:
+        """Add what happened on each rank: those that are left tell it, and the others had posted a part of it."""
+        asked = {member.rank for member in self.members} & {outcome.rank for outcome in outcomes}
+        told = {outcome.rank: detector.timeline(outcome.rank) for outcome in outcomes if outcome.rank not in asked}
+        for member in self._expect(_RECALL_SECONDS, asked):
+            member.send(Recall(self._number))
+        answers = self._finish(grace=_RECALL_SECONDS, hang_up=False)
+        told.update({answer.rank: answer.body.decode() for answer in answers if isinstance(answer, Returned)})
+        return [replace(outcome, timeline=told.get(outcome.rank, "")) for outcome in outcomes]
 
     def _finish(self, grace: float, *, hang_up: bool) -> list[Outcome]:
         pending, outcomes = self._pending, dict[int, Outcome]()

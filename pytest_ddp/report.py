@@ -8,7 +8,7 @@ import pytest
 from _pytest._code.code import ExceptionRepr, ReprEntry, ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
 from pytest_ddp.agreement import as_reported, disagreement, expected_failure, passed_strictly
-from pytest_ddp.failure import details, failures, headline, root_cause, summary
+from pytest_ddp.failure import details, failures, headline, root_cause, summary, timelines
 from pytest_ddp.outcome import Outcome, Raised, Returned, Skipped
 from pytest_ddp.phase import PhaseAnswer
 from pytest_ddp.world import World
@@ -36,7 +36,7 @@ def output_sections(outcomes: Sequence[Outcome], when: str) -> list[tuple[str, s
         for title, text in rank_report["sections"]:
             if title.endswith(when):
                 found.append((f"{title} (rank {outcome.rank})", text))
-    return found
+    return found + [(f"Timeline {when} ({ranks})", text) for ranks, text in timelines(outcomes)]
 
 
 def answer_of(outcome: Outcome) -> PhaseAnswer:

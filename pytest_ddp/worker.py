@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pytest_ddp.blackbox import BlackBox
 from pytest_ddp.bounds import both_ends
 from pytest_ddp.hangup import hang_up
-from pytest_ddp.messages import Answer, Close, Debugging, HangUp, Launch, Message, Ready, Run, encode, receive
+from pytest_ddp.messages import Answer, Close, Debugging, HangUp, Launch, Message, Ready, Recall, Run, encode, receive
 from pytest_ddp.observed import current
 
 if TYPE_CHECKING:
@@ -83,6 +83,8 @@ class Rank:
                 self._answer_run(message)
             elif isinstance(message, HangUp):
                 hang_up()
+            elif isinstance(message, Recall):
+                self.send(Answer(message.number, "returned", body=_timeline()))
             else:
                 self.closing = message is None or isinstance(message, Close)
 
@@ -160,6 +162,13 @@ class Rank:
             self.answer("raised", kind=kind, message=message, traceback=text)
         finally:
             self.run = outer
+
+
+def _timeline() -> bytes:
+    try:
+        return current.timeline().encode(errors="replace")
+    except Exception as broken:  # noqa: BLE001  the test may have broken what it is made with
+        return f"<it could not be made: {type(broken).__name__}: {broken}>".encode(errors="replace")
 
 
 def joined(_: bytes) -> bytes:

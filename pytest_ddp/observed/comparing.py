@@ -12,7 +12,9 @@ def parting(mine: Sequence[Notice], theirs: Sequence[Notice], ranks: tuple[int, 
     here, there = (_shared(notices, ranks) for notices in (mine, theirs))
     for index, (left, right) in enumerate(zip_longest(here, there)):
         if left is None or right is None or left.group != right.group or differences(left, right):
-            return _told(index, dict(zip(ranks, (left, right), strict=True)), dict(zip(ranks, (here, there), strict=True)))
+            return _told(
+                index, dict(zip(ranks, (left, right), strict=True)), dict(zip(ranks, (here, there), strict=True))
+            )
     return None
 
 

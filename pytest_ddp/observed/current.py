@@ -50,6 +50,15 @@ def answered() -> None:
         _record.watch.answered()
 
 
+def timeline() -> str:
+    """Return what happened in the test at hand as a short table; "" where nothing is observed."""
+    if _record is None:
+        return ""
+    from pytest_ddp.observed.timeline import Timeline  # noqa: PLC0415  only when a test has failed
+
+    return Timeline(_record.entries, _record.events).short()
+
+
 def begin() -> None:
     """Begin the record anew, for the next test; nothing happens where nothing is observed."""
     if _record is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pytest_ddp.observed.board import Area, Head, State, key_of
 from pytest_ddp.observed.deadlock import Standing, stuck
 from pytest_ddp.observed.notice import Notice
+from pytest_ddp.observed.timeline import posted_timeline
 from pytest_ddp.observed.waits import wait_text
 from pytest_ddp.outcome import Deadlocked, Died, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
 
@@ -64,6 +65,11 @@ class Detector:
         """Return in words what a rank waits in and why that does not come, if it waits."""
         standings = self._standings(pending)
         return {"waits": wait_text(rank, standings), "chain": wait_text(rank, standings, chain=True)}
+
+    def timeline(self, rank: int) -> str:
+        """Return what a rank has entered, and what it waits in, as a short table."""
+        standing = self._standing(rank, over="")
+        return posted_timeline(standing.notices, standing.waits_in)
 
     def _standings(self, pending: Collection[int]) -> dict[int, Standing]:
         return {rank: self._standing(rank, "" if rank in pending else self._became(rank)) for rank in self._areas}

@@ -16,7 +16,9 @@ class Limits:
     def __post_init__(self) -> None:
         bounded = self.at_least is not None or self.at_most is not None
         if (self.exactly is not None) == bounded:
-            raise UsageError(f"say how many are expected: an exact number, or at_least=, at_most= or both; got {self!r}")
+            raise UsageError(
+                f"say how many are expected: an exact number, or at_least=, at_most= or both; got {self!r}"
+            )
 
     def admit(self, number: int) -> bool:
         """Whether so many are as expected."""

@@ -33,7 +33,7 @@ def _read(path: str | PathLike[str]) -> list[Traced]:
 
 
 def _arrows(events: Iterable[Traced]) -> Iterator[Traced]:
-    """Yield flow events: from the rank that came first to an operation, through the others, to the one that came last."""
+    """Yield flow events: from the rank that came first to an operation, through the others, to the last."""
     meetings = defaultdict[str, list[Traced]](list)
     for event in events:
         if meets := event.get("args", {}).get("meets"):

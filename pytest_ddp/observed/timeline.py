@@ -20,6 +20,7 @@ from pytest_ddp.observed.notice import ANYONE, Notice, ranks_text, shapes_text
 from pytest_ddp.observed.table import table
 
 REPORTED_ROWS = 40
+_NAMED = 3
 _Operation = CollectiveLaunched | CollectiveWaited | CollectiveCompleted
 # What follows at once is told in one row.
 _WORDS: dict[tuple[type[_Operation], ...], str] = {
@@ -107,7 +108,7 @@ def _subject(event: Event) -> tuple[str, int]:
 
 def _names(run: Sequence[Event]) -> str:
     names = [event.parameter for event in run if isinstance(event, GradientReady)]
-    return ", ".join(names) if len(names) <= 3 else f"{names[0]}, ... {names[-1]}"
+    return ", ".join(names) if len(names) <= _NAMED else f"{names[0]}, ... {names[-1]}"
 
 
 def _operation(clock: str, run: Sequence[Event], known: Mapping[int, Entry]) -> Iterator[Row]:

@@ -34,7 +34,7 @@ def assert_same(entries: Sequence[Entry], selected: str, watch: Watch) -> None:
     if not dist.is_initialized():
         raise UsageError(f"{_OP}() asks the other ranks, and this rank has no process group: the test has destroyed it")
     rank = dist.get_rank()
-    gathered = _gather(_BETWEEN.join(notice_of(entry, rank).encode() for entry in entries), watch)
+    gathered = _gather([notice_of(entry, rank).encode() for entry in entries], watch)
     wrong = next(_partings(gathered), None)
     if wrong:
         raise AssertionError(f"expected the same {operations(selected)} on all ranks; {wrong}")
@@ -53,17 +53,18 @@ def _notices(data: bytes, rank: int) -> list[Notice]:
     return [notice for notice in found if notice is not None]
 
 
-def _gather(data: bytes, watch: Watch) -> list[bytes]:
+def _gather(brought: Sequence[bytes], watch: Watch) -> list[bytes]:
     """Return what each rank brings, in rank order."""
-    store, rank, size = distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()  # noqa: SLF001  no public way
+    store = distributed_c10d._get_default_store()  # noqa: SLF001  no public way
+    rank, size = dist.get_rank(), dist.get_world_size()
     number = store.add(f"{_GROUP}/calls/{rank}", 1)
     meeting = Entry(_OP, _GROUP, tuple(range(size)), number=-number, sequence=number, line=caller()[0])
     keys = [f"{_GROUP}/{number}/{other}" for other in range(size)]
-    store.set(keys[rank], data)
+    store.set(keys[rank], _BETWEEN.join(brought).decode())
     watch.entering(meeting)
     watch.blocked([meeting], timedelta.max)
     try:
-        store.wait(keys, timeout_of(dist.group.WORLD.group_name, None))
+        store.wait(keys, timeout_of(distributed_c10d._get_default_group().group_name, None))  # noqa: SLF001  likewise
         gathered = [store.get(key) for key in keys]
     finally:
         watch.unblocked([meeting])

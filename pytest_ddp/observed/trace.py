@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 from pytest_ddp.observed.entry import Entry
 from pytest_ddp.observed.events import BackwardBegan, BackwardReturned, Event, GradientReady
+from pytest_ddp.observed.lanes import Lanes
 from pytest_ddp.observed.notice import ranks_text, shapes_text
-from pytest_ddp.observed.rows import Rows
 
 Traced: TypeAlias = dict[str, Any]
 _AUTOGRAD = 0
@@ -42,7 +42,7 @@ class Trace:
     entries: Sequence[Entry]
     events: Sequence[Event]
     nanoseconds: Sequence[int]
-    _rows: Rows = field(default_factory=lambda: Rows(first=_AUTOGRAD + 1))
+    _lanes: Lanes = field(default_factory=lambda: Lanes(first=_AUTOGRAD + 1))
 
     def traced(self) -> Iterator[Traced]:
         """Yield the events of the trace."""
@@ -52,42 +52,39 @@ class Trace:
         yield from self._autograd()
         for entry in self.entries:
             yield from self._operation(entry)
-        for group, number in self._rows.made:
+        for group, number in self._lanes.made:
             yield self._meta("thread_name", number, name=group)
 
     def _autograd(self) -> Iterator[Traced]:
-        began = {event.backward: event for event in self.events if isinstance(event, BackwardBegan)}
         returned = {event.backward: event.time for event in self.events if isinstance(event, BackwardReturned)}
-        for number, event in began.items():
-            arguments = {"line": event.line, "gradients": event.expected}
-            yield self._complete(f"backward {number}", "autograd", _AUTOGRAD, event.time, returned.get(number), arguments)
         for event in self.events:
-            if isinstance(event, GradientReady):
+            if isinstance(event, BackwardBegan):
+                shown = {"line": event.line, "gradients": event.expected}
+                span = event.time, returned.get(event.backward)
+                yield self._complete(span, name=f"backward {event.backward}", cat="autograd", tid=_AUTOGRAD, args=shown)
+            elif isinstance(event, GradientReady):
                 yield self._at(event.time, ph="i", s="t", name=event.parameter, cat="gradient", tid=_AUTOGRAD)
 
     def _operation(self, entry: Entry) -> Iterator[Traced]:
         start, end = entry.launched.time, entry.completed.time if entry.completed else None
         group = f"group {entry.group} (ranks {ranks_text(entry.ranks)})"
-        row = self._rows.place(group, start, end or len(self.nanoseconds))
-        name = f"{entry.op} #{entry.sequence}"
-        yield self._complete(name, "operation", row, start, end, arguments(entry, self.rank))
-        if entry.waited and entry.waited.time < (end or len(self.nanoseconds)):
-            yield self._complete("wait", "wait", row, entry.waited.time, end, {})
+        lane = self._lanes.place(group, start, end or len(self.nanoseconds))
+        name, shown = f"{entry.op} #{entry.sequence}", arguments(entry, self.rank)
+        yield self._complete((start, end), name=name, cat="operation", tid=lane, args=shown)
+        if entry.waited and (end is None or entry.waited.time < end):
+            yield self._complete((entry.waited.time, end), name="wait", cat="wait", tid=lane, args={})
 
-    def _complete(self, name: str, cat: str, row: int, start: int, end: int | None, args: Traced) -> Traced:
+    def _complete(self, span: tuple[int, int | None], *, args: Traced, **fields: Any) -> Traced:
         """Return a complete event; one that has no end lasts until the last time of the clock."""
-        ended = self._microseconds(end or len(self.nanoseconds))
-        args = args if end else {**args, "ended": False}
-        return self._at(start, ph="X", dur=ended - self._microseconds(start), name=name, cat=cat, tid=row, args=args)
+        start, end = span
+        lasted = self.nanoseconds[(end or len(self.nanoseconds)) - 1] - self.nanoseconds[start - 1]
+        return self._at(start, ph="X", dur=lasted / 1000, args=args if end else {**args, "ended": False}, **fields)
 
     def _at(self, time: int, **fields: Any) -> Traced:
-        return {"pid": self.rank, "ts": self._microseconds(time), **fields}
+        return {"pid": self.rank, "ts": self.nanoseconds[time - 1] / 1000, **fields}
 
     def _meta(self, kind: str, row: int, **args: Any) -> Traced:
         return {"ph": "M", "name": kind, "pid": self.rank, "tid": row, "args": args}
-
-    def _microseconds(self, time: int) -> float:
-        return self.nanoseconds[time - 1] / 1000
 
 
 def arguments(entry: Entry, rank: int) -> Traced:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ddp.errors import ProtocolError
-from pytest_ddp.messages import Answer, Close, Debugging, Decoder, HangUp, Launch, Ready, Run, encode, receive
+from pytest_ddp.messages import Answer, Close, Debugging, Decoder, HangUp, Launch, Ready, Recall, Run, encode, receive
 
 MESSAGES = st.one_of(
     st.builds(
@@ -34,6 +34,7 @@ MESSAGES = st.one_of(
     ),
     st.builds(Debugging, st.booleans()),
     st.builds(Answer, number=st.integers(), outcome=st.text(), message=st.text(), body=st.binary()),
+    st.builds(Recall, st.integers()),
     st.just(HangUp()),
     st.just(Close()),
 )

@@ -1,14 +1,14 @@
-"""Puts what overlaps in time into rows of its own."""
+"""Puts spans that overlap in time beside one another."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass
-class Rows:
-    """Rows of spans, numbered from `first` on; the spans of a row follow one another.
+class Lanes:
+    """Lanes, numbered from `first` on; the spans of a lane follow one another.
 
     Attributes:
-        made: the rows that there are, as (whose, number).
+        made: the lanes that there are, as (whose, number).
     """
 
     first: int = 0
@@ -16,7 +16,7 @@ class Rows:
     _ends: dict[int, int] = field(default_factory=dict)
 
     def place(self, whose: str, start: int, end: int) -> int:
-        """Return the number of a row for a span of somebody; spans must come in the order of their starts."""
+        """Return the number of a lane for a span of somebody; spans must come in the order of their starts."""
         for owner, number in self.made:
             if owner == whose and self._ends[number] <= start:
                 self._ends[number] = end
