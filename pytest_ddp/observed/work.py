@@ -45,7 +45,7 @@ class ObservedWork(Work):
         return completed
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Return the real future: C++ code can only wait for one of those, and we cannot see it wait."""
+        """Return the real future: C++ code can only wait for one of those."""
         future: torch.futures.Future[Any] = self._real.get_future()
         given(future, self._entries, self._record)
         self._record.expect(future, self._entries)

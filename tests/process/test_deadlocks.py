@@ -75,7 +75,10 @@ def test_a_cycle_of_messages_is_told_from_rank_to_rank(ranks, target, size):
     outcomes = run(ranks, target, size)
     assert all(isinstance(outcome, Deadlocked) for outcome in outcomes)
     op, step = ("send", 1) if target == "all_send_first" else ("recv", -1)
-    cycle = [f"waits in {op} float32[4] {'to' if op == 'send' else 'from'} rank {step * n % size} at {LINE}" for n in range(1, size + 1)]
+    cycle = [
+        f"waits in {op} float32[4] {'to' if op == 'send' else 'from'} rank {step * n % size} at {LINE}"
+        for n in range(1, size + 1)
+    ]
     assert re.search(pattern("rank 0 of . .* deadlocked: it " + ", which ".join(cycle) + "\n"), text(outcomes))
 
 
@@ -110,7 +113,8 @@ def test_who_waits_for_one_that_gave_up_is_ended_at_once(ranks, target, kind, be
     assert isinstance(gave_up, kind)
     assert isinstance(waiting, Stopped)
     assert re.fullmatch(
-        pattern(f"waits in all_reduce #1 float32[4] at {LINE}, which rank 1 never entered: it has {became}"), waiting.waits
+        pattern(f"waits in all_reduce #1 float32[4] at {LINE}, which rank 1 never entered: it has {became}"),
+        waiting.waits,
     )
 
 
