@@ -1,8 +1,6 @@
 """Who waits for ever, from what ranks have posted, and what is said of it."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_ddp.observed.deadlock import Standing, stuck
 from pytest_ddp.observed.notice import ANYONE, RECV, SEND, Notice
@@ -138,16 +136,6 @@ CASES = {
 def test_who_is_stuck(case):
     ranks, expected = CASES[case]
     assert set(stuck(standings(*ranks))) == expected
-
-
-@given(
-    st.lists(
-        st.sampled_from([rank_in(ONE), rank_in(ONE, TWO), runs(), returned(), rank_in(recv(1))]), min_size=3, max_size=3
-    )
-)
-def test_nobody_is_stuck_where_all_run_but_one(ranks):
-    ranks = [ranks[0], runs(), runs()]
-    assert not stuck(standings(*ranks))
 
 
 @pytest.mark.parametrize(
