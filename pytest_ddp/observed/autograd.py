@@ -1,7 +1,7 @@
 """Sees backward passes begin and return, and the gradients of parameters become ready in between."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -38,11 +38,13 @@ def _replace(run: Callable[..., Any]) -> None:
 @contextmanager
 def _noted(record: Record, nodes: list[Any]) -> Iterator[None]:
     backward = record.backward_began(len(nodes))
-    with ExitStack() as hooks:
-        hooks.callback(record.backward_returned, backward)
-        for node in nodes:
-            hooks.callback(_hook(record, backward, node).remove)
+    hooks = [_hook(record, backward, node) for node in nodes]
+    try:
         yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        record.backward_returned(backward)
 
 
 def _hook(record: Record, backward: Backward, node: Any) -> Any:

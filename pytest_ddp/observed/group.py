@@ -57,7 +57,7 @@ class ObservedGroup(RealGroup):
 
     def _issue(self, method: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         self._ranks = self._ranks or tuple(dist.get_process_group_ranks(self))
-        call = Call(self.group_name, self._ranks, self.real, method, args, keywords)
+        call = Call(self.group_name, self._ranks, self.real, method=method, args=args, keywords=keywords)
         entry, work = self._record.issue(call, next(self._counters[call.numbering]))
         if self._coalesced is not None:
             self._coalesced.append(entry)
