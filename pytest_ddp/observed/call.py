@@ -83,7 +83,7 @@ class Call:
             shapes=_shapes(payload),
             outputs=_shapes(self.outputs) if inputs and operation.results_first else (),
             dtype=str(payload[0].dtype).removeprefix("torch.") if payload else "",
-            bytes=sum([tensor.nbytes for tensor in payload]),
+            bytes=sum([tensor.numel() * tensor.element_size() for tensor in payload]),
             root=self._root(options) if operation.rooted else None,
             peer=self._peer if operation.message else None,
             tag=self.given[-1] if operation.message else 0,
@@ -105,11 +105,15 @@ class Call:
 
     def _root(self, options: Any) -> int:
         named = next((found for found in self.given if isinstance(found, int)), 0)
-        return self.ranks[getattr(options, "rootRank", named)]
+        return self._global(getattr(options, "rootRank", named))
 
     @property
     def _peer(self) -> int | None:
-        return None if self.method == "recv_anysource" else self.ranks[self.given[1]]
+        return None if self.method == "recv_anysource" else self._global(self.given[1])
+
+    def _global(self, rank: int) -> int:
+        """Return the global rank of a rank of the group; what is no rank is left for the real group to refuse."""
+        return self.ranks[rank] if 0 <= rank < len(self.ranks) else rank
 
     def _reduction(self, options: Any) -> str:
         if options is None:

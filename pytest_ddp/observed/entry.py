@@ -35,7 +35,7 @@ class Signature:
             those that it wanted.
         outputs: the shapes of the tensors that this rank wanted, where they are others than those given.
         dtype: of the first tensor, such as "float32"; empty without tensors.
-        bytes: of the tensors of `shapes` together.
+        bytes: of the tensors of `shapes` together; sparse ones count as if they were dense.
         root: the global rank that a rooted operation starts from or ends at.
         peer: the global rank that a point-to-point operation is with; None for any.
         tag: of a point-to-point operation.

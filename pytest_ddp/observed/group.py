@@ -77,6 +77,10 @@ class ObservedGroup(RealGroup):
         RealGroup.bound_device_id.__set__(self, device)  # type: ignore[attr-defined]  # a property
         self.real.bound_device_id = device
 
+    def get_group_store(self) -> Store:
+        """Return the store of the real group."""
+        return self.real.get_group_store()
+
     def _start_coalescing(self, device: torch.device) -> None:
         self._coalesced = []
         self.real._start_coalescing(device)  # noqa: SLF001  torch's own name
