@@ -8,6 +8,7 @@ from torch.distributed.distributed_c10d import Work
 
 from pytest_ddp.observed.entry import Entry
 from pytest_ddp.observed.record import Record
+from pytest_ddp.observed.reducer import foresee_wait
 
 
 class ObservedWork(Work):
@@ -41,9 +42,10 @@ class ObservedWork(Work):
         return completed
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Return the real future: C++ code can only wait for one of those, and we cannot see it wait."""
+        """Return the real future: C++ code can only wait for one of those."""
         future: torch.futures.Future[Any] = self._real.get_future()
         self._record.expect(future, self._entries)
+        foresee_wait(self._record, future, self._entries)
         return future
 
     def result(self) -> Any:

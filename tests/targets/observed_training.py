@@ -162,6 +162,15 @@ def ddp_allreduce_hook():
 
 
 @program
+def ddp_hook_of_its_own():
+    def halved(_, bucket):
+        reduced = dist.all_reduce(bucket.buffer(), async_op=True)
+        return reduced.get_future().then(lambda future: future.value()[0] / 2)
+
+    return with_hook(halved)
+
+
+@program
 def ddp_fp16_hook():
     return with_hook(default_hooks.fp16_compress_hook)
 
