@@ -31,9 +31,13 @@ class Clock:
     _times: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
+    def time(self) -> int:
+        """Return the next time."""
+        return next(self._times)
+
     def tick(self) -> Moment:
         """Return the next moment."""
-        time = next(self._times)
+        time = self.time()
         if not self.running:
             return Moment(time)
         inner = self.running[-1]

@@ -122,7 +122,6 @@ class Posting(Watch):
     def _post(self, entry: Entry) -> str | None:
         """Post an operation first, then look at what the others have posted; return what does not fit."""
         with self._lock:
-            self.unblocked(())  # it was said to wait, and went on without
             notice = self._notice(entry)
             index = self._posted[entry.number] = self.post.posted
             data = self.post.post(notice.encode())

@@ -120,27 +120,35 @@ def test_a_rank_takes_as_much_as_the_other_gives(mine, theirs, fit):
         (
             collective("broadcast", 1, root=0),
             collective("all_reduce", reduction="MAX"),
-            "rank 1 calls broadcast #7 float32[4] with root 0 at train.py:11, where rank 0 called all_reduce #7 "
-            "float32[4] (MAX) at train.py:10; all ranks of a group must call the same collectives in the same order",
+            (
+                "rank 1 calls broadcast #7 float32[4] with root 0 at train.py:11, where rank 0 called all_reduce #7 "
+                "float32[4] (MAX) at train.py:10; all ranks of a group must call the same collectives in the same order"
+            ),
         ),
         (
             collective("all_reduce", 1, shapes="[5]", dtype="int64"),
             collective("all_reduce"),
-            "rank 1 calls all_reduce #7 int64[5] at train.py:11, where rank 0 called all_reduce #7 float32[4] at "
-            "train.py:10; all ranks must call it with the same dtype and shape",
+            (
+                "rank 1 calls all_reduce #7 int64[5] at train.py:11, where rank 0 called all_reduce #7 float32[4] at "
+                "train.py:10; all ranks must call it with the same dtype and shape"
+            ),
         ),
         (
             message("recv", 1, dtype="int64", tag=3),
             message("send", 0, tag=3),
-            "rank 1 calls recv int64[4] from rank 0 with tag 3 at train.py:11, where rank 0 called send float32[4] to "
-            "rank 1 with tag 3 at train.py:10; a send and its receive must agree in dtype",
+            (
+                "rank 1 calls recv int64[4] from rank 0 with tag 3 at train.py:11, where rank 0 called send float32[4] to "
+                "rank 1 with tag 3 at train.py:10; a send and its receive must agree in dtype"
+            ),
         ),
         (
             collective("barrier", 1, dtype="", shapes="", default=False, group="pair"),
             collective("all_reduce", default=False, group="pair"),
-            "rank 1 calls barrier #7 in group 'pair' of ranks 0, 1 at train.py:11, where rank 0 called all_reduce #7 "
-            "float32[4] in group 'pair' of ranks 0, 1 at train.py:10; all ranks of a group must call the same "
-            "collectives in the same order",
+            (
+                "rank 1 calls barrier #7 in group 'pair' of ranks 0, 1 at train.py:11, where rank 0 called all_reduce #7 "
+                "float32[4] in group 'pair' of ranks 0, 1 at train.py:10; all ranks of a group must call the same "
+                "collectives in the same order"
+            ),
         ),
     ],
 )
