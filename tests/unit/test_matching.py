@@ -137,16 +137,16 @@ def test_a_rank_takes_as_much_as_the_other_gives(mine, theirs, fit):
             message("recv", 1, dtype="int64", tag=3),
             message("send", 0, tag=3),
             (
-                "rank 1 calls recv int64[4] from rank 0 with tag 3 at train.py:11, where rank 0 called send float32[4] to "
-                "rank 1 with tag 3 at train.py:10; a send and its receive must agree in dtype"
+                "rank 1 calls recv int64[4] from rank 0 with tag 3 at train.py:11, where rank 0 called send float32[4] "
+                "to rank 1 with tag 3 at train.py:10; a send and its receive must agree in dtype"
             ),
         ),
         (
             collective("barrier", 1, dtype="", shapes="", default=False, group="pair"),
             collective("all_reduce", default=False, group="pair"),
             (
-                "rank 1 calls barrier #7 in group 'pair' of ranks 0, 1 at train.py:11, where rank 0 called all_reduce #7 "
-                "float32[4] in group 'pair' of ranks 0, 1 at train.py:10; all ranks of a group must call the same "
+                "rank 1 calls barrier #7 in group 'pair' of ranks 0, 1 at train.py:11, where rank 0 called all_reduce "
+                "#7 float32[4] in group 'pair' of ranks 0, 1 at train.py:10; all ranks of a group must call the same "
                 "collectives in the same order"
             ),
         ),
