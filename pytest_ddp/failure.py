@@ -104,8 +104,10 @@ def headline(outcomes: Sequence[Outcome], world: World | None = None) -> str:
     root = root_cause(outcomes)
     of = f"rank {root.rank} of {len(outcomes) if world is None else world.size}"
     where = f" ({world.backend}, {world.device})" if world else ""
-    lines = [_skipped_while_others_waited(outcomes) or f"{of}{where} {_describe_root(root)}"]
-    lines += [f"  {ranks}: {what}" for ranks, what in _alike(o for o in outcomes if o is not root)]
+    disagree = _skipped_while_others_waited(outcomes)
+    lines = [disagree or f"{of}{where} {_describe_root(root)}"]
+    told_apart = disagree is not None and isinstance(root, Ended) and bool(root.waits)
+    lines += [f"  {ranks}: {what}" for ranks, what in _alike(o for o in outcomes if o is not root or told_apart)]
     lines += [f"  {line}" for line in standstill(outcomes)]
     advice = hint(root.message) if isinstance(root, Raised) else None
     return "\n".join([*lines, f"  hint: {advice}"] if advice else lines)

@@ -100,7 +100,7 @@ def _check_agreement(fixture: pytest.FixtureDef[Any], request: Request) -> None:
             f"the fixture {fixture.argname!r} is for {sizes} ranks, the test asks for {request.world_sizes[0]}: "
             "let both name the same world size, or only one of them"
         )
-    for name in ("backend", "device"):
+    for name in ("backend", "device", "observe"):
         ours, theirs = getattr(wanted, name), getattr(request, name)
-        if ours and theirs and ours != theirs:
+        if ours is not None and theirs is not None and ours != theirs:
             raise UsageError(f"the fixture {fixture.argname!r} is for {name} {ours!r}, the test asks for {theirs!r}")

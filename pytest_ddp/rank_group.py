@@ -12,7 +12,7 @@ from typing import IO, Any
 from pytest_ddp.errors import ProtocolError
 from pytest_ddp.failure import RankFailure, details, failures
 from pytest_ddp.launcher import Launcher
-from pytest_ddp.member import Member
+from pytest_ddp.member import Member, dump_stacks
 from pytest_ddp.messages import Answer, Debugging, Recall, Run
 from pytest_ddp.observed.detector import LOOK_SECONDS, Detector
 from pytest_ddp.outcome import Deadlocked, Died, Ended, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
@@ -218,7 +218,7 @@ class RankGroup:
         code = self.launcher.exit_code(member.pid, _HANG_UP_SECONDS)
         ran_on = code is None and member.is_running
         if ran_on:
-            member.dump_stacks()
+            dump_stacks([member])
         self._lose([member])
         known = {**_last_words(member, self._seconds), "stack": member.stack, "last_words": member.last_words}
         if ran_on:
@@ -233,8 +233,8 @@ class RankGroup:
         known = {rank: _last_words(member, self._seconds) for rank, member in pending.items()}
         if self._detector is not None:
             known = {rank: {**known[rank], **self._detector.told(rank, pending)} for rank in pending}
-        for member in sorted(pending.values(), key=lambda member: halted[member.rank]):
-            member.dump_stacks()  # of a rank that was halted last of all: to write them it must run again
+        for last in (False, True):  # of a rank that was halted last of all: to write them it must run again
+            dump_stacks([member for rank, member in pending.items() if halted[rank] is last])
         for rank, member in list(pending.items()):
             del pending[rank]
             words = {**known[rank], "output": member.output, "stack": member.stack, "halted": halted[rank]}

@@ -20,7 +20,7 @@ class Request:
     device: str | None = None
     timeout: float | None = None
     isolation: str = "warm"
-    observe: bool = False
+    observe: bool | None = None
 
     @classmethod
     def of(
@@ -43,7 +43,7 @@ class Request:
             raise UsageError(f"@distributed(timeout=...) takes seconds above 0; got {timeout!r}")
         if not isinstance(observe, bool | None):
             raise UsageError(f"@distributed(observe=...) takes True or False; got {observe!r}")
-        return cls(_world_sizes(world_size), backend, device, timeout, isolation or "warm", bool(observe))
+        return cls(_world_sizes(world_size), backend, device, timeout, isolation or "warm", observe)
 
     @classmethod
     def combined(cls, options: Iterable[Mapping[str, Any]]) -> "Request":

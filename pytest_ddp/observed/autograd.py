@@ -1,7 +1,7 @@
 """Sees backward passes begin and return, and the gradients of parameters become ready in between."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from pytest_ddp.observed.clock import Backward
 from pytest_ddp.observed.record import Record
 
 _ENGINE = "_engine_run_backward"
+_INPUTS = 3  # where the engine finds them, after gradients, retain_graph and create_graph
 _run_backward: Callable[..., Any] = getattr(graph, _ENGINE)
 
 
@@ -38,11 +39,13 @@ def _replace(run: Callable[..., Any]) -> None:
 @contextmanager
 def _noted(record: Record, nodes: list[Any]) -> Iterator[None]:
     backward = record.backward_began(len(nodes))
-    with ExitStack() as hooks:
-        hooks.callback(record.backward_returned, backward)
-        for node in nodes:
-            hooks.callback(_hook(record, backward, node).remove)
+    hooks = [_hook(record, backward, node) for node in nodes]
+    try:
         yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        record.backward_returned(backward)
 
 
 def _hook(record: Record, backward: Backward, node: Any) -> Any:
@@ -51,8 +54,10 @@ def _hook(record: Record, backward: Backward, node: Any) -> Any:
     ready = partial(_ready, record, backward, parameter)
     if not parameter._backward_hooks:  # noqa: SLF001  no public way
         return node.register_prehook(ready)
+    others = dict(parameter._backward_hooks)  # noqa: SLF001  likewise
+    parameter._backward_hooks.clear()  # noqa: SLF001  likewise; C++ runs them in the order in which they came in
     handle = parameter.register_hook(ready)
-    parameter._backward_hooks.move_to_end(handle.id, last=False)  # noqa: SLF001  likewise
+    parameter._backward_hooks.update(others)  # noqa: SLF001  likewise
     return handle
 
 
@@ -60,21 +65,14 @@ def _ready(record: Record, backward: Backward, parameter: torch.Tensor, _: Any) 
     record.gradient_ready(backward, parameter)
 
 
-def accumulators(
-    outputs: Sequence[Any],
-    _gradients: Any = None,
-    _retain: Any = None,
-    _create: Any = None,
-    inputs: Sequence[Any] = (),
-    **keywords: Any,
-) -> list[Any]:
+def accumulators(outputs: Sequence[Any], *args: Any, **keywords: Any) -> list[Any]:
     """Return the nodes that will add to a `.grad` in a backward pass, given what autograd's engine is called with.
 
     With `inputs`, only theirs run; `autograd.grad` runs none.
     """
     if not keywords.get("accumulate_grad"):
         return []
-    wanted = {id(tensor) for tensor in inputs}
+    wanted = {id(tensor) for tensor in (args[_INPUTS] if len(args) > _INPUTS else ())}
     found = (node for node in _nodes(outputs) if type(node).__name__ == "AccumulateGrad")
     return [node for node in found if not wanted or id(node.variable) in wanted]
 

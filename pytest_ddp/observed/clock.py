@@ -36,10 +36,14 @@ class Clock:
     _times: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
+    def time(self) -> int:
+        """Return the next time."""
+        self.nanoseconds.append(monotonic_ns())
+        return next(self._times)
+
     def tick(self) -> Moment:
         """Return the next moment."""
-        time = next(self._times)
-        self.nanoseconds.append(monotonic_ns())
+        time = self.time()
         if not self.running:
             return Moment(time)
         inner = self.running[-1]

@@ -59,6 +59,11 @@ def timeline() -> str:
     return Timeline(_record.entries, _record.events).short()
 
 
+def left_alone() -> list[str]:
+    """Return in words what this rank has begun and others have not taken part in, each only once."""
+    return [] if _record is None else _record.watch.left_alone()
+
+
 def begin() -> None:
     """Begin the record anew, for the next test; nothing happens where nothing is observed."""
     if _record is not None:

@@ -35,7 +35,7 @@ class Signature:
             those that it wanted.
         outputs: the shapes of the tensors that this rank wanted, where they are others than those given.
         dtype: of the first tensor, such as "float32"; empty without tensors.
-        bytes: of the tensors of `shapes` together.
+        bytes: of the tensors of `shapes` together; sparse ones count as if they were dense.
         root: the global rank that a rooted operation starts from or ends at.
         peer: the global rank that a point-to-point operation is with; None for any.
         tag: of a point-to-point operation.
@@ -76,7 +76,8 @@ class Entry(Signature):
         line: "FILE:LINE" of the caller outside torch; of what runs inside backward without a Python frame of its own,
             the line that called backward. Empty when there is none.
         launched: when it was entered.
-        waited: when somebody first waited for it; None so far. Who waits for a future is not seen.
+        waited: when somebody first waited for it; None so far. Waits of C++ code for a future are not seen, but for
+            those of torch's own DDP.
         completed: when this rank first knew that it was over: a wait returned, or, where its future was taken, when
             it was there as the next backward returned or the record was read.
     """

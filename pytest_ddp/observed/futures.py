@@ -1,7 +1,7 @@
 """Sees who waits for the future of an operation rather than for its handle.
 
-In Python that is a call of `Future.wait`; a future made by `then` comes no sooner than the one it is made of. torch's
-own DDP waits in C++, once its last gradients are computed and before backward returns.
+That is a call of `Future.wait`; a future made by `then` comes no sooner than the one it is made of. What waits in C++
+is not seen here (see `reducer`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.autograd import Variable
 from torch.utils.weak import WeakIdKeyDictionary
 
 from pytest_ddp.observed.entry import Entry
@@ -17,7 +16,6 @@ from pytest_ddp.observed.record import Record
 
 _Future: Any = torch._C.Future  # noqa: SLF001  the class of all futures, whose methods Python calls
 _METHODS = {name: getattr(_Future, name) for name in ("wait", "then")}
-_BY_CPP = "backward"  # the function that operations of torch's own DDP were called by (see `Entry.called`)
 _entries: Any = WeakIdKeyDictionary()
 
 
@@ -42,16 +40,9 @@ def ignore_futures() -> None:
         setattr(_Future, name, method)
 
 
-def given(future: Any, entries: Sequence[Entry], record: Record) -> None:
-    """Take note of a future that is given away.
-
-    One that was asked for by C++ code in a backward pass is waited for at its end: a callback of autograd's engine,
-    queued before DDP's own, says so.
-    """
+def remember(future: Any, entries: Sequence[Entry]) -> None:
+    """Take note of the operations that a future is of."""
     _entries[future] = tuple(entries)
-    if record.clock.running and any(entry.called == _BY_CPP for entry in entries):
-        engine: Any = Variable._execution_engine  # noqa: SLF001  torch's own way
-        engine.queue_callback(lambda: record.will_wait(entries))
 
 
 @contextmanager

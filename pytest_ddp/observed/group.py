@@ -58,7 +58,7 @@ class ObservedGroup(RealGroup):
     def _issue(self, method: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         __tracebackhide__ = True
         self._ranks = self._ranks or tuple(dist.get_process_group_ranks(self))
-        call = Call(self.group_name, self._ranks, self.real, method, args, keywords)
+        call = Call(self.group_name, self._ranks, self.real, method=method, args=args, keywords=keywords)
         entry, work = self._record.issue(call, next(self._counters[call.numbering]))
         if self._coalesced is not None:
             self._coalesced.append(entry)
@@ -77,6 +77,10 @@ class ObservedGroup(RealGroup):
     def bound_device_id(self, device: torch.device | None) -> None:
         RealGroup.bound_device_id.__set__(self, device)  # type: ignore[attr-defined]  # a property
         self.real.bound_device_id = device
+
+    def get_group_store(self) -> Store:
+        """Return the store of the real group."""
+        return self.real.get_group_store()
 
     def _start_coalescing(self, device: torch.device) -> None:
         self._coalesced = []

@@ -29,7 +29,7 @@ def caller() -> tuple[str, str]:
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the documented way to the stack; `inspect` is slow
     called = ""
     while frame is not None and not _is_users(frame.f_code.co_filename):
-        if frame.f_code.co_name not in _DECORATORS and _is_torchs(frame.f_code.co_filename):
+        if frame.f_code.co_name not in _DECORATORS and is_torchs(frame.f_code.co_filename):
             called = frame.f_code.co_name
         frame = frame.f_back
     return ("" if frame is None else f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}"), called
@@ -41,7 +41,8 @@ def _is_users(filename: str) -> bool:
 
 
 @functools.cache
-def _is_torchs(filename: str) -> bool:
+def is_torchs(filename: str) -> bool:
+    """Whether a file belongs to torch."""
     return filename.startswith(_TORCH)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from pytest_ddp.observed.board import Area
+from pytest_ddp.observed.leftovers import leftovers
 from pytest_ddp.observed.notice import Meeting, Notice
 
 _REMEMBERED = 64  # of our own notices: ranks that do the same are seldom further apart
@@ -14,6 +15,7 @@ class Others:
     def __init__(self, fd: int, rank: int, key: int) -> None:
         self._fd, self._rank, self._key = fd, rank, key
         self._areas: dict[int, Area] = {}
+        self._told: set[str] = set()
         self._ours: dict[int, bytes] = {}
         self._notices: dict[tuple[int, Meeting], Notice] = {}
 
@@ -34,6 +36,12 @@ class Others:
             theirs = self._notices.pop((rank, notice.meeting), None) if self._notices else None
             if theirs is not None:
                 yield theirs
+
+    def left_alone(self) -> list[str]:
+        """Return in words what this rank has begun and others have not taken part in, each only once."""
+        found = [text for text in leftovers(self._fd, self._rank, self._key) if text not in self._told]
+        self._told.update(found)
+        return found
 
     def _area(self, rank: int) -> Area:
         if rank not in self._areas:

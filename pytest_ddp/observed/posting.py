@@ -85,6 +85,11 @@ class Posting(Watch):
             self._idle.add(get_ident())
             self._tell()
 
+    def left_alone(self) -> list[str]:
+        """Return in words what this rank has begun and others have not taken part in, each only once."""
+        with self._lock:
+            return self._others.left_alone()
+
     def _tell(self) -> None:
         """Say how this rank stands; while other threads speak against its waiting, look again now and then."""
         state, waits_in = self._stands()
@@ -117,7 +122,6 @@ class Posting(Watch):
     def _post(self, entry: Entry) -> str | None:
         """Post an operation first, then look at what the others have posted; return what does not fit."""
         with self._lock:
-            self.unblocked(())  # it was said to wait, and went on without
             notice = self._notice(entry)
             index = self._posted[entry.number] = self.post.posted
             data = self.post.post(notice.encode())

@@ -56,7 +56,7 @@ class Record:
         self._entries: dict[int, Entry] = {}
         self._waited: dict[int, Moment] = {}
         self._completed: dict[int, Moment] = {}
-        self._events: list[Event] = []
+        self._events: list[tuple[type[Event], tuple[Any, ...]]] = []
 
     @property
     def entries(self) -> list[Entry]:
@@ -71,14 +71,14 @@ class Record:
         """The events, in the order of the clock."""
         self._look_at_futures()
         with self._lock:
-            return list(self._events)
+            return [kind(*values) for kind, values in self._events]
 
     def issue(self, call: Call, sequence: int) -> tuple[Entry, Any]:
         """Note down a call, the `sequence`-th of its kind in its group, and make it; return what that returned too."""
         __tracebackhide__ = True  # a mismatch is raised in here, and is the caller's
         entry = self._enter(call, sequence)
         self.watch.entering(entry)
-        if call.blocks:
+        if call.operation.blocks:
             with self.waiting([entry], call.timeout):
                 return entry, self.gate.issue(entry, call)
         return entry, self.gate.issue(entry, call)
@@ -94,10 +94,6 @@ class Record:
         finally:
             self.watch.unblocked(entries)
         self.completed(entries)
-
-    def will_wait(self, entries: Sequence[Entry]) -> None:
-        """Note that this thread is about to wait, unseen, until it goes on with a backward pass or operation."""
-        self.watch.blocked(entries, None)
 
     def completed(self, entries: Sequence[Entry]) -> None:
         """Note that operations are known to be over."""
@@ -116,11 +112,11 @@ class Record:
         """Note that a backward pass begins, which is to compute so many gradients of parameters."""
         line, _ = caller()
         with self._lock:
-            moment = self.clock.tick()
+            time = self.clock.time()
             backward = self.clock.begin_backward(line, expected)
-            event = BackwardBegan(moment.time, backward.number, line, expected)
+            event = BackwardBegan, (time, backward.number, line, expected)
             self._events.append(event)
-        self._tell(event)
+        self._tell(*event)
         return backward
 
     def gradient_ready(self, backward: Backward, parameter: torch.Tensor) -> None:
@@ -128,19 +124,18 @@ class Record:
         name = self.names.of(parameter)
         with self._lock:
             backward.ready += 1
-            event = GradientReady(self.clock.tick().time, backward.number, name)
+            event = GradientReady, (self.clock.time(), backward.number, name)
             self._events.append(event)
-        self._tell(event)
+        self._tell(*event)
 
     def backward_returned(self, backward: Backward) -> None:
         """Note that a backward pass has returned."""
         self._look_at_futures()
         with self._lock:
             self.clock.end_backward(backward)
-            event = BackwardReturned(self.clock.tick().time, backward.number)
+            event = BackwardReturned, (self.clock.time(), backward.number)
             self._events.append(event)
-        self.watch.unblocked(())
-        self._tell(event)
+        self._tell(*event)
 
     def _enter(self, call: Call, sequence: int) -> Entry:
         line, called = caller()
@@ -149,9 +144,9 @@ class Record:
             line = line or (running[-1].line if running else "")
             entry = call.entry(next(self._numbers), sequence, self.clock.tick(), line, called)
             self._entries[entry.number] = entry
-            event = CollectiveLaunched(entry.launched.time, entry.number)
+            event = CollectiveLaunched, (entry.launched.time, entry.number)
             self._events.append(event)
-        self._tell(event)
+        self._tell(*event)
         return entry
 
     def _mark(self, entry: Entry, kind: type[CollectiveWaited | CollectiveCompleted]) -> None:
@@ -161,9 +156,9 @@ class Record:
             if entry.number not in self._entries or entry.number in marks:
                 return
             marks[entry.number] = moment = self.clock.tick()
-            event = kind(moment.time, entry.number)
+            event = kind, (moment.time, entry.number)
             self._events.append(event)
-        self._tell(event)
+        self._tell(*event)
 
     def _look_at_futures(self) -> None:
         waiting, self._futures = self._futures, []
@@ -173,6 +168,9 @@ class Record:
             else:
                 self._futures.append((future, entries))
 
-    def _tell(self, event: Event) -> None:
-        for listener in tuple(self.listeners):
-            listener(event)
+    def _tell(self, kind: type[Event], values: tuple[Any, ...]) -> None:
+        """Tell an event to whoever listens; few do, so events are made of their values only then, and when read."""
+        if self.listeners:
+            event = kind(*values)
+            for listener in tuple(self.listeners):
+                listener(event)

@@ -26,6 +26,10 @@ class Watch:
     def answered(self) -> None:
         """Hear that the rank has finished its part of a run."""
 
+    def left_alone(self) -> list[str]:
+        """Return in words what this rank has begun and others have not taken part in, each only once."""
+        return []
+
 
 class Gate:
     """Issues operations; this one lets everything through."""

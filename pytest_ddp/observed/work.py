@@ -8,8 +8,9 @@ import torch
 from torch.distributed.distributed_c10d import Work
 
 from pytest_ddp.observed.entry import Entry
-from pytest_ddp.observed.futures import given
+from pytest_ddp.observed.futures import remember
 from pytest_ddp.observed.record import Record
+from pytest_ddp.observed.reducer import foresee_wait
 
 _NO_TIMEOUT = timedelta(0)  # means the same to torch
 
@@ -45,10 +46,11 @@ class ObservedWork(Work):
         return completed
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Return the real future: C++ code can only wait for one of those, and we cannot see it wait."""
+        """Return the real future: C++ code can only wait for one of those."""
         future: torch.futures.Future[Any] = self._real.get_future()
-        given(future, self._entries, self._record)
+        remember(future, self._entries)
         self._record.expect(future, self._entries)
+        foresee_wait(self._record, future, self._entries)
         return future
 
     def result(self) -> Any:

@@ -1,12 +1,14 @@
 """Ranks that wait for ever are found without any timeout, and ranks that do not are left alone."""
 
 import re
+from contextlib import closing
 
 import deadlock_targets
 import pytest
 
 from pytest_ddp import rank_group
 from pytest_ddp.failure import RankFailure, failures, root_cause
+from pytest_ddp.launcher import SpawnLauncher
 from pytest_ddp.outcome import Deadlocked, Died, Raised, Returned, Skipped, Stopped, TimedOut
 from pytest_ddp.ranks import Ranks
 from pytest_ddp.world import World
@@ -75,7 +77,10 @@ def test_a_cycle_of_messages_is_told_from_rank_to_rank(ranks, target, size):
     outcomes = run(ranks, target, size)
     assert all(isinstance(outcome, Deadlocked) for outcome in outcomes)
     op, step = ("send", 1) if target == "all_send_first" else ("recv", -1)
-    cycle = [f"waits in {op} float32[4] {'to' if op == 'send' else 'from'} rank {step * n % size} at {LINE}" for n in range(1, size + 1)]
+    cycle = [
+        f"waits in {op} float32[4] {'to' if op == 'send' else 'from'} rank {step * n % size} at {LINE}"
+        for n in range(1, size + 1)
+    ]
     assert re.search(pattern("rank 0 of . .* deadlocked: it " + ", which ".join(cycle) + "\n"), text(outcomes))
 
 
@@ -110,7 +115,8 @@ def test_who_waits_for_one_that_gave_up_is_ended_at_once(ranks, target, kind, be
     assert isinstance(gave_up, kind)
     assert isinstance(waiting, Stopped)
     assert re.fullmatch(
-        pattern(f"waits in all_reduce #1 float32[4] at {LINE}, which rank 1 never entered: it has {became}"), waiting.waits
+        pattern(f"waits in all_reduce #1 float32[4] at {LINE}, which rank 1 never entered: it has {became}"),
+        waiting.waits,
     )
 
 
@@ -157,3 +163,21 @@ def test_ranks_whose_collectives_are_not_observed_are_not_looked_at(short):
     outcomes = short.run(World(2), "deadlock_targets:one_returns", timeout=1.0)
     assert isinstance(outcomes[0], TimedOut)
     assert outcomes[0].waits == ""
+
+
+def test_ranks_in_fresh_interpreters_share_a_board_too():
+    with closing(SpawnLauncher()) as launcher, Ranks(launcher, grace=LONG) as pool:
+        assert isinstance(root_cause(run(pool, deadlock_targets.one_returns)), Deadlocked)
+
+
+def test_a_rank_that_was_replaced_counts_like_the_others(ranks):
+    run(ranks, deadlock_targets.one_returns)  # after this, rank 0 is a new process and rank 1 is not
+    assert not failures(run(ranks, deadlock_targets.everything_in_turn, body=b"2"))
+    assert isinstance(root_cause(run(ranks, deadlock_targets.one_returns)), Deadlocked)
+
+
+def test_a_group_that_the_ranks_make_themselves_is_looked_at(ranks):
+    outcomes = run(ranks, deadlock_targets.one_returns_from_a_group_of_its_own)
+    assert re.search(
+        r"rank 0 .* it waits in all_reduce #2 .*, which rank 1 never entered: it has returned", text(outcomes)
+    )

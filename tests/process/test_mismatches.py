@@ -65,7 +65,7 @@ def test_what_differs_is_named_with_both_ranks_and_both_lines(ranks, name):
 def test_the_message_says_what_each_rank_called(ranks):
     message = root_cause(differ(ranks, "dtype")).message
     here = r"\S*mismatch_targets\.py:\d+"
-    one, other = rf"rank 1 call\w* all_reduce #2 float64\[4\] at {here}", rf"rank 0 call\w* all_reduce #2 float32\[4\]"
+    one, other = rf"rank 1 call\w* all_reduce #2 float64\[4\] at {here}", r"rank 0 call\w* all_reduce #2 float32\[4\]"
     assert re.search(one, message)
     assert re.search(other, message)
 

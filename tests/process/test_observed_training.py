@@ -50,6 +50,8 @@ def test_torch_ddp_launches_inside_backward_with_the_gradients_of_the_bucket_rea
             assert len(ready) > 2
             assert ready == sorted(ready)
             assert ready[0] < ready[-1] == buckets[0].launched.expected
+            ends = {(entry.waited.backward, entry.waited.ready) for entry in buckets}
+            assert ends == {(buckets[0].launched.backward, buckets[0].launched.expected)}
 
 
 def test_backward_passes_and_gradients_are_events_in_order(run):
@@ -69,3 +71,13 @@ def test_nested_backward_passes_are_told_apart(run):
         assert backward[:2] == [("BackwardBegan", 1), ("BackwardBegan", 2)]
         assert [kind for kind, number in backward if number == 2].count("GradientReady") == 5  # the input too
         assert backward[7:10] == [("BackwardReturned", 2), ("GradientReady", 1), ("BackwardReturned", 1)]
+
+
+@pytest.mark.parametrize(
+    "name", ["ddp_allreduce_hook", "ddp_fp16_hook", "ddp_builtin_fp16_hook", "ddp_hook_of_its_own"]
+)
+def test_the_wait_of_ddp_is_seen_whatever_the_hook(run, name):
+    for _, entries, _ in run(name, observe=True):
+        reduced = [entry for entry in entries if entry.launched.backward]
+        assert reduced
+        assert all(entry.waited and entry.waited.backward == entry.launched.backward for entry in reduced)

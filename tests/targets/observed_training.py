@@ -114,6 +114,20 @@ def ddp_without_buffers_from_rank_0():
 
 
 @program
+def ddp_sparse_gradients():
+    class Sparse(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.body = nn.Embedding(10, 6, sparse=True), model()
+
+        def forward(self, inputs):
+            return self.body(self.embedding((inputs[:, 0].abs() * 3).long()) + inputs)
+
+    wrapped = DistributedDataParallel(Sparse())
+    return train(wrapped, torch.optim.SGD(wrapped.parameters(), lr=0.1))
+
+
+@program
 def ddp_no_sync():
     wrapped = DistributedDataParallel(model())
     first, second, third = batches()
@@ -145,6 +159,15 @@ def with_hook(hook: Callable[..., object], hook_state: object = None, bucket_cap
 @program
 def ddp_allreduce_hook():
     return with_hook(default_hooks.allreduce_hook)
+
+
+@program
+def ddp_hook_of_its_own():
+    def halved(_, bucket):
+        reduced = dist.all_reduce(bucket.buffer(), async_op=True)
+        return reduced.get_future().then(lambda future: future.value()[0] / 2)
+
+    return with_hook(halved)
 
 
 @program
