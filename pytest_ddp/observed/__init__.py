@@ -18,6 +18,7 @@ from pytest_ddp.observed.events import (
     Event,
     GradientReady,
 )
+from pytest_ddp.observed.merging import merge_traces
 
 if TYPE_CHECKING:
     from pytest_ddp.observed.reading import Collectives
@@ -33,6 +34,7 @@ __all__ = [
     "GradientReady",
     "Moment",
     "collectives",
+    "merge_traces",
 ]
 
 

@@ -22,16 +22,6 @@ from pytest_ddp.observed.table import table
 REPORTED_ROWS = 40
 _NAMED = 3
 _Operation = CollectiveLaunched | CollectiveWaited | CollectiveCompleted
-# What follows at once is told in one row.
-_WORDS: dict[tuple[type[_Operation], ...], str] = {
-    (CollectiveLaunched,): "launched",
-    (CollectiveLaunched, CollectiveWaited): "launched, waits",
-    (CollectiveLaunched, CollectiveCompleted): "launched, completed",
-    (CollectiveLaunched, CollectiveWaited, CollectiveCompleted): "launched, waited",
-    (CollectiveWaited,): "waits",
-    (CollectiveWaited, CollectiveCompleted): "waited",
-    (CollectiveCompleted,): "completed",
-}
 
 
 class Row(NamedTuple):
@@ -116,7 +106,7 @@ def _operation(clock: str, run: Sequence[Event], known: Mapping[int, Entry]) -> 
     entry = known.get(first.number) if isinstance(first, _Operation) else None
     if entry is None:
         return
-    event = _WORDS[tuple(type(event) for event in run if isinstance(event, _Operation))]
+    event = ", ".join(_words(run, entry))
     what, group = f"{entry.op} #{entry.sequence}{_peer(entry)}", f"{entry.group} ({ranks_text(entry.ranks)})"
     if isinstance(first, CollectiveLaunched):
         tensors = f"{entry.dtype}{shapes_text(entry.shapes)}" if entry.shapes else ""
@@ -125,6 +115,22 @@ def _operation(clock: str, run: Sequence[Event], known: Mapping[int, Entry]) -> 
     else:
         moment = entry.waited if isinstance(first, CollectiveWaited) else entry.completed
         yield Row(clock, event, what, group, gradients=_gradients(moment))
+
+
+def _words(run: Sequence[Event], entry: Entry) -> Iterator[str]:
+    """Yield what happened to an operation, in one row as long as nothing else did; a wait that ended says so."""
+    kinds = [type(event) for event in run]
+    if CollectiveLaunched in kinds:
+        yield "launched"
+    if CollectiveWaited in kinds:
+        yield "waited" if CollectiveCompleted in kinds or _was_over(entry) else "waits"
+    elif CollectiveCompleted in kinds:
+        yield "completed"
+
+
+def _was_over(entry: Entry) -> bool:
+    """Whether an operation was over when somebody waited for it."""
+    return bool(entry.waited and entry.completed and entry.completed.time < entry.waited.time)
 
 
 def _peer(operation: Entry | Notice) -> str:

@@ -1,0 +1,115 @@
+"""What ranks do before something goes wrong, to be told in timelines; and collectives that differ in the end."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pytest_ddp.observed import collectives
+
+
+def _step() -> None:
+    model = nn.Linear(2, 2)
+    collectives().name(model)
+    model(torch.ones(1, 2)).sum().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+
+
+def all_raise(_: bytes) -> bytes:
+    _step()
+    raise ValueError("had enough")
+
+
+def one_raises(_: bytes) -> bytes:
+    _step()
+    if dist.get_rank() == 1:
+        raise ValueError("had enough")
+    return b""
+
+
+def one_dies(_: bytes) -> bytes:
+    _step()
+    if dist.get_rank() == 1:
+        os._exit(3)
+    return b""
+
+
+def one_waits(_: bytes) -> bytes:
+    _step()
+    if dist.get_rank() == 0:
+        dist.barrier()
+    return b""
+
+
+def all_is_well(_: bytes) -> bytes:
+    _step()
+    return b""
+
+
+def one_breaks_its_record(_: bytes) -> bytes:
+    """Let rank 1 have a record that cannot be told."""
+    _step()
+    if dist.get_rank() == 1:
+        collectives()._record._entries = None  # type: ignore[assignment]
+    raise ValueError("had enough")
+
+
+def same(_: bytes) -> bytes:
+    for _ in range(3):
+        _step()
+        collectives().assert_same_on_all_ranks()
+    before = len(collectives())
+    collectives().assert_same_on_all_ranks()
+    assert len(collectives()) == before  # it is not recorded itself
+    return b""
+
+
+def one_has_one_more(_: bytes) -> bytes:
+    _step()
+    if dist.get_rank() == 1:
+        dist.all_reduce(torch.ones(3), async_op=True)
+    collectives().assert_same_on_all_ranks()
+    return b""
+
+
+def another_order(_: bytes) -> bytes:
+    """Enter two groups in another order, asynchronously: gloo does not mind, NCCL might."""
+    groups = [dist.new_group([0, 1]) for _ in range(2)]
+    order = groups if dist.get_rank() == 0 else groups[::-1]
+    for work in [dist.all_reduce(torch.ones(2), group=group, async_op=True) for group in order]:
+        work.wait()
+    collectives().assert_same_on_all_ranks()
+    return b""
+
+
+def one_does_not_come(_: bytes) -> bytes:
+    _step()
+    if dist.get_rank() == 0:
+        collectives().assert_same_on_all_ranks()
+    return b""
+
+
+def no_group(_: bytes) -> bytes:
+    dist.destroy_process_group()
+    collectives().assert_same_on_all_ranks()
+    return b""
+
+
+def parts_of_their_own(_: bytes) -> bytes:
+    """Scatter and gather: what ranks bring differs by nature."""
+    rank = dist.get_rank()
+    both = [torch.ones(2), torch.ones(2)]
+    dist.scatter(torch.ones(2), both if rank == 0 else None, src=0)
+    dist.gather(torch.ones(2), both if rank == 1 else None, dst=1)
+    if rank == 0:
+        dist.send(torch.ones(2), 1)
+    else:
+        dist.recv(torch.ones(2), 0)
+    collectives().assert_same_on_all_ranks()
+    return b""
+
+
+def raises_at_once(_: bytes) -> bytes:
+    raise ValueError("had enough")
