@@ -114,6 +114,11 @@ def test_a_rank_takes_as_much_as_the_other_gives(mine, theirs, fit):
     assert differences(other, one) == ([] if fit else ["size"])
 
 
+def test_parts_of_ranks_that_are_not_in_the_group_are_not_compared():
+    mine, theirs = collective("all_to_all", given=(1, 2)), collective("all_to_all", 7, taken=(3, 4))
+    assert differences(mine, theirs) == differences(theirs, mine) == []
+
+
 @pytest.mark.parametrize(
     ("mine", "theirs", "text"),
     [
@@ -139,6 +144,14 @@ def test_a_rank_takes_as_much_as_the_other_gives(mine, theirs, fit):
             (
                 "rank 1 calls recv int64[4] from rank 0 with tag 3 at train.py:11, where rank 0 called send float32[4] "
                 "to rank 1 with tag 3 at train.py:10; a send and its receive must agree in dtype"
+            ),
+        ),
+        (
+            collective("gather", 1, root=0, shapes="[5]", given=(5, 5)),
+            collective("gather", root=0, given=(4, 4), taken=(4, 4)),
+            (
+                "rank 1 calls gather #7 float32[5] with root 0 at train.py:11, where rank 0 called gather #7 "
+                "float32[4] with root 0 at train.py:10; rank 1 gives 5 elements to rank 0, which takes 4"
             ),
         ),
         (
