@@ -1,13 +1,18 @@
 """What `ddp.collectives` is: the record of the test at hand, as its test reads it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import overload
 
 from torch import nn
 
+from pytest_ddp.errors import UsageError
 from pytest_ddp.observed.entry import Entry
 from pytest_ddp.observed.events import Event
+from pytest_ddp.observed.gate import ScheduledGate
+from pytest_ddp.observed.overlap import BackwardOverlap, overlap
 from pytest_ddp.observed.record import Record
+from pytest_ddp.observed.schedule import Schedule
 
 
 class Collectives(Sequence[Entry]):
@@ -28,6 +33,40 @@ class Collectives(Sequence[Entry]):
     def name(self, model: nn.Module) -> None:
         """Let events call the model's parameters by their names."""
         self._record.names.learn(model.named_parameters())
+
+    @property
+    def unawaited(self) -> list[Entry]:
+        """The operations of which somebody got a handle that nobody has waited for, and that are not known to be over.
+
+        Under a gate the results of these have never landed.
+        """
+        return [e for e in self._record.entries if e.asynchronous and e.waited is None and e.completed is None]
+
+    @property
+    def overlap(self) -> list[BackwardOverlap]:
+        """For each backward pass, whether communication went on while it computed."""
+        return overlap(self._record.entries, self._record.events)
+
+    @contextmanager
+    def gate(self, schedule: Schedule) -> Iterator[None]:
+        """Let the operations that are issued in this block complete as the schedule says.
+
+        The tensors that they fill hold poison (NaN, the least integer) until somebody has waited for them. Handles
+        outlive the block: what nobody waits for in it may be waited for later.
+
+        Raises:
+            UsageError: for what is no schedule.
+        """
+        if not isinstance(schedule, Schedule):
+            raise UsageError(
+                f"a gate takes a schedule, such as pytest_ddp.observed.HoldUntilBackward(); got {schedule!r}"
+            )
+        outer, self._record.gate = self._record.gate, (inner := ScheduledGate(schedule, self._record))
+        try:
+            yield
+        finally:
+            if self._record.gate is inner:
+                self._record.gate = outer
 
     @overload
     def __getitem__(self, index: int) -> Entry: ...
