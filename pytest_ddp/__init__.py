@@ -7,7 +7,7 @@ machine, also by those that have no distributed test.
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddp.context import DDPContext
-from pytest_ddp.errors import CollectiveMismatch, LeakWarning, PytestDDPError, UsageError
+from pytest_ddp.errors import BlocksInsideBackward, CollectiveMismatch, LeakWarning, PytestDDPError, UsageError
 from pytest_ddp.failure import RankFailure
 from pytest_ddp.marker import distributed
 from pytest_ddp.outcome import Deadlocked, Died, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_ddp.hold import Held
 
 __all__ = [
+    "BlocksInsideBackward",
     "CollectiveMismatch",
     "DDPContext",
     "Deadlocked",

@@ -21,5 +21,9 @@ class CollectiveMismatch(PytestDDPError):  # noqa: N818  what is wrong, in the f
     """Ranks of one group entered different operations where they must enter the same; raised before it is issued."""
 
 
+class BlocksInsideBackward(PytestDDPError):  # noqa: N818  likewise
+    """A rank waits for others inside backward, where a gate lets nothing complete."""
+
+
 class LeakWarning(UserWarning):
     """A test left something behind on a rank (`--ddp-leaks`)."""

@@ -19,20 +19,29 @@ from pytest_ddp.observed.events import (
     GradientReady,
 )
 from pytest_ddp.observed.merging import merge_traces
+from pytest_ddp.observed.overlap import BackwardOverlap, Overlap
+from pytest_ddp.observed.schedule import Delay, HoldUntilBackward, InOrder, Schedule, Shuffled
 
 if TYPE_CHECKING:
     from pytest_ddp.observed.reading import Collectives
 
 __all__ = [
     "BackwardBegan",
+    "BackwardOverlap",
     "BackwardReturned",
     "CollectiveCompleted",
     "CollectiveLaunched",
     "CollectiveWaited",
+    "Delay",
     "Entry",
     "Event",
     "GradientReady",
+    "HoldUntilBackward",
+    "InOrder",
     "Moment",
+    "Overlap",
+    "Schedule",
+    "Shuffled",
     "collectives",
     "merge_traces",
 ]

@@ -49,6 +49,11 @@ class Clock:
         inner = self.running[-1]
         return Moment(time, inner.number, inner.ready, inner.expected)
 
+    @property
+    def computes_gradients(self) -> bool:
+        """Whether a backward pass that is running has gradients of parameters to compute."""
+        return any(backward.ready < backward.expected for backward in self.running)
+
     def begin_backward(self, line: str, expected: int) -> Backward:
         """Let a backward pass begin."""
         backward = Backward(next(self._numbers), line, expected)

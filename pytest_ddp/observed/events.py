@@ -14,10 +14,11 @@ class CollectiveLaunched:
 
 @dataclass(frozen=True)
 class CollectiveWaited:
-    """Somebody began to wait for the operation `number`, for the first time."""
+    """Somebody began to wait for the operation `number`, for the first time; `line` says where inside backward."""
 
     time: int
     number: int
+    line: str = ""
 
 
 @dataclass(frozen=True)

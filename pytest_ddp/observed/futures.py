@@ -1,7 +1,7 @@
 """Sees who waits for the future of an operation rather than for its handle.
 
 That is a call of `Future.wait`; a future made by `then` comes no sooner than the one it is made of. What waits in C++
-is not seen here (see `reducer`).
+is not seen here (see `reducer`). A future that a gate keeps back completes when somebody waits for it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ from pytest_ddp.observed.entry import Entry
 from pytest_ddp.observed.record import Record
 
 _Future: Any = torch._C.Future  # noqa: SLF001  the class of all futures, whose methods Python calls
-_METHODS = {name: getattr(_Future, name) for name in ("wait", "then")}
+_METHODS = {name: getattr(_Future, name) for name in ("wait", "then", "done")}
 _entries: Any = WeakIdKeyDictionary()
 
 
@@ -24,14 +24,22 @@ def watch_futures(record: Record) -> None:
 
     def wait(future: Any) -> Any:
         with _waiting(record, _entries.get(future, ())):
+            _let_complete(record, future)
             return _METHODS["wait"](future)
 
     def then(future: Any, callback: Callable[[Any], Any]) -> Any:
         following = _METHODS["then"](future, callback)
         _entries[following] = _entries.get(future, ())
+        if future in record.held:
+            record.held[following] = record.held[future]
         return following
 
-    _Future.wait, _Future.then = wait, then
+    def done(future: Any) -> bool:
+        if future in record.held:
+            record.held[future].is_completed()
+        return bool(_METHODS["done"](future))
+
+    _Future.wait, _Future.then, _Future.done = wait, then, done
 
 
 def ignore_futures() -> None:
@@ -43,6 +51,15 @@ def ignore_futures() -> None:
 def remember(future: Any, entries: Sequence[Entry]) -> None:
     """Take note of the operations that a future is of."""
     _entries[future] = tuple(entries)
+
+
+def _let_complete(record: Record, future: Any) -> None:
+    """Let the gate complete what a future is of; everything for one of unknown origin, which may follow from any."""
+    if _METHODS["done"](future):
+        return
+    known = future in record.held
+    for work in [record.held[future]] if known else dict.fromkeys(record.held.values()):
+        work.wait()
 
 
 @contextmanager

@@ -88,7 +88,8 @@ class ObservedGroup(RealGroup):
 
     def _end_coalescing(self, device: torch.device) -> Any:
         entries, self._coalesced = self._coalesced or [], None
-        return self._observed(self.real._end_coalescing(device), entries)  # noqa: SLF001  likewise
+        work = self.real._end_coalescing(device)  # noqa: SLF001  likewise
+        return self._observed(self._record.gate.coalesced(entries, work), entries)
 
     def split_group(self, *args: Any, **keywords: Any) -> RealGroup | None:
         """Split the real group; what comes out is observed too."""

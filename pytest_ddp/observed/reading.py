@@ -7,9 +7,13 @@ from contextlib import contextmanager
 import torch.distributed as dist
 from torch import nn
 
+from pytest_ddp.errors import UsageError
 from pytest_ddp.observed.entry import Entry
 from pytest_ddp.observed.events import Event
+from pytest_ddp.observed.gate import ScheduledGate
+from pytest_ddp.observed.overlap import BackwardOverlap, overlap
 from pytest_ddp.observed.record import Record
+from pytest_ddp.observed.schedule import Schedule
 from pytest_ddp.observed.selection import Selection
 from pytest_ddp.observed.timeline import Timeline
 from pytest_ddp.observed.trace import Trace, write_trace
@@ -48,6 +52,41 @@ class Collectives(Selection):
             yield block
         finally:
             block.hold(entry for entry in self.entries if entry.number not in before)
+
+    @property
+    def unawaited(self) -> Selection:
+        """The operations of which somebody got a handle that nobody has waited for, and that are not known to be over.
+
+        Under a gate the results of these have never landed.
+        """
+        found = [e for e in self.entries if e.asynchronous and e.waited is None and e.completed is None]
+        return Selection(self._record, found, "that nobody waited for")
+
+    @property
+    def overlap(self) -> list[BackwardOverlap]:
+        """For each backward pass, whether communication went on while it computed."""
+        return overlap(self._record.entries, self._record.events)
+
+    @contextmanager
+    def gate(self, schedule: Schedule) -> Iterator[None]:
+        """Let the operations that are issued in this block complete as the schedule says.
+
+        The tensors that they fill hold poison (NaN, the least integer) until somebody has waited for them. Handles
+        outlive the block: what nobody waits for in it may be waited for later.
+
+        Raises:
+            UsageError: for what is no schedule.
+        """
+        if not isinstance(schedule, Schedule):
+            raise UsageError(
+                f"a gate takes a schedule, such as pytest_ddp.observed.HoldUntilBackward(); got {schedule!r}"
+            )
+        outer, self._record.gate = self._record.gate, (inner := ScheduledGate(schedule, self._record))
+        try:
+            yield
+        finally:
+            if self._record.gate is inner:
+                self._record.gate = outer
 
     def timeline(self) -> Timeline:
         """Return what happened on this rank so far; `str()` of it is a table."""

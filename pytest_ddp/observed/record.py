@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from pytest_ddp.observed.call import Call
 from pytest_ddp.observed.clock import Backward, Clock
@@ -26,6 +27,8 @@ from pytest_ddp.observed.location import caller
 from pytest_ddp.observed.names import Names
 from pytest_ddp.observed.watch import Gate, Watch
 
+_done = torch._C.Future.done  # noqa: SLF001  its own, which tells no gate
+
 
 class Record:
     """What this rank did since the test began; written from any thread.
@@ -36,10 +39,11 @@ class Record:
         listeners: called with each event, in the thread in which it happens.
         clock: gives the events their times.
         names: what events call parameters.
+        held: the futures that a gate keeps from completing, and the handles of theirs that let them.
     """
 
     def __init__(self, watch: Watch | None = None) -> None:
-        self.watch, self.gate = watch or Watch(), Gate()
+        self.watch = watch or Watch()
         self.listeners: list[Callable[[Event], None]] = []
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
@@ -47,7 +51,8 @@ class Record:
 
     def begin(self) -> None:
         """Forget everything, and let the clock start again, for a new test."""
-        self.clock, self.names = Clock(), Names()
+        self.clock, self.names, self.gate = Clock(), Names(), Gate()
+        self.held: Any = WeakIdKeyDictionary()
         self.clear()
 
     def clear(self) -> None:
@@ -86,14 +91,21 @@ class Record:
     @contextmanager
     def waiting(self, entries: Sequence[Entry], timeout: timedelta | None = None) -> Iterator[None]:
         """Be in a wait for operations, which are over when it is left without an exception."""
+        line = self.line() if self.clock.running else ""
         for entry in entries:
-            self._mark(entry, CollectiveWaited)
+            self._mark(entry, CollectiveWaited, line)
+        with self.blocked(entries, timeout):
+            yield
+        self.completed(entries)
+
+    @contextmanager
+    def blocked(self, entries: Sequence[Entry], timeout: timedelta | None = None) -> Iterator[None]:
+        """Be blocked until operations are over, which says nothing of who wants them."""
         self.watch.blocked(entries, timeout)
         try:
             yield
         finally:
             self.watch.unblocked(entries)
-        self.completed(entries)
 
     def completed(self, entries: Sequence[Entry]) -> None:
         """Note that operations are known to be over."""
@@ -137,6 +149,11 @@ class Record:
             self._events.append(event)
         self._tell(*event)
 
+    def line(self) -> str:
+        """Return the line of the user's program at which this thread is; that of backward in a thread of autograd's."""
+        running = self.clock.running
+        return caller()[0] or (running[-1].line if running else "")
+
     def _enter(self, call: Call, sequence: int) -> Entry:
         line, called = caller()
         with self._lock:
@@ -149,21 +166,21 @@ class Record:
         self._tell(*event)
         return entry
 
-    def _mark(self, entry: Entry, kind: type[CollectiveWaited | CollectiveCompleted]) -> None:
+    def _mark(self, entry: Entry, kind: type[CollectiveWaited | CollectiveCompleted], *more: str) -> None:
         """Note when something first happened to an operation, unless it belongs to an earlier test."""
         marks = self._waited if kind is CollectiveWaited else self._completed
         with self._lock:
             if entry.number not in self._entries or entry.number in marks:
                 return
             marks[entry.number] = moment = self.clock.tick()
-            event = kind, (moment.time, entry.number)
+            event = kind, (moment.time, entry.number, *more)
             self._events.append(event)
         self._tell(*event)
 
     def _look_at_futures(self) -> None:
         waiting, self._futures = self._futures, []
         for future, entries in waiting:
-            if future.done():
+            if _done(future):
                 self.completed(entries)
             else:
                 self._futures.append((future, entries))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.autograd import Variable
+from torch.autograd import Variable, graph
 
 from pytest_ddp.observed.location import is_torchs
 
@@ -29,13 +29,26 @@ _NO_TASK = -1
 def foresee_wait(record: "Record", future: "torch.futures.Future[Any]", entries: "Sequence[Entry]") -> None:
     """Wait for the future at the end of backward, if it is the reducer that takes it from our caller."""
     in_backward = torch._C._current_graph_task_id() != _NO_TASK  # noqa: SLF001  of this thread; no public way
-    if in_backward and _taken_by_reducer():
+    if not (in_backward and _taken_by_reducer()):
+        return
+    if future in record.held and not record.clock.computes_gradients:
+        _wait(record, future, entries)  # at once: the reducer may be in its own callback already
+    else:
         Variable._execution_engine.queue_callback(partial(_wait, record, future, entries))  # noqa: SLF001  torch's way
 
 
 def _wait(record: "Record", future: "torch.futures.Future[Any]", entries: "Sequence[Entry]") -> None:
     with suppress(Exception), record.waiting(entries):  # the reducer is about to meet the same error, and raises it
         future.wait()
+
+
+def taken_by_cpp(depth: int) -> bool:
+    """Whether C++ code in a backward pass called a method; `depth` is how many frames its caller is below ours."""
+    try:
+        frame = sys._getframe(depth + 1)  # noqa: SLF001  as below
+    except ValueError:
+        return True
+    return frame.f_code.co_filename == graph.__file__
 
 
 def _taken_by_reducer() -> bool:

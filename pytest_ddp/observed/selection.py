@@ -72,6 +72,10 @@ class Selection(Assertions):
     def __len__(self) -> int:
         return len(self.entries)
 
+    def __reduce__(self) -> tuple[type[list[Entry]], tuple[list[Entry]]]:
+        """Travel as a list: a record stays on its rank."""
+        return list, (self.entries,)
+
     def __repr__(self) -> str:
         lines = "".join(f"\n  {entry}" for entry in self.entries)
         return f"<{len(self)} operations{':' if lines else ''}{lines}>"

@@ -112,9 +112,10 @@ def _operation(clock: str, run: Sequence[Event], known: Mapping[int, Entry]) -> 
         tensors = f"{entry.dtype}{shapes_text(entry.shapes)}" if entry.shapes else ""
         size = f"{entry.bytes:,}" if entry.shapes else ""
         yield Row(clock, event, what, group, tensors, size, _gradients(entry.launched), entry.line)
+    elif isinstance(first, CollectiveWaited):
+        yield Row(clock, event, what, group, gradients=_gradients(entry.waited), line=first.line)
     else:
-        moment = entry.waited if isinstance(first, CollectiveWaited) else entry.completed
-        yield Row(clock, event, what, group, gradients=_gradients(moment))
+        yield Row(clock, event, what, group, gradients=_gradients(entry.completed))
 
 
 def _words(run: Sequence[Event], entry: Entry) -> Iterator[str]:

@@ -37,3 +37,7 @@ class Gate:
     def issue(self, entry: Entry, call: Call) -> Any:  # noqa: ARG002  for gates that hold back
         """Issue an operation; return the Work to wait for, or None if it is over."""
         return call.issue()
+
+    def coalesced(self, entries: Sequence[Entry], work: Any) -> Any:  # noqa: ARG002  likewise
+        """Return the Work to wait for of operations that were issued one by one, given that of the real group."""
+        return work

@@ -1,5 +1,7 @@
 """What is expected of collectives holds where it should, and says what was seen where it does not."""
 
+import pickle
+
 import pytest
 from told_records import Story
 
@@ -166,6 +168,7 @@ def test_operations_are_selected(ops, keywords, names, words):
     found = MIXED.selection.select(*ops, **keywords)
     assert list(found) == [MIXED.entries[name] for name in names]
     assert found.selected == words
+    assert pickle.loads(pickle.dumps(found)) == list(found)  # noqa: S301  our own
 
 
 def test_selections_of_selections_and_slices_say_so():
@@ -177,5 +180,5 @@ def test_selections_of_selections_and_slices_say_so():
 
 
 def test_an_operation_that_does_not_exist_is_no_selection():
-    with pytest.raises(UsageError, match="no operation is called 'allreduce'; there are all_gather, .*, all_reduce, "):
+    with pytest.raises(UsageError, match=r"no operation is called 'allreduce'; there are all_gather, .*, all_reduce, "):
         MIXED.selection.select("allreduce")
