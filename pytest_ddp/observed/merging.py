@@ -39,7 +39,7 @@ def _arrows(events: Iterable[Traced]) -> Iterator[Traced]:
         if meets := event.get("args", {}).get("meets"):
             meetings[meets].append(event)
     for number, (meets, together) in enumerate(meetings.items()):
-        ordered = sorted(together, key=lambda event: float(event["ts"]))
+        ordered = sorted(together, key=lambda event: int(event["ts"]))
         for index, event in enumerate(ordered if len(ordered) > 1 else ()):
             ph = "s" if index == 0 else "f" if index == len(ordered) - 1 else "t"
             place = {key: event[key] for key in ("pid", "tid", "ts")}

@@ -23,8 +23,8 @@ _AUTOGRAD = 0
 
 def write_trace(path: str | PathLike[str], events: Iterable[Traced]) -> None:
     """Write events to a file, in the order of their times."""
-    ordered = sorted(events, key=lambda event: float(event.get("ts", -1)))
-    Path(path).write_text(json.dumps({"traceEvents": ordered, "displayTimeUnit": "ns"}), encoding="utf-8")
+    ordered = sorted(events, key=lambda event: int(event.get("ts", -1)))
+    Path(path).write_text(json.dumps({"traceEvents": ordered, "displayTimeUnit": "ms"}), encoding="utf-8")
 
 
 @dataclass
@@ -77,11 +77,15 @@ class Trace:
     def _complete(self, span: tuple[int, int | None], *, args: Traced, **fields: Any) -> Traced:
         """Return a complete event; one that has no end lasts until the last time of the clock."""
         start, end = span
-        lasted = self.nanoseconds[(end or len(self.nanoseconds)) - 1] - self.nanoseconds[start - 1]
-        return self._at(start, ph="X", dur=lasted / 1000, args=args if end else {**args, "ended": False}, **fields)
+        lasted = self._microseconds(end or len(self.nanoseconds)) - self._microseconds(start)
+        return self._at(start, ph="X", dur=lasted, args=args if end else {**args, "ended": False}, **fields)
 
     def _at(self, time: int, **fields: Any) -> Traced:
-        return {"pid": self.rank, "ts": self.nanoseconds[time - 1] / 1000, **fields}
+        return {"pid": self.rank, "ts": self._microseconds(time), **fields}
+
+    def _microseconds(self, time: int) -> int:
+        """Return whole ones: fractions of so large numbers would be rounded, and spans that nest stick out."""
+        return self.nanoseconds[time - 1] // 1000
 
     def _meta(self, kind: str, row: int, **args: Any) -> Traced:
         return {"ph": "M", "name": kind, "pid": self.rank, "tid": row, "args": args}

@@ -1,11 +1,14 @@
 """What ranks communicated is told when one of them fails, and their collectives are compared."""
 
+import json
 import re
 
 import pytest
 import told_targets
+from trace_rules import keep_the_rules
 
 from pytest_ddp.failure import RankFailure, failures, root_cause, timelines
+from pytest_ddp.observed import merge_traces
 from pytest_ddp.outcome import Deadlocked, Died, Outcome, Raised, Returned
 from pytest_ddp.ranks import Ranks
 from pytest_ddp.world import World
@@ -123,3 +126,16 @@ def test_without_a_group_nobody_can_be_asked(pool):
     assert message == (
         "assert_same_on_all_ranks() asks the other ranks, and this rank has no process group: the test has destroyed it"
     )
+
+
+def test_traces_of_real_ranks_keep_the_rules_and_become_one(pool, tmp_path):
+    target = f"{told_targets.__name__}:exports_a_trace"
+    outcomes = pool.run(World(2, observe=True), target, str(tmp_path).encode(), timeout=LONG)
+    assert not failures(outcomes), str(RankFailure(outcomes))
+    merge_traces(sorted(tmp_path.glob("*.json")), tmp_path / "all.json")
+    events = json.loads((tmp_path / "all.json").read_text())["traceEvents"]
+    keep_the_rules(events)
+    assert {event["pid"] for event in events} == {0, 1}
+    assert {event["name"] for event in events} >= {"backward 1", "weight", "bias", "all_reduce #1", "wait"}
+    arrows = [event["ph"] for event in events if event.get("cat") == "meets"]
+    assert sorted(arrows) == ["f"] * 6 + ["s"] * 6

@@ -113,3 +113,15 @@ def parts_of_their_own(_: bytes) -> bytes:
 
 def raises_at_once(_: bytes) -> bytes:
     raise ValueError("had enough")
+
+
+def exports_a_trace(folder: bytes) -> bytes:
+    _step()
+    work = [dist.all_reduce(torch.ones(2), async_op=True) for _ in range(3)]
+    for one in work:
+        one.wait()
+    group = dist.new_group([0, 1])
+    dist.all_reduce(torch.ones(1), group=group)
+    collectives().select("all_reduce", group=group).assert_count(1)
+    collectives().export_trace(f"{folder.decode()}/{dist.get_rank()}.json")
+    return b""
