@@ -124,7 +124,10 @@ class Area:
 
     def new(self) -> Iterator[tuple[int, bytes]]:
         """Yield the notices that were not yielded earlier, oldest first, with their indices."""
-        while (found := self._read(self.next)) is not None:
+        for _ in range(2 * SLOTS):  # a hostile rank could go on for ever
+            found = self._read(self.next)
+            if found is None:
+                return
             index, _ = found
             if index == self.next:
                 self.next += 1

@@ -1,6 +1,7 @@
 """Whether the operations of two ranks that meet are one and the same."""
 
 from pytest_ddp.observed.notice import ANYONE, Notice
+from pytest_ddp.observed.parts import Parts
 
 # What every rank of a group must say alike. Where each rank brings or takes a part of its own, parts may differ.
 _ALIKE = {
@@ -31,15 +32,22 @@ def differences(mine: Notice, theirs: Notice) -> list[str]:
     if mine.op != theirs.op:
         return [_OPERATION]
     differ = _differing(mine, theirs, _ALIKE.get(mine.op, ()))
-    return differ or ([] if _fits(mine, theirs) and _fits(theirs, mine) else ["size"])
+    return differ or (["size"] if _ill_fitting(mine, theirs) else [])
 
 
-def _fits(giver: Notice, taker: Notice) -> bool:
-    """Whether a rank gives another one as many numbers as that one takes from it."""
-    here, there = giver.ranks.index(giver.rank), giver.ranks.index(taker.rank)
-    if there >= len(giver.given) or here >= len(taker.taken):
-        return True  # one of them gives or takes nothing, or does not say how much
-    return giver.given[there] == taker.taken[here]
+def _ill_fitting(mine: Notice, theirs: Notice) -> str:
+    """Say in which direction a rank gives another one more or less than that one takes, if in any."""
+    for giver, taker in ((mine, theirs), (theirs, mine)):
+        gives, takes = _part(giver.given, taker.rank, mine.ranks), _part(taker.taken, giver.rank, mine.ranks)
+        if None not in {gives, takes} and gives != takes:
+            return f"rank {giver.rank} gives {gives} elements to rank {taker.rank}, which takes {takes}"
+    return ""
+
+
+def _part(parts: Parts, rank: int, ranks: tuple[int, ...]) -> int | None:
+    """Return a rank's part; None if there are no parts: nothing is given or taken, or it was too much to post."""
+    at = ranks.index(rank) if rank in ranks else len(parts)
+    return parts[at] if at < len(parts) else None
 
 
 def _differences_of_messages(mine: Notice, theirs: Notice) -> list[str]:
@@ -62,6 +70,8 @@ def mismatch(mine: Notice, theirs: Notice) -> str | None:
         rule = f"a send and its receive must agree in {' and '.join(differ)}"
     elif differ == [_OPERATION]:
         rule = "all ranks of a group must call the same collectives in the same order"
+    elif differ == ["size"]:
+        rule = _ill_fitting(mine, theirs)
     else:
         rule = f"all ranks must call it with the same {' and '.join(differ)}"
     return f"rank {mine.rank} calls {mine}, where rank {theirs.rank} called {theirs}; {rule}"

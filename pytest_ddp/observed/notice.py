@@ -179,7 +179,7 @@ def ranks_of(text: str) -> tuple[int, ...]:
     """Return the ranks that `ranks_text` wrote; raise ValueError for anything else."""
     ranks: list[int] = []
     for part in filter(None, text.split(",")):
-        found = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part)
+        found = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part)
         if found is None:
             raise ValueError(f"no ranks: {text!r}")
         first, last = int(found[1]), int(found[2] or found[1])

@@ -20,8 +20,8 @@ def test_a_deadlock_is_reported_with_operation_line_and_stack(run_suite):
     result.stdout.fnmatch_lines(
         [
             (
-                "rank 0 of 2 (gloo, cpu) deadlocked: it waits in broadcast #2 float32[[]4] with root 0 at test_suite.py:11, "
-                "which rank 1 never entered: it has returned"
+                "rank 0 of 2 (gloo, cpu) deadlocked: it waits in broadcast #2 float32[[]4] with root 0 at "
+                "test_suite.py:11, which rank 1 never entered: it has returned"
             ),
             "  rank 1: passed",
             '  File "*test_suite.py", line 11 in test_it',
@@ -43,13 +43,13 @@ def test_a_mismatch_is_raised_where_it_is_called_and_ends_who_waits(run_suite):
     result.stdout.re_match_lines(
         [
             (
-                r"rank (\d) of 2 \(gloo, cpu\) raised .*CollectiveMismatch: rank \1 calls all_reduce #1 float32\[.\] at "
-                r"test_suite.py:9, where rank . called all_reduce #1 float32\[.\] at test_suite.py:9; all ranks must call "
-                "it with the same shape"
+                r"rank (\d) of 2 \(gloo, cpu\) raised .*CollectiveMismatch: rank \1 calls all_reduce #1 float32\[.\] "
+                r"at test_suite.py:9, where rank . called all_reduce #1 float32\[.\] at test_suite.py:9; all "
+                "ranks must call it with the same shape"
             ),
             (
-                r"  rank \d: was still running when another rank had failed, and was stopped; it waits in all_reduce #1 .*"
-                r"|  rank \d: raised .*CollectiveMismatch.*"
+                r"  rank \d: was still running when another rank had failed, and was stopped; it waits in all_reduce "
+                r"#1 .*|  rank \d: raised .*CollectiveMismatch.*"
             ),
             r">       dist.all_reduce\(torch.ones\(4 \+ dist.get_rank\(\)\)\)",
         ]

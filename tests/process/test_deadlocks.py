@@ -1,12 +1,14 @@
 """Ranks that wait for ever are found without any timeout, and ranks that do not are left alone."""
 
 import re
+from contextlib import closing
 
 import deadlock_targets
 import pytest
 
 from pytest_ddp import rank_group
 from pytest_ddp.failure import RankFailure, failures, root_cause
+from pytest_ddp.launcher import SpawnLauncher
 from pytest_ddp.outcome import Deadlocked, Died, Raised, Returned, Skipped, Stopped, TimedOut
 from pytest_ddp.ranks import Ranks
 from pytest_ddp.world import World
@@ -161,3 +163,21 @@ def test_ranks_whose_collectives_are_not_observed_are_not_looked_at(short):
     outcomes = short.run(World(2), "deadlock_targets:one_returns", timeout=1.0)
     assert isinstance(outcomes[0], TimedOut)
     assert outcomes[0].waits == ""
+
+
+def test_ranks_in_fresh_interpreters_share_a_board_too():
+    with closing(SpawnLauncher()) as launcher, Ranks(launcher, grace=LONG) as pool:
+        assert isinstance(root_cause(run(pool, deadlock_targets.one_returns)), Deadlocked)
+
+
+def test_a_rank_that_was_replaced_counts_like_the_others(ranks):
+    run(ranks, deadlock_targets.one_returns)  # after this, rank 0 is a new process and rank 1 is not
+    assert not failures(run(ranks, deadlock_targets.everything_in_turn, body=b"2"))
+    assert isinstance(root_cause(run(ranks, deadlock_targets.one_returns)), Deadlocked)
+
+
+def test_a_group_that_the_ranks_make_themselves_is_looked_at(ranks):
+    outcomes = run(ranks, deadlock_targets.one_returns_from_a_group_of_its_own)
+    assert re.search(
+        r"rank 0 .* it waits in all_reduce #2 .*, which rank 1 never entered: it has returned", text(outcomes)
+    )

@@ -28,10 +28,10 @@ THE_SAME = {
     "root": "must call it with the same root",
     "reduce_root": "must call it with the same root",
     "gather_root": "must call it with the same root",
-    "gathered_size": "must call it with the same size",
-    "gather_size": "must call it with the same size",
-    "scatter_size": "must call it with the same size",
-    "splits": "must call it with the same size",
+    "gathered_size": r"rank \d gives \d elements to rank \d, which takes \d",
+    "gather_size": "rank 1 gives 5 elements to rank 0, which takes 4",
+    "scatter_size": "rank 0 gives 4 elements to rank 1, which takes 5",
+    "splits": "rank 0 gives 2 elements to rank 1, which takes 3",
     "message_dtype": "a send and its receive must agree in dtype",
     "message_size": "a send and its receive must agree in size",
 }
@@ -54,7 +54,7 @@ def test_what_differs_is_named_with_both_ranks_and_both_lines(ranks, name):
     root = root_cause(outcomes)
     assert isinstance(root, Raised), outcomes
     assert root.kind == "CollectiveMismatch"
-    assert THE_SAME[name] in root.message
+    assert re.search(THE_SAME[name], root.message)
     assert re.match(
         r"rank (\d) calls \w+ .*mismatch_targets\.py:\d+, where rank (?!\1)\d called \w+ .*mismatch_targets\.py:\d+; ",
         root.message,

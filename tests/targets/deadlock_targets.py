@@ -30,6 +30,15 @@ def one_returns_before_a_handle_is_waited_for(_: bytes) -> bytes:
     return b""
 
 
+def one_returns_from_a_group_of_its_own(_: bytes) -> bytes:
+    for _ in range(5):
+        all_reduce()
+    store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", store=dist.PrefixStore("own", store), rank=rank, world_size=2)
+    return one_returns(b"")
+
+
 def one_raises(_: bytes) -> bytes:
     if dist.get_rank() == 1:
         raise ValueError("rank 1 has had enough")
@@ -242,9 +251,4 @@ def everything_in_turn(body: bytes) -> bytes:
             handle.wait()
         dist.all_gather_object([None] * size, rank)
         dist.barrier()
-    return b""
-
-
-def objects(_: bytes) -> bytes:
-    dist.broadcast_object_list([dist.get_rank()], 0)
     return b""

@@ -94,8 +94,7 @@ def reduced_shards(rank: int) -> None:
 
 
 def splits(rank: int) -> None:
-    given, taken = torch.ones(FOUR), torch.empty(FOUR)
-    dist.all_to_all_single(taken, given, [2, 2], [2, 2] if rank else [1, 3])
+    dist.all_to_all_single(torch.empty(FOUR + rank), torch.ones(FOUR), [2 + rank, 2], [2, 2])
 
 
 def message_dtype(rank: int) -> None:

@@ -125,3 +125,10 @@ def test_a_file_that_is_closed_is_no_board(fd, tmp_path):
     os.close(another)
     assert Area(own, 0, KEY).head() == Head()
     assert texts(Area(fd, 0, KEY)) == []
+
+
+def test_a_rank_that_writes_nonsense_for_ever_does_not_hold_up_its_reader(fd, monkeypatch):
+    area = Area(fd, 0, KEY)
+    monkeypatch.setattr(area, "_read", lambda index: (index + 2 * SLOTS, b"nonsense"))
+    assert texts(area) == []
+    assert area.missed

@@ -161,8 +161,8 @@ def test_who_is_stuck(case):
             [rank_in(send(1)), rank_in(send(2)), rank_in(send(0))],
             "waits in send to rank 1 at t.py:1",
             (
-                "waits in send to rank 1 at t.py:1, which waits in send to rank 2 at t.py:1, which waits in send to rank 0 "
-                "at t.py:1"
+                "waits in send to rank 1 at t.py:1, which waits in send to rank 2 at t.py:1, which waits in send to "
+                "rank 0 at t.py:1"
             ),
         ),
         (
@@ -179,8 +179,8 @@ def test_who_is_stuck(case):
             [rank_in(collective(1, **PAIR)), rank_in(collective(1, **OTHER_PAIR)), runs()],
             "waits in all_reduce #1 in group 'pair' of ranks 0, 1 at t.py:1, which rank 1 never entered",
             (
-                "waits in all_reduce #1 in group 'pair' of ranks 0, 1 at t.py:1, which rank 1 never entered: it waits in "
-                "all_reduce #1 in group 'other' of ranks 0, 1 at t.py:1, which rank 0 never entered"
+                "waits in all_reduce #1 in group 'pair' of ranks 0, 1 at t.py:1, which rank 1 never entered: it waits "
+                "in all_reduce #1 in group 'other' of ranks 0, 1 at t.py:1, which rank 0 never entered"
             ),
         ),
     ],

@@ -114,6 +114,11 @@ def test_a_rank_takes_as_much_as_the_other_gives(mine, theirs, fit):
     assert differences(other, one) == ([] if fit else ["size"])
 
 
+def test_parts_of_ranks_that_are_not_in_the_group_are_not_compared():
+    mine, theirs = collective("all_to_all", given=(1, 2)), collective("all_to_all", 7, taken=(3, 4))
+    assert differences(mine, theirs) == differences(theirs, mine) == []
+
+
 @pytest.mark.parametrize(
     ("mine", "theirs", "text"),
     [
@@ -137,16 +142,24 @@ def test_a_rank_takes_as_much_as_the_other_gives(mine, theirs, fit):
             message("recv", 1, dtype="int64", tag=3),
             message("send", 0, tag=3),
             (
-                "rank 1 calls recv int64[4] from rank 0 with tag 3 at train.py:11, where rank 0 called send float32[4] to "
-                "rank 1 with tag 3 at train.py:10; a send and its receive must agree in dtype"
+                "rank 1 calls recv int64[4] from rank 0 with tag 3 at train.py:11, where rank 0 called send float32[4] "
+                "to rank 1 with tag 3 at train.py:10; a send and its receive must agree in dtype"
+            ),
+        ),
+        (
+            collective("gather", 1, root=0, shapes="[5]", given=(5, 5)),
+            collective("gather", root=0, given=(4, 4), taken=(4, 4)),
+            (
+                "rank 1 calls gather #7 float32[5] with root 0 at train.py:11, where rank 0 called gather #7 "
+                "float32[4] with root 0 at train.py:10; rank 1 gives 5 elements to rank 0, which takes 4"
             ),
         ),
         (
             collective("barrier", 1, dtype="", shapes="", default=False, group="pair"),
             collective("all_reduce", default=False, group="pair"),
             (
-                "rank 1 calls barrier #7 in group 'pair' of ranks 0, 1 at train.py:11, where rank 0 called all_reduce #7 "
-                "float32[4] in group 'pair' of ranks 0, 1 at train.py:10; all ranks of a group must call the same "
+                "rank 1 calls barrier #7 in group 'pair' of ranks 0, 1 at train.py:11, where rank 0 called all_reduce "
+                "#7 float32[4] in group 'pair' of ranks 0, 1 at train.py:10; all ranks of a group must call the same "
                 "collectives in the same order"
             ),
         ),
