@@ -1,0 +1,75 @@
+"""Whatever trains on an observed group trains under gates, with the same numbers to the last bit."""
+
+import functools
+import pickle
+
+import gated_ddp
+import observed_operations
+import observed_training
+import pytest
+
+from pytest_ddp.failure import RankFailure, failures
+from pytest_ddp.observed import HoldUntilBackward, InOrder, Overlap, Shuffled
+from pytest_ddp.world import World
+
+OBSERVED = World(2, observe=True)
+SCHEDULES = [repr(schedule) for schedule in (HoldUntilBackward(), InOrder((3, 1, 2)), Shuffled(1))]
+BLOCK_BY_DESIGN = ["fsdp2"]  # gathers the parameters of a layer before its backward
+NEVER_AWAITED = ["ddp_join"]  # tells the other ranks that it goes on
+
+
+@pytest.fixture(scope="module")
+def run(ranks):
+    @functools.cache
+    def run(world: World, target: str, body: bytes):
+        outcomes = ranks.run(world, target, body, timeout=120)
+        assert not failures(outcomes), str(RankFailure(outcomes, world))
+        return [pickle.loads(outcome.body) for outcome in outcomes]  # noqa: S301  from our own targets
+
+    return run
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", observed_operations.OPERATIONS)
+def test_operations_give_the_same(run, name, schedule):
+    plain = run(World(2), "observed_operations:run_all", b"")
+    for rank, found in enumerate(run(OBSERVED, "gated:operations", schedule.encode())):
+        result, unawaited = found[name]
+        if name == "autograd_of_functional_collectives" and "Hold" in schedule:
+            assert result.startswith("BlocksInsideBackward: blocks inside backward at tests/targets/observed_operations")
+        else:
+            assert result == plain[rank][name][0]
+            assert not unawaited
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", observed_training.PROGRAMS)
+def test_trainings_give_the_same(run, name, schedule):
+    if name in BLOCK_BY_DESIGN and "Hold" in schedule:
+        pytest.skip("blocks inside backward by design")
+    plain = run(World(2), "observed_training:run", name.encode())
+    for rank, (result, _, unawaited) in enumerate(run(OBSERVED, "gated:training", pickle.dumps((name, schedule)))):
+        assert result == plain[rank][0]
+        assert bool(unawaited) is (name in NEVER_AWAITED)
+
+
+def test_fsdp2_blocks_inside_backward_where_it_gathers(run):
+    for _, verdicts, _ in run(OBSERVED, "gated:training", pickle.dumps(("fsdp2", SCHEDULES[1]))):
+        assert {verdict.verdict for verdict in verdicts} == {Overlap.BLOCKS_INSIDE_BACKWARD}
+        assert verdicts[0].entry.op == "all_gather_into_tensor"
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("bucket_mb", gated_ddp.BUCKETS_MB, ids=["1KB", "default", "25MB"])
+@pytest.mark.parametrize("option", gated_ddp.OPTIONS)
+def test_torch_ddp_overlaps_and_gives_the_same(run, option, bucket_mb, schedule):
+    """With one bucket of 25 MB there is nothing to overlap: it is full with the last gradient."""
+    plain = run(World(2), "gated_ddp:train", pickle.dumps((option, bucket_mb, "")))
+    for rank, (numbers, verdicts, unawaited) in enumerate(
+        run(OBSERVED, "gated_ddp:train", pickle.dumps((option, bucket_mb, schedule)))
+    ):
+        assert numbers == plain[rank][0]
+        assert not unawaited
+        told = [verdict.verdict for verdict in verdicts]
+        assert told[-1] is (Overlap.END_OF_BACKWARD if bucket_mb == 25 else Overlap.OVERLAPPED)
+        assert set(told) <= {Overlap.END_OF_BACKWARD, Overlap.OVERLAPPED}
