@@ -1,6 +1,6 @@
 """Operations picked from a record."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
 import torch
@@ -68,6 +68,9 @@ class Selection(Assertions):
         if isinstance(index, int):
             return self.entries[index]
         return Selection(self._record, self.entries[index], f"{self.selected}{_slice_text(index)}".strip())
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)  # read once, not once for each index
 
     def __len__(self) -> int:
         return len(self.entries)

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from pytest_ddp import DDPContext, RankCaller, RankFailure, distributed
-from pytest_ddp.observed import Entry
+from pytest_ddp.observed import Entry, merge_traces
 
 
 @distributed(world_size=2)
@@ -45,6 +45,20 @@ def test_a_fixture(model: nn.Module) -> None:
 class TestClass:
     def test_method(self, ddp: DDPContext) -> None:
         assert ddp.world_size in {1, 2}
+
+
+@distributed(world_size=2, observe=True)
+def test_expectations(ddp: DDPContext) -> None:
+    with ddp.collectives.capture() as block:
+        dist.all_reduce(torch.ones(2), group=ddp.group)
+    reduced = block.select("all_reduce", group=ddp.group, dtype=torch.float32, inside_backward=False)
+    reduced[:1].assert_bytes(8)
+    reduced.assert_count(at_least=1, at_most=1)
+    ddp.collectives.assert_same_on_all_ranks()
+    path = ddp.shared_path / f"{ddp.rank}.json"
+    ddp.collectives.export_trace(path)
+    merge_traces([path], into=ddp.shared_path / f"merged{ddp.rank}.json")
+    assert "all_reduce #1" in str(ddp.collectives.timeline())
 
 
 def add(number: int) -> int:
