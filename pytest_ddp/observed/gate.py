@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from pytest_ddp.errors import BlocksInsideBackward
 from pytest_ddp.observed.call import Call
@@ -32,6 +33,8 @@ class ScheduledGate(Gate):
         self._numbers = itertools.count(1)
         self._in_flight: dict[int, HeldWork] = {}
         self._polls: dict[int, int] = {}
+        self._held = WeakSet[HeldWork]()
+        record.at_end.append(self._abandon)
 
     def issue(self, entry: Entry, call: Call) -> Any:
         """Issue an operation on copies; return the handle that lets its results land."""
@@ -57,7 +60,17 @@ class ScheduledGate(Gate):
     def _hold_back(self, work: Any, entries: Sequence[Entry], landings: Sequence[Landing]) -> HeldWork:
         number = next(self._numbers)
         self._in_flight[number] = held = HeldWork(work, entries, landings, number, self)
+        self._held.add(held)
         return held
+
+    def _abandon(self) -> None:
+        """Let go of everything: handles that a test has left somewhere would keep its group, and the group's threads.
+
+        That happens easily: a hook on a parameter that leads back to the parameter is never collected.
+        """
+        self._in_flight.clear()
+        for work in tuple(self._held):
+            work.abandon()
 
     def release(self, work: HeldWork, wait: Callable[[], Any]) -> None:
         """Let an operation complete, after those ahead of it; raise BlocksInsideBackward if nothing may."""
@@ -130,6 +143,6 @@ class ScheduledGate(Gate):
         inner = next(backward for backward in self._record.clock.running if backward.ready < backward.expected)
         raise BlocksInsideBackward(
             f"blocks inside backward at {line}: {what}, when {inner.ready} of {inner.expected} gradients are computed, "
-            f"and {self._schedule!r} lets nothing complete before all are; {remedy} when backward has returned, or in a "
-            "callback that is queued to its end"
+            f"and {self._schedule!r} lets nothing complete before all are; {remedy} when backward has returned, or in "
+            "a callback that is queued to its end"
         )

@@ -40,10 +40,12 @@ class Record:
         clock: gives the events their times.
         names: what events call parameters.
         held: the futures that a gate keeps from completing, and the handles of theirs that let them.
+        at_end: called when the test is over, to let go of what its group has made.
     """
 
     def __init__(self, watch: Watch | None = None) -> None:
         self.watch = watch or Watch()
+        self.at_end: list[Callable[[], None]] = []
         self.listeners: list[Callable[[Event], None]] = []
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
@@ -51,6 +53,8 @@ class Record:
 
     def begin(self) -> None:
         """Forget everything, and let the clock start again, for a new test."""
+        while self.at_end:
+            self.at_end.pop()()
         self.clock, self.names, self.gate = Clock(), Names(), Gate()
         self.held: Any = WeakIdKeyDictionary()
         self.clear()
