@@ -5,8 +5,9 @@ finds poison in them until it waits: then the results land, in the order that th
 """
 
 import itertools
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -72,7 +73,7 @@ class ScheduledGate(Gate):
         for work in tuple(self._held):
             work.abandon()
 
-    def release(self, work: HeldWork, wait: Callable[[], Any]) -> None:
+    def release(self, work: HeldWork, wait: Callable[[], Any], timeout: timedelta | None = None) -> None:
         """Let an operation complete, after those ahead of it; raise BlocksInsideBackward if nothing may."""
         __tracebackhide__ = True
         if not work.landed:
@@ -80,7 +81,7 @@ class ScheduledGate(Gate):
         for other in self._ahead_of(work):
             self._let_pass(other)
         self._in_flight.pop(work.number, None)
-        with self._record.blocked(work.entries):
+        with self._blocked(work, timeout):
             work.complete(wait)
 
     def poll(self, work: HeldWork) -> bool:
@@ -126,8 +127,17 @@ class ScheduledGate(Gate):
         """
         del self._in_flight[work.number]
         if work.has_followers:
-            with self._record.blocked(work.entries), suppress(Exception):  # those who follow are told of it
+            with self._blocked(work), suppress(Exception):  # those who follow are told of it
                 work.complete(work.real.wait)
+
+    @contextmanager
+    def _blocked(self, work: HeldWork, timeout: timedelta | None = None) -> Iterator[None]:
+        """Let it be seen what this rank stands still for, which need not be what it waits for."""
+        self._record.watch.blocked(work.entries, timeout)
+        try:
+            yield
+        finally:
+            self._record.watch.unblocked(work.entries)
 
     def _count_poll(self, work: HeldWork) -> None:
         __tracebackhide__ = True

@@ -19,8 +19,8 @@ _CALLER = 2  # frames below us, where `ObservedWork` is one
 class Keeper(Protocol):
     """Decides when operations complete: a gate."""
 
-    def release(self, work: "HeldWork", wait: Callable[[], Any]) -> None:
-        """Let an operation complete, now that somebody waits for it; `wait` waits for the real one."""
+    def release(self, work: "HeldWork", wait: Callable[[], Any], timeout: timedelta | None = None) -> None:
+        """Let an operation complete, now that somebody waits for it; `wait` waits for the real one, so long at most."""
 
     def poll(self, work: "HeldWork") -> bool:
         """Say whether an operation is over."""
@@ -95,7 +95,7 @@ class HeldWork(Work):
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Let it complete, after everything that the schedule puts ahead of it."""
-        self.gate.release(self, lambda: self.real.wait(timeout))
+        self.gate.release(self, lambda: self.real.wait(timeout), timeout or None)
         return True
 
     def synchronize(self) -> None:

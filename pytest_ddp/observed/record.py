@@ -98,18 +98,12 @@ class Record:
         line = self.line() if self.clock.running else ""
         for entry in entries:
             self._mark(entry, CollectiveWaited, line)
-        with self.blocked(entries, timeout):
-            yield
-        self.completed(entries)
-
-    @contextmanager
-    def blocked(self, entries: Sequence[Entry], timeout: timedelta | None = None) -> Iterator[None]:
-        """Be blocked until operations are over, which says nothing of who wants them."""
         self.watch.blocked(entries, timeout)
         try:
             yield
         finally:
             self.watch.unblocked(entries)
+        self.completed(entries)
 
     def completed(self, entries: Sequence[Entry]) -> None:
         """Note that operations are known to be over."""

@@ -4,6 +4,7 @@ import gc
 import operator
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,16 @@ def coalesced_operations_land_together():
         assert all(tensor.isnan().all() for tensor in tensors)
         works.wait()
     assert [tensor.tolist() for tensor in tensors] == [[2, 2, 2], [2, 2]]
+
+
+@case
+def a_timeout_that_was_asked_for_is_kept():
+    """It ends the wait as it would without a gate, and is no deadlock."""
+    with gate():
+        if dist.get_rank() == 0:
+            (work,) = all_reduces(1)
+            with pytest.raises(RuntimeError, match=r"(?i)time"):
+                work.wait(timedelta(seconds=0.5))
 
 
 @case
