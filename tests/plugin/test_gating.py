@@ -70,6 +70,6 @@ def test_who_blocks_inside_backward_is_told_where_and_what_to_do(run_suite):
                 r"HoldUntilBackward\(\) lets nothing complete before all are; pass async_op=True, and wait when "
                 r"backward has returned, or in a callback that is queued to its end"
             ),
-            r".*rank 1: raised .*BlocksInsideBackward: blocks inside backward at test_suite.py:.*|.*all 2 ranks.*",
+            r".*rank \d: raised .*BlocksInsideBackward: blocks inside backward at test_suite.py:.*",
         ]
     )
