@@ -5,9 +5,11 @@ finds poison in them until it waits: then the results land, in the order that th
 """
 
 import itertools
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from pytest_ddp.errors import BlocksInsideBackward
 from pytest_ddp.observed.call import Call
@@ -32,6 +34,8 @@ class ScheduledGate(Gate):
         self._numbers = itertools.count(1)
         self._in_flight: dict[int, HeldWork] = {}
         self._polls: dict[int, int] = {}
+        self._held = WeakSet[HeldWork]()
+        record.at_end.append(self._abandon)
 
     def issue(self, entry: Entry, call: Call) -> Any:
         """Issue an operation on copies; return the handle that lets its results land."""
@@ -57,9 +61,19 @@ class ScheduledGate(Gate):
     def _hold_back(self, work: Any, entries: Sequence[Entry], landings: Sequence[Landing]) -> HeldWork:
         number = next(self._numbers)
         self._in_flight[number] = held = HeldWork(work, entries, landings, number, self)
+        self._held.add(held)
         return held
 
-    def release(self, work: HeldWork, wait: Callable[[], Any]) -> None:
+    def _abandon(self) -> None:
+        """Let go of everything: handles that a test has left somewhere would keep its group, and the group's threads.
+
+        That happens easily: a hook on a parameter that leads back to the parameter is never collected.
+        """
+        self._in_flight.clear()
+        for work in tuple(self._held):
+            work.abandon()
+
+    def release(self, work: HeldWork, wait: Callable[[], Any], timeout: timedelta | None = None) -> None:
         """Let an operation complete, after those ahead of it; raise BlocksInsideBackward if nothing may."""
         __tracebackhide__ = True
         if not work.landed:
@@ -67,7 +81,7 @@ class ScheduledGate(Gate):
         for other in self._ahead_of(work):
             self._let_pass(other)
         self._in_flight.pop(work.number, None)
-        with self._record.blocked(work.entries):
+        with self._blocked(work, timeout):
             work.complete(wait)
 
     def poll(self, work: HeldWork) -> bool:
@@ -113,8 +127,17 @@ class ScheduledGate(Gate):
         """
         del self._in_flight[work.number]
         if work.has_followers:
-            with self._record.blocked(work.entries), suppress(Exception):  # those who follow are told of it
+            with self._blocked(work), suppress(Exception):  # those who follow are told of it
                 work.complete(work.real.wait)
+
+    @contextmanager
+    def _blocked(self, work: HeldWork, timeout: timedelta | None = None) -> Iterator[None]:
+        """Let it be seen what this rank stands still for, which need not be what it waits for."""
+        self._record.watch.blocked(work.entries, timeout)
+        try:
+            yield
+        finally:
+            self._record.watch.unblocked(work.entries)
 
     def _count_poll(self, work: HeldWork) -> None:
         __tracebackhide__ = True
@@ -130,6 +153,6 @@ class ScheduledGate(Gate):
         inner = next(backward for backward in self._record.clock.running if backward.ready < backward.expected)
         raise BlocksInsideBackward(
             f"blocks inside backward at {line}: {what}, when {inner.ready} of {inner.expected} gradients are computed, "
-            f"and {self._schedule!r} lets nothing complete before all are; {remedy} when backward has returned, or in a "
-            "callback that is queued to its end"
+            f"and {self._schedule!r} lets nothing complete before all are; {remedy} when backward has returned, or in "
+            "a callback that is queued to its end"
         )

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch.distributed.distributed_c10d import Work
 
+from pytest_ddp.errors import UsageError
 from pytest_ddp.observed.entry import Entry
 from pytest_ddp.observed.landing import Landing
 from pytest_ddp.observed.reducer import taken_by_cpp
@@ -18,8 +19,8 @@ _CALLER = 2  # frames below us, where `ObservedWork` is one
 class Keeper(Protocol):
     """Decides when operations complete: a gate."""
 
-    def release(self, work: "HeldWork", wait: Callable[[], Any]) -> None:
-        """Let an operation complete, now that somebody waits for it; `wait` waits for the real one."""
+    def release(self, work: "HeldWork", wait: Callable[[], Any], timeout: timedelta | None = None) -> None:
+        """Let an operation complete, now that somebody waits for it; `wait` waits for the real one, so long at most."""
 
     def poll(self, work: "HeldWork") -> bool:
         """Say whether an operation is over."""
@@ -32,9 +33,9 @@ class HeldWork(Work):
     """Stands in for the real handle; the operation is over for its owner only when the gate has let it complete.
 
     Attributes:
-        real: the real handle; None for an operation that is coalesced with others.
         entries: the operations; several where they were coalesced.
         landings: their results.
+        real: the real handle; None for an operation that is coalesced with others.
         number: what the schedule calls it.
         landed: whether its results have reached their owner.
     """
@@ -45,8 +46,22 @@ class HeldWork(Work):
         super().__init__()
         self.real, self.entries, self.landings, self.number = real, entries, landings, number
         self.landed = False
-        self._gate = gate
+        self._gate: Keeper | None = gate
         self._future: torch.futures.Future[Any] | None = None
+        self._error: Exception | None = None
+        self._told = False
+
+    @property
+    def gate(self) -> Keeper:
+        """The gate that holds it; raises UsageError when the test is over."""
+        if self._gate is None:
+            raise UsageError(f"{self.entries[0]} belongs to a test that is over, and so is its process group")
+        return self._gate
+
+    def abandon(self) -> None:
+        """Let go of the real operation, now that its test is over."""
+        self.real = self._future = self._gate = self._error = None
+        self.landings = ()
 
     @property
     def has_followers(self) -> bool:
@@ -58,33 +73,42 @@ class HeldWork(Work):
         try:
             wait()
         except Exception as error:
-            if self._future is not None and not self.landed:
-                self._future.set_exception(error)
+            self._error = error
+            self._tell_followers()
             raise
         if self.landed:  # what its owner has made of the results since is not undone
             return
         self.landed = True
         for landing in self.landings:
             landing.land()
-        if self._future is not None:
+        self._tell_followers()
+
+    def _tell_followers(self) -> None:
+        """Complete the future, if somebody has it, once."""
+        if self._future is None or self._told:
+            return
+        self._told = True
+        if self._error is not None:
+            self._future.set_exception(self._error)
+        else:
             self._future.set_result(self._of_owner(self.real.get_future().wait()))
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Let it complete, after everything that the schedule puts ahead of it."""
-        self._gate.release(self, lambda: self.real.wait(timeout))
+        self.gate.release(self, lambda: self.real.wait(timeout), timeout or None)
         return True
 
     def synchronize(self) -> None:
         """Do the same."""
-        self._gate.release(self, self.real.synchronize)
+        self.gate.release(self, self.real.synchronize)
 
     def block_current_stream(self) -> None:
         """Do the same."""
-        self._gate.release(self, self.real.block_current_stream)
+        self.gate.release(self, self.real.block_current_stream)
 
     def is_completed(self) -> bool:
         """Whether it is over; asking lets one operation complete, if one can and the schedule allows any."""
-        return self._gate.poll(self)
+        return self.gate.poll(self)
 
     def get_future(self) -> torch.futures.Future[Any]:
         """Return a future that completes when the gate lets it.
@@ -96,7 +120,9 @@ class HeldWork(Work):
         if self._future is None and not taken_by_cpp(_CALLER):
             devices = {device for landing in self.landings for device in landing.devices if device.type != "cpu"}
             self._future = torch.futures.Future(devices=sorted(devices, key=str))
-        return self._gate.hold(real if self._future is None else self._future, self)
+        if self.landed or self._error is not None:
+            self._tell_followers()
+        return self.gate.hold(real if self._future is None else self._future, self)
 
     def result(self) -> Any:
         """Return the tensors that it filled, or will."""

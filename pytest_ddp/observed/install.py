@@ -44,4 +44,5 @@ def look_away() -> None:
         setattr(distributed_c10d, _HELPER, _replaced.pop())
         ignore_backward()
         ignore_futures()
+        current.begin()
         current.write_to(None)

@@ -40,10 +40,12 @@ class Record:
         clock: gives the events their times.
         names: what events call parameters.
         held: the futures that a gate keeps from completing, and the handles of theirs that let them.
+        at_end: called when the test is over, to let go of what its group has made.
     """
 
     def __init__(self, watch: Watch | None = None) -> None:
         self.watch = watch or Watch()
+        self.at_end: list[Callable[[], None]] = []
         self.listeners: list[Callable[[Event], None]] = []
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
@@ -51,6 +53,8 @@ class Record:
 
     def begin(self) -> None:
         """Forget everything, and let the clock start again, for a new test."""
+        while self.at_end:
+            self.at_end.pop()()
         self.clock, self.names, self.gate = Clock(), Names(), Gate()
         self.held: Any = WeakIdKeyDictionary()
         self.clear()
@@ -94,18 +98,12 @@ class Record:
         line = self.line() if self.clock.running else ""
         for entry in entries:
             self._mark(entry, CollectiveWaited, line)
-        with self.blocked(entries, timeout):
-            yield
-        self.completed(entries)
-
-    @contextmanager
-    def blocked(self, entries: Sequence[Entry], timeout: timedelta | None = None) -> Iterator[None]:
-        """Be blocked until operations are over, which says nothing of who wants them."""
         self.watch.blocked(entries, timeout)
         try:
             yield
         finally:
             self.watch.unblocked(entries)
+        self.completed(entries)
 
     def completed(self, entries: Sequence[Entry]) -> None:
         """Note that operations are known to be over."""

@@ -13,7 +13,8 @@ from pytest_ddp.observed import HoldUntilBackward, InOrder, Overlap, Shuffled
 from pytest_ddp.world import World
 
 OBSERVED = World(2, observe=True)
-SCHEDULES = [repr(schedule) for schedule in (HoldUntilBackward(), InOrder((3, 1, 2)), Shuffled(1))]
+HOLD = repr(HoldUntilBackward())
+SCHEDULES = [HOLD, repr(InOrder((3, 1, 2))), repr(Shuffled(1))]
 BLOCK_BY_DESIGN = ["fsdp2"]  # gathers the parameters of a layer before its backward
 NEVER_AWAITED = ["ddp_join"]  # tells the other ranks that it goes on
 
@@ -36,7 +37,9 @@ def test_operations_give_the_same(run, name, schedule):
     for rank, found in enumerate(run(OBSERVED, "gated:operations", schedule.encode())):
         result, unawaited = found[name]
         if name == "autograd_of_functional_collectives" and "Hold" in schedule:
-            assert result.startswith("BlocksInsideBackward: blocks inside backward at tests/targets/observed_operations")
+            assert result.startswith(
+                "BlocksInsideBackward: blocks inside backward at tests/targets/observed_operations"
+            )
         else:
             assert result == plain[rank][name][0]
             assert not unawaited
@@ -59,8 +62,15 @@ def test_fsdp2_blocks_inside_backward_where_it_gathers(run):
         assert verdicts[0].entry.op == "all_gather_into_tensor"
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("bucket_mb", gated_ddp.BUCKETS_MB, ids=["1KB", "default", "25MB"])
+@pytest.mark.parametrize(
+    ("bucket_mb", "schedule"),
+    [
+        pytest.param(0.001, HOLD, id="1KB"),
+        pytest.param(gated_ddp.DEFAULT, HOLD, id="default"),
+        pytest.param(25, HOLD, id="25MB"),
+        pytest.param(0.001, repr(Shuffled(1)), id="1KB-shuffled"),
+    ],
+)
 @pytest.mark.parametrize("option", gated_ddp.OPTIONS)
 def test_torch_ddp_overlaps_and_gives_the_same(run, option, bucket_mb, schedule):
     """With one bucket of 25 MB there is nothing to overlap: it is full with the last gradient."""

@@ -1,8 +1,11 @@
 """What a gate does to single operations, as each of two ranks finds it."""
 
+import gc
 import operator
 import time
 from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -165,6 +168,16 @@ def coalesced_operations_land_together():
 
 
 @case
+def a_timeout_that_was_asked_for_is_kept():
+    """It ends the wait as it would without a gate, and is no deadlock."""
+    with gate():
+        if dist.get_rank() == 0:
+            (work,) = all_reduces(1)
+            with pytest.raises(RuntimeError, match=r"(?i)time"):
+                work.wait(timedelta(seconds=0.5))
+
+
+@case
 def nothing_is_held_outside_the_block():
     record = current.record()
     with gate(), gate(Delay(1)):
@@ -197,9 +210,9 @@ def what_nobody_waits_for_is_listed():
 
 @case
 def a_gate_takes_a_schedule():
-    with pytest.raises(UsageError, match=r"a gate takes a schedule, such as .*HoldUntilBackward\(\); got 'hold'"):
-        with gate("hold"):
-            pass
+    message = r"a gate takes a schedule, such as .*HoldUntilBackward\(\); got 'hold'"
+    with pytest.raises(UsageError, match=message), gate("hold"):
+        pass
 
 
 def completed(schedule: Schedule, wait: Callable[[list[dist.Work]], None]) -> list[int]:
@@ -279,11 +292,11 @@ class Ignoring(torch.autograd.Function):
     """Has no gradient for its second argument."""
 
     @staticmethod
-    def forward(ctx, one, _):
+    def forward(_, one, __):
         return one * 2
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(_, gradient):
         return gradient * 2, None
 
 
@@ -318,7 +331,7 @@ def what_was_launched_before_backward_is_held_in_it_too():
         (work,) = all_reduces(1)
         product = one * 2
         product.register_hook(lambda _: work.wait() and None)
-        with pytest.raises(BlocksInsideBackward, match="when . of 2 gradients are computed"):
+        with pytest.raises(BlocksInsideBackward, match=r"when . of 2 gradients are computed"):
             (product + other).sum().backward()
         work.wait()
 
@@ -331,3 +344,35 @@ def a_backward_inside_backward_does_not_open_the_gate():
     with gate(), pytest.raises(BlocksInsideBackward, match="when 0 of 1 gradients are computed"):
         checkpoint(body, inputs, use_reentrant=True).sum().backward()
 
+
+def leave(_: bytes) -> bytes:
+    """Wait, held, for an operation that rank 1 never enters."""
+    if dist.get_rank() == 0:
+        with gate(Delay(1)):
+            all_reduces(2)[0].wait()
+    return b""
+
+
+def threads(_: bytes) -> bytes:
+    """Return how many threads this process has."""
+    gc.collect()
+    return str(len(list(Path("/proc/self/task").iterdir()))).encode()
+
+
+kept: list[object] = []
+
+
+def keep(_: bytes) -> bytes:
+    """Leave a handle behind, as a hook that leads back to its own parameter does."""
+    with gate():
+        kept.extend([*all_reduces(2), all_reduces(1)[0].get_future()])
+        kept[-3].wait()
+    return b""
+
+
+def wait_for_what_was_kept(_: bytes) -> bytes:
+    with pytest.raises(
+        UsageError, match=r"all_reduce #2 float32\[3\] \(.*\) belongs to a test that is over, and so is"
+    ):
+        kept[1].wait()
+    return b""

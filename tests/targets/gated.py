@@ -2,7 +2,6 @@
 
 import pickle
 import warnings
-from collections.abc import Callable
 
 import observed_operations
 import observed_training
@@ -41,8 +40,7 @@ def training(body: bytes) -> bytes:
     name, text = pickle.loads(body)  # noqa: S301  from our own test
     torch.manual_seed(1)
     collectives = observed.collectives()
-    program: Callable[[], object] = observed_training.PROGRAMS[name]
     with warnings.catch_warnings(), collectives.gate(schedule(text)):
         warnings.simplefilter("ignore")  # torch's own deprecations
-        found = observed_operations.plain(program())
+        found = observed_operations.plain(observed_training.PROGRAMS[name]())
     return pickle.dumps((found, collectives.overlap, collectives.unawaited))

@@ -17,7 +17,6 @@ from pytest_ddp.observed import current
 STEPS = 4  # buckets are made anew after the first, with static_graph after the second
 WIDTH = 256
 DEFAULT = None
-BUCKETS_MB = [0.001, DEFAULT, 25]
 OPTIONS = {
     "plain": {},
     "gradient_as_bucket_view": {"gradient_as_bucket_view": True},

@@ -196,7 +196,7 @@ class EverythingAtTheEndOfBackward(Wrapper):
 
     ready = 0
 
-    def on_gradient(self, parameter: torch.Tensor) -> None:
+    def on_gradient(self, _: torch.Tensor) -> None:
         if not self.ready:
             Variable._execution_engine.queue_callback(self.at_the_end)
         self.ready += 1
