@@ -4,7 +4,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -13,6 +13,7 @@ from pytest_ddp.launcher import Shared
 from pytest_ddp.messages import DUMP_SIGNAL, Decoder, Message, encode
 
 OUTPUT_LIMIT = 2**16
+_PIECE = 2**16  # bytes; a larger buffer costs more to make than most messages to read
 _DUMP_SECONDS = 2.0
 _DUMP_POLL_SECONDS = 0.02
 _HARNESS = ("/_pytest/", "/pluggy/", "/pytest_ddp/")
@@ -51,7 +52,7 @@ class Member:
     def read(self) -> list[Message] | None:
         """Return the messages that have come; None when the process is gone. Blocks unless there is something."""
         try:
-            data = self.shared.channel.recv(2**20)
+            data = self.shared.channel.recv(_PIECE)
         except OSError:
             data = b""
         return list(self._decoder.feed(data)) if data else None
@@ -71,7 +72,7 @@ class Member:
         return _read_ends(self.shared.output, OUTPUT_LIMIT)
 
     @property
-    def collectives(self) -> tuple[str, ...]:
+    def collectives(self) -> Sequence[str]:
         """The last collectives that the rank entered, oldest first."""
         return self._box.read()
 

@@ -19,7 +19,7 @@ from pytest_ddp.outcome import Outcome
 from pytest_ddp.phase import ItemId, PhaseRequest, When
 from pytest_ddp.places import Place, Places
 from pytest_ddp.plan import Plan, Refuse, Run, Skip
-from pytest_ddp.report import answer_of
+from pytest_ddp.report import answer_of, passed_plainly
 from pytest_ddp.request import Request
 from pytest_ddp.world import World
 
@@ -50,6 +50,8 @@ class PhaseRunner:
     _timeout: float = 0.0
     _shared_path: str = ""
     _failed: bool = False
+    _asked: PhaseRequest | None = None
+    _following: pytest.Item | None = None
 
     def take_over(self, item: pytest.Item) -> None:
         """Let the phases of a test happen on ranks instead of here."""
@@ -57,8 +59,17 @@ class PhaseRunner:
         item.runtest = partial(self._call, item)  # type: ignore[method-assign]
         item.teardown = lambda: None  # type: ignore[method-assign]  # a TestCase would miss what setup makes
 
+    def go_on(self, item: pytest.Item, when: When) -> None:
+        """Let the ranks begin the next phase, if all is well: pytest reports the last one meanwhile."""
+        place = self._place
+        if place is None or self.debugger or item.config.option.setuponly or (when == "call" and is_given(item)):
+            return
+        if not place.group.lost and all(passed_plainly(outcome) for outcome in item.stash[outcomes_key]):
+            self._ask(item, when)
+
     def close(self) -> None:
         """Give up the ranks; a test that is still set up then has nothing left to tear down."""
+        self._withdraw()
         self._place = None
         self.places.close()
 
@@ -75,6 +86,7 @@ class PhaseRunner:
         except LaunchError as error:
             pytest.fail(str(error), pytrace=False)
         self._timeout, self._shared_path, self._failed = run.timeout, self.new_shared_path(), False
+        self._following = None
         item.addfinalizer(partial(self._teardown, item))
         self._phase(item, "setup")
 
@@ -98,24 +110,41 @@ class PhaseRunner:
         place = self._place
         if place is None:
             return
-        following = self._following(item, place)
+        if self._asked and self._asked.when == "call":  # interrupted before pytest came to wait for it
+            self._withdraw()
         try:
-            outcomes = self._phase(item, "teardown", following)
-            if any(answer_of(outcome).retire for outcome in outcomes) or (following and place.group.lost):
-                following = None
+            outcomes = self._phase(item, "teardown")
+            if any(answer_of(outcome).retire for outcome in outcomes) or (self._following and place.group.lost):
+                self._following = None
                 self.places.retire(place)
+        except BaseException:
+            self._following = None
+            raise
         finally:
-            self.places.leave(place, following)
+            self.places.leave(place, self._following)
             self._place = None
 
-    def _phase(self, item: pytest.Item, when: When, following: pytest.Item | None = None) -> list[Outcome]:
-        group = self._current().group
-        if self.debugger:
-            self.debugger.watch(group)
-        request = self._request(item, when, following)
-        outcomes = group.run(_PHASE_TARGET, request.encode(), timeout=self._timeout)
+    def _phase(self, item: pytest.Item, when: When) -> list[Outcome]:
+        if self._asked is None:
+            self._ask(item, when)
+        self._asked = None
+        outcomes = self._current().group.answers()
         self._finish(item, when, outcomes)
         return outcomes
+
+    def _ask(self, item: pytest.Item, when: When) -> None:
+        place = self._current()
+        if self.debugger:
+            self.debugger.watch(place.group)
+        if when == "teardown":
+            self._following = self._find_following(item, place)
+        self._asked = self._request(item, when, self._following)
+        place.group.ask(_PHASE_TARGET, self._asked.encode(), timeout=self._timeout)
+
+    def _withdraw(self) -> None:
+        if self._asked and self._place:
+            self._place.group.give_up()
+        self._asked = None
 
     def _finish(self, item: pytest.Item, when: When, outcomes: Sequence[Outcome]) -> None:
         leave_if_asked(outcomes)
@@ -149,7 +178,7 @@ class PhaseRunner:
         except UsageError as error:
             return Refuse(str(error))
 
-    def _following(self, item: pytest.Item, place: Place) -> pytest.Item | None:
+    def _find_following(self, item: pytest.Item, place: Place) -> pytest.Item | None:
         """Return the next test that will find the fixtures of this one on its ranks, as far as can be known."""
         items: list[Any] = item.session.items
         stopping = item.session.shouldfail or item.session.shouldstop

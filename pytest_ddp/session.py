@@ -109,11 +109,20 @@ class Controller:
             )
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Let the ranks go on when every plugin is content."""
+        result = yield
+        self.runner.go_on(item, "call")
+        return result
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Let Hypothesis's own plugin look at fixtures that are not here."""
+        """Let Hypothesis's own plugin look at fixtures that are not here; let the ranks go on."""
         __tracebackhide__ = True
         with fixtures_stay_on_ranks(item):
-            return (yield)
+            result = yield
+        self.runner.go_on(item, "teardown")
+        return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
