@@ -12,7 +12,6 @@ import pytest
 SUITE = """
 import os, threading
 import pytest
-import torch.distributed as dist
 from pytest_ddp import distributed
 
 @distributed(world_size=3)
@@ -21,6 +20,8 @@ def test_before(ddp):
 
 @distributed
 def test_hang(ddp):
+    import torch.distributed as dist
+
     work = dist.barrier(async_op=True) if ddp.rank == 0 else threading.Event()
     print(f"hanging:{os.getpid()}", flush=True)
     work.wait()
