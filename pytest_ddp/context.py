@@ -7,6 +7,8 @@ if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
 
+    from pytest_ddp.observed.reading import Collectives
+
 
 class DDPContext(Protocol):
     """This rank's place in the world of the test at hand.
@@ -40,6 +42,10 @@ class DDPContext(Protocol):
     @property
     def group(self) -> "dist.ProcessGroup":
         """The default process group; raises RuntimeError when the test has destroyed it."""
+
+    @property
+    def collectives(self) -> "Collectives":
+        """What this rank communicated in this test; raises UsageError unless `@distributed(observe=True)`."""
 
     @property
     def seed(self) -> int:

@@ -24,8 +24,10 @@ def rank_callers(config: pytest.Config) -> Callable[..., RankCaller]:
         backend: str | None = None,
         device: str | None = None,
         timeout: float | None = None,
+        observe: bool | None = None,
     ) -> RankCaller:
-        decision = controller.plan(Request.of(world_size, backend=backend, device=device, timeout=timeout))
+        request = Request.of(world_size, backend=backend, device=device, timeout=timeout, observe=observe)
+        decision = controller.plan(request)
         if isinstance(decision, Skip):
             pytest.skip(decision.reason)
         if isinstance(decision, Refuse):

@@ -12,6 +12,7 @@ from torch.distributed import PrefixStore, Store, TCPStore, distributed_c10d
 
 from pytest_ddp.hangup import forget_connections
 from pytest_ddp.messages import Run
+from pytest_ddp.observed import current
 
 
 def device_of(rank: int, run: Run) -> torch.device:
@@ -34,6 +35,7 @@ class GroupKeeper:
             return
         leave_groups()
         forget_connections()
+        _observe(run.observe)
         self._current = None
         os.environ.update(
             RANK=str(self._rank),
@@ -61,6 +63,14 @@ class GroupKeeper:
             host, port = self._address
             self._store = TCPStore(host, port, is_master=False, wait_for_workers=False)
         return self._store
+
+
+def _observe(wanted: bool) -> None:  # noqa: FBT001  what a run says
+    """Have the next groups observed or not."""
+    if wanted or current.is_observed():
+        from pytest_ddp.observed import install  # noqa: PLC0415  only for those who use it
+
+        (install.observe if wanted else install.look_away)()
 
 
 def leave_groups() -> None:

@@ -1,6 +1,7 @@
 """Which tests are distributed, and what each of them asks for."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ def request_of(item: pytest.Item) -> Request:
     size = callspec.params.get(WORLD_SIZE) if callspec else None
     request = _combined(item)
     if size is not None:
-        request = Request((size,), request.backend, request.device, request.timeout, request.isolation)
+        request = replace(request, world_sizes=(size,))
     for fixture in rank_fixtures(item):
         _check_agreement(fixture, request)
     return request
@@ -99,7 +100,7 @@ def _check_agreement(fixture: pytest.FixtureDef[Any], request: Request) -> None:
             f"the fixture {fixture.argname!r} is for {sizes} ranks, the test asks for {request.world_sizes[0]}: "
             "let both name the same world size, or only one of them"
         )
-    for name in ("backend", "device"):
+    for name in ("backend", "device", "observe"):
         ours, theirs = getattr(wanted, name), getattr(request, name)
-        if ours and theirs and ours != theirs:
+        if ours is not None and theirs is not None and ours != theirs:
             raise UsageError(f"the fixture {fixture.argname!r} is for {name} {ours!r}, the test asks for {theirs!r}")

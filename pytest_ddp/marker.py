@@ -45,6 +45,7 @@ def distributed(
     device: str | None = None,
     timeout: float | None = None,
     isolation: str | None = None,
+    observe: bool | None = None,
 ) -> Distributed: ...
 
 
@@ -57,6 +58,7 @@ def distributed(
     device: str | None = None,
     timeout: float | None = None,
     isolation: str | None = None,
+    observe: bool | None = None,
 ) -> Any:
     """Run a test on every rank of a fresh process group, or keep a fixture on the ranks.
 
@@ -72,6 +74,7 @@ def distributed(
         device: "cpu", "cuda", or "auto" for CUDA where there are enough GPUs. Default: `--ddp-device`.
         timeout: seconds that setup, call and teardown may each take. Default: `--ddp-timeout`.
         isolation: "warm" (default) keeps the rank processes for the next test; "process" gives the test its own.
+        observe: True records every operation of the test's process groups; see `ddp.collectives`.
 
     Raises:
         UsageError: for values that cannot be.
@@ -82,6 +85,7 @@ def distributed(
         "device": device,
         "timeout": timeout,
         "isolation": isolation,
+        "observe": observe,
     }
     Request.of(**options)  # type: ignore[arg-type]  # checked here so that the error points at the decorator
     given = {name: value for name, value in options.items() if value is not None}

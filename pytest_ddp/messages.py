@@ -45,7 +45,7 @@ class Ready:
 class Run:
     """Run `target` ("module:function") with `body`, in the group named `group`; a new name means a fresh group.
 
-    On CUDA, `gpus` says for every rank which device is its own.
+    On CUDA, `gpus` says for every rank which device is its own. With `observe`, the group is an observed one.
     """
 
     number: int
@@ -56,6 +56,7 @@ class Run:
     device: str
     group_timeout: float
     gpus: list[int]
+    observe: bool = False
     body: bytes = b""
 
 

@@ -58,7 +58,8 @@ def _plan(settings: Settings, request: Request, machine: Machine) -> Plan:
         return Skip(f"backend {backend!r} is not available here; torch offers {', '.join(sorted(machine.backends))}")
     if size > limit:
         return Refuse(f"world size {size} is above what {machine.cores} cores can carry ({limit}): ask for fewer ranks")
-    return Run(World(size, backend, device), request.timeout or settings.timeout, request.isolation)
+    world = World(size, backend, device, observe=bool(request.observe))
+    return Run(world, request.timeout or settings.timeout, request.isolation)
 
 
 def _device(wanted: str, size: int, machine: Machine) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _settings = pytest.StashKey[Settings]()
 _MARKER = (
-    "distributed(world_size, backend, device, timeout, isolation): "
+    "distributed(world_size, backend, device, timeout, isolation, observe): "
     "run the test on every rank of a fresh torch process group (pytest-ddp)"
 )
 

@@ -9,5 +9,7 @@ import torch.nn.parallel
 import torch.optim  # noqa: F401
 from _pytest.config import default_plugins
 
+import pytest_ddp.observed.install  # noqa: F401
+
 for plugin in default_plugins:
     importlib.import_module(f"_pytest.{plugin}")

@@ -8,6 +8,8 @@ import torch.distributed as dist
 
 from pytest_ddp.group import device_of
 from pytest_ddp.messages import Run
+from pytest_ddp.observed import collectives
+from pytest_ddp.observed.reading import Collectives
 from pytest_ddp.worker import Rank
 
 
@@ -56,6 +58,11 @@ class RankContext:
         path = Path(self._shared_path)
         path.mkdir(parents=True, exist_ok=True)
         return path
+
+    @property
+    def collectives(self) -> Collectives:
+        """The record of the test at hand."""
+        return collectives()
 
     def begin(self, seed: int, shared_path: str) -> None:
         """Turn to the next test."""

@@ -24,6 +24,7 @@ from hypothesis.reporting import with_reporter
 
 from pytest_ddp.errors import UsageError
 from pytest_ddp.example import Told
+from pytest_ddp.observed import current
 from pytest_ddp.phase import ItemId, PhaseRequest
 from pytest_ddp.rank_session import RankPlugin
 from pytest_ddp.worker import Failed, Rank, SkipRun
@@ -117,10 +118,11 @@ def _load(body: bytes) -> dict[str, Any]:
 
 
 def _begin_like_the_first(item: pytest.Item) -> None:
-    """Give every example the random numbers that the first one had, and a report of its own."""
+    """Give every example the random numbers that the first one had, a record and a report of its own."""
     run = Rank.current.run
     group = run.group if run else ""
     if _generators not in item.stash or item.stash[_generators][0] != group:
         item.stash[_generators] = group, torch.get_rng_state()
     torch.set_rng_state(item.stash[_generators][1])
+    current.begin()
     item._report_sections[:] = [section for section in item._report_sections if section[0] != "call"]  # noqa: SLF001

@@ -130,7 +130,18 @@ class RankGroup:
         world = self.world
         group_timeout = timeout + self.slack
         gpus = list(world.gpus or range(world.size))
-        return Run(self._number, target, self.name, world.size, world.backend, world.device, group_timeout, gpus, body)
+        return Run(
+            self._number,
+            target,
+            self.name,
+            world.size,
+            world.backend,
+            world.device,
+            group_timeout,
+            gpus,
+            world.observe,
+            body,
+        )
 
     def _wait(self, pending: dict[int, Member], grace: float, *, hang_up: bool) -> Iterator[tuple[int, Outcome]]:
         """Yield outcomes as they come; end what is left when patience is over."""

@@ -8,7 +8,7 @@ from pytest_ddp.errors import UsageError
 from pytest_ddp.settings import BACKENDS, DEVICES
 
 ISOLATIONS = ("warm", "process")
-_OPTIONS = ("world_size", "backend", "device", "timeout", "isolation")
+_OPTIONS = ("world_size", "backend", "device", "timeout", "isolation", "observe")
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class Request:
     device: str | None = None
     timeout: float | None = None
     isolation: str = "warm"
+    observe: bool | None = None
 
     @classmethod
     def of(
@@ -30,6 +31,7 @@ class Request:
         device: str | None = None,
         timeout: float | None = None,
         isolation: str | None = None,
+        observe: bool | None = None,
     ) -> "Request":
         """Check what was written in the decorator; raise UsageError that says what to write instead."""
         _check_choice("backend", backend, BACKENDS)
@@ -39,7 +41,9 @@ class Request:
             isinstance(timeout, bool) or not (isinstance(timeout, int | float) and timeout > 0)
         ):
             raise UsageError(f"@distributed(timeout=...) takes seconds above 0; got {timeout!r}")
-        return cls(_world_sizes(world_size), backend, device, timeout, isolation or "warm")
+        if not isinstance(observe, bool | None):
+            raise UsageError(f"@distributed(observe=...) takes True or False; got {observe!r}")
+        return cls(_world_sizes(world_size), backend, device, timeout, isolation or "warm", observe)
 
     @classmethod
     def combined(cls, options: Iterable[Mapping[str, Any]]) -> "Request":

@@ -19,6 +19,7 @@ from pytest_ddp.blackbox import BlackBox
 from pytest_ddp.bounds import both_ends
 from pytest_ddp.hangup import hang_up
 from pytest_ddp.messages import Answer, Close, Debugging, HangUp, Launch, Message, Ready, Run, encode, receive
+from pytest_ddp.observed import current
 
 if TYPE_CHECKING:
     from pytest_ddp.footing import Footing
@@ -133,10 +134,13 @@ class Rank:
     def _answer_run(self, run: Run) -> None:
         outer, self.run, self._started = self.run, run, perf_counter()
         try:
-            if outer is None or run.group != outer.group:
+            begins = outer is None or run.group != outer.group
+            if begins:
                 self._box.clear()
                 self._footing.restore()
             self._groups.enter(run)
+            if begins:
+                current.begin()
             self.answer("returned", body=resolve(run.target)(run.body))
         except Answered:
             pass

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from pytest_ddp import DDPContext, RankCaller, RankFailure, distributed
+from pytest_ddp.observed import Entry
 
 
 @distributed(world_size=2)
@@ -23,6 +24,15 @@ def test_a_context(ddp: DDPContext) -> None:
     dist.all_reduce(total, group=ddp.group)
     assert total.item() == sum(range(ddp.world_size))
     assert ddp.shared_path.is_dir()
+
+
+@distributed(observe=True)
+def test_a_record(ddp: DDPContext) -> None:
+    dist.barrier()
+    entry = ddp.collectives[0]
+    assert isinstance(entry, Entry)
+    assert (entry.op, len(ddp.collectives)) == ("barrier", 1)
+    assert [event.time for event in ddp.collectives.events] == [1, 2, 3]
 
 
 @distributed(timeout=30)

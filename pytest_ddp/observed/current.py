@@ -1,0 +1,38 @@
+"""Which record this process writes, if its process group is observed."""
+
+from typing import TYPE_CHECKING
+
+from pytest_ddp.errors import UsageError
+
+if TYPE_CHECKING:
+    from pytest_ddp.observed.record import Record
+
+_record: "Record | None" = None
+_NOT_OBSERVED = (
+    "this test's collectives are not observed, so there is no record of them: write @distributed(observe=True), or "
+    "ddp_ranks(observe=True)"
+)
+
+
+def record() -> "Record":
+    """Return the record of the test at hand; raise UsageError when it is not observed."""
+    if _record is None:
+        raise UsageError(_NOT_OBSERVED)
+    return _record
+
+
+def is_observed() -> bool:
+    """Whether there is a record."""
+    return _record is not None
+
+
+def write_to(record: "Record | None") -> None:
+    """Let `record` be this process's."""
+    global _record  # noqa: PLW0603  a process has one default group, so one record
+    _record = record
+
+
+def begin() -> None:
+    """Begin the record anew, for the next test; nothing happens where nothing is observed."""
+    if _record is not None:
+        _record.begin()

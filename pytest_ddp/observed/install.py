@@ -1,0 +1,43 @@
+"""Puts an `ObservedGroup` under every process group that is made from now on, and takes it away again."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from pytest_ddp.observed import current
+from pytest_ddp.observed.autograd import ignore_backward, watch_backward
+from pytest_ddp.observed.group import ObservedGroup
+from pytest_ddp.observed.record import Record
+
+_HELPER = "_new_process_group_helper"  # where init_process_group and new_group meet
+_replaced: list[Callable[..., Any]] = []
+
+
+def observe() -> None:
+    """Observe the groups that this process makes from now on; start a record."""
+    if _replaced:
+        return
+    record = Record()
+    current.write_to(record)
+    watch_backward(record)
+    make_group = getattr(distributed_c10d, _HELPER)
+
+    def make_observed(*args: Any, **keywords: Any) -> Any:
+        distributed_c10d.ProcessGroup = ObservedGroup  # type: ignore[assignment, misc]  # what the helper makes
+        try:
+            return make_group(*args, **keywords)
+        finally:
+            distributed_c10d.ProcessGroup = dist.ProcessGroup  # type: ignore[misc]
+
+    _replaced.append(make_group)
+    setattr(distributed_c10d, _HELPER, make_observed)
+
+
+def look_away() -> None:
+    """Make groups as torch does, as before `observe`."""
+    if _replaced:
+        setattr(distributed_c10d, _HELPER, _replaced.pop())
+        ignore_backward()
+        current.write_to(None)

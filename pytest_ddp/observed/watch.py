@@ -1,0 +1,28 @@
+"""Who looks on while a rank communicates, and who holds its operations back: by default nobody."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_ddp.observed.call import Call
+from pytest_ddp.observed.entry import Entry
+
+
+class Watch:
+    """Is told, on the rank, what the rank is about to do; this one looks away."""
+
+    def entering(self, entry: Entry) -> None:
+        """Hear that the rank is about to issue an operation; raise to keep it from that."""
+
+    def blocked(self, entries: Sequence[Entry]) -> None:
+        """Hear that a thread of the rank is about to wait until these operations are over."""
+
+    def unblocked(self, entries: Sequence[Entry]) -> None:
+        """Hear that the wait is over, one way or another."""
+
+
+class Gate:
+    """Issues operations; this one lets everything through."""
+
+    def issue(self, entry: Entry, call: Call) -> Any:  # noqa: ARG002  for gates that hold back
+        """Issue an operation; return the Work to wait for, or None if it is over."""
+        return call.issue()
