@@ -7,10 +7,10 @@ machine, also by those that have no distributed test.
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddp.context import DDPContext
-from pytest_ddp.errors import LeakWarning, PytestDDPError, UsageError
+from pytest_ddp.errors import CollectiveMismatch, LeakWarning, PytestDDPError, UsageError
 from pytest_ddp.failure import RankFailure
 from pytest_ddp.marker import distributed
-from pytest_ddp.outcome import Died, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
+from pytest_ddp.outcome import Deadlocked, Died, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
 from pytest_ddp.world import World
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from pytest_ddp.hold import Held
 
 __all__ = [
+    "CollectiveMismatch",
     "DDPContext",
+    "Deadlocked",
     "Died",
     "Held",
     "LeakWarning",

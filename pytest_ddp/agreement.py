@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from pytest_ddp.outcome import Outcome, Raised, Returned, Skipped, Stopped
-from pytest_ddp.standstill import peer_left, rank_list
+from pytest_ddp.standstill import peer_left
+from pytest_ddp.world import rank_list
 
 Reports = Mapping[int, pytest.TestReport]
 

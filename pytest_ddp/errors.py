@@ -17,5 +17,9 @@ class ProtocolError(PytestDDPError):
     """A rank sent bytes that are no message of ours."""
 
 
+class CollectiveMismatch(PytestDDPError):  # noqa: N818  what is wrong, in the field's own words
+    """Ranks of one group entered different operations where they must enter the same; raised before it is issued."""
+
+
 class LeakWarning(UserWarning):
     """A test left something behind on a rank (`--ddp-leaks`)."""

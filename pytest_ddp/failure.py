@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from pytest_ddp.bounds import one_line
 from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.hints import hint
-from pytest_ddp.outcome import Died, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
-from pytest_ddp.standstill import peer_left, rank_list, standstill
-from pytest_ddp.world import World
+from pytest_ddp.outcome import Deadlocked, Died, Ended, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
+from pytest_ddp.standstill import peer_left, standstill
+from pytest_ddp.world import World, rank_list
 
 
 class RankFailure(PytestDDPError):  # noqa: N818  a failure of ranks, as pytest's own outcomes are named
@@ -58,7 +58,7 @@ def raise_for(outcomes: Sequence[Outcome], world: World | None = None) -> None:
 
 def _precedence(outcome: Outcome) -> tuple[int, int, float, int]:
     # Of ranks that stand still, the one that is halted, or that came least far, is the one that the others wait for.
-    progress = len(outcome.collectives) if isinstance(outcome, TimedOut | Stopped) and not outcome.halted else 0
+    progress = len(outcome.collectives) if isinstance(outcome, Ended) and not outcome.halted else 0
     return blame(outcome), progress, outcome.seconds, outcome.rank
 
 
@@ -86,9 +86,13 @@ def describe(outcome: Outcome) -> str:
             return f"was still {state} at its deadline of {outcome.timeout:g} s" + _last(outcome)
         case Stopped():
             return f"was still running when {outcome.because}, and was stopped" + _last(outcome)
+        case Deadlocked():
+            return f"deadlocked: it {outcome.waits}"
 
 
 def _last(outcome: Outcome) -> str:
+    if isinstance(outcome, Ended) and outcome.waits:
+        return f"; it {outcome.waits}"
     entered = outcome.last_collective
     return f"; last collective entered: {entered}" if entered else "; it had entered no collective"
 
@@ -98,8 +102,10 @@ def headline(outcomes: Sequence[Outcome], world: World | None = None) -> str:
     root = root_cause(outcomes)
     of = f"rank {root.rank} of {len(outcomes) if world is None else world.size}"
     where = f" ({world.backend}, {world.device})" if world else ""
-    lines = [_skipped_while_others_waited(outcomes) or f"{of}{where} {describe(root)}"]
-    lines += [f"  {ranks}: {what}" for ranks, what in _alike(o for o in outcomes if o is not root)]
+    disagree = _skipped_while_others_waited(outcomes)
+    lines = [disagree or f"{of}{where} {_describe_root(root)}"]
+    told_apart = disagree is not None and isinstance(root, Ended) and bool(root.waits)
+    lines += [f"  {ranks}: {what}" for ranks, what in _alike(o for o in outcomes if o is not root or told_apart)]
     lines += [f"  {line}" for line in standstill(outcomes)]
     advice = hint(root.message) if isinstance(root, Raised) else None
     return "\n".join([*lines, f"  hint: {advice}"] if advice else lines)
@@ -108,7 +114,12 @@ def headline(outcomes: Sequence[Outcome], world: World | None = None) -> str:
 def summary(outcomes: Sequence[Outcome]) -> str:
     """Return one line on the root cause."""
     root = root_cause(outcomes)
-    return _skipped_while_others_waited(outcomes) or f"rank {root.rank} {describe(root)}"
+    return _skipped_while_others_waited(outcomes) or f"rank {root.rank} {_describe_root(root)}"
+
+
+def _describe_root(root: Outcome) -> str:
+    """Return one line on the root cause; of a deadlock, who waits for whom all along."""
+    return f"deadlocked: it {root.chain}" if isinstance(root, Deadlocked) else describe(root)
 
 
 def _skipped_while_others_waited(outcomes: Sequence[Outcome]) -> str | None:
@@ -143,7 +154,7 @@ def details(outcomes: Iterable[Outcome]) -> list[str]:
 
 
 def _story(outcome: Outcome, told: set[str]) -> str:
-    if isinstance(outcome, Died | TimedOut | Stopped):
+    if isinstance(outcome, Died | Ended):
         return outcome.stack.rstrip()
     if not isinstance(outcome, Raised) or peer_left(outcome) or describe(outcome) in told:
         return ""

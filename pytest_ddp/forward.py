@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ddp.outcome import Outcome
 from pytest_ddp.report import answer_of, revived
-from pytest_ddp.standstill import rank_list
+from pytest_ddp.world import rank_list
 
 if TYPE_CHECKING:
     from pytest_ddp.phase import RankWarning

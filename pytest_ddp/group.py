@@ -23,8 +23,9 @@ def device_of(rank: int, run: Run) -> torch.device:
 class GroupKeeper:
     """Holds this rank's default group and replaces it when a run names another one."""
 
-    def __init__(self, rank: int, store: tuple[str, int]) -> None:
+    def __init__(self, rank: int, store: tuple[str, int], board: int) -> None:
         self._rank = rank
+        self._board = board
         self._address = store
         self._store: Store | None = None
         self._current: str | None = None
@@ -35,7 +36,7 @@ class GroupKeeper:
             return
         leave_groups()
         forget_connections()
-        _observe(run.observe)
+        self._observe(run)
         self._current = None
         os.environ.update(
             RANK=str(self._rank),
@@ -58,19 +59,22 @@ class GroupKeeper:
         )
         self._current = run.group
 
+    def _observe(self, run: Run) -> None:
+        """Have the next groups observed or not; all ranks have done so before any of them has the group."""
+        if not (run.observe or current.is_observed()):
+            return
+        from pytest_ddp.observed import install  # noqa: PLC0415  only for those who use it
+        from pytest_ddp.observed.posting import Posting  # noqa: PLC0415  likewise
+
+        install.look_away()
+        if run.observe:
+            install.observe(Posting.begin(self._board, self._rank, run.group, run.group_timeout))
+
     def _connect(self) -> Store:
         if self._store is None:
             host, port = self._address
             self._store = TCPStore(host, port, is_master=False, wait_for_workers=False)
         return self._store
-
-
-def _observe(wanted: bool) -> None:  # noqa: FBT001  what a run says
-    """Have the next groups observed or not."""
-    if wanted or current.is_observed():
-        from pytest_ddp.observed import install  # noqa: PLC0415  only for those who use it
-
-        (install.observe if wanted else install.look_away)()
 
 
 def leave_groups() -> None:

@@ -34,20 +34,24 @@ class Shared:
     output: IO[bytes]
     stacks: IO[bytes]
     box: IO[bytes]
+    board: IO[bytes]
 
     @classmethod
-    def make(cls) -> "Shared":
-        """Open a socket pair and three anonymous files; a full disk must not take stacks and black box away."""
+    def make(cls, board: IO[bytes]) -> "Shared":
+        """Open a socket pair and three anonymous files, beside the board that all ranks of the pool share.
+
+        A full disk must not take stacks and black box away.
+        """
         ours, theirs = socket.socketpair()
-        return cls(ours, theirs, _append_only(_disk_file()), _append_only(_memory_file()), _memory_file())
+        return cls(ours, theirs, _append_only(_disk_file()), _append_only(memory_file()), memory_file(), board)
 
     @property
-    def fds(self) -> tuple[int, int, int, int]:
+    def fds(self) -> tuple[int, ...]:
         """The rank's file descriptors, in the order of `worker.Files`."""
-        return self.theirs.fileno(), self.output.fileno(), self.stacks.fileno(), self.box.fileno()
+        return tuple(part.fileno() for part in (self.theirs, self.output, self.stacks, self.box, self.board))
 
     def close(self) -> None:
-        """Close everything."""
+        """Close everything that is this rank's alone."""
         for part in (self.channel, self.theirs, self.output, self.stacks, self.box):
             part.close()
 
@@ -56,7 +60,8 @@ def _disk_file() -> IO[bytes]:
     return tempfile.TemporaryFile(buffering=0)
 
 
-def _memory_file() -> IO[bytes]:
+def memory_file() -> IO[bytes]:
+    """Open an anonymous file in memory; on disk where there is no other way."""
     if not hasattr(os, "memfd_create"):
         return _disk_file()
     return os.fdopen(os.memfd_create("pytest-ddp"), "w+b", buffering=0)
@@ -241,7 +246,7 @@ def launcher_for(device: str) -> Launcher:
     return shared_launcher() if device == "cpu" and sys.platform == "linux" else SpawnLauncher()
 
 
-def spawned(parent: int, fds: tuple[int, int, int, int]) -> None:
+def spawned(parent: int, fds: tuple[int, ...]) -> None:
     """Be a rank in a fresh interpreter."""
     from pytest_ddp import collectives  # noqa: PLC0415  imports torch, which the controller's side may never need
     from pytest_ddp.mortality import die_with  # noqa: PLC0415

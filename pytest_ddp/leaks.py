@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from pytest_ddp.observed import current
+
 _NOT_THE_TESTS = ("PYTEST_CURRENT_TEST",)
 # Libraries keep small workspaces on the device for good; a tensor that a test forgot is seldom smaller than this.
 _CUDA_BYTES = 2**20
@@ -64,7 +66,7 @@ class Snapshot:
     def put_back(self) -> list[Leak]:
         """Undo what has changed since; return everything that was found."""
         found = [*self._settings(), *self._environment(), *self._groups(), *self._threads(), *self._children()]
-        return [*found, *self._cuda()]
+        return [*found, *self._cuda(), *map(Leak, current.left_alone())]
 
     def _settings(self) -> Iterator[Leak]:
         for name, (read, write) in _SETTINGS.items():

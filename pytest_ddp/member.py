@@ -5,6 +5,7 @@ import select
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -17,6 +18,7 @@ _PIECE = 2**16  # bytes; a larger buffer costs more to make than most messages t
 _DUMP_SECONDS = 2.0
 _DUMP_POLL_SECONDS = 0.02
 _HARNESS = ("/_pytest/", "/pluggy/", "/pytest_ddp/")
+_BETWEEN = "/pytest_ddp/observed/"  # between torch, which calls it, and torch, which it calls
 
 
 @dataclass
@@ -109,19 +111,11 @@ class Member:
         except psutil.NoSuchProcess:
             return "gone"
 
-    def dump_stacks(self) -> None:
+    def ask_for_stacks(self) -> None:
         """Make the process write its Python stacks; works with the GIL held, and wakes a process that is stopped."""
-        try:
+        with suppress(ProcessLookupError):
             os.kill(self.pid, DUMP_SIGNAL)
             os.kill(self.pid, signal.SIGCONT)
-        except ProcessLookupError:
-            return
-        size, end = 0, time.monotonic() + _DUMP_SECONDS
-        while time.monotonic() < end:
-            select.select([], [], [], _DUMP_POLL_SECONDS)
-            before, size = size, os.fstat(self.shared.stacks.fileno()).st_size
-            if size and size == before:
-                return
 
     def kill(self) -> None:
         """End the process and its whole process group."""
@@ -130,6 +124,18 @@ class Member:
                 end(self.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 continue
+
+
+def dump_stacks(members: Sequence[Member]) -> None:
+    """Make processes write their Python stacks, all at a time; wait until they have."""
+    for member in members:
+        member.ask_for_stacks()
+    sizes, end = [0] * len(members), time.monotonic() + _DUMP_SECONDS
+    while members and time.monotonic() < end:
+        select.select([], [], [], _DUMP_POLL_SECONDS)
+        before, sizes = sizes, [os.fstat(member.shared.stacks.fileno()).st_size for member in members]
+        if sizes == before and all(sizes):
+            return
 
 
 def trim_stacks(text: str) -> str:
@@ -141,6 +147,8 @@ def _trimmed_threads(text: str) -> Iterator[str]:
     for block in text.strip().split("\n\n"):
         kept: list[str] = []
         for line in block.splitlines():
+            if _BETWEEN in line:
+                continue
             if kept and any(part in line for part in _HARNESS):
                 break
             kept.append(line)

@@ -59,10 +59,14 @@ class _Ended(_OnRank):
     Attributes:
         stack: the Python stacks of its threads.
         halted: whether its process was stopped, as by SIGSTOP, rather than running or waiting.
+        waits: what it waited in, if its collectives were observed: "waits in all_reduce #2 at train.py:31, which ...".
+        chain: the same, going on with what the ranks that it waited for waited in.
     """
 
     stack: str = ""
     halted: bool = False
+    waits: str = ""
+    chain: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,4 +108,10 @@ class Stopped(_Ended):
     because: str = "another rank had failed"
 
 
-Outcome: TypeAlias = Returned | Raised | Skipped | Died | TimedOut | Stopped
+@dataclass(frozen=True, kw_only=True)
+class Deadlocked(_Ended):
+    """The rank waited for what could never come, and was ended."""
+
+
+Outcome: TypeAlias = Returned | Raised | Skipped | Died | TimedOut | Stopped | Deadlocked
+Ended: TypeAlias = TimedOut | Stopped | Deadlocked

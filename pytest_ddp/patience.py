@@ -52,6 +52,11 @@ class Patience:
             self.deadline += time.monotonic() - self._still_since
             self._still_since = None
 
+    @property
+    def someone_gave_up(self) -> bool:
+        """Whether a rank has failed or skipped."""
+        return bool(self._gave_up)
+
     def hear(self, member: Member, outcome: Outcome) -> None:
         """Take note of how a rank's run ended."""
         if not isinstance(outcome, Returned):

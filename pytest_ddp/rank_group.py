@@ -7,14 +7,15 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import IO, Any
 
 from pytest_ddp.errors import ProtocolError
 from pytest_ddp.failure import RankFailure, details
 from pytest_ddp.launcher import Launcher
-from pytest_ddp.member import Member
+from pytest_ddp.member import Member, dump_stacks
 from pytest_ddp.messages import Answer, Debugging, Run
-from pytest_ddp.outcome import Died, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
+from pytest_ddp.observed.detector import LOOK_SECONDS, Detector
+from pytest_ddp.outcome import Deadlocked, Died, Ended, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
 from pytest_ddp.patience import Patience
 from pytest_ddp.world import World
 
@@ -33,6 +34,7 @@ class RankGroup:
     """The ranks of one process group.
 
     Attributes:
+        board: the file on which observed ranks post what they do.
         gone: the ranks that did not survive a run.
         lost: whether a rank has ever been lost, also if it was replaced since.
         slack: seconds that the group's own timeout lies behind that of the run which makes it.
@@ -45,6 +47,7 @@ class RankGroup:
     name: str
     members: list[Member]
     launcher: Launcher
+    board: IO[bytes]
     grace: float = GRACE_SECONDS
     gone: list[Member] = field(default_factory=list)
     slack: float = GROUP_SLACK_SECONDS
@@ -56,6 +59,7 @@ class RankGroup:
     _timeout: float = 0.0
     _pending: dict[int, Member] = field(default_factory=dict)
     _debugged: Member | None = None
+    _detector: Detector | None = None
 
     def begin(self, name: str, members: list[Member]) -> None:
         """Be a fresh process group of these ranks from the next run on."""
@@ -146,8 +150,9 @@ class RankGroup:
     def _wait(self, pending: dict[int, Member], grace: float, *, hang_up: bool) -> Iterator[tuple[int, Outcome]]:
         """Yield outcomes as they come; end what is left when patience is over."""
         patience = Patience(self._started + self._timeout, grace, hang_up=hang_up)
+        self._detector = Detector(self.board.fileno(), self.world.size, self.name) if self.world.observe else None
         while pending:
-            readable, _, _ = select.select(list(pending.values()), [], [], patience.seconds)
+            readable, _, _ = select.select(list(pending.values()), [], [], self._pause(patience))
             if not readable and patience.is_over:
                 late = Stopped if patience.someone_failed else partial(TimedOut, timeout=self._timeout)
                 yield from self._end(pending, late)
@@ -158,8 +163,30 @@ class RankGroup:
                     continue
                 del pending[member.rank]
                 yield member.rank, outcome
-                patience.hear(member, outcome)
+                self._hear(patience, member, outcome)
             self.hung_up |= patience.look(pending.values())
+            yield from self._end_stuck(pending, patience)
+
+    def _pause(self, patience: Patience) -> float | None:
+        """How long to wait for ranks to say something; None for as long as it takes."""
+        if self._detector is None or patience.seconds is None:
+            return patience.seconds
+        return min(patience.seconds, LOOK_SECONDS)
+
+    def _hear(self, patience: Patience, member: Member, outcome: Outcome) -> None:
+        patience.hear(member, outcome)
+        if self._detector is not None:
+            self._detector.hear(outcome)
+
+    def _end_stuck(self, pending: dict[int, Member], patience: Patience) -> Iterator[tuple[int, Outcome]]:
+        """End the ranks that wait for what can never come, unless others are to break the connections for that."""
+        if self._detector is None or self._debugged is not None or (patience.hang_up and patience.someone_gave_up):
+            return
+        stuck = {rank: pending[rank] for rank in self._detector.stuck(pending)}
+        for rank, outcome in self._end(stuck, Stopped if patience.someone_gave_up else Deadlocked):
+            member = pending.pop(rank)
+            yield rank, outcome
+            self._hear(patience, member, outcome)
 
     def _outcome(self, member: Member) -> Outcome | None:
         try:
@@ -189,7 +216,7 @@ class RankGroup:
         code = self.launcher.exit_code(member.pid, _HANG_UP_SECONDS)
         ran_on = code is None and member.is_running
         if ran_on:
-            member.dump_stacks()
+            dump_stacks([member])
         self._lose([member])
         known = {**_last_words(member, self._seconds), "stack": member.stack, "last_words": member.last_words}
         if ran_on:
@@ -198,14 +225,14 @@ class RankGroup:
             return Died(**known, signal=_signal_name(-code))
         return Died(**known, exit_code=code)
 
-    def _end(
-        self, pending: dict[int, Member], outcome: Callable[..., TimedOut | Stopped]
-    ) -> Iterator[tuple[int, TimedOut | Stopped]]:
+    def _end(self, pending: dict[int, Member], outcome: Callable[..., Ended]) -> Iterator[tuple[int, Ended]]:
         """End every rank that still runs, after taking its stacks."""
         halted = {rank: member.is_halted for rank, member in pending.items()}
         known = {rank: _last_words(member, self._seconds) for rank, member in pending.items()}
-        for member in sorted(pending.values(), key=lambda member: halted[member.rank]):
-            member.dump_stacks()  # of a rank that was halted last of all: to write them it must run again
+        if self._detector is not None:
+            known = {rank: {**known[rank], **self._detector.told(rank, pending)} for rank in pending}
+        for last in (False, True):  # of a rank that was halted last of all: to write them it must run again
+            dump_stacks([member for rank, member in pending.items() if halted[rank] is last])
         for rank, member in list(pending.items()):
             del pending[rank]
             words = {**known[rank], "output": member.output, "stack": member.stack, "halted": halted[rank]}

@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Self
+from typing import IO, Self
 
 from pytest_ddp.errors import LaunchError
 from pytest_ddp.failure import RankFailure, failures
-from pytest_ddp.launcher import Launcher, Shared, shared_launcher
+from pytest_ddp.launcher import Launcher, Shared, memory_file, shared_launcher
 from pytest_ddp.member import Member
 from pytest_ddp.messages import Answer, Close, Launch, Ready
+from pytest_ddp.observed.board import make_room
 from pytest_ddp.outcome import Outcome
 from pytest_ddp.rank_group import GRACE_SECONDS, GROUP_SLACK_SECONDS, RankGroup
 from pytest_ddp.rendezvous import Rendezvous
@@ -57,6 +58,7 @@ class Ranks:
     slack: float = GROUP_SLACK_SECONDS
     farewells: dict[int, str] = field(default_factory=dict)
     newest: str = ""
+    _opened: IO[bytes] | None = None
     _ahead: RankGroup | None = None
     _members: dict[int, Member] = field(default_factory=dict)
 
@@ -129,6 +131,9 @@ class Ranks:
             if member.output:
                 self.farewells[member.rank] = self.farewells.get(member.rank, "") + member.output
             self._discard(member)
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
 
     def __enter__(self) -> Self:
         return self
@@ -137,7 +142,13 @@ class Ranks:
         self.close()
 
     def _new(self, world: World) -> RankGroup:
-        return RankGroup(world, "", [], self.launcher, self.grace, slack=self.slack)
+        return RankGroup(world, "", [], self.launcher, self._board, self.grace, slack=self.slack)
+
+    @property
+    def _board(self) -> IO[bytes]:
+        if self._opened is None:
+            self._opened = memory_file()
+        return self._opened
 
     def _joined_ahead(self, world: World) -> RankGroup | None:
         """Return the group that the ranks have joined already, if it is such a one and they are well."""
@@ -186,7 +197,8 @@ class Ranks:
         return len(fresh)
 
     def _launch(self, rank: int) -> Member:
-        shared = Shared.make()
+        make_room(self._board.fileno(), rank + 1)
+        shared = Shared.make(self._board)
         try:
             member = Member(rank, self.launcher.start(shared), shared)
         except BaseException:  # LaunchError, or an interruption

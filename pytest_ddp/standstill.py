@@ -1,9 +1,10 @@
 """Says who waits for whom when ranks stand still, from the collectives that each of them entered last."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from pytest_ddp.outcome import Died, Outcome, Raised, Stopped, TimedOut
+from pytest_ddp.outcome import Died, Ended, Outcome, Raised
+from pytest_ddp.world import rank_list
 
 _ENTRY = re.compile(r"(?P<op>\w+) #(?P<sequence>\d+)")
 _PEER_LEFT = re.compile(
@@ -18,6 +19,8 @@ _SAME_EVERYWHERE = ("all_reduce", "broadcast", "reduce", "all_gather_into_tensor
 
 def standstill(outcomes: Sequence[Outcome]) -> list[str]:
     """Return a sentence on where the ranks' collectives part, if any of them waited; nothing when they do not part."""
+    if any(isinstance(outcome, Ended) and outcome.waits for outcome in outcomes):
+        return []  # who waits for whom, and where, is told with each of them
     if not any(_may_have_waited(outcome) for outcome in outcomes):
         return []
     return list(_parting({outcome.rank: _steps(outcome) for outcome in outcomes}))
@@ -28,14 +31,8 @@ def peer_left(outcome: Outcome) -> bool:
     return isinstance(outcome, Raised) and _PEER_LEFT.search(outcome.message) is not None
 
 
-def rank_list(ranks: Iterable[int]) -> str:
-    """Return "rank 1" or "ranks 0, 2"."""
-    numbers = [str(rank) for rank in ranks]
-    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
-
-
 def _may_have_waited(outcome: Outcome) -> bool:
-    return isinstance(outcome, Died | TimedOut | Stopped) or peer_left(outcome)
+    return isinstance(outcome, Died | Ended) or peer_left(outcome)
 
 
 def _steps(outcome: Outcome) -> dict[int, str]:

@@ -8,7 +8,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 # By their own names: a test that replaces `time.perf_counter` or `os.getpid` and forgets must not break its rank.
 from os import _exit, getpid
@@ -35,6 +35,7 @@ class Files:
     output: int
     stacks: int
     box: int
+    board: int
 
 
 class Failed(Exception):  # noqa: N818  a target's way to fail with more than an exception's text
@@ -62,17 +63,17 @@ class Rank:
 
     current: "Rank"
 
-    def __init__(self, channel: socket.socket, launch: Launch, box: BlackBox, footing: "Footing") -> None:
+    def __init__(self, channel: socket.socket, launch: Launch, files: Files, footing: "Footing") -> None:
         from pytest_ddp.group import GroupKeeper  # noqa: PLC0415  imports torch: not before it must
 
         self.launch = launch
         self.closing = False
         self.run: Run | None = None
         self._channel = channel
-        self._box = box
+        self._box = BlackBox.map(files.box)
         self._footing = footing
         self._pid = getpid()
-        self._groups = GroupKeeper(launch.rank, launch.store)
+        self._groups = GroupKeeper(launch.rank, launch.store, files.board)
 
     def serve(self, until: Callable[[], bool] = lambda: False) -> None:
         """Answer runs until the controller says close or is gone, or `until()` holds after a run."""
@@ -100,6 +101,7 @@ class Rank:
         if run is None:
             raise RuntimeError("there is no run to answer")
         self._footing.flush()
+        current.answered()
         seconds = perf_counter() - self._started
         message, traceback = both_ends(message), both_ends(traceback)
         self.send(Answer(run.number, outcome, seconds, kind, message, traceback, body))
@@ -117,6 +119,10 @@ class Rank:
             self._channel.sendall(data)
         except OSError as error:
             self._leave(error)
+
+    def note(self, collective: object) -> None:
+        """Write a collective that this rank enters into its black box."""
+        self._box.write(str(collective))
 
     def _receive(self) -> Message | None:
         try:
@@ -139,6 +145,7 @@ class Rank:
                 self._box.clear()
                 self._footing.restore()
             self._groups.enter(run)
+            current.began()
             if begins:
                 current.begin()
             self.answer("returned", body=resolve(run.target)(run.body))
@@ -199,7 +206,7 @@ def run_rank(files: Files) -> NoReturn:
         channel = _own(files)
         launch = receive(channel)
         if isinstance(launch, Launch):
-            _live(channel, launch, BlackBox.map(files.box), _settle(files, launch))
+            _live(channel, launch, files, _settle(files, launch))
             status = 0
     except BaseException:  # noqa: BLE001  nothing may run past this frame in a forked process
         traceback.print_exc()
@@ -209,19 +216,19 @@ def run_rank(files: Files) -> NoReturn:
 
 def _own(files: Files) -> socket.socket:
     """Keep the descriptors from processes that a test starts: they must neither speak for the rank nor outlive it."""
-    for fd in (files.channel, files.output, files.stacks, files.box):
+    for fd in astuple(files):
         os.set_inheritable(fd, False)
     channel = socket.socket(fileno=files.channel)
     os.register_at_fork(after_in_child=channel.close)
     return channel
 
 
-def _live(channel: socket.socket, launch: Launch, box: BlackBox, footing: "Footing") -> None:
+def _live(channel: socket.socket, launch: Launch, files: Files, footing: "Footing") -> None:
     from pytest_ddp.collectives import watch_collectives  # noqa: PLC0415  imports torch: not before it must
 
-    Rank.current = rank = Rank(channel, launch, box, footing)
+    Rank.current = rank = Rank(channel, launch, files, footing)
     try:
-        with watch_collectives(lambda collective: box.write(str(collective))):
+        with watch_collectives(rank.note):
             if launch.host is None:
                 rank.send(Ready())
                 rank.serve()

@@ -1,5 +1,6 @@
 """The world that a distributed test asks for: how many ranks, over which backend, on which device."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 DEFAULT_BACKEND = {"cpu": "gloo", "cuda": "nccl"}
@@ -22,3 +23,9 @@ class World:
     def __str__(self) -> str:
         ranks = "1 rank" if self.size == 1 else f"{self.size} ranks"
         return f"{ranks}, {self.backend}, {self.device}{', observed' if self.observe else ''}"
+
+
+def rank_list(ranks: Iterable[int]) -> str:
+    """Return "rank 1" or "ranks 0, 2"."""
+    numbers = [str(rank) for rank in ranks]
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"

@@ -1,7 +1,7 @@
 """The fork server: imports torch and pytest once, stays single-threaded, and forks ranks that start in milliseconds.
 
 It is started by the controller (see `launcher`) and speaks lines of JSON over a Unix socket:
-`{"fork": true}` with a rank's four file descriptors is answered by `{"forked": pid}`; a rank that ends is told as
+`{"fork": true}` with a rank's five file descriptors is answered by `{"forked": pid}`; a rank that ends is told as
 `{"exited": pid, "status": status}`. When the controller is gone it kills everything below it and leaves.
 """
 
@@ -13,12 +13,13 @@ import select
 import signal
 import socket
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any, NoReturn
 
 from pytest_ddp.mortality import adopt_orphans, die_with, kill_children, kill_descendants
 from pytest_ddp.worker import Files, run_rank
 
-FDS = 4
+FDS = 5
 _ranks: set[int] = set()
 
 
@@ -61,7 +62,7 @@ def _fork(control: socket.socket, files: Files) -> None:
     pid = os.fork()
     if pid == 0:
         _become_rank(control, me, files)
-    for fd in (files.channel, files.output, files.stacks, files.box):
+    for fd in astuple(files):
         os.close(fd)
     _ranks.add(pid)
     _say(control, {"forked": pid})

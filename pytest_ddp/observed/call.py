@@ -4,6 +4,7 @@ Reading a call is on the path of every operation, where the caches are cold: it 
 """
 
 from collections.abc import Hashable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -65,6 +66,11 @@ class Call:
     def outputs(self) -> list[torch.Tensor]:
         """The tensors that it fills; those that it takes where it works in place."""
         return [] if self.operation.name == "send" else tensors_in(self.given[:1])
+
+    @property
+    def timeout(self) -> timedelta | None:
+        """How long a call that blocks waits at most."""
+        return next((found for found in self.given if isinstance(found, timedelta)), None)
 
     @property
     def numbering(self) -> Hashable:

@@ -6,6 +6,7 @@ from pytest_ddp.errors import UsageError
 
 if TYPE_CHECKING:
     from pytest_ddp.observed.record import Record
+    from pytest_ddp.observed.watch import Watch
 
 _record: "Record | None" = None
 _NOT_OBSERVED = (
@@ -30,6 +31,28 @@ def write_to(record: "Record | None") -> None:
     """Let `record` be this process's."""
     global _record  # noqa: PLW0603  a process has one default group, so one record
     _record = record
+
+
+def is_watched_by(watch: "Watch") -> bool:
+    """Whether this is still who looks on."""
+    return _record is not None and _record.watch is watch
+
+
+def began() -> None:
+    """Say that this rank begins its part of a run; nothing happens where nothing is observed."""
+    if _record is not None:
+        _record.watch.began()
+
+
+def answered() -> None:
+    """Say that this rank's part of a run is over; nothing happens where nothing is observed."""
+    if _record is not None:
+        _record.watch.answered()
+
+
+def left_alone() -> list[str]:
+    """Return in words what this rank has begun and others have not taken part in, each only once."""
+    return [] if _record is None else _record.watch.left_alone()
 
 
 def begin() -> None:

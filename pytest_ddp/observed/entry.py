@@ -76,8 +76,8 @@ class Entry(Signature):
         line: "FILE:LINE" of the caller outside torch; of what runs inside backward without a Python frame of its own,
             the line that called backward. Empty when there is none.
         launched: when it was entered.
-        waited: when somebody first waited for it; None so far. Who waits for a future is not seen, but for
-            torch's own DDP.
+        waited: when somebody first waited for it; None so far. Waits of C++ code for a future are not seen, but for
+            those of torch's own DDP.
         completed: when this rank first knew that it was over: a wait returned, or, where its future was taken, when
             it was there as the next backward returned or the record was read.
     """

@@ -56,6 +56,7 @@ class ObservedGroup(RealGroup):
         return group
 
     def _issue(self, method: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        __tracebackhide__ = True
         self._ranks = self._ranks or tuple(dist.get_process_group_ranks(self))
         call = Call(self.group_name, self._ranks, self.real, method=method, args=args, keywords=keywords)
         entry, work = self._record.issue(call, next(self._counters[call.numbering]))
@@ -103,6 +104,7 @@ def _observing(method: str) -> Callable[..., Any]:
     """Return a method that issues an operation through the record."""
 
     def issue(group: ObservedGroup, *args: Any, **keywords: Any) -> Any:
+        __tracebackhide__ = True
         return group._issue(method, args, keywords)  # noqa: SLF001  one of its methods
 
     issue.__name__ = method

@@ -8,20 +8,23 @@ from torch.distributed import distributed_c10d
 
 from pytest_ddp.observed import current
 from pytest_ddp.observed.autograd import ignore_backward, watch_backward
+from pytest_ddp.observed.futures import ignore_futures, watch_futures
 from pytest_ddp.observed.group import ObservedGroup
 from pytest_ddp.observed.record import Record
+from pytest_ddp.observed.watch import Watch
 
 _HELPER = "_new_process_group_helper"  # where init_process_group and new_group meet
 _replaced: list[Callable[..., Any]] = []
 
 
-def observe() -> None:
-    """Observe the groups that this process makes from now on; start a record."""
+def observe(watch: Watch) -> None:
+    """Observe the groups that this process makes from now on; start a record that `watch` is told of."""
     if _replaced:
         return
-    record = Record()
+    record = Record(watch)
     current.write_to(record)
     watch_backward(record)
+    watch_futures(record)
     make_group = getattr(distributed_c10d, _HELPER)
 
     def make_observed(*args: Any, **keywords: Any) -> Any:
@@ -40,4 +43,5 @@ def look_away() -> None:
     if _replaced:
         setattr(distributed_c10d, _HELPER, _replaced.pop())
         ignore_backward()
+        ignore_futures()
         current.write_to(None)

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -37,8 +38,8 @@ class Record:
         names: what events call parameters.
     """
 
-    def __init__(self) -> None:
-        self.watch, self.gate = Watch(), Gate()
+    def __init__(self, watch: Watch | None = None) -> None:
+        self.watch, self.gate = watch or Watch(), Gate()
         self.listeners: list[Callable[[Event], None]] = []
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
@@ -74,19 +75,20 @@ class Record:
 
     def issue(self, call: Call, sequence: int) -> tuple[Entry, Any]:
         """Note down a call, the `sequence`-th of its kind in its group, and make it; return what that returned too."""
+        __tracebackhide__ = True  # a mismatch is raised in here, and is the caller's
         entry = self._enter(call, sequence)
         self.watch.entering(entry)
         if call.operation.blocks:
-            with self.waiting([entry]):
+            with self.waiting([entry], call.timeout):
                 return entry, self.gate.issue(entry, call)
         return entry, self.gate.issue(entry, call)
 
     @contextmanager
-    def waiting(self, entries: Sequence[Entry]) -> Iterator[None]:
+    def waiting(self, entries: Sequence[Entry], timeout: timedelta | None = None) -> Iterator[None]:
         """Be in a wait for operations, which are over when it is left without an exception."""
         for entry in entries:
             self._mark(entry, CollectiveWaited)
-        self.watch.blocked(entries)
+        self.watch.blocked(entries, timeout)
         try:
             yield
         finally:

@@ -1,14 +1,18 @@
 """The handle of an operation that is under way."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
 from torch.distributed.distributed_c10d import Work
 
 from pytest_ddp.observed.entry import Entry
+from pytest_ddp.observed.futures import remember
 from pytest_ddp.observed.record import Record
 from pytest_ddp.observed.reducer import foresee_wait
+
+_NO_TIMEOUT = timedelta(0)  # means the same to torch
 
 
 class ObservedWork(Work):
@@ -20,10 +24,10 @@ class ObservedWork(Work):
         self._entries = entries
         self._record = record
 
-    def wait(self, *timeout: Any) -> bool:
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Wait until it is over; on CUDA, until the current stream waits for it."""
-        with self._record.waiting(self._entries):
-            return bool(self._real.wait(*timeout))
+        with self._record.waiting(self._entries, timeout or None):
+            return bool(self._real.wait(timeout))
 
     def synchronize(self) -> None:
         """Let the current stream wait for it."""
@@ -44,6 +48,7 @@ class ObservedWork(Work):
     def get_future(self) -> torch.futures.Future[Any]:
         """Return the real future: C++ code can only wait for one of those."""
         future: torch.futures.Future[Any] = self._real.get_future()
+        remember(future, self._entries)
         self._record.expect(future, self._entries)
         foresee_wait(self._record, future, self._entries)
         return future

@@ -49,7 +49,7 @@ def works(runs, name) -> bool:
 SAID = {
     "all_reduce": {"op": "all_reduce", "shapes": ((4,),), "dtype": "float32", "bytes": 16, "reduce_op": "SUM"},
     "all_reduce_async_maximum": {"op": "all_reduce", "reduce_op": "MAX", "asynchronous": True},
-    "all_reduce_future": {"op": "all_reduce", "asynchronous": True, "waited": None},
+    "all_reduce_future": {"op": "all_reduce", "asynchronous": True},
     "all_reduce_of_the_group_itself": {"op": "all_reduce", "called": ""},
     "all_reduce_coalesced": {"op": "all_reduce_coalesced", "shapes": ((4,), (2,)), "bytes": 24},
     "all_reduce_coalesced_directly": {"op": "all_reduce_coalesced", "shapes": ((4,), (2,)), "asynchronous": False},

@@ -4,8 +4,8 @@ import pickle
 
 import pytest
 
-from pytest_ddp.failure import RankFailure, describe, failures, headline, raise_for, root_cause
-from pytest_ddp.outcome import Died, Raised, Returned, Skipped, Stopped, TimedOut
+from pytest_ddp.failure import RankFailure, describe, details, failures, headline, raise_for, root_cause
+from pytest_ddp.outcome import Deadlocked, Died, Raised, Returned, Skipped, Stopped, TimedOut
 from pytest_ddp.world import World
 
 CLOSED = Raised(
@@ -17,6 +17,12 @@ CLOSED = Raised(
 )
 OWN = Raised(rank=1, seconds=0.5, kind="ValueError", message="wrong\nmore", traceback="T1", output="printed\n")
 KILLED = Died(rank=2, seconds=0.6, signal="SIGKILL", collectives=("all_reduce #1", "barrier #2"))
+DEADLOCKED = Deadlocked(
+    rank=1,
+    stack="S1",
+    waits="waits in send to rank 2 at t.py:3",
+    chain="waits in send to rank 2 at t.py:3, which has returned",
+)
 STOPPED = Stopped(rank=3, seconds=0.01, stack="S3", collectives=("all_reduce #1",))
 
 
@@ -53,6 +59,15 @@ def test_without_a_failure_there_is_no_cause():
             STOPPED,
             "was still running when another rank had failed, and was stopped; last collective entered: all_reduce #1",
         ),
+        (
+            Stopped(rank=3, waits="waits in barrier #2 at t.py:3", collectives=("barrier #2",)),
+            "was still running when another rank had failed, and was stopped; it waits in barrier #2 at t.py:3",
+        ),
+        (
+            TimedOut(rank=3, timeout=2.5, waits="waits in barrier #2 at t.py:3"),
+            "was still running at its deadline of 2.5 s; it waits in barrier #2 at t.py:3",
+        ),
+        (DEADLOCKED, "deadlocked: it waits in send to rank 2 at t.py:3"),
     ],
 )
 def test_every_outcome_has_words(outcome, words):
@@ -85,3 +100,20 @@ def test_it_survives_pickling():
     failure = RankFailure([OWN], World(2))
     copy = pickle.loads(pickle.dumps(failure))  # noqa: S301
     assert (str(copy), copy.outcomes, copy.root) == (str(failure), failure.outcomes, OWN)
+
+
+def test_of_a_deadlock_the_whole_chain_is_told_once_and_nothing_is_guessed():
+    other = Deadlocked(rank=3, seconds=1, waits="waits in recv from rank 1 at t.py:5", collectives=("recv #1",))
+    assert headline([Returned(rank=2), DEADLOCKED, other], World(4)).splitlines() == [
+        "rank 1 of 4 (gloo, cpu) deadlocked: it waits in send to rank 2 at t.py:3, which has returned",
+        "  rank 2: passed",
+        "  rank 3: deadlocked: it waits in recv from rank 1 at t.py:5",
+    ]
+    assert details([DEADLOCKED]) == ["---- rank 1: Python stacks ----\nS1"]
+
+
+def test_who_waited_for_a_rank_that_skipped_is_told_with_its_line():
+    waited = Stopped(rank=0, waits="waits in barrier #1 at t.py:3, which rank 1 never entered: it has skipped")
+    lines = headline([waited, Skipped(rank=1, reason="no")], World(2)).splitlines()
+    assert lines[0].startswith("the ranks disagree: rank 1 skipped: no, while rank 0 went on and waited for it")
+    assert lines[1].endswith("; it waits in barrier #1 at t.py:3, which rank 1 never entered: it has skipped")

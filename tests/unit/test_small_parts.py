@@ -45,6 +45,7 @@ def test_stacks_lose_the_harness_below_the_users_frames_and_threads_of_ours():
   File "/x/pytest_ddp/group.py", line 3 in _destroy
 
 Current thread 0x2 (most recent call first):
+  File "/x/pytest_ddp/observed/work.py", line 8 in wait
   File "/lib/torch/c10d.py", line 1 in all_reduce
   File "/home/me/test_mine.py", line 7 in test_it
   File "/lib/_pytest/python.py", line 9 in pytest_pyfunc_call

@@ -1,0 +1,25 @@
+"""Whether a process has threads that may do something while others of it wait."""
+
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from types import FrameType
+
+_HARNESS = str(Path(__file__).parent.parent)
+
+
+def has_company(threads: Collection[int]) -> bool:
+    """Whether threads of Python other than these (by identifier) are running, apart from the harness's own.
+
+    Threads of C++ do not count: they run Python at most for a moment, and what they then do is seen like anything else.
+    """
+    frames = sys._current_frames()  # noqa: SLF001  also of threads that `threading` does not know
+    return any(not _is_harness(frame) for thread, frame in frames.items() if thread not in threads)
+
+
+def _is_harness(frame: FrameType) -> bool:
+    """Whether a thread was started by us, to destroy a group or to look again."""
+    outermost = frame
+    while outermost.f_back is not None:
+        outermost = outermost.f_back
+    return outermost.f_code.co_filename.startswith(_HARNESS)

@@ -1,0 +1,143 @@
+"""A rank lets the others know what it enters and when it waits, and looks whether they do the same."""
+
+import threading
+from _thread import start_new_thread
+from collections.abc import Sequence
+from datetime import timedelta
+from threading import get_ident
+from time import sleep
+
+from torch.distributed.constants import default_pg_timeout
+
+from pytest_ddp.errors import CollectiveMismatch
+from pytest_ddp.observed import current
+from pytest_ddp.observed.board import SLOTS, Post, State, key_of
+from pytest_ddp.observed.company import has_company
+from pytest_ddp.observed.entry import Entry
+from pytest_ddp.observed.matching import mismatch
+from pytest_ddp.observed.notice import RECV, Notice
+from pytest_ddp.observed.others import Others
+from pytest_ddp.observed.posted import notice_of
+from pytest_ddp.observed.timeouts import timeout_of
+from pytest_ddp.observed.watch import Watch
+
+_LOOK_SECONDS = 0.02
+
+
+class Posting(Watch):
+    """Posts every operation of this rank, and raises CollectiveMismatch for one that does not fit another rank's.
+
+    Attributes:
+        post: this rank's part of the board.
+        patience: the shortest timeout that nobody has asked for. A wait with a shorter one ends by itself, and may be
+            meant to: it is no deadlock.
+    """
+
+    _lock = threading.RLock()  # one for all: a process has one part of the board
+
+    def __init__(self, post: Post, patience: timedelta, others: Others, rank: int) -> None:
+        self.post = post
+        self.patience = patience
+        self._rank = rank
+        self._others = others
+        self._posted: dict[int, int] = {}
+        self._loose: set[tuple[str, int]] = set()
+        self._waits: dict[int, Sequence[Entry]] = {}
+        self._idle: set[int] = set()
+        self._looks_again = False
+
+    @classmethod
+    def begin(cls, board: int, rank: int, group: str, group_timeout: float) -> "Posting":
+        """Begin a rank's part of the board (a file descriptor) anew, for a group with a timeout of so many seconds."""
+        key = key_of(group)
+        with cls._lock:
+            post = Post(board, rank, key)
+        return cls(post, min(timedelta(seconds=group_timeout), default_pg_timeout), Others(board, rank, key), rank)
+
+    def entering(self, entry: Entry) -> None:
+        """Post an operation; raise CollectiveMismatch if it does not fit what another rank has posted."""
+        wrong = self._post(entry)
+        if wrong:
+            raise CollectiveMismatch(wrong)
+
+    def blocked(self, entries: Sequence[Entry], timeout: timedelta | None) -> None:
+        """Say that a thread waits; a rank of which another thread may go on counts as one that runs."""
+        for_ever = all(timeout_of(entry.group, timeout) >= self.patience for entry in entries)
+        with self._lock:
+            self._waits[get_ident()] = entries if for_ever else ()
+            self._tell()
+
+    def unblocked(self, entries: Sequence[Entry]) -> None:  # noqa: ARG002  a thread waits in one place at a time
+        """Say that it waits no more."""
+        with self._lock:
+            if self._waits.pop(get_ident(), None) is not None:
+                self._tell()
+
+    def began(self) -> None:
+        """Say that this rank has something to do again."""
+        with self._lock:
+            self._idle.clear()
+            self._tell()
+
+    def answered(self) -> None:
+        """Say that this rank's part of the run is over, unless threads of it go on."""
+        with self._lock:
+            self._idle.add(get_ident())
+            self._tell()
+
+    def left_alone(self) -> list[str]:
+        """Return in words what this rank has begun and others have not taken part in, each only once."""
+        with self._lock:
+            return self._others.left_alone()
+
+    def _tell(self) -> None:
+        """Say how this rank stands; while other threads speak against its waiting, look again now and then."""
+        state, waits_in = self._stands()
+        self.post.tell(state, waits_in)
+        if state == State.MAY_GO_ON and not self._looks_again:
+            self._looks_again = True
+            start_new_thread(self._look_again, ())
+
+    def _look_again(self) -> None:
+        while True:
+            sleep(_LOOK_SECONDS)
+            with self._lock:
+                state, waits_in = self._stands()
+                if state == State.MAY_GO_ON and current.is_watched_by(self):
+                    continue
+                self._looks_again = False
+                if current.is_watched_by(self):
+                    self.post.tell(state, waits_in)
+                return
+
+    def _stands(self) -> tuple[State, int]:
+        if not self._waits:
+            return (State.MAY_GO_ON if self._idle and has_company(self._idle) else State.RUNS), 0
+        entries = next(iter(self._waits.values()))
+        last = self._posted.get(entries[-1].number) if entries else None
+        if last is None or len(self._waits) > 1 or not _is_one_line(entries) or has_company(self._waits):
+            return State.MAY_GO_ON, last or 0
+        return State.WAITS, last
+
+    def _post(self, entry: Entry) -> str | None:
+        """Post an operation first, then look at what the others have posted; return what does not fit."""
+        with self._lock:
+            notice = self._notice(entry)
+            index = self._posted[entry.number] = self.post.posted
+            data = self.post.post(notice.encode())
+            if len(self._posted) > SLOTS:
+                del self._posted[next(iter(self._posted))]
+            wrong = (mismatch(notice, theirs) for theirs in self._others.meet(notice, index, data))
+            return next(filter(None, wrong), None)
+
+    def _notice(self, entry: Entry) -> Notice:
+        if entry.op == RECV and entry.peer is None:
+            self._loose.add((entry.group, entry.tag))
+        loose = entry.op == RECV and (entry.group, entry.tag) in self._loose
+        return notice_of(entry, self._rank, loose=loose)
+
+
+def _is_one_line(entries: Sequence[Entry]) -> bool:
+    """Whether who has come to the last of these operations has come to all: they are collectives of one group."""
+    groups = {entry.group for entry in entries}
+    return len(entries) == 1 or (len(groups) == 1 and not any(entry.point_to_point for entry in entries))
