@@ -7,8 +7,10 @@ The rank writes into a mapped file that the controller also holds; whatever ends
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import overload
 
 SLOT = 192
 SLOTS = 64
@@ -55,11 +57,31 @@ class BlackBox:
         (count,) = _COUNT.unpack_from(self.memory, 0)
         return int(count)
 
-    def read(self) -> tuple[str, ...]:
-        """Return the entries, oldest first."""
-        return tuple(self._entries())
+    def read(self) -> "Entries":
+        """Return the entries as they are now, oldest first."""
+        count = self.count
+        first = SLOT * (1 + count % SLOTS)
+        written = self.memory[first:] + self.memory[SLOT:first] if count >= SLOTS else self.memory[SLOT:first]
+        return Entries(written)
 
-    def _entries(self) -> Iterator[str]:
-        for index in range(max(0, self.count - SLOTS), self.count):
-            at = SLOT * (1 + index % SLOTS)
-            yield self.memory[at : at + SLOT].rstrip(b"\0").decode(errors="replace")
+
+@dataclass(frozen=True)
+class Entries(Sequence[str]):
+    """A copy of a black box's entries, decoded when somebody looks: mostly nobody does."""
+
+    _written: bytes
+
+    def __len__(self) -> int:
+        return len(self._written) // SLOT
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        return self._lines[index]
+
+    @cached_property
+    def _lines(self) -> tuple[str, ...]:
+        starts = range(0, len(self._written), SLOT)
+        return tuple(self._written[at : at + SLOT].rstrip(b"\0").decode(errors="replace") for at in starts)

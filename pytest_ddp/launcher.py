@@ -150,7 +150,7 @@ class ForkLauncher:
     def exit_code(self, pid: int, seconds: float = EXIT_SECONDS) -> int | None:
         """Wait until the server has told how the rank ended."""
         with contextlib.suppress(LaunchError):
-            while pid not in self._exits:
+            while self._server is not None and pid not in self._exits:
                 self._hear("exited", seconds)
         return self._exits.pop(pid, None)
 

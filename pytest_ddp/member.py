@@ -14,6 +14,7 @@ from pytest_ddp.launcher import Shared
 from pytest_ddp.messages import DUMP_SIGNAL, Decoder, Message, encode
 
 OUTPUT_LIMIT = 2**16
+_PIECE = 2**16  # bytes; a larger buffer costs more to make than most messages to read
 _DUMP_SECONDS = 2.0
 _DUMP_POLL_SECONDS = 0.02
 _HARNESS = ("/_pytest/", "/pluggy/", "/pytest_ddp/")
@@ -53,7 +54,7 @@ class Member:
     def read(self) -> list[Message] | None:
         """Return the messages that have come; None when the process is gone. Blocks unless there is something."""
         try:
-            data = self.shared.channel.recv(2**20)
+            data = self.shared.channel.recv(_PIECE)
         except OSError:
             data = b""
         return list(self._decoder.feed(data)) if data else None
@@ -73,7 +74,7 @@ class Member:
         return _read_ends(self.shared.output, OUTPUT_LIMIT)
 
     @property
-    def collectives(self) -> tuple[str, ...]:
+    def collectives(self) -> Sequence[str]:
         """The last collectives that the rank entered, oldest first."""
         return self._box.read()
 

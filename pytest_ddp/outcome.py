@@ -1,5 +1,6 @@
 """What became of a run on one rank: a value, one per rank; raising happens once, at the edge (see `failure`)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -19,7 +20,7 @@ class _OnRank:
     rank: int
     seconds: float = 0.0
     output: str = ""
-    collectives: tuple[str, ...] = ()
+    collectives: Sequence[str] = ()
     timeline: str = ""
 
     @property

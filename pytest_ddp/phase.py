@@ -28,12 +28,14 @@ class PhaseRequest:
         test: the test.
         following: at teardown, the test that comes next and keeps the fixtures that it shares; None ends them all.
         shared_path: a folder for all ranks of the test; it need not exist yet.
+        with_call: after a setup that passes, run the call too, and answer for both at once.
     """
 
     when: When
     test: ItemId
     following: ItemId | None = None
     shared_path: str = ""
+    with_call: bool = False
 
     def encode(self) -> bytes:
         """Return the request as bytes."""
@@ -49,6 +51,7 @@ class PhaseRequest:
             ItemId(**plain["test"]),
             ItemId(**following) if following else None,
             plain["shared_path"],
+            plain["with_call"],
         )
 
 
@@ -71,6 +74,7 @@ class PhaseAnswer:
 
     Attributes:
         report: pytest's report, serialised; None if there is none.
+        setup: likewise that of setup, where `report` is that of a call which followed it at once.
         subtests: the reports of subtests, serialised, in order.
         warnings: the warnings of the test, with its last phase.
         retire: what the test left behind and cannot be put back, so that this process must not run another test.
@@ -80,6 +84,7 @@ class PhaseAnswer:
     subtests: tuple[dict[str, Any], ...] = ()
     warnings: tuple[RankWarning, ...] = ()
     retire: str = ""
+    setup: dict[str, Any] | None = None
 
     def encode(self) -> bytes:
         """Return the answer as bytes; what is not JSON in reports (user properties) travels as text."""
@@ -94,7 +99,7 @@ class PhaseAnswer:
             return cls()
         plain = loads(body)
         warnings = tuple(_warning(**warning) for warning in plain["warnings"])
-        return cls(plain["report"], tuple(plain["subtests"]), warnings, plain["retire"])
+        return cls(plain["report"], tuple(plain["subtests"]), warnings, plain["retire"], plain["setup"])
 
 
 def _warning(location: list[Any] | None, **plain: Any) -> RankWarning:

@@ -1,31 +1,34 @@
 """Runs setup, call and teardown of distributed tests on their ranks."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import pytest
 
+from pytest_ddp.certainty import Certainty
 from pytest_ddp.debugger import NO_TRACE, Debugger
 from pytest_ddp.errors import LaunchError, UsageError
 from pytest_ddp.example_ranks import ExampleRanks
 from pytest_ddp.exits import leave_if_asked
 from pytest_ddp.failure import failures
+from pytest_ddp.following import following
 from pytest_ddp.given_items import check_hypothesis, is_given, run_given
 from pytest_ddp.given_report import Bugs
-from pytest_ddp.items import is_distributed, node_id, request_of
+from pytest_ddp.items import node_id, request_of
+from pytest_ddp.one_go import OneGo
 from pytest_ddp.outcome import Outcome
 from pytest_ddp.phase import ItemId, PhaseRequest, When
 from pytest_ddp.places import Place, Places
 from pytest_ddp.plan import Plan, Refuse, Run, Skip
-from pytest_ddp.report import answer_of
+from pytest_ddp.report import answer_of, passed_plainly
 from pytest_ddp.request import Request
 from pytest_ddp.world import World
 
 _PHASE_TARGET = "pytest_ddp.rank_session:phase"
 outcomes_key = pytest.StashKey[Sequence[Outcome]]()
 bugs_key = pytest.StashKey[Bugs]()
+one_go_key = pytest.StashKey[OneGo]()
 world_key = pytest.StashKey[World]()
 
 
@@ -50,6 +53,12 @@ class PhaseRunner:
     _timeout: float = 0.0
     _shared_path: str = ""
     _failed: bool = False
+    _asked: PhaseRequest | None = None
+    _following: pytest.Item | None = None
+    _latest: Sequence[Outcome] = ()
+    _one_go: OneGo | None = None
+    _called: bool = False
+    _certainty: Certainty = field(default_factory=Certainty)
 
     def take_over(self, item: pytest.Item) -> None:
         """Let the phases of a test happen on ranks instead of here."""
@@ -57,8 +66,21 @@ class PhaseRunner:
         item.runtest = partial(self._call, item)  # type: ignore[method-assign]
         item.teardown = lambda: None  # type: ignore[method-assign]  # a TestCase would miss what setup makes
 
+    def go_on(self, item: pytest.Item) -> None:
+        """Let the ranks begin the next phase, if all is well: pytest reports the last one meanwhile."""
+        place = self._place
+        if place is None or place.group.lost or self.debugger or self._asked or item.config.option.setuponly:
+            return
+        if not all(passed_plainly(outcome) for outcome in self._latest):
+            return
+        if self._one_go is not None or self._called:
+            self._ask(item, "teardown")
+        elif not is_given(item):
+            self._ask(item, "call")
+
     def close(self) -> None:
         """Give up the ranks; a test that is still set up then has nothing left to tear down."""
+        self._withdraw()
         self._place = None
         self.places.close()
 
@@ -74,16 +96,26 @@ class PhaseRunner:
             self._place = self.places.enter(item, run)
         except LaunchError as error:
             pytest.fail(str(error), pytrace=False)
-        self._timeout, self._shared_path, self._failed = run.timeout, self.new_shared_path(), False
+        self._timeout, self._shared_path = run.timeout, self.new_shared_path()
+        self._failed, self._called, self._one_go = False, False, None
+        if self._following is not item:
+            self._certainty.forget()
+        self._following = None
         item.addfinalizer(partial(self._teardown, item))
-        self._phase(item, "setup")
+        if not failures(self._phase(item, "setup")):
+            self._certainty.learn(item)
 
     def _call(self, item: pytest.Item) -> None:
         __tracebackhide__ = True
+        self._called = True
         if is_given(item):
             self._run_examples(item)
-        else:
+        elif self._one_go is None:
             self._phase(item, "call")
+        elif self._one_go.guard is not None:
+            raise self._one_go.guard
+        else:
+            self._finish(item, "call", self._one_go.call)
 
     def _run_examples(self, item: pytest.Item) -> None:
         __tracebackhide__ = True
@@ -98,29 +130,60 @@ class PhaseRunner:
         place = self._place
         if place is None:
             return
-        following = self._following(item, place)
+        if self._asked and self._asked.when != "teardown":  # interrupted before pytest came to wait for it
+            self._withdraw()
         try:
-            outcomes = self._phase(item, "teardown", following)
-            if any(answer_of(outcome).retire for outcome in outcomes) or (following and place.group.lost):
-                following = None
+            outcomes = self._phase(item, "teardown")
+            if any(answer_of(outcome).retire for outcome in outcomes) or (self._following and place.group.lost):
+                self._following = None
                 self.places.retire(place)
+        except BaseException:
+            self._following = None
+            raise
         finally:
-            self.places.leave(place, following)
+            self.places.leave(place, self._following)
             self._place = None
 
-    def _phase(self, item: pytest.Item, when: When, following: pytest.Item | None = None) -> list[Outcome]:
-        group = self._current().group
-        if self.debugger:
-            self.debugger.watch(group)
-        request = self._request(item, when, following)
-        outcomes = group.run(_PHASE_TARGET, request.encode(), timeout=self._timeout)
+    def _phase(self, item: pytest.Item, when: When) -> Sequence[Outcome]:
+        asked = self._asked or self._ask(item, when)
+        self._asked = None
+        wait = self._current().group.answers
+        outcomes: Sequence[Outcome]
+        if asked.with_call:
+            self._one_go = item.stash[one_go_key] = OneGo.of(wait)
+            outcomes = self._one_go.setup
+        else:
+            outcomes = wait()
         self._finish(item, when, outcomes)
         return outcomes
+
+    def _ask(self, item: pytest.Item, when: When) -> PhaseRequest:
+        place = self._current()
+        if self.debugger:
+            self.debugger.watch(place.group)
+        if when == "teardown":
+            self._following = following(item.session, self.upcoming, place, self._plan, failed=self._failed)
+        request = self._request(item, when, self._following)
+        if when == "setup" and self._may_go_on_at_once(item):
+            request = replace(request, with_call=True)
+        self._asked = request
+        place.group.ask(_PHASE_TARGET, request.encode(), timeout=self._timeout)
+        return request
+
+    def _may_go_on_at_once(self, item: pytest.Item) -> bool:
+        option = item.config.option
+        stops_between = self.debugger or option.setuponly or option.setupshow or is_given(item)
+        return not stops_between and self._certainty.of_setup(item)
+
+    def _withdraw(self) -> None:
+        if self._asked and self._place:
+            self._place.group.give_up()
+        self._asked = None
 
     def _finish(self, item: pytest.Item, when: When, outcomes: Sequence[Outcome]) -> None:
         leave_if_asked(outcomes)
         self._failed = self._failed or bool(failures(outcomes))
-        item.stash[outcomes_key] = outcomes
+        item.stash[outcomes_key] = self._latest = outcomes
         if self.debugger:
             self.debugger.after(item, when, self._current().group, outcomes)
 
@@ -148,20 +211,6 @@ class PhaseRunner:
             return self.plan(request_of(item))
         except UsageError as error:
             return Refuse(str(error))
-
-    def _following(self, item: pytest.Item, place: Place) -> pytest.Item | None:
-        """Return the next test that will find the fixtures of this one on its ranks, as far as can be known."""
-        items: list[Any] = item.session.items
-        stopping = item.session.shouldfail or item.session.shouldstop
-        if stopping or not place.warm or place.group.lost or (place.keeper is not None and self._failed):
-            return None
-        if self.upcoming not in items:
-            return None
-        for later in items[items.index(self.upcoming) :]:
-            decision = self._plan(later) if is_distributed(later) else None
-            if isinstance(decision, Run) and decision.isolation == "warm":
-                return later if decision.world == place.world else None
-        return None
 
 
 def _item_id(item: pytest.Item) -> ItemId:

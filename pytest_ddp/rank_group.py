@@ -81,26 +81,41 @@ class RankGroup:
         a collective; that one then fails at once, where it would be stopped after the grace. With `ranks`, only these
         run, and the others wait for the next run.
         """
-        self._send(target, payloads, timeout, ranks)
-        outcomes = self._finish(self.grace, hang_up=hang_up)
-        quiet = hang_up or not failures(outcomes)  # Hypothesis is shrinking, or all is well: nobody will read it
-        return outcomes if quiet or self._detector is None else self._with_timelines(outcomes, self._detector)
+        self.ask(target, payloads, timeout=timeout, ranks=ranks)
+        return self.answers(hang_up=hang_up)
 
-    def begin_to_join(self) -> None:
-        """Ask the ranks to make the process group, without waiting for it."""
-        self._send("pytest_ddp.worker:joined", b"", _JOIN_SECONDS, None)
-
-    def join(self) -> list[Outcome]:
-        """Wait until every rank has joined; what goes wrong here is no target's fault, and ends all that still wait."""
-        return self._finish(grace=0.0, hang_up=False)
-
-    def _send(
-        self, target: str, payloads: bytes | Sequence[bytes], timeout: float, ranks: Collection[int] | None
+    def ask(
+        self,
+        target: str,
+        payloads: bytes | Sequence[bytes] = b"",
+        *,
+        timeout: float,
+        ranks: Collection[int] | None = None,
     ) -> None:
+        """Begin a run; nothing else may be asked before its `answers` are there."""
         for member in self._expect(timeout, ranks):
             member.start_over()
             body = payloads if isinstance(payloads, bytes) else payloads[member.rank]
             member.send(self._run(target, timeout, body))
+
+    def answers(self, *, hang_up: bool = False) -> list[Outcome]:
+        """Wait for the outcomes of the run that was begun."""
+        outcomes = self._finish(self.grace, hang_up=hang_up)
+        quiet = hang_up or not failures(outcomes)  # Hypothesis is shrinking, or all is well: nobody will read it
+        return outcomes if quiet or self._detector is None else self._with_timelines(outcomes, self._detector)
+
+    def give_up(self) -> None:
+        """End the ranks that still run what nobody waits for any more."""
+        self._lose(self._pending.values())
+        self._pending.clear()
+
+    def begin_to_join(self) -> None:
+        """Ask the ranks to make the process group, without waiting for it."""
+        self.ask("pytest_ddp.worker:joined", timeout=_JOIN_SECONDS)
+
+    def join(self) -> list[Outcome]:
+        """Wait until every rank has joined; what goes wrong here is no target's fault, and ends all that still wait."""
+        return self._finish(grace=0.0, hang_up=False)
 
     def _expect(self, timeout: float, ranks: Collection[int] | None) -> Collection[Member]:
         """Begin to wait for an answer of each of these ranks; return them."""

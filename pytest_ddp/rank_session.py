@@ -82,6 +82,8 @@ class RankPlugin:
         self.state = RankState(settings)
         self._collected: dict[str, dict[str, pytest.Item]] = {}
         self._item: pytest.Item | None = None
+        self._with_call = False
+        self._setup: dict[str, Any] | None = None
         self._ending: tuple[Run, PhaseAnswer | Failed | SkipRun] | None = None
         self._subtests: list[pytest.TestReport] = []
         self._warnings: list[RankWarning] = []
@@ -135,6 +137,7 @@ class RankPlugin:
         item = self._find(request.test)
         self._session._setupstate.teardown_exact(item)  # noqa: SLF001  another test may have been announced
         self.state.begin(item, request.shared_path)
+        self._with_call, self._setup = request.with_call, None
         try:
             item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
         finally:
@@ -157,7 +160,11 @@ class RankPlugin:
 
     def _answer_setup(self) -> None:
         try:
-            self.rank.answer("returned", body=self._report("setup").encode())
+            answer = self._report("setup")
+            if self._with_call:
+                self._setup = answer.report
+                answer = self._report("call")
+            self.rank.answer("returned", body=answer.encode())
         except Failed as failed:
             self.rank.answer_failed(failed)
         except SkipRun as skip:
@@ -194,7 +201,8 @@ class RankPlugin:
         """Run a phase of the current item with pytest's own functions."""
         report = run_phase(self.item, when, **arguments)
         subtests, self._subtests = self._subtests, []
-        answer = PhaseAnswer(self._plain(report), tuple(map(self._plain, subtests)))
+        answer = PhaseAnswer(self._plain(report), tuple(map(self._plain, subtests)), setup=self._setup)
+        self._setup = None
         if report.failed or (report.skipped and hasattr(report, "wasxfail")):
             raise Failed(*_kind_and_message(report), report.longreprtext, answer.encode())
         failed = [subtest for subtest in subtests if subtest.failed]

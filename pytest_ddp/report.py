@@ -16,7 +16,7 @@ from pytest_ddp.world import World
 
 def merge(report: pytest.TestReport, outcomes: Sequence[Outcome], world: World, config: pytest.Config) -> None:
     """Turn the controller's `report` of a phase into that of all ranks."""
-    if report.passed and all(_passed_plainly(outcome) for outcome in outcomes):
+    if report.passed and all(passed_plainly(outcome) for outcome in outcomes):
         return
     reports = {outcome.rank: found for outcome in outcomes if (found := _rank_report(outcome, config))}
     for found in reports.values():
@@ -39,15 +39,15 @@ def output_sections(outcomes: Sequence[Outcome], when: str) -> list[tuple[str, s
     return found + [(f"Timeline {when} ({ranks})", text) for ranks, text in timelines(outcomes)]
 
 
-def answer_of(outcome: Outcome) -> PhaseAnswer:
-    """Return what the rank's pytest answered; an empty answer if the rank gave none."""
-    return PhaseAnswer.decode(outcome.body) if isinstance(outcome, Returned | Raised | Skipped) else PhaseAnswer()
-
-
-def _passed_plainly(outcome: Outcome) -> bool:
+def passed_plainly(outcome: Outcome) -> bool:
     """Whether a rank passed and has nothing to add: so it mostly is, and its report need not be made."""
     data = answer_of(outcome).report if isinstance(outcome, Returned) else None
     return data is not None and data["outcome"] == "passed" and not data["user_properties"] and "wasxfail" not in data
+
+
+def answer_of(outcome: Outcome) -> PhaseAnswer:
+    """Return what the rank's pytest answered; an empty answer if the rank gave none."""
+    return PhaseAnswer.decode(outcome.body) if isinstance(outcome, Returned | Raised | Skipped) else PhaseAnswer()
 
 
 def revived(data: dict[str, Any], config: pytest.Config) -> pytest.TestReport:

@@ -20,7 +20,7 @@ from pytest_ddp.launcher import SpawnLauncher, launcher_for, shared_launcher
 from pytest_ddp.lease import Leases
 from pytest_ddp.machine import Machine
 from pytest_ddp.marker import FIXTURE_OPTIONS
-from pytest_ddp.phase_runner import PhaseRunner, bugs_key, outcomes_key, world_key
+from pytest_ddp.phase_runner import PhaseRunner, bugs_key, one_go_key, outcomes_key, world_key
 from pytest_ddp.places import Places
 from pytest_ddp.plan import Plan, Refuse, plan
 from pytest_ddp.rank_start import rank_start
@@ -109,11 +109,20 @@ class Controller:
             )
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Let the ranks go on when every plugin is content."""
+        result = yield
+        self.runner.go_on(item)
+        return result
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Let Hypothesis's own plugin look at fixtures that are not here."""
+        """Let Hypothesis's own plugin look at fixtures that are not here; let the ranks go on."""
         __tracebackhide__ = True
         with fixtures_stay_on_ranks(item):
-            return (yield)
+            result = yield
+        self.runner.go_on(item)
+        return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -121,6 +130,8 @@ class Controller:
         report = yield
         if is_distributed(item):
             self._complete(item, report)
+            if one_go := item.stash.get(one_go_key, None):
+                one_go.correct(report)
         return report
 
     @pytest.hookimpl(wrapper=True, trylast=True)

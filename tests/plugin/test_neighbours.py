@@ -154,8 +154,15 @@ def test_timeout_is_an_outer_guard_that_shows_what_the_ranks_did(run_suite):
 
 SHARED = """
 import pytest
-import torch.distributed as dist
 from pytest_ddp import distributed
+
+def barrier():
+    from torch import distributed
+    distributed.barrier()
+
+def rank():
+    from torch import distributed
+    return distributed.get_rank()
 
 @pytest.fixture(scope="module")
 def model():
@@ -165,16 +172,16 @@ def model():
 @pytest.mark.parametrize("number", range(4))
 @distributed
 def test_one(ddp, number, model):
-    dist.barrier()
+    barrier()
     assert number != 3 or ddp.rank == 0
 
 class TestOthers:
     @distributed(world_size=3)
     def test_more_ranks(self, ddp):
-        dist.barrier()
+        barrier()
 
     def test_plain(self, ddp_ranks, tmp_path_factory):
-        assert ddp_ranks(world_size=2).run(dist.get_rank) == [0, 1]
+        assert ddp_ranks(world_size=2).run(rank) == [0, 1]
         assert (tmp_path_factory.getbasetemp().parent / "ddp-slots" / "core-0").exists()
 """
 

@@ -12,7 +12,6 @@ import pytest
 SUITE = """
 import os, threading
 import pytest
-import torch.distributed as dist
 from pytest_ddp import distributed
 
 @distributed(world_size=3)
@@ -21,6 +20,8 @@ def test_before(ddp):
 
 @distributed
 def test_hang(ddp):
+    import torch.distributed as dist
+
     work = dist.barrier(async_op=True) if ddp.rank == 0 else threading.Event()
     print(f"hanging:{os.getpid()}", flush=True)
     work.wait()
@@ -46,7 +47,13 @@ def hanging_run(pytester, *args: str) -> Iterator[tuple[pexpect.spawn, list[psut
     pytester.makepyfile(test_suite=SUITE)
     command = ["-m", "pytest", "-s", "-p", "no:cacheprovider", *args]
     run = pexpect.spawn(
-        sys.executable, command, cwd=str(pytester.path), encoding="utf-8", timeout=60, dimensions=(24, 200)
+        sys.executable,
+        command,
+        cwd=str(pytester.path),
+        encoding="utf-8",
+        timeout=60,
+        dimensions=(24, 200),
+        preexec_fn=heed_interrupts,
     )
     try:
         for _ in range(2):
@@ -58,6 +65,11 @@ def hanging_run(pytester, *args: str) -> Iterator[tuple[pexpect.spawn, list[psut
         assert not alive
     finally:
         run.close(force=True)
+
+
+def heed_interrupts() -> None:
+    """Undo what a shell does to the commands that it runs in the background: they ignore interrupts from birth."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def end_of(run: pexpect.spawn) -> list[str]:

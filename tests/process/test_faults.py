@@ -156,4 +156,4 @@ def test_on_a_full_disk_the_cause_and_the_black_box_are_kept():
     root = root_cause(outcomes)
     assert isinstance(root, Raised)
     assert (root.rank, root.message) == (1, "[Errno 28] No space left on device")
-    assert root.collectives == ("all_reduce #1 float32[4]",)
+    assert tuple(root.collectives) == ("all_reduce #1 float32[4]",)

@@ -20,9 +20,11 @@ def test_the_black_box_keeps_the_last_entries_in_order(entries):
         box, other = BlackBox.map(file.fileno()), BlackBox.map(file.fileno())
         for entry in entries:
             box.write(entry)
-        assert other.read() == tuple(entry.encode()[:SLOT].decode(errors="replace") for entry in entries[-SLOTS:])
+        assert tuple(other.read()) == tuple(
+            entry.encode()[:SLOT].decode(errors="replace") for entry in entries[-SLOTS:]
+        )
         box.clear()
-        assert other.read() == ()
+        assert tuple(other.read()) == ()
 
 
 @given(st.builds(PhaseRequest, st.sampled_from(["setup", "call", "teardown"]), TESTS, st.none() | TESTS))

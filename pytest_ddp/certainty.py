@@ -1,0 +1,67 @@
+"""Which tests' setup is sure to go alike on all ranks, so that setup and call can be one run.
+
+Ranks wait for one another between setup and call, lest some be in the test's collectives while another one has failed
+or skipped. There is no need to where setup runs nothing but pytest's own function-scoped fixtures (`tmp_path`,
+`monkeypatch`, parameters, ...): everything else that the test uses is alive on the ranks since an earlier test. Should
+it go wrong all the same, the ranks in the call are ended after the grace, and setup's error is what is reported.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+_OURS = ("_pytest.", "pytest_ddp.")
+_IN_DISGUISE = (
+    "_xunit_setup",
+    "_unittest",
+)  # fixtures of pytest's that call the suite's own setup_function and the like
+_DECISIVE_MARKS = ("skip", "skipif", "xfail", "timeout")  # a limit of pytest-timeout may be for the call alone
+_HOOKS = ("pytest_runtest_setup", "pytest_runtest_call")
+
+
+@dataclass
+class Certainty:
+    """Follows which fixtures are alive on the ranks while tests run there one after the other."""
+
+    _alive: set[object] = field(default_factory=set)
+
+    def learn(self, item: pytest.Item) -> None:
+        """Take note that the test has been set up on every rank."""
+        self._alive.update(key for key, fixture in _fixtures(item) if fixture.scope != "function")
+
+    def forget(self) -> None:
+        """Take note that the ranks end all their fixtures."""
+        self._alive.clear()
+
+    def of_setup(self, item: pytest.Item) -> bool:
+        """Whether the test's setup is sure to go alike on every rank."""
+        return (
+            type(item) is pytest.Function
+            and not any(item.get_closest_marker(name) for name in _DECISIVE_MARKS)
+            and not any(_has_hooks_in_conftest(item, name) for name in _HOOKS)
+            and not _limits_calls_alone(item.config)
+            and all(key in self._alive or _is_pytests_own(fixture) for key, fixture in _fixtures(item))
+        )
+
+
+def _fixtures(item: Any) -> Iterator[tuple[object, pytest.FixtureDef[Any]]]:
+    """Give the fixtures that the test uses, each with a key that tells its parameters apart."""
+    indices = item.callspec.indices if hasattr(item, "callspec") else {}
+    for name, found in item._fixtureinfo.name2fixturedefs.items():  # noqa: SLF001  no public way
+        yield (id(found[-1]), indices.get(name)), found[-1]
+
+
+def _is_pytests_own(fixture: pytest.FixtureDef[Any]) -> bool:
+    return fixture.func.__module__.startswith(_OURS) and not fixture.argname.startswith(_IN_DISGUISE)
+
+
+def _has_hooks_in_conftest(item: pytest.Item, name: str) -> bool:
+    hooks = getattr(item.ihook, name).get_hookimpls()
+    return any(hook.plugin_name.endswith("conftest.py") for hook in hooks)
+
+
+def _limits_calls_alone(config: pytest.Config) -> bool:
+    """Whether pytest-timeout is to guard the call only: then pytest must see where that begins."""
+    return config.pluginmanager.has_plugin("timeout") and bool(config.getini("timeout_func_only"))

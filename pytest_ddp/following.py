@@ -1,0 +1,39 @@
+"""Which test, if any, will find the fixtures of wider scope that a test leaves on its ranks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_ddp.items import is_distributed
+from pytest_ddp.places import Place
+from pytest_ddp.plan import Plan, Run
+
+
+def following(
+    session: pytest.Session,
+    upcoming: pytest.Item | None,
+    place: Place,
+    plan: Callable[[pytest.Item], Plan],
+    *,
+    failed: bool,
+) -> pytest.Item | None:
+    """Return the next test on the same warm ranks, as far as can be known; None if the ranks must end all fixtures.
+
+    Args:
+        session: the run.
+        upcoming: what pytest runs next.
+        place: where the test that ends has run.
+        plan: what is decided for a test.
+        failed: whether the test that ends has failed; a group that it shares with others is not to be trusted then.
+    """
+    items: list[Any] = session.items
+    if session.shouldfail or session.shouldstop or not place.warm or place.group.lost:
+        return None
+    if upcoming not in items or (failed and place.keeper is not None):
+        return None
+    for later in items[items.index(upcoming) :]:
+        decision = plan(later) if is_distributed(later) else None
+        if isinstance(decision, Run) and decision.isolation == "warm":
+            return later if decision.world == place.world else None
+    return None
