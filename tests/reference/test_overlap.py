@@ -12,6 +12,7 @@ from torch import nn
 
 from pytest_ddp import DDPContext, distributed
 from pytest_ddp.collectives import Collective, watch_collectives
+from pytest_ddp.observed import HoldUntilBackward, Overlap
 
 LAST = "the last gradient"
 MLP_BYTES = 8 * (24 + 6 + 36 + 6 + 18 + 3)
@@ -161,3 +162,25 @@ def test_what_is_sent_does_not_depend_on_what_was_used(wrapper: Wrapper) -> None
             training.train([0], use=lambda _rank, use=use: use)
         sent.append([collective.shapes for collective in seen])
     assert sent[0] == sent[1] == sent[2]
+
+
+def verdicts_while_held(wrapper: Wrapper, ddp: DDPContext) -> set[Overlap]:
+    """Train under a gate that lets nothing complete inside backward; the numbers are checked at each step."""
+    with ddp.collectives.gate(HoldUntilBackward()):
+        SideBySide(mlp, wrapper=wrapper).train([0, 1, 2])
+    assert not ddp.collectives.unawaited
+    backwards = [one for one in ddp.collectives.overlap if one.verdict is not Overlap.NONE]  # the twin's has none
+    assert len(backwards) == 3
+    return {one.verdict for one in backwards}
+
+
+@overlapped
+@distributed(world_size=2, observe=True)
+def test_no_collective_needs_to_complete_inside_backward(wrapper: Wrapper, ddp: DDPContext) -> None:
+    assert verdicts_while_held(wrapper, ddp) == {Overlap.OVERLAPPED}
+
+
+@after_backward
+@distributed(world_size=2, observe=True)
+def test_the_simple_wrappers_overlap_nothing(wrapper: Wrapper, ddp: DDPContext) -> None:
+    assert verdicts_while_held(wrapper, ddp) == {Overlap.AFTER_BACKWARD}
