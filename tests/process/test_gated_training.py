@@ -15,7 +15,7 @@ from pytest_ddp.world import World
 OBSERVED = World(2, observe=True)
 HOLD = repr(HoldUntilBackward())
 SCHEDULES = [HOLD, repr(InOrder((3, 1, 2))), repr(Shuffled(1))]
-BLOCK_BY_DESIGN = ["fsdp2"]  # gathers the parameters of a layer before its backward
+BLOCK_BY_DESIGN = [("fsdp2", HOLD)]  # it gathers the parameters of a layer before its backward
 NEVER_AWAITED = ["ddp_join"]  # tells the other ranks that it goes on
 
 
@@ -45,15 +45,21 @@ def test_operations_give_the_same(run, name, schedule):
             assert not unawaited
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", observed_training.PROGRAMS)
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [(n, s) for n in observed_training.PROGRAMS for s in SCHEDULES if (n, s) not in BLOCK_BY_DESIGN],
+)
 def test_trainings_give_the_same(run, name, schedule):
-    if name in BLOCK_BY_DESIGN and "Hold" in schedule:
-        pytest.skip("blocks inside backward by design")
     plain = run(World(2), "observed_training:run", name.encode())
     for rank, (result, _, unawaited) in enumerate(run(OBSERVED, "gated:training", pickle.dumps((name, schedule)))):
         assert result == plain[rank][0]
         assert bool(unawaited) is (name in NEVER_AWAITED)
+
+
+@pytest.mark.parametrize(("name", "schedule"), BLOCK_BY_DESIGN)
+def test_what_blocks_by_design_is_told_so(ranks, name, schedule):
+    outcomes = ranks.run(OBSERVED, "gated:training", pickle.dumps((name, schedule)), timeout=120)
+    assert [getattr(outcome, "kind", outcome) for outcome in outcomes] == ["BlocksInsideBackward"] * 2
 
 
 def test_fsdp2_blocks_inside_backward_where_it_gathers(run):
