@@ -20,6 +20,7 @@ from pytest_ddp.bounds import bounded
 from pytest_ddp.items import node_id
 from pytest_ddp.messages import Ready, Run
 from pytest_ddp.phase import ItemId, PhaseAnswer, PhaseRequest, RankWarning, When
+from pytest_ddp.rank_blame import Blame
 from pytest_ddp.rank_collection import RankCollection
 from pytest_ddp.rank_coverage import measured
 from pytest_ddp.rank_debugger import RankDebugger
@@ -52,6 +53,7 @@ def _run_session(start: SessionStart) -> None:
     config.pluginmanager.register(plugin.state, "ddp-rank-state")
     config.pluginmanager.register(RankDebugger(config, start.terminal), "ddp-rank-debugger")
     config.pluginmanager.register(RankCollection())
+    config.pluginmanager.register(Blame())
     config.hook.pytest_cmdline_main(config=config)
 
 

@@ -132,3 +132,21 @@ def test_expected_failures_show_none(run_suite):
     )
     result.assert_outcomes(xfailed=1)
     assert timelines(result) == []
+
+
+def test_the_line_that_is_to_blame_is_the_last_one_shown(run_suite):
+    result = run_suite("""
+        @distributed(world_size=2, observe=True)
+        def test_mismatch(ddp):
+            dist.all_reduce(torch.ones(4 + ddp.rank))
+        """)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            ">*dist.all_reduce(torch.ones(4 + ddp.rank))",
+            "E *CollectiveMismatch: rank * calls all_reduce #1 float32[[]*",
+            "test_suite.py:*: CollectiveMismatch",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*distributed_c10d.py:*: CollectiveMismatch")
+    result.stdout.no_fnmatch_line("*posting.py*")
