@@ -55,9 +55,11 @@ class Landing:
 
 
 def _written(call: Call, entry: Entry) -> list[torch.Tensor]:
-    """Return the tensors of this rank that a call will write to: the root of a broadcast only reads its own."""
-    is_root = entry.root == call.ranks[call.real.rank()]
-    reads_only = is_root if entry.op == "broadcast" else entry.op == "reduce" and not is_root
+    """Return the tensors of this rank that a call will write to: the root of a broadcast only reads its own.
+
+    A reduce writes on every rank: gloo adds up on the way to the root, in the tensors of those that it passes.
+    """
+    reads_only = entry.op == "broadcast" and entry.root == call.ranks[call.real.rank()]
     return [] if reads_only else call.outputs
 
 

@@ -72,7 +72,7 @@ def what_an_operation_only_reads_is_left_alone():
     with gate():
         reduced = dist.reduce(to_root := ones(), 1, async_op=True)
         gathered = dist.all_gather_into_tensor(whole := torch.zeros(6), part := ones(), async_op=True)
-    assert to_root.isnan().all() if dist.get_rank() == 1 else to_root.tolist() == [1, 1, 1]
+    assert to_root.isnan().all(), "also on ranks that are not the root: gloo adds up in their tensors"
     assert whole.isnan().all()
     assert part.tolist() == [1, 1, 1]
     reduced.wait()
