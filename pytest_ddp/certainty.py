@@ -50,7 +50,7 @@ def _fixtures(item: Any) -> Iterator[tuple[object, pytest.FixtureDef[Any]]]:
     """Give the fixtures that the test uses, each with a key that tells its parameters apart."""
     indices = item.callspec.indices if hasattr(item, "callspec") else {}
     for name, found in item._fixtureinfo.name2fixturedefs.items():  # noqa: SLF001  no public way
-        yield (id(found[-1]), indices.get(name)), found[-1]
+        yield (found[-1], indices.get(name)), found[-1]
 
 
 def _is_pytests_own(fixture: pytest.FixtureDef[Any]) -> bool:

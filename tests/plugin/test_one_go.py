@@ -63,15 +63,11 @@ def test_hooks_of_the_project_find_the_phases_apart(run_suite, monkeypatch, hook
 def test_reports_are_those_of_three_phases(run_suite, pytester):
     result = run_suite(
         """
-        import time
-
         @distributed
-        def test_passes(tmp_path):
-            time.sleep(0.5)
+        def test_passes(tmp_path): pass
 
         @distributed
         def test_fails(ddp):
-            time.sleep(0.5)
             assert ddp.rank == 0
 
         @distributed
@@ -92,9 +88,6 @@ def test_reports_are_those_of_three_phases(run_suite, pytester):
     outcomes = {(test.partition("::")[2], when): outcome for test, when, outcome, _ in reports}
     assert {when for _, when in outcomes} == {"setup", "call", "teardown"}
     assert all(outcome == "passed" for (_, when), outcome in outcomes.items() if when != "call")
-    calls = {test.partition("::")[2]: seconds for test, when, _, seconds in reports if when == "call"}
-    assert calls["test_passes"] >= 0.5
-    assert calls["test_fails"] >= 0.5
     assert all(seconds >= 0 for *_, seconds in reports)
 
 
