@@ -77,11 +77,11 @@ def get_sharded_optimizer(params: Iterable[Tensor], optimizer_cls: type[Optimize
     return ShardedOptimizer(params, optimizer_cls, **kwargs)
 
 
-def get_distributed_sampler(
+def get_distributed_sampler(  # noqa: PLR0917  # the contract
     dataset: Sized,
     num_replicas: int,
     rank: int,
-    shuffle: bool,
+    shuffle: bool,  # noqa: FBT001  # the contract
     seed: int,
     drop_last: bool,  # noqa: FBT001  # the contract
 ) -> DistributedSampler:
