@@ -8,22 +8,17 @@ allocator tells the profiler (CPU) or keeps count itself (CUDA). Wanted: at most
     python benchmarks/ddp_step.py [--device cuda] [--world-size 1] [--backend nccl] [--json results.json]
 """
 
-import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.profiler import ProfilerActivity, profile
 
 from reference.bucketed_ddp import BucketedDDP
 
@@ -63,11 +58,15 @@ class Contestant:
 
 
 class Transformer(nn.Module):
-    def __init__(self, layers):
+    def __init__(self, layers) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(512, 8, 2048, 0.0, batch_first=True) for _ in range(layers))
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(512, 8, 2048, 0.0, batch_first=True) for _ in range(layers)
+        )
+
     def forward(self, x):
-        for layer in self.layers: x = layer(x)
+        for layer in self.layers:
+            x = layer(x)
         return x
 
 
@@ -101,21 +100,39 @@ def seconds_of_steps(options: Options, inputs: Tensor) -> dict[str, list[float]]
             seconds[name].append(time.perf_counter() - began)
     return seconds
 
-def rank_main(rank, options, store, out):
+
+def rank_main(rank, options, store, out) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group(options.backend, store=dist.FileStore(store, options.world_size), rank=rank, world_size=options.world_size)
-    inputs = torch.randn(options.samples, options.words, 512, generator=torch.Generator().manual_seed(rank)).to(options.device)
+    dist.init_process_group(
+        options.backend, store=dist.FileStore(store, options.world_size), rank=rank, world_size=options.world_size
+    )
+    inputs = torch.randn(options.samples, options.words, 512, generator=torch.Generator().manual_seed(rank)).to(
+        options.device
+    )
     s = seconds_of_steps(options, inputs)
     if rank == 0:
         for n, v in s.items():
             print(n, statistics.median(v), min(v))
         for n in (VIEWS, DEFAULT):
-            r = [a / b for a, b in zip(s[OURS], s[n])]
+            r = [a / b for a, b in zip(s[OURS], s[n], strict=False)]
             print(n, statistics.median(r), statistics.quantiles(r))
 
+
 if __name__ == "__main__":
-    import tempfile, os
+    import os
+    import tempfile
+
     kw = dict(a.split("=") for a in sys.argv[1:])
-    o = Options(2, "cpu", "gloo", int(kw.get("rounds", 8)), float(kw.get("mb", 25)), float(kw.get("first",1)), 2, int(kw.get("words",64)), int(kw.get("layers",16)))
+    o = Options(
+        2,
+        "cpu",
+        "gloo",
+        int(kw.get("rounds", 8)),
+        float(kw.get("mb", 25)),
+        float(kw.get("first", 1)),
+        2,
+        int(kw.get("words", 64)),
+        int(kw.get("layers", 16)),
+    )
     with tempfile.TemporaryDirectory() as d:
         mp.spawn(rank_main, (o, os.path.join(d, "store"), None), nprocs=2)

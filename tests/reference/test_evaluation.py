@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ddp import DDPContext, distributed
-from pytest_ddp.collectives import watch_collectives
+from pytest_ddp.collectives import Collective, watch_collectives
 from reference.adapters import evaluate
 from reference.samplers import EvaluationSampler
 
@@ -47,7 +47,8 @@ def test_it_counts_samples_not_batches_and_not_ranks(ddp: DDPContext):
 
 @distributed(world_size=2)
 def test_all_is_in_one_collective_after_the_last_batch(ddp: DDPContext):
-    with watch_collectives() as seen:
+    seen: list[Collective] = []
+    with watch_collectives(seen.append):
         evaluate(Echo(), batches([1] * (5 + ddp.rank), [1] * (5 + ddp.rank), size=2))
     assert [one.op for one in seen] == ["all_reduce"]
 
@@ -80,7 +81,9 @@ def test_every_submodule_gets_its_mode_back_also_after_an_error(training):
 
 
 @distributed(world_size=2)
-@pytest.mark.parametrize("wrap", [*(w.wrap for w in WRAPPERS.values()), DistributedDataParallel], ids=[*WRAPPERS, "torch"])
+@pytest.mark.parametrize(
+    "wrap", [*(w.wrap for w in WRAPPERS.values()), DistributedDataParallel], ids=[*WRAPPERS, "torch"]
+)
 def test_wrapped_models_may_have_different_numbers_of_batches(wrap: Wrapper, ddp: DDPContext):
     model = Echo()
     wrapped = wrap(model)

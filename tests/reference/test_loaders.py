@@ -20,7 +20,7 @@ class Drawn(Dataset[tuple[float, float, float]]):
         return 4
 
     def __getitem__(self, _: int) -> tuple[float, float, float]:
-        return torch.rand(()).item(), float(np.random.rand()), random.random()
+        return torch.rand(()).item(), float(np.random.rand()), random.random()  # noqa: NPY002, S311  # what is to be seeded
 
 
 def drawn(seed: int) -> list[float]:

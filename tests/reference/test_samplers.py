@@ -36,7 +36,9 @@ def test_dropping_nobody_is_seen_twice(size, ranks, shuffle):
 @given(size=st.integers(1, 40), ranks=RANKS, seed=st.integers(0, 5), epoch=st.integers(0, 5))
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("drop_last", [True, False])
-def test_it_agrees_with_torchs_own(size, ranks, seed, epoch, shuffle, drop_last):
+def test_it_agrees_with_torchs_own(  # noqa: PLR0917  # drawn
+    size, ranks, seed, epoch, shuffle, drop_last
+):
     for rank in range(ranks):
         ours = get_distributed_sampler(range(size), ranks, rank, shuffle, seed, drop_last)
         theirs = torchs.DistributedSampler(range(size), ranks, rank, shuffle, seed, drop_last)
