@@ -40,6 +40,7 @@ class Bucket:
         pieces = zip(parameters, torch.split(self.flat, sizes), strict=True)
         self.views = {p: piece.as_strided(p.shape, _strides_of_gradient(p)) for p, piece in pieces}
         self.moved: set[Tensor] = set()
+        self._share = 1 / dist.get_world_size()
 
     @property
     def full(self) -> bool:
@@ -52,16 +53,16 @@ class Bucket:
         Dividing before the sum keeps float16 in range: the sum of many gradients can overflow, their mean cannot.
         """
         gradient, parameter.grad = parameter.grad, None
-        view, world_size = self.views[parameter], dist.get_world_size()
+        view = self.views[parameter]
         if gradient is None:
             view.zero_()
             return
         if parameter in self.moved:
-            view.add_(gradient.detach(), alpha=1 / world_size)
+            view.add_(gradient.detach(), alpha=self._share)
         elif gradient is view:  # added up in here, in earlier backwards too
-            view.div_(world_size)
+            view.mul_(self._share)
         else:
-            torch.div(gradient.detach(), world_size, out=view)
+            torch.mul(gradient.detach(), self._share, out=view)
         self.moved.add(parameter)
 
     def launch(self) -> dist.Work:
