@@ -3,11 +3,13 @@
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from reference.bucketed_ddp import BucketedDDP
 from reference.flat_ddp import FlatDDP
+from reference.fsdp import FSDP
 from reference.naive_ddp import NaiveDDP
 from reference.overlapped_ddp import OverlappedDDP
 from reference.sharded_optimizer import ShardedOptimizer
@@ -73,3 +75,18 @@ def ddp_on_after_backward(ddp_model: OverlappedDDP, optimizer: Optimizer) -> Non
 def get_sharded_optimizer(params: Iterable[Tensor], optimizer_cls: type[Optimizer], **kwargs: Any) -> ShardedOptimizer:
     """An optimizer whose state is sharded over all ranks."""
     return ShardedOptimizer(params, optimizer_cls, **kwargs)
+
+
+def get_fsdp(module: nn.Module, compute_dtype: torch.dtype | None = None) -> FSDP:
+    """A module whose parameters, gradients and optimizer state are sharded over all ranks."""
+    return FSDP(module, compute_dtype)
+
+
+def fsdp_on_after_backward(fsdp_model: FSDP, optimizer: Optimizer) -> None:  # noqa: ARG001  # the contract
+    """Average the gradients of what is not sharded; the others are there when backward is over."""
+    fsdp_model.finish_gradient_synchronization()
+
+
+def fsdp_gather_full_params(fsdp_model: FSDP) -> dict[str, Tensor]:
+    """Every parameter, whole, by its name in the bare module."""
+    return fsdp_model.gather_full_params()
