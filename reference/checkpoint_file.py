@@ -83,8 +83,18 @@ def read_checkpoint_file(path: Path) -> bytearray:
 
 
 def parse_checkpoint(data: bytearray) -> dict[str, Any]:
-    """The state in the bytes of a checkpoint, all tensors on the CPU. Runs no code that the bytes name."""
-    return _parse(io.BytesIO(data), mmap=False)
+    """The state in the bytes of a checkpoint, all tensors on the CPU. Runs no code that the bytes name.
+
+    Raises:
+        CheckpointError: they hold something else than tensors, containers and plain values.
+    """
+    try:
+        return _parse(io.BytesIO(data), mmap=False)
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            "this checkpoint holds more than tensors, containers and plain values, so write_checkpoint_file did not "
+            f"write it, and loading it could run anything. Do not use it. {_first_line(error)}"
+        ) from error
 
 
 def _parse(file: Path | io.BytesIO, *, mmap: bool) -> dict[str, Any]:
