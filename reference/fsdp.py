@@ -84,9 +84,11 @@ class FSDP(nn.Module):
 
     def finish_gradient_synchronization(self) -> None:
         """Average the gradients of what is not sharded; the others are there. Call on every rank, after backward."""
-        if not self._backward_is_over:  # here it reached no sharded parameter, or was aborted; the others are waiting
-            self._backward = self._backward or BackwardPass(self._order, self._gradient_group)
-            self._settle()
+        aborted = self._backward is not None
+        self._settle()
+        if not (aborted or self._backward_is_over):  # no gradient of a sharded parameter here; the others are waiting
+            self._backward = BackwardPass(self._order, self._gradient_group)
+            self._end_backward()
         self._backward_is_over = False
         replicated = [p for p in self.module.parameters() if p.requires_grad and p not in self._shards]
         for parameters in group_by_kind(replicated):
