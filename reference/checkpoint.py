@@ -50,7 +50,8 @@ def save_checkpoint(
 
     Args:
         path: the file. If there is one, it is replaced when the new one is complete, and not before.
-        model: bare or wrapped.
+        model: bare or wrapped; if it has `full_state_dict`, its parameters are put together first, and if it has
+            `full_optimizer_state_dict`, the optimizer's state too.
         optimizer: if it has `consolidate_state_dict`, its shares are gathered on rank 0 first.
         scaler: the GradScaler, or None.
         epoch: what `load_checkpoint` shall return.
@@ -61,8 +62,8 @@ def save_checkpoint(
     """
     state = {
         "epoch": epoch,
-        "model": _without_wrappers(model),
-        "optimizer": _whole_state(optimizer),
+        "model": _whole_model(model),
+        "optimizer": _whole_optimizer(optimizer, model),
         "scaler": None if scaler is None else scaler.state_dict(),
         "others": {name: other.state_dict() for name, other in others.items()},
         "random": _gather(random_state.capture()),
@@ -102,9 +103,9 @@ def load_checkpoint(
             f"a checkpoint that has them. It has {', '.join(name for name, part in parts.items() if part is not None)}"
         )
     try:
-        model.load_state_dict(_with_wrappers_of(model, state["model"]))
+        _load_model(model, state["model"])
         if optimizer is not None:
-            optimizer.load_state_dict(state["optimizer"])
+            _load_optimizer(optimizer, model, state["optimizer"])
         for name, other in wanted.items():
             other.load_state_dict(parts[name])
     except (ValueError, RuntimeError, KeyError) as error:
@@ -125,16 +126,22 @@ def _read_on_rank_0(path: Path) -> bytearray:
 # What is saved
 
 
-def _without_wrappers(model: nn.Module) -> dict[str, Any]:
+def _whole_model(model: Any) -> dict[str, Any]:
     """The bare module's state, by its own names."""
+    if hasattr(model, "full_state_dict"):
+        full: dict[str, Any] = model.full_state_dict()
+        return full
     state = model.state_dict()
     depth = len(_wrappers(state))
     return {name[depth:]: value for name, value in state.items()}
 
 
-def _with_wrappers_of(model: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
-    prefix = _wrappers(model.state_dict())
-    return {prefix + name: value for name, value in state.items()}
+def _load_model(model: Any, state: dict[str, Any]) -> None:
+    if hasattr(model, "load_full_state_dict"):
+        model.load_full_state_dict(state)
+    else:
+        prefix = _wrappers(model.state_dict())
+        model.load_state_dict({prefix + name: value for name, value in state.items()})
 
 
 def _wrappers(state: dict[str, Any]) -> str:
@@ -145,14 +152,24 @@ def _wrappers(state: dict[str, Any]) -> str:
     return prefix
 
 
-def _whole_state(optimizer: Any) -> dict[str, Any] | None:
+def _whole_optimizer(optimizer: Any, model: Any) -> dict[str, Any] | None:
     """The unsharded optimizer's state, on rank 0 at least."""
     if hasattr(optimizer, "consolidate_state_dict"):
         optimizer.consolidate_state_dict(to=0)
         if rank() != 0:
             return None
+    if hasattr(model, "full_optimizer_state_dict"):
+        full: dict[str, Any] = model.full_optimizer_state_dict(optimizer)
+        return full
     state: dict[str, Any] = optimizer.state_dict()  # on every rank: it may be a collective
     return state
+
+
+def _load_optimizer(optimizer: Stateful, model: Any, state: dict[str, Any]) -> None:
+    if hasattr(model, "load_full_optimizer_state_dict"):
+        model.load_full_optimizer_state_dict(optimizer, state)
+    else:
+        optimizer.load_state_dict(state)
 
 
 def _gather(value: object) -> list[Any]:

@@ -24,7 +24,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
+from torch.optim import Optimizer
 
+from reference.fsdp_optimizer_state import gather_optimizer_state, split_optimizer_state
 from reference.layers import Layer, layers_of, tensors_in
 from reference.passes import BackwardPass, Gathers, Order
 from reference.shards import ShardedParameter, gather_state, split_state
@@ -126,6 +128,14 @@ class FSDP(nn.Module):
     def load_full_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what the bare module's `state_dict` gave: each rank keeps its part. The argument stays as it is."""
         self.module.load_state_dict(split_state(state_dict, self.module.state_dict(keep_vars=True), self._shards))
+
+    def full_optimizer_state_dict(self, optimizer: Optimizer) -> dict[str, Any]:
+        """What the state dict of the bare module's optimizer would be, on every rank. Call on every rank."""
+        return gather_optimizer_state(optimizer, self._shards)
+
+    def load_full_optimizer_state_dict(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+        """Load what the bare module's optimizer gave: each rank keeps its parts. The argument stays as it is."""
+        optimizer.load_state_dict(split_optimizer_state(state_dict, optimizer, self._shards))
 
     def _enter(self, layer: Layer, _: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
         self._gathers().reach(layer.sharded)
