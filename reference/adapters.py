@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from reference import overhead
 from reference.bucketed_ddp import BucketedDDP
 from reference.flat_ddp import FlatDDP
 from reference.naive_ddp import NaiveDDP
@@ -73,3 +74,13 @@ def ddp_on_after_backward(ddp_model: OverlappedDDP, optimizer: Optimizer) -> Non
 def get_sharded_optimizer(params: Iterable[Tensor], optimizer_cls: type[Optimizer], **kwargs: Any) -> ShardedOptimizer:
     """An optimizer whose state is sharded over all ranks."""
     return ShardedOptimizer(params, optimizer_cls, **kwargs)
+
+
+def ddp_overhead(s: float, w: float, o: float, n_b: float) -> float:
+    """Seconds of communication left after backward."""
+    return overhead.ddp_overhead(s, w, o, n_b)
+
+
+def optimal_bucket_size(s: float, w: float, o: float) -> float:
+    """Bytes per bucket that leave the least."""
+    return overhead.optimal_bucket_size(s, w, o)
