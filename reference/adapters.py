@@ -1,12 +1,14 @@
 """The reference implementations as a submission: the functions that a grader looks for."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from reference import checkpoint, overhead
 from reference.bucketed_ddp import BucketedDDP
 from reference.flat_ddp import FlatDDP
 from reference.fsdp import FSDP
@@ -90,3 +92,27 @@ def fsdp_on_after_backward(fsdp_model: FSDP, optimizer: Optimizer) -> None:  # n
 def fsdp_gather_full_params(fsdp_model: FSDP) -> dict[str, Tensor]:
     """Every parameter, whole, by its name in the bare module."""
     return fsdp_model.gather_full_params()
+
+
+def save_checkpoint(
+    path: str | Path, model: nn.Module, optimizer: Optimizer, scaler: torch.amp.GradScaler | None, epoch: int
+) -> None:
+    """Save a training's whole state from rank 0, between two steps."""
+    checkpoint.save_checkpoint(path, model, optimizer, scaler, epoch)
+
+
+def load_checkpoint(
+    path: str | Path, model: nn.Module, optimizer: Optimizer, scaler: torch.amp.GradScaler | None
+) -> int:
+    """Load what `save_checkpoint` saved, and return its epoch."""
+    return checkpoint.load_checkpoint(path, model, optimizer, scaler)
+
+
+def ddp_overhead(s: float, w: float, o: float, n_b: float) -> float:
+    """Seconds of communication left after backward."""
+    return overhead.ddp_overhead(s, w, o, n_b)
+
+
+def optimal_bucket_size(s: float, w: float, o: float) -> float:
+    """Bytes per bucket that leave the least."""
+    return overhead.optimal_bucket_size(s, w, o)
