@@ -155,7 +155,7 @@ def test_any_order_of_completion_will_do(ddp: DDPContext, schedule: Schedule) ->
     ddp.collectives.unawaited.assert_count(0)
 
 
-LAYERS, SIZE = 16, 64
+LAYERS, SIZE = 32, 64
 LAYER_BYTES = 4 * SIZE * SIZE
 PARTS_BYTES = LAYERS * LAYER_BYTES // 4  # on 4 ranks
 
@@ -167,7 +167,8 @@ def narrow_and_deep() -> nn.Module:
 def peak_of(run: Callable[[], object]) -> int:
     """The most that the allocator had given out at a time, beyond what it had before, in bytes.
 
-    That includes gloo's copies of what is on its way.
+    That includes gloo's copies of what is on its way, which its own thread drops some time later: one layer's for each
+    operation, so that the bounds below are those of a few layers and leave room for as many copies.
     """
     with profile(profile_memory=True, acc_events=True) as profiled:
         run()
@@ -192,10 +193,10 @@ def test_a_step_needs_the_memory_of_a_few_layers_beside_the_parts(*, frozen: boo
 
     step()  # from here on the order is known, and there are gradients
     peak = peak_of(step)
-    assert 2 * LAYER_BYTES <= peak <= PARTS_BYTES + 7 * LAYER_BYTES, peak / LAYER_BYTES
+    assert 2 * LAYER_BYTES <= peak <= PARTS_BYTES + 12 * LAYER_BYTES, peak / LAYER_BYTES
     with torch.no_grad():
         peak = peak_of(lambda: model(inputs))
-    assert 2 * LAYER_BYTES <= peak <= 5 * LAYER_BYTES, peak / LAYER_BYTES
+    assert 2 * LAYER_BYTES <= peak <= 9 * LAYER_BYTES, peak / LAYER_BYTES
 
 
 def live_bytes() -> int:
