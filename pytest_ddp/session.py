@@ -11,6 +11,7 @@ import cloudpickle
 import pytest
 
 from pytest_ddp.debugger import GROUP_SECONDS, debugger_for
+from pytest_ddp.failure import failures
 from pytest_ddp.forward import forward_subtests, forward_warnings
 from pytest_ddp.given_items import fixtures_stay_on_ranks
 from pytest_ddp.given_report import report_bugs
@@ -125,11 +126,16 @@ class Controller:
         return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Replace pytest's view of a phase, which saw nothing but our round trip, by that of the ranks."""
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Replace pytest's view of a phase, which saw nothing but our round trip, by that of the ranks.
+
+        What another plugin raised around the round trip stands, unless the ranks failed too.
+        """
         report = yield
         if is_distributed(item):
-            self._complete(item, report)
+            self._complete(item, report, raised=call.excinfo is not None)
             if one_go := item.stash.get(one_go_key, None):
                 one_go.correct(report)
         return report
@@ -163,7 +169,7 @@ class Controller:
         self._ranks.clear()
         self._leases.close()
 
-    def _complete(self, item: pytest.Item, report: pytest.TestReport) -> None:
+    def _complete(self, item: pytest.Item, report: pytest.TestReport, *, raised: bool) -> None:
         sections = item.stash.setdefault(_sections, [])
         world = item.stash.get(world_key, None)
         vars(report)["ddp_world"] = str(world or "")  # travels with the report, also from xdist's workers
@@ -172,7 +178,7 @@ class Controller:
             del item.stash[outcomes_key]
             if (bugs := item.stash.get(bugs_key, None)) and report.when == "call":
                 report_bugs(report, bugs, self.config)
-            else:
+            elif failures(outcomes) or not raised:
                 merge(report, outcomes, world, self.config)
             sections += output_sections(outcomes, report.when)
             forward_subtests(item, outcomes)

@@ -291,3 +291,60 @@ def test_fixtures_may_skip_and_interrupt_too(run_suite, when):
         """)
     result.assert_outcomes(errors=1, passed=1 if when == "setup" else 2)
     result.stdout.fnmatch_lines([f"*ERROR at {when} of test_it*", f"rank 1 * raised KeyboardInterrupt: in {when}"])
+
+
+CONTROLLERS_OWN = """
+    import pytest
+
+    def around(item, when):
+        if not item.config.pluginmanager.has_plugin("ddp-rank") and item.name.startswith(f"test_{when}"):
+            (pytest.skip if item.name.endswith("skips") else pytest.fail)(f"the controller's own {when}")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_setup(item): around(item, "setup")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_call(item): around(item, "call")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown(item): around(item, "teardown")
+    """
+
+
+def test_what_a_plugin_raises_around_the_ranks_stands(run_suite):
+    result = run_suite(
+        """
+        @distributed
+        def test_setup_fails(): raise AssertionError
+
+        @distributed
+        def test_setup_skips(): raise AssertionError
+
+        @distributed
+        def test_call_fails(): pass
+
+        @distributed
+        def test_call_skips(): pass
+
+        @distributed
+        def test_call_fails_and_so_do_ranks(): raise ValueError("on ranks")
+
+        @distributed
+        def test_teardown_fails(): pass
+
+        @distributed
+        def test_next(): pass
+        """,
+        "-rA",
+        conftest=CONTROLLERS_OWN,
+    )
+    result.assert_outcomes(passed=2, failed=2, errors=2, skipped=2)
+    result.stdout.fnmatch_lines_random(
+        [
+            "ERROR test_suite.py::test_setup_fails - Failed: the controller's own setup",
+            "FAILED test_suite.py::test_call_fails - Failed: the controller's own call",
+            "FAILED test_suite.py::test_call_fails_and_so_do_ranks - rank 0: ValueError: *",
+            "ERROR test_suite.py::test_teardown_fails - Failed: the controller's own teardown",
+            "PASSED test_suite.py::test_next",
+        ]
+    )
