@@ -8,13 +8,20 @@ from collections.abc import Callable
 
 from torch import nn
 
-from reference.models import transformer
+from reference.models import cnn, mnist, resnet, transformer
 
 _BUILDERS: dict[str, Callable[[], nn.Module]] = {
+    "cnn": cnn.cnn,
+    "mnist-mlp": mnist.mlp,
+    "mnist-convnet": mnist.convnet,
+    "resnet18": resnet.resnet18,
     **{f"transformer-{size}": transformer.builder(size) for size in transformer.SIZES},
 }
 
 NAMES = tuple(_BUILDERS)
+
+IMAGE_SHAPES = {"cnn": (3, 32, 32), "mnist-mlp": (1, 28, 28), "mnist-convnet": (1, 28, 28), "resnet18": (3, 32, 32)}
+"""What the models for images take: channels, height, width."""
 
 
 def build(name: str) -> nn.Module:
