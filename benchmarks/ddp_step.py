@@ -6,7 +6,7 @@ apart, without sampling: the most bytes that tensors hold at once from the makin
 step, as the allocator tells the profiler (CPU) or counts by itself (CUDA); what the backend holds is not in it, and is
 the same for all. Wanted: at most torch's with bucket views, both.
 
-    python benchmarks/ddp_step.py [--backend nccl] [--world-size 1] [--json results.json]
+    python benchmarks/ddp_step.py [--device cuda] [--backend nccl] [--world-size 1] [--json results.json]
 """
 
 import argparse
@@ -31,7 +31,6 @@ from reference import models
 from reference.bucketed_ddp import BucketedDDP
 from reference.launch import launch
 from reference.models.transformer import VOCABULARY
-from reference.process_group import current_device
 
 OURS, VIEWS, DEFAULT = "bucketed", "torch with bucket views", "torch by default"
 NAMES = (OURS, VIEWS, DEFAULT)
@@ -41,9 +40,10 @@ WARMUP_STEPS, MEMORY_STEPS = 2, 3  # buckets are rebuilt after the first
 
 @dataclass(frozen=True)
 class Options:
-    """What to train: `samples` sequences of `words` tokens on each rank, for so many rounds."""
+    """What to train, where: `samples` sequences of `words` tokens on each rank, for so many rounds."""
 
     model: str
+    device: str
     rounds: int
     samples: int
     words: int
@@ -71,7 +71,7 @@ class Contestant:
 def contestant(name: str, options: Options) -> Contestant:
     """Wrap a model; all begin alike."""
     torch.manual_seed(0)
-    module = models.build(options.model).to(current_device())
+    module = models.build(options.model).to(options.device)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
     if name == OURS:
         ours = BucketedDDP(module, BUCKET_MB, first_bucket_size_mb=FIRST_BUCKET_MB, rebuild=True)
@@ -83,12 +83,13 @@ def contestant(name: str, options: Options) -> Contestant:
 def batch(options: Options) -> Tensor:
     """Return this rank's token ids, of shape (samples, words + 1)."""
     torch.manual_seed(dist.get_rank())
-    return torch.randint(VOCABULARY, (options.samples, options.words + 1)).to(current_device())
+    return torch.randint(VOCABULARY, (options.samples, options.words + 1)).to(options.device)
 
 
 def measure_memory(name: str, options: Options, target: Path) -> None:
     """Write the most bytes that tensors hold at once on rank 0, which has trained nothing else before."""
-    if current_device().type == "cuda":
+    _bind(options)
+    if options.device == "cuda":
         _train(name, options)
         peak = torch.cuda.max_memory_allocated()
     else:
@@ -97,6 +98,12 @@ def measure_memory(name: str, options: Options, target: Path) -> None:
         events = _flat(profiler.profiler.kineto_results.experimental_event_tree())
         peak = max(event.typed[1].total_allocated for event in events if event.name == "[memory]")
     _write({"peak_bytes": peak}, target)
+
+
+def _bind(options: Options) -> None:
+    torch.set_num_threads(1)
+    if options.device == "cuda":  # with gloo, ranks may share a GPU
+        torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
 
 
 def _train(name: str, options: Options) -> None:
@@ -113,7 +120,7 @@ def _flat(tree: list[Any]) -> Iterator[Any]:
 
 def measure_time(options: Options, target: Path) -> None:
     """Write the seconds of each wrapper's step, round by round, as rank 0 sees them."""
-    torch.set_num_threads(1)
+    _bind(options)
     tokens = batch(options)
     contestants = {name: contestant(name, options) for name in NAMES}
     for one in contestants.values():
@@ -167,14 +174,15 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--world-size", type=int, default=2)
-    parser.add_argument("--backend", choices=("gloo", "nccl"), help="default: NCCL where there is a GPU, else gloo")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     parser.add_argument("--model", default="transformer-50m", choices=models.NAMES)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--samples", type=int, default=2)
     parser.add_argument("--words", type=int, default=128)
     parser.add_argument("--json", type=Path, help="write the figures here too")
     given = parser.parse_args()
-    options = Options(given.model, given.rounds, given.samples, given.words)
+    options = Options(given.model, given.device, given.rounds, given.samples, given.words)
     figures = measure(options, given.world_size, given.backend)
     show(figures)
     if given.json:

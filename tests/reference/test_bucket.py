@@ -190,3 +190,15 @@ def test_on_a_gpu_the_host_waits_for_nothing(ddp: DDPContext) -> None:
             optimizer.step()
         finally:
             torch.cuda.set_sync_debug_mode("default")
+
+
+@distributed(world_size=2, backend="gloo", device="cuda")
+def test_gradients_on_gpus_are_averaged_over_gloo_too(ddp: DDPContext) -> None:
+    alone, model = (seeded(mlp, seed=0).to(ddp.device) for _ in range(2))
+    wrapped = BucketedDDP(model, 45 * BYTES / 1024**2)
+    inputs = torch.arange(12, dtype=torch.float64, device=ddp.device).view(3, 4)
+    wrapped(inputs * (1 + 2 * ddp.rank)).sum().backward()
+    wrapped.finish_gradient_synchronization()
+    (sum(alone(inputs * (1 + 2 * rank)).sum() for rank in range(2)) / 2).backward()
+    for mine, expected in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, expected.grad, rtol=1e-12, atol=1e-12)

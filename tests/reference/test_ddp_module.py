@@ -9,7 +9,7 @@ import pytest
 import torch
 from reference_collectives import recorded
 from reference_models import INPUTS, Buffered, linear, mlp, seeded
-from reference_wrappers import WRAPPERS, Wrapper
+from reference_wrappers import ONE_OF_EACH, Wrapper
 from side_by_side import SideBySide, assert_same_on_all_ranks, batch, loss, sgd
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
@@ -17,7 +17,7 @@ from torch.optim import AdamW, Optimizer
 from pytest_ddp import DDPContext, distributed
 from pytest_ddp.collectives import watch_collectives
 
-pytestmark = pytest.mark.parametrize("wrapper", WRAPPERS.values(), ids=WRAPPERS)
+pytestmark = pytest.mark.parametrize("wrapper", ONE_OF_EACH.values(), ids=ONE_OF_EACH)
 
 
 def adamw(model: nn.Module) -> Optimizer:

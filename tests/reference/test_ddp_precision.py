@@ -3,13 +3,13 @@
 import pytest
 import torch
 from reference_models import mlp, seeded
-from reference_wrappers import WRAPPERS, Wrapper
+from reference_wrappers import ONE_OF_EACH, Wrapper
 from side_by_side import assert_same_on_all_ranks, batch, sgd
 from torch import Tensor, nn
 
 from pytest_ddp import DDPContext, distributed
 
-pytestmark = pytest.mark.parametrize("wrapper", WRAPPERS.values(), ids=WRAPPERS)
+pytestmark = pytest.mark.parametrize("wrapper", ONE_OF_EACH.values(), ids=ONE_OF_EACH)
 
 
 def backward(model: nn.Module, rank: int, dtype: torch.dtype) -> list[Tensor]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from reference_models import Buffered, Chain, mlp, seeded
-from reference_wrappers import WRAPPERS, Wrapper
+from reference_wrappers import ONE_OF_EACH, Wrapper
 from side_by_side import SideBySide, assert_same_on_all_ranks, batch, sgd
 from torch import nn
 from torch.optim import AdamW, Optimizer
@@ -13,7 +13,7 @@ from torch.optim import AdamW, Optimizer
 from pytest_ddp import DDPContext, distributed
 from pytest_ddp.collectives import watch_collectives
 
-pytestmark = pytest.mark.parametrize("wrapper", WRAPPERS.values(), ids=WRAPPERS)
+pytestmark = pytest.mark.parametrize("wrapper", ONE_OF_EACH.values(), ids=ONE_OF_EACH)
 
 
 def adamw(model: nn.Module) -> Optimizer:

@@ -53,3 +53,9 @@ WRAPPERS = {
     **OVERLAPPED,
     "ddp_bucketed-unbounded": bucketed(None),
 }
+
+ONE_OF_EACH = {
+    name: WRAPPERS[name]
+    for name in ("naive_ddp", "flat_ddp", "ddp_individual_parameters", "ddp_bucketed-several_buckets")
+}
+"""One of each class."""
