@@ -68,7 +68,8 @@ class BesideUnsharded:
             optimizer.zero_grad()
             for number, parameter in enumerate(these):
                 if number not in without and parameter.requires_grad:
-                    parameter.grad = drawn(1000 * (step + 1) + number, parameter.shape, parameter.dtype)
+                    gradient = drawn(1000 * (step + 1) + number, parameter.shape, parameter.dtype)
+                    parameter.grad = gradient.to(parameter.device)
 
     def update(self) -> None:
         self.sharded.step()
