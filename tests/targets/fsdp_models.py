@@ -116,3 +116,46 @@ class Returning(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         scale = {"by": [torch.full((), 2.0, dtype=DTYPE)]}
         return self.last(self.unpack(self.first(self.before(x), x, scale=scale)))
+
+
+class Tell(torch.autograd.Function):
+    """Calls a function when backward comes by."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, tell: Callable[[], None]) -> Tensor:
+        ctx.tell = tell
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        ctx.tell()
+        return gradient, None
+
+
+class Telling(nn.Linear):
+    """Calls a function when it computes, in forward and in backward."""
+
+    tell: Callable[[], None]
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.tell()
+        return Tell.apply(super().forward(x), self.tell)
+
+
+class HandsOn(nn.Linear):
+    """Returns its input beside its output."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return super().forward(x), x
+
+
+class Residual(nn.Module):
+    """Adds to the output of a layer what went into it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = linear(INPUTS), HandsOn(6, 6, dtype=DTYPE), linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden, handed_on = self.middle(self.first(x))
+        return self.last(hidden + handed_on)
