@@ -40,12 +40,13 @@ class Attention(nn.Module):
 
 
 class Scaled(nn.Module):
-    """Computes with a matrix of its own before and after it calls others, also detached."""
+    """Computes with a matrix of its own, also detached, before and after it calls others, of which one has it too."""
 
     def __init__(self, *, trainable: bool) -> None:
         super().__init__()
         self.mixing = nn.Parameter(torch.randn(WIDTH, WIDTH, dtype=DTYPE), requires_grad=trainable)
         self.first, self.middle, self.last = linear(INPUTS), linear(), linear(WIDTH, 3)
+        self.middle.weight = self.mixing
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.middle(torch.tanh(self.first(x) @ self.mixing))
@@ -63,12 +64,20 @@ class Recurrent(nn.Module):
         return self.last(self.lstm(x[None])[0][0])
 
 
+def hooked() -> nn.Module:
+    """A layer with a hook of the user's that computes with its parameter before it does."""
+    layer = linear()
+    layer.register_forward_pre_hook(lambda layer, inputs: (inputs[0] @ layer.weight,))
+    return layer
+
+
 MODULES: dict[str, Callable[[], nn.Module]] = {
     "head_is_embedding": HeadIsEmbedding,
     "attention": Attention,
     "matrix_of_its_own": lambda: Scaled(trainable=True),
     "frozen_matrix_of_its_own": lambda: Scaled(trainable=False),
     "recurrent": Recurrent,
+    "hooked": lambda: around(hooked()),
     "weight_norm": lambda: around(nn.utils.parametrizations.weight_norm(linear())),
     "convolution": lambda: nn.Sequential(
         nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 3, 2, dtype=DTYPE), nn.BatchNorm2d(3, dtype=DTYPE).eval(), nn.Flatten()
