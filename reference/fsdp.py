@@ -43,6 +43,7 @@ class FSDP(nn.Module):
     Each backward adds its mean gradients to those that are there, so several may go before one step. A parameter that
     some ranks did not use contributes zero there; one that no rank used gets no gradient. A parameter has to be used in
     the forward of the module that holds it. `state_dict()` has this rank's parts; for the whole see `full_state_dict`.
+    Convert or move the module before. `destroy_process_group()` ends the group made for the gradients, too.
 
     Args:
         module: the module to train; it is used, not copied.

@@ -119,7 +119,9 @@ class BackwardPass:
                 del self._running[one]
                 one.free()
         self._complete.difference_update(layer.sharded)
-        self._running.update(dict.fromkeys(layer.sharded, layer))
+        for one in layer.sharded:
+            if one not in self._running or self._running[one].is_leaf:
+                self._running[one] = layer
         self.gathers.reach(layer.sharded)
 
     def gradient_ready(self, one: ShardedParameter, gradient: Tensor) -> None:

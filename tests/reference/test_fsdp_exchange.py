@@ -1,18 +1,18 @@
-"""What FSDP sends, when, and how much memory it needs: told by records and by counting, never by a clock."""
+"""What FSDP sends, and when: told by records, never by a clock."""
 
-import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from fsdp_models import Residual, Telling
 from fsdp_side_by_side import FSDP, Sharded
 from reference_models import DTYPE, INPUTS, Chain, linear, mlp
-from side_by_side import sgd
+from side_by_side import batch, sgd
 from subgroups import subgroups_destroyed
-from torch import Tensor, nn
-from torch.optim import AdamW
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from pytest_ddp import DDPContext, distributed
 from pytest_ddp.observed import Delay, Schedule, Shuffled
@@ -48,30 +48,6 @@ def test_a_step_gathers_each_matrix_twice_and_scatters_each_gradient_once(ddp: D
     ddp.collectives.assert_same_on_all_ranks()
 
 
-class Tell(torch.autograd.Function):
-    """Calls a function when backward comes by."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, tell: Callable[[], None]) -> Tensor:
-        ctx.tell = tell
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        ctx.tell()
-        return gradient, None
-
-
-class Telling(nn.Linear):
-    """Calls a function when it computes, in forward and in backward."""
-
-    tell: Callable[[], None]
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.tell()
-        return Tell.apply(super().forward(x), self.tell)
-
-
 @distributed(world_size=2, observe=True)
 def test_while_a_layer_computes_the_next_one_is_on_its_way(ddp: DDPContext) -> None:
     module = nn.Sequential(*(Telling(4, 4, dtype=DTYPE) for _ in range(4)))
@@ -102,6 +78,36 @@ def test_gradients_are_scattered_while_backward_computes_others(ddp: DDPContext)
         assert one.launched.ready < other.launched.ready <= one.waited.ready
         assert one.waited.time < another.launched.time  # which keeps no more than two whole gradients alive
     assert {entry.ranks for entry in scatters} == {(0, 1)}
+
+
+@distributed(world_size=2, observe=True)
+def test_a_parameter_that_is_not_used_holds_nothing_up(ddp: DDPContext) -> None:
+    training = Sharded(Chain)
+    training.train([0])
+    training.train([1], use=lambda _: (0, 2))
+    scatters = [*ddp.collectives.select(SCATTER)][5:]
+    assert [entry.launched.ready < entry.launched.expected for entry in scatters] == [True] * 4 + [False]
+
+
+@distributed(world_size=2, observe=True)
+def test_an_input_that_is_returned_brings_nothing_back(ddp: DDPContext) -> None:
+    training = Sharded(Residual)
+    training.train([0])
+    local_loss = training.local_loss(1)
+    with ddp.collectives.capture() as backward:
+        local_loss.backward()
+    training.finish()
+    backward.select(GATHER).assert_count(3)
+
+
+@distributed(world_size=2, observe=True)
+def test_a_model_that_is_computed_again_sends_each_gradient_once(ddp: DDPContext) -> None:
+    training = Sharded(mlp)
+    outputs = checkpoint(training.ddp_model, batch(0, ddp.rank)[0], use_reentrant=False)
+    with ddp.collectives.capture() as backward:
+        outputs.sum().backward()
+    training.finish()
+    backward.select(SCATTER).assert_count(3)
 
 
 def recorded(ddp: DDPContext, training: Sharded, use: Callable[[int], tuple[int, ...]]) -> dict[str, list[Any]]:
@@ -152,54 +158,3 @@ def test_any_order_of_completion_will_do(ddp: DDPContext, schedule: Schedule) ->
         training.twin_backward(step)
         training.update()
     ddp.collectives.unawaited.assert_count(0)
-
-
-LAYERS, SIZE = 16, 64
-LAYER_BYTES = 8 * SIZE * SIZE
-PARTS_BYTES = LAYERS * LAYER_BYTES // 2  # on 2 ranks
-
-
-def live_bytes() -> int:
-    """The memory of all tensors that Python knows of."""
-    tensors = [one for one in gc.get_objects() if type(one) in (Tensor, nn.Parameter)]
-    storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
-    return sum(storages.values())
-
-
-@distributed(world_size=2)
-@pytest.mark.parametrize("frozen", [False, True])
-def test_while_a_layer_computes_it_is_whole_with_the_next_one_and_no_other(*, frozen: bool) -> None:
-    gc.collect()
-    before = live_bytes()
-    module = nn.Sequential(*(Telling(SIZE, SIZE, bias=False, dtype=DTYPE) for _ in range(LAYERS)))
-    module[1:].requires_grad_(not frozen)
-    model = FSDP.wrap(module)
-    inputs = torch.ones(1, SIZE, dtype=DTYPE)
-    for _ in range(2):  # the second time, the order is known
-        model.zero_grad()
-        used: list[int] = []
-        for layer in module:
-            layer.tell = lambda used=used: used.append(live_bytes() - before - PARTS_BYTES)
-        model(inputs).sum().backward()
-        # Beside the two, the parts that they were gathered from, and what gloo has yet to let go of.
-        assert 2 * LAYER_BYTES <= max(used[:LAYERS]) <= 4 * LAYER_BYTES
-        gradients = LAYER_BYTES // 2 if frozen else PARTS_BYTES
-        under_way = 0 if frozen else 3 * LAYER_BYTES  # whole gradients
-        assert max(used[LAYERS:]) <= gradients + under_way + 5 * LAYER_BYTES
-        FSDP.after_backward(model, sgd(model))
-
-
-@distributed(world_size=2)
-def test_between_steps_a_rank_holds_its_parts_and_no_more() -> None:
-    gc.collect()
-    before = live_bytes()
-    model = FSDP.wrap(nn.Sequential(*(linear(SIZE, SIZE) for _ in range(LAYERS))))
-    optimizer = AdamW(model.parameters(), lr=0.1)
-    for _ in range(2):
-        optimizer.zero_grad()
-        model(torch.ones(1, SIZE, dtype=DTYPE)).sum().backward()
-        FSDP.after_backward(model, optimizer)
-        optimizer.step()
-        biases, counters = LAYERS * SIZE * 8, 2 * LAYERS * 4
-        expected = 4 * (PARTS_BYTES + biases) + counters  # each parameter, its gradient, two averages
-        assert expected <= live_bytes() - before <= expected + LAYER_BYTES  # which gloo may have yet to let go of

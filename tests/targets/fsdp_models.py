@@ -40,12 +40,13 @@ class Attention(nn.Module):
 
 
 class Scaled(nn.Module):
-    """Computes with a matrix of its own before and after it calls others, also detached."""
+    """Computes with a matrix of its own, also detached, before and after it calls others, of which one has it too."""
 
     def __init__(self, *, trainable: bool) -> None:
         super().__init__()
         self.mixing = nn.Parameter(torch.randn(WIDTH, WIDTH, dtype=DTYPE), requires_grad=trainable)
         self.first, self.middle, self.last = linear(INPUTS), linear(), linear(WIDTH, 3)
+        self.middle.weight = self.mixing
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.middle(torch.tanh(self.first(x) @ self.mixing))
@@ -63,12 +64,20 @@ class Recurrent(nn.Module):
         return self.last(self.lstm(x[None])[0][0])
 
 
+def hooked() -> nn.Module:
+    """A layer with a hook of the user's that computes with its parameter before it does."""
+    layer = linear()
+    layer.register_forward_pre_hook(lambda layer, inputs: (inputs[0] @ layer.weight,))
+    return layer
+
+
 MODULES: dict[str, Callable[[], nn.Module]] = {
     "head_is_embedding": HeadIsEmbedding,
     "attention": Attention,
     "matrix_of_its_own": lambda: Scaled(trainable=True),
     "frozen_matrix_of_its_own": lambda: Scaled(trainable=False),
     "recurrent": Recurrent,
+    "hooked": lambda: around(hooked()),
     "weight_norm": lambda: around(nn.utils.parametrizations.weight_norm(linear())),
     "convolution": lambda: nn.Sequential(
         nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 3, 2, dtype=DTYPE), nn.BatchNorm2d(3, dtype=DTYPE).eval(), nn.Flatten()
@@ -116,3 +125,46 @@ class Returning(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         scale = {"by": [torch.full((), 2.0, dtype=DTYPE)]}
         return self.last(self.unpack(self.first(self.before(x), x, scale=scale)))
+
+
+class Tell(torch.autograd.Function):
+    """Calls a function when backward comes by."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, tell: Callable[[], None]) -> Tensor:
+        ctx.tell = tell
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        ctx.tell()
+        return gradient, None
+
+
+class Telling(nn.Linear):
+    """Calls a function when it computes, in forward and in backward."""
+
+    tell: Callable[[], None]
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.tell()
+        return Tell.apply(super().forward(x), self.tell)
+
+
+class HandsOn(nn.Linear):
+    """Returns its input beside its output."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return super().forward(x), x
+
+
+class Residual(nn.Module):
+    """Adds to the output of a layer what went into it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = linear(INPUTS), HandsOn(6, 6, dtype=DTYPE), linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden, handed_on = self.middle(self.first(x))
+        return self.last(hidden + handed_on)
