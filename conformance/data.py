@@ -1,5 +1,7 @@
 """The numbers of a scenario: initial weights and batches per rank, all drawn from one integer.
 
+They are drawn in float64 and then rounded to the dtype that they are used in.
+
 The integer derives from a secret of the run, so that a submission cannot know its inputs, or the expected values,
 before it gets them; with the integer alone a standalone script draws the same numbers again.
 """
@@ -9,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from conformance.scenario import ModelSpec, Scenario
+from conformance.scenario import Dtype, ModelSpec, Scenario
 
 Tensors = dict[str, torch.Tensor]
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -23,6 +25,12 @@ class RankInputs:
     weights: Tensors
     buffers: Tensors
     batches: tuple[Batch, ...]
+
+
+def torch_dtype(name: Dtype) -> torch.dtype:
+    """Return torch's object for a scenario's word."""
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
 
 
 def data_seed(secret: str, scenario: Scenario) -> int:
@@ -54,14 +62,16 @@ def global_batch(inputs: list[RankInputs], step: int) -> Batch:
 def _draw_rank(scenario: Scenario, seed: int, rank: int) -> RankInputs:
     """Draw one rank's numbers; targets are shifted by the rank, so that shards differ in magnitude too."""
     generator = torch.Generator().manual_seed(seed + rank)
-
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
-
     spec = scenario.model
-    weights = {name: WEIGHT_SCALE * normal(*shape) for name, shape in spec.shapes.items()}
+
+    def normal(*shape: int, scale: float = 1.0, shift: float = 0.0, dtype: Dtype = spec.dtype) -> torch.Tensor:
+        drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return (scale * drawn + shift).to(torch_dtype(dtype))
+
+    dtypes = spec.dtypes
+    weights = {name: normal(*shape, scale=WEIGHT_SCALE, dtype=dtypes[name]) for name, shape in spec.shapes.items()}
     batches = tuple(
-        (normal(scenario.batch, spec.inputs), normal(scenario.batch, _outputs(spec)) + rank)
+        (normal(scenario.batch, spec.inputs), normal(scenario.batch, _outputs(spec), shift=rank))
         for _ in range(scenario.steps)
     )
     buffers: Tensors = {}

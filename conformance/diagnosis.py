@@ -14,9 +14,9 @@ import torch
 from conformance.checks.check import Trial, listed
 from conformance.data import Tensors
 from conformance.gradient_mistakes import GRADIENT_MISTAKES, Shards, is_rounded
-from conformance.oracle import Trajectory, shard_gradients, train
+from conformance.oracle import Trajectory, shard_gradients
 from conformance.pattern import in_common
-from conformance.tolerance import equal, scale_of
+from conformance.tolerance import Limits, equal, scale_of
 from conformance.training_mistakes import TRAINING_MISTAKES
 
 UNKNOWN = "No known mistake gives these numbers."
@@ -80,46 +80,55 @@ def _wrong_gradients(trial: Trial) -> tuple[int, list[Wrong]]:
     for step, expected in enumerate(trial.expected.gradients):
         own = shard_gradients(trial.scenario, trial.inputs, trial.expected, step)
         previous = trial.expected.gradients[step - 1] if step else {}
-        fellows, wrong = scale_of(expected.values()), []
+        limits, wrong = trial.expected.gradient_limits[step], list[Wrong]()
         for rank, seen in enumerate(trial.observations):
             gradients = seen.gradients(step)
             for name, wanted in expected.items():
                 value = gradients.get(name)
                 if value is None:
                     wrong.append(Wrong(rank, name, ("missing",)))
-                elif not equal(value, wanted, fellows):
+                elif not equal(value, wanted, limit=limits[name]):
                     parts = tuple(one.get(name, torch.zeros_like(wanted)) for one in own)
                     shards = Shards(value, parts, rank, previous.get(name))
-                    wrong.append(Wrong(rank, name, _fitting(shards, fellows) or _swapped(value, name, expected)))
+                    fitting = _fitting(shards, limits[name]) or _swapped(value, name, expected, limits)
+                    wrong.append(Wrong(rank, name, fitting))
         if wrong:
             return step, wrong
     return 0, []
 
 
-def _fitting(shards: Shards, fellows: float) -> tuple[str, ...]:
-    """Return the mistakes that give this value; those that give the right one by accident are left out."""
+def _fitting(shards: Shards, limit: float) -> tuple[str, ...]:
+    """Return the mistakes that give this value; those that give the right one by accident are left out.
+
+    A mistake's value may be larger than the right one, and so may its rounding.
+    """
     if shards.seen.shape != shards.mean.shape:
         return ()
     values = [(mistake.name, mistake.value(shards)) for mistake in GRADIENT_MISTAKES]
     return tuple(
         name
         for name, value in values
-        if value is not None and not equal(value, shards.mean, fellows) and equal(shards.seen, value, fellows)
+        if value is not None
+        and not equal(value, shards.mean, limit=limit)
+        and equal(shards.seen, value, limit=limit * max(1.0, scale_of([value]) / (shards.magnitude or 1.0)))
     )
 
 
-def _swapped(value: torch.Tensor, name: str, expected: Tensors) -> tuple[str, ...]:
-    return tuple(f"that of `{other}`" for other, right in expected.items() if other != name and equal(value, right))[:1]
+def _swapped(value: torch.Tensor, name: str, expected: Tensors, limits: Limits) -> tuple[str, ...]:
+    others = ((other, right) for other, right in expected.items() if other != name)
+    return tuple(f"that of `{other}`" for other, right in others if equal(value, right, limit=limits[other]))[:1]
 
 
 def _is_late(trial: Trial, wrong: Sequence[Wrong], step: int) -> bool:
     """Whether everything that is wrong at a step has the right value of that step at the next one."""
     if step + 1 >= trial.scenario.steps:
         return False
-    expected = trial.expected.gradients[step]
+    expected, limits = trial.expected.gradients[step], trial.expected.gradient_limits[step]
     following = [seen.gradients(step + 1) for seen in trial.observations]
     return all(
-        one.name in following[one.rank] and equal(following[one.rank][one.name], expected[one.name]) for one in wrong
+        one.name in following[one.rank]
+        and equal(following[one.rank][one.name], expected[one.name], limit=limits[one.name])
+        for one in wrong
     )
 
 
@@ -149,12 +158,12 @@ def _explain_gradients(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
 def _parameters(trial: Trial) -> str:
     """Explain wrong parameters where every gradient was right."""
     for step, expected in enumerate(trial.expected.parameters):
-        fellows = scale_of(expected.values())
+        limits = trial.expected.parameter_limits[step]
         wrong = [
             Wrong(rank, name)
             for rank, seen in enumerate(trial.observations)
             for name, wanted in expected.items()
-            if not equal(seen.parameters(step)[name], wanted, fellows)
+            if not equal(seen.parameters(step)[name], wanted, limit=limits[name])
         ]
         if wrong:
             return _stuck(trial, wrong, step) or _other_training(trial, wrong, step) or _rounded(trial, wrong, step)
@@ -165,23 +174,28 @@ def _other_training(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     """Explain wrong parameters by another schedule that leads to them."""
     for mistake in TRAINING_MISTAKES:
         changed = mistake.instead(trial.scenario)
-        if changed != trial.scenario and _leads_to(train(changed, trial.inputs), trial, wrong, step):
+        if changed != trial.scenario and _leads_to(trial.under(changed), trial, wrong, step):
             where = f"on rank {wrong[0].rank}, {listed(dict.fromkeys(one.name for one in wrong))}"
             return f"Looks like *{mistake.name}*: {mistake.seen} ({where}). {mistake.advice}"
     return ""
 
 
 def _leads_to(other: Trajectory, trial: Trial, wrong: Sequence[Wrong], step: int) -> bool:
-    values, fellows = other.parameters[step], scale_of(trial.expected.parameters[step].values())
+    values, limits = other.parameters[step], other.parameter_limits[step]
     return all(
-        equal(trial.observations[one.rank].parameters(step)[one.name], values[one.name], fellows) for one in wrong
+        equal(trial.observations[one.rank].parameters(step)[one.name], values[one.name], limit=limits[one.name])
+        for one in wrong
     )
 
 
 def _stuck(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     """Explain parameters that did not move: on all ranks, or on all but the one that owns them."""
-    before = trial.expected.before(step)
-    still = [one for one in wrong if equal(trial.observations[one.rank].parameters(step)[one.name], before[one.name])]
+    before, limits = trial.expected.before(step), trial.expected.parameter_limits[step]
+    still = [
+        one
+        for one in wrong
+        if equal(trial.observations[one.rank].parameters(step)[one.name], before[one.name], limit=limits[one.name])
+    ]
     if len(still) < len(wrong):
         return ""
     ranks = Counter(one.name for one in still)
@@ -199,9 +213,12 @@ def _stuck(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
 
 def _rounded(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     values = [trial.observations[one.rank].parameters(step)[one.name] for one in wrong]
-    if not all(is_rounded(value, torch.float32) for value in values):
-        return ""
-    return (
-        f"Looks like *rounded to float32*: {listed(dict.fromkeys(one.name for one in wrong))} went through float32 "
-        "on the way between ranks. Send parameters in their own dtype."
-    )
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        coarser = all(torch.finfo(dtype).eps > torch.finfo(value.dtype).eps for value in values)
+        if coarser and all(is_rounded(value, dtype) for value in values):
+            word = str(dtype).removeprefix("torch.")
+            return (
+                f"Looks like *rounded to {word}*: {listed(dict.fromkeys(one.name for one in wrong))} went through "
+                f"{word} on the way between ranks. Send parameters in their own dtype."
+            )
+    return ""

@@ -5,14 +5,17 @@ from dataclasses import dataclass
 
 import torch
 
-from conformance.tolerance import difference
+from conformance.tolerance import difference, scale_of
 
 _ROUNDINGS = 8
 
 
 @dataclass(frozen=True)
 class Shards:
-    """One parameter at one step: what a rank reported, each rank's own gradient, and the average of the step before."""
+    """One parameter at one step: what a rank reported, each rank's own gradient, and the average of the step before.
+
+    All but `seen` are in float64.
+    """
 
     seen: torch.Tensor
     own: tuple[torch.Tensor, ...]
@@ -23,6 +26,11 @@ class Shards:
     def mean(self) -> torch.Tensor:
         """The right answer."""
         return torch.stack(self.own).mean(0)
+
+    @property
+    def magnitude(self) -> float:
+        """The largest element of the average of magnitudes: what rounding is relative to, even where shards cancel."""
+        return scale_of([torch.stack(self.own).abs().mean(0)])
 
 
 @dataclass(frozen=True)
@@ -49,15 +57,17 @@ def _rounded(dtype: torch.dtype) -> Callable[[Shards], torch.Tensor | None]:
     """Recognise a value that went through `dtype`: near the mean, and representable in it before or after division."""
 
     def value(shards: Shards) -> torch.Tensor | None:
-        near = difference(shards.seen, shards.mean).relative < _ROUNDINGS * torch.finfo(dtype).eps
+        if torch.finfo(dtype).eps <= torch.finfo(shards.seen.dtype).eps:
+            return None
+        near = difference(shards.seen, shards.mean).absolute < _ROUNDINGS * torch.finfo(dtype).eps * shards.magnitude
         return shards.seen if near and is_rounded(shards.seen, dtype, len(shards.own)) else None
 
     return value
 
 
 def is_rounded(seen: torch.Tensor, dtype: torch.dtype, world_size: int = 1) -> bool:
-    """Return whether a float64 tensor, or it times the world size, holds only values that `dtype` can represent."""
-    return any(torch.equal((seen * times).to(dtype).double(), seen * times) for times in (1, world_size))
+    """Return whether a tensor, or it times the world size, holds only values that `dtype` can represent."""
+    return any(torch.equal((seen * times).to(dtype).to(seen.dtype), seen * times) for times in (1, world_size))
 
 
 GRADIENT_MISTAKES = (
@@ -137,3 +147,4 @@ GRADIENT_MISTAKES = (
         _memory_order,
     ),
 )
+BY_NAME = {mistake.name: mistake for mistake in GRADIENT_MISTAKES}

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from conformance.data import Tensors
+from conformance.data import Tensors, torch_dtype
 from conformance.scenario import ModelSpec, Scenario
 
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -36,17 +36,16 @@ class Perceptron(nn.Module):
         self.spec, self.rank = spec, rank
         self.activation = _ACTIVATIONS[spec.activation]
         self.layers = nn.ModuleList(_layers(spec))
+        dtype = torch_dtype(spec.dtype)
         if spec.scale:
-            self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+            self.scale = nn.Parameter(torch.ones((), dtype=dtype))
         width = spec.layers[-1].outputs
         branches = {"none": 0, "order_by_rank": 2}.get(spec.branch, 1)
-        self.branches = nn.ModuleList(
-            nn.Linear(spec.inputs, width, bias=False, dtype=torch.float64) for _ in range(branches)
-        )
+        self.branches = nn.ModuleList(nn.Linear(spec.inputs, width, bias=False, dtype=dtype) for _ in range(branches))
         if spec.buffer:
-            self.register_buffer("offset", torch.zeros(width, dtype=torch.float64))
+            self.register_buffer("offset", torch.zeros(width, dtype=dtype))
             self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-            self.register_buffer("mask", torch.zeros(width, dtype=torch.float64), persistent=False)
+            self.register_buffer("mask", torch.zeros(width, dtype=dtype), persistent=False)
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(name not in spec.frozen)
 
@@ -54,10 +53,11 @@ class Perceptron(nn.Module):
         """Map (samples, inputs) to (samples, outputs of the last layer)."""
         hidden = x
         for index, layer in enumerate(self.layers):
-            hidden = layer(hidden)
+            hidden = layer(hidden.to(torch_dtype(self.spec.layers[index].dtype or self.spec.dtype)))
             if index < len(self.layers) - 1:
                 hidden = self.activation(hidden)
                 self._listen(index, hidden)
+        hidden = hidden.to(x.dtype)
         for branch in self._branches():
             hidden = hidden + branch(x)
         if self.spec.buffer:
@@ -78,9 +78,10 @@ class Perceptron(nn.Module):
 def _layers(spec: ModelSpec) -> Iterator[nn.Linear]:
     width, first = spec.inputs, None
     for index, layer in enumerate(spec.layers):
-        linear = nn.Linear(width, layer.outputs, bias=layer.bias, dtype=torch.float64)
+        dtype = torch_dtype(layer.dtype or spec.dtype)
+        linear = nn.Linear(width, layer.outputs, bias=layer.bias, dtype=dtype)
         if index == spec.transposed:
-            linear.weight = nn.Parameter(torch.empty(width, layer.outputs, dtype=torch.float64).t())
+            linear.weight = nn.Parameter(torch.empty(width, layer.outputs, dtype=dtype).t())
         if spec.tied and index == spec.tied[0]:
             first = linear.weight
         if spec.tied and index == spec.tied[1] and first is not None:

@@ -1,14 +1,23 @@
-"""What training must give: one process, plain torch, the batches of all ranks concatenated."""
+"""What training must give: one process, plain torch, the batches of all ranks concatenated.
 
+In dtypes narrower than float64, one process that averages the gradients of the ranks' batches, and whose rounding goes
+the way it went on a rank: `tolerance` says why.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from conformance.data import RankInputs, Tensors, global_batch
+from conformance.data import Batch, RankInputs, Tensors, global_batch
 from conformance.models import Perceptron, call, fill, loss_of
 from conformance.scenario import Scenario
 from conformance.schedule import Schedule
+from conformance.tolerance import Limits, equal, float64_limits, gradient_limits, parameter_limit, scale_of
+
+_PER_RANK = {"used_on_rank_0", "order_by_rank"}
 
 
 @dataclass
@@ -21,6 +30,8 @@ class Trajectory:
         parameters: per step, after it.
         losses: per step, before it.
         state_bytes: bytes of optimizer state at the end, by parameter; counters of steps are left out.
+        gradient_limits, parameter_limits: per step, how far rounding may take each of them, in absolute terms.
+        settled: per step, the parameters from which the next one went on.
     """
 
     start: Tensors
@@ -28,32 +39,151 @@ class Trajectory:
     parameters: list[Tensors] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     state_bytes: dict[str, int] = field(default_factory=dict)
+    gradient_limits: list[Limits] = field(default_factory=list)
+    parameter_limits: list[Limits] = field(default_factory=list)
+    settled: list[Tensors] = field(default_factory=list)
 
     def before(self, step: int) -> Tensors:
         """Return the parameters right before a step."""
-        return self.parameters[step - 1] if step else self.start
+        return self.settled[step - 1] if step else self.start
 
 
-def train(scenario: Scenario, inputs: list[RankInputs]) -> Trajectory:
-    """Train from rank 0's weights on the concatenated batches."""
-    model = _model(scenario, inputs[0])
-    named = dict(model.named_parameters())
-    run = Trajectory(_values(named))
-    plan = Schedule(scenario, named, lambda params, optimizer_cls, **options: optimizer_cls(params, **options))
+@contextmanager
+def _like_a_rank() -> Iterator[None]:
+    """Compute on one thread, as ranks do: another number of threads is another order of summation."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@_like_a_rank()
+def train(scenario: Scenario, inputs: list[RankInputs], follow: Trajectory | None = None) -> Trajectory:
+    """Train from rank 0's weights.
+
+    Args:
+        scenario: what to train, and how.
+        inputs: every rank's numbers.
+        follow: what was seen on a rank. In dtypes narrower than float64, training goes on from these gradients and
+            parameters, one by one, as far as they differ from the right ones by rounding alone; float64 needs none.
+    """
+    run = _Run(scenario, inputs, follow if scenario.model.narrow else None)
     for step in range(scenario.steps):
-        plan.before_step(step)
-        model.zero_grad()
-        loss = _loss(scenario, model, inputs, step)
+        run.step(step)
+    return run.end()
+
+
+class _Run:
+    """A training run in progress."""
+
+    def __init__(self, scenario: Scenario, inputs: list[RankInputs], follow: Trajectory | None) -> None:
+        self.scenario, self.inputs, self.follow = scenario, inputs, follow
+        self.model = Perceptron(scenario.model)
+        fill(self.model, inputs[0].weights, inputs[0].buffers)
+        self.named = dict(self.model.named_parameters())
+        self.plan = Schedule(
+            scenario, self.named, lambda params, optimizer_cls, **options: optimizer_cls(params, **options)
+        )
+        self.seen = Trajectory(_values(self.named))
+        self.pace: dict[str, float] = {}
+
+    def step(self, step: int) -> None:
+        self.plan.before_step(step)
+        self.model.zero_grad()
+        (self._average if self.scenario.model.narrow else self._whole)(step)
+        self.plan.optimizer.step()
+        after = _values(self.named)
+        self.seen.parameters.append(after)
+        if self.scenario.model.narrow:
+            self._settle(step, after)
+        else:
+            self.seen.parameter_limits.append(float64_limits(after))
+        self.seen.settled.append(_values(self.named))
+        self.plan.after_step()
+
+    def end(self) -> Trajectory:
+        state = self.plan.optimizer.state
+        self.seen.state_bytes = {name: _state_bytes(state.get(p, {})) for name, p in self.named.items()}
+        return self.seen
+
+    def _whole(self, step: int) -> None:
+        """Compute gradients on the batches of all ranks at once."""
+        loss = self._loss(step)
         torch.autograd.backward(loss)
-        run.gradients.append({name: p.grad.clone() for name, p in named.items() if p.grad is not None})
-        plan.optimizer.step()
-        plan.after_step()
-        run.parameters.append(_values(named))
-        run.losses.append(float(loss.detach()))
-    run.state_bytes = {name: _state_bytes(plan.optimizer.state.get(p, {})) for name, p in named.items()}
-    return run
+        gradients = _gradients(self.named)
+        self.seen.losses.append(float(loss.detach()))
+        self.seen.gradients.append(gradients)
+        self.seen.gradient_limits.append(float64_limits(gradients))
+
+    def _loss(self, step: int) -> torch.Tensor:
+        x, y = self.inputs[0].batches[step] if self.scenario.replicated else global_batch(self.inputs, step)
+        if self.scenario.replicated or self.scenario.model.branch not in _PER_RANK:
+            return loss_of(call(self.scenario, self.model, x), y)
+        outputs = []
+        for rank, own in enumerate(self.inputs):
+            self.model.rank = rank
+            outputs.append(call(self.scenario, self.model, own.batches[step][0]))
+        return loss_of(torch.cat(outputs), y)
+
+    def _average(self, step: int) -> None:
+        """Compute each rank's gradients, and take their average in float64; let the model have it rounded."""
+        shards, losses = [], []
+        for rank, (x, y) in self._shards(step):
+            self.model.rank = rank
+            self.model.zero_grad()
+            loss = loss_of(call(self.scenario, self.model, x), y)
+            torch.autograd.backward(loss)
+            shards.append(_gradients(self.named))
+            losses.append(float(loss.detach()))
+        stacked = _by_name(shards)
+        gradients = {name: parts.mean(0) for name, parts in stacked.items()}
+        magnitudes = {name: scale_of([parts.abs().mean(0)]) for name, parts in stacked.items()}
+        limits = gradient_limits(self.scenario, magnitudes)
+        for name, parameter in self.named.items():
+            right = gradients.get(name)
+            parameter.grad = None if right is None else self._taken("gradients", step, name, right, limits[name])
+        self.seen.losses.append(sum(losses) / len(losses))
+        self.seen.gradients.append(gradients)
+        self.seen.gradient_limits.append(limits)
+
+    def _shards(self, step: int) -> Iterator[tuple[int, Batch]]:
+        inputs = self.inputs[:1] if self.scenario.replicated else self.inputs
+        return ((rank, own.batches[step]) for rank, own in enumerate(inputs))
+
+    def _settle(self, step: int, after: Tensors) -> None:
+        """Say how far rounding may take parameters in this step, and go on from where it took them."""
+        limits = {}
+        for name, (lr, decay) in self._rates().items():
+            before, parameter = self.seen.before(step)[name], self.named[name]
+            if lr:
+                moved = scale_of([after[name].double() - before.double()])
+                self.pace[name] = max(self.pace.get(name, 0.0), moved / lr)
+            size = scale_of([before, after[name]])
+            update = lr * (self.pace.get(name, 0.0) + decay * size)
+            limits[name] = parameter_limit(self.scenario.model.dtypes[name], size, update, step + 1)
+            with torch.no_grad():
+                parameter.copy_(self._taken("parameters", step, name, after[name], limits[name]))
+        self.seen.parameter_limits.append({name: limits.get(name, 0.0) for name in after})
+
+    def _rates(self) -> dict[str, tuple[float, float]]:
+        """Return learning rate and weight decay of each parameter that the optimizer has."""
+        names = {parameter: name for name, parameter in self.named.items()}
+        return {
+            names[parameter]: (group["lr"], group.get("weight_decay", 0.0))
+            for group in self.plan.optimizer.param_groups
+            for parameter in group["params"]
+        }
+
+    def _taken(self, kind: str, step: int, name: str, right: torch.Tensor, limit: float) -> torch.Tensor:
+        """Return what was seen if it is right but for rounding, else the right value."""
+        seen = getattr(self.follow, kind)[step].get(name) if self.follow is not None else None
+        taken = seen if seen is not None and equal(seen, right, limit=limit) else right
+        return taken.to(self.named[name].dtype)
 
 
+@_like_a_rank()
 def shard_gradients(scenario: Scenario, inputs: list[RankInputs], expected: Trajectory, step: int) -> list[Tensors]:
     """Return the gradients that each rank's own batch gives at a step, with the oracle's parameters before it."""
     found = []
@@ -64,28 +194,21 @@ def shard_gradients(scenario: Scenario, inputs: list[RankInputs], expected: Traj
             parameter.requires_grad_(name in expected.gradients[step])
         x, y = own.batches[step]
         torch.autograd.backward(loss_of(call(scenario, model, x), y))
-        found.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+        found.append(_gradients(dict(model.named_parameters())))
     return found
 
 
-def _model(scenario: Scenario, own: RankInputs) -> Perceptron:
-    model = Perceptron(scenario.model)
-    fill(model, own.weights, own.buffers)
-    return model
+def _gradients(named: dict[str, torch.nn.Parameter]) -> Tensors:
+    """Return copies of the gradients, in float64."""
+    return {name: p.grad.double().clone() for name, p in named.items() if p.grad is not None}
 
 
-def _loss(scenario: Scenario, model: Perceptron, inputs: list[RankInputs], step: int) -> torch.Tensor:
-    if scenario.replicated:
-        x, y = inputs[0].batches[step]
-        return loss_of(call(scenario, model, x), y)
-    x, y = global_batch(inputs, step)
-    if scenario.model.branch not in {"used_on_rank_0", "order_by_rank"}:
-        return loss_of(call(scenario, model, x), y)
-    outputs = []
-    for rank, own in enumerate(inputs):
-        model.rank = rank
-        outputs.append(call(scenario, model, own.batches[step][0]))
-    return loss_of(torch.cat(outputs), y)
+def _by_name(shards: Sequence[Tensors]) -> Tensors:
+    """Return each parameter's gradients on all ranks, stacked; zeros where a rank has none."""
+    some = {name: gradient for shard in shards for name, gradient in shard.items()}
+    return {
+        name: torch.stack([shard.get(name, torch.zeros_like(one)) for shard in shards]) for name, one in some.items()
+    }
 
 
 def _values(named: dict[str, torch.nn.Parameter]) -> Tensors:

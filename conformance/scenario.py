@@ -11,6 +11,8 @@ Options: TypeAlias = dict[str, Option]
 Activation: TypeAlias = Literal["tanh", "gelu", "relu"]
 Branch: TypeAlias = Literal["none", "unused", "used_on_rank_0", "order_by_rank"]
 OptimizerKind: TypeAlias = Literal["SGD", "AdamW"]
+Dtype: TypeAlias = Literal["float64", "float32", "bfloat16"]
+BYTES: dict[Dtype, int] = {"float64": 8, "float32": 4, "bfloat16": 2}
 
 
 class _Brief:
@@ -27,15 +29,16 @@ def _default(field: "Field[Any]") -> Any:
 
 @dataclass(frozen=True, repr=False)
 class Linear(_Brief):
-    """One linear layer of a model: how many outputs it has, and whether it adds a bias."""
+    """One linear layer of a model: how many outputs, whether it adds a bias, and its dtype (None: the model's)."""
 
     outputs: int
     bias: bool = True
+    dtype: Dtype | None = None
 
 
 @dataclass(frozen=True, repr=False)
 class ModelSpec(_Brief):
-    """A multilayer perceptron in float64.
+    """A multilayer perceptron.
 
     Attributes:
         inputs: width of the input.
@@ -49,6 +52,7 @@ class ModelSpec(_Brief):
         branch: a second path, `branches.0` (and `branches.1`), beside the layers: never used, used on rank 0 only,
             or two of one shape that odd ranks compute in the other order.
         keyword: whether `forward` is called with the keyword argument `gain`.
+        dtype: of inputs, targets, buffers, and of parameters whose layer has none of its own.
     """
 
     inputs: int = 1
@@ -61,6 +65,7 @@ class ModelSpec(_Brief):
     buffer: bool = False
     branch: Branch = "none"
     keyword: bool = False
+    dtype: Dtype = "float64"
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -76,6 +81,17 @@ class ModelSpec(_Brief):
         for index in range({"none": 0, "order_by_rank": 2}.get(self.branch, 1)):
             shapes[f"branches.{index}.weight"] = (width, self.inputs)
         return shapes
+
+    @property
+    def dtypes(self) -> dict[str, Dtype]:
+        """Name and dtype of each parameter."""
+        own = {f"layers.{index}": layer.dtype or self.dtype for index, layer in enumerate(self.layers)}
+        return {name: own.get(name.rpartition(".")[0], self.dtype) for name in self.shapes}
+
+    @property
+    def narrow(self) -> bool:
+        """Whether anything is computed in less than float64."""
+        return any(dtype != "float64" for dtype in (self.dtype, *self.dtypes.values()))
 
     @property
     def trainable(self) -> tuple[str, ...]:

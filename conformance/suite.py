@@ -17,7 +17,7 @@ from conformance.execute import Broken, Executor, HarnessError, Malformed, Obser
 from conformance.mishap import explain, say
 from conformance.scenario import Scenario
 from conformance.strategies import Bounds
-from conformance.strategies.wrapper import on_one_rank, plain, widened
+from conformance.strategies.wrapper import PLAIN, widened
 from conformance.vacuity import tells_apart
 
 SHRINKING_RUNS = 60
@@ -147,7 +147,7 @@ def _explain(search: Search, scenario: Scenario) -> str:
 
 def _wider(search: Search, scenario: Scenario) -> Trial | None:
     """Return the trial of a plain scenario with a larger model and more than one bucket, if it ends."""
-    if scenario.model.trainable != tuple(scenario.model.shapes) or search.check.scenarios not in {plain, on_one_rank}:
+    if scenario.model.trainable != tuple(scenario.model.shapes) or search.check.scenarios not in PLAIN:
         return None
     larger = widened(scenario)
     execution = search.executor.run(search.component, larger)

@@ -1,39 +1,65 @@
 """Whether a scenario can tell right from wrong: on it, known mistakes must give obviously other numbers."""
 
-from conformance.checks.check import UNSYNCHRONISED
+import torch
+
 from conformance.data import RankInputs, Tensors
+from conformance.gradient_mistakes import BY_NAME as GRADIENTS
+from conformance.gradient_mistakes import Shards
 from conformance.oracle import Trajectory, shard_gradients, train
 from conformance.scenario import Scenario
-from conformance.tolerance import difference, scale_of
-from conformance.training_mistakes import BY_NAME
+from conformance.tolerance import Limits, difference, vacuity_factor
+from conformance.training_mistakes import BY_NAME as TRAININGS
 
 
 def tells_apart(scenario: Scenario, inputs: list[RankInputs], mistakes: tuple[str, ...]) -> bool:
     """Return whether each of these mistakes gives something obviously different from the oracle."""
     if not mistakes:
         return True
-    expected = train(scenario, inputs)
-    return all(
-        _unsynchronised_differs(scenario, inputs, expected)
-        if mistake == UNSYNCHRONISED
-        else _ends_differ(train(BY_NAME[mistake].instead(scenario), inputs), expected)
-        for mistake in mistakes
+    factor, expected = vacuity_factor(scenario), train(scenario, inputs)
+    gradients = [name for name in mistakes if name in GRADIENTS]
+    trainings = [name for name in mistakes if name not in GRADIENTS]
+    return _gradients_differ(gradients, scenario, inputs, expected, factor) and all(
+        _training_differs(name, scenario, inputs, expected, factor) for name in trainings
     )
 
 
-def _unsynchronised_differs(scenario: Scenario, inputs: list[RankInputs], expected: Trajectory) -> bool:
-    """Whether in every step, on every rank, training alone would give another gradient of some parameter."""
-    return all(
-        _obviously_different(own, expected.gradients[step])
+def _gradients_differ(
+    mistakes: list[str], scenario: Scenario, inputs: list[RankInputs], expected: Trajectory, factor: float
+) -> bool:
+    """Whether in every step, on every rank, each mistake would give another gradient of some parameter."""
+    for step in range(scenario.steps if mistakes else 0):
+        own, limits = shard_gradients(scenario, inputs, expected, step), expected.gradient_limits[step]
+        for rank in range(scenario.world_size):
+            for mistake in mistakes:
+                right = expected.gradients[step]
+                wrong = {name: _mistaken(mistake, own, rank, name, value) for name, value in right.items()}
+                if not _obviously_different(wrong, right, limits, factor):
+                    return False
+    return True
+
+
+def _mistaken(mistake: str, own: list[Tensors], rank: int, name: str, right: torch.Tensor) -> torch.Tensor:
+    parts = tuple(one.get(name, torch.zeros_like(right)) for one in own)
+    value = GRADIENTS[mistake].value(Shards(right, parts, rank, None))
+    return right if value is None else value
+
+
+def _training_differs(
+    mistake: str, scenario: Scenario, inputs: list[RankInputs], expected: Trajectory, factor: float
+) -> bool:
+    """Whether training with a mistake would be told from right training after some step."""
+    wrong = train(TRAININGS[mistake].instead(scenario), inputs)
+    if scenario.model.narrow:
+        expected = train(scenario, inputs, follow=wrong)
+    return any(
+        _obviously_different(wrong.parameters[step], expected.parameters[step], expected.parameter_limits[step], factor)
         for step in range(scenario.steps)
-        for own in shard_gradients(scenario, inputs, expected, step)
     )
 
 
-def _ends_differ(wrong: Trajectory, expected: Trajectory) -> bool:
-    return _obviously_different(wrong.parameters[-1], expected.parameters[-1])
-
-
-def _obviously_different(seen: Tensors, expected: Tensors) -> bool:
-    fellows = scale_of(expected.values())
-    return any(difference(seen[name], wanted, fellows).obvious for name, wanted in expected.items() if name in seen)
+def _obviously_different(seen: Tensors, expected: Tensors, limits: Limits, factor: float) -> bool:
+    return any(
+        difference(seen[name], wanted, limit=limits[name]).obvious(factor)
+        for name, wanted in expected.items()
+        if name in seen
+    )

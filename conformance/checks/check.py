@@ -13,13 +13,13 @@ from conformance.observation import Observation
 from conformance.oracle import Trajectory, train
 from conformance.scenario import Scenario
 from conformance.strategies import Bounds, Scenarios
-from conformance.tolerance import difference, scale_of
+from conformance.tolerance import Limits, difference, float64_limits
 
 Level: TypeAlias = Literal["core", "extended"]
 Shows: TypeAlias = Literal[
     "broadcast", "training", "overlap", "collectives", "closure", "zero_grad", "state", "buffers"
 ]
-UNSYNCHRONISED = "unsynchronised"
+UNSYNCHRONISED = "never synchronised"
 
 
 class Violation(AssertionError):  # noqa: N818  a verdict, not a fault of the program
@@ -43,8 +43,16 @@ class Trial:
 
     @cached_property
     def expected(self) -> Trajectory:
-        """What one process on the concatenated batches gives."""
-        return train(self.scenario, self.inputs)
+        """What one process on the batches of all ranks gives."""
+        return self.under(self.scenario)
+
+    def under(self, scenario: Scenario) -> Trajectory:
+        """Return what one process gives under another schedule, its rounding as on rank 0."""
+        seen, steps = self.observations[0], range(self.scenario.steps)
+        taken = Trajectory(
+            seen.wrapped, [seen.gradients(step) for step in steps], [seen.parameters(step) for step in steps]
+        )
+        return train(scenario, self.inputs, follow=taken)
 
 
 @dataclass(frozen=True)
@@ -88,16 +96,22 @@ class Mismatch:
     words: str
 
 
-def first_mismatch(observed: Tensors, expected: Tensors) -> Mismatch | None:
-    """Return the first expected tensor that is absent or differs by more than rounding, in words."""
-    fellows = scale_of(expected.values())
+def first_mismatch(observed: Tensors, expected: Tensors, limits: Limits | None = None) -> Mismatch | None:
+    """Return the first expected tensor that is absent or differs by more than rounding, in words.
+
+    Args:
+        observed: what a rank reported.
+        expected: what the oracle computed.
+        limits: how far rounding may take each, in absolute terms; without them, as in float64.
+    """
+    limits = float64_limits(expected) if limits is None else limits
     for name, wanted in expected.items():
         seen = observed.get(name)
         if seen is None:
             return Mismatch(name, "is missing")
         if seen.shape != wanted.shape:
             return Mismatch(name, f"has the shape {list(seen.shape)}, expected {list(wanted.shape)}")
-        apart = difference(seen, wanted, fellows)
+        apart = difference(seen, wanted, limit=limits[name])
         if not apart.negligible:
             where = element_apart(seen, wanted)
             return Mismatch(

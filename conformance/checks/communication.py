@@ -8,10 +8,8 @@ from collections import Counter
 
 from conformance.checks.check import Trial, Violation, step_words
 from conformance.observation import Happening
-from conformance.scenario import Scenario
+from conformance.scenario import BYTES, Scenario
 
-_GRADIENT_DTYPE = "float64"
-_BYTES = 8
 _MIB = 2**20
 
 
@@ -23,7 +21,7 @@ def overlaps_backward(trial: Trial) -> None:
     step = trial.scenario.steps - 1
     for rank, seen in enumerate(trial.observations):
         happened = seen.happenings[step]
-        launch = next((at for at, one in enumerate(happened) if _carries_gradients(one)), None)
+        launch = next((at for at, one in enumerate(happened) if _carries_gradients(one, trial.scenario)), None)
         if launch is None:
             raise Violation(
                 f"On rank {rank} at {step_words(trial.scenario, step)}, no gradient was communicated at all."
@@ -47,14 +45,14 @@ def starts_in_backward(trial: Trial) -> None:
     """
     step = trial.scenario.steps - 1
     steps = [seen.happenings[step] for seen in trial.observations]
-    if not all(_is_one_bucket_in_backward(happened) for happened in steps):
+    if not all(_is_one_bucket_in_backward(happened, trial.scenario) for happened in steps):
         overlaps_backward(trial)
 
 
-def _is_one_bucket_in_backward(happened: list[Happening]) -> bool:
+def _is_one_bucket_in_backward(happened: list[Happening], scenario: Scenario) -> bool:
     returned = next(at for at, one in enumerate(happened) if one.what == "returned")
-    launches = [at for at, one in enumerate(happened) if _carries_gradients(one)]
-    return gradient_collectives(happened) == 1 and launches[0] < returned
+    launches = [at for at, one in enumerate(happened) if _carries_gradients(one, scenario)]
+    return gradient_collectives(happened, scenario) == 1 and launches[0] < returned
 
 
 def _when(happened: list[Happening], launch: int) -> str:
@@ -68,7 +66,7 @@ def one_collective_per_dtype(trial: Trial) -> None:
     """All gradients travel together: one collective per dtype, here one."""
     step = trial.scenario.steps - 1
     for rank, seen in enumerate(trial.observations):
-        count = gradient_collectives(seen.happenings[step])
+        count = gradient_collectives(seen.happenings[step], trial.scenario)
         if count != 1:
             raise Violation(
                 f"On rank {rank} at {step_words(trial.scenario, step)}, {_times(count)} for "
@@ -85,7 +83,7 @@ def bucket_size_respected(trial: Trial) -> None:
     fewest, most = expected_exchanges(trial.scenario)
     capacity = (trial.scenario.bucket_size_mb or 0.0) * _MIB
     for rank, seen in enumerate(trial.observations):
-        count = gradient_collectives(seen.happenings[step])
+        count = gradient_collectives(seen.happenings[step], trial.scenario)
         if not fewest <= count <= most:
             raise Violation(
                 f"With bucket_size_mb={trial.scenario.bucket_size_mb:.3g} ({capacity:.0f} bytes) and parameters of "
@@ -100,7 +98,7 @@ def unbounded_bucket(trial: Trial) -> None:
     """`bucket_size_mb=None` means one bucket of unbounded size: training is right, with one collective."""
     step = trial.scenario.steps - 1
     for rank, seen in enumerate(trial.observations):
-        count = gradient_collectives(seen.happenings[step])
+        count = gradient_collectives(seen.happenings[step], trial.scenario)
         if count != 1:
             raise Violation(
                 f"With bucket_size_mb=None, {_times(count)} on rank {rank} at {step_words(trial.scenario, step)}; "
@@ -124,21 +122,22 @@ def expected_exchanges(scenario: Scenario) -> tuple[int, int]:
 
 def _sizes(scenario: Scenario) -> list[int]:
     """Return the bytes of each gradient."""
-    return [_BYTES * math.prod(scenario.model.shapes[name]) for name in scenario.model.trainable]
+    spec = scenario.model
+    return [BYTES[spec.dtypes[name]] * math.prod(spec.shapes[name]) for name in spec.trainable]
 
 
-def gradient_collectives(happened: list[Happening]) -> int:
+def gradient_collectives(happened: list[Happening], scenario: Scenario) -> int:
     """Return how many times gradients were exchanged.
 
     An exchange may take two operations (reduce-scatter, then all-gather), so the most frequent one is counted; traffic
     of another dtype, such as flags of used parameters, is not.
     """
-    ops = Counter(one.op for one in happened if _carries_gradients(one))
+    ops = Counter(one.op for one in happened if _carries_gradients(one, scenario))
     return max(ops.values(), default=0)
 
 
-def _carries_gradients(one: Happening) -> bool:
-    return one.what == "launched" and one.dtype == _GRADIENT_DTYPE and one.bytes > 0
+def _carries_gradients(one: Happening, scenario: Scenario) -> bool:
+    return one.what == "launched" and one.dtype in scenario.model.dtypes.values() and one.bytes > 0
 
 
 def _times(count: int) -> str:

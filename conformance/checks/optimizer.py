@@ -4,10 +4,9 @@ import math
 
 from conformance.checks.check import Trial, Violation, first_mismatch, listed, step_words
 from conformance.checks.training import ranks_stay_identical, training_equals_one_process
-from conformance.scenario import Scenario
+from conformance.scenario import BYTES, Scenario
 from conformance.tolerance import TOLERANCE
 
-_ELEMENT = 8
 _CLOSURE = (
     "Call the closure once in the sharded optimizer's own `step`, before the inner optimizer's; give the inner "
     "`step` no closure, and return the value."
@@ -130,7 +129,7 @@ def beside_data_parallel(trial: Trial) -> None:
     """Training with the optimizer and averaged gradients equals training in one process."""
     for step, wanted in enumerate(trial.expected.gradients):
         for rank, seen in enumerate(trial.observations):
-            wrong = first_mismatch(seen.gradients(step), wanted)
+            wrong = first_mismatch(seen.gradients(step), wanted, trial.expected.gradient_limits[step])
             if wrong:
                 raise Violation(
                     f"On rank {rank} at {step_words(trial.scenario, step)}, the averaged gradient of `{wrong.name}` is "
@@ -162,7 +161,8 @@ def largest_share(scenario: Scenario, sizes: dict[str, int]) -> float:
 
 def padding(scenario: Scenario) -> int:
     """Return what sharding by element may add: less than one element per rank, state tensor and parameter."""
-    return _ELEMENT * 2 * scenario.world_size * len(scenario.model.shapes)
+    element = max(BYTES[dtype] for dtype in scenario.model.dtypes.values())
+    return element * 2 * scenario.world_size * len(scenario.model.shapes)
 
 
 def _each(held: list[int]) -> str:

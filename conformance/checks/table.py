@@ -1,12 +1,13 @@
 """Which checks each component is held to, in the order in which they run."""
 
-from conformance.checks import communication, optimizer, training
+from conformance.checks import communication, optimizer, precision, training
 from conformance.checks.check import UNSYNCHRONISED, Check
 from conformance.contract import COMPONENTS
 from conformance.strategies import optimizer as stepping
 from conformance.strategies import wrapper as wrapping
 
 _OUT = (UNSYNCHRONISED,)
+_SEEN = (UNSYNCHRONISED, "summed, not averaged", "divided twice", "never trained")
 _RUNS = ("runs_to_the_end",)
 _NUMBERS = ("gradients_averaged",)
 
@@ -17,6 +18,9 @@ _WRAPPER_CORE = (
     Check(training.gradients_averaged, wrapping.plain, points=2, requires=("initial_broadcast",), rules_out=_OUT),
     Check(training.training_equals_one_process, wrapping.plain, points=2, requires=_NUMBERS, rules_out=_OUT),
     Check(training.ranks_stay_identical, wrapping.plain, requires=_NUMBERS, rules_out=_OUT),
+    Check(precision.trains_in_float32, wrapping.in_float32, requires=_NUMBERS, rules_out=_SEEN),
+    Check(precision.trains_in_bfloat16, wrapping.in_bfloat16, requires=_NUMBERS, rules_out=_SEEN),
+    Check(precision.mixed_dtypes, wrapping.in_mixed_dtypes, requires=_NUMBERS, rules_out=_SEEN),
     Check(training.frozen_parameters_stay, wrapping.with_frozen, requires=_NUMBERS, rules_out=_OUT),
     Check(training.tied_parameters, wrapping.with_tied, requires=_NUMBERS, rules_out=_OUT),
     Check(training.scalar_parameter, wrapping.with_scale, requires=_NUMBERS, rules_out=_OUT),
@@ -60,6 +64,8 @@ _OPTIMIZER = (
     Check(training.runs_to_the_end, stepping.optimized, rules_out=_STILL),
     Check(optimizer.one_rank_optimizer, stepping.optimized_on_one_rank, requires=_RUNS, rules_out=_STILL),
     Check(optimizer.equals_unsharded_optimizer, stepping.optimized, points=2, requires=_RUNS, rules_out=_STILL),
+    Check(precision.trains_in_float32, stepping.optimized_in_float32, requires=_BASE, rules_out=_STILL),
+    Check(precision.trains_in_bfloat16, stepping.optimized_in_bfloat16, requires=_BASE, rules_out=_STILL),
     Check(
         optimizer.param_groups_keep_options,
         stepping.with_groups,

@@ -38,7 +38,9 @@ def gradients_averaged(trial: Trial) -> None:
     """
     for step in range(trial.scenario.steps):
         for rank, seen in enumerate(trial.observations):
-            wrong = first_mismatch(seen.gradients(step), trial.expected.gradients[step])
+            wrong = first_mismatch(
+                seen.gradients(step), trial.expected.gradients[step], trial.expected.gradient_limits[step]
+            )
             if wrong:
                 ranks = trial.scenario.world_size
                 right = f"the average over the {ranks} ranks" if ranks > 1 else "that of the bare model"
@@ -52,7 +54,7 @@ def training_equals_one_process(trial: Trial) -> None:
     """After every optimizer step, every rank's parameters equal those of one process on the concatenated batches."""
     for step, wanted in enumerate(trial.expected.parameters):
         for rank, seen in enumerate(trial.observations):
-            wrong = first_mismatch(seen.parameters(step), wanted)
+            wrong = first_mismatch(seen.parameters(step), wanted, trial.expected.parameter_limits[step])
             if wrong:
                 raise Violation(
                     f"On rank {rank} after {step_words(trial.scenario, step)}, the parameter `{wrong.name}` is not "

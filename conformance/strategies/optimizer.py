@@ -20,6 +20,7 @@ from conformance.scenario import (
     SetOption,
 )
 from conformance.strategies.parts import (
+    DTYPES,
     Bounds,
     Draw,
     Scenarios,
@@ -28,6 +29,7 @@ from conformance.strategies.parts import (
     draw_model,
     draw_optimizer,
     draw_sgd,
+    narrowed,
 )
 
 
@@ -58,8 +60,21 @@ def optimized(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def optimized_on_one_rank(draw: Draw, bounds: Bounds) -> Scenario:
-    """The same in a world of one."""
-    return replace(_optimized(draw, bounds, draw_optimizer(draw)), world_size=1)
+    """The same in a world of one, in any dtype."""
+    drawn = replace(_optimized(draw, bounds, draw_optimizer(draw)), world_size=1)
+    return narrowed(draw, drawn, draw(st.sampled_from(DTYPES)))
+
+
+@st.composite
+def optimized_in_float32(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same in float32, either with equal batches or beside averaged gradients."""
+    return narrowed(draw, draw(st.one_of(optimized(bounds), beside_wrapper(bounds))), "float32")
+
+
+@st.composite
+def optimized_in_bfloat16(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same in bfloat16."""
+    return narrowed(draw, draw(st.one_of(optimized(bounds), beside_wrapper(bounds))), "bfloat16")
 
 
 @st.composite

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
-from conformance.scenario import Linear, ModelSpec, OptimizerSpec, Options, Scenario
+from conformance.scenario import Dtype, Linear, ModelSpec, OptimizerSpec, Options, Scenario
 
 
 @dataclass(frozen=True)
@@ -19,13 +19,17 @@ class Bounds:
 
 Draw: TypeAlias = Callable[[st.SearchStrategy[Any]], Any]
 Scenarios: TypeAlias = st.SearchStrategy[Scenario]
+Rates: TypeAlias = tuple[float, ...]
+RATES: Rates = (0.1, 0.02)
+NARROW_RATES: Rates = (0.5, 0.2)  # in bfloat16 a smaller step is lost in the rounding of the parameter
+DTYPES: tuple[Dtype, ...] = ("float64", "float32", "bfloat16")
 
 
-def draw_sgd(draw: Draw) -> OptimizerSpec:
+def draw_sgd(draw: Draw, rates: Rates = RATES) -> OptimizerSpec:
     """Draw SGD, with or without momentum and weight decay."""
     momentum = draw(st.sampled_from((0.0, 0.9)))
     options: Options = {
-        "lr": draw(st.sampled_from((0.1, 0.02))),
+        "lr": draw(st.sampled_from(rates)),
         "momentum": momentum,
         "weight_decay": draw(st.sampled_from((0.0, 0.1))),
     }
@@ -34,10 +38,10 @@ def draw_sgd(draw: Draw) -> OptimizerSpec:
     return OptimizerSpec("SGD", options)
 
 
-def draw_adamw(draw: Draw) -> OptimizerSpec:
+def draw_adamw(draw: Draw, rates: Rates = RATES) -> OptimizerSpec:
     """Draw AdamW; `eps` is not tiny, since it keeps rounding in vanishing gradients from becoming steps of size lr."""
     options: Options = {
-        "lr": draw(st.sampled_from((0.1, 0.02))),
+        "lr": draw(st.sampled_from(rates)),
         "betas": draw(st.sampled_from(((0.9, 0.999), (0.7, 0.95)))),
         "eps": draw(st.sampled_from((1e-4, 1e-6))),
         "weight_decay": draw(st.sampled_from((0.0, 0.1))),
@@ -45,9 +49,9 @@ def draw_adamw(draw: Draw) -> OptimizerSpec:
     return OptimizerSpec("AdamW", options)
 
 
-def draw_optimizer(draw: Draw) -> OptimizerSpec:
-    """Draw either."""
-    return draw_adamw(draw) if draw(st.booleans()) else draw_sgd(draw)
+def draw_optimizer(draw: Draw, rates: Rates = RATES) -> OptimizerSpec:
+    """Draw either, with one of these learning rates."""
+    return draw_adamw(draw, rates) if draw(st.booleans()) else draw_sgd(draw, rates)
 
 
 def draw_model(
@@ -61,6 +65,13 @@ def draw_model(
         layers=tuple(Linear(draw(sizes), draw(st.booleans()) if biases is None else biases) for _ in range(count)),
         activation=draw(st.sampled_from(("tanh", "gelu", "relu"))),
     )
+
+
+def narrowed(draw: Draw, scenario: Scenario, dtype: Dtype) -> Scenario:
+    """Return the scenario in another dtype, its steps large enough to be seen in it."""
+    if dtype == "float64":
+        return scenario
+    return replace(scenario, model=replace(scenario.model, dtype=dtype), optimizer=draw_optimizer(draw, NARROW_RATES))
 
 
 def decaying(scenario: Scenario) -> Scenario:

@@ -6,8 +6,18 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from conformance.scenario import Branch, Linear, ModelSpec, Scenario, Unfreeze
-from conformance.strategies.parts import Bounds, Draw, Scenarios, decaying, draw_model, draw_optimizer
+from conformance.scenario import BYTES, Branch, Linear, ModelSpec, Scenario, Unfreeze
+from conformance.strategies.parts import (
+    DTYPES,
+    NARROW_RATES,
+    Bounds,
+    Draw,
+    Scenarios,
+    decaying,
+    draw_model,
+    draw_optimizer,
+    narrowed,
+)
 
 _MIB = 2**20
 _BYTES = 8
@@ -37,14 +47,44 @@ def plain(draw: Draw, bounds: Bounds) -> Scenario:
 
 def widened(scenario: Scenario) -> Scenario:
     """Return a plain scenario with four layers of different sizes, whose gradients take several buckets."""
-    model = ModelSpec(2, (Linear(3), Linear(2), Linear(4), Linear(1)))
-    return replace(scenario, model=model, bucket_size_mb=9 * _BYTES / _MIB, steps=max(2, scenario.steps))
+    model = ModelSpec(2, (Linear(3), Linear(2), Linear(4), Linear(1)), dtype=scenario.model.dtype)
+    return replace(scenario, model=model, bucket_size_mb=9 * BYTES[model.dtype] / _MIB, steps=max(2, scenario.steps))
 
 
 @st.composite
 def on_one_rank(draw: Draw, bounds: Bounds) -> Scenario:
-    """Plain training in a world of one."""
-    return _wrapped(draw, bounds, draw_model(draw), world_size=1)
+    """Plain training in a world of one, in any dtype."""
+    drawn = _wrapped(draw, bounds, draw_model(draw), world_size=1)
+    return narrowed(draw, drawn, draw(st.sampled_from(DTYPES)))
+
+
+@st.composite
+def in_float32(draw: Draw, bounds: Bounds) -> Scenario:
+    """Training in float32, with or without a parameter that has no dimensions."""
+    return narrowed(draw, draw(_with_or_without_scale(bounds)), "float32")
+
+
+@st.composite
+def in_bfloat16(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same in bfloat16."""
+    return narrowed(draw, draw(_with_or_without_scale(bounds)), "bfloat16")
+
+
+@st.composite
+def _with_or_without_scale(draw: Draw, bounds: Bounds) -> Scenario:
+    return _wrapped(draw, bounds, replace(draw_model(draw), scale=draw(st.booleans())))
+
+
+PLAIN = (plain, on_one_rank, in_float32, in_bfloat16)
+
+
+@st.composite
+def in_mixed_dtypes(draw: Draw, bounds: Bounds) -> Scenario:
+    """One layer computes in float32, the others in float64."""
+    model = draw_model(draw, layers=(2, 3))
+    odd = draw(st.integers(0, len(model.layers) - 1))
+    layers = tuple(replace(layer, dtype="float32") if i == odd else layer for i, layer in enumerate(model.layers))
+    return replace(_wrapped(draw, bounds, replace(model, layers=layers)), optimizer=draw_optimizer(draw, NARROW_RATES))
 
 
 @st.composite
