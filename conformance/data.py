@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from conformance.cases import Case
 from conformance.scenario import ModelSpec, Scenario
 
 Tensors = dict[str, torch.Tensor]
@@ -25,7 +26,7 @@ class RankInputs:
     batches: tuple[Batch, ...]
 
 
-def data_seed(secret: str, scenario: Scenario) -> int:
+def data_seed(secret: str, scenario: Scenario | Case) -> int:
     """Return the integer that the scenario's numbers are drawn from; it stays the same while a scenario shrinks."""
     return int.from_bytes(hashlib.sha256(f"{secret}:{scenario.seed}".encode()).digest()[:6], "big")
 

@@ -1,0 +1,56 @@
+"""Cases: what a component of the training loop is asked once, as plain data; the counterpart of a scenario.
+
+A case prints as Python that evaluates to itself, and saves as JSON. Its numbers derive from `seed` and a run's secret.
+Nothing here imports torch.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from conformance.scenario import Scenario, to_json
+
+
+@dataclass(frozen=True)
+class Case:
+    """What every case has.
+
+    Attributes:
+        world_size: ranks.
+        seed: selects the numbers.
+    """
+
+    world_size: int = 1
+    seed: int = 0
+
+    @property
+    def worlds(self) -> tuple[int, ...]:
+        """The worlds that work on the case, one after the other."""
+        return (self.world_size,)
+
+
+@dataclass(frozen=True)
+class OverheadCase(Case):
+    """One gradient size, bandwidth, overhead per call and number of buckets."""
+
+
+SIMPLEST: dict[str, Case] = {
+    "overhead_model": OverheadCase(),
+}
+_KINDS = {type(case).__name__: type(case) for case in SIMPLEST.values()}
+
+
+def as_json(drawn: Scenario | Case) -> dict[str, Any]:
+    """Return a scenario or a case as what `json.dumps` takes."""
+    return to_json(drawn) if isinstance(drawn, Scenario) else {"case": type(drawn).__name__, **asdict(drawn)}
+
+
+def case_from_json(plain: dict[str, Any]) -> Case:
+    """Return the case that `as_json` made, also after a trip through JSON text.
+
+    Raises:
+        KeyError, TypeError: the data is no case.
+    """
+    rest: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in plain.items() if name != "case"
+    }
+    return _KINDS[plain["case"]](**rest)

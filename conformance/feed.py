@@ -1,0 +1,33 @@
+"""The numbers of a case: what each rank is given, drawn from one integer, as for scenarios."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from conformance.cases import Case, OverheadCase
+from conformance.data import Tensors
+
+Numbers = Callable[..., torch.Tensor]
+
+
+def draw_feed(case: Case, seed: int) -> list[list[Tensors]]:
+    """Return what each rank of each world of a case is given, by name."""
+    return [[_FEEDS[type(case)](case, seed, rank) for rank in range(world)] for world in case.worlds]
+
+
+def _overhead(_: OverheadCase, seed: int, rank: int) -> Tensors:
+    """Draw s (bytes), w (bytes per second), o (seconds) and a number of buckets, in ranges met in practice."""
+    numbers = torch.rand(4, generator=_generator(seed + rank), dtype=torch.float64).tolist()
+    s, w, o, buckets = (10 ** (low + wide * x) for (low, wide), x in zip(_RANGES, numbers, strict=True))
+    return {name: torch.tensor(x, dtype=torch.float64) for name, x in zip("swo", (s, w, o), strict=True)} | {
+        "n_b": torch.tensor(max(2, int(buckets)))
+    }
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+_RANGES = ((6.0, 4.0), (8.0, 3.0), (-6.0, 3.0), (0.3, 1.7))
+_FEEDS: dict[type[Case], Callable[[Any, int, int], Tensors]] = {OverheadCase: _overhead}
