@@ -33,8 +33,23 @@ class OverheadCase(Case):
     """One gradient size, bandwidth, overhead per call and number of buckets."""
 
 
+@dataclass(frozen=True)
+class SamplerCase(Case):
+    """A data set that ranks share out.
+
+    Attributes:
+        length: its samples.
+        shuffle, drop_last: as a sampler is told.
+    """
+
+    length: int = 4
+    shuffle: bool = True
+    drop_last: bool = False
+
+
 SIMPLEST: dict[str, Case] = {
     "overhead_model": OverheadCase(),
+    "distributed_sampler": SamplerCase(),
 }
 _KINDS = {type(case).__name__: type(case) for case in SIMPLEST.values()}
 

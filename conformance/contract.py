@@ -75,5 +75,9 @@ COMPONENTS = {
             Function("ddp_overhead", ("s", "w", "o", "n_b")),
             Function("optimal_bucket_size", ("s", "w", "o")),
         ),
+        _part(
+            "distributed_sampler",
+            Function("get_distributed_sampler", ("dataset", "num_replicas", "rank", "shuffle", "seed", "drop_last")),
+        ),
     )
 }

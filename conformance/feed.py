@@ -5,10 +5,8 @@ from typing import Any
 
 import torch
 
-from conformance.cases import Case, OverheadCase
+from conformance.cases import Case, OverheadCase, SamplerCase
 from conformance.data import Tensors
-
-Numbers = Callable[..., torch.Tensor]
 
 
 def draw_feed(case: Case, seed: int) -> list[list[Tensors]]:
@@ -25,9 +23,14 @@ def _overhead(_: OverheadCase, seed: int, rank: int) -> Tensors:
     }
 
 
+def _sampler(_: SamplerCase, seed: int, rank: int) -> Tensors:
+    """Draw the seed that all ranks share, and one for each rank's own global generator."""
+    return {"seed": torch.tensor(seed % 1000), "own": torch.tensor(seed % 1000 + 1 + rank)}
+
+
 def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
 _RANGES = ((6.0, 4.0), (8.0, 3.0), (-6.0, 3.0), (0.3, 1.7))
-_FEEDS: dict[type[Case], Callable[[Any, int, int], Tensors]] = {OverheadCase: _overhead}
+_FEEDS: dict[type[Case], Callable[[Any, int, int], Tensors]] = {OverheadCase: _overhead, SamplerCase: _sampler}

@@ -4,13 +4,14 @@ import torch
 
 from conformance import stubs
 from conformance.answer import Answer, Assignment
-from conformance.exercises import overhead
+from conformance.exercises import overhead, sampler
 from conformance.exercises.desk import Desk, Exercise
 from conformance.stage import stage
 from conformance.subject import load
 
 EXERCISES: dict[str, Exercise] = {
     "overhead_model": overhead.predict,
+    "distributed_sampler": sampler.sample,
 }
 
 

@@ -1,41 +1,14 @@
 """The parts of the training loop: a right submission of each passes; each planted bug is caught by its check."""
 
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from planted_bugs import BUGS
 
 from conformance.checks.loop_table import LOOP_CHECKS
 from conformance.cli import main
 
 PARTS = Path(__file__).parent / "parts"
-
-
-class Bug(NamedTuple):
-    """One line of a right submission goes wrong: the first check to fail, and words that it says."""
-
-    component: str
-    old: str
-    new: str
-    check: str
-    words: str
-
-    def __str__(self):
-        return f"{self.component}-{self.new[:40]}"
-
-
-BUGS = [
-    Bug("overhead_model", "s / (n_b * w)", "s / w", "overhead_after_backward", "all gradients, not those of one"),
-    Bug("overhead_model", "n_b * o", "o", "overhead_after_backward", "the overhead of one call"),
-    Bug(
-        "overhead_model",
-        "return math.sqrt(s * w * o)",
-        "return math.sqrt(s / (w * o))",
-        "bucket_size_at_the_optimum",
-        "the number of buckets",
-    ),
-    Bug("overhead_model", "return math.sqrt(s * w * o)", "pass", "bucket_size_at_the_optimum", "gave no number"),
-]
 
 
 def right(component: str) -> str:
