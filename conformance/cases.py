@@ -47,9 +47,27 @@ class SamplerCase(Case):
     drop_last: bool = False
 
 
+@dataclass(frozen=True)
+class EvaluationCase(Case):
+    """A model that is evaluated on batches.
+
+    Attributes:
+        sizes: per rank, the number of samples of each of its batches.
+    """
+
+    sizes: tuple[tuple[int, ...], ...] = ((1,),)
+
+
+@dataclass(frozen=True)
+class GeneratorCase(Case):
+    """Generators for the data loaders of all ranks, from one seed."""
+
+
 SIMPLEST: dict[str, Case] = {
     "overhead_model": OverheadCase(),
     "distributed_sampler": SamplerCase(),
+    "evaluation": EvaluationCase(),
+    "loader_generator": GeneratorCase(),
 }
 _KINDS = {type(case).__name__: type(case) for case in SIMPLEST.values()}
 
@@ -65,7 +83,9 @@ def case_from_json(plain: dict[str, Any]) -> Case:
     Raises:
         KeyError, TypeError: the data is no case.
     """
-    rest: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in plain.items() if name != "case"
-    }
+    rest = {name: _tuples(value) for name, value in plain.items() if name != "case"}
     return _KINDS[plain["case"]](**rest)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -79,5 +79,7 @@ COMPONENTS = {
             "distributed_sampler",
             Function("get_distributed_sampler", ("dataset", "num_replicas", "rank", "shuffle", "seed", "drop_last")),
         ),
+        _part("evaluation", Function("evaluate", ("model", "batches"))),
+        _part("loader_generator", Function("get_ddp_generator", ("seed",))),
     )
 }

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from conformance.cases import Case, OverheadCase, SamplerCase
+from conformance.accuracy import draw_right
+from conformance.cases import Case, EvaluationCase, GeneratorCase, OverheadCase, SamplerCase
 from conformance.data import Tensors
 
 
@@ -28,9 +29,34 @@ def _sampler(_: SamplerCase, seed: int, rank: int) -> Tensors:
     return {"seed": torch.tensor(seed % 1000), "own": torch.tensor(seed % 1000 + 1 + rank)}
 
 
+def _evaluation(case: EvaluationCase, seed: int, rank: int) -> Tensors:
+    """Draw the classifier that all ranks share, and this rank's samples, as many labelled rightly as was drawn."""
+    generator = _generator(seed)
+    weight = torch.randn(_CLASSES, _FEATURES, generator=generator, dtype=torch.float64)
+    right = draw_right(case.sizes, generator)[rank]
+    own = _generator(seed + 1 + rank)
+    given: Tensors = {"weight": weight}
+    for batch, (size, correct) in enumerate(zip(case.sizes[rank], right, strict=True)):
+        x = torch.randn(size, _FEATURES, generator=own, dtype=torch.float64)
+        wrong = torch.randperm(size, generator=own) >= correct
+        given |= {f"x/{batch}": x, f"y/{batch}": ((x @ weight.T).argmax(1) + wrong.long()) % _CLASSES}
+    return given
+
+
+def _loader(_: GeneratorCase, seed: int, rank: int) -> Tensors:
+    """Draw the seed that all ranks share, and one for each rank's own global generator."""
+    return {"seed": torch.tensor(seed % 1000), "own": torch.tensor(seed % 1000 + 1 + rank)}
+
+
 def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+_FEATURES, _CLASSES = 3, 4
 _RANGES = ((6.0, 4.0), (8.0, 3.0), (-6.0, 3.0), (0.3, 1.7))
-_FEEDS: dict[type[Case], Callable[[Any, int, int], Tensors]] = {OverheadCase: _overhead, SamplerCase: _sampler}
+_FEEDS: dict[type[Case], Callable[[Any, int, int], Tensors]] = {
+    OverheadCase: _overhead,
+    SamplerCase: _sampler,
+    EvaluationCase: _evaluation,
+    GeneratorCase: _loader,
+}

@@ -1,6 +1,6 @@
 """Which checks each part of the training loop is held to, in the order in which they run."""
 
-from conformance.checks import overhead, sampler
+from conformance.checks import evaluation, loader, overhead, sampler
 from conformance.checks.check import Check
 from conformance.strategies import loop
 
@@ -22,7 +22,26 @@ _SAMPLER = (
     Check(sampler.no_shuffling_unless_asked, loop.samplings(shuffle=False), requires=_SHARED),
 )
 
+_COUNTED = ("global_accuracy",)
+_EVALUATION = (
+    Check(evaluation.global_accuracy, loop.even_evaluations, points=2),
+    Check(evaluation.weighted_by_samples, loop.uneven_evaluations, points=2, requires=_COUNTED),
+    Check(evaluation.ranks_with_fewer_batches, loop.ragged_evaluations, "extended", requires=_COUNTED),
+    Check(evaluation.in_evaluation_mode, loop.even_evaluations, "extended", requires=_COUNTED),
+    Check(evaluation.leaves_the_mode, loop.even_evaluations, "extended", requires=_COUNTED),
+    Check(evaluation.without_gradients, loop.even_evaluations, "extended", requires=_COUNTED),
+)
+_SAME = ("reproducible",)
+_GENERATOR = (
+    Check(loader.reproducible, loop.generators),
+    Check(loader.differs_by_rank, loop.generators, points=2, requires=_SAME),
+    Check(loader.seed_decides, loop.generators, requires=_SAME),
+    Check(loader.leaves_the_global_generator, loop.generators, requires=_SAME),
+)
+
 LOOP_CHECKS: dict[str, tuple[Check, ...]] = {
     "overhead_model": _OVERHEAD,
     "distributed_sampler": _SAMPLER,
+    "evaluation": _EVALUATION,
+    "loader_generator": _GENERATOR,
 }

@@ -4,7 +4,7 @@ import torch
 
 from conformance import stubs
 from conformance.answer import Answer, Assignment
-from conformance.exercises import overhead, sampler
+from conformance.exercises import evaluation, loader, overhead, sampler
 from conformance.exercises.desk import Desk, Exercise
 from conformance.stage import stage
 from conformance.subject import load
@@ -12,6 +12,8 @@ from conformance.subject import load
 EXERCISES: dict[str, Exercise] = {
     "overhead_model": overhead.predict,
     "distributed_sampler": sampler.sample,
+    "evaluation": evaluation.evaluate,
+    "loader_generator": loader.draw,
 }
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from conformance.cases import OverheadCase, SamplerCase
+from conformance.cases import EvaluationCase, GeneratorCase, OverheadCase, SamplerCase
 from conformance.strategies.parts import Bounds, Draw
 
 _SEEDS = st.integers(0, 99)
@@ -35,3 +35,35 @@ def samplings(
 def long_samplings(*, shuffle: bool) -> Callable[[Bounds], st.SearchStrategy[SamplerCase]]:
     """Return a strategy of data sets so long that no two shuffles of them are alike."""
     return samplings(shuffle=shuffle, lengths=(40, 60))
+
+
+@st.composite
+def even_evaluations(draw: Draw, bounds: Bounds) -> EvaluationCase:
+    """As many batches on each rank, all of one size."""
+    world_size, seed = draw(_worlds(bounds)), draw(_SEEDS)
+    batches, size = draw(st.integers(1, 3)), draw(st.integers(2, 5))
+    return EvaluationCase(world_size, seed, ((size,) * batches,) * world_size)
+
+
+@st.composite
+def uneven_evaluations(draw: Draw, bounds: Bounds) -> EvaluationCase:
+    """As many batches on each rank; the last one is smaller, and smaller still on the last rank."""
+    world_size, seed = draw(_worlds(bounds)), draw(_SEEDS)
+    batches, size = draw(st.integers(2, 3)), draw(st.integers(4, 6))
+    rests = [*(draw(st.integers(2, 3)) for _ in range(world_size - 1)), 1]
+    return EvaluationCase(world_size, seed, tuple((*(size,) * (batches - 1), rest) for rest in rests))
+
+
+@st.composite
+def ragged_evaluations(draw: Draw, bounds: Bounds) -> EvaluationCase:
+    """Fewer batches on some ranks, even none on the last."""
+    world_size, seed = draw(st.integers(2, bounds.world_size)), draw(_SEEDS)
+    sizes = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
+    last = draw(st.sampled_from(((), (2,))))
+    return EvaluationCase(world_size, seed, ((3, 3, 3, 1), *(draw(sizes) for _ in range(world_size - 2)), last))
+
+
+@st.composite
+def generators(draw: Draw, bounds: Bounds) -> GeneratorCase:
+    """One seed for all ranks."""
+    return GeneratorCase(draw(_worlds(bounds)), draw(_SEEDS))

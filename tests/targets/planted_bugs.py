@@ -1,4 +1,4 @@
-"""One bug a line, planted in the right submissions of `tests/conformance/parts`; each with the check that catches it."""
+"""Bugs planted in the right submissions of `tests/conformance/parts`, each with the check that catches it first."""
 
 from typing import NamedTuple
 
@@ -16,6 +16,8 @@ class Bug(NamedTuple):
         return f"{self.component}: {self.old[:30].strip()} becomes {self.new.strip()[:50] or 'nothing'}"
 
 
+_EVALUATION = "evaluation"
+_GENERATOR = "loader_generator"
 _SAMPLER = "distributed_sampler"
 BUGS = [
     Bug("overhead_model", "s / (n_b * w)", "s / w", "overhead_after_backward", "all gradients, not those of one"),
@@ -56,5 +58,48 @@ BUGS = [
         "        indices = indices[self.epoch :] + indices[: self.epoch]\n        total =",
         "no_shuffling_unless_asked",
         "expected the same",
+    ),
+    Bug(_EVALUATION, "dist.all_reduce(counts)", "pass", "global_accuracy", "never reduced"),
+    Bug(
+        _EVALUATION,
+        "float(counts[0] / counts[1])",
+        "100 * float(counts[0] / counts[1])",
+        "global_accuracy",
+        "a percentage",
+    ),
+    Bug(_EVALUATION, "len(y)])", "len(y)])\n            dist.all_reduce(counts)", "global_accuracy", ""),
+    Bug(
+        _EVALUATION,
+        "    dist.all_reduce(counts)",
+        "    counts /= counts[1].clone()\n    dist.all_reduce(counts)",
+        "weighted_by_samples",
+        "the mean of the ranks' accuracies",
+    ),
+    Bug(
+        _EVALUATION,
+        ".sum(), len(y)]",
+        ".double().mean(), 1]",
+        "weighted_by_samples",
+        "the mean of the batches' accuracies",
+    ),
+    Bug(_EVALUATION, "    counts = torch", "    batches[0]\n    counts = torch", "ranks_with_fewer_batches", ""),
+    Bug(_EVALUATION, "model.eval()", "pass", "in_evaluation_mode", "in training mode"),
+    Bug(_EVALUATION, "model.train(was_training)", "pass", "leaves_the_mode", "in evaluation mode afterwards"),
+    Bug(_EVALUATION, "torch.no_grad()", "torch.enable_grad()", "without_gradients", "torch.no_grad()"),
+    Bug(
+        _GENERATOR,
+        "manual_seed(seed + dist.get_rank())",
+        "set_state(torch.get_rng_state())",
+        "reproducible",
+        "shuffle differently",
+    ),
+    Bug(_GENERATOR, "seed + dist.get_rank()", "seed", "differs_by_rank", "seed + rank"),
+    Bug(_GENERATOR, "seed + dist.get_rank()", "dist.get_rank()", "seed_decides", "the same stream"),
+    Bug(
+        _GENERATOR,
+        "generator = torch",
+        "torch.manual_seed(seed)\n    generator = torch",
+        "leaves_the_global_generator",
+        "of its own",
     ),
 ]
