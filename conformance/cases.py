@@ -63,11 +63,49 @@ class GeneratorCase(Case):
     """Generators for the data loaders of all ranks, from one seed."""
 
 
+@dataclass(frozen=True)
+class AccumulationCase(Case):
+    """Optimizer steps, each over several micro-batches.
+
+    Attributes:
+        steps: optimizer steps.
+        micro_batches: per step.
+        samples: of each micro-batch, on each rank.
+        scaled: whether a gradient scaler is given.
+        overflow: a rank whose gradients of step 0 are infinite; -1 for none.
+    """
+
+    steps: int = 1
+    micro_batches: int = 2
+    samples: int = 1
+    scaled: bool = False
+    overflow: int = -1
+
+
+@dataclass(frozen=True)
+class SyncBatchNormCase(Case):
+    """A batch norm that is converted, trained and evaluated.
+
+    Attributes:
+        sizes: samples per batch, of each rank.
+        dimensions: of the input: 2 for (N, C), 3 for (N, C, L), 4 for (N, C, H, W).
+        steps: training forwards and backwards.
+        plain: without weight, bias and running statistics.
+    """
+
+    sizes: tuple[int, ...] = (2,)
+    dimensions: int = 2
+    steps: int = 1
+    plain: bool = False
+
+
 SIMPLEST: dict[str, Case] = {
     "overhead_model": OverheadCase(),
     "distributed_sampler": SamplerCase(),
     "evaluation": EvaluationCase(),
     "loader_generator": GeneratorCase(),
+    "gradient_accumulation": AccumulationCase(),
+    "sync_batchnorm": SyncBatchNormCase(),
 }
 _KINDS = {type(case).__name__: type(case) for case in SIMPLEST.values()}
 

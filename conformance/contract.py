@@ -81,5 +81,10 @@ COMPONENTS = {
         ),
         _part("evaluation", Function("evaluate", ("model", "batches"))),
         _part("loader_generator", Function("get_ddp_generator", ("seed",))),
+        _part(
+            "gradient_accumulation",
+            Function("accumulate_and_step", ("ddp_model", "optimizer", "microbatches", "loss_fn", "scaler")),
+        ),
+        _part("sync_batchnorm", Function("convert_sync_batchnorm", ("module",))),
     )
 }

@@ -6,7 +6,15 @@ from typing import Any
 import torch
 
 from conformance.accuracy import draw_right
-from conformance.cases import Case, EvaluationCase, GeneratorCase, OverheadCase, SamplerCase
+from conformance.cases import (
+    AccumulationCase,
+    Case,
+    EvaluationCase,
+    GeneratorCase,
+    OverheadCase,
+    SamplerCase,
+    SyncBatchNormCase,
+)
 from conformance.data import Tensors
 
 
@@ -48,15 +56,52 @@ def _loader(_: GeneratorCase, seed: int, rank: int) -> Tensors:
     return {"seed": torch.tensor(seed % 1000), "own": torch.tensor(seed % 1000 + 1 + rank)}
 
 
+def _accumulation(case: AccumulationCase, seed: int, rank: int) -> Tensors:
+    """Draw weights that all ranks share, and micro-batches of this rank's own."""
+    shared, own = _generator(seed), _generator(seed + 1 + rank)
+    given = {name: torch.randn(shape, generator=shared, dtype=torch.float64) for name, shape in small_network().items()}
+    for step in range(case.steps):
+        for micro in range(case.micro_batches):
+            x = torch.randn(case.samples, _FEATURES, generator=own, dtype=torch.float64)
+            y = torch.randn(case.samples, 1, generator=own, dtype=torch.float64) + rank + micro
+            broken = step == 0 and micro == 0 and rank == case.overflow
+            given |= {f"x/{step}/{micro}": x * torch.inf if broken else x, f"y/{step}/{micro}": y}
+    return given
+
+
+def _sync_batchnorm(case: SyncBatchNormCase, seed: int, rank: int) -> Tensors:
+    """Draw what the norm starts with, the same on all ranks, and inputs and output gradients of this rank's own."""
+    shared, own = _generator(seed), _generator(seed + 1 + rank)
+    given: Tensors = {}
+    if not case.plain:
+        start = 0.5 + torch.rand(4, CHANNELS, generator=shared, dtype=torch.float64)
+        given = dict(zip(("weight", "bias", "running_mean", "running_var"), start, strict=True))
+        given["num_batches_tracked"] = torch.tensor(3)
+    shape = (case.sizes[rank], CHANNELS, *(3, 2)[: case.dimensions - 2])
+    for step in range(case.steps):
+        x, gradient = torch.randn(2, *shape, generator=own, dtype=torch.float64)
+        given |= {f"x/{step}": (1 + rank) * x + rank, f"gradient/{step}": gradient}
+    return given
+
+
+def small_network() -> dict[str, tuple[int, ...]]:
+    """Return the names and shapes of the parameters of a small network of two linear layers."""
+    return {"0.weight": (2, _FEATURES), "0.bias": (2,), "2.weight": (1, 2), "2.bias": (1,)}
+
+
 def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+LEARNING_RATE, MOMENTUM, SCALE = 0.1, 0.5, 2.0**10  # of what accumulates gradients
 _FEATURES, _CLASSES = 3, 4
+CHANNELS = 3
 _RANGES = ((6.0, 4.0), (8.0, 3.0), (-6.0, 3.0), (0.3, 1.7))
 _FEEDS: dict[type[Case], Callable[[Any, int, int], Tensors]] = {
     OverheadCase: _overhead,
     SamplerCase: _sampler,
     EvaluationCase: _evaluation,
     GeneratorCase: _loader,
+    AccumulationCase: _accumulation,
+    SyncBatchNormCase: _sync_batchnorm,
 }

@@ -66,8 +66,10 @@ def _wrong(trial: CaseTrial) -> tuple[str, str]:
     named = (name for name, values in mistaken(sizes, right).items() if all(map(_alike, seen, values)))
     fits = "* or *".join(named)
     gave = "no number" if math.isnan(seen[rank]) else format(seen[rank], ".6g")
-    problem = f"On rank {rank}, `evaluate` gave {gave}; expected {expected:.6g}: {sum(map(sum, right))} of "
+    problem = (
+        f"On rank {rank}, `evaluate` gave {gave}; expected {expected:.6g}: {sum(map(sum, right))} of "
         f"{sum(map(sum, sizes))} samples are right, {_by_rank(right, sizes)}."
+    )
     return problem, f"Looks like *{fits}*. All-reduce both sums, then divide." if fits else ""
 
 

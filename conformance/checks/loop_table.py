@@ -1,6 +1,6 @@
 """Which checks each part of the training loop is held to, in the order in which they run."""
 
-from conformance.checks import evaluation, loader, overhead, sampler
+from conformance.checks import accumulation, evaluation, loader, overhead, sampler, sync_batchnorm
 from conformance.checks.check import Check
 from conformance.strategies import loop
 
@@ -39,9 +39,36 @@ _GENERATOR = (
     Check(loader.leaves_the_global_generator, loop.generators, requires=_SAME),
 )
 
+_BIG = ("equals_one_big_batch",)
+_ACCUMULATION = (
+    Check(accumulation.one_optimizer_step, loop.accumulations()),
+    Check(accumulation.equals_one_big_batch, loop.accumulations(), points=2, requires=("one_optimizer_step",)),
+    Check(accumulation.steps_start_afresh, loop.accumulations(steps=3), requires=_BIG),
+    Check(accumulation.one_exchange_of_gradients, loop.accumulations(), points=2, requires=_BIG),
+    Check(accumulation.scaler_used, loop.accumulations(steps=2, scaled=True), requires=_BIG),
+    Check(accumulation.overflow_skips_the_step, loop.overflowing, requires=("scaler_used",)),
+)
+
+_FORWARD = ("forward_over_all_ranks",)
+_SYNC_BATCHNORM = (
+    Check(sync_batchnorm.conversion_keeps_state, loop.norms()),
+    Check(sync_batchnorm.forward_over_all_ranks, loop.norms(), points=2, requires=("conversion_keeps_state",)),
+    Check(sync_batchnorm.forward_of_uneven_batches, loop.norms(uneven=True), requires=_FORWARD),
+    Check(sync_batchnorm.backward_over_all_ranks, loop.norms(), points=2, requires=_FORWARD),
+    Check(sync_batchnorm.backward_of_uneven_batches, loop.norms(uneven=True), requires=("backward_over_all_ranks",)),
+    Check(sync_batchnorm.gradients_of_weight_and_bias, loop.norms(), requires=_FORWARD),
+    Check(sync_batchnorm.running_statistics, loop.norms(uneven=True, steps=2), requires=_FORWARD),
+    Check(sync_batchnorm.evaluation_by_running_statistics, loop.norms(steps=2), requires=("running_statistics",)),
+    Check(sync_batchnorm.no_collective_in_evaluation, loop.norms(), requires=("evaluation_by_running_statistics",)),
+    Check(sync_batchnorm.rank_without_samples, loop.norms_of_an_empty_rank, "extended", requires=_FORWARD),
+    Check(sync_batchnorm.without_weight_and_statistics, loop.plain_norms, "extended", requires=_FORWARD),
+)
+
 LOOP_CHECKS: dict[str, tuple[Check, ...]] = {
     "overhead_model": _OVERHEAD,
     "distributed_sampler": _SAMPLER,
     "evaluation": _EVALUATION,
     "loader_generator": _GENERATOR,
+    "gradient_accumulation": _ACCUMULATION,
+    "sync_batchnorm": _SYNC_BATCHNORM,
 }

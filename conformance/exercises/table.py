@@ -4,7 +4,7 @@ import torch
 
 from conformance import stubs
 from conformance.answer import Answer, Assignment
-from conformance.exercises import evaluation, loader, overhead, sampler
+from conformance.exercises import accumulation, evaluation, loader, overhead, sampler, sync_batchnorm
 from conformance.exercises.desk import Desk, Exercise
 from conformance.stage import stage
 from conformance.subject import load
@@ -14,6 +14,8 @@ EXERCISES: dict[str, Exercise] = {
     "distributed_sampler": sampler.sample,
     "evaluation": evaluation.evaluate,
     "loader_generator": loader.draw,
+    "gradient_accumulation": accumulation.accumulate,
+    "sync_batchnorm": sync_batchnorm.normalise,
 }
 
 

@@ -1,10 +1,18 @@
 """Strategies for the parts of the training loop: cases, on two ranks first, then on more, and on one."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from conformance.cases import EvaluationCase, GeneratorCase, OverheadCase, SamplerCase
+from conformance.cases import (
+    AccumulationCase,
+    EvaluationCase,
+    GeneratorCase,
+    OverheadCase,
+    SamplerCase,
+    SyncBatchNormCase,
+)
 from conformance.strategies.parts import Bounds, Draw
 
 _SEEDS = st.integers(0, 99)
@@ -67,3 +75,49 @@ def ragged_evaluations(draw: Draw, bounds: Bounds) -> EvaluationCase:
 def generators(draw: Draw, bounds: Bounds) -> GeneratorCase:
     """One seed for all ranks."""
     return GeneratorCase(draw(_worlds(bounds)), draw(_SEEDS))
+
+
+def accumulations(*, steps: int = 1, scaled: bool = False) -> Callable[[Bounds], st.SearchStrategy[AccumulationCase]]:
+    """Return a strategy of steps over two micro-batches, more, or one."""
+
+    @st.composite
+    def accumulating(draw: Draw, bounds: Bounds) -> AccumulationCase:
+        micro_batches, samples = draw(st.sampled_from((2, 3, 4, 1))), draw(st.integers(1, 3))
+        return AccumulationCase(draw(_worlds(bounds)), draw(_SEEDS), steps, micro_batches, samples, scaled)
+
+    return accumulating
+
+
+@st.composite
+def overflowing(draw: Draw, bounds: Bounds) -> AccumulationCase:
+    """One rank's gradients are infinite in the first step."""
+    case: AccumulationCase = draw(accumulations(steps=2, scaled=True)(bounds))
+    return replace(case, overflow=draw(st.integers(0, case.world_size - 1)))
+
+
+def norms(*, uneven: bool = False, steps: int = 1) -> Callable[[Bounds], st.SearchStrategy[SyncBatchNormCase]]:
+    """Return a strategy of batch norms whose ranks have batches of one size, or not."""
+
+    @st.composite
+    def normalising(draw: Draw, bounds: Bounds) -> SyncBatchNormCase:
+        world_size, seed, dimensions = draw(_worlds(bounds)), draw(_SEEDS), draw(st.integers(2, 4))
+        size = draw(st.integers(2, 4))
+        sizes = [size, *(size + uneven * draw(st.integers(1, 3)) for _ in range(world_size - 1))]
+        return SyncBatchNormCase(world_size, seed, tuple(sizes), dimensions, steps)
+
+    return normalising
+
+
+@st.composite
+def norms_of_an_empty_rank(draw: Draw, bounds: Bounds) -> SyncBatchNormCase:
+    """One rank's batch is empty."""
+    case: SyncBatchNormCase = draw(norms()(bounds))
+    empty = draw(st.integers(0, case.world_size - 1)) if case.world_size > 1 else -1
+    return replace(case, sizes=tuple(0 if rank == empty else size for rank, size in enumerate(case.sizes)))
+
+
+@st.composite
+def plain_norms(draw: Draw, bounds: Bounds) -> SyncBatchNormCase:
+    """Without weight, bias and running statistics."""
+    case: SyncBatchNormCase = draw(norms(uneven=True)(bounds))
+    return replace(case, plain=True)

@@ -16,6 +16,8 @@ class Bug(NamedTuple):
         return f"{self.component}: {self.old[:30].strip()} becomes {self.new.strip()[:50] or 'nothing'}"
 
 
+_ACCUMULATION = "gradient_accumulation"
+_NORM = "sync_batchnorm"
 _EVALUATION = "evaluation"
 _GENERATOR = "loader_generator"
 _SAMPLER = "distributed_sampler"
@@ -101,5 +103,78 @@ BUGS = [
         "torch.manual_seed(seed)\n    generator = torch",
         "leaves_the_global_generator",
         "of its own",
+    ),
+    Bug(
+        _ACCUMULATION,
+        "    ddp_model.finish",
+        "        optimizer.step()\n    ddp_model.finish",
+        "one_optimizer_step",
+        "optimizer steps; expected 1",
+    ),
+    Bug(_ACCUMULATION, " / len(microbatches)", "", "equals_one_big_batch", "losses summed over micro-batches"),
+    Bug(_ACCUMULATION, "if is_last else", "if False else", "equals_one_big_batch", "each rank trains alone"),
+    Bug(
+        _ACCUMULATION,
+        "        is_last =",
+        "        optimizer.zero_grad()\n        is_last =",
+        "equals_one_big_batch",
+        "only the last micro-batch used",
+    ),
+    Bug(_ACCUMULATION, "optimizer.zero_grad()", "pass", "steps_start_afresh", "zero_grad"),
+    Bug(_ACCUMULATION, "if is_last else", "if True else", "one_exchange_of_gradients", "no_sync"),
+    Bug(_ACCUMULATION, "index + 1 ==", "index + 1 >= -1 +", "one_exchange_of_gradients", "no_sync"),
+    Bug(_ACCUMULATION, "scaler.step(optimizer)", "optimizer.step()", "scaler_used", "No inf checks were recorded"),
+    Bug(_ACCUMULATION, "scaler.update()", "pass", "scaler_used", "already been called since the last update"),
+    Bug(_ACCUMULATION, "    optimizer.zero", "    scaler = None\n    optimizer.zero", "scaler_used", "scaler.update()"),
+    Bug(
+        _ACCUMULATION,
+        "scaler.step(optimizer)",
+        "scaler.unscale_(optimizer)\n        optimizer.step()",
+        "overflow_skips_the_step",
+        "is to be skipped",
+    ),
+    Bug(
+        _NORM, "        new.load_state_dict(module.state_dict())\n", "", "conversion_keeps_state", "conversion changed"
+    ),
+    Bug(_NORM, "        dist.all_reduce(x)\n", "", "forward_over_all_ranks", "each rank's own statistics"),
+    Bug(_NORM, "convert_sync_batchnorm(child)", "child", "forward_over_all_ranks", "each rank's own statistics"),
+    Bug(_NORM, "n = moments[-1].detach()", "n = count * dist.get_world_size()", "forward_of_uneven_batches", ""),
+    Bug(_NORM, "        dist.all_reduce(grad)\n", "", "backward_over_all_ranks", "in backward too"),
+    Bug(_NORM, "var * n / (n - 1)", "var", "running_statistics", "divided by N, not by N - 1"),
+    Bug(
+        _NORM,
+        "            mean, var = self",
+        "            dist.barrier()\n            mean, var = self",
+        "no_collective_in_evaluation",
+        "collectives; expected none",
+    ),
+    Bug(_NORM, "y if self.weight is None else", "", "without_weight_and_statistics", ""),
+    Bug(
+        _NORM,
+        "(moments[:-1] / n)",
+        "((moments / n).detach() + (moments - moments.detach()) / count / dist.get_world_size())[:-1]",
+        "backward_of_uneven_batches",
+        "the number of samples of all ranks",
+    ),
+    Bug(
+        _NORM,
+        "        return new",
+        "        _ = affine and new.weight.register_hook(Sum.apply)\n        return new",
+        "gradients_of_weight_and_bias",
+        "Every rank has the sum over all",
+    ),
+    Bug(
+        _NORM,
+        "if self.training or self.running_mean is None:",
+        "if True:",
+        "evaluation_by_running_statistics",
+        "in evaluation mode",
+    ),
+    Bug(
+        _NORM,
+        "            rows = x",
+        "            assert len(x)\n            rows = x",
+        "rank_without_samples",
+        "AssertionError",
     ),
 ]
