@@ -20,7 +20,7 @@ from torch.distributed import distributed_c10d
 
 from pytest_ddp.observed import current
 
-_NOT_THE_TESTS = ("PYTEST_CURRENT_TEST",)
+_NOT_THE_TESTS = b"PYTEST_CURRENT_TEST"
 # Libraries keep small workspaces on the device for good; a tensor that a test forgot is seldom smaller than this.
 _CUDA_BYTES = 2**20
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
@@ -45,7 +45,7 @@ class Snapshot:
     """The state of this process that a test may not change for the next one."""
 
     settings: dict[str, Any]
-    environment: dict[str, str]
+    environment: dict[bytes, bytes]
     groups: frozenset[str]
     threads: frozenset[threading.Thread]
     children: frozenset[int]
@@ -76,13 +76,14 @@ class Snapshot:
 
     def _environment(self) -> Iterator[Leak]:
         now = _environment()
+        if now == self.environment:
+            return
         changed = sorted(name for name in {*now, *self.environment} if now.get(name) != self.environment.get(name))
         for name in changed:
-            os.environ.pop(name, None)
+            os.environb.pop(name, None)
             if name in self.environment:
-                os.environ[name] = self.environment[name]
-        if changed:
-            yield Leak(f"environment changed: {', '.join(changed)}")
+                os.environb[name] = self.environment[name]
+        yield Leak(f"environment changed: {', '.join(map(os.fsdecode, changed))}")
 
     def _groups(self) -> Iterator[Leak]:
         """Process groups need no undoing: they are destroyed with the test's own group."""
@@ -136,10 +137,10 @@ def _end(pid: int) -> bool:
     return True
 
 
-def _environment() -> dict[str, str]:
-    now = os.environ.copy()
-    for name in _NOT_THE_TESTS:
-        now.pop(name, None)
+def _environment() -> dict[bytes, bytes]:
+    # A public copy would decode and encode every name and value.
+    now: dict[bytes, bytes] = os.environb._data.copy()  # type: ignore[attr-defined]  # noqa: SLF001
+    now.pop(_NOT_THE_TESTS, None)
     return now
 
 
@@ -156,6 +157,8 @@ def _threads() -> frozenset[threading.Thread]:
 
 def _children() -> frozenset[int]:
     """Return the processes that this one started, but for multiprocessing's own helper, which is shared by all."""
+    if not _has_children():
+        return frozenset()
     if sys.platform != "linux":
         import psutil  # noqa: PLC0415  only where there is no quick way
 
@@ -166,6 +169,14 @@ def _children() -> frozenset[int]:
         pids = {int(pid) for thread in threads for pid in _read_children(Path(f"/proc/self/task/{thread}"))}
     helper = resource_tracker._resource_tracker._pid  # type: ignore[attr-defined]  # noqa: SLF001  no public name
     return frozenset(pids - {helper})
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _read_children(task: Path) -> list[str]:

@@ -24,6 +24,7 @@ from pytest_ddp.rank_blame import Blame
 from pytest_ddp.rank_collection import RankCollection
 from pytest_ddp.rank_coverage import measured
 from pytest_ddp.rank_debugger import RankDebugger
+from pytest_ddp.rank_logs import catch_logs_quickly
 from pytest_ddp.rank_phase import run_phase
 from pytest_ddp.rank_start import SessionStart
 from pytest_ddp.rank_state import RankState
@@ -42,6 +43,7 @@ def host(body: bytes) -> None:
 
 
 def _run_session(start: SessionStart) -> None:
+    catch_logs_quickly()
     config = Config.fromdictargs(start.options, start.args)
     config.option.basetemp = str(Path(start.basetemp) / f"ddp-rank{Rank.current.launch.rank}-{os.getpid()}")
     # Many plugins take this attribute of xdist's workers as the word to leave reports and caches to the controller.

@@ -8,36 +8,23 @@ Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parall
 (figure 2: communication time against tensor size).
 """
 
-from typing import Any
+from torch import Tensor
 
-import torch
-from torch import Tensor, nn
-
-from reference.synchronize import agree, broadcast, group_by_kind, launch_mean, store_gradient
+from reference.replica import Replica
+from reference.synchronize import agree, group_by_kind, launch_mean, store_gradient
 
 
-class FlatDDP(nn.Module):
+class FlatDDP(Replica):
     """A module whose gradients are averaged over all ranks in one all-reduce per dtype and device.
 
-    At construction every parameter and buffer becomes rank 0's; before each training forward the buffers do again.
     A parameter that some ranks did not use contributes zero there; one that no rank used keeps its gradient unset.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-        broadcast([*module.parameters(), *module.buffers()], source=0)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's own forward; rank 0's buffers first when training."""
-        if self.training and torch.is_grad_enabled():
-            broadcast(self.module.buffers(), source=0)
-        return self.module(*args, **kwargs)
-
     def finish_gradient_synchronization(self) -> None:
         """Replace every gradient by its mean over all ranks. Call on every rank, after backward."""
-        for parameters in group_by_kind(p for p in self.module.parameters() if p.requires_grad):
-            _average(parameters)
+        if self._synchronizes:
+            for parameters in group_by_kind(p for p in self.module.parameters() if p.requires_grad):
+                _average(parameters)
 
 
 def _average(parameters: list[Tensor]) -> None:

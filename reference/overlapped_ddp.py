@@ -20,52 +20,42 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reference.synchronize import PendingMean, agree, broadcast, launch_mean, store_gradient
+from reference.replica import Replica, call_when_ready
+from reference.synchronize import PendingMean, agree, launch_mean, store_gradient
 
 NO_GRADIENT, HAS_GRADIENT, CHANGED_AFTER_LAUNCH = range(3)  # larger wins when ranks differ
 
 
-class OverlappedDDP(nn.Module):
+class OverlappedDDP(Replica):
     """A module whose gradients are averaged over all ranks one by one, during backward.
 
-    At construction every parameter and buffer becomes rank 0's; before each training forward the buffers do again.
     A parameter that some ranks did not use contributes zero there; one that no rank used keeps its gradient unset.
     Freezing and unfreezing parameters between steps is followed, provided that all ranks do the same.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
+        super().__init__(module)
         self._backward: _Backward | None = None
-        broadcast([*module.parameters(), *module.buffers()], source=0)
-        for parameter in module.parameters():
-            self._register_hook(parameter)
+        call_when_ready(module, self._gradient_ready)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward; when training, rank 0's buffers first, and no trace of an aborted backward."""
-        if torch.is_grad_enabled():
+        if self._synchronizes and torch.is_grad_enabled():
             self._take_means()
-            if self.training:
-                broadcast(self.module.buffers(), source=0)
-        return self.module(*args, **kwargs)
+        return super().forward(*args, **kwargs)
 
     def finish_gradient_synchronization(self) -> None:
         """Replace every gradient by its mean over all ranks. Call on every rank, after backward."""
+        if not self._synchronizes:
+            return
         if self._backward is None:
             self._backward = _Backward(self._trainable())
         for parameter, mean in self._take_means():
             store_gradient(parameter, mean)
 
-    def _register_hook(self, parameter: Tensor) -> None:
-        if not (parameter.is_floating_point() or parameter.is_complex()):
-            return  # can never have a gradient
-        trainable = parameter.requires_grad
-        # torch refuses the hook on a frozen parameter, which may be unfrozen later, but keeps one that is there.
-        parameter.requires_grad_(True)
-        parameter.register_post_accumulate_grad_hook(self._gradient_ready)  # type: ignore[no-untyped-call]  # torch's
-        parameter.requires_grad_(trainable)
-
     def _gradient_ready(self, parameter: Tensor) -> None:
+        if not self._synchronizes:
+            return
         if self._backward is None:
             self._backward = _Backward(self._trainable())
         self._backward.gradient_ready(parameter)
@@ -83,6 +73,13 @@ class OverlappedDDP(nn.Module):
         """
         backward, self._backward = self._backward, None
         return [] if backward is None else list(backward.means())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_backward": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
+        call_when_ready(self.module, self._gradient_ready)  # a copied parameter has none of its original's hooks
 
 
 class _Backward:

@@ -1,18 +1,25 @@
 """Pure arithmetic of data-parallel training: which gradients travel together, which rank owns which parameter."""
 
+import math
 from collections.abc import Hashable, Sequence
 
 
-def fill_buckets(sizes: Sequence[int], kinds: Sequence[Hashable], capacity: float | None) -> list[list[int]]:
+def fill_buckets(
+    sizes: Sequence[int],
+    kinds: Sequence[Hashable],
+    capacity: float | None,
+    first_capacity: float | None = None,
+) -> list[list[int]]:
     """Group consecutive items of one kind into buckets that hold at most `capacity`.
 
     Each kind has one open bucket; an item that no longer fits closes it and opens the next. An item larger than the
-    capacity gets a bucket of its own, so any two neighbouring buckets of a kind hold more than one capacity together.
+    capacity gets a bucket of its own, so any two neighbouring buckets of a kind hold more together than the first may.
 
     Args:
         sizes: size of each item.
         kinds: kind of each item; items of different kinds never share a bucket.
         capacity: most that a bucket holds, in the unit of `sizes`; None for no limit.
+        first_capacity: most that the first bucket of each kind holds; None for `capacity`.
 
     Returns:
         Indices of the items in each bucket, buckets ordered by their last item: the order in which they become full
@@ -20,13 +27,14 @@ def fill_buckets(sizes: Sequence[int], kinds: Sequence[Hashable], capacity: floa
     """
     buckets: list[list[int]] = []
     open_bucket: dict[Hashable, list[int]] = {}
-    filled: dict[Hashable, int] = {}
+    room: dict[Hashable, float] = {}
     for index, (size, kind) in enumerate(zip(sizes, kinds, strict=True)):
-        if kind not in open_bucket or (capacity is not None and filled[kind] + size > capacity):
-            open_bucket[kind], filled[kind] = [], 0
+        if kind not in room or size > room[kind]:
+            limit = capacity if kind in room or first_capacity is None else first_capacity
+            open_bucket[kind], room[kind] = [], math.inf if limit is None else limit
             buckets.append(open_bucket[kind])
         open_bucket[kind].append(index)
-        filled[kind] += size
+        room[kind] -= size
     return sorted(buckets, key=lambda bucket: bucket[-1])
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from reference_models import INPUTS, ODD_PARTS, Buffered, Chain, around, every_odd_part, linear, mlp, seeded
-from reference_wrappers import WRAPPERS, Wrapper
+from reference_wrappers import OVERLAPPED, WRAPPERS, Wrapper
 from side_by_side import SideBySide, assert_same_on_all_ranks, batch, loss, sgd
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
@@ -259,9 +259,18 @@ class Checkpointed(nn.Module):
 
 @distributed(world_size=2)
 @pytest.mark.parametrize("times", [(2, 2), (1, 3)])
-def test_a_gradient_that_grows_after_it_has_left_is_sent_again(wrapper: Wrapper, times: tuple[int, int]) -> None:
+def test_a_gradient_that_grows_after_it_has_left_is_sent_again_or_refused(
+    wrapper: Wrapper, times: tuple[int, int], ddp: DDPContext
+) -> None:
     training = SideBySide(Checkpointed, wrapper=wrapper)
-    training.train(range(2), times=lambda rank: times[rank])
+    refuses = wrapper in (OVERLAPPED["ddp_bucketed-one_parameter_each"], OVERLAPPED["ddp_bucketed-several_buckets"])
+    if refuses and times[ddp.rank] > 1:
+        training.zero_grad()
+        told = rf"the parameter 'often\.\w+' on rank {ddp.rank} another gradient after its bucket had left"
+        with pytest.raises(RuntimeError, match=told):
+            training.local_loss(0, times=lambda rank: times[rank]).backward()
+    if not refuses:
+        training.train(range(2), times=lambda rank: times[rank])
 
 
 class Aborted(Exception):  # noqa: N818  not an error

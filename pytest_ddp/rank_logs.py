@@ -1,0 +1,57 @@
+"""Lets pytest catch log records on a rank as it does anywhere, in less time.
+
+Around every phase of a test pytest attaches two handlers to the root logger and to each logger that does not propagate,
+and takes logging's lock for every one. torch has some sixty such loggers: a trivial test spent a fifth of its time so.
+"""
+
+import logging
+from types import TracebackType
+from typing import TypeGuard
+
+import _pytest.logging
+
+_lock = logging._lock  # type: ignore[attr-defined]  # noqa: SLF001  as logging does where it changes several loggers
+
+
+class CatchingLogs:
+    """Pytest's `catching_logs`, but for taking the lock once."""
+
+    def __init__(self, handler: logging.Handler, level: int | None = None) -> None:
+        self._handler, self._level = handler, level
+        self._attached: list[logging.Logger] = []
+
+    def __enter__(self) -> logging.Handler:
+        """Attach the handler."""
+        root = logging.getLogger()
+        if self._level is not None:
+            self._handler.setLevel(self._level)
+        with _lock:
+            apart = [logger for logger in root.manager.loggerDict.values() if _keeps_to_itself(logger)]
+            self._attached = [logger for logger in (root, *apart) if self._handler not in logger.handlers]
+            for logger in self._attached:
+                logger.handlers.append(self._handler)
+        if self._level is not None:
+            self._before = root.level
+            root.setLevel(min(root.level, self._level))
+        return self._handler
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Detach the handler."""
+        if self._level is not None:
+            logging.getLogger().setLevel(self._before)
+        with _lock:
+            for logger in self._attached:
+                if self._handler in logger.handlers:
+                    logger.handlers.remove(self._handler)
+
+
+def _keeps_to_itself(logger: logging.Logger | logging.PlaceHolder) -> TypeGuard[logging.Logger]:
+    return not getattr(logger, "propagate", True)  # a placeholder has no such attribute
+
+
+def catch_logs_quickly() -> None:
+    """Replace pytest's own way, in this process, where that attaches to loggers which do not propagate (since 9.2)."""
+    if "attached_loggers" in getattr(_pytest.logging.catching_logs, "__slots__", ()):
+        _pytest.logging.catching_logs = CatchingLogs  # type: ignore[assignment,misc]

@@ -1,0 +1,218 @@
+"""What FSDP sends, when, and how much memory it needs: told by records and by the allocator, never by a clock."""
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from fsdp_side_by_side import FSDP, Sharded
+from reference_models import DTYPE, INPUTS, Chain, linear, mlp
+from side_by_side import sgd
+from subgroups import subgroups_destroyed
+from torch import Tensor, nn
+from torch.optim import AdamW
+from torch.profiler import profile
+
+from pytest_ddp import DDPContext, distributed
+from pytest_ddp.observed import Delay, Schedule, Shuffled
+
+GATHER, SCATTER = "all_gather_into_tensor", "reduce_scatter_tensor"
+
+
+@distributed
+@pytest.fixture(autouse=True)
+def _subgroups() -> Iterator[None]:
+    with subgroups_destroyed():
+        yield
+
+
+def elements(entries: Any) -> list[int]:
+    return [entry.bytes // 8 for entry in entries]
+
+
+@distributed(world_size=2, observe=True)
+def test_a_step_gathers_each_matrix_twice_and_scatters_each_gradient_once(ddp: DDPContext) -> None:
+    training = Sharded(mlp)
+    training.train([0])
+    with ddp.collectives.capture() as forward:
+        local_loss = training.local_loss(1)
+    with ddp.collectives.capture() as backward:
+        local_loss.backward()
+    with ddp.collectives.capture() as after:
+        training.finish()
+    assert [entry.op for entry in forward] == [GATHER] * 3
+    assert sorted(entry.op for entry in backward) == [GATHER] * 3 + ["all_reduce"] + [SCATTER] * 3
+    assert [entry.op for entry in after] == ["all_reduce"] * 2
+    assert sum(elements(backward.select(SCATTER))) == 24 + 36 + 18
+    ddp.collectives.assert_same_on_all_ranks()
+
+
+class Tell(torch.autograd.Function):
+    """Calls a function when backward comes by."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, tell: Callable[[], None]) -> Tensor:
+        ctx.tell = tell
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        ctx.tell()
+        return gradient, None
+
+
+class Telling(nn.Linear):
+    """Calls a function when it computes, in forward and in backward."""
+
+    tell: Callable[[], None]
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.tell()
+        return Tell.apply(super().forward(x), self.tell)
+
+
+@distributed(world_size=2, observe=True)
+def test_while_a_layer_computes_the_next_one_is_on_its_way(ddp: DDPContext) -> None:
+    module = nn.Sequential(*(Telling(4, 4, dtype=DTYPE) for _ in range(4)))
+    seen: list[tuple[int, int]] = []
+
+    def tell() -> None:
+        gathers = ddp.collectives.select(GATHER)
+        seen.append((len(gathers), sum(entry.waited is not None for entry in gathers)))
+
+    for layer in module:
+        layer.tell = tell
+    model = FSDP.wrap(module)
+    model(torch.ones(2, 4, dtype=DTYPE))  # from here on the order is known
+    ddp.collectives.clear()
+    model(torch.ones(2, 4, dtype=DTYPE)).sum().backward()
+    assert seen[-8:-4] == [(2, 1), (3, 2), (4, 3), (4, 4)]
+    assert seen[-4:] == [(6, 5), (7, 6), (8, 7), (8, 8)]
+    FSDP.after_backward(model, sgd(model))
+
+
+@distributed(world_size=2, observe=True)
+def test_gradients_are_scattered_while_backward_computes_others(ddp: DDPContext) -> None:
+    training = Sharded(lambda: nn.Sequential(*(linear(INPUTS, INPUTS) for _ in range(5)), linear(INPUTS, 3)))
+    training.train([0, 1])
+    scatters = [*ddp.collectives.select(SCATTER)][6:]
+    ddp.collectives.select(SCATTER)[6:11].assert_launched_before_last_gradient()
+    for one, other, another in zip(scatters, scatters[1:], scatters[2:], strict=False):
+        assert one.launched.ready < other.launched.ready <= one.waited.ready
+        assert one.waited.time < another.launched.time  # which keeps no more than two whole gradients alive
+    assert {entry.ranks for entry in scatters} == {(0, 1)}
+
+
+def recorded(ddp: DDPContext, training: Sharded, use: Callable[[int], tuple[int, ...]]) -> dict[str, list[Any]]:
+    """What each group of this rank does in a step."""
+    training.zero_grad()
+    with ddp.collectives.capture() as entries:
+        training.local_loss(0, use=use).backward()
+        training.finish()
+    groups: dict[str, list[Any]] = {}
+    for entry in entries:
+        groups.setdefault(entry.group, []).append((entry.op, entry.shapes))
+    return groups
+
+
+@distributed(world_size=2, observe=True)
+def test_what_is_sent_depends_neither_on_the_rank_nor_on_what_was_used(ddp: DDPContext) -> None:
+    training = Sharded(Chain)
+    training.train([0])
+    ways = [lambda _: (0, 1, 2), lambda rank: [(0,), (2, 1)][rank], lambda _: ()]
+    sent = [recorded(ddp, training, use) for use in ways]
+    assert sent[0] == sent[1] == sent[2]
+    of_ranks: list[Any] = [None, None]
+    dist.all_gather_object(of_ranks, sent)
+    assert of_ranks[0] == of_ranks[1]
+
+
+@distributed(world_size=2, observe=True)
+def test_the_order_is_that_of_the_first_forward_of_rank_0(ddp: DDPContext) -> None:
+    training = Sharded(Chain)  # which registers its last layer first
+    training.train([0], use=lambda rank: [(2, 1), (1, 2)][rank])
+    with ddp.collectives.capture() as entries:
+        training.local_loss(1, use=lambda _: (1, 2)).backward()
+    training.finish()
+    assert elements(entries.select(GATHER)) == [12, 18, 18, 9, 18, 9, 18, 18, 12, 18]
+    assert elements(entries.select(SCATTER)) == [18, 36, 36, 24, 36]
+
+
+@distributed(world_size=2, observe=True)
+@pytest.mark.parametrize("schedule", [Shuffled(1), Shuffled(2), Delay(3), Delay(8)], ids=str)
+def test_any_order_of_completion_will_do(ddp: DDPContext, schedule: Schedule) -> None:
+    training = Sharded(lambda: nn.Sequential(linear(INPUTS), linear(), linear(), linear(), linear(6, 3)))
+    for step in range(2):
+        training.zero_grad()
+        with ddp.collectives.gate(schedule):
+            local_loss = training.local_loss(step)
+            local_loss.backward()
+            training.finish()
+        training.twin_backward(step)
+        training.update()
+    ddp.collectives.unawaited.assert_count(0)
+
+
+LAYERS, SIZE = 32, 64
+LAYER_BYTES = 4 * SIZE * SIZE
+PARTS_BYTES = LAYERS * LAYER_BYTES // 4  # on 4 ranks
+
+
+def narrow_and_deep() -> nn.Module:
+    return nn.Sequential(*(nn.Linear(SIZE, SIZE, bias=False) for _ in range(LAYERS)))
+
+
+def peak_of(run: Callable[[], object]) -> int:
+    """The most that the allocator had given out at a time, beyond what it had before, in bytes.
+
+    That includes gloo's copies of what is on its way, which its own thread drops some time later: one layer's for each
+    operation, so that the bounds below are those of a few layers and leave room for as many copies.
+    """
+    with profile(profile_memory=True, acc_events=True) as profiled:
+        run()
+    allocations = [one for one in profiled.profiler.kineto_results.events() if one.name() == "[memory]"]
+    live = [0]
+    for one in sorted(allocations, key=lambda one: one.start_ns()):
+        live.append(live[-1] + one.nbytes())
+    return max(live)
+
+
+@distributed(world_size=4)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_step_needs_the_memory_of_a_few_layers_beside_the_parts(*, frozen: bool) -> None:
+    module = narrow_and_deep()
+    module[1:].requires_grad_(not frozen)
+    model = FSDP.wrap(module)
+    inputs = torch.ones(1, SIZE)
+
+    def step() -> None:
+        model(inputs).sum().backward()
+        FSDP.after_backward(model, sgd(model))
+
+    step()  # from here on the order is known, and there are gradients
+    peak = peak_of(step)
+    assert 2 * LAYER_BYTES <= peak <= PARTS_BYTES + 12 * LAYER_BYTES, peak / LAYER_BYTES
+    with torch.no_grad():
+        peak = peak_of(lambda: model(inputs))
+    assert 2 * LAYER_BYTES <= peak <= 9 * LAYER_BYTES, peak / LAYER_BYTES
+
+
+def live_bytes() -> int:
+    """The memory of all tensors that Python knows of."""
+    gc.collect()
+    tensors = [one for one in gc.get_objects() if type(one) in (Tensor, nn.Parameter)]
+    storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
+    return sum(storages.values())
+
+
+@distributed(world_size=4)
+def test_between_steps_a_rank_holds_its_parts_and_no_more() -> None:
+    before = live_bytes()
+    model = FSDP.wrap(narrow_and_deep())
+    optimizer = AdamW(model.parameters(), lr=0.1)
+    model(torch.ones(1, SIZE)).sum().backward()
+    FSDP.after_backward(model, optimizer)
+    optimizer.step()
+    assert live_bytes() - before == 4 * PARTS_BYTES + 4 * LAYERS  # of each a part, its gradient, two averages; counters

@@ -1,0 +1,74 @@
+"""Log records are caught on a rank as pytest catches them, and nothing stays behind."""
+
+import logging
+from collections.abc import Iterator
+
+import _pytest.logging
+import pytest
+
+from pytest_ddp.rank_logs import CatchingLogs, catch_logs_quickly
+
+PYTESTS_OWN = _pytest.logging.catching_logs
+
+
+class Records(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+@pytest.fixture
+def apart() -> Iterator[logging.Logger]:
+    """A logger that does not propagate."""
+    logger = logging.getLogger(__name__)
+    logger.propagate = False
+    yield logger
+    logger.propagate = True
+
+
+@pytest.mark.parametrize("way", [PYTESTS_OWN, CatchingLogs])
+def test_records_of_all_loggers_are_caught(way, apart):
+    root, handler = logging.getLogger(), Records()
+    before = [root.level, list(root.handlers), list(apart.handlers)]
+    with way(handler, level=logging.INFO) as given:
+        assert given is handler
+        logging.getLogger("some.child").info("one")
+        logging.getLogger("some.child").debug("below the level")
+        apart.warning("two")
+    apart.warning("after")
+    assert handler.messages == ["one", "two"]
+    assert handler.level == logging.INFO
+    assert [root.level, root.handlers, apart.handlers] == before
+
+
+@pytest.mark.parametrize("way", [PYTESTS_OWN, CatchingLogs])
+def test_a_handler_that_a_test_removes_is_not_missed(way, apart):
+    handler = Records()
+    with way(handler):
+        apart.removeHandler(handler)
+        apart.warning("unheard")
+        logging.getLogger().warning("heard")
+    assert handler.messages == ["heard"]
+
+
+def test_a_handler_that_is_there_already_is_attached_once(apart):
+    handler = Records()
+    with CatchingLogs(handler), CatchingLogs(handler):
+        apart.warning("once")
+    assert handler.messages == ["once"]
+    assert handler not in apart.handlers
+
+
+def test_pytest_is_told_only_where_it_attaches_to_such_loggers(monkeypatch):
+    class OfOlderPytest:
+        """Attaches to the root logger alone."""
+
+    monkeypatch.setattr(_pytest.logging, "catching_logs", OfOlderPytest)
+    catch_logs_quickly()
+    assert _pytest.logging.catching_logs is OfOlderPytest
+    monkeypatch.setattr(_pytest.logging, "catching_logs", PYTESTS_OWN)
+    catch_logs_quickly()
+    assert _pytest.logging.catching_logs is CatchingLogs
