@@ -99,6 +99,31 @@ class SyncBatchNormCase(Case):
     plain: bool = False
 
 
+@dataclass(frozen=True)
+class CheckpointCase(Case):
+    """A training that is saved by one world and goes on in another.
+
+    Attributes:
+        load_world_size: ranks that load.
+        before, after: steps before saving and after loading.
+        scaled: whether there is a gradient scaler.
+        apart: whether each rank is given a path in a folder of its own; rank 0's is loaded.
+        failing: whether a second save, to the same path, fails half way.
+    """
+
+    load_world_size: int = 1
+    before: int = 2
+    after: int = 2
+    scaled: bool = True
+    apart: bool = False
+    failing: bool = False
+
+    @property
+    def worlds(self) -> tuple[int, ...]:
+        """The world that saves, and the one that loads."""
+        return (self.world_size, self.load_world_size)
+
+
 SIMPLEST: dict[str, Case] = {
     "overhead_model": OverheadCase(),
     "distributed_sampler": SamplerCase(),
@@ -106,6 +131,7 @@ SIMPLEST: dict[str, Case] = {
     "loader_generator": GeneratorCase(),
     "gradient_accumulation": AccumulationCase(),
     "sync_batchnorm": SyncBatchNormCase(),
+    "checkpoint": CheckpointCase(),
 }
 _KINDS = {type(case).__name__: type(case) for case in SIMPLEST.values()}
 

@@ -86,5 +86,10 @@ COMPONENTS = {
             Function("accumulate_and_step", ("ddp_model", "optimizer", "microbatches", "loss_fn", "scaler")),
         ),
         _part("sync_batchnorm", Function("convert_sync_batchnorm", ("module",))),
+        _part(
+            "checkpoint",
+            Function("save_checkpoint", ("path", "model", "optimizer", "scaler", "epoch")),
+            Function("load_checkpoint", ("path", "model", "optimizer", "scaler")),
+        ),
     )
 }

@@ -9,6 +9,7 @@ from conformance.accuracy import draw_right
 from conformance.cases import (
     AccumulationCase,
     Case,
+    CheckpointCase,
     EvaluationCase,
     GeneratorCase,
     OverheadCase,
@@ -84,6 +85,19 @@ def _sync_batchnorm(case: SyncBatchNormCase, seed: int, rank: int) -> Tensors:
     return given
 
 
+def _checkpoint(case: CheckpointCase, seed: int, rank: int) -> Tensors:
+    """Draw weights and batches that all ranks share, other weights of each rank's own to load over, and the epoch."""
+    shared, own = _generator(seed), _generator(seed + 1 + rank)
+    given: Tensors = {"epoch": torch.tensor(3 + seed % 50)}
+    for name, shape in small_network().items():
+        for whose, generator in (("start", shared), ("other", own)):
+            given[f"{whose}/{name}"] = torch.randn(shape, generator=generator, dtype=torch.float64)
+    for step in range(case.before + case.after):
+        given[f"x/{step}"] = torch.randn(4, _FEATURES, generator=shared, dtype=torch.float64)
+        given[f"y/{step}"] = torch.randn(4, 1, generator=shared, dtype=torch.float64)
+    return given
+
+
 def small_network() -> dict[str, tuple[int, ...]]:
     """Return the names and shapes of the parameters of a small network of two linear layers."""
     return {"0.weight": (2, _FEATURES), "0.bias": (2,), "2.weight": (1, 2), "2.bias": (1,)}
@@ -104,4 +118,5 @@ _FEEDS: dict[type[Case], Callable[[Any, int, int], Tensors]] = {
     GeneratorCase: _loader,
     AccumulationCase: _accumulation,
     SyncBatchNormCase: _sync_batchnorm,
+    CheckpointCase: _checkpoint,
 }

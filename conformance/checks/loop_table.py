@@ -1,6 +1,6 @@
 """Which checks each part of the training loop is held to, in the order in which they run."""
 
-from conformance.checks import accumulation, evaluation, loader, overhead, sampler, sync_batchnorm
+from conformance.checks import accumulation, checkpoint, evaluation, loader, overhead, sampler, sync_batchnorm
 from conformance.checks.check import Check
 from conformance.strategies import loop
 
@@ -64,6 +64,17 @@ _SYNC_BATCHNORM = (
     Check(sync_batchnorm.without_weight_and_statistics, loop.plain_norms, "extended", requires=_FORWARD),
 )
 
+_LOADED = ("model_comes_back",)
+_CHECKPOINT = (
+    Check(checkpoint.model_comes_back, loop.checkpoints(scaled=False), points=2),
+    Check(checkpoint.epoch_comes_back, loop.checkpoints(scaled=False), requires=_LOADED),
+    Check(checkpoint.training_goes_on, loop.checkpoints(scaled=False), points=2, requires=_LOADED),
+    Check(checkpoint.scaler_comes_back, loop.checkpoints(), requires=_LOADED),
+    Check(checkpoint.one_rank_writes, loop.checkpoints(apart=True), requires=_LOADED),
+    Check(checkpoint.another_world_size, loop.checkpoints_of_other_worlds, requires=("training_goes_on",)),
+    Check(checkpoint.survives_a_failed_save, loop.failing_checkpoints, "extended", requires=_LOADED),
+)
+
 LOOP_CHECKS: dict[str, tuple[Check, ...]] = {
     "overhead_model": _OVERHEAD,
     "distributed_sampler": _SAMPLER,
@@ -71,4 +82,5 @@ LOOP_CHECKS: dict[str, tuple[Check, ...]] = {
     "loader_generator": _GENERATOR,
     "gradient_accumulation": _ACCUMULATION,
     "sync_batchnorm": _SYNC_BATCHNORM,
+    "checkpoint": _CHECKPOINT,
 }

@@ -4,7 +4,7 @@ import torch
 
 from conformance import stubs
 from conformance.answer import Answer, Assignment
-from conformance.exercises import accumulation, evaluation, loader, overhead, sampler, sync_batchnorm
+from conformance.exercises import accumulation, checkpoint, evaluation, loader, overhead, sampler, sync_batchnorm
 from conformance.exercises.desk import Desk, Exercise
 from conformance.stage import stage
 from conformance.subject import load
@@ -16,6 +16,7 @@ EXERCISES: dict[str, Exercise] = {
     "loader_generator": loader.draw,
     "gradient_accumulation": accumulation.accumulate,
     "sync_batchnorm": sync_batchnorm.normalise,
+    "checkpoint": checkpoint.save_and_load,
 }
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from conformance.cases import (
     AccumulationCase,
+    CheckpointCase,
     EvaluationCase,
     GeneratorCase,
     OverheadCase,
@@ -121,3 +122,29 @@ def plain_norms(draw: Draw, bounds: Bounds) -> SyncBatchNormCase:
     """Without weight, bias and running statistics."""
     case: SyncBatchNormCase = draw(norms(uneven=True)(bounds))
     return replace(case, plain=True)
+
+
+def checkpoints(*, scaled: bool = True, apart: bool = False) -> Callable[[Bounds], st.SearchStrategy[CheckpointCase]]:
+    """Return a strategy of trainings that go on in a world of the same size."""
+
+    @st.composite
+    def resuming(draw: Draw, bounds: Bounds) -> CheckpointCase:
+        world_size, seed, steps = draw(_worlds(bounds)), draw(_SEEDS), st.integers(1, 3)
+        return CheckpointCase(world_size, seed, world_size, draw(steps), draw(steps), scaled, apart)
+
+    return resuming
+
+
+@st.composite
+def checkpoints_of_other_worlds(draw: Draw, bounds: Bounds) -> CheckpointCase:
+    """Another number of ranks goes on."""
+    case: CheckpointCase = draw(checkpoints()(bounds))
+    others = [size for size in range(1, bounds.world_size + 1) if size != case.world_size]
+    return replace(case, load_world_size=draw(st.sampled_from(others)))
+
+
+@st.composite
+def failing_checkpoints(draw: Draw, bounds: Bounds) -> CheckpointCase:
+    """A second save fails half way, on one rank, where no other can be left waiting."""
+    case: CheckpointCase = draw(checkpoints()(bounds))
+    return replace(case, world_size=1, load_world_size=1, failing=True)

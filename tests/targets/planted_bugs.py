@@ -18,6 +18,7 @@ class Bug(NamedTuple):
 
 _ACCUMULATION = "gradient_accumulation"
 _NORM = "sync_batchnorm"
+_CHECKPOINT = "checkpoint"
 _EVALUATION = "evaluation"
 _GENERATOR = "loader_generator"
 _SAMPLER = "distributed_sampler"
@@ -177,4 +178,37 @@ BUGS = [
         "rank_without_samples",
         "AssertionError",
     ),
+    Bug(
+        _CHECKPOINT,
+        '    model.load_state_dict(state["model"])\n',
+        "",
+        "model_comes_back",
+        "what they were before loading",
+    ),
+    Bug(_CHECKPOINT, "model.state_dict()", "dict(model.named_parameters())", "model_comes_back", "Missing key"),
+    Bug(
+        _CHECKPOINT,
+        'state["model"])',
+        '{**model.state_dict(), **dict(list(state["model"].items())[:2])})',
+        "model_comes_back",
+        "",
+    ),
+    Bug(_CHECKPOINT, 'state["epoch"]', 'state["epoch"] + 1', "epoch_comes_back", "expected epoch"),
+    Bug(
+        _CHECKPOINT,
+        '    optimizer.load_state_dict(state["optimizer"])\n',
+        "",
+        "training_goes_on",
+        "the moments start from zero",
+    ),
+    Bug(_CHECKPOINT, "if scaler:", "if False:", "scaler_comes_back", "scaler.load_state_dict"),
+    Bug(_CHECKPOINT, "if dist.get_rank() == 0:", "if True:", "one_rank_writes", "expected rank 0 alone"),
+    Bug(
+        _CHECKPOINT,
+        "state = torch.load(path)",
+        "state = torch.load(path)\n    assert state['ranks'] == dist.get_world_size()",
+        "another_world_size",
+        "AssertionError",
+    ),
+    Bug(_CHECKPOINT, ' + ".new"', "", "survives_a_failed_save", ""),
 ]
