@@ -94,11 +94,11 @@ def fsdp_gather_full_params(fsdp_model: FSDP) -> dict[str, Tensor]:
     return fsdp_model.gather_full_params()
 
 
-def get_distributed_sampler(
+def get_distributed_sampler(  # noqa: PLR0917  # the contract
     dataset: Sized,
     num_replicas: int,
     rank: int,
-    shuffle: bool,
+    shuffle: bool,  # noqa: FBT001  # the contract
     seed: int,
     drop_last: bool,  # noqa: FBT001  # the contract
 ) -> DistributedSampler:

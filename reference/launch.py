@@ -10,12 +10,8 @@ In the first two this process keeps the store where the ranks meet, at a port th
 rank its place in the environment as torchrun would. However this process ends, the ranks end with it.
 """
 
-import ctypes
 import multiprocessing
 import os
-import signal
-import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -24,14 +20,15 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Literal
 
+import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
+from reference.mortality import die_with
 from reference.process_group import cleanup, setup
 
 Function = Callable[..., object]
-_PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 2.0
 
 
@@ -80,7 +77,7 @@ def launch(
 
 def in_job() -> bool:
     """Whether this process is a rank already: torchrun, srun or `launch` has told it its place."""
-    return "RANK" in os.environ or "SLURM_PROCID" in os.environ
+    return "RANK" in os.environ or "SLURM_STEP_NODELIST" in os.environ  # a batch script has SLURM_PROCID, but no step
 
 
 def _check_job(world_size: int | None) -> None:
@@ -99,7 +96,7 @@ def _run_inside_group(function: Function, arguments: Sequence[object], backend: 
 
 def _run_rank(rank: int, job: Job) -> None:
     """What a started process does: find its place, run, leave."""
-    _die_with(job.parent)
+    die_with(job.parent)
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -109,10 +106,9 @@ def _run_rank(rank: int, job: Job) -> None:
         "MASTER_PORT": str(job.port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is the parent's: rank 0 joins it like the others
     }
+    if job.world_size > 1 and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)  # as under torchrun: else every rank would use every core
     _run_inside_group(job.function, job.arguments, job.backend)
-
-
-# spawn
 
 
 def _spawn(job: Job) -> None:
@@ -121,30 +117,26 @@ def _spawn(job: Job) -> None:
         while not context.join(grace_period=_GRACE_SECONDS):
             pass
     except (ProcessRaisedException, ProcessExitedException) as error:
-        raise RuntimeError(str(error)) from error
+        raise RuntimeError(str(error).strip()) from error
     finally:
         _end(context.processes)
 
 
-# plain processes
-
-
 def _start_processes(job: Job) -> None:
     fresh = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads' locks, and CUDA refuses it
-    processes: list[BaseProcess] = []
-    receivers: dict[Connection, int] = {}
+    ranks: dict[Connection, BaseProcess] = {}
     try:
         for rank in range(job.world_size):
             receiver, sender = fresh.Pipe(duplex=False)
-            receivers[receiver] = rank
-            processes.append(fresh.Process(target=_report, args=(sender, rank, job)))
-            processes[-1].start()
+            ranks[receiver] = fresh.Process(target=_report, args=(sender, rank, job), name=f"rank {rank}")
+            ranks[receiver].start()
             sender.close()  # the rank's copy is the only one now: the pipe ends when the rank does
-        failures = _join(receivers)
+        if failures := _join(ranks):
+            raise RuntimeError("\n\n".join(failures))
+        for process in ranks.values():
+            process.join()
     finally:
-        _end(processes)
-    if failures:
-        raise RuntimeError("\n\n".join(failures))
+        _end(list(ranks.values()))
 
 
 def _report(sender: Connection, rank: int, job: Job) -> None:
@@ -157,49 +149,33 @@ def _report(sender: Connection, rank: int, job: Job) -> None:
     sender.send(None)
 
 
-def _join(receivers: Mapping[Connection, int]) -> list[str]:
+def _join(ranks: Mapping[Connection, BaseProcess]) -> list[str]:
     """Wait until all ranks are done or, after a failure, a moment has passed; the failures, first one first."""
     failures: list[tuple[float, str]] = []
-    waiting = list(receivers)
+    waiting = list(ranks)
     while waiting and (ready := wait(waiting, timeout=_GRACE_SECONDS if failures else None)):
         for receiver in [receiver for receiver in waiting if receiver in ready]:
             waiting.remove(receiver)
-            failure = _receive(receiver, receivers[receiver])
+            failure = _receive(receiver, ranks[receiver])
             if failure is not None:
                 failures.append(failure)
     return [text for _, text in sorted(failures)]
 
 
-def _receive(receiver: Connection, rank: int) -> tuple[float, str] | None:
+def _receive(receiver: Connection, process: BaseProcess) -> tuple[float, str] | None:
+    """What a rank sent; if it could not send, when that was seen, and how it ended."""
     try:
         failure: tuple[float, str] | None = receiver.recv()
     except EOFError:
-        return time.monotonic(), f"rank {rank} died without an exception: look at what it printed, and for a signal"
+        seen = time.monotonic()
+        process.join()
+        return seen, f"{process.name} ended before it was done, with exit code {process.exitcode} (below 0: a signal)"
     return failure
 
 
-# ends
-
-
 def _end(processes: Sequence[BaseProcess]) -> None:
-    """Whatever is left of the ranks goes now: after success they have ended by themselves."""
+    """Whatever is left of the ranks goes now: the others have failed, or this process was interrupted."""
     for process in processes:
-        process.join(timeout=0 if sys.exc_info()[0] else None)
-        process.kill()
-        process.join()
-
-
-def _die_with(parent: int) -> None:
-    """End this process when `parent`, which started it, is gone, by whatever way it went."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it went before we asked
-            os._exit(1)
-    else:
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-
-
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
+        if process.pid is not None:  # else it could not be started
+            process.kill()
+            process.join()

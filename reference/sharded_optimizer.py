@@ -80,6 +80,7 @@ class ShardedOptimizer(Optimizer):
         """Optimize one more group of parameters; the state of the others is kept. Call on every rank."""
         super().add_param_group(param_group)
         if hasattr(self, "_local"):  # not yet while torch's constructor adds the first groups
+            self._whole_state = None
             self._take_in(self.param_groups[-1]["params"])
             self._local.add_param_group(self._share(self.param_groups[-1]))
             _copy_options(self._local.param_groups, self.param_groups)
@@ -120,9 +121,10 @@ class ShardedOptimizer(Optimizer):
         """
         numbers: dict[Any, int] = {parameter: number for number, parameter in enumerate(self._parameters())}
         gathered = state_shares.gather({numbers.get(key, key): state for key, state in self.state.items()}, to)
-        # What some optimizers keep under a name belongs to no parameter, and comes last.
-        in_order = sorted(gathered or (), key=lambda key: key if isinstance(key, int) else len(numbers))
-        self._whole_state = None if gathered is None else {key: gathered[key] for key in in_order}
+        if gathered is not None:
+            # What an optimizer keeps under a name belongs to no parameter, and comes last.
+            in_order = sorted(gathered, key=lambda key: key if isinstance(key, int) else len(numbers))
+            self._whole_state = {key: gathered[key] for key in in_order}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Take over a whole optimizer's state, saved with any world size, or this rank's own share. Call on every rank.

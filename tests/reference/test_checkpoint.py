@@ -80,7 +80,7 @@ def assert_equal(mine: list[Tensor], others: list[Tensor]) -> None:
         assert torch.equal(one, other)
 
 
-@distributed(world_size=[1, 2, 4])
+@distributed(world_size=[2, 4])
 @pytest.mark.parametrize("sharded", [False, True], ids=["whole", "sharded"])
 @pytest.mark.parametrize("wrapper", [*WRAPPERS.values(), TORCH], ids=[*WRAPPERS, "torch"])
 def test_training_resumes_to_the_last_bit(wrapper: Wrapper, sharded: bool, ddp: DDPContext) -> None:  # noqa: FBT001

@@ -1,17 +1,15 @@
 """Every data-parallel wrapper trains as one process would on the batches of all ranks."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from reference_models import INPUTS, ODD_PARTS, Buffered, Chain, around, every_odd_part, linear, mlp, seeded
-from reference_wrappers import OVERLAPPED, WRAPPERS, Wrapper
+from reference_wrappers import WRAPPERS, Wrapper
 from side_by_side import SideBySide, assert_same_on_all_ranks, batch, loss, sgd
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
-from torch.utils.checkpoint import checkpoint
 
 from pytest_ddp import DDPContext, distributed
 from pytest_ddp.collectives import watch_collectives
@@ -191,172 +189,3 @@ def test_parameters_may_be_frozen_and_unfrozen_between_steps(wrapper: Wrapper) -
             model[2].requires_grad_(step != 2)  # frozen when it was wrapped
             model[0].requires_grad_(step == 2)
         training.train([step])
-
-
-# Gradients over several backwards
-
-
-@distributed(world_size=2)
-@pytest.mark.parametrize("set_to_none", [True, False])
-def test_both_ways_to_clear_gradients_leave_nothing_behind(wrapper: Wrapper, set_to_none: bool) -> None:  # noqa: FBT001  a parameter of the test
-    training = SideBySide(Chain, wrapper=wrapper)
-    for step in range(3):
-        training.zero_grad(set_to_none=set_to_none)
-        training.backward(step, use=lambda rank, step=step: [(0,), (0, step)][rank])
-        training.update()
-
-
-@distributed(world_size=2)
-def test_gradients_of_two_averaged_backwards_add_up(wrapper: Wrapper) -> None:
-    training = SideBySide(mlp, wrapper=wrapper)
-    for step in range(3):
-        training.zero_grad()
-        training.backward(step)
-        training.backward(10 + step)
-        training.update()
-
-
-@distributed(world_size=2)
-@pytest.mark.parametrize("forwards", ["in_turn", "both_first"])
-def test_two_backwards_may_share_one_averaging(wrapper: Wrapper, forwards: str) -> None:
-    training = SideBySide(mlp, wrapper=wrapper)
-    for step in range(3):
-        training.zero_grad()
-        losses = (training.local_loss(number) for number in (step, 10 + step))
-        for local_loss in losses if forwards == "in_turn" else list(losses):
-            local_loss.backward()
-        training.finish()
-        training.twin_backward(step)
-        training.twin_backward(10 + step)
-        training.update()
-
-
-@distributed(world_size=2)
-def test_a_retained_graph_may_be_used_twice(wrapper: Wrapper) -> None:
-    training = SideBySide(mlp, wrapper=wrapper)
-    local_loss = training.local_loss(0)
-    local_loss.backward(retain_graph=True)
-    local_loss.backward()
-    training.finish()
-    for _ in range(2):
-        training.twin_backward(0)
-    training.update()
-
-
-class Checkpointed(nn.Module):
-    """A layer that reentrant checkpointing makes ready once for each time it is used, within one backward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.often, self.last = linear(INPUTS), linear(), linear(outputs=3)
-
-    def forward(self, x: Tensor, *, times: int) -> Tensor:
-        hidden = self.first(x)
-        for _ in range(times):
-            hidden = checkpoint(self.often, torch.tanh(hidden), use_reentrant=True)
-        return self.last(hidden)
-
-
-@distributed(world_size=2)
-@pytest.mark.parametrize("times", [(2, 2), (1, 3)])
-def test_a_gradient_that_grows_after_it_has_left_is_sent_again_or_refused(
-    wrapper: Wrapper, times: tuple[int, int], ddp: DDPContext
-) -> None:
-    training = SideBySide(Checkpointed, wrapper=wrapper)
-    refuses = wrapper in (OVERLAPPED["ddp_bucketed-one_parameter_each"], OVERLAPPED["ddp_bucketed-several_buckets"])
-    if refuses and times[ddp.rank] > 1:
-        training.zero_grad()
-        told = rf"the parameter 'often\.\w+' on rank {ddp.rank} another gradient after its bucket had left"
-        with pytest.raises(RuntimeError, match=told):
-            training.local_loss(0, times=lambda rank: times[rank]).backward()
-    if not refuses:
-        training.train(range(2), times=lambda rank: times[rank])
-
-
-class Aborted(Exception):  # noqa: N818  not an error
-    pass
-
-
-@distributed(world_size=2)
-@pytest.mark.parametrize("layers", [(2, 2), (2, 0)])
-def test_an_aborted_backward_leaves_no_trace(wrapper: Wrapper, ddp: DDPContext, layers: tuple[int, int]) -> None:
-    def abort(_gradient: Tensor) -> None:
-        raise Aborted
-
-    training = SideBySide(mlp, wrapper=wrapper)
-    training.train([0])
-    training.zero_grad()
-    hook = training.module[layers[ddp.rank]].weight.register_hook(abort)
-    with pytest.raises(Aborted):
-        training.local_loss(77).backward()
-    hook.remove()
-    training.train([1, 2])
-
-
-# The module that it is
-
-
-class Documents(nn.Module):
-    """A module with arguments of every kind and an output of nested containers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = linear(INPUTS)
-
-    def forward(self, x: Tensor, *more: float, scale: float, **others: Any) -> dict[str, Any]:
-        return {"out": (self.layer(x) * scale, [more]), "others": others}
-
-
-@distributed(world_size=2)
-def test_arguments_and_outputs_pass_through_as_they_are(wrapper: Wrapper, ddp: DDPContext) -> None:
-    model = wrapper.wrap(seeded(Documents, seed=ddp.rank))
-    inputs, note = torch.ones(1, INPUTS, dtype=torch.float64), object()
-    output = model(inputs, 1.0, 2.0, scale=3.0, note=note)
-    tensor, rest = output["out"]
-    assert torch.equal(tensor, seeded(Documents, seed=0).layer(inputs) * 3.0)
-    assert (type(output["out"]), rest, output["others"]) == (tuple, [(1.0, 2.0)], {"note": note})
-
-
-@distributed(world_size=2)
-def test_buffers_of_rank_0_rule_every_training_forward(wrapper: Wrapper, ddp: DDPContext) -> None:
-    training = SideBySide(Buffered, wrapper=wrapper)
-    for step in range(3):
-        training.train([step])
-        training.module.scale = training.module.scale + step + ddp.rank  # a new tensor, another on each rank
-        training.module.count += ddp.rank
-        training.twin.scale = training.twin.scale + step
-    assert training.twin.count - seeded(Buffered, seed=0).count == 3
-    assert training.module.count == training.twin.count + ddp.rank
-
-
-@distributed(world_size=2)
-def test_evaluation_needs_no_other_rank(wrapper: Wrapper, ddp: DDPContext) -> None:
-    model = wrapper.wrap(seeded(Buffered, seed=ddp.rank))
-    seen: list[object] = []
-    with watch_collectives(seen.append), torch.no_grad():
-        model.eval()(batch(0, ddp.rank)[0])
-        model.train()(batch(0, ddp.rank)[0])
-    assert not seen
-
-
-@distributed(world_size=2)
-def test_batch_norm_allows_two_forwards_before_backward(wrapper: Wrapper, ddp: DDPContext) -> None:
-    model = wrapper.wrap(nn.Sequential(linear(INPUTS), nn.BatchNorm1d(6, dtype=torch.float64)))
-    twice = model(batch(0, ddp.rank)[0]) + model(batch(1, ddp.rank)[0])
-    twice.square().mean().backward()
-    wrapper.after_backward(model, sgd(model))
-    assert_same_on_all_ranks(p.grad for p in model.parameters())
-
-
-@distributed(world_size=2)
-def test_a_model_may_be_converted_after_wrapping(wrapper: Wrapper, ddp: DDPContext) -> None:
-    training = SideBySide(mlp, wrapper=wrapper)
-    training.train([0])
-    training.ddp_model.float()
-    training.twin.float()
-    batches = [tuple(tensor.float() for tensor in batch(1, rank)) for rank in range(ddp.world_size)]
-    training.zero_grad()
-    loss(training.ddp_model, [batches[ddp.rank]]).backward()
-    training.finish()
-    loss(training.twin, batches).backward()
-    training.assert_gradients_equal()

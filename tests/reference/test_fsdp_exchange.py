@@ -1,4 +1,4 @@
-"""What FSDP sends, when, and how much memory it needs: told by records and by the allocator, never by a clock."""
+"""What FSDP sends, when, and how much memory it needs: told by records and by counting, never by a clock."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -13,7 +13,6 @@ from side_by_side import sgd
 from subgroups import subgroups_destroyed
 from torch import Tensor, nn
 from torch.optim import AdamW
-from torch.profiler import profile
 
 from pytest_ddp import DDPContext, distributed
 from pytest_ddp.observed import Delay, Schedule, Shuffled
@@ -155,64 +154,52 @@ def test_any_order_of_completion_will_do(ddp: DDPContext, schedule: Schedule) ->
     ddp.collectives.unawaited.assert_count(0)
 
 
-LAYERS, SIZE = 32, 64
-LAYER_BYTES = 4 * SIZE * SIZE
-PARTS_BYTES = LAYERS * LAYER_BYTES // 4  # on 4 ranks
-
-
-def narrow_and_deep() -> nn.Module:
-    return nn.Sequential(*(nn.Linear(SIZE, SIZE, bias=False) for _ in range(LAYERS)))
-
-
-def peak_of(run: Callable[[], object]) -> int:
-    """The most that the allocator had given out at a time, beyond what it had before, in bytes.
-
-    That includes gloo's copies of what is on its way, which its own thread drops some time later: one layer's for each
-    operation, so that the bounds below are those of a few layers and leave room for as many copies.
-    """
-    with profile(profile_memory=True, acc_events=True) as profiled:
-        run()
-    allocations = [one for one in profiled.profiler.kineto_results.events() if one.name() == "[memory]"]
-    live = [0]
-    for one in sorted(allocations, key=lambda one: one.start_ns()):
-        live.append(live[-1] + one.nbytes())
-    return max(live)
-
-
-@distributed(world_size=4)
-@pytest.mark.parametrize("frozen", [False, True])
-def test_a_step_needs_the_memory_of_a_few_layers_beside_the_parts(*, frozen: bool) -> None:
-    module = narrow_and_deep()
-    module[1:].requires_grad_(not frozen)
-    model = FSDP.wrap(module)
-    inputs = torch.ones(1, SIZE)
-
-    def step() -> None:
-        model(inputs).sum().backward()
-        FSDP.after_backward(model, sgd(model))
-
-    step()  # from here on the order is known, and there are gradients
-    peak = peak_of(step)
-    assert 2 * LAYER_BYTES <= peak <= PARTS_BYTES + 12 * LAYER_BYTES, peak / LAYER_BYTES
-    with torch.no_grad():
-        peak = peak_of(lambda: model(inputs))
-    assert 2 * LAYER_BYTES <= peak <= 9 * LAYER_BYTES, peak / LAYER_BYTES
+LAYERS, SIZE = 16, 64
+LAYER_BYTES = 8 * SIZE * SIZE
+PARTS_BYTES = LAYERS * LAYER_BYTES // 2  # on 2 ranks
 
 
 def live_bytes() -> int:
     """The memory of all tensors that Python knows of."""
-    gc.collect()
     tensors = [one for one in gc.get_objects() if type(one) in (Tensor, nn.Parameter)]
     storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
     return sum(storages.values())
 
 
-@distributed(world_size=4)
-def test_between_steps_a_rank_holds_its_parts_and_no_more() -> None:
+@distributed(world_size=2)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_while_a_layer_computes_it_is_whole_with_the_next_one_and_no_other(*, frozen: bool) -> None:
+    gc.collect()
     before = live_bytes()
-    model = FSDP.wrap(narrow_and_deep())
+    module = nn.Sequential(*(Telling(SIZE, SIZE, bias=False, dtype=DTYPE) for _ in range(LAYERS)))
+    module[1:].requires_grad_(not frozen)
+    model = FSDP.wrap(module)
+    inputs = torch.ones(1, SIZE, dtype=DTYPE)
+    for _ in range(2):  # the second time, the order is known
+        model.zero_grad()
+        used: list[int] = []
+        for layer in module:
+            layer.tell = lambda used=used: used.append(live_bytes() - before - PARTS_BYTES)
+        model(inputs).sum().backward()
+        # Beside the two, the parts that they were gathered from, and what gloo has yet to let go of.
+        assert 2 * LAYER_BYTES <= max(used[:LAYERS]) <= 4 * LAYER_BYTES
+        gradients = LAYER_BYTES // 2 if frozen else PARTS_BYTES
+        under_way = 0 if frozen else 3 * LAYER_BYTES  # whole gradients
+        assert max(used[LAYERS:]) <= gradients + under_way + 5 * LAYER_BYTES
+        FSDP.after_backward(model, sgd(model))
+
+
+@distributed(world_size=2)
+def test_between_steps_a_rank_holds_its_parts_and_no_more() -> None:
+    gc.collect()
+    before = live_bytes()
+    model = FSDP.wrap(nn.Sequential(*(linear(SIZE, SIZE) for _ in range(LAYERS))))
     optimizer = AdamW(model.parameters(), lr=0.1)
-    model(torch.ones(1, SIZE)).sum().backward()
-    FSDP.after_backward(model, optimizer)
-    optimizer.step()
-    assert live_bytes() - before == 4 * PARTS_BYTES + 4 * LAYERS  # of each a part, its gradient, two averages; counters
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(1, SIZE, dtype=DTYPE)).sum().backward()
+        FSDP.after_backward(model, optimizer)
+        optimizer.step()
+        biases, counters = LAYERS * SIZE * 8, 2 * LAYERS * 4
+        expected = 4 * (PARTS_BYTES + biases) + counters  # each parameter, its gradient, two averages
+        assert expected <= live_bytes() - before <= expected + LAYER_BYTES  # which gloo may have yet to let go of

@@ -1,17 +1,15 @@
 """Which collectives a wrapper starts, and when: told by the order of events, never by a clock."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 import torch.distributed as dist
+from reference_collectives import recorded
 from reference_models import Chain, mlp
 from reference_wrappers import AFTER_BACKWARD, FLAT, NAIVE, OVERLAPPED, WRAPPERS, Wrapper, bucketed
 from side_by_side import SideBySide
 from torch import nn
 
 from pytest_ddp import DDPContext, distributed
-from pytest_ddp.collectives import Collective, watch_collectives
+from pytest_ddp.collectives import watch_collectives
 from pytest_ddp.observed import HoldUntilBackward, Overlap
 
 LAST = "the last gradient"
@@ -101,14 +99,6 @@ def test_backward_waits_for_no_other_rank(wrapper: Wrapper, ddp: DDPContext) -> 
         training.twin_backward(step)
         training.update()
     dist.destroy_process_group(turns)
-
-
-@contextmanager
-def recorded() -> Iterator[list[Collective]]:
-    """The collectives that carry gradients: all-reduces of floating-point numbers."""
-    seen: list[Collective] = []
-    with watch_collectives(lambda c: seen.append(c) if (c.op, c.dtype) == ("all_reduce", "float64") else None):
-        yield seen
 
 
 def elements_sent(wrapper: Wrapper) -> list[int]:

@@ -99,3 +99,19 @@ def test_ties_go_to_the_lower_item_and_rank() -> None:
 
 def test_the_largest_item_is_placed_first() -> None:
     assert assign_to_least_loaded([1, 1, 2], [0, 0]) == [1, 1, 0]
+
+
+@given(ITEMS, st.floats(0.5, 300), st.floats(0.5, 300))
+def test_only_the_first_bucket_of_a_kind_has_another_capacity(
+    items: list[tuple[int, str]], capacity: float, first: float
+) -> None:
+    sizes, kinds = [size for size, _ in items], [kind for _, kind in items]
+    buckets = fill_buckets(sizes, kinds, capacity, first)
+    for kind in set(kinds):
+        own = sorted(bucket for bucket in buckets if kinds[bucket[0]] == kind)
+        begins_rest = own[1][0] if len(own) > 1 else len(items)
+        rest = [index for index in range(begins_rest, len(items)) if kinds[index] == kind]
+        assert len(own[0]) == 1 or sum(sizes[index] for index in own[0]) <= first
+        assert not rest or sum(sizes[index] for index in [*own[0], rest[0]]) > first
+        again = fill_buckets([sizes[i] for i in rest], [kind] * len(rest), capacity)
+        assert own[1:] == [[rest[k] for k in bucket] for bucket in again]

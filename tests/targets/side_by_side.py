@@ -98,7 +98,7 @@ class SideBySide:
 
     @property
     def tolerance(self) -> float:
-        return 1e-5 if any(p.dtype == torch.float32 for p in self.twin.parameters()) else 1e-9
+        return 1e-5 if any(p.dtype == torch.float32 for p in self.twin.parameters()) else 1e-12
 
 
 def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
