@@ -1,4 +1,4 @@
-"""The command line: `python -m conformance grade PATH...`."""
+"""The command line: `python -m conformance grade PATH...`, and `replay FILE` for a case that a grading wrote."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ from conformance.location import locate
 from conformance.pool import fork_server, ranks_from
 from pytest_ddp.errors import UsageError
 
-PASSED, USAGE, OURS = 0, 2, 3
+PASSED, FAILED, USAGE, OURS = 0, 1, 2, 3
 WORLD_SIZE = 4
 MAX_EXAMPLES = 10
 _SEED_BITS = 32
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 if all that is submitted passed, 1 if not, 2 for misuse, 3 for a fault of ours."""
     options = _parser().parse_args(arguments)
     try:
-        return _grade(options)
+        return _replay(options.case) if options.command == "replay" else _grade(options)
     except UsageError as error:
         sys.stderr.write(f"conformance: {error}\n")
         return USAGE
@@ -37,7 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m conformance", description="Grade data-parallel code.")
-    command = parser.add_subparsers(dest="command", required=True).add_parser("grade", help="grade submissions")
+    commands = parser.add_subparsers(dest="command", required=True)
+    again = commands.add_parser("replay", help="hold a submission again to the case on which a check failed")
+    again.add_argument("case", type=Path, metavar="FILE", help="a case that a grading wrote")
+    command = commands.add_parser("grade", help="grade submissions")
     command.add_argument("paths", nargs="+", metavar="PATH", help="folder, file or module with adapters")
     command.add_argument("--world-size", type=int, default=WORLD_SIZE, metavar="N", help="ranks in the largest world")
     command.add_argument("--components", default=",".join(COMPONENTS), metavar="A,B", help="components to grade (all)")
@@ -69,6 +72,18 @@ def _grade(options: argparse.Namespace) -> int:
             if options.json is not None:
                 _write(options.json, [report.to_json() for report in reports])
     return max((report.exit_code for report in reports), default=PASSED)
+
+
+def _replay(path: Path) -> int:
+    """Run one case again, and say what is wrong with it."""
+    with fork_server() as launcher, ranks_from(launcher) as ranks:
+        from conformance.replay import Replay  # noqa: PLC0415  imports torch, while the server does too
+
+        wanted = Replay.read(path)
+        result = wanted.run(ranks)
+    said = "\n".join(part for part in (result.message, result.diagnosis) if part)
+    sys.stdout.write(f"{wanted.component}: {wanted.check.id}  {result.status}\n{said}\n")
+    return PASSED if result.status == "passed" else FAILED
 
 
 def _components(names: str) -> tuple[str, ...]:

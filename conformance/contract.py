@@ -22,22 +22,24 @@ class Component:
 
     Attributes:
         name: as in reports.
-        kind: a wrapper around a module, or an optimizer.
-        get: makes the wrapper or the optimizer.
+        kind: a wrapper around a module, an optimizer, or a part of the training loop around them.
+        get: makes the wrapper or the optimizer; of a part, its first function.
         after_backward: called between backward and the optimizer's step.
         batch_start: called at the very start of a training step.
+        more: further functions of a part.
     """
 
     name: str
-    kind: Literal["wrapper", "optimizer"]
+    kind: Literal["wrapper", "optimizer", "part"]
     get: Function
     after_backward: Function | None = None
     batch_start: Function | None = None
+    more: tuple[Function, ...] = ()
 
     @property
     def functions(self) -> tuple[Function, ...]:
         """All adapter functions of the component."""
-        return tuple(f for f in (self.get, self.after_backward, self.batch_start) if f is not None)
+        return tuple(f for f in (self.get, self.after_backward, self.batch_start, *self.more) if f is not None)
 
 
 def _wrapper(name: str, *more: str, batch_start: bool = False) -> Component:
@@ -49,6 +51,10 @@ def _wrapper(name: str, *more: str, batch_start: bool = False) -> Component:
         Function(f"{name}_on_after_backward", called_with),
         Function(f"{name}_on_train_batch_start", called_with) if batch_start else None,
     )
+
+
+def _part(name: str, *functions: Function) -> Component:
+    return Component(name, "part", functions[0], more=functions[1:])
 
 
 COMPONENTS = {
@@ -63,6 +69,27 @@ COMPONENTS = {
             "sharded_optimizer",
             "optimizer",
             Function("get_sharded_optimizer", ("params", "optimizer_cls"), keywords=True),
+        ),
+        _part(
+            "overhead_model",
+            Function("ddp_overhead", ("s", "w", "o", "n_b")),
+            Function("optimal_bucket_size", ("s", "w", "o")),
+        ),
+        _part(
+            "distributed_sampler",
+            Function("get_distributed_sampler", ("dataset", "num_replicas", "rank", "shuffle", "seed", "drop_last")),
+        ),
+        _part("evaluation", Function("evaluate", ("model", "batches"))),
+        _part("loader_generator", Function("get_ddp_generator", ("seed",))),
+        _part(
+            "gradient_accumulation",
+            Function("accumulate_and_step", ("ddp_model", "optimizer", "microbatches", "loss_fn", "scaler")),
+        ),
+        _part("sync_batchnorm", Function("convert_sync_batchnorm", ("module",))),
+        _part(
+            "checkpoint",
+            Function("save_checkpoint", ("path", "model", "optimizer", "scaler", "epoch")),
+            Function("load_checkpoint", ("path", "model", "optimizer", "scaler")),
         ),
     )
 }

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from conformance.cases import Case
 from conformance.scenario import Dtype, ModelSpec, Scenario
 
 Tensors = dict[str, torch.Tensor]
@@ -33,7 +34,7 @@ def torch_dtype(name: Dtype) -> torch.dtype:
     return dtype
 
 
-def data_seed(secret: str, scenario: Scenario) -> int:
+def data_seed(secret: str, scenario: Scenario | Case) -> int:
     """Return the integer that the scenario's numbers are drawn from; it stays the same while a scenario shrinks."""
     return int.from_bytes(hashlib.sha256(f"{secret}:{scenario.seed}".encode()).digest()[:6], "big")
 

@@ -5,15 +5,19 @@ What comes back is a value: observations of all ranks, or the outcomes of a run 
 
 import json
 import math
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
-from conformance.data import RankInputs, data_seed, draw_inputs
+from conformance.answer import Answer, Assignment
+from conformance.cases import Case, as_json
+from conformance.data import RankInputs, Tensors, data_seed, draw_inputs
+from conformance.feed import draw_feed
 from conformance.framing import MalformedError
 from conformance.location import Location
 from conformance.observation import Observation, Probe, Task
-from conformance.scenario import Scenario, to_json
+from conformance.scenario import Scenario
 from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.failure import root_cause
 from pytest_ddp.outcome import Outcome, Raised, Returned, TimedOut
@@ -36,6 +40,14 @@ class Observed:
 
     inputs: list[RankInputs]
     observations: tuple[Observation, ...]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A case that came to its end: what each rank of each of its worlds was given, and what it answered."""
+
+    given: list[list[Tensors]]
+    answers: list[list[Answer]]
 
 
 @dataclass(frozen=True)
@@ -70,12 +82,12 @@ class Malformed:
     message: str
 
 
-Execution: TypeAlias = Observed | Broken | Malformed
+Execution: TypeAlias = Observed | Answered | Broken | Malformed
 
 
 @dataclass
 class Executor:
-    """Runs scenarios of one submission, each once: the same scenario again costs nothing.
+    """Runs scenarios and cases of one submission, each once: the same one again costs nothing.
 
     Attributes:
         ranks: where they run.
@@ -83,7 +95,7 @@ class Executor:
         secret: what the numbers derive from, together with each scenario's seed.
         stubs: absent packages that the submission needs a stub for.
         stubbed: what was used in place of something absent, so far.
-        executions: scenarios run so far.
+        executions: scenarios and cases run so far.
     """
 
     ranks: Ranks
@@ -95,27 +107,29 @@ class Executor:
     _known: dict[str, Execution] = field(default_factory=dict)
     _fastest: float = math.inf
 
-    def run(self, component: str, scenario: Scenario) -> Execution:
-        """Run a scenario with a component.
+    def run(self, component: str, scenario: Scenario | Case) -> Execution:
+        """Run a scenario or a case with a component.
 
         Raises:
             HarnessError: our own code failed on a rank, or ranks could not be had.
         """
         key = self.key(component, scenario)
         if key not in self._known:
-            self._known[key] = self._run(component, scenario)
+            self._known[key] = (
+                self._ask(component, scenario) if isinstance(scenario, Case) else self._run(component, scenario)
+            )
         return self._known[key]
 
-    def knows(self, component: str, scenario: Scenario) -> bool:
+    def knows(self, component: str, scenario: Scenario | Case) -> bool:
         """Whether the scenario has run already."""
         return self.key(component, scenario) in self._known
 
     @staticmethod
-    def key(component: str, scenario: Scenario) -> str:
+    def key(component: str, scenario: Scenario | Case) -> str:
         """Return what tells scenarios of components apart."""
-        return json.dumps([component, to_json(scenario)])
+        return json.dumps([component, as_json(scenario)])
 
-    def seed(self, scenario: Scenario) -> int:
+    def seed(self, scenario: Scenario | Case) -> int:
         """Return the integer that the scenario's numbers are drawn from."""
         return data_seed(self.secret, scenario)
 
@@ -160,6 +174,30 @@ class Executor:
         self.stubbed |= {name for seen in observations for name in seen.stubbed}
         self._fastest = min(self._fastest, max(outcome.seconds for outcome in outcomes))
         return Observed(inputs, tuple(observations))
+
+    def _ask(self, component: str, case: Case) -> Execution:
+        """Let one world after the other work on a case; they share a folder, and nothing else."""
+        given = draw_feed(case, self.seed(case))
+        answers: list[list[Answer]] = []
+        self.executions += 1
+        with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
+            for phase, feeds in enumerate(given):
+                seen: list[Answer] = []
+                tasks = [
+                    Assignment(self.location, component, case, own, phase, folder, self.stubs).encode() for own in feeds
+                ]
+                outcomes = self._on_ranks(World(len(feeds)), "conformance.exercises.table:run", tasks, self._deadline)
+                if not all(isinstance(outcome, Returned) for outcome in outcomes):
+                    return self._broken(outcomes)
+                for outcome in outcomes:
+                    try:
+                        seen.append(Answer.decode(outcome.body if isinstance(outcome, Returned) else b""))
+                    except MalformedError as error:
+                        return Malformed(outcome.rank, str(error))
+                answers.append(seen)
+                self._fastest = min(self._fastest, max(outcome.seconds for outcome in outcomes))
+        self.stubbed |= {name for phase in answers for answer in phase for name in answer.stubbed}
+        return Answered(given, answers)
 
     @property
     def _deadline(self) -> float:

@@ -8,13 +8,16 @@ from pathlib import Path
 import torch
 import torch._dynamo  # torch.optim imports it, slowly, at its first use: better now, while ranks start
 
+from conformance.cases import Case
 from conformance.checks.check import Check
 from conformance.checks.table import CHECKS
 from conformance.contract import COMPONENTS
 from conformance.execute import Executor
 from conformance.location import Location
+from conformance.replay import Replay
 from conformance.report import CheckReport, ComponentReport, Environment, Report
 from conformance.reproduction import Reproduction
+from conformance.scenario import Scenario
 from conformance.suite import Result, run_check
 from pytest_ddp.errors import UsageError
 from pytest_ddp.ranks import Ranks
@@ -29,7 +32,7 @@ class Grading:
         components: names of the components to look at.
         seed: decides every draw and every number.
         examples: scenarios per check.
-        repro_dir: where scripts that show failures go; None for none.
+        repro_dir: where scripts and cases that show failures go; None for none.
     """
 
     seed: int
@@ -112,16 +115,7 @@ def grade_check(
 def _reported(component: str, result: Result, executor: Executor, grading: Grading) -> CheckReport:
     repro = ""
     if result.scenario is not None and grading.repro_dir is not None:
-        shown = Reproduction(
-            location=executor.location,
-            component=component,
-            check=result.check,
-            scenario=result.scenario,
-            seed=executor.seed(result.scenario),
-            message=f"{result.message}\n\n{result.diagnosis}".rstrip(),
-            stubbed=frozenset(executor.stubbed),
-        )
-        repro = str(shown.write(grading.repro_dir))
+        repro = str(_write(component, result, result.scenario, executor, grading.repro_dir))
     return CheckReport(
         id=result.check.id,
         level=result.check.level,
@@ -135,6 +129,21 @@ def _reported(component: str, result: Result, executor: Executor, grading: Gradi
         repro=repro,
         scenario=result.scenario,
     )
+
+
+def _write(component: str, result: Result, scenario: Scenario | Case, executor: Executor, folder: Path) -> Path:
+    """Write how to see a failure again: a case to replay, or a script."""
+    if isinstance(scenario, Case):
+        return Replay.of(executor, component, result.check, scenario).write(folder, executor.location)
+    return Reproduction(
+        location=executor.location,
+        component=component,
+        check=result.check,
+        scenario=scenario,
+        seed=executor.seed(scenario),
+        message=f"{result.message}\n\n{result.diagnosis}".rstrip(),
+        stubbed=frozenset(executor.stubbed),
+    ).write(folder)
 
 
 def _not_run(check: Check, message: str = "") -> CheckReport:

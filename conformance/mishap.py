@@ -1,5 +1,6 @@
 """Says in words how a run broke: an exception of the submission's, a rank that died, a hang."""
 
+from conformance.cases import Case
 from conformance.execute import Broken
 from conformance.scenario import AddGroup, Decay, SaveAndLoad, Scenario, SetOption, Unfreeze
 from pytest_ddp.failure import headline
@@ -8,7 +9,7 @@ from pytest_ddp.world import World
 
 _OUTPUT_LINES = 8
 _MESSAGE_LINES = 4
-_NOT_THEIRS = ("/conformance/training.py", "/torch/distributed/")
+_NOT_THEIRS = ("/conformance/training.py", "/conformance/exercises/", "/torch/distributed/")
 _EVENT_WORDS = {
     SetOption: "a write to `optimizer.param_groups`",
     Decay: "making a scheduler for the optimizer",
@@ -18,10 +19,10 @@ _EVENT_WORDS = {
 }
 
 
-def say(broken: Broken, scenario: Scenario) -> str:
+def say(broken: Broken, scenario: Scenario | Case) -> str:
     """Return what broke, on which rank, where, with the part of the traceback that is the submission's own."""
     root = broken.root
-    lines = [headline(broken.outcomes, World(scenario.world_size))]
+    lines = [headline(broken.outcomes, World(len(broken.outcomes)))]
     if isinstance(root, Raised):
         lines[0] = f"Rank {root.rank} raised {root.kind} in {_place(broken, scenario)}: {_first_line(root.message)}"
         lines += [root.traceback, *_rest(root.message)]
@@ -31,7 +32,7 @@ def say(broken: Broken, scenario: Scenario) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def explain(broken: Broken, scenario: Scenario) -> str:
+def explain(broken: Broken, scenario: Scenario | Case) -> str:
     """Return what most often is behind a run that broke in this way, or nothing."""
     root = broken.root
     if isinstance(root, TimedOut):
@@ -41,7 +42,7 @@ def explain(broken: Broken, scenario: Scenario) -> str:
         )
     if isinstance(root, Died):
         return _explain_death(root)
-    if isinstance(root, Raised):
+    if isinstance(root, Raised) and isinstance(scenario, Scenario):
         return _explain_exception(root, scenario)
     return ""
 
@@ -99,11 +100,13 @@ def _rest(message: str) -> list[str]:
     return [f"  {line}" for line in message.strip().splitlines()[1 : _MESSAGE_LINES + 1]]
 
 
-def _place(broken: Broken, scenario: Scenario) -> str:
+def _place(broken: Broken, scenario: Scenario | Case) -> str:
     where = broken.place
     if where is None:
         return "an unknown place"
     stage, step = where
+    if isinstance(scenario, Case):
+        return stage
     if stage.startswith("a change of the optimizer") and step is not None:
         kinds = [_EVENT_WORDS[type(event)] for event in scenario.events(step) if type(event) in _EVENT_WORDS]
         stage = " or ".join(kinds) or stage

@@ -1,15 +1,21 @@
 """The first question to a submission, asked in a rank: does it import, and which components does it have?"""
 
 import json
+import tempfile
 from dataclasses import asdict
 
 import torch
 
 from conformance import stubs
+from conformance.answer import Assignment
+from conformance.cases import SIMPLEST
 from conformance.contract import COMPONENTS, Component
+from conformance.exercises.table import run
+from conformance.feed import draw_feed
 from conformance.location import Location
 from conformance.observation import Probe
 from conformance.subject import function, is_own, load, missing, trimmed_traceback, with_stubs, wrong_signature
+from pytest_ddp.worker import Failed
 
 
 def look(payload: bytes) -> bytes:
@@ -49,6 +55,9 @@ def attempt(payload: bytes) -> bytes:
 
 def _use(location: Location, component: Component) -> None:
     adapters = load(location)
+    if component.kind == "part":
+        _exercise(location, component)
+        return
     model = torch.nn.Linear(1, 1, dtype=torch.float64)
     get = function(adapters, component.get)
     if component.kind == "optimizer":
@@ -59,6 +68,17 @@ def _use(location: Location, component: Component) -> None:
     function(adapters, component.batch_start)(wrapped, optimizer)
     torch.autograd.backward(wrapped(torch.ones(1, 1, dtype=torch.float64)).sum())
     function(adapters, component.after_backward)(wrapped, optimizer)
+
+
+def _exercise(location: Location, component: Component) -> None:
+    """Do the component's exercise once, on its simplest case, in all its phases."""
+    case = SIMPLEST[component.name]
+    with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
+        for phase, (given,) in enumerate(draw_feed(case, 0)):
+            try:
+                run(Assignment(location, component.name, case, given, phase, folder).encode())
+            except Failed as error:
+                raise error.__cause__ or error from None
 
 
 def _location(plain: dict[str, object]) -> Location:

@@ -9,8 +9,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from conformance.cases import Case, as_json
 from conformance.checks.check import Level
-from conformance.scenario import Scenario, to_json
+from conformance.scenario import Scenario
 from conformance.suite import Status
 
 SCHEMA = "pytest-ddp/report/1"
@@ -36,7 +37,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """One check's part of a report; `repro` is the path of a script that shows the failure, or empty."""
+    """One check's part of a report; `repro` is the path of a script, or of a case to replay, that shows the failure."""
 
     id: str
     level: Level
@@ -48,12 +49,12 @@ class CheckReport:
     examples: int = 0
     seconds: float = 0.0
     repro: str = ""
-    scenario: Scenario | None = None
+    scenario: Scenario | Case | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what `json.dumps` takes."""
         plain = {**vars(self), "seconds": round(self.seconds, 3)}
-        return {**plain, "scenario": to_json(self.scenario) if self.scenario else None}
+        return {**plain, "scenario": as_json(self.scenario) if self.scenario else None}
 
 
 @dataclass(frozen=True)
@@ -175,5 +176,6 @@ def _failure(component: ComponentReport, check: CheckReport) -> RenderableType:
     if check.scenario:
         lines.append(Padding(Text(f"smallest scenario: {check.scenario!r}", "dim"), (0, 0, 0, 2)))
     if check.repro:
-        lines.append(Text(f"  see it yourself: python {check.repro}", no_wrap=True, overflow="ignore"))
+        how = "python -m conformance replay" if check.repro.endswith(".json") else "python"
+        lines.append(Text(f"  see it yourself: {how} {check.repro}", no_wrap=True, overflow="ignore"))
     return Group(*lines)

@@ -10,10 +10,11 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import seed as seeded
 from hypothesis.errors import HypothesisException
 
-from conformance.checks.check import Check, Trial, Violation
+from conformance.cases import Case
+from conformance.checks.check import CaseTrial, Check, Trial, Violation
 from conformance.contract import COMPONENTS
 from conformance.diagnosis import diagnose
-from conformance.execute import Broken, Executor, HarnessError, Malformed, Observed
+from conformance.execute import Answered, Broken, Execution, Executor, HarnessError, Malformed, Observed
 from conformance.mishap import explain, say
 from conformance.scenario import Scenario
 from conformance.strategies import Bounds
@@ -34,8 +35,8 @@ class Result:
         status: error means a fault of ours.
         message: what is wrong, or why the check did not run.
         diagnosis: which known mistake fits.
-        scenario: the smallest one found that fails.
-        examples: scenarios that were held to the property.
+        scenario: the smallest one found that fails, or the smallest case.
+        examples: scenarios or cases that were held to the property.
         seconds: how long it took.
     """
 
@@ -43,7 +44,7 @@ class Result:
     status: Status
     message: str = ""
     diagnosis: str = ""
-    scenario: Scenario | None = None
+    scenario: Scenario | Case | None = None
     examples: int = 0
     seconds: float = 0.0
 
@@ -62,10 +63,10 @@ class Search:
     executor: Executor
     examples: int = 0
     left: int | None = None
-    failures: dict[str, tuple[Scenario, Violation]] = field(default_factory=dict)
+    failures: dict[str, tuple[Scenario | Case, Violation]] = field(default_factory=dict)
     last: str = ""
 
-    def hold(self, scenario: Scenario) -> None:
+    def hold(self, scenario: Scenario | Case) -> None:
         """Hold one scenario to the property; raise Violation if it fails."""
         key = self.executor.key(self.component, scenario)
         if self.left is not None and self.left <= 0 and not self.executor.knows(self.component, scenario):
@@ -83,12 +84,12 @@ class Search:
             self.left = limit if self.left is None else min(self.left, limit)
             raise
 
-    def _judge(self, execution: Observed | Broken | Malformed, scenario: Scenario) -> None:
+    def _judge(self, execution: Execution, scenario: Scenario | Case) -> None:
         if isinstance(execution, Malformed):
             raise Violation(f"Rank {execution.rank} sent something that is no observation: {execution.message}")
         if isinstance(execution, Broken):
             raise Violation(say(execution, scenario))
-        self.check.function(Trial(scenario, execution.inputs, execution.observations))
+        self.check.function(_trial(execution, scenario))
 
 
 def run_check(component: str, check: Check, executor: Executor, *, world_size: int, seed: int, examples: int) -> Result:
@@ -108,8 +109,8 @@ def run_check(component: str, check: Check, executor: Executor, *, world_size: i
     )
     @seeded(_draws(component, check, seed))
     @given(check.scenarios(bounds))
-    def holds(scenario: Scenario) -> None:
-        if not executor.knows(component, scenario):
+    def holds(scenario: Scenario | Case) -> None:
+        if isinstance(scenario, Scenario) and not executor.knows(component, scenario):
             assume(tells_apart(scenario, executor.inputs(scenario), check.rules_out))
         search.hold(scenario)
 
@@ -133,16 +134,32 @@ def run_check(component: str, check: Check, executor: Executor, *, world_size: i
     return Result(check, "failed", str(violation), diagnosis, scenario, search.examples, seconds)
 
 
-def _explain(search: Search, scenario: Scenario) -> str:
+def judged(search: Search, case: Case) -> Result:
+    """Hold a component to one check on one case."""
+    try:
+        search.hold(case)
+    except Violation as violation:
+        return Result(search.check, "failed", str(violation), violation.advice or _explain(search, case), case, 1)
+    return Result(search.check, "passed", examples=1)
+
+
+def _trial(execution: Observed | Answered, scenario: Scenario | Case) -> Trial | CaseTrial:
+    if isinstance(execution, Observed) and isinstance(scenario, Scenario):
+        return Trial(scenario, execution.inputs, execution.observations)
+    if isinstance(execution, Answered):
+        return CaseTrial(scenario, execution.given, execution.answers)
+    raise TypeError(f"{scenario!r} is no scenario, and was run as one")
+
+
+def _explain(search: Search, scenario: Scenario | Case) -> str:
+    """Return what known mistake is behind a failure; checks of cases say it themselves."""
     execution = search.executor.run(search.component, scenario)
-    match execution:
-        case Observed():
-            trial = Trial(scenario, execution.inputs, execution.observations)
-            return diagnose(trial, _wider(search, scenario))
-        case Broken():
-            return explain(execution, scenario)
-        case Malformed():
-            return ""
+    if isinstance(execution, Broken):
+        return explain(execution, scenario)
+    if isinstance(execution, Observed) and isinstance(scenario, Scenario):
+        trial = Trial(scenario, execution.inputs, execution.observations)
+        return diagnose(trial, _wider(search, scenario))
+    return ""
 
 
 def _wider(search: Search, scenario: Scenario) -> Trial | None:

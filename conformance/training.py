@@ -4,9 +4,6 @@
 step; any other exception is a fault of this harness.
 """
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -22,29 +19,18 @@ from conformance.naming import parameters_by_name
 from conformance.observation import ClosureCall, Happening, Observation, Task
 from conformance.schedule import Schedule
 from conformance.sharding import state_bytes
-from conformance.subject import function, load, own_frames
+from conformance.stage import stage
+from conformance.subject import function, load
 from pytest_ddp.collectives import Collective, watch_collectives
-from pytest_ddp.worker import Failed
 
 
 def run(payload: bytes) -> bytes:
     """Carry out an encoded `Task`; return the encoded `Observation`."""
     task = Task.decode(payload)
     component = COMPONENTS[task.component]
-    with stage(task, "import of the adapters"):
+    with stage(task.submission, "import of the adapters"):
         adapters = load(task.submission, task.stubs)
     return _Run(task, component, adapters).observe().encode()
-
-
-@contextmanager
-def stage(task: Task, name: str, step: int | None = None) -> Iterator[None]:
-    """Attribute what is raised inside to the submission, which also answers for `SystemExit` and the like."""
-    try:
-        yield
-    except BaseException as error:
-        where = {"stage": name, "step": step, "stubbed": sorted(stubs.used)}
-        text = own_frames(error, task.submission)
-        raise Failed(type(error).__name__, str(error), text, json.dumps(where).encode()) from error
 
 
 @dataclass
@@ -77,7 +63,7 @@ class _Run:
         return Observation(**{**vars(seen), "state_bytes": held, "uncleared": uncleared, "stubbed": sorted(stubs.used)})
 
     def stage(self, name: str, step: int | None = None) -> Any:
-        return stage(self.task, name, step)
+        return stage(self.task.submission, name, step)
 
     def _build(self) -> None:
         scenario = self.task.scenario

@@ -4,15 +4,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import getdoc
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
+from hypothesis import strategies as st
 
+from conformance.answer import Answer
 from conformance.data import RankInputs, Tensors
 from conformance.observation import Observation
 from conformance.oracle import Trajectory, train
 from conformance.scenario import Scenario
-from conformance.strategies import Bounds, Scenarios
+from conformance.strategies import Bounds
 from conformance.tolerance import Limits, difference, float64_limits
 
 Level: TypeAlias = Literal["core", "extended"]
@@ -56,12 +58,36 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class CaseTrial:
+    """A case, and what each rank of each of its worlds was given and answered.
+
+    Attributes:
+        case: the case; of the type that the check is for.
+        phases_given, phases: by world, then by rank.
+    """
+
+    case: Any
+    phases_given: list[list[Tensors]]
+    phases: list[list[Answer]]
+
+    @property
+    def given(self) -> list[Tensors]:
+        """What the ranks of the last world were given."""
+        return self.phases_given[-1]
+
+    @property
+    def answers(self) -> list[Tensors]:
+        """What the ranks of the last world answered."""
+        return [answer.tensors for answer in self.phases[-1]]
+
+
+@dataclass(frozen=True)
 class Check:
     """A property and how to look for a scenario that breaks it.
 
     Attributes:
-        function: holds one trial to the property; raises Violation.
-        scenarios: draws scenarios.
+        function: holds one trial, of a scenario or of a case, to the property; raises Violation.
+        scenarios: draws scenarios or cases.
         level: core if the assignment's own text asks for it, extended if only torch's own implementations promise it.
         points: marks for passing; extended checks give none.
         requires: ids of checks of the component that must pass first.
@@ -69,8 +95,8 @@ class Check:
         rules_out: names of known mistakes that must give other numbers than correct code, or the scenario is not used.
     """
 
-    function: Callable[[Trial], None]
-    scenarios: Callable[[Bounds], Scenarios]
+    function: Callable[[Any], None]
+    scenarios: Callable[[Bounds], st.SearchStrategy[Any]]
     level: Level = "core"
     points: float = 1.0
     requires: tuple[str, ...] = ()

@@ -2,7 +2,8 @@
 
 from conformance.checks import communication, optimizer, precision, training
 from conformance.checks.check import UNSYNCHRONISED, Check
-from conformance.contract import COMPONENTS
+from conformance.checks.loop_table import LOOP_CHECKS
+from conformance.contract import COMPONENTS, Component
 from conformance.strategies import optimizer as stepping
 from conformance.strategies import wrapper as wrapping
 
@@ -124,7 +125,12 @@ _STRUCTURE: dict[str, tuple[Check, ...]] = {
     "ddp_bucketed": (_OVERLAP, *_BUCKETS),
     "ddp": (_STARTS,),
 }
-CHECKS: dict[str, tuple[Check, ...]] = {
-    name: (*_WRAPPER_CORE, *_STRUCTURE[name], *_WRAPPER_EXTENDED) if component.kind == "wrapper" else _OPTIMIZER
-    for name, component in COMPONENTS.items()
-}
+
+
+def _checks(component: Component) -> tuple[Check, ...]:
+    if component.kind == "wrapper":
+        return (*_WRAPPER_CORE, *_STRUCTURE[component.name], *_WRAPPER_EXTENDED)
+    return _OPTIMIZER if component.kind == "optimizer" else LOOP_CHECKS[component.name]
+
+
+CHECKS = {name: _checks(component) for name, component in COMPONENTS.items()}

@@ -1,5 +1,5 @@
 """Hypothesis strategies that draw scenarios: the smallest first, one feature at a time on top of plain training."""
 
-from conformance.strategies.parts import Bounds, Scenarios
+from conformance.strategies.parts import Bounds
 
-__all__ = ["Bounds", "Scenarios"]
+__all__ = ["Bounds"]

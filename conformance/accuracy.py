@@ -1,0 +1,61 @@
+"""Accuracy over ranks and batches: how it is counted, and how it often is counted wrongly."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+
+Counts = Sequence[Sequence[int]]  # by rank, then by batch
+_ATTEMPTS = 50
+
+
+def draw_right(sizes: Counts, generator: torch.Generator) -> Counts:
+    """Draw how many samples of each batch are classified rightly, so that mistakes in counting show where they can."""
+    for _ in range(_ATTEMPTS):
+        drawn = [[int(torch.randint(size + 1, (), generator=generator)) for size in own] for own in sizes]
+        wanted = accuracy(sizes, drawn)
+        if 0 < wanted < 1 and all(value != wanted for values in mistaken(sizes, drawn).values() for value in values):
+            break
+    return drawn
+
+
+def accuracy(sizes: Counts, right: Counts) -> float:
+    """Return the share of samples that are right, over all ranks."""
+    return _share(sum(map(sum, right)), sum(map(sum, sizes)))
+
+
+def mistaken(sizes: Counts, right: Counts) -> dict[str, list[float]]:
+    """Return, by the name of a mistake, what it would give on each rank."""
+    whole = accuracy(sizes, right)
+    owns = [_share(sum(r), sum(s)) for r, s in zip(right, sizes, strict=True)]
+    batches = [[_share(r, s) for r, s in zip(*pair, strict=True)] for pair in zip(right, sizes, strict=True)]
+    means = [_share(sum(own), len(own)) for own in batches]
+    total_right = sum(map(sum, right))
+    everywhere = {
+        "the mean of the ranks' accuracies": _share(sum(owns), len(owns)),
+        "the mean of the batches' accuracies": _share(sum(means), len(means)),
+        "the number of right samples, not their share": float(total_right),
+        "the sum of the ranks' accuracies": sum(owns),
+        "a percentage, not a share": 100 * whole,
+    }
+    return {
+        "each rank's own accuracy, never reduced": owns,
+        "all ranks' right samples over this rank's samples": [_share(total_right, sum(own)) for own in sizes],
+        "running sums reduced again after every batch": [_again(sizes, right)] * len(sizes),
+        **{name: [value] * len(sizes) for name, value in everywhere.items()},
+    }
+
+
+def _again(sizes: Counts, right: Counts) -> float:
+    """Return what all-reducing running sums after each batch gives: earlier batches count once per rank and reduce."""
+    ranks = len(sizes)
+
+    def summed(counts: Counts) -> int:
+        batches = [sum(batch) for batch in zip(*counts, strict=False)]
+        return list(accumulate(batches, lambda before, now: ranks * before + now))[-1] if batches else 0
+
+    return _share(summed(right), summed(sizes))
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else float("nan")

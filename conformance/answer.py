@@ -1,0 +1,79 @@
+"""What a rank is asked about a case, and what it answers; both with both directions of their trip.
+
+An answer holds tensors alone, also for counts and flags: whatever a rank sends, there is nothing else to make of it.
+"""
+
+from dataclasses import asdict, dataclass, field
+
+from conformance.cases import Case, as_json, case_from_json
+from conformance.data import Tensors
+from conformance.framing import MalformedError, pack, unpack
+from conformance.location import Location
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One rank's part of a case.
+
+    Attributes:
+        submission: where the code under test is.
+        component: which component.
+        case: the case, without the seed of its numbers.
+        given: this rank's numbers.
+        phase: which of the case's worlds this rank belongs to.
+        folder: a folder that all ranks of all the case's worlds share.
+        stubs: names of absent packages that this submission needs a stub for.
+    """
+
+    submission: Location
+    component: str
+    case: Case
+    given: Tensors
+    phase: int = 0
+    folder: str = ""
+    stubs: tuple[str, ...] = ()
+
+    def encode(self) -> bytes:
+        """Return the assignment as bytes."""
+        header = {
+            "submission": asdict(self.submission),
+            "component": self.component,
+            "case": {**as_json(self.case), "seed": 0},
+            "phase": self.phase,
+            "folder": self.folder,
+            "stubs": self.stubs,
+        }
+        return pack(header, self.given)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Assignment":
+        """Return the assignment that `encode` made."""
+        header, given = unpack(data)
+        location = Location(**{**header["submission"], "import_roots": tuple(header["submission"]["import_roots"])})
+        case = case_from_json(header["case"])
+        stubs = tuple(header["stubs"])
+        return cls(location, header["component"], case, given, header["phase"], header["folder"], stubs)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one rank answered: tensors by name, and what was offered in place of something absent, and used."""
+
+    tensors: Tensors
+    stubbed: list[str] = field(default_factory=list)
+
+    def encode(self) -> bytes:
+        """Return the answer as bytes."""
+        return pack({"stubbed": self.stubbed}, {name: t.detach().clone() for name, t in self.tensors.items()})
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Answer":
+        """Return the answer that `encode` made.
+
+        Raises:
+            MalformedError: the bytes are something else.
+        """
+        facts, tensors = unpack(data)
+        if set(facts) != {"stubbed"} or not isinstance(facts["stubbed"], list):
+            raise MalformedError(f"not an answer of a rank of ours: its header is {facts!r}")
+        return cls(tensors, [str(name) for name in facts["stubbed"]])

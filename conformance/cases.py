@@ -1,0 +1,155 @@
+"""Cases: what a component of the training loop is asked once, as plain data; the counterpart of a scenario.
+
+A case prints as Python that evaluates to itself, and saves as JSON. Its numbers derive from `seed` and a run's secret.
+Nothing here imports torch.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from conformance.scenario import Scenario, to_json
+
+
+@dataclass(frozen=True)
+class Case:
+    """What every case has.
+
+    Attributes:
+        world_size: ranks.
+        seed: selects the numbers.
+    """
+
+    world_size: int = 1
+    seed: int = 0
+
+    @property
+    def worlds(self) -> tuple[int, ...]:
+        """The worlds that work on the case, one after the other."""
+        return (self.world_size,)
+
+
+@dataclass(frozen=True)
+class OverheadCase(Case):
+    """One gradient size, bandwidth, overhead per call and number of buckets."""
+
+
+@dataclass(frozen=True)
+class SamplerCase(Case):
+    """A data set that ranks share out.
+
+    Attributes:
+        length: its samples.
+        shuffle, drop_last: as a sampler is told.
+    """
+
+    length: int = 4
+    shuffle: bool = True
+    drop_last: bool = False
+
+
+@dataclass(frozen=True)
+class EvaluationCase(Case):
+    """A model that is evaluated on batches.
+
+    Attributes:
+        sizes: per rank, the number of samples of each of its batches.
+    """
+
+    sizes: tuple[tuple[int, ...], ...] = ((1,),)
+
+
+@dataclass(frozen=True)
+class GeneratorCase(Case):
+    """Generators for the data loaders of all ranks, from one seed."""
+
+
+@dataclass(frozen=True)
+class AccumulationCase(Case):
+    """Optimizer steps, each over several micro-batches.
+
+    Attributes:
+        steps: optimizer steps.
+        micro_batches: per step.
+        samples: of each micro-batch, on each rank.
+        scaled: whether a gradient scaler is given.
+        overflow: a rank whose gradients of step 0 are infinite; -1 for none.
+    """
+
+    steps: int = 1
+    micro_batches: int = 2
+    samples: int = 1
+    scaled: bool = False
+    overflow: int = -1
+
+
+@dataclass(frozen=True)
+class SyncBatchNormCase(Case):
+    """A batch norm that is converted, trained and evaluated.
+
+    Attributes:
+        sizes: samples per batch, of each rank.
+        dimensions: of the input: 2 for (N, C), 3 for (N, C, L), 4 for (N, C, H, W).
+        steps: training forwards and backwards.
+        plain: without weight, bias and running statistics.
+    """
+
+    sizes: tuple[int, ...] = (2,)
+    dimensions: int = 2
+    steps: int = 1
+    plain: bool = False
+
+
+@dataclass(frozen=True)
+class CheckpointCase(Case):
+    """A training that is saved by one world and goes on in another.
+
+    Attributes:
+        load_world_size: ranks that load.
+        before, after: steps before saving and after loading.
+        scaled: whether there is a gradient scaler.
+        apart: whether each rank is given a path in a folder of its own; rank 0's is loaded.
+        failing: whether a second save, to the same path, fails half way.
+    """
+
+    load_world_size: int = 1
+    before: int = 2
+    after: int = 2
+    scaled: bool = True
+    apart: bool = False
+    failing: bool = False
+
+    @property
+    def worlds(self) -> tuple[int, ...]:
+        """The world that saves, and the one that loads."""
+        return (self.world_size, self.load_world_size)
+
+
+SIMPLEST: dict[str, Case] = {
+    "overhead_model": OverheadCase(),
+    "distributed_sampler": SamplerCase(),
+    "evaluation": EvaluationCase(),
+    "loader_generator": GeneratorCase(),
+    "gradient_accumulation": AccumulationCase(),
+    "sync_batchnorm": SyncBatchNormCase(),
+    "checkpoint": CheckpointCase(),
+}
+_KINDS = {type(case).__name__: type(case) for case in SIMPLEST.values()}
+
+
+def as_json(drawn: Scenario | Case) -> dict[str, Any]:
+    """Return a scenario or a case as what `json.dumps` takes."""
+    return to_json(drawn) if isinstance(drawn, Scenario) else {"case": type(drawn).__name__, **asdict(drawn)}
+
+
+def case_from_json(plain: dict[str, Any]) -> Case:
+    """Return the case that `as_json` made, also after a trip through JSON text.
+
+    Raises:
+        KeyError, TypeError: the data is no case.
+    """
+    rest = {name: _tuples(value) for name, value in plain.items() if name != "case"}
+    return _KINDS[plain["case"]](**rest)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -1,0 +1,189 @@
+"""Checks of gradient accumulation: one step over several micro-batches is one step over their concatenation."""
+
+from collections.abc import Callable
+
+import torch
+
+from conformance.checks.check import CaseTrial, Mismatch, Violation, first_mismatch
+from conformance.data import Tensors
+from conformance.feed import LEARNING_RATE, MOMENTUM, SCALE
+
+Gradients = list[list[Tensors]]  # by rank, then by micro-batch
+Combine = Callable[[Gradients], Tensors]
+
+
+def one_optimizer_step(trial: CaseTrial) -> None:
+    """A call makes one optimizer step, however many micro-batches it gets."""
+    for rank, answer in enumerate(trial.answers):
+        for step in range(trial.case.steps):
+            seen = int(answer[f"steps/{step}"])
+            if seen != 1:
+                raise Violation(
+                    f"On rank {rank}, {_call(trial, step)} made {seen} optimizer steps; expected 1.",
+                    "Step once, after the last micro-batch's backward.",
+                )
+
+
+def equals_one_big_batch(trial: CaseTrial) -> None:
+    """A step over micro-batches gives what one process gives on all of them concatenated."""
+    rank, step, wrong = _first_wrong(trial)
+    if wrong:
+        raise Violation(_off(trial, rank, step, wrong), _named(trial))
+
+
+def steps_start_afresh(trial: CaseTrial) -> None:
+    """Gradients of one step do not reach the next: they are cleared in between."""
+    rank, step, wrong = _first_wrong(trial)
+    if wrong:
+        raise Violation(_off(trial, rank, step, wrong), "Call `optimizer.zero_grad()` before the first micro-batch.")
+
+
+def one_exchange_of_gradients(trial: CaseTrial) -> None:
+    """Gradients are exchanged once a step: all micro-batches but the last run in `no_sync`."""
+    for rank, answer in enumerate(trial.answers):
+        for step in range(trial.case.steps):
+            seen = int(answer[f"exchanges/{step}"])
+            if seen != 1:
+                raise Violation(
+                    f"On rank {rank}, gradients were exchanged {seen} times in {_call(trial, step)}; expected once.",
+                    "Run forward and backward of all micro-batches but the last inside `with ddp_model.no_sync():`.",
+                )
+
+
+def scaler_used(trial: CaseTrial) -> None:
+    """With a scaler, the loss is scaled, the step goes through the scaler, and its scale is updated once a step."""
+    rank, step, wrong = _first_wrong(trial)
+    if wrong:
+        raise Violation(
+            _off(trial, rank, step, wrong), _named(trial) or "Scale the loss, and step by `scaler.step(optimizer)`."
+        )
+    _hold_scale(trial)
+
+
+def overflow_skips_the_step(trial: CaseTrial) -> None:
+    """An infinite gradient on one rank skips the step on all of them, and halves the scale."""
+    rank, step, wrong = _first_wrong(trial)
+    if wrong:
+        raise Violation(
+            f"With infinite gradients on rank {trial.case.overflow} in step 1, a step that is to be skipped: "
+            f"{_off(trial, rank, step, wrong)}",
+            "Step by `scaler.step(optimizer)`, which leaves out steps with infinite gradients.",
+        )
+    _hold_scale(trial)
+
+
+def _hold_scale(trial: CaseTrial) -> None:
+    """Hold the scale to what one `update` a step makes of it: it doubles, or halves after an overflow."""
+    expected = SCALE
+    for step in range(trial.case.steps):
+        expected *= 0.5 if _overflows(trial, step) else 2.0
+        for rank, answer in enumerate(trial.answers):
+            seen = float(answer[f"scale/{step}"])
+            if seen != expected:
+                raise Violation(
+                    f"On rank {rank} after step {step + 1}, the scale is {seen:g}; expected {expected:g}.",
+                    "Call `scaler.update()` once after each `scaler.step(optimizer)`.",
+                )
+
+
+def _first_wrong(trial: CaseTrial) -> tuple[int, int, Mismatch | None]:
+    """Return the first rank and step whose parameters are wrong, and which."""
+    for step, wanted in enumerate(_train(trial, _mean)):
+        for rank, answer in enumerate(trial.answers):
+            wrong = first_mismatch(_after(answer, step), wanted)
+            if wrong:
+                return rank, step, wrong
+    return 0, 0, None
+
+
+def _named(trial: CaseTrial) -> str:
+    """Return which known mistake gives what was seen."""
+    last = trial.case.steps - 1
+    for words, combine in _MISTAKES.items():
+        wanted = _train(trial, combine)[last]
+        if all(first_mismatch(_after(answer, last), wanted) is None for answer in trial.answers):
+            return f"Looks like *{words}*."
+    for words, combine in _OWN_MISTAKES.items():
+        own = (
+            _train(trial, lambda gradients, rank=rank, combine=combine: combine([gradients[rank]]))[last]  # type: ignore[misc]
+            for rank in range(trial.case.world_size)
+        )
+        if all(
+            first_mismatch(_after(answer, last), wanted) is None
+            for answer, wanted in zip(trial.answers, own, strict=True)
+        ):
+            return f"Looks like *{words}*."
+    return ""
+
+
+def _train(trial: CaseTrial, combine: Combine) -> list[Tensors]:
+    """Train in one process with what `combine` makes of the gradients; return the parameters after each step."""
+    parameters = {name: value for name, value in trial.given[0].items() if name[0] not in "xy"}
+    velocity, found = {name: torch.zeros_like(value) for name, value in parameters.items()}, []
+    for step in range(trial.case.steps):
+        if not _overflows(trial, step):
+            gradients = combine([_gradients(trial, given, parameters, step) for given in trial.given])
+            first = step == 0
+            velocity = {n: gradients[n] + (0.0 if first else MOMENTUM) * v for n, v in velocity.items()}
+            parameters = {name: value - LEARNING_RATE * velocity[name] for name, value in parameters.items()}
+        found.append(parameters)
+    return found
+
+
+def _gradients(trial: CaseTrial, given: Tensors, parameters: Tensors, step: int) -> list[Tensors]:
+    """Return the gradients that each of a rank's micro-batches gives."""
+    found = []
+    for micro in range(trial.case.micro_batches):
+        leaves = {name: value.clone().requires_grad_() for name, value in parameters.items()}
+        hidden = torch.tanh(given[f"x/{step}/{micro}"] @ leaves["0.weight"].T + leaves["0.bias"])
+        output = hidden @ leaves["2.weight"].T + leaves["2.bias"]
+        loss = torch.nn.functional.mse_loss(output, given[f"y/{step}/{micro}"])
+        found.append(dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True)))
+    return found
+
+
+def _mean(gradients: Gradients) -> Tensors:
+    parts = [one for own in gradients for one in own]
+    return {name: torch.stack([one[name] for one in parts]).mean(0) for name in parts[0]}
+
+
+def _times(gradients: Tensors, factor: float) -> Tensors:
+    return {name: factor * value for name, value in gradients.items()}
+
+
+def _last(gradients: Gradients) -> Gradients:
+    return [own[-1:] for own in gradients]
+
+
+_MISTAKES: dict[str, Combine] = {
+    "losses summed over micro-batches, never divided by their number": lambda g: _times(_mean(g), len(g[0])),
+    "losses divided by the number of micro-batches twice": lambda g: _times(_mean(g), 1 / len(g[0])),
+    "only the last micro-batch used": lambda g: _mean(_last(g)),
+    "only the last micro-batch used, and divided by their number": lambda g: _times(_mean(_last(g)), 1 / len(g[0])),
+    "losses divided by the number of ranks, which the wrapper does": lambda g: _times(_mean(g), 1 / len(g)),
+    "gradients left scaled": lambda g: _times(_mean(g), SCALE),
+}
+_OWN_MISTAKES: dict[str, Combine] = {
+    "gradients never exchanged: each rank trains alone": _mean,
+    "gradients never exchanged, losses never divided": lambda g: _times(_mean(g), len(g[0])),
+}
+
+
+def _overflows(trial: CaseTrial, step: int) -> bool:
+    return step == 0 and trial.case.overflow >= 0
+
+
+def _after(answer: Tensors, step: int) -> Tensors:
+    prefix = f"parameter/{step}/"
+    return {name.removeprefix(prefix): value for name, value in answer.items() if name.startswith(prefix)}
+
+
+def _off(trial: CaseTrial, rank: int, step: int, wrong: Mismatch) -> str:
+    return (
+        f"On rank {rank} after {_call(trial, step)}, the parameter `{wrong.name}` is not what one process on all of "
+        f"them gives: it {wrong.words}."
+    )
+
+
+def _call(trial: CaseTrial, step: int) -> str:
+    return f"step {step + 1} of {trial.case.steps} over {trial.case.micro_batches} micro-batches"

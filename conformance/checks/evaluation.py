@@ -1,0 +1,96 @@
+"""Checks of distributed evaluation: one accuracy for all ranks, in which every sample counts once."""
+
+import math
+
+from conformance.accuracy import Counts, accuracy, mistaken
+from conformance.checks.check import CaseTrial, Violation
+
+_EXACT = 1e-6  # sums may be kept in float32
+
+
+def global_accuracy(trial: CaseTrial) -> None:
+    """Every rank gets the share of right samples among those of all ranks."""
+    problem, advice = _wrong(trial)
+    if problem:
+        raise Violation(problem, advice)
+
+
+def weighted_by_samples(trial: CaseTrial) -> None:
+    """Every sample counts the same, also where batches and ranks have different numbers of them."""
+    problem, advice = _wrong(trial)
+    if problem:
+        raise Violation(problem, advice or "All-reduce the sum of right samples and the sum of samples; divide then.")
+
+
+def ranks_with_fewer_batches(trial: CaseTrial) -> None:
+    """Ranks may have fewer batches than others, even none."""
+    problem, advice = _wrong(trial)
+    if problem:
+        raise Violation(problem, advice or "Reduce once, after all batches; a rank without any adds zero.")
+
+
+def in_evaluation_mode(trial: CaseTrial) -> None:
+    """The model is called in evaluation mode, so that dropout is off and batch statistics stay."""
+    for rank, answer in enumerate(trial.answers):
+        if bool(answer["called_in_training"]):
+            raise Violation(f"On rank {rank}, the model was called in training mode.", "Call `model.eval()` before.")
+
+
+def leaves_the_mode(trial: CaseTrial) -> None:
+    """The model is left in the mode in which it was."""
+    for rank, answer in enumerate(trial.answers):
+        if not bool(answer["left"]):
+            raise Violation(
+                f"On rank {rank}, the model was in training mode before, and is in evaluation mode afterwards.",
+                "Keep `model.training` before, and call `model.train(kept)` at the end.",
+            )
+
+
+def without_gradients(trial: CaseTrial) -> None:
+    """No graph is built for gradients that nobody wants."""
+    for rank, answer in enumerate(trial.answers):
+        if bool(answer["graphs_built"]):
+            raise Violation(
+                f"On rank {rank}, the model's outputs require gradients.", "Evaluate under `torch.no_grad()`."
+            )
+
+
+def _wrong(trial: CaseTrial) -> tuple[str, str]:
+    """Return what is wrong with the accuracy, and which mistake fits."""
+    sizes, right = trial.case.sizes, _right(trial)
+    expected = accuracy(sizes, right)
+    seen = [float(answer["accuracy"]) for answer in trial.answers]
+    rank = next((rank for rank, value in enumerate(seen) if not _alike(value, expected)), None)
+    if rank is None:
+        return "", ""
+    named = (name for name, values in mistaken(sizes, right).items() if all(map(_alike, seen, values)))
+    fits = "* or *".join(named)
+    gave = "no number" if math.isnan(seen[rank]) else format(seen[rank], ".6g")
+    problem = (
+        f"On rank {rank}, `evaluate` gave {gave}; expected {expected:.6g}: {sum(map(sum, right))} of "
+        f"{sum(map(sum, sizes))} samples are right, {_by_rank(right, sizes)}."
+    )
+    return problem, f"Looks like *{fits}*. All-reduce both sums, then divide." if fits else ""
+
+
+def _right(trial: CaseTrial) -> Counts:
+    """Count the right samples of each rank's batches."""
+    return [
+        [
+            int(((given[f"x/{batch}"] @ given["weight"].T).argmax(1) == given[f"y/{batch}"]).sum())
+            for batch in range(len(own))
+        ]
+        for given, own in zip(trial.given, trial.case.sizes, strict=True)
+    ]
+
+
+def _by_rank(right: Counts, sizes: Counts) -> str:
+    """Return "3/4 + 1/2 on rank 0", and so on."""
+    return ", ".join(
+        f"{' + '.join(f'{r}/{s}' for r, s in zip(*own, strict=True)) or 'no batch'} on rank {rank}"
+        for rank, own in enumerate(zip(right, sizes, strict=True))
+    )
+
+
+def _alike(seen: float, wanted: float) -> bool:
+    return math.isclose(seen, wanted, rel_tol=_EXACT, abs_tol=_EXACT)

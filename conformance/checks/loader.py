@@ -1,0 +1,42 @@
+"""Checks of the generator that a rank's data loader shuffles and seeds its workers with."""
+
+from itertools import combinations
+
+from conformance.checks.check import CaseTrial, Violation
+
+
+def reproducible(trial: CaseTrial) -> None:
+    """The same seed gives the same stream on a rank, whatever else has drawn random numbers."""
+    for rank, answer in enumerate(trial.answers):
+        if answer["first"].tolist() != answer["again"].tolist():
+            raise Violation(
+                f"On rank {rank}, two generators from one seed shuffle differently.",
+                "Return `torch.Generator()` after `.manual_seed(...)` with what seed and rank alone decide.",
+            )
+
+
+def differs_by_rank(trial: CaseTrial) -> None:
+    """Every rank has a stream of its own, or all would draw the same augmentations and dropout masks."""
+    for one, other in combinations(range(len(trial.answers)), 2):
+        if trial.answers[one]["first"].tolist() == trial.answers[other]["first"].tolist():
+            raise Violation(
+                f"The generators of ranks {one} and {other} of {len(trial.answers)} give the same stream.",
+                "Seed with the seed and the rank, `torch.Generator().manual_seed(seed + rank)` for one.",
+            )
+
+
+def seed_decides(trial: CaseTrial) -> None:
+    """Another seed gives another stream."""
+    for rank, answer in enumerate(trial.answers):
+        if answer["first"].tolist() == answer["other_seed"].tolist():
+            raise Violation(f"On rank {rank}, seeds that differ by 1000 give the same stream.")
+
+
+def leaves_the_global_generator(trial: CaseTrial) -> None:
+    """Making the generator leaves torch's global one as it was."""
+    for rank, answer in enumerate(trial.answers):
+        if bool(answer["global_moved"]):
+            raise Violation(
+                f"On rank {rank}, the global generator has another state afterwards.",
+                "Seed a `torch.Generator()` of its own, not with `torch.manual_seed`.",
+            )

@@ -1,0 +1,86 @@
+"""Which checks each part of the training loop is held to, in the order in which they run."""
+
+from conformance.checks import accumulation, checkpoint, evaluation, loader, overhead, sampler, sync_batchnorm
+from conformance.checks.check import Check
+from conformance.strategies import loop
+
+_OVERHEAD = (
+    Check(overhead.overhead_after_backward, loop.overheads),
+    Check(overhead.bucket_size_at_the_optimum, loop.overheads),
+)
+
+_SHARED = ("every_sample_once",)
+_SAMPLER = (
+    Check(sampler.equal_shares, loop.samplings(shuffle=False)),
+    Check(sampler.every_sample_once, loop.samplings(shuffle=False), points=2, requires=("equal_shares",)),
+    Check(sampler.drop_last_drops_least, loop.samplings(shuffle=False, drop_last=True), requires=("equal_shares",)),
+    Check(sampler.seed_shared_by_ranks, loop.samplings(shuffle=True), points=2, requires=_SHARED),
+    Check(sampler.shuffles, loop.long_samplings(shuffle=True), requires=_SHARED),
+    Check(sampler.set_epoch_reshuffles, loop.long_samplings(shuffle=True), points=2, requires=("shuffles",)),
+    Check(sampler.epochs_repeat, loop.samplings(shuffle=True), requires=_SHARED),
+    Check(sampler.seed_decides, loop.long_samplings(shuffle=True), requires=("shuffles",)),
+    Check(sampler.no_shuffling_unless_asked, loop.samplings(shuffle=False), requires=_SHARED),
+)
+
+_COUNTED = ("global_accuracy",)
+_EVALUATION = (
+    Check(evaluation.global_accuracy, loop.even_evaluations, points=2),
+    Check(evaluation.weighted_by_samples, loop.uneven_evaluations, points=2, requires=_COUNTED),
+    Check(evaluation.ranks_with_fewer_batches, loop.ragged_evaluations, "extended", requires=_COUNTED),
+    Check(evaluation.in_evaluation_mode, loop.even_evaluations, "extended", requires=_COUNTED),
+    Check(evaluation.leaves_the_mode, loop.even_evaluations, "extended", requires=_COUNTED),
+    Check(evaluation.without_gradients, loop.even_evaluations, "extended", requires=_COUNTED),
+)
+_SAME = ("reproducible",)
+_GENERATOR = (
+    Check(loader.reproducible, loop.generators),
+    Check(loader.differs_by_rank, loop.generators, points=2, requires=_SAME),
+    Check(loader.seed_decides, loop.generators, requires=_SAME),
+    Check(loader.leaves_the_global_generator, loop.generators, requires=_SAME),
+)
+
+_BIG = ("equals_one_big_batch",)
+_ACCUMULATION = (
+    Check(accumulation.one_optimizer_step, loop.accumulations()),
+    Check(accumulation.equals_one_big_batch, loop.accumulations(), points=2, requires=("one_optimizer_step",)),
+    Check(accumulation.steps_start_afresh, loop.accumulations(steps=3), requires=_BIG),
+    Check(accumulation.one_exchange_of_gradients, loop.accumulations(), points=2, requires=_BIG),
+    Check(accumulation.scaler_used, loop.accumulations(steps=2, scaled=True), requires=_BIG),
+    Check(accumulation.overflow_skips_the_step, loop.overflowing, requires=("scaler_used",)),
+)
+
+_FORWARD = ("forward_over_all_ranks",)
+_SYNC_BATCHNORM = (
+    Check(sync_batchnorm.conversion_keeps_state, loop.norms()),
+    Check(sync_batchnorm.forward_over_all_ranks, loop.norms(), points=2, requires=("conversion_keeps_state",)),
+    Check(sync_batchnorm.forward_of_uneven_batches, loop.norms(uneven=True), requires=_FORWARD),
+    Check(sync_batchnorm.backward_over_all_ranks, loop.norms(), points=2, requires=_FORWARD),
+    Check(sync_batchnorm.backward_of_uneven_batches, loop.norms(uneven=True), requires=("backward_over_all_ranks",)),
+    Check(sync_batchnorm.gradients_of_weight_and_bias, loop.norms(), requires=_FORWARD),
+    Check(sync_batchnorm.running_statistics, loop.norms(uneven=True, steps=2), requires=_FORWARD),
+    Check(sync_batchnorm.evaluation_by_running_statistics, loop.norms(steps=2), requires=("running_statistics",)),
+    Check(sync_batchnorm.no_collective_in_evaluation, loop.norms(), requires=("evaluation_by_running_statistics",)),
+    Check(sync_batchnorm.rank_without_samples, loop.norms_of_an_empty_rank, "extended", requires=_FORWARD),
+    Check(sync_batchnorm.without_weight_and_statistics, loop.plain_norms, "extended", requires=_FORWARD),
+)
+
+_LOADED = ("model_comes_back",)
+_CHECKPOINT = (
+    Check(checkpoint.model_comes_back, loop.checkpoints(scaled=False), points=2),
+    Check(checkpoint.epoch_comes_back, loop.checkpoints(scaled=False), requires=_LOADED),
+    Check(checkpoint.training_goes_on, loop.checkpoints(scaled=False), points=2, requires=_LOADED),
+    Check(checkpoint.scaler_comes_back, loop.checkpoints(), requires=_LOADED),
+    Check(checkpoint.one_rank_writes, loop.checkpoints(apart=True), requires=_LOADED),
+    Check(checkpoint.another_world_size, loop.checkpoints_of_other_worlds, requires=("training_goes_on",)),
+    Check(checkpoint.survives_a_failed_save, loop.failing_checkpoints, "extended", requires=_LOADED),
+)
+
+LOOP_CHECKS: dict[str, tuple[Check, ...]] = {
+    "overhead_model": _OVERHEAD,
+    "distributed_sampler": _SAMPLER,
+    "evaluation": _EVALUATION,
+    "loader_generator": _GENERATOR,
+    "gradient_accumulation": _ACCUMULATION,
+    "sync_batchnorm": _SYNC_BATCHNORM,
+    "checkpoint": _CHECKPOINT,
+}

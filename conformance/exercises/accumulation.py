@@ -1,0 +1,27 @@
+"""Has steps made over micro-batches, and watches the model, the optimizer and the scaler."""
+
+import torch
+from torch import nn
+
+from conformance.exercises.desk import Desk
+from conformance.exercises.replicated import Replicated
+from conformance.feed import LEARNING_RATE, MOMENTUM, SCALE
+
+
+def accumulate(desk: Desk) -> None:
+    """Note after every step the parameters, how often gradients were exchanged, how many steps were made, the scale."""
+    case, made = desk.case, []
+    model = Replicated(nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1)).double())
+    model.module.load_state_dict({name: desk.given[name] for name in model.module.state_dict()})
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    optimizer.register_step_post_hook(lambda *_: made.append(1))
+    scaler = torch.amp.GradScaler("cpu", init_scale=SCALE, growth_interval=1) if case.scaled else None
+    for step in range(case.steps):
+        model.exchanges = 0
+        made.clear()
+        names = [f"{step}/{micro}" for micro in range(case.micro_batches)]
+        batches = [(desk.given[f"x/{name}"], desk.given[f"y/{name}"]) for name in names]
+        desk.call("accumulate_and_step", model, optimizer, batches, nn.functional.mse_loss, scaler)
+        desk.answer |= {f"parameter/{step}/{name}": p.clone() for name, p in model.module.state_dict().items()}
+        desk.answer |= {f"exchanges/{step}": torch.tensor(model.exchanges), f"steps/{step}": torch.tensor(len(made))}
+        desk.number(f"scale/{step}", scaler.get_scale() if scaler else 1.0)

@@ -1,0 +1,68 @@
+"""What an exercise has at hand on its rank: the case, the numbers, and the submission's functions."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from conformance.answer import Assignment
+from conformance.data import Tensors
+from conformance.stage import stage
+
+
+@dataclass
+class Desk:
+    """One rank's work on a case.
+
+    Attributes:
+        assignment: what is asked.
+        adapters: the submission's adapters.
+        answer: what has been found so far, by name.
+    """
+
+    assignment: Assignment
+    adapters: ModuleType
+    answer: Tensors = field(default_factory=dict)
+
+    @property
+    def case(self) -> Any:
+        """The case; of the type that the exercise is for."""
+        return self.assignment.case
+
+    @property
+    def given(self) -> Tensors:
+        """This rank's numbers."""
+        return self.assignment.given
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks work on the case at the same time."""
+        return self.assignment.case.worlds[self.assignment.phase]
+
+    def stage(self, name: str) -> Any:
+        """Attribute what is raised inside to the submission."""
+        return stage(self.assignment.submission, name)
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call an adapter function."""
+        with self.stage(f"`{name}`"):
+            return getattr(self.adapters, name)(*arguments)
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """Return an adapter function that may be called later."""
+        return partial(self.call, name)
+
+    def number(self, name: str, found: Any) -> None:
+        """Note one number, under a name: NaN for what is none."""
+        try:
+            value = float(found)
+        except (TypeError, ValueError, RuntimeError):
+            value = math.nan
+        self.answer[name] = torch.tensor(value, dtype=torch.float64)
+
+
+Exercise = Callable[[Desk], None]

@@ -1,0 +1,34 @@
+"""Has a classifier evaluated, and watches how."""
+
+import torch
+from torch import nn
+
+from conformance.exercises.desk import Desk
+
+
+class Classifier(nn.Module):
+    """A linear classifier that notes how it is called."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+        self.modes: set[bool] = set()
+        self.graphs: set[bool] = set()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (samples, features) to (samples, classes)."""
+        logits = x @ self.weight.T
+        self.modes.add(self.training)
+        self.graphs.add(logits.requires_grad)
+        return logits
+
+
+def evaluate(desk: Desk) -> None:
+    """Evaluate a model that is in training mode; note the accuracy, and the modes before, during and after."""
+    model = Classifier(desk.given["weight"].clone())
+    count = sum(name.startswith("x/") for name in desk.given)
+    desk.number(
+        "accuracy", desk.call("evaluate", model, [(desk.given[f"x/{i}"], desk.given[f"y/{i}"]) for i in range(count)])
+    )
+    flags = {"called_in_training": True in model.modes, "graphs_built": True in model.graphs, "left": model.training}
+    desk.answer |= {name: torch.tensor(flag) for name, flag in flags.items()}

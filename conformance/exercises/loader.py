@@ -1,0 +1,32 @@
+"""Draws from the generators that a submission makes for data loaders."""
+
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from conformance.exercises.desk import Desk
+
+_SAMPLES = 50
+
+
+def draw(desk: Desk) -> None:
+    """Note the order in which a shuffling loader gives samples: with a seed, with it again, and with another.
+
+    The global generator is alike on all ranks at first, and another one on each of them the second time.
+    """
+    seed = int(desk.given["seed"])
+    torch.manual_seed(seed + 1)
+    before = torch.random.get_rng_state()
+    made = desk.call("get_ddp_generator", seed)
+    desk.answer["global_moved"] = torch.tensor(not torch.equal(before, torch.random.get_rng_state()))
+    desk.answer["first"] = _order(desk, made)
+    torch.manual_seed(int(desk.given["own"]))
+    desk.answer["again"] = _order(desk, desk.call("get_ddp_generator", seed))
+    desk.answer["other_seed"] = _order(desk, desk.call("get_ddp_generator", seed + 1000))
+
+
+def _order(desk: Desk, generator: Any) -> torch.Tensor:
+    with desk.stage("a DataLoader with this generator"):
+        loader: DataLoader[Any] = DataLoader(range(_SAMPLES), batch_size=10, shuffle=True, generator=generator)  # type: ignore[arg-type]  # it has a length and items
+        return torch.cat(list(loader))

@@ -1,0 +1,34 @@
+"""Which exercise each component does, and the target that a rank runs."""
+
+import torch
+
+from conformance import stubs
+from conformance.answer import Answer, Assignment
+from conformance.exercises import accumulation, checkpoint, evaluation, loader, overhead, sampler, sync_batchnorm
+from conformance.exercises.desk import Desk, Exercise
+from conformance.stage import stage
+from conformance.subject import load
+
+EXERCISES: dict[str, Exercise] = {
+    "overhead_model": overhead.predict,
+    "distributed_sampler": sampler.sample,
+    "evaluation": evaluation.evaluate,
+    "loader_generator": loader.draw,
+    "gradient_accumulation": accumulation.accumulate,
+    "sync_batchnorm": sync_batchnorm.normalise,
+    "checkpoint": checkpoint.save_and_load,
+}
+
+
+def run(payload: bytes) -> bytes:
+    """Carry out an encoded `Assignment`; return the encoded `Answer`."""
+    assignment = Assignment.decode(payload)
+    with stage(assignment.submission, "import of the adapters"):
+        adapters = load(assignment.submission, assignment.stubs)
+    desk = Desk(assignment, adapters)
+    state = torch.random.get_rng_state()
+    try:
+        EXERCISES[assignment.component](desk)
+    finally:
+        torch.random.set_rng_state(state)
+    return Answer(desk.answer, sorted(stubs.used)).encode()

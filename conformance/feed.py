@@ -1,0 +1,122 @@
+"""The numbers of a case: what each rank is given, drawn from one integer, as for scenarios."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from conformance.accuracy import draw_right
+from conformance.cases import (
+    AccumulationCase,
+    Case,
+    CheckpointCase,
+    EvaluationCase,
+    GeneratorCase,
+    OverheadCase,
+    SamplerCase,
+    SyncBatchNormCase,
+)
+from conformance.data import Tensors
+
+
+def draw_feed(case: Case, seed: int) -> list[list[Tensors]]:
+    """Return what each rank of each world of a case is given, by name."""
+    return [[_FEEDS[type(case)](case, seed, rank) for rank in range(world)] for world in case.worlds]
+
+
+def _overhead(_: OverheadCase, seed: int, rank: int) -> Tensors:
+    """Draw s (bytes), w (bytes per second), o (seconds) and a number of buckets, in ranges met in practice."""
+    numbers = torch.rand(4, generator=_generator(seed + rank), dtype=torch.float64).tolist()
+    s, w, o, buckets = (10 ** (low + wide * x) for (low, wide), x in zip(_RANGES, numbers, strict=True))
+    return {name: torch.tensor(x, dtype=torch.float64) for name, x in zip("swo", (s, w, o), strict=True)} | {
+        "n_b": torch.tensor(max(2, int(buckets)))
+    }
+
+
+def _sampler(_: SamplerCase, seed: int, rank: int) -> Tensors:
+    """Draw the seed that all ranks share, and one for each rank's own global generator."""
+    return {"seed": torch.tensor(seed % 1000), "own": torch.tensor(seed % 1000 + 1 + rank)}
+
+
+def _evaluation(case: EvaluationCase, seed: int, rank: int) -> Tensors:
+    """Draw the classifier that all ranks share, and this rank's samples, as many labelled rightly as was drawn."""
+    generator = _generator(seed)
+    weight = torch.randn(_CLASSES, _FEATURES, generator=generator, dtype=torch.float64)
+    right = draw_right(case.sizes, generator)[rank]
+    own = _generator(seed + 1 + rank)
+    given: Tensors = {"weight": weight}
+    for batch, (size, correct) in enumerate(zip(case.sizes[rank], right, strict=True)):
+        x = torch.randn(size, _FEATURES, generator=own, dtype=torch.float64)
+        wrong = torch.randperm(size, generator=own) >= correct
+        given |= {f"x/{batch}": x, f"y/{batch}": ((x @ weight.T).argmax(1) + wrong.long()) % _CLASSES}
+    return given
+
+
+def _loader(_: GeneratorCase, seed: int, rank: int) -> Tensors:
+    """Draw the seed that all ranks share, and one for each rank's own global generator."""
+    return {"seed": torch.tensor(seed % 1000), "own": torch.tensor(seed % 1000 + 1 + rank)}
+
+
+def _accumulation(case: AccumulationCase, seed: int, rank: int) -> Tensors:
+    """Draw weights that all ranks share, and micro-batches of this rank's own."""
+    shared, own = _generator(seed), _generator(seed + 1 + rank)
+    given = {name: torch.randn(shape, generator=shared, dtype=torch.float64) for name, shape in small_network().items()}
+    for step in range(case.steps):
+        for micro in range(case.micro_batches):
+            x = torch.randn(case.samples, _FEATURES, generator=own, dtype=torch.float64)
+            y = torch.randn(case.samples, 1, generator=own, dtype=torch.float64) + rank + micro
+            broken = step == 0 and micro == 0 and rank == case.overflow
+            given |= {f"x/{step}/{micro}": x * torch.inf if broken else x, f"y/{step}/{micro}": y}
+    return given
+
+
+def _sync_batchnorm(case: SyncBatchNormCase, seed: int, rank: int) -> Tensors:
+    """Draw what the norm starts with, the same on all ranks, and inputs and output gradients of this rank's own."""
+    shared, own = _generator(seed), _generator(seed + 1 + rank)
+    given: Tensors = {}
+    if not case.plain:
+        start = 0.5 + torch.rand(4, CHANNELS, generator=shared, dtype=torch.float64)
+        given = dict(zip(("weight", "bias", "running_mean", "running_var"), start, strict=True))
+        given["num_batches_tracked"] = torch.tensor(3)
+    shape = (case.sizes[rank], CHANNELS, *(3, 2)[: case.dimensions - 2])
+    for step in range(case.steps):
+        x, gradient = torch.randn(2, *shape, generator=own, dtype=torch.float64)
+        given |= {f"x/{step}": (1 + rank) * x + rank, f"gradient/{step}": gradient}
+    return given
+
+
+def _checkpoint(case: CheckpointCase, seed: int, rank: int) -> Tensors:
+    """Draw weights and batches that all ranks share, other weights of each rank's own to load over, and the epoch."""
+    shared, own = _generator(seed), _generator(seed + 1 + rank)
+    given: Tensors = {"epoch": torch.tensor(3 + seed % 50)}
+    for name, shape in small_network().items():
+        for whose, generator in (("start", shared), ("other", own)):
+            given[f"{whose}/{name}"] = torch.randn(shape, generator=generator, dtype=torch.float64)
+    for step in range(case.before + case.after):
+        given[f"x/{step}"] = torch.randn(4, _FEATURES, generator=shared, dtype=torch.float64)
+        given[f"y/{step}"] = torch.randn(4, 1, generator=shared, dtype=torch.float64)
+    return given
+
+
+def small_network() -> dict[str, tuple[int, ...]]:
+    """Return the names and shapes of the parameters of a small network of two linear layers."""
+    return {"0.weight": (2, _FEATURES), "0.bias": (2,), "2.weight": (1, 2), "2.bias": (1,)}
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+LEARNING_RATE, MOMENTUM, SCALE = 0.1, 0.5, 2.0**10  # of what accumulates gradients
+_FEATURES, _CLASSES = 3, 4
+CHANNELS = 3
+_RANGES = ((6.0, 4.0), (8.0, 3.0), (-6.0, 3.0), (0.3, 1.7))
+_FEEDS: dict[type[Case], Callable[[Any, int, int], Tensors]] = {
+    OverheadCase: _overhead,
+    SamplerCase: _sampler,
+    EvaluationCase: _evaluation,
+    GeneratorCase: _loader,
+    AccumulationCase: _accumulation,
+    SyncBatchNormCase: _sync_batchnorm,
+    CheckpointCase: _checkpoint,
+}

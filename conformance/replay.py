@@ -1,0 +1,87 @@
+"""Saves a case on which a check failed, and holds the submission to it again: `python -m conformance replay FILE`.
+
+What fails in a part of the training loop is shown in this way; wrappers and optimizers get a script of their own.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from conformance.cases import Case, as_json, case_from_json
+from conformance.checks.check import Check
+from conformance.checks.table import CHECKS
+from conformance.execute import Executor
+from conformance.location import Location, locate
+from conformance.suite import Result, Search, judged
+from pytest_ddp.errors import UsageError
+from pytest_ddp.ranks import Ranks
+
+SCHEMA = "pytest-ddp/case/1"
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A check and the case on which a submission failed it.
+
+    Attributes:
+        submission: path or module of the adapters.
+        component: the component that failed.
+        check: the check that failed.
+        case: the case on which it failed.
+        secret: what the case's numbers derive from, together with its seed.
+    """
+
+    submission: str
+    component: str
+    check: Check
+    case: Case
+    secret: str
+
+    @classmethod
+    def of(cls, executor: Executor, component: str, check: Check, case: Case) -> "Replay":
+        """Return how to see again what an executor saw."""
+        return cls(executor.location.file or executor.location.module, component, check, case, executor.secret)
+
+    @classmethod
+    def read(cls, path: Path) -> "Replay":
+        """Return what `write` wrote.
+
+        Raises:
+            UsageError: the file cannot be read, or holds something else.
+        """
+        try:
+            plain = json.loads(path.read_text(encoding="utf-8"))
+            check = next(check for check in CHECKS[plain["component"]] if check.id == plain["check"])
+            return cls(
+                plain["submission"], plain["component"], check, case_from_json(plain["scenario"]), plain["secret"]
+            )
+        except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
+            raise UsageError(f"{path} is no case that a grading wrote ({type(error).__name__}: {error})") from None
+
+    def write(self, folder: Path, location: Location) -> Path:
+        """Write it as `<submission>/<component>-<check>.json` below a folder; return its path."""
+        path = folder / location.slug / f"{self.component}-{self.check.id}.json"
+        plain = {
+            "schema": SCHEMA,
+            "submission": self.submission,
+            "component": self.component,
+            "check": self.check.id,
+            "scenario": as_json(self.case),
+            "secret": self.secret,
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
+        return path
+
+    def run(self, ranks: Ranks) -> Result:
+        """Hold the submission to the check on this one case.
+
+        Raises:
+            UsageError: the submission is not where it was, or does not import.
+            HarnessError: ranks could not be had.
+        """
+        executor = Executor(ranks, locate(self.submission), self.secret)
+        found = executor.look()
+        if found.error:
+            raise UsageError(f"the adapters of {self.submission} do not import:\n{found.error}")
+        return judged(Search(self.component, self.check, executor), self.case)

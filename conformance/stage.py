@@ -1,0 +1,23 @@
+"""Tells the submission's faults from ours, on a rank."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from conformance import stubs
+from conformance.location import Location
+from conformance.subject import own_frames
+from pytest_ddp.worker import Failed
+
+
+@contextmanager
+def stage(submission: Location, name: str, step: int | None = None) -> Iterator[None]:
+    """Attribute what is raised inside to the submission, which also answers for `SystemExit` and the like."""
+    try:
+        yield
+    except Failed:  # by a stage within this one, which knows better
+        raise
+    except BaseException as error:
+        where = {"stage": name, "step": step, "stubbed": sorted(stubs.used)}
+        text = own_frames(error, submission)
+        raise Failed(type(error).__name__, str(error), text, json.dumps(where).encode()) from error

@@ -1,0 +1,150 @@
+"""Strategies for the parts of the training loop: cases, on two ranks first, then on more, and on one."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from conformance.cases import (
+    AccumulationCase,
+    CheckpointCase,
+    EvaluationCase,
+    GeneratorCase,
+    OverheadCase,
+    SamplerCase,
+    SyncBatchNormCase,
+)
+from conformance.strategies.parts import Bounds, Draw
+
+_SEEDS = st.integers(0, 99)
+
+
+def _worlds(bounds: Bounds) -> st.SearchStrategy[int]:
+    return st.sampled_from((*range(2, bounds.world_size + 1), 1))
+
+
+@st.composite
+def overheads(draw: Draw, _: Bounds) -> OverheadCase:
+    """One prediction; it needs no other rank."""
+    return OverheadCase(seed=draw(_SEEDS))
+
+
+def samplings(
+    *, shuffle: bool, drop_last: bool = False, lengths: tuple[int, int] = (1, 13)
+) -> Callable[[Bounds], st.SearchStrategy[SamplerCase]]:
+    """Return a strategy of data sets, most of which do not divide evenly, and some of which have too few samples."""
+
+    @st.composite
+    def sharing(draw: Draw, bounds: Bounds) -> SamplerCase:
+        return SamplerCase(draw(_worlds(bounds)), draw(_SEEDS), draw(st.integers(*lengths)), shuffle, drop_last)
+
+    return sharing
+
+
+def long_samplings(*, shuffle: bool) -> Callable[[Bounds], st.SearchStrategy[SamplerCase]]:
+    """Return a strategy of data sets so long that no two shuffles of them are alike."""
+    return samplings(shuffle=shuffle, lengths=(40, 60))
+
+
+@st.composite
+def even_evaluations(draw: Draw, bounds: Bounds) -> EvaluationCase:
+    """As many batches on each rank, all of one size."""
+    world_size, seed = draw(_worlds(bounds)), draw(_SEEDS)
+    batches, size = draw(st.integers(1, 3)), draw(st.integers(2, 5))
+    return EvaluationCase(world_size, seed, ((size,) * batches,) * world_size)
+
+
+@st.composite
+def uneven_evaluations(draw: Draw, bounds: Bounds) -> EvaluationCase:
+    """As many batches on each rank; the last one is smaller, and smaller still on the last rank."""
+    world_size, seed = draw(_worlds(bounds)), draw(_SEEDS)
+    batches, size = draw(st.integers(2, 3)), draw(st.integers(4, 6))
+    rests = [*(draw(st.integers(2, 3)) for _ in range(world_size - 1)), 1]
+    return EvaluationCase(world_size, seed, tuple((*(size,) * (batches - 1), rest) for rest in rests))
+
+
+@st.composite
+def ragged_evaluations(draw: Draw, bounds: Bounds) -> EvaluationCase:
+    """Fewer batches on some ranks, even none on the last."""
+    world_size, seed = draw(st.integers(2, bounds.world_size)), draw(_SEEDS)
+    sizes = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
+    last = draw(st.sampled_from(((), (2,))))
+    return EvaluationCase(world_size, seed, ((3, 3, 3, 1), *(draw(sizes) for _ in range(world_size - 2)), last))
+
+
+@st.composite
+def generators(draw: Draw, bounds: Bounds) -> GeneratorCase:
+    """One seed for all ranks."""
+    return GeneratorCase(draw(_worlds(bounds)), draw(_SEEDS))
+
+
+def accumulations(*, steps: int = 1, scaled: bool = False) -> Callable[[Bounds], st.SearchStrategy[AccumulationCase]]:
+    """Return a strategy of steps over two micro-batches, more, or one."""
+
+    @st.composite
+    def accumulating(draw: Draw, bounds: Bounds) -> AccumulationCase:
+        micro_batches, samples = draw(st.sampled_from((2, 3, 4, 1))), draw(st.integers(1, 3))
+        return AccumulationCase(draw(_worlds(bounds)), draw(_SEEDS), steps, micro_batches, samples, scaled)
+
+    return accumulating
+
+
+@st.composite
+def overflowing(draw: Draw, bounds: Bounds) -> AccumulationCase:
+    """One rank's gradients are infinite in the first step."""
+    case: AccumulationCase = draw(accumulations(steps=2, scaled=True)(bounds))
+    return replace(case, overflow=draw(st.integers(0, case.world_size - 1)))
+
+
+def norms(*, uneven: bool = False, steps: int = 1) -> Callable[[Bounds], st.SearchStrategy[SyncBatchNormCase]]:
+    """Return a strategy of batch norms whose ranks have batches of one size, or not."""
+
+    @st.composite
+    def normalising(draw: Draw, bounds: Bounds) -> SyncBatchNormCase:
+        world_size, seed, dimensions = draw(_worlds(bounds)), draw(_SEEDS), draw(st.integers(2, 4))
+        size = draw(st.integers(2, 4))
+        sizes = [size, *(size + uneven * draw(st.integers(1, 3)) for _ in range(world_size - 1))]
+        return SyncBatchNormCase(world_size, seed, tuple(sizes), dimensions, steps)
+
+    return normalising
+
+
+@st.composite
+def norms_of_an_empty_rank(draw: Draw, bounds: Bounds) -> SyncBatchNormCase:
+    """One rank's batch is empty."""
+    case: SyncBatchNormCase = draw(norms()(bounds))
+    empty = draw(st.integers(0, case.world_size - 1)) if case.world_size > 1 else -1
+    return replace(case, sizes=tuple(0 if rank == empty else size for rank, size in enumerate(case.sizes)))
+
+
+@st.composite
+def plain_norms(draw: Draw, bounds: Bounds) -> SyncBatchNormCase:
+    """Without weight, bias and running statistics."""
+    case: SyncBatchNormCase = draw(norms(uneven=True)(bounds))
+    return replace(case, plain=True)
+
+
+def checkpoints(*, scaled: bool = True, apart: bool = False) -> Callable[[Bounds], st.SearchStrategy[CheckpointCase]]:
+    """Return a strategy of trainings that go on in a world of the same size."""
+
+    @st.composite
+    def resuming(draw: Draw, bounds: Bounds) -> CheckpointCase:
+        world_size, seed, steps = draw(_worlds(bounds)), draw(_SEEDS), st.integers(1, 3)
+        return CheckpointCase(world_size, seed, world_size, draw(steps), draw(steps), scaled, apart)
+
+    return resuming
+
+
+@st.composite
+def checkpoints_of_other_worlds(draw: Draw, bounds: Bounds) -> CheckpointCase:
+    """Another number of ranks goes on."""
+    case: CheckpointCase = draw(checkpoints()(bounds))
+    others = [size for size in range(1, bounds.world_size + 1) if size != case.world_size]
+    return replace(case, load_world_size=draw(st.sampled_from(others)))
+
+
+@st.composite
+def failing_checkpoints(draw: Draw, bounds: Bounds) -> CheckpointCase:
+    """A second save fails half way, on one rank, where no other can be left waiting."""
+    case: CheckpointCase = draw(checkpoints()(bounds))
+    return replace(case, world_size=1, load_world_size=1, failing=True)

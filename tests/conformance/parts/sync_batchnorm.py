@@ -1,0 +1,53 @@
+"""A right synchronised batch norm."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+class Sum(torch.autograd.Function):
+    """The sum over all ranks; the gradient of a sum that all ranks use is the sum of their gradients."""
+
+    @staticmethod
+    def forward(_, x):
+        x = x.clone()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(_, grad):
+        grad = grad.clone()
+        dist.all_reduce(grad)
+        return grad
+
+
+class SyncBatchNorm(nn.modules.batchnorm._NormBase):
+    def forward(self, x):
+        shape = (1, -1) + (1,) * (x.dim() - 2)
+        if self.training or self.running_mean is None:
+            rows = x.transpose(0, 1).flatten(1)
+            count = torch.tensor([float(rows.shape[1])], dtype=x.dtype)
+            moments = Sum.apply(torch.cat([rows.sum(1), (rows * rows).sum(1), count]))
+            n = moments[-1].detach()
+            mean, square = (moments[:-1] / n).chunk(2)
+            var = square - mean * mean
+            if self.running_mean is not None:
+                with torch.no_grad():
+                    self.num_batches_tracked += 1
+                    self.running_mean.lerp_(mean, self.momentum)
+                    self.running_var.lerp_(var * n / (n - 1), self.momentum)
+        else:
+            mean, var = self.running_mean, self.running_var
+        y = (x - mean.view(shape)) * (var.view(shape) + self.eps).rsqrt()
+        return y if self.weight is None else y * self.weight.view(shape) + self.bias.view(shape)
+
+
+def convert_sync_batchnorm(module):
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        affine, track = module.weight is not None, module.running_mean is not None
+        new = SyncBatchNorm(module.num_features, module.eps, module.momentum, affine, track, dtype=torch.float64)
+        new.load_state_dict(module.state_dict())
+        return new
+    for name, child in module.named_children():
+        setattr(module, name, convert_sync_batchnorm(child))
+    return module
