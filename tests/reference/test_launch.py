@@ -4,6 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import launched
@@ -111,28 +114,51 @@ def test_when_a_rank_is_gone_the_others_are_ended(start: str, message: str) -> N
     assert not left
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda ending: ending.name)
-def test_ranks_end_with_the_process_that_started_them(start: str, ending: signal.Signals, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
+@contextmanager
+def ranks_that_never_end(folder: Path, start: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that launches two ranks, each of which writes its pid and stays."""
+    program = folder / "program.py"
     program.write_text(
         "from pathlib import Path\nimport launched\nfrom reference.launch import launch\n"
         "if __name__ == '__main__':\n"
-        f"    launch(launched.write_pid_and_never_end, 2, Path({str(tmp_path)!r}), start={start!r}, backend='gloo')\n"
+        f"    launch(launched.write_pid_and_never_end, 2, Path({str(folder)!r}), start={start!r}, backend='gloo')\n"
     )
     with subprocess.Popen([sys.executable, str(program)], stderr=subprocess.DEVNULL) as parent:
-        ranks = [psutil.Process(pid) for pid in _pids(tmp_path, parent)]
-        os.kill(parent.pid, ending)
+        yield parent
         parent.wait(timeout=60)
-    _, alive = psutil.wait_procs(ranks, timeout=60)
-    assert not alive
 
 
-def _pids(folder: Path, parent: subprocess.Popen[bytes]) -> list[int]:
-    while len(found := list(folder.glob("*.pid"))) < 2:
-        assert parent.poll() is None
-    return [int(path.stem) for path in found]
+def outliving(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that are still there when all should have gone; killed, so that a failing test leaves none behind."""
+    _, alive = psutil.wait_procs(processes, timeout=30)
+    for process in alive:
+        process.kill()
+    return alive
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT], ids=lambda ending: ending.name)
+def test_ranks_end_with_the_process_that_started_them(start: str, ending: signal.Signals, tmp_path: Path) -> None:
+    with ranks_that_never_end(tmp_path, start) as parent:
+        while len(found := list(tmp_path.glob("*.pid"))) < 2:
+            assert parent.poll() is None
+            time.sleep(0.05)
+        ranks = [psutil.Process(int(path.stem)) for path in found]
+        os.kill(parent.pid, ending)
+    assert not outliving(ranks)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("start", STARTS)
+def test_ranks_that_were_only_being_started_end_too(start: str, tmp_path: Path) -> None:
+    with ranks_that_never_end(tmp_path, start) as parent:
+        while len(started := psutil.Process(parent.pid).children()) < 2:
+            assert parent.poll() is None
+            time.sleep(0.01)
+        parent.kill()
+    assert not outliving(started)
+    assert not list(tmp_path.glob("*.pid"))
 
 
 @pytest.mark.long

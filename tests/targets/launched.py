@@ -1,6 +1,7 @@
 """What the tests of the launcher run on ranks that it starts; what they have to say goes into files."""
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -34,7 +35,9 @@ def stop_on_rank_1_while_rank_0_never_ends() -> None:
 
 
 def write_pid_and_never_end(folder: Path) -> None:
-    """Tell who to look for, then go on as long as anyone lets us."""
+    """Tell who to look for, then go on as long as anyone lets us, deaf like a rank that waits inside C++."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     (folder / f"{os.getpid()}.pid").touch()
     while True:
         time.sleep(1)
