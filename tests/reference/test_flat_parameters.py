@@ -98,7 +98,7 @@ def test_those_side_by_side_already_stay(change: str) -> None:
 
 @distributed(world_size=1)
 def test_each_is_aligned_as_far_as_its_size_allows() -> None:
-    beside = BesideUnsharded(AdamW, make=lambda: parameters([(3,), (8, 8), (5,), (4, 4), (7, 2), (1,), (16, 16)]))
+    beside = BesideUnsharded(AdamW, make=lambda: parameters([(3,), (8, 8), (5, 5), (4, 4), (7, 2), (1,), (16, 16)]))
     start = min(parameter.data_ptr() for parameter in beside.mine)
     for parameter in beside.mine:
         largest_power_of_two = parameter.nbytes & -parameter.nbytes
