@@ -56,7 +56,7 @@ def train(options: Options) -> None:
     _report(options, trainer)
     if options.resume is not None:
         trainer.resume(options.resume)
-    trainer.train(options.epochs, evaluation=_evaluation_loader(options))
+    trainer.train(options.epochs, evaluation=make_evaluation_loader(options))
 
 
 def make_trainer(options: Options, device: torch.device) -> Trainer:
@@ -104,7 +104,8 @@ def _training_loader(options: Options) -> DataLoader[tuple[Tensor, Tensor]]:
     return loader
 
 
-def _evaluation_loader(options: Options) -> DataLoader[tuple[Tensor, Tensor]]:
+def make_evaluation_loader(options: Options) -> DataLoader[tuple[Tensor, Tensor]]:
+    """This rank's share of the test examples; shares differ by an example."""
     dataset = _dataset(options, train=False)
     return _loader(options, dataset, EvaluationSampler(dataset), drop_last=False)
 

@@ -33,6 +33,7 @@ from reference.checkpoint import load_checkpoint, save_checkpoint
 from reference.evaluation import evaluate
 from reference.place import Place
 from reference.rank_zero import rank, world_size
+from reference.synchronize import broadcast
 
 Batch = tuple[Tensor, Tensor]
 
@@ -112,12 +113,15 @@ class Trainer:
         return results
 
     def evaluate(self, batches: Iterable[Batch]) -> float:
-        """The accuracy over the batches of all ranks, 0 to 1, on every rank."""
-        return evaluate(self.model if self.whole_model is None else self.whole_model(), batches)
+        """The accuracy of rank 0's model over the batches of all ranks, 0 to 1, on every rank."""
+        model = self.model if self.whole_model is None else self.whole_model()
+        _share_buffers(model)
+        return evaluate(model, batches)
 
     def save(self) -> None:
         """Save a checkpoint, if there is a file for it."""
         if self.checkpoint is not None:
+            _share_buffers(self.model)  # what the others have been counting by themselves is not saved
             save_checkpoint(
                 self.checkpoint, self.model, self.optimizer, self.scaler, self.place.epoch, **self._also_saved()
             )
@@ -180,6 +184,12 @@ class Trainer:
     def _on_device(self, batch: Batch) -> Batch:
         inputs, targets = batch
         return inputs.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True)
+
+
+def _share_buffers(model: nn.Module) -> None:
+    """Make buffers (batch norm's statistics) rank 0's, as the next synchronized forward would."""
+    if world_size() > 1:
+        broadcast(model.buffers(), source=0)
 
 
 def _draw(seed: int, number: int) -> int:

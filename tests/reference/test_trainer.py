@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from reference_models import DTYPE, INPUTS, linear
 from rich.console import Console
-from side_by_side import assert_close
+from side_by_side import assert_close, assert_same_on_all_ranks
 from subgroups import subgroups_destroyed
 from torch import Tensor, nn
 from torch.optim import AdamW
@@ -169,6 +169,18 @@ def test_a_terminal_shows_progress() -> None:
     make_trainer(Recipe(), console=Console(file=terminal, force_terminal=True)).train(1)
     assert "epoch 1/1 " in terminal.getvalue()
     assert "100%" in terminal.getvalue()
+
+
+@distributed(world_size=2)
+def test_evaluation_and_checkpoints_have_rank_0s_statistics(ddp: DDPContext) -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.BatchNorm1d(INPUTS, dtype=DTYPE), linear(INPUTS, 3))
+
+    trainer = make_trainer(Recipe(make=model), ddp.shared_path / "last.pt")
+    for act in (lambda: trainer.evaluate([]), trainer.save):
+        trainer.model(torch.randn(8, INPUTS, dtype=DTYPE) + ddp.rank)
+        act()
+        assert_same_on_all_ranks(trainer.model.buffers())
 
 
 @distributed(world_size=[1, 3])
