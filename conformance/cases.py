@@ -7,7 +7,7 @@ Nothing here imports torch.
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from conformance.scenario import Scenario, to_json
+from conformance.scenario import Linear, ModelSpec, OptimizerSpec, Scenario, to_json
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,36 @@ class CheckpointCase(Case):
         return (self.world_size, self.load_world_size)
 
 
+@dataclass(frozen=True)
+class FsdpCase(Case):
+    """A perceptron that is trained with its parameters sharded.
+
+    Attributes:
+        widths: of the input, and of the outputs of each linear layer.
+        steps, batch: optimizer steps, and samples per rank in each.
+        alike: whether ranks start from equal weights.
+        half: whether to compute in bfloat16.
+    """
+
+    widths: tuple[int, ...] = (2, 2)
+    steps: int = 1
+    batch: int = 1
+    alike: bool = True
+    half: bool = False
+
+    @property
+    def scenario(self) -> Scenario:
+        """The training, as any other."""
+        return Scenario(
+            world_size=self.world_size,
+            model=ModelSpec(self.widths[0], tuple(Linear(width) for width in self.widths[1:])),
+            optimizer=OptimizerSpec("AdamW", {"lr": 0.02, "eps": 1e-3, "weight_decay": 0.1}),
+            steps=self.steps,
+            batch=self.batch,
+            seed=self.seed,
+        )
+
+
 SIMPLEST: dict[str, Case] = {
     "overhead_model": OverheadCase(),
     "distributed_sampler": SamplerCase(),
@@ -132,6 +162,7 @@ SIMPLEST: dict[str, Case] = {
     "gradient_accumulation": AccumulationCase(),
     "sync_batchnorm": SyncBatchNormCase(),
     "checkpoint": CheckpointCase(),
+    "fsdp": FsdpCase(),
 }
 _KINDS = {type(case).__name__: type(case) for case in SIMPLEST.values()}
 

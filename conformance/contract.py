@@ -91,5 +91,11 @@ COMPONENTS = {
             Function("save_checkpoint", ("path", "model", "optimizer", "scaler", "epoch")),
             Function("load_checkpoint", ("path", "model", "optimizer", "scaler")),
         ),
+        _part(
+            "fsdp",
+            Function("get_fsdp", ("module", "compute_dtype")),
+            Function("fsdp_on_after_backward", ("fsdp_model", "optimizer")),
+            Function("fsdp_gather_full_params", ("fsdp_model",)),
+        ),
     )
 }

@@ -11,12 +11,13 @@ from conformance.cases import (
     Case,
     CheckpointCase,
     EvaluationCase,
+    FsdpCase,
     GeneratorCase,
     OverheadCase,
     SamplerCase,
     SyncBatchNormCase,
 )
-from conformance.data import Tensors
+from conformance.data import Tensors, draw_inputs
 
 
 def draw_feed(case: Case, seed: int) -> list[list[Tensors]]:
@@ -98,6 +99,16 @@ def _checkpoint(case: CheckpointCase, seed: int, rank: int) -> Tensors:
     return given
 
 
+def _fsdp(case: FsdpCase, seed: int, rank: int) -> Tensors:
+    """Draw what a training with a wrapper gets, but equal weights where ranks are to start alike."""
+    inputs = draw_inputs(case.scenario, seed)
+    weights = inputs[0 if case.alike else rank].weights
+    given = {f"weight/{name}": value for name, value in weights.items()}
+    for step, (x, y) in enumerate(inputs[rank].batches):
+        given |= {f"x/{step}": x, f"y/{step}": y}
+    return given
+
+
 def small_network() -> dict[str, tuple[int, ...]]:
     """Return the names and shapes of the parameters of a small network of two linear layers."""
     return {"0.weight": (2, _FEATURES), "0.bias": (2,), "2.weight": (1, 2), "2.bias": (1,)}
@@ -119,4 +130,5 @@ _FEEDS: dict[type[Case], Callable[[Any, int, int], Tensors]] = {
     AccumulationCase: _accumulation,
     SyncBatchNormCase: _sync_batchnorm,
     CheckpointCase: _checkpoint,
+    FsdpCase: _fsdp,
 }

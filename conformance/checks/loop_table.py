@@ -1,6 +1,6 @@
 """Which checks each part of the training loop is held to, in the order in which they run."""
 
-from conformance.checks import accumulation, checkpoint, evaluation, loader, overhead, sampler, sync_batchnorm
+from conformance.checks import accumulation, checkpoint, evaluation, fsdp, loader, overhead, sampler, sync_batchnorm
 from conformance.checks.check import Check
 from conformance.strategies import loop
 
@@ -75,6 +75,19 @@ _CHECKPOINT = (
     Check(checkpoint.survives_a_failed_save, loop.failing_checkpoints, "extended", requires=_LOADED),
 )
 
+_GATHERED = ("gathers_whole_parameters",)
+_TRAINED = ("sharded_training_equals_one_process",)
+_FSDP = (
+    Check(fsdp.gathers_whole_parameters, loop.sharded_trainings()),
+    Check(fsdp.sharded_training_equals_one_process, loop.sharded_trainings(), points=2, requires=_GATHERED),
+    Check(fsdp.parameters_are_sharded, loop.sharded_trainings(wide=True), points=2, requires=_TRAINED),
+    Check(fsdp.gradients_are_sharded, loop.sharded_trainings(wide=True), requires=_TRAINED),
+    Check(fsdp.optimizer_state_is_sharded, loop.sharded_trainings(wide=True), requires=_TRAINED),
+    Check(fsdp.starts_from_rank_0, loop.sharded_trainings(alike=False), "extended", requires=_GATHERED),
+    Check(fsdp.computes_in_the_dtype, loop.sharded_trainings(half=True), "extended", requires=_TRAINED),
+    Check(fsdp.keeps_full_precision, loop.sharded_trainings(half=True), "extended", requires=_TRAINED),
+)
+
 LOOP_CHECKS: dict[str, tuple[Check, ...]] = {
     "overhead_model": _OVERHEAD,
     "distributed_sampler": _SAMPLER,
@@ -83,4 +96,5 @@ LOOP_CHECKS: dict[str, tuple[Check, ...]] = {
     "gradient_accumulation": _ACCUMULATION,
     "sync_batchnorm": _SYNC_BATCHNORM,
     "checkpoint": _CHECKPOINT,
+    "fsdp": _FSDP,
 }

@@ -4,7 +4,7 @@ import torch
 
 from conformance import stubs
 from conformance.answer import Answer, Assignment
-from conformance.exercises import accumulation, checkpoint, evaluation, loader, overhead, sampler, sync_batchnorm
+from conformance.exercises import accumulation, checkpoint, evaluation, fsdp, loader, overhead, sampler, sync_batchnorm
 from conformance.exercises.desk import Desk, Exercise
 from conformance.stage import stage
 from conformance.subject import load
@@ -17,6 +17,7 @@ EXERCISES: dict[str, Exercise] = {
     "gradient_accumulation": accumulation.accumulate,
     "sync_batchnorm": sync_batchnorm.normalise,
     "checkpoint": checkpoint.save_and_load,
+    "fsdp": fsdp.train,
 }
 
 

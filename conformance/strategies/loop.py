@@ -9,6 +9,7 @@ from conformance.cases import (
     AccumulationCase,
     CheckpointCase,
     EvaluationCase,
+    FsdpCase,
     GeneratorCase,
     OverheadCase,
     SamplerCase,
@@ -148,3 +149,19 @@ def failing_checkpoints(draw: Draw, bounds: Bounds) -> CheckpointCase:
     """A second save fails half way, on one rank, where no other can be left waiting."""
     case: CheckpointCase = draw(checkpoints()(bounds))
     return replace(case, world_size=1, load_world_size=1, failing=True)
+
+
+def sharded_trainings(
+    *, wide: bool = False, alike: bool = True, half: bool = False
+) -> Callable[[Bounds], st.SearchStrategy[FsdpCase]]:
+    """Return a strategy of perceptrons; wide ones have matrices that a share is small beside."""
+
+    @st.composite
+    def training(draw: Draw, bounds: Bounds) -> FsdpCase:
+        width = st.integers(8, 12) if wide else st.integers(1, 5)
+        widths = tuple(draw(width) for _ in range(draw(st.integers(2, 4))))
+        return FsdpCase(
+            draw(_worlds(bounds)), draw(_SEEDS), widths, draw(st.integers(1, 3)), draw(st.integers(1, 3)), alike, half
+        )
+
+    return training

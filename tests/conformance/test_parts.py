@@ -1,13 +1,23 @@
 """The parts of the training loop: a right submission of each passes; each planted bug is caught by its check."""
 
+import json
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from planted_bugs import BUGS
 
+import conformance.cases
+from conformance.cases import SIMPLEST, as_json, case_from_json
 from conformance.checks.loop_table import LOOP_CHECKS
 from conformance.cli import main
+from conformance.feed import draw_feed
+from conformance.strategies import Bounds
 
+CASES = st.one_of(
+    *(check.scenarios(Bounds(4)) for checks in LOOP_CHECKS.values() for check in checks),
+)
 PARTS = Path(__file__).parent / "parts"
 
 
@@ -60,3 +70,17 @@ def test_a_file_that_is_no_case_is_refused(tmp_path, capsys):
     (tmp_path / "other.json").write_text('{"component": "overhead_model"}', encoding="utf-8")
     assert main(["replay", str(tmp_path / "other.json")]) == 2
     assert "is no case that a grading wrote (KeyError: 'check')" in capsys.readouterr().err
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(CASES)
+def test_a_case_prints_as_python_survives_json_and_can_be_fed(case):
+    assert eval(repr(case), vars(conformance.cases).copy()) == case  # noqa: S307  our own text
+    assert case_from_json(json.loads(json.dumps(as_json(case)))) == case
+    assert [len(world) for world in draw_feed(case, 7)] == list(case.worlds)
+    assert all(1 <= world <= 4 for world in case.worlds)
+
+
+def test_every_part_has_a_simplest_case_on_one_rank():
+    assert SIMPLEST.keys() == LOOP_CHECKS.keys()
+    assert all(set(case.worlds) == {1} for case in SIMPLEST.values())

@@ -19,6 +19,7 @@ class Bug(NamedTuple):
 _ACCUMULATION = "gradient_accumulation"
 _NORM = "sync_batchnorm"
 _CHECKPOINT = "checkpoint"
+_FSDP = "fsdp"
 _EVALUATION = "evaluation"
 _GENERATOR = "loader_generator"
 _SAMPLER = "distributed_sampler"
@@ -210,5 +211,38 @@ BUGS = [
         "another_world_size",
         "AssertionError",
     ),
-    Bug(_CHECKPOINT, ' + ".new"', "", "survives_a_failed_save", ""),
+    Bug(_CHECKPOINT, 'f"{path}.{dist.get_rank()}"', "path", "survives_a_failed_save", ""),
+    Bug(_FSDP, "torch.cat(parts)", "torch.cat(parts[::-1])", "gathers_whole_parameters", "in rank order"),
+    Bug(_FSDP, "own(grad) / dist.get_world_size()", "own(grad)", "sharded_training_equals_one_process", "not summed"),
+    Bug(_FSDP, "        dist.all_reduce(grad)\n", "", "sharded_training_equals_one_process", "averaged over the ranks"),
+    Bug(_FSDP, "[dist.get_rank()].clone()", "[dist.get_rank()]", "parameters_are_sharded", "its share of"),
+    Bug(
+        _FSDP,
+        "return own(grad) / dist.get_world_size()",
+        "grad /= dist.get_world_size()\n        return grad.chunk(dist.get_world_size())[dist.get_rank()]",
+        "gradients_are_sharded",
+        "a view keeps all of it",
+    ),
+    Bug(
+        _FSDP,
+        "    pass",
+        "    optimizer.state[fsdp_model] = {'whole': torch.zeros(5000)}",
+        "optimizer_state_is_sharded",
+        "bytes of optimizer state",
+    ),
+    Bug(_FSDP, "            dist.broadcast(p.data, 0)\n", "", "starts_from_rank_0", "is not rank 0's"),
+    Bug(
+        _FSDP,
+        "self.whole(self.compute_dtype), x.to(self.compute_dtype or x.dtype)",
+        "self.whole(None), x",
+        "computes_in_the_dtype",
+        "has another dtype",
+    ),
+    Bug(
+        _FSDP,
+        "        return fsdp_model.whole(None)",
+        "        return fsdp_model.whole(fsdp_model.compute_dtype)",
+        "keeps_full_precision",
+        "kept as bfloat16",
+    ),
 ]

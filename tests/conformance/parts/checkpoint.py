@@ -16,8 +16,9 @@ def save_checkpoint(path, model, optimizer, scaler, epoch):
     if scaler:
         state["scaler"] = scaler.state_dict()
     if dist.get_rank() == 0:
-        torch.save(state, path + ".new")
-        Path(path + ".new").replace(path)
+        new = f"{path}.{dist.get_rank()}"
+        torch.save(state, new)
+        Path(new).replace(path)
     dist.barrier()
 
 

@@ -1,0 +1,138 @@
+"""Checks of fully sharded data parallelism: training as in one process, while no rank keeps more than its share."""
+
+import math
+
+import torch
+
+from conformance.checks.check import CaseTrial, Violation, first_mismatch
+from conformance.data import RankInputs, Tensors
+from conformance.oracle import Trajectory
+from conformance.oracle import train as train_in_one_process
+from conformance.tolerance import difference, scale_of
+
+_ELEMENT = 8
+_MOMENTS = 2
+_HALF = 0.1  # bfloat16 keeps 8 bits: after three steps of lr 0.02, far less than this share of the largest weight
+
+
+def gathers_whole_parameters(trial: CaseTrial) -> None:
+    """`fsdp_gather_full_params` returns every parameter whole, under the bare module's names, on every rank."""
+    for rank, answer in enumerate(trial.answers):
+        wrong = first_mismatch(_under(answer, "start/"), _under(trial.given[0], "weight/"))
+        if wrong:
+            raise Violation(
+                f"On rank {rank} before training, the whole parameter `{wrong.name}` {wrong.words}.",
+                "All-gather the shards in rank order, cut off what was padded, and give them their shape again.",
+            )
+
+
+def sharded_training_equals_one_process(trial: CaseTrial) -> None:
+    """After every step, the whole parameters equal those of one process on the concatenated batches."""
+    for step, wanted in enumerate(_expected(trial).parameters):
+        for rank, answer in enumerate(trial.answers):
+            wrong = first_mismatch(_under(answer, f"parameter/{step}/"), wanted)
+            if wrong:
+                raise Violation(
+                    f"On rank {rank} after step {step + 1} of {trial.case.steps}, the parameter `{wrong.name}` is not "
+                    f"what training in one process gives: it {wrong.words}.",
+                    "Are gradients averaged over the ranks, not summed, and is the shard that the optimizer steps what "
+                    "the next forward gathers?",
+                )
+
+
+def parameters_are_sharded(trial: CaseTrial) -> None:
+    """Between steps, a rank keeps about 1/N of each matrix; vectors may be on every rank."""
+    for rank, answer in enumerate(trial.answers):
+        seen, most = int(answer["parameters_kept"]), _share(trial)
+        if seen > most:
+            raise Violation(_too_much(trial, rank, "parameters", seen, most), "Free what was gathered after its use.")
+
+
+def gradients_are_sharded(trial: CaseTrial) -> None:
+    """After backward, a rank keeps the gradients of its shards alone."""
+    for rank, answer in enumerate(trial.answers):
+        seen, most = int(answer["gradients_kept"]), _share(trial)
+        if seen > most:
+            raise Violation(
+                _too_much(trial, rank, "gradients", seen, most),
+                "Reduce-scatter the whole gradient, and keep a copy of this rank's part: a view keeps all of it.",
+            )
+
+
+def optimizer_state_is_sharded(trial: CaseTrial) -> None:
+    """The optimizer's state on a rank is that of its shards alone."""
+    for rank, answer in enumerate(trial.answers):
+        seen, most = int(answer["state_kept"]), _MOMENTS * _share(trial)
+        if seen > most:
+            raise Violation(
+                _too_much(trial, rank, "optimizer state", seen, most),
+                "The wrapped model's `parameters()` must be its shards, from construction on.",
+            )
+
+
+def starts_from_rank_0(trial: CaseTrial) -> None:
+    """Where ranks start from different weights, training starts from those of rank 0."""
+    for rank, answer in enumerate(trial.answers):
+        wrong = first_mismatch(_under(answer, "start/"), _under(trial.given[0], "weight/"))
+        if wrong:
+            raise Violation(
+                f"On rank {rank} before training, `{wrong.name}` is not rank 0's: it {wrong.words}.",
+                "Broadcast parameters from rank 0 before sharding them.",
+            )
+
+
+def computes_in_the_dtype(trial: CaseTrial) -> None:
+    """With `compute_dtype`, layers compute in it, and training still is training."""
+    for rank, answer in enumerate(trial.answers):
+        if not bool(answer["computed_half"]):
+            raise Violation(
+                f"On rank {rank} with compute_dtype=torch.bfloat16, the first layer's output has another dtype.",
+                "Cast what is gathered, and the layer's inputs, to `compute_dtype`.",
+            )
+        for step, wanted in enumerate(_expected(trial).parameters):
+            seen, fellows = _under(answer, f"parameter/{step}/"), scale_of(wanted.values())
+            far = next((n for n, v in wanted.items() if difference(seen[n], v, fellows).absolute > _HALF * fellows), "")
+            if far:
+                raise Violation(
+                    f"On rank {rank} after step {step + 1}, `{far}` is further from training in float64 than rounding "
+                    "to bfloat16 explains."
+                )
+
+
+def keeps_full_precision(trial: CaseTrial) -> None:
+    """With `compute_dtype`, what the optimizer updates keeps the model's own dtype, so that small updates add up."""
+    for rank, answer in enumerate(trial.answers):
+        for name, value in _under(answer, f"parameter/{trial.case.steps - 1}/").items():
+            if value.dtype != torch.float64 or torch.equal(value, value.bfloat16().double()):
+                raise Violation(
+                    f"On rank {rank} with compute_dtype=torch.bfloat16, `{name}` is kept as bfloat16 after a step; "
+                    "expected float64, as in the module.",
+                    "Keep the shards in the module's dtype, and cast what is gathered, not the shard.",
+                )
+
+
+def _expected(trial: CaseTrial) -> Trajectory:
+    case = trial.case
+    inputs = [
+        RankInputs(_under(given, "weight/"), {}, tuple((given[f"x/{s}"], given[f"y/{s}"]) for s in range(case.steps)))
+        for given in trial.given
+    ]
+    return train_in_one_process(case.scenario, inputs)
+
+
+def _share(trial: CaseTrial) -> int:
+    """Return the most bytes a rank may keep: of a matrix, 1/N of its rows rounded up; of a vector, all."""
+    ranks, scenario = trial.case.world_size, trial.case.scenario
+    shares = (math.ceil(s[0] / ranks) * s[1] if len(s) > 1 else s[0] for s in scenario.model.shapes.values())
+    return int(_ELEMENT * sum(shares))
+
+
+def _too_much(trial: CaseTrial, rank: int, what: str, seen: int, most: int) -> str:
+    return (
+        f"Rank {rank} of {trial.case.world_size} keeps {seen} bytes of {what}; expected at most {most}, its share of "
+        f"matrices and all vectors."
+    )
+
+
+def _under(named: Tensors, prefix: str) -> Tensors:
+    return {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}

@@ -1,0 +1,59 @@
+"""Trains a perceptron whose parameters are sharded, and measures what a rank keeps."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from conformance.exercises.desk import Desk
+from conformance.models import Perceptron, fill, loss_of
+from conformance.sharding import state_bytes
+
+
+def train(desk: Desk) -> None:
+    """Note the whole parameters before training and after each step, and what was kept and computed in."""
+    scenario, case = desk.case.scenario, desk.case
+    model = Perceptron(scenario.model, dist.get_rank())
+    fill(model, {name.removeprefix("weight/"): value for name, value in desk.given.items() if "weight/" in name}, {})
+    dtypes: list[torch.dtype] = []
+    model.layers[0].register_forward_hook(lambda _, __, output: dtypes.append(output.dtype))
+    wrapped = desk.call("get_fsdp", model, torch.bfloat16 if case.half else None)
+    with desk.stage("construction of the optimizer"):
+        optimizer = torch.optim.AdamW(wrapped.parameters(), **scenario.optimizer.options)
+    _gather(desk, wrapped, "start")
+    for step in range(case.steps):
+        _step(desk, wrapped, optimizer, step)
+        _gather(desk, wrapped, f"parameter/{step}")
+    desk.answer["parameters_kept"] = _kept(wrapped.parameters())
+    desk.answer["state_kept"] = torch.tensor(state_bytes(optimizer) or 0)
+    desk.answer["computed_half"] = torch.tensor(all(dtype == torch.bfloat16 for dtype in dtypes))
+
+
+def _step(desk: Desk, wrapped: Any, optimizer: torch.optim.Optimizer, step: int) -> None:
+    optimizer.zero_grad()
+    with desk.stage("forward"):
+        loss = loss_of(wrapped(desk.given[f"x/{step}"]), desk.given[f"y/{step}"])
+    with desk.stage("backward"):
+        torch.autograd.backward(loss)
+    desk.call("fsdp_on_after_backward", wrapped, optimizer)
+    desk.answer["gradients_kept"] = _kept(p.grad for p in wrapped.parameters() if p.grad is not None)
+    with desk.stage("the optimizer's step"):
+        optimizer.step()
+
+
+def _gather(desk: Desk, wrapped: Any, moment: str) -> None:
+    """Note the whole parameters under the model's own names; one fixed prefix before all of them is taken off."""
+    names = desk.case.scenario.model.shapes
+    found = desk.call("fsdp_gather_full_params", wrapped)
+    with desk.stage("a look at what `fsdp_gather_full_params` returned"):
+        whole = dict(found)
+        prefix = next((key.removesuffix(name) for name in names for key in whole if key.endswith(name)), "")
+        desk.answer |= {f"{moment}/{n}": whole[prefix + n].detach().clone() for n in names if prefix + n in whole}
+
+
+def _kept(tensors: Iterable[Any]) -> torch.Tensor:
+    """Return the bytes of the storages behind tensors, each once; of a distributed tensor, behind its local part."""
+    local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in local}
+    return torch.tensor(sum(storages.values()))
