@@ -10,7 +10,7 @@ Source: Micikevicius et al., "Mixed Precision Training" (ICLR 2018), section 3.2
 `torch.distributed.fsdp.sharded_grad_scaler`.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -28,28 +28,23 @@ class LockstepGradScaler(GradScaler):
     Use it as torch's own, on every rank alike: `unscale_`, or `step` where that was not called, is a collective.
     """
 
-    def unscale_(self, optimizer: Optimizer) -> None:
-        """Divide the gradients by the scale, and agree on whether all ranks' are finite."""
-        super().unscale_(optimizer)
-        if self.is_enabled():
-            self._agree(optimizer)
+    def _unscale_grads_(
+        self,
+        optimizer: Optimizer,
+        inv_scale: Tensor,
+        found_inf: Tensor,
+        allow_fp16: bool,  # noqa: FBT001  # torch's
+    ) -> dict[torch.device, Tensor]:
+        """Divide this rank's gradients by the scale, and agree on whether all ranks' are finite.
 
-    def _check_inf_per_device(self, optimizer: Optimizer) -> dict[str, Any]:
-        """Where an optimizer unscales by itself (fused ones), torch looks for infinities only."""
-        found = super()._check_inf_per_device(optimizer)
-        self._agree(optimizer)
-        return found
-
-    def _agree(self, optimizer: Optimizer) -> None:
-        found: dict[torch.device, Tensor] = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-        if not found:  # a rank may own no gradient, of which torch would make an error
-            device = torch.device(self._device)
-            found[device] = torch.zeros((), device=device)
-        anywhere = torch.stack([flag.max().to(next(iter(found))) for flag in found.values()]).max()
+        Both `unscale_` and the check for optimizers that unscale by themselves (fused ones) come through here. The
+        answer is on the scale's device, which the backend can reach, also where gradients are elsewhere or missing.
+        """
+        found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
+        anywhere = torch.stack([found_inf, *(flag.to(found_inf.device) for flag in found.values())]).max()
         if dist.is_initialized():
             dist.all_reduce(anywhere, op=dist.ReduceOp.MAX)
-        for flag in found.values():
-            flag.fill_(anywhere)
+        return {anywhere.device: anywhere}
 
 
 def precision(amp: Amp, device: torch.device) -> tuple[autocast, GradScaler]:

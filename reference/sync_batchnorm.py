@@ -4,7 +4,7 @@ A rank that normalizes by its own share of the batch trains another model than o
 and running averages that drift apart. Here mean and variance are those of the whole batch, and so is the gradient: a
 sample moves the statistics that every rank normalizes by, so its gradient has a part from every rank's loss.
 
-Forward: each rank's count, mean and sum of squared deviations are gathered and combined without cancellation (Chan et
+Forward: each rank's count, mean and variance are gathered and combined without cancellation (Chan et
 al.). Backward: with y = x' w + b and x' = (x - mean) / std over n samples of all ranks, and g the gradient of y,
 
     grad x = w / std * (g - sum(g) / n - x' sum(g x') / n),
@@ -16,12 +16,12 @@ Source: Ioffe, Szegedy, "Batch Normalization" (2015), section 3; Chan, Golub, Le
 Algorithm for Computing Sample Variances" (1979); `torch.nn.SyncBatchNorm`, which runs on GPUs only.
 """
 
+import math
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import batch_norm
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -29,22 +29,25 @@ _CONVERTED = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch normalization over the batches of all ranks; in eval mode, and without running statistics, as torch's.
+    """Batch normalization over the batches of all ranks in training mode; in eval mode ordinary batch norm.
 
-    Raises:
-        ValueError: in forward, for an input without channels, or fewer than two values a channel on all ranks together.
+    In training mode forward and backward are collectives. In eval mode nothing is exchanged, since ranks evaluate
+    different numbers of batches: a layer without running statistics then normalizes each rank's batch by itself.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize `x` of shape (batch, channels, ...); call on every rank, with any batch sizes."""
-        if x.dim() < 2:  # noqa: PLR2004  # batch and channels
-            raise ValueError(f"SyncBatchNorm got a tensor of shape {tuple(x.shape)}; expected (batch, channels, ...)")
-        if not self.training and self.running_mean is not None:
-            return batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
-        y, mean, deviations, count = _Normalize.apply(x, self.weight, self.bias, self.eps)
-        if self.training and self.running_mean is not None:
-            self._track(mean, deviations / (count - 1))
-        return y  # type: ignore[no-any-return]
+        """Normalize `x` of shape (batch, channels, ...); call on every rank, with any batch sizes.
+
+        Raises:
+            ValueError: for an input without channels, or fewer than two values a channel on all ranks together.
+        """
+        if not self.training or not _is_one_of_several_ranks():
+            return super().forward(x)
+        self._check_input_dim(x)
+        count, mean, variance = _statistics_of_all_ranks(x.detach())
+        if self.running_mean is not None:
+            self._track(mean, variance * (count / (count - 1)))
+        return _Normalize.apply(x, self.weight, self.bias, mean, variance, count, self.eps)  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def _track(self, mean: Tensor, variance: Tensor) -> None:
@@ -56,8 +59,12 @@ class SyncBatchNorm(_BatchNorm):
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
         self.running_var.lerp_(variance.to(self.running_var.dtype), share)
 
-    def _check_input_dim(self, _: Tensor) -> None:
-        """Any number of dimensions."""
+    def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002  # torch's name
+        """Any number of dimensions, of which the second is the channels."""
+        if input.dim() < 2:  # noqa: PLR2004  # batch and channels
+            raise ValueError(
+                f"SyncBatchNorm got a tensor of shape {tuple(input.shape)}; expected (batch, channels, ...)"
+            )
 
 
 def convert_sync_batchnorm(module: nn.Module) -> nn.Module:
@@ -81,76 +88,84 @@ def convert_sync_batchnorm(module: nn.Module) -> nn.Module:
 
 
 class _Normalize(torch.autograd.Function):
-    """From x to its normalized, scaled and shifted values; also the mean, the squared deviations' sum and the count."""
+    """Normalize by statistics that depend on the inputs of all ranks, as backward knows."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        wide = x.to(_wider(x.dtype))
-        count, mean, deviations = _statistics(wide)
-        if float(count) < 2:  # noqa: PLR2004
-            raise ValueError(
-                f"SyncBatchNorm got {int(count)} value per channel on all ranks together (this rank: shape "
-                f"{tuple(x.shape)}); a variance takes at least 2. Use larger batches, or eval mode."
+    def forward(  # noqa: PLR0917  # autograd passes no keywords
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        mean: Tensor,
+        variance: Tensor,
+        count: Tensor,
+        eps: float,
+    ) -> Tensor:
+        # x is saved as it came, in half precision perhaps; what is normalized can be computed again
+        ctx.save_for_backward(x, weight, bias, mean, torch.rsqrt(variance + eps), count)
+        wide_weight, wide_bias = (None if part is None else part.to(mean.dtype) for part in (weight, bias))
+        return batch_norm(x, mean, variance, wide_weight, wide_bias, training=False, eps=eps)  # statistics as given
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "SyncBatchNorm cannot be differentiated twice: its backward was called with create_graph=True. Do "
+                "without (gradient penalties, Hessians), or put this layer into eval mode meanwhile."
             )
-        scale = torch.rsqrt(deviations / count + eps)
-        normalized = (wide - _per_channel(mean, x)) * _per_channel(scale, x)
-        ctx.save_for_backward(normalized, weight, scale, count)
-        ctx.mark_non_differentiable(mean, deviations, count)
-        y = normalized if weight is None else normalized * _per_channel(weight, x)
-        y = y if bias is None else y + _per_channel(bias, x)
-        return y.to(x.dtype), mean, deviations, count
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        normalized, weight, scale, count = ctx.saved_tensors
-        wide = gradient.to(normalized.dtype)
-        of_bias, of_weight = _sum(wide), _sum(wide * normalized)
+        x, weight, bias, mean, scale, count = ctx.saved_tensors
+        gradient = gradients[0].to(mean.dtype)
+        normalized = (x.to(mean.dtype) - _per_channel(mean, x)) * _per_channel(scale, x)
+        of_bias, of_weight = _sum(gradient), _sum(gradient * normalized)
         sums = torch.stack([of_bias, of_weight])
-        _all_reduce(sums)
-        means = [_per_channel(total / count, gradient) for total in sums]
+        dist.all_reduce(sums)
+        mean_gradient, mean_product = (_per_channel(part, x) for part in sums / count)
         scale = scale if weight is None else scale * weight
-        of_x = _per_channel(scale, gradient) * (wide - means[0] - normalized * means[1])
-        own = (None, None) if weight is None else (of_weight.to(weight.dtype), of_bias.to(weight.dtype))
-        return of_x.to(gradient.dtype), *own, None
+        of_x = (gradient - mean_gradient - normalized * mean_product) * _per_channel(scale, x)
+        own = [None if p is None else g.to(p.dtype) for p, g in ((weight, of_weight), (bias, of_bias))]
+        return of_x.to(x.dtype), *own, None, None, None, None
 
 
-def _statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Count, mean and sum of squared deviations per channel, over all ranks."""
-    count = x.numel() // x.shape[1]
-    mean = _sum(x) / max(count, 1)
-    deviations = _sum((x - _per_channel(mean, x)).square())
-    counts, means, all_deviations = _gather(torch.stack([torch.full_like(mean, count), mean, deviations]))
-    total = counts.sum(0)
-    mean = (counts * means).sum(0) / total.clamp(min=1)
-    return total[0], mean, (all_deviations + counts * (means - mean).square()).sum(0)
-
-
-def _gather(mine: Tensor) -> Tensor:
-    """Every rank's (3, channels) as (3, ranks, channels)."""
-    if not dist.is_initialized():
-        return mine.unsqueeze(1)
+def _statistics_of_all_ranks(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """How many values a channel has on all ranks, shape (1,), their mean and biased variance, shape (channels,)."""
+    mine, own_count = _statistics(x)
     parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, mine)
-    return torch.stack(parts, dim=1)
+    gathered = torch.stack(parts)
+    counts, means, variances = gathered[:, :1], *gathered[:, 1:].chunk(2, dim=1)
+    count = counts.sum(0)
+    # Reading a number from a GPU stops it. A rank that has two values itself need not ask.
+    if own_count < 2 and count.item() < 2:  # noqa: PLR2004
+        raise ValueError(
+            f"SyncBatchNorm got {int(count)} value per channel on all ranks together (this rank: shape "
+            f"{tuple(x.shape)}); a variance takes at least 2. Use larger batches, or eval mode."
+        )
+    mean = (counts * means).sum(0) / count
+    return count, mean, (counts * (variances + (means - mean).square())).sum(0) / count
 
 
-def _all_reduce(sums: Tensor) -> None:
-    if dist.is_initialized():
-        dist.all_reduce(sums)
+def _statistics(x: Tensor) -> tuple[Tensor, int]:
+    """This rank's count, means and variances, shape (1 + 2 channels,), zeros if it has no values; and the count."""
+    count, channels = len(x) * math.prod(x.shape[2:]), x.shape[1]
+    mine = torch.zeros(1 + 2 * channels, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
+    if count:
+        variance, mean = torch.var_mean(x.to(mine.dtype), _all_but_channels(x), correction=0)
+        mine[0], mine[1 : 1 + channels], mine[1 + channels :] = count, mean, variance
+    return mine, count
+
+
+def _is_one_of_several_ranks() -> bool:
+    return dist.is_initialized() and dist.get_world_size() > 1
 
 
 def _sum(x: Tensor) -> Tensor:
-    """Sum over all dimensions but the channels."""
-    return x.sum([dim for dim in range(x.dim()) if dim != 1])
+    return x.sum(_all_but_channels(x))
+
+
+def _all_but_channels(x: Tensor) -> list[int]:
+    return [dim for dim in range(x.dim()) if dim != 1]
 
 
 def _per_channel(values: Tensor, like: Tensor) -> Tensor:
     """A view of (channels,) that broadcasts along the channels of `like`."""
     return values.view(1, -1, *[1] * (like.dim() - 2))
-
-
-def _wider(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

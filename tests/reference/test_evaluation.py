@@ -46,11 +46,21 @@ def test_it_counts_samples_not_batches_and_not_ranks(ddp: DDPContext):
 
 
 @distributed(world_size=2)
-def test_all_is_in_one_collective_after_the_last_batch(ddp: DDPContext):
+def test_counts_are_in_one_collective_after_the_last_batch(ddp: DDPContext):
     seen: list[Collective] = []
     with watch_collectives(seen.append):
         evaluate(Echo(), batches([1] * (5 + ddp.rank), [1] * (5 + ddp.rank), size=2))
-    assert [one.op for one in seen] == ["all_reduce"]
+    buffers_of_each_dtype = ["broadcast", "broadcast"]
+    assert [one.op for one in seen] == [*buffers_of_each_dtype, "all_reduce"]
+
+
+@distributed(world_size=2)
+@pytest.mark.parametrize("wrap", [nn.Sequential, DistributedDataParallel], ids=["bare", "torch"])
+def test_all_ranks_evaluate_with_the_buffers_of_rank_0(wrap, ddp: DDPContext):
+    layer = nn.BatchNorm1d(2)
+    model = wrap(layer)
+    layer.running_mean.copy_(torch.tensor([0.0, 5.0 * ddp.rank]))  # with rank 1's the answer would be 0
+    assert evaluate(model, [(torch.tensor([[0.0, 1.0]]), torch.tensor([1]))]) == 1.0
 
 
 @distributed(world_size=2)

@@ -126,6 +126,36 @@ def test_one_collective_each_way_and_none_in_eval_mode():
 
 
 @distributed(world_size=2)
+def test_evaluating_without_running_statistics_is_each_ranks_own_business(ddp: DDPContext):
+    layer = convert_sync_batchnorm(nn.BatchNorm1d(CHANNELS, track_running_stats=False)).eval()
+    if ddp.rank == 0:  # alone: a collective would hang
+        x = torch.randn(4, CHANNELS)
+        torch.testing.assert_close(layer(x), nn.BatchNorm1d(CHANNELS)(x))
+
+
+@distributed(world_size=2)
+@pytest.mark.parametrize("absent", ["weight", "bias"])
+def test_a_layer_may_have_only_one_of_weight_and_bias(absent, ddp: DDPContext):
+    twin = nn.BatchNorm1d(CHANNELS)
+    setattr(twin, absent, None)
+    layer = convert_sync_batchnorm(copy.deepcopy(twin))
+    x = torch.randn(6, CHANNELS)
+    dist.broadcast(x, src=0)
+    twin(x).square().sum().backward()
+    layer(x[3 * ddp.rank :][:3]).square().sum().backward()
+    for parameter, twins in zip(layer.parameters(), twin.parameters(), strict=True):
+        dist.all_reduce(parameter.grad)
+        torch.testing.assert_close(parameter.grad, twins.grad)
+
+
+@distributed(world_size=2)
+def test_other_numbers_of_channels_are_refused():
+    layer = convert_sync_batchnorm(nn.BatchNorm1d(1, track_running_stats=False))
+    with pytest.raises(RuntimeError, match="should contain 3 elements not 1"):
+        layer(torch.randn(2, 3))
+
+
+@distributed(world_size=2)
 def test_too_few_values_are_refused_on_every_rank(ddp: DDPContext):
     layer = convert_sync_batchnorm(nn.BatchNorm1d(CHANNELS))
     with pytest.raises(ValueError, match=r"got 1 value per channel on all ranks together .* takes at least 2"):
@@ -166,9 +196,28 @@ def test_an_input_without_channels_is_refused():
         convert_sync_batchnorm(nn.BatchNorm1d(CHANNELS))(torch.randn(3))
 
 
+@distributed(world_size=2)
 def test_differentiating_twice_is_refused():
     x = torch.randn(4, CHANNELS, requires_grad=True)
     y = convert_sync_batchnorm(nn.BatchNorm1d(CHANNELS))(x)
-    [gradient] = torch.autograd.grad(y.square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
+    with pytest.raises(RuntimeError, match=r"cannot be differentiated twice: .* create_graph=True\. Do without"):
+        torch.autograd.grad(y.square().sum(), x, create_graph=True)
+
+
+def test_one_process_alone_has_ordinary_batch_norm_to_the_last_bit():
+    twin = nn.BatchNorm2d(CHANNELS)
+    layer = convert_sync_batchnorm(copy.deepcopy(twin))
+    x = torch.randn(4, CHANNELS, 2, 2)
+    assert torch.equal(layer(x), twin(x))
+    assert torch.equal(layer.running_var, twin.running_var)
+
+
+@distributed(world_size=2)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_inputs_are_kept_for_backward_as_they_came(dtype):
+    kept: list[Tensor] = []
+    x = torch.randn(4, CHANNELS, 5, dtype=dtype, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t), t)[1], lambda t: t):
+        convert_sync_batchnorm(nn.BatchNorm1d(CHANNELS))(x).sum().backward()
+    assert {t.dtype for t in kept if t.numel() == x.numel()} == {dtype}
+    assert x.grad.dtype == dtype
