@@ -40,7 +40,7 @@ class Attention(nn.Module):
 
 
 class Scaled(nn.Module):
-    """Computes with a matrix of its own, also detached, before and after it calls others, one of which may have it too."""
+    """Computes with its own matrix, also detached, before and after it calls others, one of which may have it too."""
 
     def __init__(self, *, trainable: bool, tied: bool) -> None:
         super().__init__()
