@@ -40,13 +40,14 @@ class Attention(nn.Module):
 
 
 class Scaled(nn.Module):
-    """Computes with a matrix of its own, also detached, before and after it calls others, of which one has it too."""
+    """Computes with its own matrix, also detached, before and after it calls others, one of which may have it too."""
 
-    def __init__(self, *, trainable: bool) -> None:
+    def __init__(self, *, trainable: bool, tied: bool) -> None:
         super().__init__()
         self.mixing = nn.Parameter(torch.randn(WIDTH, WIDTH, dtype=DTYPE), requires_grad=trainable)
         self.first, self.middle, self.last = linear(INPUTS), linear(), linear(WIDTH, 3)
-        self.middle.weight = self.mixing
+        if tied:
+            self.middle.weight = self.mixing
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.middle(torch.tanh(self.first(x) @ self.mixing))
@@ -74,8 +75,10 @@ def hooked() -> nn.Module:
 MODULES: dict[str, Callable[[], nn.Module]] = {
     "head_is_embedding": HeadIsEmbedding,
     "attention": Attention,
-    "matrix_of_its_own": lambda: Scaled(trainable=True),
-    "frozen_matrix_of_its_own": lambda: Scaled(trainable=False),
+    "matrix_of_its_own": lambda: Scaled(trainable=True, tied=False),
+    "frozen_matrix_of_its_own": lambda: Scaled(trainable=False, tied=False),
+    "matrix_shared_with_another": lambda: Scaled(trainable=True, tied=True),
+    "frozen_matrix_shared_with_another": lambda: Scaled(trainable=False, tied=True),
     "recurrent": Recurrent,
     "hooked": lambda: around(hooked()),
     "weight_norm": lambda: around(nn.utils.parametrizations.weight_norm(linear())),
