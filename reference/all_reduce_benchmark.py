@@ -118,10 +118,19 @@ def main() -> None:
     parser.add_argument("--warm-up", type=int, default=5, help="all-reduces before measuring")
     parser.add_argument("--repetitions", type=int, default=20, help="all-reduces measured")
     parser.add_argument("--backend", help="process group backend (default: nccl with CUDA, else gloo)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="of the tensors (default: what suits the backend)")
     arguments = parser.parse_args()
     sizes = [int(megabytes * _MEGABYTE) for megabytes in arguments.megabytes]
     for world_size in arguments.world_sizes:
-        launch(benchmark, world_size, sizes, arguments.warm_up, arguments.repetitions, backend=arguments.backend)
+        launch(
+            benchmark,
+            world_size,
+            sizes,
+            arguments.warm_up,
+            arguments.repetitions,
+            backend=arguments.backend,
+            device=arguments.device,
+        )
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ class Job:
     function: Function
     arguments: tuple[object, ...]
     backend: str | None
+    device: str | None
 
 
 def launch(
@@ -50,6 +51,7 @@ def launch(
     *arguments: object,
     start: Literal["spawn", "processes"] = "spawn",
     backend: str | None = None,
+    device: str | None = None,
 ) -> None:
     """Run `function(*arguments)` on every rank of a process group, and wait for all of them.
 
@@ -59,6 +61,7 @@ def launch(
         arguments: given to the function on every rank; pickled unless the ranks are there already.
         start: how to start ranks on this machine.
         backend: as for `process_group.setup`.
+        device: as for `process_group.setup`.
 
     Raises:
         RuntimeError: a rank failed; the message holds its traceback. The others are ended.
@@ -66,12 +69,12 @@ def launch(
     """
     if in_job():
         _check_job(world_size)
-        _run_inside_group(function, arguments, backend)
+        _run_inside_group(function, arguments, backend, device)
         return
     if world_size is None or world_size < 1:
         raise ValueError(f"world size {world_size}: outside a torchrun job, say how many ranks to start (1 or more)")
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    job = Job(world_size, store.port, os.getpid(), function, arguments, backend)
+    job = Job(world_size, store.port, os.getpid(), function, arguments, backend, device)
     (_spawn if start == "spawn" else _start_processes)(job)
 
 
@@ -88,8 +91,8 @@ def _check_job(world_size: int | None) -> None:
         )
 
 
-def _run_inside_group(function: Function, arguments: Sequence[object], backend: str | None) -> None:
-    setup(backend)
+def _run_inside_group(function: Function, arguments: Sequence[object], backend: str | None, device: str | None) -> None:
+    setup(backend, device)
     function(*arguments)
     cleanup()  # not if it failed: then this process ends, and says why before its peers notice that it is gone
 
@@ -108,7 +111,7 @@ def _run_rank(rank: int, job: Job) -> None:
     }
     if job.world_size > 1 and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)  # as under torchrun: else every rank would use every core
-    _run_inside_group(job.function, job.arguments, job.backend)
+    _run_inside_group(job.function, job.arguments, job.backend, job.device)
 
 
 def _spawn(job: Job) -> None:

@@ -31,7 +31,7 @@ def places(folder: Path) -> list[str]:
 
 
 def both_wrote(sum_: int) -> list[str]:
-    return [f"{rank} of 2, local {rank}, sum {sum_}, gloo" for rank in (0, 1)]
+    return [f"{rank} of 2, local {rank} on cpu, sum {sum_}, gloo" for rank in (0, 1)]
 
 
 @pytest.mark.parametrize("start", [pytest.param("spawn", marks=pytest.mark.long), "processes"])
@@ -62,7 +62,7 @@ def test_in_a_job_the_function_runs_here(monkeypatch: pytest.MonkeyPatch, tmp_pa
         monkeypatch.setenv(name, value)
     assert in_job()
     launch(launched.write_place, None, tmp_path, 5, backend="gloo")
-    assert places(tmp_path) == ["0 of 1, local 0, sum 5, gloo"]
+    assert places(tmp_path) == ["0 of 1, local 0 on cpu, sum 5, gloo"]
     assert not dist.is_initialized()
 
 
@@ -166,4 +166,11 @@ def test_ranks_that_were_only_being_started_end_too(start: str, tmp_path: Path) 
 @pytest.mark.parametrize("start", STARTS)
 def test_a_rank_has_a_gpu_over_nccl(start: str, tmp_path: Path) -> None:
     launch(launched.write_place, 1, tmp_path, 21, start=start)
-    assert places(tmp_path) == ["0 of 1, local 0, sum 21, nccl"]
+    assert places(tmp_path) == ["0 of 1, local 0 on cuda, sum 21, nccl"]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_ranks_share_a_gpu_over_gloo(tmp_path: Path) -> None:
+    launch(launched.write_place, 2, tmp_path, 21, backend="gloo", device="cuda")
+    assert places(tmp_path) == [f"{rank} of 2, local {rank} on cuda, sum 42, gloo" for rank in (0, 1)]

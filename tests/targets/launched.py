@@ -15,7 +15,7 @@ def write_place(folder: Path, number: int) -> None:
     """Sum `number` over the ranks, and write it with this rank's place."""
     total = torch.full((1,), number, device=current_device())
     dist.all_reduce(total)
-    place = f"{dist.get_rank()} of {dist.get_world_size()}, local {os.environ['LOCAL_RANK']}"
+    place = f"{dist.get_rank()} of {dist.get_world_size()}, local {os.environ['LOCAL_RANK']} on {total.device.type}"
     (folder / str(dist.get_rank())).write_text(f"{place}, sum {total.item()}, {dist.get_backend()}")
 
 
