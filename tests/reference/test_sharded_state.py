@@ -190,13 +190,14 @@ def test_loading_neither_changes_nor_keeps_what_was_loaded(save: Callable[[Optim
 @distributed(world_size=2)
 def test_loading_restores_options_and_keeps_only_this_ranks_state(ddp: DDPContext) -> None:
     beside = trained()
+    beside.sharded.param_groups[0]["lr"] = 0.7
     saved = whole_state(beside.sharded)
     shares = owned(beside.sharded)
     beside.sharded = beside.new()
-    for group in beside.sharded.param_groups:
-        group["lr"] = 9.0
     beside.sharded.load_state_dict(saved)
-    assert [group["lr"] for group in beside.sharded.param_groups] == [0.3, 0.02]
+    assert [group["lr"] for group in beside.sharded.param_groups] == [0.7, 0.02]
+    beside.unsharded.param_groups[0]["lr"] = 0.7
+    beside.train([2])
     assert owned(beside.sharded) == shares, f"on rank {ddp.rank}"
 
 
