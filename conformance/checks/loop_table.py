@@ -53,22 +53,34 @@ _FORWARD = ("forward_over_all_ranks",)
 _SYNC_BATCHNORM = (
     Check(sync_batchnorm.conversion_keeps_state, loop.norms()),
     Check(sync_batchnorm.forward_over_all_ranks, loop.norms(), points=2, requires=("conversion_keeps_state",)),
-    Check(sync_batchnorm.forward_of_uneven_batches, loop.norms(uneven=True), requires=_FORWARD),
+    Check(sync_batchnorm.forward_of_uneven_batches, loop.norms(uneven=True, steps=2), requires=_FORWARD),
     Check(sync_batchnorm.backward_over_all_ranks, loop.norms(), points=2, requires=_FORWARD),
-    Check(sync_batchnorm.backward_of_uneven_batches, loop.norms(uneven=True), requires=("backward_over_all_ranks",)),
+    Check(
+        sync_batchnorm.backward_of_uneven_batches,
+        loop.norms(uneven=True, steps=2),
+        requires=("backward_over_all_ranks",),
+    ),
     Check(sync_batchnorm.gradients_of_weight_and_bias, loop.norms(), requires=_FORWARD),
     Check(sync_batchnorm.running_statistics, loop.norms(uneven=True, steps=2), requires=_FORWARD),
-    Check(sync_batchnorm.evaluation_by_running_statistics, loop.norms(steps=2), requires=("running_statistics",)),
-    Check(sync_batchnorm.no_collective_in_evaluation, loop.norms(), requires=("evaluation_by_running_statistics",)),
+    Check(
+        sync_batchnorm.evaluation_by_running_statistics,
+        loop.norms(uneven=True, steps=2),
+        requires=("running_statistics",),
+    ),
+    Check(
+        sync_batchnorm.no_collective_in_evaluation,
+        loop.norms(uneven=True, steps=2),
+        requires=("evaluation_by_running_statistics",),
+    ),
     Check(sync_batchnorm.rank_without_samples, loop.norms_of_an_empty_rank, "extended", requires=_FORWARD),
     Check(sync_batchnorm.without_weight_and_statistics, loop.plain_norms, "extended", requires=_FORWARD),
 )
 
 _LOADED = ("model_comes_back",)
 _CHECKPOINT = (
-    Check(checkpoint.model_comes_back, loop.checkpoints(scaled=False), points=2),
-    Check(checkpoint.epoch_comes_back, loop.checkpoints(scaled=False), requires=_LOADED),
-    Check(checkpoint.training_goes_on, loop.checkpoints(scaled=False), points=2, requires=_LOADED),
+    Check(checkpoint.model_comes_back, loop.checkpoints(), points=2),
+    Check(checkpoint.epoch_comes_back, loop.checkpoints(), requires=_LOADED),
+    Check(checkpoint.training_goes_on, loop.checkpoints(), points=2, requires=_LOADED),
     Check(checkpoint.scaler_comes_back, loop.checkpoints(), requires=_LOADED),
     Check(checkpoint.one_rank_writes, loop.checkpoints(apart=True), requires=_LOADED),
     Check(checkpoint.another_world_size, loop.checkpoints_of_other_worlds, requires=("training_goes_on",)),

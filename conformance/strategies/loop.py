@@ -125,13 +125,15 @@ def plain_norms(draw: Draw, bounds: Bounds) -> SyncBatchNormCase:
     return replace(case, plain=True)
 
 
-def checkpoints(*, scaled: bool = True, apart: bool = False) -> Callable[[Bounds], st.SearchStrategy[CheckpointCase]]:
-    """Return a strategy of trainings that go on in a world of the same size."""
+def checkpoints(*, apart: bool = False) -> Callable[[Bounds], st.SearchStrategy[CheckpointCase]]:
+    """Return a strategy of trainings, with a scaler or without, that go on in a world of the same size."""
 
     @st.composite
     def resuming(draw: Draw, bounds: Bounds) -> CheckpointCase:
         world_size, seed, steps = draw(_worlds(bounds)), draw(_SEEDS), st.integers(1, 3)
-        return CheckpointCase(world_size, seed, world_size, draw(steps), draw(steps), scaled, apart)
+        return CheckpointCase(
+            world_size, seed, world_size, draw(steps), draw(steps), draw(st.sampled_from((True, False))), apart
+        )
 
     return resuming
 
