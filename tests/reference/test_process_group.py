@@ -115,6 +115,20 @@ def test_ranks_share_gpus_over_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [bind(rank, 2, "gloo", monkeypatch).index for rank in (0, 1, 2, 3)] == [0, 1, 0, 1]
 
 
+@pytest.mark.parametrize(("backend", "given"), [("nccl", torch.device("cuda", 1)), ("gloo", None)])
+def test_nccl_is_told_the_bound_device_at_once(
+    backend: str, given: torch.device | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[dict[str, object]] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _device: None)
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_args, **options: calls.append(options))
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    assert setup(backend, "cuda", rank=3, world_size=4, local_rank=1) == torch.device("cuda", 1)
+    assert calls == [{"init_method": "env://", "rank": 3, "world_size": 4, "device_id": given}]
+
+
 @pytest.mark.parametrize(("gpus", "backend"), [(1, "nccl"), (0, "nccl"), (0, "gloo")])
 def test_a_node_without_enough_gpus_is_refused(gpus: int, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
