@@ -15,10 +15,12 @@ from conformance.data import WEIGHT_SCALE, draw_inputs
 from conformance.location import Location
 from conformance.models import GAIN
 from conformance.oracle import train
-from conformance.scenario import AddGroup, Decay, Event, SaveAndLoad, Scenario, SetOption, Unfreeze
+from conformance.scenario import AddGroup, Decay, Dtype, Event, SaveAndLoad, Scenario, SetOption, Unfreeze
 
 _ACTIVATIONS = {"tanh": "torch.tanh", "gelu": "nn.functional.gelu", "relu": "torch.relu"}
 _WIDTH = 110
+# Between one process's rounding, which steps carry on, and what a known mistake changes in a drawn scenario.
+_TOLERANCES: dict[Dtype, float] = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 0.1}
 _templates = Environment(
     loader=PackageLoader("conformance"),
     trim_blocks=True,
@@ -110,6 +112,8 @@ def _about_model(scenario: Scenario) -> dict[str, Any]:
         "branches": sum(name.startswith("branches.") for name in spec.shapes),
         "transposed_shape": tuple(reversed(shape)),
         "gain": f", gain={GAIN}" if spec.keyword else "",
+        "mixed": any(layer.dtype for layer in spec.layers),
+        "tolerance": max(_TOLERANCES[dtype] for dtype in (spec.dtype, *spec.dtypes.values())),
         "per_rank": spec.branch in {"used_on_rank_0", "order_by_rank"},
     }
 
