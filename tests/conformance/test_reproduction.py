@@ -1,4 +1,4 @@
-"""A script that shows a failure trains in the dtypes of the scenario, and says what differs only where something does."""
+"""A script that shows a failure trains in the dtypes of the scenario, and finds a difference only where there is one."""
 
 import subprocess
 import sys
