@@ -1,4 +1,4 @@
-"""A script that shows a failure trains in the dtypes of the scenario, and finds a difference only where there is one."""
+"""A script that shows a failure trains in the dtypes of the scenario, and finds what differs only where it does."""
 
 import subprocess
 import sys
