@@ -53,11 +53,11 @@ class Perceptron(nn.Module):
         """Map (samples, inputs) to (samples, outputs of the last layer)."""
         hidden = x
         for index, layer in enumerate(self.layers):
-            hidden = layer(hidden.to(torch_dtype(self.spec.layers[index].dtype or self.spec.dtype)))
+            hidden = layer(self._as_for(index, hidden))
             if index < len(self.layers) - 1:
                 hidden = self.activation(hidden)
                 self._listen(index, hidden)
-        hidden = hidden.to(x.dtype)
+        hidden = hidden.to(x.dtype) if self.spec.mixed else hidden
         for branch in self._branches():
             hidden = hidden + branch(x)
         if self.spec.buffer:
@@ -68,6 +68,10 @@ class Perceptron(nn.Module):
         used = self.spec.branch == "order_by_rank" or (self.spec.branch == "used_on_rank_0" and self.rank == 0)
         order = reversed(self.branches) if self.rank % 2 else iter(self.branches)
         yield from order if used else ()
+
+    def _as_for(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
+        """In a mixed model, what a layer takes; elsewhere a wrapper may compute in a dtype of its own choice."""
+        return hidden.to(torch_dtype(self.spec.layers[index].dtype or self.spec.dtype)) if self.spec.mixed else hidden
 
     def _listen(self, index: int, hidden: torch.Tensor) -> None:
         listener = self.listener

@@ -112,7 +112,7 @@ def _about_model(scenario: Scenario) -> dict[str, Any]:
         "branches": sum(name.startswith("branches.") for name in spec.shapes),
         "transposed_shape": tuple(reversed(shape)),
         "gain": f", gain={GAIN}" if spec.keyword else "",
-        "mixed": any(layer.dtype for layer in spec.layers),
+        "mixed": spec.mixed,
         "tolerance": max(_TOLERANCES[dtype] for dtype in (spec.dtype, *spec.dtypes.values())),
         "per_rank": spec.branch in {"used_on_rank_0", "order_by_rank"},
     }

@@ -83,6 +83,11 @@ class ModelSpec(_Brief):
         return shapes
 
     @property
+    def mixed(self) -> bool:
+        """Whether a layer has a dtype of its own."""
+        return any(layer.dtype for layer in self.layers)
+
+    @property
     def dtypes(self) -> dict[str, Dtype]:
         """Name and dtype of each parameter."""
         own = {f"layers.{index}": layer.dtype or self.dtype for index, layer in enumerate(self.layers)}
