@@ -53,7 +53,7 @@ def hanging_run(pytester, *args: str) -> Iterator[tuple[pexpect.spawn, list[psut
         encoding="utf-8",
         timeout=60,
         dimensions=(24, 200),
-        preexec_fn=heed_interrupts,
+        preexec_fn=heed_signals,
     )
     try:
         for _ in range(2):
@@ -67,9 +67,10 @@ def hanging_run(pytester, *args: str) -> Iterator[tuple[pexpect.spawn, list[psut
         run.close(force=True)
 
 
-def heed_interrupts() -> None:
-    """Undo what a shell does to the commands that it runs in the background: they ignore interrupts from birth."""
+def heed_signals() -> None:
+    """Undo what a shell or nohup does to commands in the background: they ignore interrupts or hang-ups from birth."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def end_of(run: pexpect.spawn) -> list[str]:
