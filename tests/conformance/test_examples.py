@@ -21,21 +21,19 @@ BUGS = [
 ]
 
 
-@pytest.mark.parametrize("submission", [str(EXAMPLES / "correct"), "reference.adapters"])
-def test_correct_submissions_pass_every_core_check(grade_path, submission):
+@pytest.mark.parametrize(
+    ("submission", "components"),
+    [(str(EXAMPLES / "correct"), len(WRAPPERS_AND_OPTIMIZER)), ("reference.adapters", len(COMPONENTS))],
+)
+def test_correct_submissions_pass_every_core_check_and_the_references_all(grade_path, submission, components):
     report = grade_path(submission, world_size=4)
     submitted = [component for component in report.components if component.submitted]
-    assert {component.name: component.status for component in submitted} == {
-        component.name: "passed" for component in submitted
-    }
-    assert len(submitted) == (len(COMPONENTS) if submission == "reference.adapters" else len(WRAPPERS_AND_OPTIMIZER))
+    assert {component.status for component in submitted} == {"passed"}
+    assert len(submitted) == components
     assert report.exit_code == 0
     assert all(component.points == component.max_points > 0 for component in submitted)
-
-
-def test_the_references_pass_every_extended_check_too(grade_path):
-    report = grade_path("reference.adapters", seed=2)
-    assert [check.id for component in report.components for check in component.checks if check.status != "passed"] == []
+    failed = [check.id for component in submitted for check in component.checks if check.status != "passed"]
+    assert failed == [] or submission != "reference.adapters"
 
 
 @pytest.mark.parametrize(("folder", "component", "check", "words"), BUGS, ids=[bug[0] for bug in BUGS])
