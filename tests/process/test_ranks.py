@@ -111,6 +111,11 @@ def test_groups_leave_no_threads_and_files_behind(ranks):
         wait_until(lambda pid=pid, before=before: held_by(pid) <= before + 20)  # a leak would be several hundred
 
 
+def test_ranks_that_cannot_free_their_groups_are_replaced(ranks):
+    seen = [tuple(bodies(run(ranks, rank_targets.is_never_freed))) for _ in range(100)]
+    assert len({first for first, _ in seen}) == len({second for _, second in seen}) == 2
+
+
 def wait_until(holds) -> None:
     """Wait for what happens off the ranks' path: groups are destroyed in threads."""
     attempts = iter(range(300))

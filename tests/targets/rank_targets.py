@@ -130,3 +130,12 @@ def trains_with_ddp(_: bytes) -> bytes:
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
     model(torch.ones(1, 2)).sum().backward()
     raise RuntimeError("to see the record")
+
+
+def is_never_freed(_: bytes) -> bytes:
+    """What a hook of a parameter refers to is never collected, nor is the group of a finished collective in it."""
+    weight = torch.nn.Parameter(torch.ones(1))
+    wrapper = type("Wrapper", (), {})()
+    wrapper.weight, wrapper.works = weight, [dist.all_reduce(torch.ones(1), async_op=True)]
+    weight.register_post_accumulate_grad_hook(lambda _: wrapper)
+    return process_id(b"")
