@@ -58,16 +58,16 @@ class Perceptron(nn.Module):
                 hidden = self.activation(hidden)
                 self._listen(index, hidden)
         hidden = hidden.to(x.dtype) if self.spec.mixed else hidden
-        for branch in self._branches():
-            hidden = hidden + branch(x)
+        for number, branch in self._branches():
+            hidden = hidden + (number + 1) * branch(x)
         if self.spec.buffer:
             hidden = hidden + self.offset + self.mask
         return hidden * gain * (self.scale if self.spec.scale else 1.0)
 
-    def _branches(self) -> Iterator[nn.Module]:
+    def _branches(self) -> list[tuple[int, nn.Module]]:
+        """Return the branches that this rank uses, in its order; each has a weight of its own, lest they be alike."""
         used = self.spec.branch == "order_by_rank" or (self.spec.branch == "used_on_rank_0" and self.rank == 0)
-        order = reversed(self.branches) if self.rank % 2 else iter(self.branches)
-        yield from order if used else ()
+        return list(enumerate(self.branches))[:: -1 if self.rank % 2 else 1] if used else []
 
     def _as_for(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
         """In a mixed model, what a layer takes; elsewhere a wrapper may compute in a dtype of its own choice."""

@@ -129,24 +129,33 @@ class _Run:
 
     def _average(self, step: int) -> None:
         """Compute each rank's gradients, and take their average in float64; let the model have it rounded."""
-        shards, losses = [], []
-        for rank, (x, y) in self._shards(step):
+        shards, exact, losses = [], [], []
+        for rank, batch in self._shards(step):
             self.model.rank = rank
             self.model.zero_grad()
-            loss = loss_of(call(self.scenario, self.model, x), y)
-            torch.autograd.backward(loss)
+            losses.append(_backward(self.scenario, self.model, batch))
             shards.append(_gradients(self.named))
-            losses.append(float(loss.detach()))
-        stacked = _by_name(shards)
+            exact.append(self._in_float64(rank, batch))
+        stacked, errors = _by_name(shards), _apart(shards, exact)
         gradients = {name: parts.mean(0) for name, parts in stacked.items()}
         magnitudes = {name: scale_of([parts.abs().mean(0)]) for name, parts in stacked.items()}
-        limits = gradient_limits(self.scenario, magnitudes)
+        limits = gradient_limits(self.scenario, magnitudes, errors)
         for name, parameter in self.named.items():
             right = gradients.get(name)
             parameter.grad = None if right is None else self._taken("gradients", step, name, right, limits[name])
         self.seen.losses.append(sum(losses) / len(losses))
         self.seen.gradients.append(gradients)
         self.seen.gradient_limits.append(limits)
+
+    def _in_float64(self, rank: int, batch: Batch) -> Tensors:
+        """Return the gradients of one rank's batch as they would be without rounding."""
+        twin = Perceptron(self.scenario.model.in_float64, rank)
+        fill(twin, _values(self.named), dict(self.model.named_buffers()))
+        named = dict(twin.named_parameters())
+        for name, parameter in named.items():
+            parameter.requires_grad_(self.named[name].requires_grad)
+        _backward(self.scenario, twin, (batch[0].double(), batch[1].double()))
+        return _gradients(named)
 
     def _shards(self, step: int) -> Iterator[tuple[int, Batch]]:
         inputs = self.inputs[:1] if self.scenario.replicated else self.inputs
@@ -201,6 +210,19 @@ def shard_gradients(scenario: Scenario, inputs: list[RankInputs], expected: Traj
 def _gradients(named: dict[str, torch.nn.Parameter]) -> Tensors:
     """Return copies of the gradients, in float64."""
     return {name: p.grad.double().clone() for name, p in named.items() if p.grad is not None}
+
+
+def _backward(scenario: Scenario, model: Perceptron, batch: Batch) -> float:
+    """Compute gradients on a batch, and return the loss."""
+    loss = loss_of(call(scenario, model, batch[0]), batch[1])
+    torch.autograd.backward(loss)
+    return float(loss.detach())
+
+
+def _apart(narrow: Sequence[Tensors], exact: Sequence[Tensors]) -> dict[str, float]:
+    """Return, by parameter, the largest error that rounding made of its gradient on any rank."""
+    pairs = [(name, g - right[name]) for own, right in zip(narrow, exact, strict=True) for name, g in own.items()]
+    return {name: max(scale_of([apart]) for other, apart in pairs if other == name) for name, _ in pairs}
 
 
 def _by_name(shards: Sequence[Tensors]) -> Tensors:

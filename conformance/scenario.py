@@ -3,7 +3,7 @@
 It prints as Python that evaluates to itself, saves as JSON, and replays without Hypothesis. Nothing here imports torch.
 """
 
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
 Option: TypeAlias = float | bool | tuple[float, float]
@@ -97,6 +97,11 @@ class ModelSpec(_Brief):
     def narrow(self) -> bool:
         """Whether anything is computed in less than float64."""
         return any(dtype != "float64" for dtype in (self.dtype, *self.dtypes.values()))
+
+    @property
+    def in_float64(self) -> "ModelSpec":
+        """The same model without a narrower dtype."""
+        return replace(self, dtype="float64", layers=tuple(replace(layer, dtype=None) for layer in self.layers))
 
     @property
     def trainable(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ import pytest
 from _pytest.config import Config
 
 from pytest_ddp.bounds import bounded
+from pytest_ddp.caught_logs import catch_logs_quickly
 from pytest_ddp.items import node_id
 from pytest_ddp.messages import Ready, Run
 from pytest_ddp.phase import ItemId, PhaseAnswer, PhaseRequest, RankWarning, When
@@ -24,7 +25,6 @@ from pytest_ddp.rank_blame import Blame
 from pytest_ddp.rank_collection import RankCollection
 from pytest_ddp.rank_coverage import measured
 from pytest_ddp.rank_debugger import RankDebugger
-from pytest_ddp.rank_logs import catch_logs_quickly
 from pytest_ddp.rank_phase import run_phase
 from pytest_ddp.rank_start import SessionStart
 from pytest_ddp.rank_state import RankState

@@ -3,13 +3,14 @@
 import itertools
 import sys
 from collections.abc import Generator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
 
 import cloudpickle
 import pytest
 
+from pytest_ddp.caught_logs import caught_quickly
 from pytest_ddp.debugger import GROUP_SECONDS, debugger_for
 from pytest_ddp.failure import failures
 from pytest_ddp.forward import forward_subtests, forward_warnings
@@ -97,7 +98,8 @@ class Controller:
         """Remember what comes next: it decides which fixtures the ranks keep."""
         self.runner.upcoming = nextitem
         item.stash[_sections] = []
-        return (yield)
+        with caught_quickly() if is_distributed(item) else nullcontext():
+            return (yield)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> None:

@@ -41,6 +41,13 @@ _WRAPPER_EXTENDED = (
         training.buffers_broadcast, wrapping.with_buffers, "extended", requires=("initial_broadcast",), shows="buffers"
     ),
     Check(
+        training.gradient_order_differs,
+        wrapping.with_branch("order_by_rank"),
+        "extended",
+        requires=_NUMBERS,
+        rules_out=_OUT,
+    ),
+    Check(
         training.unused_on_some_ranks,
         wrapping.with_branch("used_on_rank_0"),
         "extended",
@@ -49,13 +56,6 @@ _WRAPPER_EXTENDED = (
     ),
     Check(training.unused_everywhere, wrapping.with_branch("unused"), "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(training.unfreezing_after_wrapping, wrapping.unfreezing, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(
-        training.gradient_order_differs,
-        wrapping.with_branch("order_by_rank"),
-        "extended",
-        requires=_NUMBERS,
-        rules_out=_OUT,
-    ),
 )
 
 _BASE = ("equals_unsharded_optimizer",)

@@ -60,19 +60,14 @@ def on_one_rank(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def in_float32(draw: Draw, bounds: Bounds) -> Scenario:
-    """Training in float32, with or without a parameter that has no dimensions."""
-    return narrowed(draw, draw(_with_or_without_scale(bounds)), "float32")
+    """Plain training in float32."""
+    return narrowed(draw, draw(plain(bounds)), "float32")
 
 
 @st.composite
 def in_bfloat16(draw: Draw, bounds: Bounds) -> Scenario:
     """The same in bfloat16."""
-    return narrowed(draw, draw(_with_or_without_scale(bounds)), "bfloat16")
-
-
-@st.composite
-def _with_or_without_scale(draw: Draw, bounds: Bounds) -> Scenario:
-    return _wrapped(draw, bounds, replace(draw_model(draw), scale=draw(st.booleans())))
+    return narrowed(draw, draw(plain(bounds)), "bfloat16")
 
 
 PLAIN = (plain, on_one_rank, in_float32, in_bfloat16)

@@ -22,11 +22,11 @@ BUGS = [
 
 
 @pytest.mark.parametrize(
-    ("submission", "components"),
-    [(str(EXAMPLES / "correct"), len(WRAPPERS_AND_OPTIMIZER)), ("reference.adapters", len(COMPONENTS))],
+    ("submission", "components", "examples"),
+    [(str(EXAMPLES / "correct"), len(WRAPPERS_AND_OPTIMIZER), 4), ("reference.adapters", len(COMPONENTS), 10)],
 )
-def test_correct_submissions_pass_every_core_check_and_the_references_all(grade_path, submission, components):
-    report = grade_path(submission, world_size=4)
+def test_correct_submissions_pass_every_core_check_and_the_references_all(grade_path, submission, components, examples):
+    report = grade_path(submission, world_size=4, examples=examples)
     submitted = [component for component in report.components if component.submitted]
     assert {component.status for component in submitted} == {"passed"}
     assert len(submitted) == components

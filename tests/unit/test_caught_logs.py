@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import _pytest.logging
 import pytest
 
-from pytest_ddp.rank_logs import CatchingLogs, catch_logs_quickly
+from pytest_ddp.caught_logs import CatchingLogs, catch_logs_quickly, caught_quickly
 
 PYTESTS_OWN = _pytest.logging.catching_logs
 
@@ -72,3 +72,19 @@ def test_pytest_is_told_only_where_it_attaches_to_such_loggers(monkeypatch):
     monkeypatch.setattr(_pytest.logging, "catching_logs", PYTESTS_OWN)
     catch_logs_quickly()
     assert _pytest.logging.catching_logs is CatchingLogs
+
+
+@pytest.mark.skipif(not hasattr(PYTESTS_OWN, "__slots__"), reason="this pytest attaches to the root logger alone")
+def test_pytest_has_its_own_way_back_even_after_an_error(monkeypatch):
+    monkeypatch.setattr(_pytest.logging, "catching_logs", PYTESTS_OWN)
+    inside = []
+
+    def interrupted():
+        with caught_quickly():
+            inside.append(_pytest.logging.catching_logs)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert inside == [CatchingLogs]
+    assert _pytest.logging.catching_logs is PYTESTS_OWN

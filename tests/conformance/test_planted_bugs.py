@@ -1,0 +1,34 @@
+"""The judge judged: each planted bug is caught, first by the check named for it; each check catches one first."""
+
+import pytest
+from planted_bugs import BUGS
+
+from conformance.checks.loop_table import LOOP_CHECKS
+from conformance.checks.table import CHECKS
+
+# One of each component in every run; all of them in the long lane, and with five seeds by `ci/mutants`.
+_SAMPLE = {bug.component: bug for bug in reversed(BUGS)}.values()
+_PARAMS = [pytest.param(bug, id=str(bug), marks=() if bug in _SAMPLE else pytest.mark.long) for bug in BUGS]
+
+
+@pytest.mark.parametrize("bug", _PARAMS)
+def test_a_planted_bug_is_caught_and_named(grade_path, submit, bug):
+    (graded,) = grade_path(submit(**bug.planted()), components=[bug.component]).components
+    failed = [check for check in graded.checks if check.status not in {"passed", "not_run"}]
+    assert [check.status for check in failed[:1]] == ["failed"], [(check.id, check.message) for check in failed]
+    assert failed[0].id == bug.check, failed[0].message
+    assert bug.words in f"{failed[0].message}\n{failed[0].diagnosis}"
+
+
+def test_there_are_more_than_a_hundred_and_each_is_told_from_the_others():
+    assert len({str(bug) for bug in BUGS}) == len(BUGS) > 100
+
+
+def test_every_check_catches_a_bug_first():
+    assert {check.id for checks in CHECKS.values() for check in checks} == {bug.check for bug in BUGS}
+
+
+def test_every_check_of_a_part_catches_a_bug_of_that_part_first():
+    assert {(name, check.id) for name, checks in LOOP_CHECKS.items() for check in checks} <= {
+        (bug.component, bug.check) for bug in BUGS
+    }

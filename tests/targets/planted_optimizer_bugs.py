@@ -1,0 +1,121 @@
+"""Bugs planted in the bundled right sharded optimizer, each with the check that catches it first."""
+
+from bug import Bug
+
+_FORWARD = "                local_group.update(options_of(self.param_groups[number]))\n"
+_CLOSURE = """            with torch.enable_grad():
+                loss = closure()
+"""
+_STEP = "            self.local.step()\n        self.send_parameters()\n"
+_MINE = "        if mine:\n"
+_INIT = "        self.optimizer_cls = optimizer_cls\n"
+_FLAT = "            flat = torch.cat([p.detach().reshape(-1) for p in params])\n"
+_OWNED = "            self.owner[param] = rank\n"
+_GRADIENTS_OF_BACKWARD = f"""{_OWNED}            if param.requires_grad:
+                param.register_post_accumulate_grad_hook(lambda p: setattr(p, "early", p.grad.clone()))
+            self.register_step_pre_hook(lambda *_, p=param: setattr(p, "grad", getattr(p, "early", None)))
+"""
+_STATE_DICT = """    def state_dict(self):
+        raise RuntimeError("ShardedOptimizer cannot be saved: every rank holds the state of its own parameters only")
+
+    def load_state_dict(self, state_dict):  # noqa: ARG002  # torch's signature
+        raise RuntimeError("ShardedOptimizer cannot load a state: every rank holds that of its own parameters only")
+"""
+
+
+def _bug(old, new, check, words=""):
+    return Bug("sharded_optimizer", old, new, check, words)
+
+
+OPTIMIZER_BUGS = [
+    _bug(_INIT, f"        assert dist.get_world_size() == 2\n{_INIT}", "runs_to_the_end", "AssertionError"),
+    _bug(_INIT, f"        assert dist.get_world_size() > 1\n{_INIT}", "one_rank_optimizer", "AssertionError"),
+    _bug("        self.send_parameters()\n", "", "equals_unsharded_optimizer"),
+    _bug("dist.broadcast(flat, src=rank)", "dist.broadcast(flat, src=0)", "equals_unsharded_optimizer"),
+    _bug(_STEP, "            self.local.step()\n", "equals_unsharded_optimizer"),
+    _bug(
+        _STEP,
+        "            self.local.step()\n            self.local.state.clear()\n        self.send_parameters()\n",
+        "one_rank_optimizer",
+    ),
+    _bug(_STEP, "            pass\n        self.send_parameters()\n", "one_rank_optimizer", "did not move on any rank"),
+    _bug(
+        _FLAT,
+        f"{_FLAT}            if flat.dtype == torch.float32 and dist.get_world_size() > 1:\n"
+        "                flat = flat.half().float()\n",
+        "trains_in_float32",
+        "rounded to float16",
+    ),
+    _bug(
+        "            dist.broadcast(flat, src=rank)\n",
+        "            if flat.dtype != torch.bfloat16:\n                dist.broadcast(flat, src=rank)\n",
+        "trains_in_bfloat16",
+    ),
+    _bug(
+        _FORWARD,
+        "                local_group.update(options_of(self.param_groups[0]))\n",
+        "param_groups_keep_options",
+        "first group's options everywhere",
+    ),
+    _bug(
+        "kwargs).defaults)\n",
+        "kwargs).defaults)\n        self.add_local_group = lambda group: None\n",
+        "add_param_group_before_training",
+        "did not move on any rank",
+    ),
+    _bug(
+        _MINE,
+        "        if mine and not (self.local is not None and self.local.state):\n",
+        "add_param_group_during_training",
+        "did not move on any rank",
+    ),
+    _bug(
+        "            self.local.add_param_group(group)\n",
+        "            self.local = self.optimizer_cls([*self.local.param_groups, group], **self.kwargs)\n",
+        "add_param_group_during_training",
+        "state lost",
+    ),
+    _bug(_FORWARD, "                pass\n", "lr_through_param_groups", "change of an option ignored"),
+    _bug(
+        _FORWARD,
+        '                local_group["lr"] = self.param_groups[number]["lr"]\n',
+        "options_through_param_groups",
+        "change of an option ignored",
+    ),
+    _bug(
+        _FORWARD,
+        "                for key, value in options_of(self.param_groups[number]).items():\n"
+        "                    assert key in local_group\n"
+        "                    local_group[key] = value\n",
+        "lr_through_scheduler",
+    ),
+    _bug(_CLOSURE, "            pass\n", "closure"),
+    _bug("with torch.enable_grad():", "with torch.no_grad():", "closure"),
+    _bug(_CLOSURE, f"{_CLOSURE}                closure()\n", "closure"),
+    _bug("        return loss\n", "        return None\n", "closure"),
+    _bug(
+        "    def send_parameters",
+        "    def zero_grad(self, set_to_none=True):\n"
+        "        if self.local is not None:\n"
+        "            self.local.zero_grad(set_to_none)\n\n"
+        "    def send_parameters",
+        "zero_grad_clears_all",
+    ),
+    _bug("if self.owner[p] == dist.get_rank()]", "]", "state_is_sharded"),
+    _bug("self.bytes_on_rank.index(min(self.bytes_on_rank))", "0", "state_is_balanced"),
+    _bug(
+        """param in sorted(group["params"], key=lambda p: -p.numel() * p.element_size()):
+            rank = self.bytes_on_rank.index(min(self.bytes_on_rank))""",
+        """number, param in enumerate(group["params"]):
+            rank = number % dist.get_world_size()""",
+        "state_is_balanced",
+    ),
+    _bug("        if self.local is not None:\n", "        if True:\n", "more_ranks_than_parameters", ""),
+    _bug(
+        "            self.local.step()\n",
+        "            assert all(p.grad is not None for p in self.owner)\n            self.local.step()\n",
+        "frozen_parameters_in_groups",
+    ),
+    _bug(_OWNED, _GRADIENTS_OF_BACKWARD, "beside_data_parallel"),
+    _bug(_STATE_DICT, "", "state_dict_round_trip"),
+]

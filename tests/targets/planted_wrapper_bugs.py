@@ -1,0 +1,216 @@
+"""Bugs planted in the bundled right wrappers and optimizer, each with the check that catches it first.
+
+`old` stands once in one of the files of `examples/correct`.
+"""
+
+from bug import Bug
+
+_AVERAGE = "/ dist.get_world_size()\n"
+_SPEAK = "        self.handle = dist.all_reduce(self.flat, async_op=True)\n"
+_LAUNCH_IN_TURN = """        while self.sent < len(self.buckets) and not self.buckets[self.sent].waiting_for:
+            self.send_next()
+
+    def send_next"""
+_LAUNCH_AS_READY = """        bucket = self.bucket_of[param]
+        if not bucket.waiting_for:
+            self.buckets.remove(bucket)
+            self.buckets.insert(self.sent, bucket)
+            self.send_next()
+
+    def send_next"""
+_NAIVE_FINISH = """        params = self.trainable()
+        used = used_anywhere(params)
+        for bucket in self.make_buckets(params, self.max_bytes):
+            bucket.launch()
+            bucket.collect(used)
+"""
+_TIED_TWICE = """        named = self.module.named_parameters(remove_duplicate=False)
+        for param in [param for _, param in named if param.grad is not None]:
+            dist.all_reduce(param.grad)
+        for param in [param for param in self.trainable() if param.grad is not None]:
+            param.grad /= dist.get_world_size()
+"""
+_ONCE_PER_TENSOR = """        params = [p for p in self.trainable() if p.grad is not None]
+        params = [p for p in params if not hasattr(p.grad, "averaged")]
+        used = set(params)
+        for bucket in self.make_buckets(params, self.max_bytes):
+            bucket.launch()
+            bucket.collect(used)
+        for param in params:
+            param.grad.averaged = True
+"""
+_ROUNDED_AT_LAST = (
+    _NAIVE_FINISH
+    + """        self.calls = getattr(self, "calls", 0) + 1
+        for param in params if self.calls == 3 and dist.get_world_size() > 1 else []:
+            param.data = param.data.half().to(param.dtype)
+"""
+)
+_ONLY_WITH_GRADIENT = """        params = used = [p for p in self.trainable() if p.grad is not None]
+        for bucket in self.make_buckets(params, self.max_bytes):
+            bucket.launch()
+            bucket.collect(set(used))
+"""
+_NAIVE, _FLAT, _EACH, _BUCKETED, _DDP = (
+    "naive_ddp",
+    "flat_ddp",
+    "ddp_individual_parameters",
+    "ddp_bucketed",
+    "ddp",
+)
+_SUMMED, _TWICE, _NEVER = "summed, not averaged", "divided twice", "never synchronised"
+
+_EVERY_WRAPPER = [
+    Bug(wrapper, old, new, check, words)
+    for wrapper in (_NAIVE, _FLAT, _EACH, _BUCKETED, _DDP)
+    for old, new, check, words in (
+        (_AVERAGE, "\n", "gradients_averaged", _SUMMED),
+        (_AVERAGE, "/ dist.get_world_size() ** 2\n", "gradients_averaged", _TWICE),
+        (
+            "copy_from_rank0([*module.parameters(), *module.buffers()])",
+            "copy_from_rank0(module.buffers())",
+            "initial_broadcast",
+            "rank 0",
+        ),
+    )
+]
+
+WRAPPER_BUGS = [
+    *_EVERY_WRAPPER,
+    Bug(_NAIVE, _NAIVE_FINISH, "        pass\n", "gradients_averaged", _NEVER),
+    Bug(_NAIVE, _AVERAGE, "/ 2\n", "one_rank", "divided by a fixed 2"),
+    Bug(
+        _NAIVE,
+        "[*module.parameters(), *module.buffers()]",
+        "[*self.trainable(), *module.buffers()]",
+        "frozen_parameters_stay",
+    ),
+    Bug(_NAIVE, _NAIVE_FINISH, _ROUNDED_AT_LAST, "training_equals_one_process"),
+    Bug(_NAIVE, "dist.broadcast(value", "0 and dist.broadcast(value", "initial_broadcast"),
+    Bug(_NAIVE, "        self.module = module\n", "        self.module = module.float()\n", "runs_to_the_end"),
+    Bug(
+        _NAIVE,
+        "        self.module = module\n",
+        "        assert dist.get_world_size() == 2\n        self.module = module\n",
+        "runs_to_the_end",
+        "AssertionError",
+    ),
+    Bug(
+        _NAIVE,
+        "        self.module = module\n",
+        "        assert dist.get_world_size() > 1\n        self.module = module\n",
+        "one_rank",
+        "AssertionError",
+    ),
+    Bug(
+        _NAIVE,
+        "        self.handle.wait()\n",
+        "        self.handle.wait()\n        self.flat = self.flat * (1 + dist.get_rank() * 2**-51)\n",
+        "ranks_stay_identical",
+    ),
+    Bug(
+        _FLAT,
+        _SPEAK,
+        "        if self.flat.dtype == torch.float32 and dist.get_world_size() > 1:\n"
+        "            self.flat = self.flat.bfloat16().float()\n" + _SPEAK,
+        "trains_in_float32",
+        "rounded to bfloat16",
+    ),
+    Bug(
+        _EACH,
+        _SPEAK,
+        "        sent = self.flat.float() if self.flat.dtype == torch.bfloat16 else self.flat\n"
+        "        self.handle = dist.all_reduce(sent, async_op=True)\n",
+        "trains_in_bfloat16",
+        "divided, never added up",
+    ),
+    Bug(
+        _FLAT,
+        "        for bucket in self.make_buckets(params, self.max_bytes):\n",
+        "        for bucket in self.make_buckets(params, self.max_bytes)[:1]:\n",
+        "mixed_dtypes",
+        _NEVER,
+    ),
+    Bug(
+        _EACH,
+        "if p.requires_grad]",
+        "]",
+        "frozen_parameters_stay",
+        "a hook on a tensor",
+    ),
+    Bug(_NAIVE, _NAIVE_FINISH, _TIED_TWICE, "tied_parameters"),
+    Bug(
+        _NAIVE,
+        "param.grad.detach().copy_(piece.view_as(param))",
+        "param.grad.detach()[:] = piece.view_as(param)",
+        "scalar_parameter",
+    ),
+    Bug(_FLAT, "grad.detach().reshape(-1) for", "grad.detach().view(-1) for", "non_contiguous_parameter", "view"),
+    Bug(
+        _BUCKETED,
+        "param.grad.detach().copy_(piece.view_as(param))",
+        "param.grad.detach().copy_(piece.as_strided(param.shape, param.stride()))",
+        "non_contiguous_parameter",
+    ),
+    Bug(_NAIVE, _NAIVE_FINISH, _ONCE_PER_TENSOR, "zero_grad_in_place", _NEVER),
+    Bug(
+        _NAIVE,
+        "self.module(*args, **kwargs)",
+        "self.module(*args)",
+        "forward_keywords",
+    ),
+    Bug(_FLAT, 'max_bytes = float("inf")\n\n', "max_bytes = 0\n\n", "one_collective_per_dtype"),
+    *(
+        Bug(wrapper, _LAUNCH_IN_TURN, "\n    def send_next", check)
+        for wrapper, check in (
+            (_EACH, "overlaps_backward"),
+            (_BUCKETED, "overlaps_backward"),
+            (_DDP, "starts_in_backward"),
+        )
+    ),
+    Bug(_EACH, "make_buckets(reversed(params)", "make_buckets(params", "overlaps_backward"),
+    Bug(_BUCKETED, "make_buckets(reversed(params)", "make_buckets(params", "overlaps_backward"),
+    Bug(
+        _BUCKETED,
+        "        for bucket in self.buckets:\n            bucket.collect(used)\n",
+        "        for bucket in self.buckets[:-1]:\n            bucket.collect(used)\n",
+        "gradients_averaged",
+        "bucket",
+    ),
+    Bug(_BUCKETED, "bucket_size_mb * 1024 * 1024", "bucket_size_mb * 1024", "bucket_size_respected"),
+    Bug(_BUCKETED, "bucket_size_mb * 1024 * 1024", "0", "bucket_size_respected"),
+    Bug(
+        _BUCKETED,
+        "                current[kind] = Bucket()\n",
+        "                current[kind], max_bytes = Bucket(), max_bytes and float('inf')\n",
+        "overlaps_backward",
+    ),
+    Bug(
+        _BUCKETED,
+        'float("inf") if bucket_size_mb is None else bucket_size_mb',
+        "bucket_size_mb",
+        "unbounded_bucket",
+        "TypeError",
+    ),
+    Bug(
+        _BUCKETED,
+        'float("inf") if bucket_size_mb is None else bucket_size_mb * 1024 * 1024',
+        "25 if bucket_size_mb is None else bucket_size_mb * 1024 * 1024",
+        "unbounded_bucket",
+    ),
+    Bug(_DDP, "[*module.parameters(), *module.buffers()]", "module.parameters()", "buffers_broadcast"),
+    Bug(_NAIVE, _NAIVE_FINISH, _ONLY_WITH_GRADIENT, "unused_on_some_ranks"),
+    Bug(
+        _FLAT,
+        "            if param not in used:\n                continue\n",
+        "",
+        "unused_everywhere",
+    ),
+    Bug(
+        _BUCKETED,
+        "        params = self.trainable()\n        self.buckets",
+        "        params = self.params = getattr(self, 'params', []) or self.trainable()\n        self.buckets",
+        "unfreezing_after_wrapping",
+    ),
+    Bug(_EACH, _LAUNCH_IN_TURN, _LAUNCH_AS_READY, "gradient_order_differs"),
+]
