@@ -7,21 +7,25 @@ in the registry comes without it.
 from dataclasses import dataclass
 
 CONFTEST = """
-import collections, json, pathlib
-seconds = collections.defaultdict(float)
+import json, pathlib, time
+starts, without_pytest = [], {}
 
 def pytest_collection_modifyitems(items):
     "Quick tests of ours take turns in blocks, so that what else the machine does weighs on all of them alike."
     items.sort(key=lambda item: item.callspec.params["number"] // 20 if hasattr(item.module, "IN_TURN") else -1)
 
+def pytest_runtest_logstart(nodeid):
+    starts.append((nodeid, time.perf_counter()))
+
 def pytest_runtest_logreport(report):
     assert not report.failed, report.longreprtext
-    own = dict(report.user_properties).get("seconds")  # of what is measured without pytest
-    seconds[report.nodeid] = own if own else seconds[report.nodeid] + report.duration
+    without_pytest.update((report.nodeid, value) for name, value in report.user_properties if name == "seconds")
 
 def pytest_sessionfinish(session):
     if not hasattr(session.config, "workerinput"):  # ranks have sessions too; only the controller reports
-        pathlib.Path("seconds.json").write_text(json.dumps(seconds))
+        ends = [start for _, start in starts[1:]] + [time.perf_counter()]
+        seconds = {nodeid: end - start for (nodeid, start), end in zip(starts, ends)}
+        pathlib.Path("seconds.json").write_text(json.dumps({**seconds, **without_pytest}))
 """
 
 HEAD = """

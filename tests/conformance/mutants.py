@@ -5,8 +5,10 @@ python tests/conformance/mutants.py [SEED ...]; exit code 1 if a bug was missed,
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from conformance.location import locate
 from conformance.pool import fork_server, ranks_from
 from conformance.report import CheckReport
 from conformance.training_mistakes import BY_NAME as TRAININGS
+from pytest_ddp.launcher import ForkLauncher
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "targets"))
 from bug import Bug
@@ -23,22 +26,37 @@ from planted_bugs import BUGS
 
 _DOCS = Path(__file__).parents[2] / "docs"
 _WORKERS = 2
+_AT_A_TIME = 8
 _EXAMPLES = 10  # the default of `conformance grade`
+
+
+@dataclass
+class Graded:
+    """A bug, how many scenarios it took to find it, by seed, and what went otherwise than it should."""
+
+    bug: Bug
+    examples: list[int] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
 
 
 def main(seeds: Sequence[int]) -> int:
     """Grade, say which bugs were missed, and write the table if none was."""
-    rows, missed = [], 0
+    graded: list[Graded] = []
     with ProcessPoolExecutor(_WORKERS, get_context("spawn")) as pool:
-        graded = pool.map(_grade, BUGS, [seeds] * len(BUGS))
-        for number, (bug, (examples, faults)) in enumerate(zip(BUGS, graded, strict=True), 1):
-            print(f"{number}/{len(BUGS)} {bug}", *faults, sep="\n  ", flush=True)
-            rows.append(_row(bug, examples))
-            missed += bool(faults)
+        for some in pool.map(_grade, batched(BUGS, _AT_A_TIME), repeat(seeds)):
+            graded += some
+            faults = [f"{one.bug}\n  {fault}" for one in some for fault in one.faults]
+            print(f"{len(graded)} of {len(BUGS)} bugs graded", *faults, sep="\n", flush=True)
+    missed = sum(bool(one.faults) for one in graded)
     print(f"{len(BUGS)} bugs, {len(seeds)} seeds: {missed} not caught by their checks every time")
     if not missed:
-        _write(rows)
+        _write([_row(one) for one in graded])
     return bool(missed)
+
+
+def batched(bugs: Sequence[Bug], size: int) -> Iterator[Sequence[Bug]]:
+    """Cut into pieces of at most `size`; each is graded by ranks from one fork server."""
+    yield from (bugs[at : at + size] for at in range(0, len(bugs), size))
 
 
 def _write(rows: list[str]) -> None:
@@ -48,19 +66,23 @@ def _write(rows: list[str]) -> None:
     page.write_text("\n".join([head, *table, *rows, ""]), encoding="utf-8")
 
 
-def _grade(bug: Bug, seeds: Sequence[int]) -> tuple[list[int], list[str]]:
-    """Return how many scenarios it took to find the bug, by seed, and what went wrong."""
-    examples, faults = [], []
-    with tempfile.TemporaryDirectory() as folder, fork_server() as server:
+def _grade(bugs: Sequence[Bug], seeds: Sequence[int]) -> list[Graded]:
+    with fork_server() as server:
+        return [_graded(bug, seeds, server) for bug in bugs]
+
+
+def _graded(bug: Bug, seeds: Sequence[int], server: ForkLauncher) -> Graded:
+    graded = Graded(bug)
+    with tempfile.TemporaryDirectory() as folder:
         for name, text in bug.planted().items():
             (Path(folder) / f"{name}.py").write_text(text, encoding="utf-8")
         for seed in seeds:
             with ranks_from(server) as ranks:
                 report = grade(locate(folder), Grading(seed, 3, (bug.component,), _EXAMPLES), ranks)
             failed = [check for check in report.components[0].checks if check.status not in {"passed", "not_run"}]
-            examples += [check.examples for check in failed[:1]]
-            faults += _faults(bug, seed, failed)
-    return examples, faults
+            graded.examples += [check.examples for check in failed[:1]]
+            graded.faults += _faults(bug, seed, failed)
+    return graded
 
 
 def _faults(bug: Bug, seed: int, failed: list[CheckReport]) -> list[str]:
@@ -72,8 +94,8 @@ def _faults(bug: Bug, seed: int, failed: list[CheckReport]) -> list[str]:
     return [f"seed {seed}: {first.id} {first.status}, not {bug.check} and {bug.words!r}: {text}"]
 
 
-def _row(bug: Bug, examples: list[int]) -> str:
-    few, many = min(examples, default=0), max(examples, default=0)
+def _row(graded: Graded) -> str:
+    bug, few, many = graded.bug, min(graded.examples), max(graded.examples)
     named = bug.words if bug.words in GRADIENTS or bug.words in TRAININGS else ""
     spread = str(few) if few == many else f"{few}-{many}"
     return f"| {bug.component} | {_code(bug.old)} | {_code(bug.new)} | {bug.check} | {spread} | {named} |"
