@@ -22,7 +22,7 @@ distance from 1 to the next number: 2^-24 and 2^-8), and to first order in it:
   batch: the scale of a tensor is taken to be at least a sixteenth of the largest among its fellows. How much the layers
   in between amplify them depends on the numbers, so it is measured: the oracle computes each gradient in float64 too,
   and another order may err 8 times as much as its own did on the worst of the tensors. (With weights stored transposed
-  and batches permuted, gradients came to WORST of the limit in COUNT comparisons.)
+  and batches permuted, correct gradients came to a fifth of the limit at most in 63,000 comparisons.)
 - *The optimizer's step* p' = p - s rounds p at most twice (weight decay, the last subtraction), and s at most 10 times
   (AdamW: three roundings of the first moment, half of three of the second, root, division, eps, quotient, product). The
   errors of state carry over, so after t steps it is 10 t. |s| is at most lr times the largest (movement / lr) so far

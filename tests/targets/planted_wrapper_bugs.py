@@ -114,7 +114,6 @@ WRAPPER_BUGS = [
         "        if self.flat.dtype == torch.float32 and dist.get_world_size() > 1:\n"
         "            self.flat = self.flat.bfloat16().float()\n" + _SPEAK,
         "trains_in_float32",
-        "rounded to bfloat16",
     ),
     Bug(
         _EACH,
@@ -122,7 +121,6 @@ WRAPPER_BUGS = [
         "        sent = self.flat.float() if self.flat.dtype == torch.bfloat16 else self.flat\n"
         "        self.handle = dist.all_reduce(sent, async_op=True)\n",
         "trains_in_bfloat16",
-        "divided, never added up",
     ),
     Bug(
         _FLAT,
