@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from reference.shards import ShardedParameter, elements_per_rank
+from reference.shards import ShardedParameter, all_gather_single, elements_per_rank
 
 
 def gather_optimizer_state(optimizer: Optimizer, shards: Mapping[Tensor, ShardedParameter]) -> dict[str, Any]:
@@ -66,5 +66,5 @@ def _change_tensors(
 def _gather_parts(part: Tensor, shape: torch.Size) -> Tensor:
     size = elements_per_rank(shape.numel(), dist.get_world_size())
     values = part.new_empty(dist.get_world_size() * size)
-    dist.all_gather_into_tensor(values, nn.functional.pad(part.detach(), (0, size - part.numel())))
+    all_gather_single(values, nn.functional.pad(part.detach(), (0, size - part.numel())))
     return values[: shape.numel()].view(shape)

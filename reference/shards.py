@@ -9,12 +9,16 @@ Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+# torch 2.11 has the older names only, and 2.13 warns of them.
+all_gather_single: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+reduce_scatter_single: Callable[..., Any] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
 
 def part_of(numel: int, rank: int, world_size: int) -> slice:
@@ -65,7 +69,7 @@ class ShardedParameter:
             self._gathered = True
             self._padded.untyped_storage().resize_(self._padded.numel() * self._padded.element_size())
             own = self._padded_part(self._padded.dtype)
-            self._work = dist.all_gather_into_tensor(self._padded.data, own, async_op=True)
+            self._work = all_gather_single(self._padded.data, own, async_op=True)
 
     def wait(self) -> None:
         """Wait until the parameter is whole."""
@@ -82,7 +86,7 @@ class ShardedParameter:
     def gather_values(self) -> Tensor:
         """The whole parameter in the shard's own dtype, as a new tensor. A collective."""
         values = self._padded.new_empty(self._padded.shape, dtype=self.shard.dtype)
-        dist.all_gather_into_tensor(values, self._padded_part(self.shard.dtype))
+        all_gather_single(values, self._padded_part(self.shard.dtype))
         return values[: self._numel].view(self.shape)
 
     def launch_mean(self, gradient: Tensor | None, group: dist.ProcessGroup) -> "PendingPart":
@@ -113,7 +117,7 @@ class PendingPart:
 
     def __init__(self, everything: Tensor, size: int, numel: int, group: dist.ProcessGroup) -> None:
         self._part, self._numel = everything.new_empty(size), numel
-        self._work: dist.Work | None = dist.reduce_scatter_tensor(self._part, everything, group=group, async_op=True)
+        self._work: dist.Work | None = reduce_scatter_single(self._part, everything, group=group, async_op=True)
 
     def wait(self) -> Tensor:
         """Wait for it, once or more often; the part without its padding."""
