@@ -1,9 +1,9 @@
 """Seconds per trivial distributed test, ours and its peers', side by side in one run.
 
 The figure is the median over a way's tests after its first, from the start of one to the start of the next: everything
-that a test costs, what pytest does around it too. A way is compared with ours of
-its own isolation class: the process group is reused, or fresh for every test, or the processes are new. `--json` keeps
-the figures, the load of the machine among them. Needs the extra `bench`.
+that a test costs, what pytest does around it too. A way is compared with ours of its own isolation class: the process
+group is reused, or fresh for every test, or the processes are new. `--json` keeps the figures, the load of the machine
+among them. Needs the extra `bench`.
 
     python benchmarks/per_test_cost.py [--json results.json]
 """

@@ -50,7 +50,7 @@ def main(seeds: Sequence[int]) -> int:
     missed = sum(bool(one.faults) for one in graded)
     print(f"{len(BUGS)} bugs, {len(seeds)} seeds: {missed} not caught by their checks every time")
     if not missed:
-        _write([_row(one) for one in graded])
+        _write(seeds, [_row(one) for one in graded])
     return bool(missed)
 
 
@@ -59,9 +59,10 @@ def batched(bugs: Sequence[Bug], size: int) -> Iterator[Sequence[Bug]]:
     yield from (bugs[at : at + size] for at in range(0, len(bugs), size))
 
 
-def _write(rows: list[str]) -> None:
+def _write(seeds: Sequence[int], rows: list[str]) -> None:
     page = _DOCS / "mutants.md"
-    head = page.read_text(encoding="utf-8").partition("\n| component |")[0]
+    head = page.read_text(encoding="utf-8").partition("\nSeeds: ")[0]
+    head += f"\nSeeds: {', '.join(map(str, seeds))}.\n"
     table = ["| component | in the right code | becomes | caught by | examples | named |", "|---|---|---|---|---|---|"]
     page.write_text("\n".join([head, *table, *rows, ""]), encoding="utf-8")
 
