@@ -18,7 +18,7 @@ from pytest_ddp.observed import current
 
 # Gloo keeps a thread, some files and a tick of 10 ms for each group that anything refers to, if only a finished `Work`.
 # What refers to a parameter that has a `post_accumulate_grad_hook` is never collected (torch 2.15), if the hook does.
-_HELD_GROUPS = 64
+HELD_GROUPS = 64
 _GROUPS_BETWEEN_LOOKS = 16
 
 
@@ -49,8 +49,8 @@ class GroupKeeper:
         leave_groups()
         self._entered += 1
         if self._entered % _GROUPS_BETWEEN_LOOKS == 0:
-            self._held = _event_loops()
-        if self._held > _HELD_GROUPS:
+            self._held = held_groups()
+        if self._held > HELD_GROUPS:
             raise RuntimeError(f"{self._held} process groups of earlier runs cannot be freed: something refers to them")
         forget_connections()
         self._observe(run)
@@ -106,7 +106,7 @@ def leave_groups() -> None:
     start_new_thread(_destroy, (groups,))  # `Thread.start` would wait for the thread to run
 
 
-def _event_loops() -> int:
+def held_groups() -> int:
     """Return how many files of this process are epoll instances, of which gloo has one a group; 0 off Linux."""
     found = 0
     for file in Path("/proc/self/fd").glob("*"):

@@ -2,6 +2,7 @@
 
 import re
 
+WHEN = ("begun", "finished")
 CHANGES = """
 import subprocess, sys, tempfile, time, random
 import numpy
@@ -167,3 +168,29 @@ def test_random_numbers_are_the_same_in_every_run_and_order(run_suite):
     first.stdout.re_match_lines(
         [r"--ddp-seed=0 gives this test the seed (\d+) \(ddp.seed\); rank r draws from \1 \+ r"]
     )
+
+
+def test_ranks_that_hold_too_many_groups_finish_their_fixtures_before_they_are_replaced(run_suite, pytester):
+    run_suite(
+        """
+        from pathlib import Path
+
+        @pytest.fixture(scope="module")
+        def kept():
+            Path(f"begun-{os.getpid()}").touch()
+            yield os.getpid()
+            Path(f"finished-{os.getpid()}").touch()
+
+        @distributed(world_size=2)
+        @pytest.mark.parametrize("number", range(70))
+        def test_keeps_its_group_for_ever(number, kept):
+            weight = torch.nn.Parameter(torch.ones(1))
+            wrapper = type("Wrapper", (), {})()
+            wrapper.weight, wrapper.works = weight, [dist.all_reduce(torch.ones(1), async_op=True)]
+            weight.register_post_accumulate_grad_hook(lambda _: wrapper)
+            assert kept == os.getpid()
+        """
+    ).assert_outcomes(passed=70)
+    begun, finished = ({path.name.rpartition("-")[2] for path in pytester.path.glob(f"{what}-*")} for what in WHEN)
+    assert len(begun) > 2
+    assert begun == finished
