@@ -82,24 +82,28 @@ def test_a_failed_call_breaks_the_hold(run_suite):
 
 
 def test_a_state_machine_over_ranks_shrinks_to_the_least_steps(run_suite):
-    """The planted bug: a rank forgets what was pushed third, once something has been popped."""
+    """The planted bug: once something has been popped, rank 1 forgets what is large.
+
+    Each superfluous step can be left out by itself: where two steps can only be left out together, such as a push and
+    the pop that needs it, Hypothesis often stops at more steps than necessary, in one process too.
+    """
     result = run_suite("""
         from functools import partial
         from hypothesis import settings, strategies as st
-        from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+        from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
         class Queue:
             def __init__(self):
                 self.entries, self.popped = [], False
 
         def push(queue, number):
-            if queue.popped and len(queue.entries) == 2 and dist.get_rank() == 1:
+            if queue.popped and number > 100 and dist.get_rank() == 1:
                 return
             queue.entries.append(number)
 
         def pop(queue):
             queue.popped = True
-            return queue.entries.pop(0)
+            return queue.entries.pop(0) if queue.entries else None
 
         def sizes(queue):
             everyone = [torch.tensor(0) for _ in range(dist.get_world_size())]
@@ -118,10 +122,10 @@ def test_a_state_machine_over_ranks_shrinks_to_the_least_steps(run_suite):
                 self.expected.append(number)
                 assert self.queue.run(sizes) == [[len(self.expected)] * 2] * 2
 
-            @precondition(lambda self: self.expected)
             @rule()
             def pop(self):
-                assert self.queue.run(pop) == [self.expected.pop(0)] * 2
+                expected = self.expected.pop(0) if self.expected else None
+                assert self.queue.run(pop) == [expected] * 2
 
             def teardown(self):
                 self.queue.close()
@@ -134,9 +138,8 @@ def test_a_state_machine_over_ranks_shrinks_to_the_least_steps(run_suite):
     result.stdout.fnmatch_lines(
         [
             "E *state = *QueueMachine(*",
-            "E *state.push(number=0)",
             "E *state.pop()",
-            *["E *state.push(number=0)"] * 3,
+            "E *state.push(number=101)",
             "E *state.teardown()",
         ],
         consecutive=True,
