@@ -8,7 +8,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TypeGuard
 
 import _pytest.logging
 
@@ -28,7 +27,8 @@ class CatchingLogs:
         if self._level is not None:
             self._handler.setLevel(self._level)
         with _lock:
-            apart = [logger for logger in root.manager.loggerDict.values() if _keeps_to_itself(logger)]
+            known = root.manager.loggerDict.values()
+            apart = [logger for logger in known if isinstance(logger, logging.Logger) and not logger.propagate]
             self._attached = [logger for logger in (root, *apart) if self._handler not in logger.handlers]
             for logger in self._attached:
                 logger.handlers.append(self._handler)
@@ -47,10 +47,6 @@ class CatchingLogs:
             for logger in self._attached:
                 if self._handler in logger.handlers:
                     logger.handlers.remove(self._handler)
-
-
-def _keeps_to_itself(logger: logging.Logger | logging.PlaceHolder) -> TypeGuard[logging.Logger]:
-    return not getattr(logger, "propagate", True)  # a placeholder has no such attribute
 
 
 def catch_logs_quickly() -> None:

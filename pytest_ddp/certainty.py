@@ -19,6 +19,7 @@ _IN_DISGUISE = (
 )  # fixtures of pytest's that call the suite's own setup_function and the like
 _DECISIVE_MARKS = ("skip", "skipif", "xfail", "timeout")  # a limit of pytest-timeout may be for the call alone
 _HOOKS = ("pytest_runtest_setup", "pytest_runtest_call")
+_PARAMETER = "_pytest.python"  # where the fixtures live that pytest makes of parameters
 
 
 @dataclass
@@ -44,6 +45,22 @@ class Certainty:
             and not _limits_calls_alone(item.config)
             and all(key in self._alive or _is_pytests_own(fixture) for key, fixture in _fixtures(item))
         )
+
+
+def ends_alone(item: pytest.Item, following: pytest.Item | None) -> bool:
+    """Whether a rank may tear the test down while others are still in its call: no code of the project's own runs."""
+    return (
+        following is not None
+        and following.parent is item.parent
+        and "request" not in item._fixtureinfo.argnames  # type: ignore[attr-defined]  # noqa: SLF001  it adds finalizers
+        and not _has_hooks_in_conftest(item, "pytest_runtest_teardown")
+        and item.config.option.capture in {"fd", "no"}  # else the ranks' output is told apart by what asks for it
+        and all(_has_nothing_to_end(fixture) for _, fixture in _fixtures(item))
+    )
+
+
+def _has_nothing_to_end(fixture: pytest.FixtureDef[Any]) -> bool:
+    return fixture.scope != "function" or fixture.func.__module__.startswith((_PARAMETER, "pytest_ddp."))
 
 
 def _fixtures(item: Any) -> Iterator[tuple[object, pytest.FixtureDef[Any]]]:

@@ -30,6 +30,7 @@ class Member:
     shared: Shared
     _decoder: Decoder = field(default_factory=Decoder)
     _box: BlackBox = field(init=False)
+    _unread: list[Message] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._box = BlackBox.map(self.shared.box.fileno())
@@ -51,8 +52,20 @@ class Member:
         readable, _, _ = select.select([self], [], [], max(0.0, seconds))
         return self.read() if readable else []
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether messages that have come already are still to be read."""
+        return bool(self._unread)
+
+    def put_back(self, messages: list[Message]) -> None:
+        """Leave messages to whoever reads next."""
+        self._unread = messages
+
     def read(self) -> list[Message] | None:
         """Return the messages that have come; None when the process is gone. Blocks unless there is something."""
+        if self._unread:
+            unread, self._unread = self._unread, []
+            return unread
         try:
             data = self.shared.channel.recv(_PIECE)
         except OSError:
@@ -65,7 +78,8 @@ class Member:
         return not readable
 
     def start_over(self) -> None:
-        """Forget the output of earlier runs."""
+        """Forget the output of earlier runs, and what was said of them."""
+        self._unread = []
         os.ftruncate(self.shared.output.fileno(), 0)
 
     @property

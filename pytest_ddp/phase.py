@@ -26,9 +26,10 @@ class PhaseRequest:
     Attributes:
         when: the phase.
         test: the test.
-        following: at teardown, the test that comes next and keeps the fixtures that it shares; None ends them all.
+        following: for teardown, the test that comes next and keeps the fixtures that it shares; None ends them all.
         shared_path: a folder for all ranks of the test; it need not exist yet.
         with_call: after a setup that passes, run the call too, and answer for both at once.
+        with_teardown: after a call that passes, go on to teardown at once if nothing speaks against it.
     """
 
     when: When
@@ -36,6 +37,7 @@ class PhaseRequest:
     following: ItemId | None = None
     shared_path: str = ""
     with_call: bool = False
+    with_teardown: bool = False
 
     def encode(self) -> bytes:
         """Return the request as bytes."""
@@ -52,6 +54,7 @@ class PhaseRequest:
             ItemId(**following) if following else None,
             plain["shared_path"],
             plain["with_call"],
+            plain["with_teardown"],
         )
 
 
@@ -75,6 +78,7 @@ class PhaseAnswer:
     Attributes:
         report: pytest's report, serialised; None if there is none.
         setup: likewise that of setup, where `report` is that of a call which followed it at once.
+        goes_on: whether the rank goes on to teardown at once, and answers for it next.
         subtests: the reports of subtests, serialised, in order.
         warnings: the warnings of the test, with its last phase.
         retire: what the test left behind and cannot be put back, so that this process must not run another test.
@@ -85,6 +89,7 @@ class PhaseAnswer:
     warnings: tuple[RankWarning, ...] = ()
     retire: str = ""
     setup: dict[str, Any] | None = None
+    goes_on: bool = False
 
     def encode(self) -> bytes:
         """Return the answer as bytes; what is not JSON in reports (user properties) travels as text."""
@@ -99,7 +104,7 @@ class PhaseAnswer:
             return cls()
         plain = loads(body)
         warnings = tuple(_warning(**warning) for warning in plain["warnings"])
-        return cls(plain["report"], tuple(plain["subtests"]), warnings, plain["retire"], plain["setup"])
+        return cls(**{**plain, "subtests": tuple(plain["subtests"]), "warnings": warnings})
 
 
 def _warning(location: list[Any] | None, **plain: Any) -> RankWarning:

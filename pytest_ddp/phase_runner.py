@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from pytest_ddp.certainty import Certainty
+from pytest_ddp.certainty import Certainty, ends_alone
 from pytest_ddp.debugger import NO_TRACE, Debugger
 from pytest_ddp.errors import LaunchError, UsageError
 from pytest_ddp.example_ranks import ExampleRanks
@@ -55,6 +55,7 @@ class PhaseRunner:
     _failed: bool = False
     _asked: PhaseRequest | None = None
     _following: pytest.Item | None = None
+    _announced: pytest.Item | None = None
     _latest: Sequence[Outcome] = ()
     _one_go: OneGo | None = None
     _called: bool = False
@@ -71,7 +72,7 @@ class PhaseRunner:
         place = self._place
         if place is None or place.group.lost or self.debugger or self._asked or item.config.option.setuponly:
             return
-        if not all(passed_plainly(outcome) for outcome in self._latest):
+        if not all(passed_plainly(outcome) for outcome in self._known()):
             return
         if self._one_go is not None or self._called:
             self._ask(item, "teardown")
@@ -97,7 +98,7 @@ class PhaseRunner:
         except LaunchError as error:
             pytest.fail(str(error), pytrace=False)
         self._timeout, self._shared_path = run.timeout, self.new_shared_path()
-        self._failed, self._called, self._one_go = False, False, None
+        self._failed, self._called, self._one_go, self._announced = False, False, None, None
         if self._following is not item:
             self._certainty.forget()
         self._following = None
@@ -162,13 +163,36 @@ class PhaseRunner:
         if self.debugger:
             self.debugger.watch(place.group)
         if when == "teardown":
-            self._following = following(item.session, self.upcoming, place, self._plan, failed=self._failed)
+            self._following = self._next(item)
         request = self._request(item, when, self._following)
         if when == "setup" and self._may_go_on_at_once(item):
-            request = replace(request, with_call=True)
+            request = self._in_one_go(item, request)
         self._asked = request
-        place.group.ask(_PHASE_TARGET, request.encode(), timeout=self._timeout)
+        if when == "teardown" and self._goes_on():
+            place.group.expect_more(timeout=self._timeout)
+        else:
+            place.group.ask(_PHASE_TARGET, request.encode(), timeout=self._timeout)
         return request
+
+    def _next(self, item: pytest.Item) -> pytest.Item | None:
+        return following(item.session, self.upcoming, self._current(), self._plan, failed=self._failed)
+
+    def _in_one_go(self, item: pytest.Item, request: PhaseRequest) -> PhaseRequest:
+        """Ask for the call too, and for teardown if ranks need not wait for one another before it."""
+        upcoming = self._next(item)
+        if self._current().world.observe or not ends_alone(item, upcoming):
+            return replace(request, with_call=True)
+        self._announced = upcoming
+        return replace(self._request(item, "setup", upcoming), with_call=True, with_teardown=True)
+
+    def _goes_on(self) -> bool:
+        """Whether every rank tears down already, for the test that follows."""
+        as_announced = self._announced is not None and self._announced is self._following
+        return as_announced and all(answer_of(outcome).goes_on for outcome in self._known())
+
+    def _known(self) -> Sequence[Outcome]:
+        """Return the latest outcomes; of a call that was run with setup, also before pytest comes to ask for it."""
+        return self._one_go.call or self._latest if self._one_go else self._latest
 
     def _may_go_on_at_once(self, item: pytest.Item) -> bool:
         option = item.config.option

@@ -27,7 +27,8 @@ _JOIN_SECONDS = 60.0
 _RECALL_SECONDS = 10.0
 _HANG_UP_SECONDS = 2.0  # between the end of a rank's connection and that of its process
 _RAN_ON = "closed its connection to the test run, ran on, and was ended"
-_numbers = itertools.count()  # an answer to another group's run must never pass for one to ours
+# An answer to another group's run must never pass for one to ours. The numbers between are for second answers.
+_numbers = itertools.count(step=2)
 
 
 @dataclass
@@ -104,6 +105,10 @@ class RankGroup:
         quiet = hang_up or not failures(outcomes)  # Hypothesis is shrinking, or all is well: nobody will read it
         return outcomes if quiet or self._detector is None else self._with_timelines(outcomes, self._detector)
 
+    def expect_more(self, *, timeout: float) -> None:
+        """Begin to wait for the second answers of the latest run: its target makes ranks go on and answer once more."""
+        self._await(self._number + 1, timeout, ranks=None)
+
     def give_up(self) -> None:
         """End the ranks that still run what nobody waits for any more."""
         self._lose(self._pending.values())
@@ -119,7 +124,10 @@ class RankGroup:
 
     def _expect(self, timeout: float, ranks: Collection[int] | None) -> Collection[Member]:
         """Begin to wait for an answer of each of these ranks; return them."""
-        self._number, self._started, self._timeout = next(_numbers), time.monotonic(), timeout
+        return self._await(next(_numbers), timeout, ranks)
+
+    def _await(self, number: int, timeout: float, ranks: Collection[int] | None) -> Collection[Member]:
+        self._number, self._started, self._timeout = number, time.monotonic(), timeout
         self._pending = {member.rank: member for member in self.members if ranks is None or member.rank in ranks}
         return self._pending.values()
 
@@ -169,7 +177,7 @@ class RankGroup:
         patience = Patience(self._started + self._timeout, grace, hang_up=hang_up)
         self._detector = Detector(self.board.fileno(), self.world.size, self.name) if self.world.observe else None
         while pending:
-            readable, _, _ = select.select(list(pending.values()), [], [], self._pause(patience))
+            readable = self._readable(pending.values(), patience)
             if not readable and patience.is_over:
                 late = Stopped if patience.someone_failed else partial(TimedOut, timeout=self._timeout)
                 yield from self._end(pending, late)
@@ -183,6 +191,11 @@ class RankGroup:
                 self._hear(patience, member, outcome)
             self.hung_up |= patience.look(pending.values())
             yield from self._end_stuck(pending, patience)
+
+    def _readable(self, pending: Collection[Member], patience: Patience) -> list[Member]:
+        """Wait until ranks have said something; return them."""
+        ready = [member for member in pending if member.has_unread]
+        return ready or select.select(list(pending), [], [], self._pause(patience))[0]
 
     def _pause(self, patience: Patience) -> float | None:
         """How long to wait for ranks to say something; None for as long as it takes."""
@@ -213,10 +226,11 @@ class RankGroup:
             return Raised(**_last_words(member, self._seconds), kind="ProtocolError", message=str(error), traceback="")
         if messages is None:
             return self._death(member)
-        for message in messages:
+        for position, message in enumerate(messages, 1):
             if isinstance(message, Debugging):
                 self._debugging(member, entered=message.entered)
             if isinstance(message, Answer) and message.number == self._number:
+                member.put_back(messages[position:])
                 return _answered(member, message)
         return None
 

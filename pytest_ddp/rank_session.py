@@ -86,7 +86,8 @@ class RankPlugin:
         self.state = RankState(settings)
         self._collected: dict[str, dict[str, pytest.Item]] = {}
         self._item: pytest.Item | None = None
-        self._with_call = False
+        self._request: PhaseRequest | None = None
+        self._torn_down: tuple[PhaseAnswer | Failed | SkipRun, bytes] | None = None
         self._setup: dict[str, Any] | None = None
         self._ending: tuple[Run, PhaseAnswer | Failed | SkipRun] | None = None
         self._subtests: list[pytest.TestReport] = []
@@ -131,8 +132,8 @@ class RankPlugin:
         """Run one phase; raise what tells the controller about a failure."""
         if request.when == "setup":
             self._protocol(request)
-        if self._item is None:  # the test never got as far as its protocol: nothing is left to do
-            return b""
+        if self._item is None:
+            return self._end_after_all(request)
         if request.when == "teardown":
             self._end(request)
         return self._report(request.when).encode()
@@ -141,7 +142,7 @@ class RankPlugin:
         item = self._find(request.test)
         self._session._setupstate.teardown_exact(item)  # noqa: SLF001  another test may have been announced
         self.state.begin(item, request.shared_path)
-        self._with_call, self._setup = request.with_call, None
+        self._request, self._setup, self._torn_down = request, None, None
         try:
             item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
         finally:
@@ -150,11 +151,12 @@ class RankPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool:
-        """Run setup, answer, and serve the other phases from here."""
+        """Run setup, answer, and run or serve the other phases from here."""
         item._initrequest()  # type: ignore[attr-defined]  # noqa: SLF001  as pytest's own protocol does
         self._item = item
         try:
-            self._answer_setup()
+            if self._answer_setup():
+                self._end_at_once()
             self.rank.serve(until=lambda: self._item is None)
         finally:
             self._item = None
@@ -162,29 +164,52 @@ class RankPlugin:
             item.funcargs = None  # type: ignore[attr-defined]
         return True
 
-    def _answer_setup(self) -> None:
+    def _answer_setup(self) -> bool:
+        """Run setup, and the call if that is asked for; answer, and return whether to go on at once."""
+        asked = self._request
         try:
             answer = self._report("setup")
-            if self._with_call:
+            if asked and asked.with_call:
                 self._setup = answer.report
                 answer = self._report("call")
+                answer = replace(answer, goes_on=asked.with_teardown and self.state.is_as_before)
             self.rank.answer("returned", body=answer.encode())
         except Failed as failed:
             self.rank.answer_failed(failed)
         except SkipRun as skip:
             self.rank.answer("skipped", message=str(skip), body=skip.body)
+        else:
+            return answer.goes_on
+        return False
+
+    def _end_at_once(self) -> None:
+        """Run teardown without being asked again; its answer is the second one to the run at hand."""
+        if self.rank.run is not None and self._request is not None:
+            self._tear_down(replace(self.rank.run, number=self.rank.run.number + 1), self._request.following)
 
     def _end(self, request: PhaseRequest) -> NoReturn:
         """Run teardown, but leave the answer to when the protocol has ended: only then its warnings are known."""
-        following = self._upcoming(request.following)
+        if self.rank.run is not None:
+            self._tear_down(self.rank.run, request.following)
+        raise Answered
+
+    def _tear_down(self, run: Run, following: ItemId | None) -> None:
         answer: PhaseAnswer | Failed | SkipRun
         try:
-            answer = self._report("teardown", nextitem=following)
+            answer = self._report("teardown", nextitem=self._upcoming(following))
         except (Failed, SkipRun) as other:
             answer = other
-        if self.rank.run is not None:
-            self._ending = self.rank.run, answer
-        self._item = None
+        self._ending, self._item = (run, answer), None
+
+    def _end_after_all(self, request: PhaseRequest) -> bytes:
+        """Answer for a teardown that is over: other ranks failed, and now different fixtures may have to end.
+
+        A test that never got as far as its protocol has nothing left to do.
+        """
+        if request.when != "teardown" or self._torn_down is None:
+            return b""
+        self._session._setupstate.teardown_exact(self._upcoming(request.following))  # noqa: SLF001  as in `_protocol`
+        self._send_teardown(*self._torn_down, self.rank.run)
         raise Answered
 
     def _answer_teardown(self) -> None:
@@ -194,6 +219,10 @@ class RankPlugin:
         given, self._warnings = tuple(self._warnings), []
         plain = answer if isinstance(answer, PhaseAnswer) else PhaseAnswer.decode(answer.body)
         body = replace(plain, warnings=given, retire=self.state.retire).encode()
+        self._torn_down = answer, body
+        self._send_teardown(answer, body, run)
+
+    def _send_teardown(self, answer: PhaseAnswer | Failed | SkipRun, body: bytes, run: Run | None) -> None:
         if isinstance(answer, Failed):
             self.rank.answer_failed(Failed(answer.kind, answer.message, answer.text, body), run)
         elif isinstance(answer, SkipRun):
