@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import ClassVar
 
 import _pytest.logging
 
@@ -15,7 +16,12 @@ _lock = logging._lock  # type: ignore[attr-defined]  # noqa: SLF001  as logging 
 
 
 class CatchingLogs:
-    """Pytest's `catching_logs`, but for taking the lock once."""
+    """Pytest's `catching_logs`, but for taking the lock once, and for looking for loggers once.
+
+    Pytest enters two of these one right after the other; the second one takes over what the first has found.
+    """
+
+    _latest: ClassVar[tuple[object, int, list[logging.Logger]] | None] = None  # who looked, among how many, and found
 
     def __init__(self, handler: logging.Handler, level: int | None = None) -> None:
         self._handler, self._level = handler, level
@@ -27,9 +33,7 @@ class CatchingLogs:
         if self._level is not None:
             self._handler.setLevel(self._level)
         with _lock:
-            known = root.manager.loggerDict.values()
-            apart = [logger for logger in known if isinstance(logger, logging.Logger) and not logger.propagate]
-            self._attached = [logger for logger in (root, *apart) if self._handler not in logger.handlers]
+            self._attached = [logger for logger in self._loggers(root) if self._handler not in logger.handlers]
             for logger in self._attached:
                 logger.handlers.append(self._handler)
         if self._level is not None:
@@ -37,10 +41,22 @@ class CatchingLogs:
             root.setLevel(min(root.level, self._level))
         return self._handler
 
+    def _loggers(self, root: logging.Logger) -> list[logging.Logger]:
+        """Return the root logger and those that do not propagate."""
+        known, latest = root.manager.loggerDict, CatchingLogs._latest
+        if latest is not None and latest[1] == len(known):
+            CatchingLogs._latest = None
+            return latest[2]
+        apart = [logger for logger in known.values() if isinstance(logger, logging.Logger) and not logger.propagate]
+        CatchingLogs._latest = self, len(known), [root, *apart]
+        return [root, *apart]
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Detach the handler."""
+        if CatchingLogs._latest is not None and CatchingLogs._latest[0] is self:
+            CatchingLogs._latest = None
         if self._level is not None:
             logging.getLogger().setLevel(self._before)
         with _lock:

@@ -1,6 +1,7 @@
 """Which test, if any, will find the fixtures of wider scope that a test leaves on its ranks."""
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from pytest_ddp.items import is_distributed
 from pytest_ddp.places import Place
 from pytest_ddp.plan import Plan, Run
+
+_positions = pytest.StashKey[dict[pytest.Item | None, int]]()
 
 
 def following(
@@ -28,12 +31,23 @@ def following(
         failed: whether the test that ends has failed; a group that it shares with others is not to be trusted then.
     """
     items: list[Any] = session.items
+    position = _position(upcoming, session)
     if session.shouldfail or session.shouldstop or not place.warm or place.group.lost:
         return None
-    if upcoming not in items or (failed and place.keeper is not None):
+    if position is None or (failed and place.keeper is not None):
         return None
-    for later in items[items.index(upcoming) :]:
+    for later in islice(items, position, None):
         decision = plan(later) if is_distributed(later) else None
         if isinstance(decision, Run) and decision.isolation == "warm":
             return later if decision.world == place.world else None
     return None
+
+
+def _position(item: pytest.Item | None, session: pytest.Session) -> int | None:
+    """Return where the test stands among those of the run; None if it is not there."""
+    positions = session.stash.setdefault(_positions, {})
+    place = positions.get(item)
+    if place is None or session.items[place : place + 1] != [item]:  # not looked yet, or others have changed the list
+        positions.clear()
+        positions.update((found, place) for place, found in enumerate(session.items))
+    return positions.get(item)

@@ -172,6 +172,8 @@ def _trimmed_threads(text: str) -> Iterator[str]:
 
 def _read_ends(file: IO[bytes], limit: int) -> str:
     size = os.fstat(file.fileno()).st_size
+    if not size:
+        return ""
     if size <= limit:
         return os.pread(file.fileno(), size, 0).decode(errors="backslashreplace")
     half = limit // 2

@@ -8,7 +8,6 @@ import pytest
 
 from pytest_ddp.exits import leave_if_asked
 from pytest_ddp.outcome import Outcome, Raised, Returned, Skipped
-from pytest_ddp.phase import PhaseAnswer
 from pytest_ddp.report import answer_of
 
 
@@ -57,10 +56,8 @@ def _ended_in_setup(outcome: Outcome) -> bool:
 
 
 def _setup_of(outcome: Outcome) -> Outcome:
-    report = answer_of(outcome).setup
-    if report is None:
-        return outcome
-    return Returned(rank=outcome.rank, body=PhaseAnswer(report).encode())
+    answer = answer_of(outcome).setup
+    return outcome if answer is None else Returned(rank=outcome.rank, body=answer.encode())
 
 
 def _seconds_of_call(outcome: Outcome) -> float:

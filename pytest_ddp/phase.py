@@ -77,7 +77,7 @@ class PhaseAnswer:
 
     Attributes:
         report: pytest's report, serialised; None if there is none.
-        setup: likewise that of setup, where `report` is that of a call which followed it at once.
+        setup: the answer for setup, encoded, where `report` is that of a call which followed it at once.
         goes_on: whether the rank goes on to teardown at once, and answers for it next.
         subtests: the reports of subtests, serialised, in order.
         warnings: the warnings of the test, with its last phase.
@@ -88,7 +88,7 @@ class PhaseAnswer:
     subtests: tuple[dict[str, Any], ...] = ()
     warnings: tuple[RankWarning, ...] = ()
     retire: str = ""
-    setup: dict[str, Any] | None = None
+    setup: str | None = None
     goes_on: bool = False
 
     def encode(self) -> bytes:

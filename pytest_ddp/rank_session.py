@@ -88,7 +88,7 @@ class RankPlugin:
         self._item: pytest.Item | None = None
         self._request: PhaseRequest | None = None
         self._torn_down: tuple[PhaseAnswer | Failed | SkipRun, bytes] | None = None
-        self._setup: dict[str, Any] | None = None
+        self._setup: str | None = None
         self._ending: tuple[Run, PhaseAnswer | Failed | SkipRun] | None = None
         self._subtests: list[pytest.TestReport] = []
         self._warnings: list[RankWarning] = []
@@ -170,7 +170,7 @@ class RankPlugin:
         try:
             answer = self._report("setup")
             if asked and asked.with_call:
-                self._setup = answer.report
+                self._setup = answer.encode().decode()
                 answer = self._report("call")
                 answer = replace(answer, goes_on=asked.with_teardown and self.state.is_as_before)
             self.rank.answer("returned", body=answer.encode())

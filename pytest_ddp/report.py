@@ -13,6 +13,8 @@ from pytest_ddp.outcome import Outcome, Raised, Returned, Skipped
 from pytest_ddp.phase import PhaseAnswer
 from pytest_ddp.world import World
 
+_ANSWERED = (Returned, Raised, Skipped)
+
 
 def merge(report: pytest.TestReport, outcomes: Sequence[Outcome], world: World, config: pytest.Config) -> None:
     """Turn the controller's `report` of a phase into that of all ranks."""
@@ -47,7 +49,7 @@ def passed_plainly(outcome: Outcome) -> bool:
 
 def answer_of(outcome: Outcome) -> PhaseAnswer:
     """Return what the rank's pytest answered; an empty answer if the rank gave none."""
-    return PhaseAnswer.decode(outcome.body) if isinstance(outcome, Returned | Raised | Skipped) else PhaseAnswer()
+    return PhaseAnswer.decode(outcome.body) if isinstance(outcome, _ANSWERED) else PhaseAnswer()
 
 
 def revived(data: dict[str, Any], config: pytest.Config) -> pytest.TestReport:

@@ -15,7 +15,9 @@ SETUP = {"outcome": "passed", "when": "setup", "duration": 0.25}
 def called(rank: int, seconds: float) -> Returned:
     """Return the outcome of a rank that has passed both phases."""
     report = {"outcome": "passed", "when": "call", "duration": seconds}
-    return Returned(rank=rank, seconds=seconds + 0.5, body=PhaseAnswer(report, setup=SETUP).encode())
+    return Returned(
+        rank=rank, seconds=seconds + 0.5, body=PhaseAnswer(report, setup=PhaseAnswer(SETUP).encode().decode()).encode()
+    )
 
 
 def test_setup_and_call_have_their_own_reports_and_durations():
