@@ -16,15 +16,22 @@ def state_bytes(optimizer: Any) -> int | None:
     found = list(_optimizers(optimizer, set()))
     if not found:
         return None
-    tensors = {
-        tensor.untyped_storage().data_ptr(): tensor.numel() * tensor.element_size()
+    kept = [
+        local_part(tensor)
         for inner in found
         for state in inner.state.values()
         if isinstance(state, dict)
         for key, tensor in state.items()
-        if key != "step" and isinstance(tensor, torch.Tensor) and tensor.numel()
-    }
+        if key != "step" and isinstance(tensor, torch.Tensor)
+    ]
+    tensors = {part.untyped_storage().data_ptr(): part.numel() * part.element_size() for part in kept if part.numel()}
     return sum(tensors.values())
+
+
+def local_part(tensor: Any) -> torch.Tensor:
+    """Return what this rank has of a distributed tensor (`DTensor`); any other tensor as it is."""
+    part: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
 
 
 def _optimizers(thing: Any, seen: set[int]) -> Iterator[torch.optim.Optimizer]:

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from conformance.exercises.desk import Desk
 from conformance.models import Perceptron, fill, loss_of
-from conformance.sharding import state_bytes
+from conformance.sharding import local_part, state_bytes
 
 
 def train(desk: Desk) -> None:
@@ -54,6 +54,6 @@ def _gather(desk: Desk, wrapped: Any, moment: str) -> None:
 
 def _kept(tensors: Iterable[Any]) -> torch.Tensor:
     """Return the bytes of the storages behind tensors, each once; of a distributed tensor, behind its local part."""
-    local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in local}
+    parts = [local_part(tensor).untyped_storage() for tensor in tensors]
+    storages = {storage.data_ptr(): storage.nbytes() for storage in parts}
     return torch.tensor(sum(storages.values()))

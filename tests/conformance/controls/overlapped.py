@@ -1,0 +1,132 @@
+"""Right wrappers that communicate during backward, each in a way of its own.
+
+They launch in the order in which gradients come, which has to be the same on all ranks.
+"""
+
+import random
+
+import torch
+import torch.distributed as dist
+from averaging import Wrapper, copy_from_rank_0
+
+
+def ranks():
+    return dist.get_world_size()
+
+
+class Launches(Wrapper):
+    """Keeps what has been launched, and hooks the parameters that need it, also those that were frozen before."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        self.hooked, self.launched = set(), []
+
+    def forward(self, *args, **kwargs):
+        for p in self.module.parameters():
+            if p.requires_grad and p not in self.hooked:
+                self.hooked.add(p)
+                self.hook(p)
+        return super().forward(*args, **kwargs)
+
+    def launch(self, p):
+        p.grad /= self.ranks
+        self.launched.append((p, dense := p.grad.contiguous(), dist.all_reduce(dense, async_op=True)))
+
+    def finish(self):
+        for p, dense, work in self.launched:
+            work.wait()
+            p.grad.copy_(dense)
+        self.launched.clear()
+
+
+class OnAccumulateGrad(Launches):
+    """Hooks on the nodes that accumulate gradients, as torch's own DDP has them."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        self.nodes = []  # they end with the last reference
+
+    def hook(self, p):
+        node = p.expand_as(p).grad_fn.next_functions[0][0]
+        node.register_hook(lambda *_: self.launch(p))
+        self.nodes.append(node)
+
+
+class WaitsForFutures(Launches):
+    def hook(self, p):
+        p.register_post_accumulate_grad_hook(self.launch)
+
+    def finish(self):
+        torch.futures.collect_all([work.get_future() for *_, work in self.launched]).wait()
+        super().finish()
+
+
+class Blocks(Launches):
+    """Averages every gradient before it is accumulated; backward waits for that."""
+
+    def hook(self, p):
+        p.register_hook(self.averaged)
+
+    def averaged(self, grad):
+        grad = grad.contiguous() / self.ranks
+        dist.all_reduce(grad)
+        return grad
+
+
+class BucketsInAnyOrder(Wrapper):
+    """Parameters are dealt to buckets at random, alike on all ranks; a bucket is sent as soon as it is full."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        self.hooked, self.sent = set(), []
+
+    def forward(self, *args, **kwargs):
+        params = [p for p in self.module.parameters() if p.requires_grad]
+        random.Random(len(params)).shuffle(params)  # noqa: S311  anything but the models' own order
+        buckets = [params[first : first + 2] for first in range(0, len(params), 2)]
+        self.bucket_of = {p: bucket for bucket in buckets for p in bucket}
+        self.waiting_for = {id(bucket): len(bucket) for bucket in buckets}
+        for p in params:
+            if p not in self.hooked:
+                self.hooked.add(p)
+                p.register_post_accumulate_grad_hook(self.on_gradient)
+        return super().forward(*args, **kwargs)
+
+    def on_gradient(self, p):
+        bucket = self.bucket_of[p]
+        self.waiting_for[id(bucket)] -= 1
+        if not self.waiting_for[id(bucket)]:
+            for dtype in {p.dtype: None for p in bucket}:
+                params = [p for p in bucket if p.dtype == dtype]
+                flat = torch.cat([p.grad.flatten() for p in params]) / self.ranks
+                self.sent.append((params, flat, dist.all_reduce(flat, async_op=True)))
+
+    def finish(self):
+        for params, flat, work in self.sent:
+            work.wait()
+            for p, part in zip(params, flat.split([p.numel() for p in params]), strict=True):
+                p.grad.copy_(part.view_as(p))
+        self.sent.clear()
+
+
+def hooked(module):
+    """Return the module itself, with hooks."""
+    for tensor in [*module.parameters(), *module.buffers()]:
+        copy_from_rank_0(tensor)
+    launched = []
+
+    def launch(p):
+        p.grad /= ranks()
+        launched.append((p, dense := p.grad.contiguous(), dist.all_reduce(dense, async_op=True)))
+
+    def finish():
+        for p, dense, work in launched:
+            work.wait()
+            p.grad.copy_(dense)
+        launched.clear()
+
+    for p in module.parameters():
+        if p.requires_grad:
+            p.register_post_accumulate_grad_hook(launch)
+    module.finish = finish
+    return module

@@ -1,0 +1,81 @@
+"""What torch has itself, behind the adapters' names."""
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Replicated(DistributedDataParallel):
+    def __init__(self, module, **options):
+        super().__init__(module, **options)
+
+    def finish(self):
+        pass
+
+
+class AsViews(Replicated):
+    def __init__(self, module):
+        super().__init__(module, gradient_as_bucket_view=True)
+
+
+class Static(Replicated):
+    def __init__(self, module):
+        super().__init__(module, static_graph=True)
+
+
+class FindsUnused(Replicated):
+    def __init__(self, module):
+        super().__init__(module, find_unused_parameters=True)
+
+
+class InManyBuckets(Replicated):
+    def __init__(self, module):
+        super().__init__(module, bucket_cap_mb=1e-5)
+
+
+class HookedByTorch(Replicated):
+    def __init__(self, module):
+        super().__init__(module)
+        self.register_comm_hook(None, allreduce_hook)
+
+
+class HookedByHand(Replicated):
+    def __init__(self, module):
+        super().__init__(module)
+        self.register_comm_hook(None, gathered)
+
+
+def gathered(_, bucket):
+    own = bucket.buffer()
+    everyone = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    work = dist.all_gather(everyone, own, async_op=True)
+    return work.get_future().then(lambda _: torch.stack(everyone).mean(0))
+
+
+def redundant(params, optimizer_cls, **kwargs):
+    return ZeroRedundancyOptimizer(params, optimizer_class=optimizer_cls, **kwargs)
+
+
+def redundant_in_buckets(params, optimizer_cls, **kwargs):
+    return ZeroRedundancyOptimizer(params, optimizer_class=optimizer_cls, parameters_as_bucket_view=True, **kwargs)
+
+
+def sharded(module, compute_dtype):
+    for p in module.parameters():
+        dist.broadcast(p.data, src=0)
+    policy = MixedPrecisionPolicy(param_dtype=compute_dtype)
+    for part in list(module.modules())[1:]:
+        if any(True for _ in part.parameters(recurse=False)):
+            fully_shard(part, mp_policy=policy)
+    return fully_shard(module, mp_policy=policy)
+
+
+def finish(*_):
+    pass
+
+
+def whole(fsdp_model):
+    return {name: p.full_tensor() for name, p in fsdp_model.named_parameters()}

@@ -1,0 +1,101 @@
+"""Right implementations pass, however unusual they are: nobody is accused wrongly."""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from conformance.contract import COMPONENTS
+
+CONTROLS = {path.stem: path.read_text(encoding="utf-8") for path in (Path(__file__).parent / "controls").glob("*.py")}
+ORDERED = {"gradient_order_differs", "unused_on_some_ranks"}  # asks for launches in the same order on all ranks
+UNUSED = {"unused_on_some_ranks", "unused_everywhere"}
+UNFREEZES = {"unfreezing_after_wrapping"}
+RESUMES = {"state_dict_round_trip"}
+BALANCES = {"state_is_balanced"}  # what parameters dealt out in turn, whatever their sizes, are rightly told to lack
+
+
+class Way(NamedTuple):
+    """A class or function of a control module, as a component; `lacks` has the checks that ask for more."""
+
+    module: str
+    name: str
+    component: str
+    lacks: Collection[str] = ()
+
+    def __str__(self):
+        return f"{self.name} as {self.component}"
+
+    @property
+    def adapters(self) -> str:
+        """The adapters that submit it."""
+        asked = COMPONENTS[self.component]
+        given = ", ".join([*asked.get.parameters, *(["**kwargs"] if asked.get.keywords else [])])
+        lines = [f"from {self.module} import {self.name}", f"def {asked.get}: return {self.name}({given})"]
+        if self.component == "fsdp":
+            lines.append(
+                f"from {self.module} import finish as fsdp_on_after_backward, whole as fsdp_gather_full_params"
+            )
+        if asked.after_backward:
+            lines.append(f"def {asked.after_backward}: ddp_model.finish()")
+        return "\n".join(lines)
+
+
+WAYS = [
+    Way("averaging", "DividesFirst", "naive_ddp"),
+    Way("averaging", "DividesLast", "naive_ddp"),
+    Way("averaging", "Gathers", "naive_ddp"),
+    Way("averaging", "ScattersAndGathers", "naive_ddp"),
+    Way("averaging", "ThroughRank0", "naive_ddp"),
+    Way("averaging", "AroundTheRing", "naive_ddp"),
+    Way("averaging", "InDoublePrecision", "naive_ddp"),
+    Way("averaging", "Functional", "naive_ddp"),
+    Way("averaging", "InItsOwnGroup", "naive_ddp"),
+    Way("averaging", "InPairs", "naive_ddp"),
+    Way("averaging", "OfACopy", "naive_ddp"),
+    Way("averaging", "OneTensor", "flat_ddp"),
+    Way("overlapped", "OnAccumulateGrad", "ddp_individual_parameters", ORDERED),
+    Way("overlapped", "WaitsForFutures", "ddp_individual_parameters", ORDERED),
+    Way("overlapped", "BucketsInAnyOrder", "ddp", ORDERED | UNUSED),
+    Way("overlapped", "Blocks", "ddp", ORDERED),
+    Way("overlapped", "hooked", "ddp_individual_parameters", ORDERED | UNFREEZES),
+    Way("torchs_own", "Replicated", "ddp", UNFREEZES | UNUSED),
+    Way("torchs_own", "AsViews", "ddp", UNFREEZES | UNUSED),
+    Way("torchs_own", "Static", "ddp", UNFREEZES),
+    Way("torchs_own", "FindsUnused", "ddp", UNFREEZES),
+    Way("torchs_own", "InManyBuckets", "ddp", UNFREEZES | UNUSED),
+    Way("torchs_own", "HookedByTorch", "ddp", UNFREEZES | UNUSED),
+    Way("torchs_own", "HookedByHand", "ddp", UNFREEZES | UNUSED),
+    Way("torchs_own", "redundant", "sharded_optimizer", RESUMES),
+    Way("torchs_own", "redundant_in_buckets", "sharded_optimizer", RESUMES),
+    Way("torchs_own", "sharded", "fsdp"),
+    Way("sharding", "LargestToTheLeastLaden", "sharded_optimizer", RESUMES),
+    Way("sharding", "InTurn", "sharded_optimizer", RESUMES | BALANCES),
+    Way("sharding", "SendsAllAtOnce", "sharded_optimizer", RESUMES),
+    Way("sharding", "AddsZeros", "sharded_optimizer", RESUMES),
+    Way("sharding", "GathersObjects", "sharded_optimizer", RESUMES),
+    Way("sharding", "ByElement", "sharded_optimizer", RESUMES),
+]
+
+
+def failed_checks(report) -> dict[str, str]:
+    (graded,) = report.components
+    return {check.id: check.message for check in graded.checks if check.status != "passed"}
+
+
+@pytest.mark.parametrize("way", WAYS[3::8], ids=str)
+def test_an_unusual_way_passes(grade_path, submit, way):
+    failed = failed_checks(grade_path(submit(way.adapters, **CONTROLS), components=[way.component], examples=4))
+    assert failed.keys() <= set(way.lacks), failed
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_every_way_passes_with_ten_times_the_examples(grade_path, submit, way, seed):
+    folder = submit(way.adapters, **CONTROLS)
+    report = grade_path(folder, components=[way.component], seed=seed, examples=100, world_size=4)
+    failed = failed_checks(report)
+    assert failed.keys() <= set(way.lacks), failed
