@@ -1,4 +1,4 @@
-"""The command line: `python -m conformance grade PATH...`, and `replay FILE` for a case that a grading wrote."""
+"""The command line: `python -m conformance grade PATH...`, and `replay FILE` for what a grading wrote."""
 
 import argparse
 import json
@@ -38,8 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m conformance", description="Grade data-parallel code.")
     commands = parser.add_subparsers(dest="command", required=True)
-    again = commands.add_parser("replay", help="hold a submission again to the case on which a check failed")
-    again.add_argument("case", type=Path, metavar="FILE", help="a case that a grading wrote")
+    again = commands.add_parser("replay", help="hold a submission again to what a check failed on")
+    again.add_argument("case", type=Path, metavar="FILE", help="the JSON file that a grading wrote")
     command = commands.add_parser("grade", help="grade submissions")
     command.add_argument("paths", nargs="+", metavar="PATH", help="folder, file or module with adapters")
     command.add_argument("--world-size", type=int, default=WORLD_SIZE, metavar="N", help="ranks in the largest world")
@@ -75,7 +75,7 @@ def _grade(options: argparse.Namespace) -> int:
 
 
 def _replay(path: Path) -> int:
-    """Run one case again, and say what is wrong with it."""
+    """Run one scenario or case again, and say what is wrong with it."""
     with fork_server() as launcher, ranks_from(launcher) as ranks:
         from conformance.replay import Replay  # noqa: PLC0415  imports torch, while the server does too
 

@@ -132,9 +132,10 @@ def _reported(component: str, result: Result, executor: Executor, grading: Gradi
 
 
 def _write(component: str, result: Result, scenario: Scenario | Case, executor: Executor, folder: Path) -> Path:
-    """Write how to see a failure again: a case to replay, or a script."""
+    """Write how to see a failure again: a file to replay and, of a scenario, a script beside it; return the better."""
+    replay = Replay.of(executor, component, result.check, scenario).write(folder, executor.location)
     if isinstance(scenario, Case):
-        return Replay.of(executor, component, result.check, scenario).write(folder, executor.location)
+        return replay
     return Reproduction(
         location=executor.location,
         component=component,

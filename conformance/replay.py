@@ -1,7 +1,4 @@
-"""Saves a case on which a check failed, and holds the submission to it again: `python -m conformance replay FILE`.
-
-What fails in a part of the training loop is shown in this way; wrappers and optimizers get a script of their own.
-"""
+"""Saves what a check failed on, and holds the submission to it again: `python -m conformance replay FILE`."""
 
 import json
 from dataclasses import dataclass
@@ -12,6 +9,7 @@ from conformance.checks.check import Check
 from conformance.checks.table import CHECKS
 from conformance.execute import Executor
 from conformance.location import Location, locate
+from conformance.scenario import Scenario, from_json
 from conformance.suite import Result, Search, judged
 from pytest_ddp.errors import UsageError
 from pytest_ddp.ranks import Ranks
@@ -21,26 +19,26 @@ SCHEMA = "pytest-ddp/case/1"
 
 @dataclass(frozen=True)
 class Replay:
-    """A check and the case on which a submission failed it.
+    """A check and what a submission failed it on.
 
     Attributes:
         submission: path or module of the adapters.
         component: the component that failed.
         check: the check that failed.
-        case: the case on which it failed.
-        secret: what the case's numbers derive from, together with its seed.
+        drawn: the scenario or the case on which it failed.
+        secret: what its numbers derive from, together with its seed.
     """
 
     submission: str
     component: str
     check: Check
-    case: Case
+    drawn: Scenario | Case
     secret: str
 
     @classmethod
-    def of(cls, executor: Executor, component: str, check: Check, case: Case) -> "Replay":
+    def of(cls, executor: Executor, component: str, check: Check, drawn: Scenario | Case) -> "Replay":
         """Return how to see again what an executor saw."""
-        return cls(executor.location.file or executor.location.module, component, check, case, executor.secret)
+        return cls(executor.location.file or executor.location.module, component, check, drawn, executor.secret)
 
     @classmethod
     def read(cls, path: Path) -> "Replay":
@@ -52,9 +50,9 @@ class Replay:
         try:
             plain = json.loads(path.read_text(encoding="utf-8"))
             check = next(check for check in CHECKS[plain["component"]] if check.id == plain["check"])
-            return cls(
-                plain["submission"], plain["component"], check, case_from_json(plain["scenario"]), plain["secret"]
-            )
+            drawn = plain["scenario"]
+            drawn = case_from_json(drawn) if "case" in drawn else from_json(drawn)
+            return cls(plain["submission"], plain["component"], check, drawn, plain["secret"])
         except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
             raise UsageError(f"{path} is no case that a grading wrote ({type(error).__name__}: {error})") from None
 
@@ -66,7 +64,7 @@ class Replay:
             "submission": self.submission,
             "component": self.component,
             "check": self.check.id,
-            "scenario": as_json(self.case),
+            "scenario": as_json(self.drawn),
             "secret": self.secret,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +72,7 @@ class Replay:
         return path
 
     def run(self, ranks: Ranks) -> Result:
-        """Hold the submission to the check on this one case.
+        """Hold the submission to the check on this alone.
 
         Raises:
             UsageError: the submission is not where it was, or does not import.
@@ -84,4 +82,4 @@ class Replay:
         found = executor.look()
         if found.error:
             raise UsageError(f"the adapters of {self.submission} do not import:\n{found.error}")
-        return judged(Search(self.component, self.check, executor), self.case)
+        return judged(Search(self.component, self.check, executor), self.drawn)

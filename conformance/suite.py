@@ -134,12 +134,12 @@ def run_check(component: str, check: Check, executor: Executor, *, world_size: i
     return Result(check, "failed", str(violation), diagnosis, scenario, search.examples, seconds)
 
 
-def judged(search: Search, case: Case) -> Result:
-    """Hold a component to one check on one case."""
+def judged(search: Search, drawn: Scenario | Case) -> Result:
+    """Hold a component to one check on one scenario or case."""
     try:
-        search.hold(case)
+        search.hold(drawn)
     except Violation as violation:
-        return Result(search.check, "failed", str(violation), violation.advice or _explain(search, case), case, 1)
+        return Result(search.check, "failed", str(violation), violation.advice or _explain(search, drawn), drawn, 1)
     return Result(search.check, "passed", examples=1)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from conformance.checks.loop_table import LOOP_CHECKS
+from conformance.cli import main
 from conformance.contract import COMPONENTS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -36,8 +37,9 @@ def test_correct_submissions_pass_every_core_check_and_the_references_all(grade_
     assert failed == [] or submission != "reference.adapters"
 
 
-@pytest.mark.parametrize(("folder", "component", "check", "words"), BUGS, ids=[bug[0] for bug in BUGS])
-def test_each_planted_bug_is_caught_named_and_reproduced(grade_path, folder, component, check, words):
+@pytest.mark.parametrize("bug", BUGS, ids=[bug[0] for bug in BUGS])
+def test_each_planted_bug_is_caught_named_and_reproduced(grade_path, capsys, bug):
+    folder, component, check, words = bug
     report = grade_path(EXAMPLES / folder)
     graded = {part.name: part for part in report.components}
     assert report.exit_code == 1
@@ -46,8 +48,14 @@ def test_each_planted_bug_is_caught_named_and_reproduced(grade_path, folder, com
     found = next(part for part in graded[component].checks if part.id == check)
     assert found.status == "failed"
     assert words in f"{found.message} {found.diagnosis}"
-    shown = subprocess.run([sys.executable, found.repro], capture_output=True, text=True, check=False, timeout=120)
+    _assert_shown_again(found.repro, f"{component}: {check}  failed\n{found.message}\n{found.diagnosis}\n", capsys)
+
+
+def _assert_shown_again(script, verdict, capsys):
+    shown = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=120)
     assert shown.returncode == 1, shown.stdout + shown.stderr
+    assert main(["replay", str(Path(script).with_suffix(".json"))]) == 1
+    assert capsys.readouterr().out == verdict
 
 
 def test_the_same_seed_gives_the_same_report(grade_path):

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,9 @@ MODELS = {
 NARROW = ("float32", "bfloat16")
 
 
-def shown(submission: str, model: ModelSpec, folder: Path) -> subprocess.CompletedProcess[str]:
+def shown(
+    submission: str, model: ModelSpec, folder: Path, launcher: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
     check = next(check for check in CHECKS["naive_ddp"] if check.id == "gradients_averaged")
     scenario = Scenario(model=model, optimizer=OptimizerSpec(options={"lr": 0.1}), steps=1, batch=2)
     wanted = Reproduction(
@@ -35,7 +38,7 @@ def shown(submission: str, model: ModelSpec, folder: Path) -> subprocess.Complet
     )
     script = folder / wanted.file
     script.write_text(wanted.script())
-    return subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run([sys.executable, *launcher, script], capture_output=True, text=True, check=False, timeout=120)
 
 
 @pytest.mark.parametrize("dtypes", MODELS)
@@ -49,3 +52,20 @@ def test_a_bug_shows_in_every_dtype(dtypes, tmp_path):
 def test_nothing_is_made_up(dtypes, tmp_path):
     right = shown("correct", MODELS[dtypes], tmp_path)
     assert (right.returncode, right.stdout, right.stderr) == (0, "nothing differs\n", "")
+
+
+@pytest.mark.parametrize(
+    ("submission", "code"), [("summed_gradients", 1), pytest.param("correct", 0, marks=pytest.mark.long)]
+)
+def test_torchrun_shows_the_same(submission, code, tmp_path):
+    alone = shown(submission, MODELS["mixed"], tmp_path)
+    launched = shown(submission, MODELS["mixed"], tmp_path, ("-m", "torch.distributed.run", "--nproc-per-node=2"))
+    assert (launched.returncode, launched.stdout) == (alone.returncode, alone.stdout)
+    assert alone.returncode == code
+
+
+@pytest.mark.long
+def test_torchrun_with_another_number_of_ranks_is_told(tmp_path):
+    launched = shown("correct", MODELS["mixed"], tmp_path, ("-m", "torch.distributed.run", "--nproc-per-node=1"))
+    assert launched.returncode == 1
+    assert "run this with torchrun --nproc-per-node=2" in launched.stderr
