@@ -202,8 +202,9 @@ def _stuck(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     everywhere = [name for name, count in ranks.items() if count == trial.scenario.world_size]
     if everywhere:
         return (
-            f"At step {step + 1}, {listed(everywhere)} did not move on any rank: no rank's inner optimizer holds it. "
-            "Are all parameter groups, and later ones too, given to their owners?"
+            f"At step {step + 1}, {listed(everywhere)} did not move on any rank: no rank's inner optimizer holds it, "
+            "or what its owner computed was overwritten by another rank's old value. Are all parameter groups, and "
+            "later ones too, given to their owners, and is each parameter sent from its owner?"
         )
     return (
         f"At step {step + 1}, {listed(ranks)} moved on one rank and not on the others: the owner of a parameter must "

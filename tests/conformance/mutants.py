@@ -12,12 +12,10 @@ from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
 
-from conformance.gradient_mistakes import BY_NAME as GRADIENTS
 from conformance.grading import Grading, grade
 from conformance.location import locate
 from conformance.pool import fork_server, ranks_from
 from conformance.report import CheckReport
-from conformance.training_mistakes import BY_NAME as TRAININGS
 from pytest_ddp.launcher import ForkLauncher
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "targets"))
@@ -63,7 +61,7 @@ def _write(seeds: Sequence[int], rows: list[str]) -> None:
     page = _DOCS / "mutants.md"
     head = page.read_text(encoding="utf-8").partition("\nSeeds: ")[0]
     head += f"\nSeeds: {', '.join(map(str, seeds))}.\n"
-    table = ["| component | in the right code | becomes | caught by | examples | named |", "|---|---|---|---|---|---|"]
+    table = ["| component | in the right code | becomes | caught by | examples | said |", "|---|---|---|---|---|---|"]
     page.write_text("\n".join([head, *table, *rows, ""]), encoding="utf-8")
 
 
@@ -97,9 +95,8 @@ def _faults(bug: Bug, seed: int, failed: list[CheckReport]) -> list[str]:
 
 def _row(graded: Graded) -> str:
     bug, few, many = graded.bug, min(graded.examples), max(graded.examples)
-    named = bug.words if bug.words in GRADIENTS or bug.words in TRAININGS else ""
     spread = str(few) if few == many else f"{few}-{many}"
-    return f"| {bug.component} | {_code(bug.old)} | {_code(bug.new)} | {bug.check} | {spread} | {named} |"
+    return f"| {bug.component} | {_code(bug.old)} | {_code(bug.new)} | {bug.check} | {spread} | {bug.words} |"
 
 
 def _code(text: str) -> str:

@@ -30,9 +30,16 @@ def _bug(old, new, check, words=""):
 OPTIMIZER_BUGS = [
     _bug(_INIT, f"        assert dist.get_world_size() == 2\n{_INIT}", "runs_to_the_end", "AssertionError"),
     _bug(_INIT, f"        assert dist.get_world_size() > 1\n{_INIT}", "one_rank_optimizer", "AssertionError"),
-    _bug("        self.send_parameters()\n", "", "equals_unsharded_optimizer"),
-    _bug("dist.broadcast(flat, src=rank)", "dist.broadcast(flat, src=0)", "equals_unsharded_optimizer"),
-    _bug(_STEP, "            self.local.step()\n", "equals_unsharded_optimizer"),
+    _bug(
+        "        self.send_parameters()\n", "", "equals_unsharded_optimizer", "moved on one rank and not on the others"
+    ),
+    _bug("dist.broadcast(flat, src=rank)", "dist.broadcast(flat, src=0)", "equals_unsharded_optimizer", "overwritten"),
+    _bug(
+        _STEP,
+        "            self.local.step()\n",
+        "equals_unsharded_optimizer",
+        "moved on one rank and not on the others",
+    ),
     _bug(
         _STEP,
         "            self.local.step()\n            self.local.state.clear()\n        self.send_parameters()\n",
@@ -50,6 +57,7 @@ OPTIMIZER_BUGS = [
         "            dist.broadcast(flat, src=rank)\n",
         "            if flat.dtype != torch.bfloat16:\n                dist.broadcast(flat, src=rank)\n",
         "trains_in_bfloat16",
+        "moved on one rank and not on the others",
     ),
     _bug(
         _FORWARD,
@@ -88,11 +96,12 @@ OPTIMIZER_BUGS = [
         "                    assert key in local_group\n"
         "                    local_group[key] = value\n",
         "lr_through_scheduler",
+        "AssertionError",
     ),
-    _bug(_CLOSURE, "            pass\n", "closure"),
-    _bug("with torch.enable_grad():", "with torch.no_grad():", "closure"),
-    _bug(_CLOSURE, f"{_CLOSURE}                closure()\n", "closure"),
-    _bug("        return loss\n", "        return None\n", "closure"),
+    _bug(_CLOSURE, "            pass\n", "closure", "Call the closure once"),
+    _bug("with torch.enable_grad():", "with torch.no_grad():", "closure", "`torch.enable_grad()`"),
+    _bug(_CLOSURE, f"{_CLOSURE}                closure()\n", "closure", "Call the closure once"),
+    _bug("        return loss\n", "        return None\n", "closure", "Call the closure once"),
     _bug(
         "    def send_parameters",
         "    def zero_grad(self, set_to_none=True):\n"
@@ -100,22 +109,30 @@ OPTIMIZER_BUGS = [
         "            self.local.zero_grad(set_to_none)\n\n"
         "    def send_parameters",
         "zero_grad_clears_all",
+        "Clear the parameters of the outer",
     ),
-    _bug("if self.owner[p] == dist.get_rank()]", "]", "state_is_sharded"),
-    _bug("self.bytes_on_rank.index(min(self.bytes_on_rank))", "0", "state_is_balanced"),
+    _bug("if self.owner[p] == dist.get_rank()]", "]", "state_is_sharded", "only the parameters that the rank owns"),
+    _bug("self.bytes_on_rank.index(min(self.bytes_on_rank))", "0", "state_is_balanced", "the fewest bytes so far"),
     _bug(
         """param in sorted(group["params"], key=lambda p: -p.numel() * p.element_size()):
             rank = self.bytes_on_rank.index(min(self.bytes_on_rank))""",
         """number, param in enumerate(group["params"]):
             rank = number % dist.get_world_size()""",
         "state_is_balanced",
+        "the fewest bytes so far",
     ),
-    _bug("        if self.local is not None:\n", "        if True:\n", "more_ranks_than_parameters", ""),
+    _bug(
+        "        if self.local is not None:\n",
+        "        if True:\n",
+        "more_ranks_than_parameters",
+        "'NoneType' object has no attribute 'step'",
+    ),
     _bug(
         "            self.local.step()\n",
         "            assert all(p.grad is not None for p in self.owner)\n            self.local.step()\n",
         "frozen_parameters_in_groups",
+        "AssertionError",
     ),
     _bug(_OWNED, _GRADIENTS_OF_BACKWARD, "beside_data_parallel"),
-    _bug(_STATE_DICT, "", "state_dict_round_trip"),
+    _bug(_STATE_DICT, "", "state_dict_round_trip", "state lost"),
 ]

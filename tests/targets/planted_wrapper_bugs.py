@@ -84,10 +84,23 @@ WRAPPER_BUGS = [
         "[*module.parameters(), *module.buffers()]",
         "[*self.trainable(), *module.buffers()]",
         "frozen_parameters_stay",
+        "must have none",
     ),
     Bug(_NAIVE, _NAIVE_FINISH, _ROUNDED_AT_LAST, "training_equals_one_process"),
-    Bug(_NAIVE, "dist.broadcast(value", "0 and dist.broadcast(value", "initial_broadcast"),
-    Bug(_NAIVE, "        self.module = module\n", "        self.module = module.float()\n", "runs_to_the_end"),
+    Bug(
+        _NAIVE,
+        "dist.broadcast(value",
+        "0 and dist.broadcast(value",
+        "initial_broadcast",
+        "Initial values are not broadcast",
+    ),
+    Bug(
+        _NAIVE,
+        "        self.module = module\n",
+        "        self.module = module.float()\n",
+        "runs_to_the_end",
+        "RuntimeError",
+    ),
     Bug(
         _NAIVE,
         "        self.module = module\n",
@@ -136,12 +149,13 @@ WRAPPER_BUGS = [
         "frozen_parameters_stay",
         "a hook on a tensor",
     ),
-    Bug(_NAIVE, _NAIVE_FINISH, _TIED_TWICE, "tied_parameters"),
+    Bug(_NAIVE, _NAIVE_FINISH, _TIED_TWICE, "tied_parameters", _SUMMED),
     Bug(
         _NAIVE,
         "param.grad.detach().copy_(piece.view_as(param))",
         "param.grad.detach()[:] = piece.view_as(param)",
         "scalar_parameter",
+        "IndexError",
     ),
     Bug(_FLAT, "grad.detach().reshape(-1) for", "grad.detach().view(-1) for", "non_contiguous_parameter", "view"),
     Bug(
@@ -149,6 +163,7 @@ WRAPPER_BUGS = [
         "param.grad.detach().copy_(piece.view_as(param))",
         "param.grad.detach().copy_(piece.as_strided(param.shape, param.stride()))",
         "non_contiguous_parameter",
+        "in memory order",
     ),
     Bug(_NAIVE, _NAIVE_FINISH, _ONCE_PER_TENSOR, "zero_grad_in_place", _NEVER),
     Bug(
@@ -157,17 +172,17 @@ WRAPPER_BUGS = [
         "self.module(*args)",
         "forward_keywords",
     ),
-    Bug(_FLAT, 'max_bytes = float("inf")\n\n', "max_bytes = 0\n\n", "one_collective_per_dtype"),
+    Bug(_FLAT, 'max_bytes = float("inf")\n\n', "max_bytes = 0\n\n", "one_collective_per_dtype", "reduce once"),
     *(
-        Bug(wrapper, _LAUNCH_IN_TURN, "\n    def send_next", check)
+        Bug(wrapper, _LAUNCH_IN_TURN, "\n    def send_next", check, "async_op=True")
         for wrapper, check in (
             (_EACH, "overlaps_backward"),
             (_BUCKETED, "overlaps_backward"),
             (_DDP, "starts_in_backward"),
         )
     ),
-    Bug(_EACH, "make_buckets(reversed(params)", "make_buckets(params", "overlaps_backward"),
-    Bug(_BUCKETED, "make_buckets(reversed(params)", "make_buckets(params", "overlaps_backward"),
+    Bug(_EACH, "make_buckets(reversed(params)", "make_buckets(params", "overlaps_backward", "async_op=True"),
+    Bug(_BUCKETED, "make_buckets(reversed(params)", "make_buckets(params", "overlaps_backward", "async_op=True"),
     Bug(
         _BUCKETED,
         "        for bucket in self.buckets:\n            bucket.collect(used)\n",
@@ -175,13 +190,20 @@ WRAPPER_BUGS = [
         "gradients_averaged",
         "bucket",
     ),
-    Bug(_BUCKETED, "bucket_size_mb * 1024 * 1024", "bucket_size_mb * 1024", "bucket_size_respected"),
-    Bug(_BUCKETED, "bucket_size_mb * 1024 * 1024", "0", "bucket_size_respected"),
+    Bug(
+        _BUCKETED,
+        "bucket_size_mb * 1024 * 1024",
+        "bucket_size_mb * 1024",
+        "bucket_size_respected",
+        "A bucket is full when",
+    ),
+    Bug(_BUCKETED, "bucket_size_mb * 1024 * 1024", "0", "bucket_size_respected", "A bucket is full when"),
     Bug(
         _BUCKETED,
         "                current[kind] = Bucket()\n",
         "                current[kind], max_bytes = Bucket(), max_bytes and float('inf')\n",
         "overlaps_backward",
+        "async_op=True",
     ),
     Bug(
         _BUCKETED,
@@ -195,9 +217,16 @@ WRAPPER_BUGS = [
         'float("inf") if bucket_size_mb is None else bucket_size_mb * 1024 * 1024',
         "25 if bucket_size_mb is None else bucket_size_mb * 1024 * 1024",
         "unbounded_bucket",
+        "None means that no bucket",
     ),
-    Bug(_DDP, "[*module.parameters(), *module.buffers()]", "module.parameters()", "buffers_broadcast"),
-    Bug(_NAIVE, _NAIVE_FINISH, _ONLY_WITH_GRADIENT, "unused_on_some_ranks"),
+    Bug(
+        _DDP,
+        "[*module.parameters(), *module.buffers()]",
+        "module.parameters()",
+        "buffers_broadcast",
+        "`module.buffers()`",
+    ),
+    Bug(_NAIVE, _NAIVE_FINISH, _ONLY_WITH_GRADIENT, "unused_on_some_ranks", "a collective which others never enter"),
     Bug(
         _FLAT,
         "            if param not in used:\n                continue\n",
@@ -209,6 +238,7 @@ WRAPPER_BUGS = [
         "        params = self.trainable()\n        self.buckets",
         "        params = self.params = getattr(self, 'params', []) or self.trainable()\n        self.buckets",
         "unfreezing_after_wrapping",
+        _NEVER,
     ),
     Bug(_EACH, _LAUNCH_IN_TURN, _LAUNCH_AS_READY, "gradient_order_differs"),
 ]
