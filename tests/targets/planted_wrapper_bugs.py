@@ -70,7 +70,7 @@ _EVERY_WRAPPER = [
             "copy_from_rank0([*module.parameters(), *module.buffers()])",
             "copy_from_rank0(module.buffers())",
             "initial_broadcast",
-            "rank 0",
+            "Initial values are not broadcast",
         ),
     )
 ]
