@@ -107,7 +107,7 @@ class RankGroup:
 
     def expect_more(self, *, timeout: float) -> None:
         """Begin to wait for the second answers of the latest run: its target makes ranks go on and answer once more."""
-        self._await(self._number + 1, timeout, ranks=None)
+        self._expect(timeout, None, self._number + 1)
 
     def give_up(self) -> None:
         """End the ranks that still run what nobody waits for any more."""
@@ -122,12 +122,10 @@ class RankGroup:
         """Wait until every rank has joined; what goes wrong here is no target's fault, and ends all that still wait."""
         return self._finish(grace=0.0, hang_up=False)
 
-    def _expect(self, timeout: float, ranks: Collection[int] | None) -> Collection[Member]:
-        """Begin to wait for an answer of each of these ranks; return them."""
-        return self._await(next(_numbers), timeout, ranks)
-
-    def _await(self, number: int, timeout: float, ranks: Collection[int] | None) -> Collection[Member]:
-        self._number, self._started, self._timeout = number, time.monotonic(), timeout
+    def _expect(self, timeout: float, ranks: Collection[int] | None, number: int | None = None) -> Collection[Member]:
+        """Begin to wait for an answer of each of these ranks, by default to a new run; return them."""
+        self._number = next(_numbers) if number is None else number
+        self._started, self._timeout = time.monotonic(), timeout
         self._pending = {member.rank: member for member in self.members if ranks is None or member.rank in ranks}
         return self._pending.values()
 

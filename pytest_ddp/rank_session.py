@@ -139,10 +139,10 @@ class RankPlugin:
         return self._report(request.when).encode()
 
     def _protocol(self, request: PhaseRequest) -> None:
+        self._request, self._setup, self._torn_down = request, None, None
         item = self._find(request.test)
         self._session._setupstate.teardown_exact(item)  # noqa: SLF001  another test may have been announced
         self.state.begin(item, request.shared_path)
-        self._request, self._setup, self._torn_down = request, None, None
         try:
             item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
         finally:

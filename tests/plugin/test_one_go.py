@@ -153,6 +153,20 @@ def test_fixtures_end_on_all_ranks_where_only_some_had_torn_down(run_suite, monk
     ]
 
 
+def test_a_test_that_ranks_do_not_find_has_no_teardown_of_the_one_before(run_suite):
+    result = run_suite("""
+        import warnings
+        NUMBERS = [1, 2] if "RANK" in os.environ else [1, 2, 3]
+
+        @distributed
+        @pytest.mark.parametrize("number", NUMBERS)
+        def test_it(number):
+            if number == 2:
+                warnings.warn("given once")
+        """)
+    result.assert_outcomes(passed=2, failed=0, errors=1, warnings=1)
+
+
 def test_a_rank_that_dies_in_such_a_teardown_is_told_there(run_suite):
     result = run_suite("""
         from pytest_ddp.leaks import Snapshot
