@@ -158,7 +158,8 @@ class Executor:
     def _run(self, component: str, scenario: Scenario) -> Execution:
         inputs = self.inputs(scenario)
         tasks = [Task(self.location, component, scenario, own, self.stubs).encode() for own in inputs]
-        outcomes = self._on_ranks(World(scenario.world_size), "conformance.training:run", tasks, self._deadline)
+        world = World(scenario.world_size, observe=scenario.gated)
+        outcomes = self._on_ranks(world, "conformance.training:run", tasks, self._deadline)
         self.executions += 1
         if not all(isinstance(outcome, Returned) for outcome in outcomes):
             return self._broken(outcomes)

@@ -4,7 +4,7 @@ from conformance.cases import Case
 from conformance.execute import Broken
 from conformance.scenario import AddGroup, Decay, SaveAndLoad, Scenario, SetOption, Unfreeze
 from pytest_ddp.failure import headline
-from pytest_ddp.outcome import Died, Raised, TimedOut
+from pytest_ddp.outcome import Deadlocked, Died, Raised, TimedOut
 from pytest_ddp.world import World
 
 _OUTPUT_LINES = 8
@@ -26,7 +26,7 @@ def say(broken: Broken, scenario: Scenario | Case) -> str:
     if isinstance(root, Raised):
         lines[0] = f"Rank {root.rank} raised {root.kind} in {_place(broken, scenario)}: {_first_line(root.message)}"
         lines += [root.traceback, *_rest(root.message)]
-    elif isinstance(root, Died | TimedOut):
+    elif isinstance(root, Died | TimedOut | Deadlocked):
         lines.append(_own_frames(root.stack))
         lines += [f"  | {line}" for line in root.output.strip().splitlines()[-_OUTPUT_LINES:]]
     return "\n".join(line for line in lines if line)
@@ -35,7 +35,7 @@ def say(broken: Broken, scenario: Scenario | Case) -> str:
 def explain(broken: Broken, scenario: Scenario | Case) -> str:
     """Return what most often is behind a run that broke in this way, or nothing."""
     root = broken.root
-    if isinstance(root, TimedOut):
+    if isinstance(root, TimedOut | Deadlocked):
         return (
             "Most often this is a rank that waits for a collective which others never enter. Do all ranks launch "
             "the same collectives, in the same order, whatever their own gradients or parameters are?"

@@ -59,15 +59,17 @@ class Happening:
     """Something that happened in a step, in order.
 
     `reached`: backward reached the activation after layer `layer`, so that all later gradients are ready;
-    `launched`: the collective `op` was entered with `bytes` bytes of `dtype`; `returned`: backward was over;
-    `finished`: so was the adapter's `on_after_backward`.
+    `launched`: the collective `op` was entered with `bytes` bytes of `dtype`; `waited`: somebody began to wait for the
+    one of this `number` (in gated scenarios); `returned`: backward was over; `finished`: so was the adapter's
+    `on_after_backward`.
     """
 
-    what: Literal["reached", "launched", "returned", "finished"]
+    what: Literal["reached", "launched", "waited", "returned", "finished"]
     layer: int = -1
     op: str = ""
     bytes: int = 0
     dtype: str = ""
+    number: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class Observation:
         uncleared: parameters that still had a gradient after the optimizer's `zero_grad`, at the end.
         extra_parameters: parameters of the wrapped model that the model itself does not have.
         state_bytes: bytes of optimizer state that this rank holds at the end; None if no optimizer could be found.
+        unawaited: in a gated scenario, operations that nobody has waited for, with their lines.
         stubbed: what was offered in place of something absent, and used.
     """
 
@@ -103,6 +106,7 @@ class Observation:
     uncleared: list[str] = field(default_factory=list)
     extra_parameters: list[str] = field(default_factory=list)
     state_bytes: int | None = None
+    unawaited: list[str] = field(default_factory=list)
     stubbed: list[str] = field(default_factory=list)
 
     @property

@@ -194,6 +194,7 @@ class Scenario(_Brief):
         set_to_none: what `zero_grad` is told.
         cleared_by: whose `zero_grad` is called before each step.
         closure: whether `step` gets a closure that computes the loss and the gradients.
+        gated: whether results of collectives arrive only when somebody waits for them, and are NaN until then.
         schedule: what happens between steps.
         seed: selects weights and data.
     """
@@ -209,6 +210,7 @@ class Scenario(_Brief):
     set_to_none: bool = True
     cleared_by: Literal["optimizer", "model"] = "optimizer"
     closure: bool = False
+    gated: bool = False
     schedule: tuple[Event, ...] = ()
     seed: int = 0
 

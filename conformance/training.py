@@ -4,7 +4,7 @@
 step; any other exception is a fault of this harness.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +21,7 @@ from conformance.schedule import Schedule
 from conformance.sharding import state_bytes
 from conformance.stage import stage
 from conformance.subject import function, load
-from pytest_ddp.collectives import Collective, watch_collectives
+from conformance.watching import gate, noting, unawaited
 
 
 def run(payload: bytes) -> bytes:
@@ -30,7 +30,8 @@ def run(payload: bytes) -> bytes:
     component = COMPONENTS[task.component]
     with stage(task.submission, "import of the adapters"):
         adapters = load(task.submission, task.stubs)
-    return _Run(task, component, adapters).observe().encode()
+    with gate(task.scenario):
+        return _Run(task, component, adapters).observe().encode()
 
 
 @dataclass
@@ -55,12 +56,12 @@ class _Run:
             seen.happenings.append(self.happened)
             seen.closures.extend([self.closure_call] if self.closure_call else [])
             self._keep(f"parameter/{step}", self.named)
-        if self.component.kind == "wrapper":
-            return Observation(**{**vars(seen), "stubbed": sorted(stubs.used)})
-        held = state_bytes(self.plan.optimizer)
-        self._clear(self.task.scenario.steps)
-        uncleared = [name for name, p in self.named.items() if p.grad is not None and bool(p.grad.any())]
-        return Observation(**{**vars(seen), "state_bytes": held, "uncleared": uncleared, "stubbed": sorted(stubs.used)})
+        at_end: dict[str, Any] = {"unawaited": unawaited(self.task.scenario)}
+        if self.component.kind == "optimizer":
+            at_end["state_bytes"] = state_bytes(self.plan.optimizer)
+            self._clear(self.task.scenario.steps)
+            at_end["uncleared"] = [n for n, p in self.named.items() if p.grad is not None and bool(p.grad.any())]
+        return replace(seen, **at_end, stubbed=sorted(stubs.used))
 
     def stage(self, name: str, step: int | None = None) -> Any:
         return stage(self.task.submission, name, step)
@@ -112,7 +113,7 @@ class _Run:
         x, y = self.task.inputs.batches[step]
         with self.stage("forward", step):
             loss = loss_of(call(self.task.scenario, self.wrapped, x), y)
-        with watch_collectives(self._launched):
+        with noting(self.happened, self.task.scenario):
             with self.stage("backward", step):
                 torch.autograd.backward(loss)
             self.happened.append(Happening("returned"))
@@ -123,9 +124,6 @@ class _Run:
             self._average()
         self._keep(f"gradient/{step}", {name: p.grad for name, p in self.named.items() if p.grad is not None})
         return float(loss.detach())
-
-    def _launched(self, seen: Collective) -> None:
-        self.happened.append(Happening("launched", op=seen.op, bytes=seen.bytes, dtype=seen.dtype))
 
     def _step_with_closure(self, step: int) -> ClosureCall:
         losses: list[float] = []

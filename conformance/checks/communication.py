@@ -1,12 +1,14 @@
-"""Checks of communication: when collectives are launched in backward, and how many. Never of time.
+"""Checks of communication: when collectives are launched and waited for, and how many there are. Never of time.
 
 A step is judged once it has settled (the last one): an implementation may order its buckets in the first.
 """
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 
-from conformance.checks.check import Trial, Violation, step_words
+from conformance.checks.check import Trial, Violation, listed, step_words
+from conformance.data import Tensors
 from conformance.observation import Happening
 from conformance.scenario import BYTES, Scenario
 
@@ -14,7 +16,7 @@ _MIB = 2**20
 
 
 def overlaps_backward(trial: Trial) -> None:
-    """Communication starts during backward: a collective is launched before the first layer's gradients exist.
+    """Communication goes on during backward: launched before the last gradient exists, and not waited for at once.
 
     The first layer's gradients are computed last. Those of all other layers are ready by then, and on their way.
     """
@@ -36,6 +38,14 @@ def overlaps_backward(trial: Trial) -> None:
                 "Launch each all-reduce with `async_op=True` from a hook that runs when the gradient has been stored "
                 "(`register_post_accumulate_grad_hook`), and wait in `on_after_backward`.",
             )
+        if not any(_goes_on(happened, at) for at in range(launch, last) if happened[at].what == "launched"):
+            raise Violation(
+                f"On rank {rank} at {step_words(trial.scenario, step)}, backward stands still for each collective that "
+                f"it launches: the first one, {happened[launch].op}, is waited for before any further gradient is "
+                "computed.",
+                "In the hook, launch with `async_op=True` and keep the handle; call its `wait()` in "
+                "`on_after_backward`.",
+            )
 
 
 def starts_in_backward(trial: Trial) -> None:
@@ -47,6 +57,48 @@ def starts_in_backward(trial: Trial) -> None:
     steps = [seen.happenings[step] for seen in trial.observations]
     if not all(_is_one_bucket_in_backward(happened, trial.scenario) for happened in steps):
         overlaps_backward(trial)
+
+
+def _goes_on(happened: list[Happening], launch: int) -> bool:
+    """Whether backward computed something between a launch and the first wait for it; waits are seen under a gate."""
+    for one in happened[launch:]:
+        if one.what == "waited" and one.number == happened[launch].number:
+            return False
+        if one.what == "reached":
+            return True
+    return False
+
+
+def results_are_waited_for(trial: Trial) -> None:
+    """What a collective gives is used only after somebody has waited for it.
+
+    Here results arrive with the wait, and not before; who reads them too early finds NaN, every time.
+    """
+    for moment, kept in _moments(trial):
+        for rank, tensors in enumerate(kept):
+            unset = [name for name, value in tensors.items() if not bool(value.isfinite().all())]
+            if unset:
+                raise Violation(
+                    f"{moment} {listed(unset)} on rank {rank} holds what a collective had not yet given: it was read "
+                    f"before anybody waited.{_never(trial.observations[rank].unawaited)}",
+                    "Every collective with `async_op=True` returns a handle: call its `wait()` before its result is "
+                    "used. Without that, numbers are wrong now and then, on a fast network more often.",
+                )
+
+
+def _moments(trial: Trial) -> Iterator[tuple[str, list[Tensors]]]:
+    """Yield, in the order of time, words for a moment and what each rank held then."""
+    seen = trial.observations
+    yield "Right after wrapping, the parameter", [one.wrapped for one in seen]
+    for step in range(trial.scenario.steps):
+        where = step_words(trial.scenario, step)
+        yield f"After `on_after_backward` at {where}, the gradient of", [one.gradients(step) for one in seen]
+        yield f"After {where}, the parameter", [one.parameters(step) for one in seen]
+
+
+def _never(unawaited: list[str]) -> str:
+    more = f" and {len(unawaited) - 1} more" if len(unawaited) > 1 else ""
+    return f" Nobody waited at all for {unawaited[0]}{more}." if unawaited else ""
 
 
 def _is_one_bucket_in_backward(happened: list[Happening], scenario: Scenario) -> bool:

@@ -10,11 +10,13 @@ from conformance.strategies import wrapper as wrapping
 _OUT = (UNSYNCHRONISED,)
 _SEEN = (UNSYNCHRONISED, "summed, not averaged", "divided twice", "never trained")
 _RUNS = ("runs_to_the_end",)
+_WAITED = ("results_are_waited_for",)
 _NUMBERS = ("gradients_averaged",)
 
 _WRAPPER_CORE = (
     Check(training.runs_to_the_end, wrapping.plain, rules_out=_OUT),
-    Check(training.initial_broadcast, wrapping.plain, requires=_RUNS, shows="broadcast", rules_out=_OUT),
+    Check(communication.results_are_waited_for, wrapping.gated, requires=_RUNS, shows="waits"),
+    Check(training.initial_broadcast, wrapping.plain, requires=_WAITED, shows="broadcast", rules_out=_OUT),
     Check(training.one_rank, wrapping.on_one_rank, requires=_RUNS),
     Check(training.gradients_averaged, wrapping.plain, points=2, requires=("initial_broadcast",), rules_out=_OUT),
     Check(training.training_equals_one_process, wrapping.plain, points=2, requires=_NUMBERS, rules_out=_OUT),
@@ -63,8 +65,9 @@ _STILL = ("never trained",)
 _IGNORED = ("change of an option ignored",)
 _OPTIMIZER = (
     Check(training.runs_to_the_end, stepping.optimized, rules_out=_STILL),
+    Check(communication.results_are_waited_for, stepping.optimized_gated, requires=_RUNS, shows="waits"),
     Check(optimizer.one_rank_optimizer, stepping.optimized_on_one_rank, requires=_RUNS, rules_out=_STILL),
-    Check(optimizer.equals_unsharded_optimizer, stepping.optimized, points=2, requires=_RUNS, rules_out=_STILL),
+    Check(optimizer.equals_unsharded_optimizer, stepping.optimized, points=2, requires=_WAITED, rules_out=_STILL),
     Check(precision.trains_in_float32, stepping.optimized_in_float32, requires=_BASE, rules_out=_STILL),
     Check(precision.trains_in_bfloat16, stepping.optimized_in_bfloat16, requires=_BASE, rules_out=_STILL),
     Check(

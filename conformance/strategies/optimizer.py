@@ -59,6 +59,13 @@ def optimized(draw: Draw, bounds: Bounds) -> Scenario:
 
 
 @st.composite
+def optimized_gated(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same, where results of collectives arrive only when they are waited for."""
+    drawn: Scenario = draw(optimized(bounds))
+    return replace(drawn, gated=True)
+
+
+@st.composite
 def optimized_on_one_rank(draw: Draw, bounds: Bounds) -> Scenario:
     """The same in a world of one, in any dtype."""
     drawn = replace(_optimized(draw, bounds, draw_optimizer(draw)), world_size=1)

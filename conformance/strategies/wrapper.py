@@ -45,6 +45,13 @@ def plain(draw: Draw, bounds: Bounds) -> Scenario:
     return _wrapped(draw, bounds, draw_model(draw))
 
 
+@st.composite
+def gated(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same, where results of collectives arrive only when they are waited for."""
+    drawn: Scenario = draw(plain(bounds))
+    return replace(drawn, gated=True)
+
+
 def widened(scenario: Scenario) -> Scenario:
     """Return a plain scenario with four layers of different sizes, whose gradients take several buckets."""
     model = ModelSpec(2, (Linear(3), Linear(2), Linear(4), Linear(1)), dtype=scenario.model.dtype)
@@ -126,9 +133,9 @@ def with_keyword(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def deep(draw: Draw, bounds: Bounds) -> Scenario:
-    """At least three layers; buckets, if any, smaller than every layer; steps enough to settle."""
+    """At least three layers; buckets, if any, smaller than every layer; steps enough to settle; waits are seen."""
     model = draw_model(draw, layers=(3, _DEEP), widest=3)
-    return _wrapped(draw, bounds, model, steps=3, bucket_size_mb=1 / _MIB if bounds.bucketed else 1.0)
+    return _wrapped(draw, bounds, model, steps=3, bucket_size_mb=1 / _MIB if bounds.bucketed else 1.0, gated=True)
 
 
 @st.composite

@@ -58,7 +58,7 @@ WAYS = [
     Way("overlapped", "OnAccumulateGrad", "ddp_individual_parameters", ORDERED),
     Way("overlapped", "WaitsForFutures", "ddp_individual_parameters", ORDERED),
     Way("overlapped", "BucketsInAnyOrder", "ddp", ORDERED | UNUSED),
-    Way("overlapped", "Blocks", "ddp", ORDERED),
+    Way("overlapped", "Blocks", "naive_ddp", ORDERED),
     Way("overlapped", "hooked", "ddp_individual_parameters", ORDERED | UNFREEZES),
     Way("torchs_own", "Replicated", "ddp", UNFREEZES | UNUSED),
     Way("torchs_own", "AsViews", "ddp", UNFREEZES | UNUSED),

@@ -11,6 +11,8 @@ from conformance.scenario import Linear, ModelSpec, Scenario
 LAYERS = 3
 LAUNCH = Happening("launched", op="all_reduce", bytes=8, dtype="float64")
 FLAGS = Happening("launched", op="all_reduce", bytes=3, dtype="uint8")
+LAUNCH_2 = Happening("launched", op="all_reduce", bytes=8, dtype="float64", number=2)
+WAITED, WAITED_2 = Happening("waited"), Happening("waited", number=2)
 RETURNED, FINISHED = Happening("returned"), Happening("finished")
 
 
@@ -29,12 +31,16 @@ ONE_BUCKET = trial(reached(1), reached(0), LAUNCH, RETURNED)
 QUEUED = trial(reached(1), reached(0), LAUNCH, LAUNCH, LAUNCH, RETURNED)
 AFTERWARDS = trial(reached(1), reached(0), RETURNED, LAUNCH)
 CONTROL_ONLY = trial(reached(1), FLAGS, reached(0), RETURNED, LAUNCH)
+WAITED_LATER = trial(LAUNCH, reached(1), reached(0), LAUNCH, RETURNED, WAITED)
+WAITED_AT_ONCE = trial(LAUNCH, WAITED, reached(1), LAUNCH_2, WAITED_2, reached(0), RETURNED)
+WAITED_FOR_ONE_BEFORE = trial(LAUNCH, reached(1), LAUNCH_2, WAITED, reached(0), RETURNED)
 NOTHING = trial(reached(1), reached(0), RETURNED)
 
 
 @pytest.mark.parametrize("check", [overlaps_backward, starts_in_backward])
-def test_a_launch_before_the_last_gradient_passes(check):
-    check(PER_PARAMETER)
+@pytest.mark.parametrize("case", [PER_PARAMETER, WAITED_LATER, WAITED_FOR_ONE_BEFORE])
+def test_a_launch_before_the_last_gradient_passes(check, case):
+    check(case)
 
 
 def test_one_bucket_for_the_whole_model_may_start_with_the_last_gradient_where_no_size_was_asked_for():
@@ -50,6 +56,7 @@ def test_one_bucket_for_the_whole_model_may_start_with_the_last_gradient_where_n
         (QUEUED, "only at the very end of backward"),
         (AFTERWARDS, "only in `on_after_backward`"),
         (CONTROL_ONLY, "only in `on_after_backward`"),
+        (WAITED_AT_ONCE, "backward stands still for each collective that it launches: the first one, all_reduce"),
         (NOTHING, "no gradient was communicated at all"),
     ],
 )

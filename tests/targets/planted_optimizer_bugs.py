@@ -33,6 +33,7 @@ OPTIMIZER_BUGS = [
     _bug(
         "        self.send_parameters()\n", "", "equals_unsharded_optimizer", "moved on one rank and not on the others"
     ),
+    _bug("src=rank)", "src=rank, async_op=True)", "results_are_waited_for", "Nobody waited at all for broadcast"),
     _bug("dist.broadcast(flat, src=rank)", "dist.broadcast(flat, src=0)", "equals_unsharded_optimizer", "overwritten"),
     _bug(
         _STEP,

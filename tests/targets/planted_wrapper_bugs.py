@@ -75,8 +75,30 @@ _EVERY_WRAPPER = [
     )
 ]
 
+_FORGOTTEN_WAITS = [
+    Bug(wrapper, "        self.handle.wait()\n", "", "results_are_waited_for", "Nobody waited at all for all_reduce")
+    for wrapper in (_NAIVE, _FLAT, _EACH, _BUCKETED, _DDP)
+]
+_WAITS_AT_ONCE = [
+    Bug(wrapper, _SPEAK, f"{_SPEAK}        self.handle.wait()\n", check, "backward stands still")
+    for wrapper, check in (
+        (_EACH, "overlaps_backward"),
+        (_BUCKETED, "overlaps_backward"),
+        (_DDP, "starts_in_backward"),
+    )
+]
+
 WRAPPER_BUGS = [
     *_EVERY_WRAPPER,
+    *_FORGOTTEN_WAITS,
+    *_WAITS_AT_ONCE,
+    Bug(
+        _NAIVE,
+        "torch.uint8), src=0)",
+        "torch.uint8), src=0, async_op=True)",
+        "results_are_waited_for",
+        "Right after wrapping",
+    ),
     Bug(_NAIVE, _NAIVE_FINISH, "        pass\n", "gradients_averaged", _NEVER),
     Bug(_NAIVE, _AVERAGE, "/ 2\n", "one_rank", "divided by a fixed 2"),
     Bug(

@@ -1,0 +1,58 @@
+"""Notes down what a rank communicates, and lets results arrive only when they are waited for."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+
+from conformance.observation import Happening
+from conformance.scenario import Scenario
+from pytest_ddp.collectives import Collective, watch_collectives
+from pytest_ddp.observed import CollectiveLaunched, CollectiveWaited, Entry, Event, Shuffled, collectives, current
+
+
+def gate(scenario: Scenario) -> AbstractContextManager[None]:
+    """In a gated scenario, let operations complete in a drawn order, each only when somebody waits for it."""
+    return collectives().gate(Shuffled(scenario.seed)) if scenario.gated else nullcontext()
+
+
+@contextmanager
+def noting(happened: list[Happening], scenario: Scenario) -> Iterator[None]:
+    """Append every collective that this process enters in the block; in a gated scenario its first wait, too."""
+
+    def launched(seen: Collective) -> None:
+        happened.append(Happening("launched", op=seen.op, bytes=seen.bytes, dtype=seen.dtype))
+
+    def told(event: Event) -> None:
+        if isinstance(event, CollectiveLaunched):
+            happened.append(Happening("launched", number=event.number))
+        elif isinstance(event, CollectiveWaited):
+            happened.append(Happening("waited", number=event.number))
+
+    if not scenario.gated:
+        with watch_collectives(launched):
+            yield
+        return
+    listeners = current.record().listeners
+    listeners.append(told)
+    try:
+        yield
+    finally:
+        listeners.remove(told)
+        entries = {entry.number: entry for entry in collectives()}
+        happened[:] = [more for one in happened for more in _in_full(one, entries)]
+
+
+def unawaited(scenario: Scenario) -> list[str]:
+    """Return the operations of a gated scenario that nobody has waited for, with their lines."""
+    return [str(entry) for entry in collectives().unawaited if entry.bytes] if scenario.gated else []
+
+
+def _in_full(one: Happening, entries: dict[int, Entry]) -> Iterator[Happening]:
+    """Yield a happening with what is known of its operation; who launches one that blocks waits for it at once."""
+    if one.what != "launched" or one.number not in entries:
+        yield one
+        return
+    entry = entries[one.number]
+    yield replace(one, op=entry.op, bytes=entry.bytes, dtype=entry.dtype)
+    if not entry.asynchronous:
+        yield Happening("waited", number=one.number)
