@@ -7,7 +7,9 @@ Nothing here imports torch.
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from conformance.scenario import Linear, ModelSpec, OptimizerSpec, Scenario, to_json
+from conformance.layers import Linear
+from conformance.model_spec import ModelSpec
+from conformance.scenario import OptimizerSpec, Scenario, to_json
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from conformance.cases import Case
-from conformance.scenario import Dtype, ModelSpec, Scenario
+from conformance.layers import Dtype
+from conformance.scenario import Scenario
 
 Tensors = dict[str, torch.Tensor]
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -21,7 +22,7 @@ WEIGHT_SCALE = 0.7
 
 @dataclass(frozen=True)
 class RankInputs:
-    """What one rank gets: parameters and buffers by name, and one (inputs, targets) batch for each step."""
+    """What one rank gets: parameters and buffers by name, and (inputs, targets) for each micro-batch of each step."""
 
     weights: Tensors
     buffers: Tensors
@@ -49,14 +50,14 @@ def draw_inputs(scenario: Scenario, seed: int) -> list[RankInputs]:
     if scenario.replicated or scenario.averaged:
         drawn = [replace(own, weights=drawn[0].weights, buffers=drawn[0].buffers) for own in drawn]
     if scenario.replicated:
-        whole = tuple(global_batch(drawn, step) for step in range(scenario.steps))
+        whole = tuple(global_batch(drawn, micro) for micro in range(len(drawn[0].batches)))
         drawn = [replace(own, batches=whole) for own in drawn]
     return drawn
 
 
-def global_batch(inputs: list[RankInputs], step: int) -> Batch:
-    """Return the concatenation of all ranks' batches of a step."""
-    xs, ys = zip(*(own.batches[step] for own in inputs), strict=True)
+def global_batch(inputs: list[RankInputs], micro: int) -> Batch:
+    """Return the concatenation of all ranks' samples of a micro-batch."""
+    xs, ys = zip(*(own.batches[micro] for own in inputs), strict=True)
     return torch.cat(xs), torch.cat(ys)
 
 
@@ -64,6 +65,7 @@ def _draw_rank(scenario: Scenario, seed: int, rank: int) -> RankInputs:
     """Draw one rank's numbers; targets are shifted by the rank, so that shards differ in magnitude too."""
     generator = torch.Generator().manual_seed(seed + rank)
     spec = scenario.model
+    outputs = spec.widths[-1]
 
     def normal(*shape: int, scale: float = 1.0, shift: float = 0.0, dtype: Dtype = spec.dtype) -> torch.Tensor:
         drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -71,16 +73,9 @@ def _draw_rank(scenario: Scenario, seed: int, rank: int) -> RankInputs:
 
     dtypes = spec.dtypes
     weights = {name: normal(*shape, scale=WEIGHT_SCALE, dtype=dtypes[name]) for name, shape in spec.shapes.items()}
-    batches = tuple(
-        (normal(scenario.batch, spec.inputs), normal(scenario.batch, _outputs(spec), shift=rank))
-        for _ in range(scenario.steps)
-    )
+    samples, count = scenario.batch_of(rank), scenario.steps * scenario.micro_batches
+    batches = tuple((normal(samples, spec.inputs), normal(samples, outputs, shift=rank)) for _ in range(count))
     buffers: Tensors = {}
     if spec.buffer:
-        width = _outputs(spec)
-        buffers = {"offset": normal(width), "calls": torch.tensor(rank + 1), "mask": normal(width)}
+        buffers = {"offset": normal(outputs), "calls": torch.tensor(rank + 1), "mask": normal(outputs)}
     return RankInputs(weights, buffers, batches)
-
-
-def _outputs(spec: ModelSpec) -> int:
-    return spec.layers[-1].outputs

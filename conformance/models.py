@@ -1,13 +1,16 @@
 """Builds the module that a `ModelSpec` describes, fills it and calls it: the same on the judge's side and on ranks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
+from conformance.blocks import AddedEmbedding, ResidualLinear, SelfAttention, SpreadConv2d
 from conformance.data import Tensors, torch_dtype
-from conformance.scenario import ModelSpec, Scenario
+from conformance.layers import Again, Attention, Conv, Embedding, Layer, Linear, Norm, dtype_of
+from conformance.model_spec import ModelSpec
+from conformance.scenario import Scenario
 
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "tanh": torch.tanh,
@@ -19,7 +22,7 @@ GAIN = 1.5
 
 
 class Perceptron(nn.Module):
-    """A multilayer perceptron with the unusual parts that its spec asks for.
+    """Layers one after the other, with the unusual parts that their spec asks for.
 
     Attributes:
         rank: the rank it computes for; a spec's branch may depend on it.
@@ -39,7 +42,9 @@ class Perceptron(nn.Module):
         dtype = torch_dtype(spec.dtype)
         if spec.scale:
             self.scale = nn.Parameter(torch.ones((), dtype=dtype))
-        width = spec.layers[-1].outputs
+        if spec.empty:
+            self.empty = nn.Parameter(torch.empty(0, 3, dtype=dtype))
+        width = spec.widths[-1]
         branches = {"none": 0, "order_by_rank": 2}.get(spec.branch, 1)
         self.branches = nn.ModuleList(nn.Linear(spec.inputs, width, bias=False, dtype=dtype) for _ in range(branches))
         if spec.buffer:
@@ -49,8 +54,17 @@ class Perceptron(nn.Module):
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(name not in spec.frozen)
 
-    def forward(self, x: torch.Tensor, *, gain: float = 1.0) -> torch.Tensor:
-        """Map (samples, inputs) to (samples, outputs of the last layer)."""
+    def forward(self, x: Any, *, gain: float = 1.0) -> Any:
+        """Map (samples, inputs) to (samples, outputs of the last layer).
+
+        In a nested model, map {"batch": (that, gain)} to {"output": this}.
+        """
+        if self.spec.nested:
+            x, gain = x["batch"]
+            return {"output": self._compute(x, gain)}
+        return self._compute(x, gain)
+
+    def _compute(self, x: torch.Tensor, gain: float) -> torch.Tensor:
         hidden = x
         for index, layer in enumerate(self.layers):
             hidden = layer(self._as_for(index, hidden))
@@ -62,6 +76,8 @@ class Perceptron(nn.Module):
             hidden = hidden + (number + 1) * branch(x)
         if self.spec.buffer:
             hidden = hidden + self.offset + self.mask
+        if self.spec.empty:
+            hidden = hidden + self.empty.sum()
         return hidden * gain * (self.scale if self.spec.scale else 1.0)
 
     def _branches(self) -> list[tuple[int, nn.Module]]:
@@ -71,7 +87,9 @@ class Perceptron(nn.Module):
 
     def _as_for(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
         """In a mixed model, what a layer takes; elsewhere a wrapper may compute in a dtype of its own choice."""
-        return hidden.to(torch_dtype(self.spec.layers[index].dtype or self.spec.dtype)) if self.spec.mixed else hidden
+        return (
+            hidden.to(torch_dtype(dtype_of(self.spec.layers[index]) or self.spec.dtype)) if self.spec.mixed else hidden
+        )
 
     def _listen(self, index: int, hidden: torch.Tensor) -> None:
         listener = self.listener
@@ -79,19 +97,35 @@ class Perceptron(nn.Module):
             hidden.register_hook(lambda _: listener(index))  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
 
-def _layers(spec: ModelSpec) -> Iterator[nn.Linear]:
-    width, first = spec.inputs, None
-    for index, layer in enumerate(spec.layers):
-        dtype = torch_dtype(layer.dtype or spec.dtype)
-        linear = nn.Linear(width, layer.outputs, bias=layer.bias, dtype=dtype)
+def _layers(spec: ModelSpec) -> list[nn.Module]:
+    layers: list[nn.Module] = []
+    for index, (layer, width) in enumerate(zip(spec.layers, spec.widths, strict=False)):
+        if isinstance(layer, Again):
+            layers.append(layers[layer.layer])
+            continue
+        module = _module(layer, width).to(torch_dtype(dtype_of(layer) or spec.dtype))
         if index == spec.transposed:
-            linear.weight = nn.Parameter(torch.empty(width, layer.outputs, dtype=dtype).t())
-        if spec.tied and index == spec.tied[0]:
-            first = linear.weight
-        if spec.tied and index == spec.tied[1] and first is not None:
-            linear.weight = first
-        yield linear
-        width = layer.outputs
+            module.weight = nn.Parameter(torch.empty_like(module.weight.mT, memory_format=torch.contiguous_format).mT)
+        if spec.tied and index == spec.tied[1]:
+            module.weight = layers[spec.tied[0]].weight
+        layers.append(module)
+    return layers
+
+
+def _module(layer: Layer, width: int) -> Any:
+    match layer:
+        case Linear():
+            return nn.Linear(width, layer.outputs, bias=layer.bias)
+        case Conv():
+            return SpreadConv2d(width, layer.outputs, channels_last=layer.channels_last)
+        case Norm():
+            return nn.LayerNorm(width)
+        case Embedding():
+            return AddedEmbedding(layer.rows, width)
+        case Attention():
+            return SelfAttention(width)
+        case _:
+            return ResidualLinear(width, width)
 
 
 @torch.no_grad()
@@ -105,6 +139,9 @@ def fill(model: torch.nn.Module, weights: Tensors, buffers: Tensors) -> None:
 
 def call(scenario: Scenario, model: Any, x: torch.Tensor) -> torch.Tensor:
     """Call a model, bare or wrapped, as the scenario says."""
+    if scenario.model.nested:
+        nested: torch.Tensor = model({"batch": (x, GAIN)})["output"]
+        return nested
     output: torch.Tensor = model(x, gain=GAIN) if scenario.model.keyword else model(x)
     return output
 

@@ -48,7 +48,9 @@ class Task:
         """Return the task that `encode` made."""
         header, tensors = unpack(data)
         scenario = from_json(header["scenario"])
-        batches = tuple((tensors[f"x/{step}"], tensors[f"y/{step}"]) for step in range(scenario.steps))
+        batches = tuple(
+            (tensors[f"x/{step}"], tensors[f"y/{step}"]) for step in range(scenario.steps * scenario.micro_batches)
+        )
         inputs = RankInputs(_under(tensors, "weight/"), _under(tensors, "buffer/"), batches)
         location = Location(**{**header["submission"], "import_roots": tuple(header["submission"]["import_roots"])})
         return cls(location, header["component"], scenario, inputs, tuple(header["stubs"]))
@@ -92,6 +94,7 @@ class Observation:
         losses: per step.
         happenings: per step.
         closures: per step, where the scenario uses closures.
+        synchronises: whether the wrapped model offers `no_sync`.
         uncleared: parameters that still had a gradient after the optimizer's `zero_grad`, at the end.
         extra_parameters: parameters of the wrapped model that the model itself does not have.
         state_bytes: bytes of optimizer state that this rank holds at the end; None if no optimizer could be found.
@@ -103,6 +106,7 @@ class Observation:
     losses: list[float] = field(default_factory=list)
     happenings: list[list[Happening]] = field(default_factory=list)
     closures: list[ClosureCall] = field(default_factory=list)
+    synchronises: bool = False
     uncleared: list[str] = field(default_factory=list)
     extra_parameters: list[str] = field(default_factory=list)
     state_bytes: int | None = None

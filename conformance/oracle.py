@@ -93,6 +93,7 @@ class _Run:
         self.plan.before_step(step)
         self.model.zero_grad()
         (self._average if self.scenario.model.narrow else self._whole)(step)
+        self.plan.clip()
         self.plan.optimizer.step()
         after = _values(self.named)
         self.seen.parameters.append(after)
@@ -110,25 +111,31 @@ class _Run:
 
     def _whole(self, step: int) -> None:
         """Compute gradients on the batches of all ranks at once."""
-        loss = self._loss(step)
-        torch.autograd.backward(loss)
+        losses = []
+        for micro in self.scenario.micro(step):
+            loss = self._loss(micro)
+            torch.autograd.backward(loss)
+            losses.append(float(loss.detach()))
         gradients = _gradients(self.named)
-        self.seen.losses.append(float(loss.detach()))
+        self.seen.losses.append(sum(losses))
         self.seen.gradients.append(gradients)
         self.seen.gradient_limits.append(float64_limits(gradients))
 
-    def _loss(self, step: int) -> torch.Tensor:
-        x, y = self.inputs[0].batches[step] if self.scenario.replicated else global_batch(self.inputs, step)
+    def _loss(self, micro: int) -> torch.Tensor:
+        x, y = self.inputs[0].batches[micro] if self.scenario.replicated else global_batch(self.inputs, micro)
         if self.scenario.replicated or self.scenario.model.branch not in _PER_RANK:
             return loss_of(call(self.scenario, self.model, x), y)
         outputs = []
         for rank, own in enumerate(self.inputs):
             self.model.rank = rank
-            outputs.append(call(self.scenario, self.model, own.batches[step][0]))
+            outputs.append(call(self.scenario, self.model, own.batches[micro][0]))
         return loss_of(torch.cat(outputs), y)
 
     def _average(self, step: int) -> None:
-        """Compute each rank's gradients, and take their average in float64; let the model have it rounded."""
+        """Compute each rank's gradients, and take their average in float64; let the model have it rounded.
+
+        In narrow dtypes a step has one micro-batch, and every rank as many samples.
+        """
         shards, exact, losses = [], [], []
         for rank, batch in self._shards(step):
             self.model.rank = rank
@@ -201,8 +208,9 @@ def shard_gradients(scenario: Scenario, inputs: list[RankInputs], expected: Traj
         fill(model, expected.before(step), own.buffers)
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name in expected.gradients[step])
-        x, y = own.batches[step]
-        torch.autograd.backward(loss_of(call(scenario, model, x), y))
+        for micro in scenario.micro(step):
+            x, y = own.batches[micro]
+            torch.autograd.backward(loss_of(call(scenario, model, x), y) * scenario.weight(rank))
         found.append(_gradients(dict(model.named_parameters())))
     return found
 

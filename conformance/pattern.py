@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from conformance.checks.check import listed
-from conformance.scenario import ModelSpec
+from conformance.model_spec import ModelSpec
 
 _MATRIX = 2
 

@@ -1,5 +1,6 @@
 """Writes a standalone script that shows a failure with torch and the submission alone."""
 
+import inspect
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,16 +8,19 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from conformance.blocks import AddedEmbedding, ResidualLinear, SelfAttention, SpreadConv2d
 from conformance.checks.check import Check
 from conformance.checks.communication import expected_exchanges
 from conformance.checks.optimizer import largest_share, padding
 from conformance.contract import COMPONENTS
 from conformance.data import WEIGHT_SCALE, draw_inputs
+from conformance.layers import Again, Attention, Conv, Dtype, Embedding, Layer, Linear, Norm, Residual, dtype_of
 from conformance.location import Location
 from conformance.models import GAIN
 from conformance.oracle import train
-from conformance.scenario import AddGroup, Decay, Dtype, Event, SaveAndLoad, Scenario, SetOption, Unfreeze
+from conformance.scenario import AddGroup, Decay, Event, Freeze, SaveAndLoad, Scenario, SetOption, Unfreeze
 
+_BLOCKS = (SpreadConv2d, AddedEmbedding, SelfAttention, ResidualLinear)
 _ACTIVATIONS = {"tanh": "torch.tanh", "gelu": "nn.functional.gelu", "relu": "torch.relu"}
 _WIDTH = 110
 # Between one process's rounding, which steps carry on, and what a known mistake changes in a drawn scenario.
@@ -92,6 +96,7 @@ class Reproduction:
             batch_start=wanted.batch_start.name if wanted.batch_start else "",
             bucket=f", {self.scenario.bucket_size_mb!r}" if len(wanted.get.parameters) > 1 else "",
             clear=self.scenario.cleared_by,
+            samples=sum(map(self.scenario.batch_of, range(self.scenario.world_size))),
             **_about_model(self.scenario),
             **_about_schedule(self.scenario),
             **_about_expectations(self),
@@ -100,22 +105,44 @@ class Reproduction:
 
 
 def _about_model(scenario: Scenario) -> dict[str, Any]:
-    spec, width, layers = scenario.model, scenario.model.inputs, []
-    for layer in spec.layers:
-        layers.append(f"nn.Linear({width}, {layer.outputs}, bias={layer.bias})")
-        width = layer.outputs
+    spec = scenario.model
+    layers = [_made(layer, width) for layer, width in zip(spec.layers, spec.widths, strict=False)]
+    blocks = [block for block in _BLOCKS if any(line.startswith(block.__name__) for line in layers)]
     shape = spec.shapes[f"layers.{spec.transposed}.weight"] if spec.transposed is not None else ()
     return {
         "layers": ", ".join(layers),
-        "outputs": width,
+        "blocks": [inspect.getsource(block).rstrip() for block in blocks],
+        "again": {index: layer.layer for index, layer in enumerate(spec.layers) if isinstance(layer, Again)},
+        "dtypes": {index: dtype for index, layer in enumerate(spec.layers) if (dtype := dtype_of(layer))},
+        "outputs": spec.widths[-1],
         "activation": _ACTIVATIONS[spec.activation],
         "branches": sum(name.startswith("branches.") for name in spec.shapes),
         "transposed_shape": tuple(reversed(shape)),
         "gain": f", gain={GAIN}" if spec.keyword else "",
+        "nested_gain": GAIN,
         "mixed": spec.mixed,
         "tolerance": max(_TOLERANCES[dtype] for dtype in (spec.dtype, *spec.dtypes.values())),
         "per_rank": spec.branch in {"used_on_rank_0", "order_by_rank"},
     }
+
+
+def _made(layer: Layer, width: int) -> str:
+    """Return the call that makes a layer's module."""
+    match layer:
+        case Linear():
+            return f"nn.Linear({width}, {layer.outputs}, bias={layer.bias})"
+        case Conv():
+            return f"SpreadConv2d({width}, {layer.outputs}, channels_last={layer.channels_last})"
+        case Norm():
+            return f"nn.LayerNorm({width})"
+        case Embedding():
+            return f"AddedEmbedding({layer.rows}, {width})"
+        case Attention():
+            return f"SelfAttention({width})"
+        case Residual():
+            return f"ResidualLinear({width}, {width})"
+        case _:
+            return "nn.Identity()"  # an earlier layer takes its place
 
 
 def _about_schedule(scenario: Scenario) -> dict[str, Any]:
@@ -141,9 +168,10 @@ def _lines(event: Event) -> list[str]:
                 f"if step == {event.step}:",
                 f"    optimizer.add_param_group({{{params}, **{event.group.options!r}}})",
             ]
-        case Unfreeze():
-            thaw = "    named[name].requires_grad_()"
-            return [f"for name in {event.parameters!r} if step == {event.step} else ():", thaw]
+        case Unfreeze() | Freeze():
+            change = f"    named[name].requires_grad_({isinstance(event, Unfreeze)})"
+            drop = ["    named[name].grad = None"] if isinstance(event, Freeze) else []
+            return [f"for name in {event.parameters!r} if step == {event.step} else ():", change, *drop]
         case SaveAndLoad():
             return [
                 f"if step == {event.step}:",

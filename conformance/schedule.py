@@ -4,14 +4,27 @@ The ranks use this on the submission's optimizer, the oracle on torch's own: bot
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch.optim.lr_scheduler import ExponentialLR
 
-from conformance.scenario import AddGroup, Decay, Group, Rebuild, SaveAndLoad, Scenario, SetOption, Unfreeze
+from conformance.scenario import (
+    AddGroup,
+    Decay,
+    Freeze,
+    Group,
+    OptimizerKind,
+    Rebuild,
+    SaveAndLoad,
+    Scenario,
+    SetOption,
+    Unfreeze,
+)
 
-OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {"SGD": torch.optim.SGD, "AdamW": torch.optim.AdamW}
+OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
+    kind: getattr(torch.optim, kind) for kind in get_args(OptimizerKind)
+}
 Parameters = Mapping[str, torch.nn.Parameter]
 MakeOptimizer = Callable[..., torch.optim.Optimizer]
 
@@ -39,9 +52,8 @@ class Schedule:
                     self._scheduler = ExponentialLR(self.optimizer, event.gamma)
                 case AddGroup():
                     self.optimizer.add_param_group(self._group(event.group))
-                case Unfreeze():
-                    for name in event.parameters:
-                        self._parameters[name].requires_grad_()
+                case Unfreeze() | Freeze():
+                    self._let_train(event.parameters, wanted=isinstance(event, Unfreeze))
                 case SaveAndLoad():
                     saved = self._saved()
                     self.optimizer = self._new()
@@ -50,10 +62,21 @@ class Schedule:
                     options = [dict(group) for group in self.optimizer.param_groups]
                     self.optimizer = self._make(options, OPTIMIZERS[self._scenario.optimizer.kind])
 
+    def clip(self) -> None:
+        """Clip the gradients, where the scenario says so, before an optimizer step."""
+        if self._scenario.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._scenario.clip)
+
     def after_step(self) -> None:
         """Let the scheduler follow an optimizer step."""
         if self._scheduler is not None:
             self._scheduler.step()
+
+    def _let_train(self, names: Iterable[str], *, wanted: bool) -> None:
+        for name in names:
+            self._parameters[name].requires_grad_(wanted)
+            if not wanted:
+                self._parameters[name].grad = None
 
     def _new(self) -> torch.optim.Optimizer:
         spec = self._scenario.optimizer

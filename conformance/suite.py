@@ -11,7 +11,7 @@ from hypothesis import seed as seeded
 from hypothesis.errors import HypothesisException
 
 from conformance.cases import Case
-from conformance.checks.check import CaseTrial, Check, Trial, Violation
+from conformance.checks.check import CaseTrial, Check, NotOffered, Trial, Violation
 from conformance.contract import COMPONENTS
 from conformance.diagnosis import diagnose
 from conformance.execute import Answered, Broken, Execution, Executor, HarnessError, Malformed, Observed
@@ -120,6 +120,8 @@ def run_check(component: str, check: Check, executor: Executor, *, world_size: i
         holds()
     except Violation:
         status = "failed"
+    except NotOffered as lack:
+        status, message = "not_run", str(lack)
     except HarnessError as error:
         status, message = "error", str(error)
     except HypothesisException as error:
@@ -140,6 +142,8 @@ def judged(search: Search, drawn: Scenario | Case) -> Result:
         search.hold(drawn)
     except Violation as violation:
         return Result(search.check, "failed", str(violation), violation.advice or _explain(search, drawn), drawn, 1)
+    except NotOffered as lack:
+        return Result(search.check, "not_run", str(lack))
     return Result(search.check, "passed", examples=1)
 
 

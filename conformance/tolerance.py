@@ -41,7 +41,8 @@ from dataclasses import dataclass
 import torch
 
 from conformance.data import Tensors, torch_dtype
-from conformance.scenario import Dtype, Scenario
+from conformance.layers import Dtype
+from conformance.scenario import Scenario
 
 Limits = dict[str, float]
 TOLERANCE = 1e-9
@@ -131,7 +132,7 @@ def gradient_limits(scenario: Scenario, magnitudes: Mapping[str, float], errors:
     spec = scenario.model
     units = {name: unit_roundoff(dtype) for name, dtype in spec.dtypes.items()}
     coarsest = max(unit_roundoff(spec.dtype), *units.values())
-    terms = max(spec.inputs, *(layer.outputs for layer in spec.layers)) + scenario.batch * scenario.world_size
+    terms = max(spec.widths) + scenario.batch * scenario.world_size
     own = len(spec.layers) * (2 * coarsest + terms * min(coarsest, _ACCUMULATED))
     floor = _SCALE_FLOOR_NARROW * max(magnitudes.values(), default=0.0)
     sizes = {name: max(magnitude, floor) for name, magnitude in magnitudes.items()}

@@ -4,6 +4,7 @@
 step; any other exception is a fault of this harness.
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
@@ -57,6 +58,7 @@ class _Run:
             seen.closures.extend([self.closure_call] if self.closure_call else [])
             self._keep(f"parameter/{step}", self.named)
         at_end: dict[str, Any] = {"unawaited": unawaited(self.task.scenario)}
+        at_end["synchronises"] = hasattr(self.wrapped, "no_sync")
         if self.component.kind == "optimizer":
             at_end["state_bytes"] = state_bytes(self.plan.optimizer)
             self._clear(self.task.scenario.steps)
@@ -89,6 +91,8 @@ class _Run:
         return function(self.adapters, self.component.get)(params, optimizer_cls, **options)
 
     def _step(self, step: int) -> float:
+        if self.task.scenario.evaluates:
+            self._evaluate(step)
         optimizer = self.plan.optimizer
         with self.stage("on_train_batch_start", step):
             function(self.adapters, self.component.batch_start)(self.wrapped, optimizer)
@@ -98,6 +102,7 @@ class _Run:
             loss = self.closure_call.loss
         else:
             loss = self._backward(step)
+            self.plan.clip()
             with self.stage("the optimizer's step", step):
                 optimizer.step()
         with self.stage("the scheduler's step", step):
@@ -109,20 +114,37 @@ class _Run:
             cleared = self.plan.optimizer if self.task.scenario.cleared_by == "optimizer" else self.model
             cleared.zero_grad(set_to_none=self.task.scenario.set_to_none)
 
+    def _evaluate(self, step: int) -> None:
+        with self.stage("forward in evaluation mode", step), torch.no_grad():
+            switched = self.wrapped if hasattr(self.wrapped, "eval") else self.model
+            switched.eval()
+            call(self.task.scenario, self.wrapped, self.task.inputs.batches[step][0])
+            switched.train()
+
     def _backward(self, step: int) -> float:
-        x, y = self.task.inputs.batches[step]
-        with self.stage("forward", step):
-            loss = loss_of(call(self.task.scenario, self.wrapped, x), y)
+        """Compute the gradients of a step; return the sum of its micro-batches' losses."""
+        *first, last = self.task.scenario.micro(step)
+        lazy = self.task.scenario.no_sync and hasattr(self.wrapped, "no_sync")
         with noting(self.happened, self.task.scenario):
-            with self.stage("backward", step):
-                torch.autograd.backward(loss)
-            self.happened.append(Happening("returned"))
-            with self.stage("on_after_backward", step):
-                function(self.adapters, self.component.after_backward)(self.wrapped, self.plan.optimizer)
-        self.happened.append(Happening("finished"))
+            losses = [self._micro_batch(step, micro, synchronise=not lazy) for micro in first]
+            losses.append(self._micro_batch(step, last, synchronise=True))
         if self.task.scenario.averaged:
             self._average()
         self._keep(f"gradient/{step}", {name: p.grad for name, p in self.named.items() if p.grad is not None})
+        return sum(losses)
+
+    def _micro_batch(self, step: int, micro: int, *, synchronise: bool) -> float:
+        scenario, (x, y) = self.task.scenario, self.task.inputs.batches[micro]
+        with self.stage("no_sync", step), nullcontext() if synchronise else self.wrapped.no_sync():
+            with self.stage("forward", step):
+                loss = loss_of(call(scenario, self.wrapped, x), y) * scenario.weight(dist.get_rank())
+            with self.stage("backward", step):
+                torch.autograd.backward(loss)
+        self.happened.append(Happening("returned"))
+        if synchronise:
+            with self.stage("on_after_backward", step):
+                function(self.adapters, self.component.after_backward)(self.wrapped, self.plan.optimizer)
+            self.happened.append(Happening("finished"))
         return float(loss.detach())
 
     def _step_with_closure(self, step: int) -> ClosureCall:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from conformance.answer import Answer
 from conformance.data import RankInputs, Tensors
-from conformance.observation import Observation
+from conformance.observation import Happening, Observation
 from conformance.oracle import Trajectory, train
 from conformance.scenario import Scenario
 from conformance.strategies import Bounds
@@ -33,6 +33,10 @@ class Violation(AssertionError):  # noqa: N818  a verdict, not a fault of the pr
 
     def __str__(self) -> str:
         return self.message
+
+
+class NotOffered(Exception):  # noqa: N818  no fault of anybody
+    """The submission lacks what the property is about, and need not have it; the message says what."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +163,11 @@ def element_apart(seen: torch.Tensor, wanted: torch.Tensor) -> str:
     index = [int(i) for i in torch.unravel_index(torch.tensor(at), seen.shape)] if seen.dim() else []
     place = f"element {index} " if index else ""
     return f"{place}seen {float(seen.flatten()[at]):.6g}, expected {float(wanted.flatten()[at]):.6g}"
+
+
+def carries_gradients(one: Happening, scenario: Scenario) -> bool:
+    """Return whether something that happened is the launch of a collective with gradients in it."""
+    return one.what == "launched" and one.dtype in scenario.model.dtypes.values() and one.bytes > 0
 
 
 def step_words(scenario: Scenario, step: int) -> str:

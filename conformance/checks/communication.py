@@ -7,10 +7,11 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from conformance.checks.check import Trial, Violation, listed, step_words
+from conformance.checks.check import Trial, Violation, carries_gradients, listed, step_words
 from conformance.data import Tensors
+from conformance.layers import BYTES
 from conformance.observation import Happening
-from conformance.scenario import BYTES, Scenario
+from conformance.scenario import Scenario
 
 _MIB = 2**20
 
@@ -23,7 +24,7 @@ def overlaps_backward(trial: Trial) -> None:
     step = trial.scenario.steps - 1
     for rank, seen in enumerate(trial.observations):
         happened = seen.happenings[step]
-        launch = next((at for at, one in enumerate(happened) if _carries_gradients(one, trial.scenario)), None)
+        launch = next((at for at, one in enumerate(happened) if carries_gradients(one, trial.scenario)), None)
         if launch is None:
             raise Violation(
                 f"On rank {rank} at {step_words(trial.scenario, step)}, no gradient was communicated at all."
@@ -103,7 +104,7 @@ def _never(unawaited: list[str]) -> str:
 
 def _is_one_bucket_in_backward(happened: list[Happening], scenario: Scenario) -> bool:
     returned = next(at for at, one in enumerate(happened) if one.what == "returned")
-    launches = [at for at, one in enumerate(happened) if _carries_gradients(one, scenario)]
+    launches = [at for at, one in enumerate(happened) if carries_gradients(one, scenario)]
     return gradient_collectives(happened, scenario) == 1 and launches[0] < returned
 
 
@@ -184,12 +185,8 @@ def gradient_collectives(happened: list[Happening], scenario: Scenario) -> int:
     An exchange may take two operations (reduce-scatter, then all-gather), so the most frequent one is counted; traffic
     of another dtype, such as flags of used parameters, is not.
     """
-    ops = Counter(one.op for one in happened if _carries_gradients(one, scenario))
+    ops = Counter(one.op for one in happened if carries_gradients(one, scenario))
     return max(ops.values(), default=0)
-
-
-def _carries_gradients(one: Happening, scenario: Scenario) -> bool:
-    return one.what == "launched" and one.dtype in scenario.model.dtypes.values() and one.bytes > 0
 
 
 def _times(count: int) -> str:

@@ -4,7 +4,8 @@ import math
 
 from conformance.checks.check import Trial, Violation, first_mismatch, listed, step_words
 from conformance.checks.training import ranks_stay_identical, training_equals_one_process
-from conformance.scenario import BYTES, Scenario
+from conformance.layers import BYTES
+from conformance.scenario import Scenario
 from conformance.tolerance import TOLERANCE
 
 _CLOSURE = (
@@ -17,6 +18,16 @@ def equals_unsharded_optimizer(trial: Trial) -> None:
     """After every step, every rank holds the parameters that the unsharded optimizer gives."""
     training_equals_one_process(trial)
     ranks_stay_identical(trial)
+
+
+def any_torch_optimizer(trial: Trial) -> None:
+    """Every torch optimizer that computes element by element can be sharded, with the options that only it has."""
+    training_equals_one_process(trial)
+
+
+def clipped_gradients(trial: Trial) -> None:
+    """The step uses the gradients as they are when it is called, here clipped by norm."""
+    training_equals_one_process(trial)
 
 
 def param_groups_keep_options(trial: Trial) -> None:

@@ -2,7 +2,16 @@
 
 import torch
 
-from conformance.checks.check import Trial, Violation, element_apart, first_mismatch, listed, step_words
+from conformance.checks.check import (
+    NotOffered,
+    Trial,
+    Violation,
+    carries_gradients,
+    element_apart,
+    first_mismatch,
+    listed,
+    step_words,
+)
 
 
 def runs_to_the_end(trial: Trial) -> None:
@@ -117,6 +126,31 @@ def non_contiguous_parameter(trial: Trial) -> None:
     training_equals_one_process(trial)
 
 
+def layers_of_other_kinds(trial: Trial) -> None:
+    """Models of other layers train too: convolutions, embeddings, norms, attention, residuals, layers used twice."""
+    initial_broadcast(trial)
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
+def gradient_clipping(trial: Trial) -> None:
+    """Gradients clipped between `on_after_backward` and the optimizer's step are clipped as in one process."""
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
+def evaluation_between_steps(trial: Trial) -> None:
+    """A forward in evaluation mode between two steps changes nothing, and needs no backward."""
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
+def uneven_batches(trial: Trial) -> None:
+    """Ranks with batches of different sizes, whose losses are weighted accordingly, train as one process."""
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
 def zero_grad_in_place(trial: Trial) -> None:
     """Training is right also with `zero_grad(set_to_none=False)`, which keeps the gradient tensors."""
     gradients_averaged(trial)
@@ -145,6 +179,47 @@ def buffers_broadcast(trial: Trial) -> None:
                     f"{value if value is None else value.tolist()}, expected {wanted.tolist()}.",
                     "Broadcast `module.buffers()` as well as `module.parameters()`.",
                 )
+
+
+def empty_parameter(trial: Trial) -> None:
+    """A parameter without elements is no hindrance."""
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
+def nested_arguments(trial: Trial) -> None:
+    """Tensors in tuples and dicts reach the model's `forward`, and come back from it."""
+    gradients_averaged(trial)
+
+
+def accumulates_gradients(trial: Trial) -> None:
+    """Gradients of several backward passes, each followed by `on_after_backward`, add up to the average of the sums."""
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
+def accumulates_without_synchronising(trial: Trial) -> None:
+    """Under the wrapper's `no_sync` nothing is sent; the next backward outside of it synchronises the whole sum."""
+    if not all(seen.synchronises for seen in trial.observations):
+        raise NotOffered("the wrapped model has no `no_sync`")
+    for step in range(trial.scenario.steps):
+        for rank, seen in enumerate(trial.observations):
+            happened = seen.happenings[step]
+            ends = [at for at, one in enumerate(happened) if one.what == "returned"]
+            early = [one for one in happened[: ends[-2] + 1] if carries_gradients(one, trial.scenario)]
+            if early:
+                raise Violation(
+                    f"On rank {rank} at {step_words(trial.scenario, step)}, {early[0].op} was launched under "
+                    f"`no_sync` ({len(early)} of {trial.scenario.micro_batches - 1} backward passes' launches).",
+                    "Under `no_sync` gradients only add up in `.grad`: let the hooks do nothing.",
+                )
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
+def freezing_after_wrapping(trial: Trial) -> None:
+    """A parameter that is frozen after wrapping stays as it is, and nobody waits for its gradient."""
+    training_equals_one_process(trial)
 
 
 def unused_on_some_ranks(trial: Trial) -> None:

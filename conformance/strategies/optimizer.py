@@ -6,19 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from conformance.scenario import (
-    AddGroup,
-    Decay,
-    Event,
-    Group,
-    Linear,
-    ModelSpec,
-    OptimizerSpec,
-    Options,
-    SaveAndLoad,
-    Scenario,
-    SetOption,
-)
+from conformance.layers import Linear
+from conformance.model_spec import ModelSpec
+from conformance.scenario import AddGroup, Decay, Event, Group, OptimizerSpec, Options, SaveAndLoad, Scenario, SetOption
 from conformance.strategies.parts import (
     DTYPES,
     Bounds,
@@ -26,8 +16,10 @@ from conformance.strategies.parts import (
     Scenarios,
     decaying,
     draw_adamw,
+    draw_any_optimizer,
     draw_model,
     draw_optimizer,
+    draw_other_layers,
     draw_sgd,
     narrowed,
 )
@@ -56,6 +48,25 @@ def _optimized(
 def optimized(draw: Draw, bounds: Bounds) -> Scenario:
     """One parameter group, nothing unusual."""
     return _optimized(draw, bounds, draw_optimizer(draw))
+
+
+@st.composite
+def optimized_in_another_way(draw: Draw, bounds: Bounds) -> Scenario:
+    """With any of torch's optimizers that compute element by element."""
+    return _optimized(draw, bounds, draw_any_optimizer(draw), steps=draw(st.integers(2, 3)))
+
+
+@st.composite
+def optimized_of_other_layers(draw: Draw, bounds: Bounds) -> Scenario:
+    """Parameters of up to four dimensions, not all of them contiguous."""
+    drawn = _optimized(draw, bounds, draw_optimizer(draw))
+    return replace(drawn, model=draw_other_layers(draw))
+
+
+@st.composite
+def optimized_clipped(draw: Draw, bounds: Bounds) -> Scenario:
+    """Gradients are clipped before the step."""
+    return _optimized(draw, bounds, draw_optimizer(draw), clip=draw(st.sampled_from((0.5, 0.1))))
 
 
 @st.composite

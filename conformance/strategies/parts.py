@@ -6,7 +6,9 @@ from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
-from conformance.scenario import Dtype, Linear, ModelSpec, OptimizerSpec, Options, Scenario
+from conformance.layers import Again, Attention, Conv, Dtype, Embedding, Linear, Norm, Residual
+from conformance.model_spec import ModelSpec
+from conformance.scenario import OptimizerKind, OptimizerSpec, Options, Scenario
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,16 @@ Scenarios: TypeAlias = st.SearchStrategy[Scenario]
 Rates: TypeAlias = tuple[float, ...]
 RATES: Rates = (0.1, 0.02)
 NARROW_RATES: Rates = (0.5, 0.2)  # in bfloat16 a smaller step is lost in the rounding of the parameter
+_OWN_OPTIONS: dict[OptimizerKind, tuple[Options, ...]] = {
+    "Adam": ({}, {"amsgrad": True}, {"betas": (0.5, 0.9)}),
+    "RMSprop": ({}, {"alpha": 0.5}, {"momentum": 0.9, "centered": True}),
+    "Adagrad": ({}, {"lr_decay": 0.5}, {"initial_accumulator_value": 0.5}),
+    "Adadelta": ({}, {"rho": 0.5}),
+    "Adamax": ({}, {"betas": (0.5, 0.9)}),
+    "NAdam": ({}, {"momentum_decay": 0.1}),
+    "RAdam": ({}, {"betas": (0.5, 0.9)}),
+    "ASGD": ({}, {"lambd": 0.1}),
+}
 DTYPES: tuple[Dtype, ...] = ("float64", "float32", "bfloat16")
 
 
@@ -65,6 +77,24 @@ def draw_model(
         layers=tuple(Linear(draw(sizes), draw(st.booleans()) if biases is None else biases) for _ in range(count)),
         activation=draw(st.sampled_from(("tanh", "gelu", "relu"))),
     )
+
+
+def draw_other_layers(draw: Draw) -> ModelSpec:
+    """Draw a model with one or two layers between linear ones that are of another kind, or a layer used again."""
+    width = draw(st.integers(3, 4))  # a norm of one value is constant, of two it knows their order only
+    kinds = st.sampled_from(
+        (Conv(width), Conv(width, channels_last=True), Norm(), Embedding(), Attention(), Residual())
+    )
+    other = tuple(draw(kinds) for _ in range(draw(st.integers(1, 2))))
+    again = (Again(draw(st.integers(1, len(other)))),) if draw(st.booleans()) else ()
+    return ModelSpec(draw(st.integers(1, 3)), (Linear(width), *other, *again, Linear(draw(st.integers(1, 2)))))
+
+
+def draw_any_optimizer(draw: Draw) -> OptimizerSpec:
+    """Draw one of torch's optimizers besides SGD and AdamW, with options that only it has."""
+    kind = draw(st.sampled_from(tuple(_OWN_OPTIONS)))
+    options: Options = {"lr": draw(st.sampled_from(RATES)), "weight_decay": draw(st.sampled_from((0.0, 0.1)))}
+    return OptimizerSpec(kind, options | draw(st.sampled_from(_OWN_OPTIONS[kind])))
 
 
 def narrowed(draw: Draw, scenario: Scenario, dtype: Dtype) -> Scenario:

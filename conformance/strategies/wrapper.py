@@ -6,7 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from conformance.scenario import BYTES, Branch, Linear, ModelSpec, Scenario, Unfreeze
+from conformance.layers import BYTES, Linear
+from conformance.model_spec import Branch, ModelSpec
+from conformance.scenario import Freeze, Scenario, Unfreeze
 from conformance.strategies.parts import (
     DTYPES,
     NARROW_RATES,
@@ -16,6 +18,7 @@ from conformance.strategies.parts import (
     decaying,
     draw_model,
     draw_optimizer,
+    draw_other_layers,
     narrowed,
 )
 
@@ -85,8 +88,8 @@ def in_mixed_dtypes(draw: Draw, bounds: Bounds) -> Scenario:
     """One layer computes in float32, the others in float64."""
     model = draw_model(draw, layers=(2, 3))
     odd = draw(st.integers(0, len(model.layers) - 1))
-    layers = tuple(replace(layer, dtype="float32") if i == odd else layer for i, layer in enumerate(model.layers))
-    return replace(_wrapped(draw, bounds, replace(model, layers=layers)), optimizer=draw_optimizer(draw, NARROW_RATES))
+    drawn = _wrapped(draw, bounds, model.with_dtype(odd, "float32"))
+    return replace(drawn, optimizer=draw_optimizer(draw, NARROW_RATES))
 
 
 @st.composite
@@ -117,6 +120,55 @@ def with_transposed(draw: Draw, bounds: Bounds) -> Scenario:
     sizes = st.integers(2, 4)
     layers = (Linear(draw(sizes), draw(st.booleans())), Linear(draw(st.integers(1, 3)), draw(st.booleans())))
     return _wrapped(draw, bounds, ModelSpec(draw(sizes), layers, transposed=0))
+
+
+@st.composite
+def of_other_layers(draw: Draw, bounds: Bounds) -> Scenario:
+    """One or two layers are not linear."""
+    return _wrapped(draw, bounds, draw_other_layers(draw))
+
+
+@st.composite
+def with_empty(draw: Draw, bounds: Bounds) -> Scenario:
+    """One parameter has no elements."""
+    return _wrapped(draw, bounds, replace(draw_model(draw, layers=(1, 2)), empty=True))
+
+
+@st.composite
+def with_nested(draw: Draw, bounds: Bounds) -> Scenario:
+    """The model is called with a dict that holds a tuple, and returns a dict."""
+    return _wrapped(draw, bounds, replace(draw_model(draw, layers=(1, 2)), nested=True), steps=1)
+
+
+@st.composite
+def clipping(draw: Draw, bounds: Bounds) -> Scenario:
+    """Gradients are clipped before the optimizer's step."""
+    return _wrapped(draw, bounds, draw_model(draw), clip=draw(st.sampled_from((0.5, 0.1))))
+
+
+@st.composite
+def evaluating(draw: Draw, bounds: Bounds) -> Scenario:
+    """Before each step the model is used in evaluation mode."""
+    return _wrapped(draw, bounds, draw_model(draw), evaluates=True, steps=draw(st.integers(1, 3)))
+
+
+@st.composite
+def uneven(draw: Draw, bounds: Bounds) -> Scenario:
+    """Each rank has one sample more than the one before."""
+    return _wrapped(draw, bounds, draw_model(draw), uneven=True)
+
+
+@st.composite
+def accumulating(draw: Draw, bounds: Bounds) -> Scenario:
+    """Gradients of two or three backward passes add up; each is synchronised."""
+    return _wrapped(draw, bounds, draw_model(draw), micro_batches=draw(st.integers(2, 3)))
+
+
+@st.composite
+def accumulating_lazily(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same, under `no_sync` but for the last."""
+    drawn: Scenario = draw(accumulating(bounds))
+    return replace(drawn, no_sync=True)
 
 
 @st.composite
@@ -167,6 +219,14 @@ def with_branch(branch: Branch) -> Callable[[Bounds], Scenarios]:
         return decaying(_wrapped(draw, bounds, model, steps=2))
 
     return drawn
+
+
+@st.composite
+def freezing(draw: Draw, bounds: Bounds) -> Scenario:
+    """Some parameters are frozen after the first step."""
+    drawn = _wrapped(draw, bounds, draw_model(draw, layers=(1, 3), biases=True), steps=3)
+    frozen = _freeze(draw, drawn.model).frozen
+    return decaying(replace(drawn, schedule=(Freeze(1, frozen),)))
 
 
 @st.composite

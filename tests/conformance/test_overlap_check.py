@@ -5,8 +5,10 @@ import torch
 
 from conformance.checks.check import Trial, Violation
 from conformance.checks.communication import overlaps_backward, starts_in_backward
+from conformance.layers import Linear
+from conformance.model_spec import ModelSpec
 from conformance.observation import Happening, Observation
-from conformance.scenario import Linear, ModelSpec, Scenario
+from conformance.scenario import Scenario
 
 LAYERS = 3
 LAUNCH = Happening("launched", op="all_reduce", bytes=8, dtype="float64")

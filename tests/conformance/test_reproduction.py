@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from conformance.checks.table import CHECKS
+from conformance.layers import Linear
 from conformance.location import locate
+from conformance.model_spec import ModelSpec
 from conformance.reproduction import Reproduction
-from conformance.scenario import Linear, ModelSpec, OptimizerSpec, Scenario
+from conformance.scenario import OptimizerSpec, Scenario
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MODELS = {

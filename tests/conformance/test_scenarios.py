@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import conformance.layers
 import conformance.scenario
 from conformance.checks.loop_table import LOOP_CHECKS
 from conformance.checks.table import CHECKS
@@ -22,7 +23,8 @@ quick = settings(max_examples=60, deadline=None, suppress_health_check=list(Heal
 @quick
 @given(SCENARIOS)
 def test_a_scenario_prints_as_python_that_makes_it_again(scenario):
-    assert eval(repr(scenario), vars(conformance.scenario).copy()) == scenario  # noqa: S307  our own text
+    names = vars(conformance.layers) | vars(conformance.scenario)
+    assert eval(repr(scenario), names) == scenario  # noqa: S307  our own text
 
 
 @quick

@@ -1,0 +1,55 @@
+"""The modules of layers that torch has not in the form in which models here use them: (samples, width) to the same.
+
+Scripts that show a failure hold the source of these classes, so each stands alone, with torch's names only.
+"""
+
+import torch
+from torch import nn
+
+
+class SpreadConv2d(nn.Conv2d):
+    """A 2-by-2 convolution of the values, spread out so that every element of the kernel counts."""
+
+    def __init__(self, inputs: int, outputs: int, *, channels_last: bool) -> None:
+        super().__init__(inputs, outputs, 2)
+        if channels_last:
+            self.to(memory_format=torch.channels_last)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (samples, inputs) to (samples, outputs)."""
+        grid = torch.tensor([[0.5, 1.0], [1.5, 2.0]], dtype=x.dtype)
+        return super().forward(x[:, :, None, None] * grid).flatten(1)
+
+
+class AddedEmbedding(nn.Embedding):
+    """Adds to each sample the row of a table which its first value selects."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (samples, width) to (samples, width)."""
+        row = (8 * x[:, 0]).floor().long() % self.num_embeddings
+        return x + super().forward(row)
+
+
+class SelfAttention(nn.Module):
+    """Self-attention over three multiples of the values, averaged."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.mix = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (samples, width) to (samples, width)."""
+        sequence = x[:, None, :] * torch.tensor([[0.5], [1.0], [2.0]], dtype=x.dtype)
+        queries, keys, values = self.mix(sequence).chunk(3, dim=-1)
+        mixed = (queries @ keys.mT).softmax(-1) @ values
+        output: torch.Tensor = self.out(mixed.mean(1))
+        return output
+
+
+class ResidualLinear(nn.Linear):
+    """A linear layer whose output is added to its input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (samples, width) to (samples, width)."""
+        return x + super().forward(x)
