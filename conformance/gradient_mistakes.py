@@ -33,6 +33,9 @@ class Shards:
         return scale_of([torch.stack(self.own).abs().mean(0)])
 
 
+_MEMORY_ORDERS = {2: (1, 0), 4: (0, 2, 3, 1)}  # of a transposed matrix, of a kernel stored channels last
+
+
 @dataclass(frozen=True)
 class GradientMistake:
     """A way to get a gradient wrong: what would be seen, in words, what to look for, and the value (None: not apt)."""
@@ -48,9 +51,14 @@ def _half(shards: Shards) -> torch.Tensor | None:
 
 
 def _memory_order(shards: Shards) -> torch.Tensor | None:
-    """The mean, its elements read in column order and written in row order."""
-    mean = shards.mean
-    return mean.t().contiguous().view(mean.shape) if mean.dim() == 2 else None  # noqa: PLR2004  a matrix
+    """The mean, its elements read in memory order and written in logical order, or the reverse: whichever is nearer."""
+    mean, order = shards.mean, _MEMORY_ORDERS.get(shards.mean.dim())
+    if order is None:
+        return None
+    read = mean.permute(order).reshape(mean.shape)
+    stored = [mean.shape[dimension] for dimension in order]
+    written = mean.reshape(stored).permute([order.index(dimension) for dimension in range(mean.dim())])
+    return min((read, written), key=lambda value: difference(shards.seen, value).absolute)
 
 
 def _rounded(dtype: torch.dtype) -> Callable[[Shards], torch.Tensor | None]:

@@ -25,6 +25,11 @@ def any_torch_optimizer(trial: Trial) -> None:
     training_equals_one_process(trial)
 
 
+def convolution(trial: Trial) -> None:
+    """The weight of a convolution trains like any other, also where it is stored channels last."""
+    training_equals_one_process(trial)
+
+
 def clipped_gradients(trial: Trial) -> None:
     """The step uses the gradients as they are when it is called, here clipped by norm."""
     training_equals_one_process(trial)

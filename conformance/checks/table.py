@@ -28,6 +28,7 @@ _WRAPPER_CORE = (
     Check(training.tied_parameters, wrapping.with_tied, requires=_NUMBERS, rules_out=_OUT),
     Check(training.scalar_parameter, wrapping.with_scale, requires=_NUMBERS, rules_out=_OUT),
     Check(training.non_contiguous_parameter, wrapping.with_transposed, requires=_NUMBERS, rules_out=_OUT),
+    Check(training.convolution, wrapping.with_convolution, requires=_NUMBERS, rules_out=_OUT),
     Check(training.layers_of_other_kinds, wrapping.of_other_layers, requires=_NUMBERS, rules_out=_OUT),
     Check(training.gradient_clipping, wrapping.clipping, requires=_NUMBERS, rules_out=_OUT),
     Check(training.evaluation_between_steps, wrapping.evaluating, requires=_NUMBERS, rules_out=_OUT),
@@ -53,6 +54,7 @@ _WRAPPER_EXTENDED = (
         requires=_NUMBERS,
         rules_out=_OUT,
     ),
+    Check(training.freezing_after_wrapping, wrapping.freezing, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(
         training.unused_on_some_ranks,
         wrapping.with_branch("used_on_rank_0"),
@@ -62,7 +64,6 @@ _WRAPPER_EXTENDED = (
     ),
     Check(training.unused_everywhere, wrapping.with_branch("unused"), "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(training.unfreezing_after_wrapping, wrapping.unfreezing, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(training.freezing_after_wrapping, wrapping.freezing, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(training.empty_parameter, wrapping.with_empty, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(training.nested_arguments, wrapping.with_nested, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(training.accumulates_gradients, wrapping.accumulating, "extended", requires=_NUMBERS, rules_out=_OUT),
@@ -86,7 +87,7 @@ _OPTIMIZER = (
     Check(precision.trains_in_float32, stepping.optimized_in_float32, requires=_BASE, rules_out=_STILL),
     Check(precision.trains_in_bfloat16, stepping.optimized_in_bfloat16, requires=_BASE, rules_out=_STILL),
     Check(optimizer.any_torch_optimizer, stepping.optimized_in_another_way, requires=_BASE, rules_out=_STILL),
-    Check(training.layers_of_other_kinds, stepping.optimized_of_other_layers, requires=_BASE, rules_out=_STILL),
+    Check(optimizer.convolution, stepping.optimized_with_convolution, requires=_BASE, rules_out=_STILL),
     Check(optimizer.clipped_gradients, stepping.optimized_clipped, requires=_BASE, rules_out=_STILL),
     Check(
         optimizer.param_groups_keep_options,

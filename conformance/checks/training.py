@@ -126,9 +126,15 @@ def non_contiguous_parameter(trial: Trial) -> None:
     training_equals_one_process(trial)
 
 
-def layers_of_other_kinds(trial: Trial) -> None:
-    """Models of other layers train too: convolutions, embeddings, norms, attention, residuals, layers used twice."""
+def convolution(trial: Trial) -> None:
+    """The weight of a convolution trains like any other, also where it is stored channels last."""
     initial_broadcast(trial)
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
+def layers_of_other_kinds(trial: Trial) -> None:
+    """Models of other layers train as well: embeddings, norms, attention, residuals, modules used twice."""
     gradients_averaged(trial)
     training_equals_one_process(trial)
 

@@ -17,9 +17,9 @@ from conformance.strategies.parts import (
     decaying,
     draw_adamw,
     draw_any_optimizer,
+    draw_convolution,
     draw_model,
     draw_optimizer,
-    draw_other_layers,
     draw_sgd,
     narrowed,
 )
@@ -57,10 +57,10 @@ def optimized_in_another_way(draw: Draw, bounds: Bounds) -> Scenario:
 
 
 @st.composite
-def optimized_of_other_layers(draw: Draw, bounds: Bounds) -> Scenario:
-    """Parameters of up to four dimensions, not all of them contiguous."""
+def optimized_with_convolution(draw: Draw, bounds: Bounds) -> Scenario:
+    """One parameter has four dimensions, stored channels last or not."""
     drawn = _optimized(draw, bounds, draw_optimizer(draw))
-    return replace(drawn, model=draw_other_layers(draw))
+    return replace(drawn, model=draw_convolution(draw))
 
 
 @st.composite

@@ -16,6 +16,7 @@ from conformance.strategies.parts import (
     Draw,
     Scenarios,
     decaying,
+    draw_convolution,
     draw_model,
     draw_optimizer,
     draw_other_layers,
@@ -120,6 +121,12 @@ def with_transposed(draw: Draw, bounds: Bounds) -> Scenario:
     sizes = st.integers(2, 4)
     layers = (Linear(draw(sizes), draw(st.booleans())), Linear(draw(st.integers(1, 3)), draw(st.booleans())))
     return _wrapped(draw, bounds, ModelSpec(draw(sizes), layers, transposed=0))
+
+
+@st.composite
+def with_convolution(draw: Draw, bounds: Bounds) -> Scenario:
+    """One layer is a convolution."""
+    return _wrapped(draw, bounds, draw_convolution(draw))
 
 
 @st.composite

@@ -1,6 +1,8 @@
 """Four ways to average gradients over ranks. All of them work on buckets of parameters; they differ in what a bucket
 holds and in when it is sent."""
 
+from contextlib import contextmanager
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -53,12 +55,22 @@ class DDP(nn.Module):
     def __init__(self, module):
         super().__init__()
         self.module = module
+        self.synchronises = True
         copy_from_rank0([*module.parameters(), *module.buffers()])
 
     def forward(self, *args, **kwargs):
         if self.training and torch.is_grad_enabled():
             copy_from_rank0(self.module.buffers())
         return self.module(*args, **kwargs)
+
+    @contextmanager
+    def no_sync(self):
+        """Gradients only add up in here; the next backward outside averages the sum."""
+        self.synchronises = False
+        try:
+            yield
+        finally:
+            self.synchronises = True
 
     def trainable(self):
         return [p for p in self.module.parameters() if p.requires_grad]
@@ -105,7 +117,7 @@ class BucketedDDP(DDP):
         self.buckets, self.sent = [], 0
 
     def forward(self, *args, **kwargs):
-        if torch.is_grad_enabled():
+        if self.synchronises and torch.is_grad_enabled():
             self.start()
         return super().forward(*args, **kwargs)
 
@@ -122,6 +134,8 @@ class BucketedDDP(DDP):
                 param.register_post_accumulate_grad_hook(self.on_gradient)
 
     def on_gradient(self, param):
+        if not self.synchronises:
+            return
         self.bucket_of[param].waiting_for.discard(param)
         while self.sent < len(self.buckets) and not self.buckets[self.sent].waiting_for:
             self.send_next()

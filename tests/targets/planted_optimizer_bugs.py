@@ -134,6 +134,26 @@ OPTIMIZER_BUGS = [
         "frozen_parameters_in_groups",
         "AssertionError",
     ),
-    _bug(_OWNED, _GRADIENTS_OF_BACKWARD, "beside_data_parallel"),
+    _bug(_OWNED, _GRADIENTS_OF_BACKWARD, "clipped_gradients"),
+    _bug(
+        "    def send_parameters",
+        "    def zero_grad(self, set_to_none=True):\n"
+        "        super().zero_grad(set_to_none)\n"
+        "        if self.local is not None:\n"
+        "            self.local.state.clear()\n\n"
+        "    def send_parameters",
+        "beside_data_parallel",
+    ),
+    _bug(
+        _INIT,
+        f'{_INIT}        known = "lr", "momentum", "nesterov", "betas", "eps", "weight_decay"\n'
+        "        kwargs = {name: value for name, value in kwargs.items() if name in known}\n",
+        "any_torch_optimizer",
+    ),
+    _bug(
+        "copy_(piece.view_as(param))",
+        "copy_(piece.view_as(param) if param.is_contiguous() else piece.as_strided(param.shape, param.stride()))",
+        "convolution",
+    ),
     _bug(_STATE_DICT, "", "state_dict_round_trip", "state lost"),
 ]
