@@ -22,7 +22,7 @@ class Launches(Wrapper):
         self.hooked, self.launched = set(), []
 
     def forward(self, *args, **kwargs):
-        for p in self.module.parameters():
+        for p in self.module.parameters() if torch.is_grad_enabled() else ():
             if p.requires_grad and p not in self.hooked:
                 self.hooked.add(p)
                 self.hook(p)
