@@ -48,6 +48,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--seed", type=int, default=None, metavar="S", help="repeat a grading (a random seed)")
     command.add_argument("--max-examples", type=int, default=MAX_EXAMPLES, metavar="N", help="scenarios per check")
     command.add_argument(
+        "--from-scratch", action="store_true", help="fail components that use torch's own implementation"
+    )
+    command.add_argument(
         "--repro-dir", type=Path, default=Path("repro"), metavar="DIR", help="where scripts go (repro)"
     )
     return parser
@@ -63,7 +66,8 @@ def _grade(options: argparse.Namespace) -> int:
         from conformance.report import show  # noqa: PLC0415
 
         seed = secrets.randbits(_SEED_BITS) if options.seed is None else options.seed
-        grading = Grading(seed, _world_size(options.world_size), components, examples, options.repro_dir)
+        world_size, folder = _world_size(options.world_size), options.repro_dir
+        grading = Grading(seed, world_size, components, examples, folder, options.from_scratch)
         reports = []
         for location in locations:
             with ranks_from(launcher) as ranks:

@@ -95,6 +95,7 @@ class Executor:
         secret: what the numbers derive from, together with each scenario's seed.
         stubs: absent packages that the submission needs a stub for.
         stubbed: what was used in place of something absent, so far.
+        borrowed: torch's own implementations that a component uses, by its name.
         executions: scenarios and cases run so far.
     """
 
@@ -103,6 +104,7 @@ class Executor:
     secret: str
     stubs: tuple[str, ...] = ()
     stubbed: set[str] = field(default_factory=set)
+    borrowed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     executions: int = 0
     _known: dict[str, Execution] = field(default_factory=dict)
     _fastest: float = math.inf
@@ -115,10 +117,12 @@ class Executor:
         """
         key = self.key(component, scenario)
         if key not in self._known:
-            self._known[key] = (
-                self._ask(component, scenario) if isinstance(scenario, Case) else self._run(component, scenario)
-            )
+            self._known[key] = self.run_again(component, scenario)
         return self._known[key]
+
+    def run_again(self, component: str, scenario: Scenario | Case) -> Execution:
+        """Run a scenario or a case, also where it has run already; raise as `run` does."""
+        return self._ask(component, scenario) if isinstance(scenario, Case) else self._run(component, scenario)
 
     def knows(self, component: str, scenario: Scenario | Case) -> bool:
         """Whether the scenario has run already."""
@@ -153,6 +157,7 @@ class Executor:
             return True
         self.stubs = tuple(sorted({*self.stubs, *found.stubs}))
         self.stubbed |= {f"package {name}" for name in found.stubs}
+        self.borrowed[component] = tuple(found.borrowed)
         return component not in found.unimplemented
 
     def _run(self, component: str, scenario: Scenario) -> Execution:

@@ -33,6 +33,7 @@ class Grading:
         seed: decides every draw and every number.
         examples: scenarios per check.
         repro_dir: where scripts and cases that show failures go; None for none.
+        from_scratch: whether a component fails that uses torch's own implementation.
     """
 
     seed: int
@@ -40,6 +41,7 @@ class Grading:
     components: tuple[str, ...]
     examples: int
     repro_dir: Path | None = None
+    from_scratch: bool = False
 
 
 def grade(location: Location, grading: Grading, ranks: Ranks) -> Report:
@@ -88,10 +90,28 @@ def submitted_components(executor: Executor, wanted: Sequence[str]) -> list[str]
 
 
 def _grade_component(name: str, executor: Executor, grading: Grading) -> ComponentReport:
+    borrowed = executor.borrowed.get(name, ())
+    if grading.from_scratch and borrowed:
+        return ComponentReport(
+            name, (not_from_scratch(name, borrowed), *map(_not_run, CHECKS[name])), borrowed=borrowed
+        )
     reports: list[CheckReport] = []
     for check in CHECKS[name]:
         reports.append(grade_check(name, check, executor, grading, {report.id: report for report in reports}))
-    return ComponentReport(name, tuple(reports))
+    return ComponentReport(name, tuple(reports), borrowed=borrowed)
+
+
+def not_from_scratch(component: str, borrowed: Sequence[str]) -> CheckReport:
+    """Return the failure of a component that uses torch's own implementation where it was to be written."""
+    return CheckReport(
+        "written_from_scratch",
+        "core",
+        "failed",
+        "The component is written by hand: it uses none of torch's own implementations.",
+        points=0.0,
+        message=f"{component} uses {' and '.join(borrowed)}; nothing else of it was looked at.",
+        diagnosis="Write it with torch.distributed's collectives, or grade it without --from-scratch.",
+    )
 
 
 def grade_check(

@@ -1,6 +1,6 @@
-"""Finds the model's parameters again after a wrapper has taken the model."""
+"""Finds the model's parameters again after a wrapper has taken the model, and counts what hangs on them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,12 @@ def parameters_by_name(wrapped: Any, names: Sequence[str]) -> tuple[Named, list[
         raise ValueError(f"the wrapped model has no parameter {absent[0]!r}; it has {', '.join(seen) or 'none'}")
     own = {name: seen[prefix + name] for name in names}
     return own, [name.removeprefix(prefix) for name in seen if name.removeprefix(prefix) not in own]
+
+
+def hooks_on(parameters: Iterable[torch.nn.Parameter]) -> int:
+    """Return how many hooks are on these parameters; those on nodes of autograd's graph cannot be counted."""
+    kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    return sum(len(getattr(parameter, kind, None) or ()) for parameter in parameters for kind in kinds)
 
 
 def _named(wrapped: Any) -> Named:

@@ -93,6 +93,7 @@ class Observation:
             `on_after_backward`, where there is one; "parameter/STEP/NAME" after the optimizer's step.
         losses: per step.
         happenings: per step.
+        hooks: per step, hooks on parameters after it.
         closures: per step, where the scenario uses closures.
         synchronises: whether the wrapped model offers `no_sync`.
         uncleared: parameters that still had a gradient after the optimizer's `zero_grad`, at the end.
@@ -105,6 +106,7 @@ class Observation:
     tensors: Tensors
     losses: list[float] = field(default_factory=list)
     happenings: list[list[Happening]] = field(default_factory=list)
+    hooks: list[int] = field(default_factory=list)
     closures: list[ClosureCall] = field(default_factory=list)
     synchronises: bool = False
     uncleared: list[str] = field(default_factory=list)
@@ -173,6 +175,7 @@ class Probe:
         wrong_signatures: component, and a sentence about a function that cannot be called as the contract says.
         unimplemented: components one of whose functions raises NotImplementedError.
         stubs: packages that a stub had to be offered for.
+        borrowed: torch's own implementations that were used.
     """
 
     error: str = ""
@@ -180,3 +183,4 @@ class Probe:
     wrong_signatures: list[tuple[str, str]] = field(default_factory=list)
     unimplemented: list[str] = field(default_factory=list)
     stubs: list[str] = field(default_factory=list)
+    borrowed: list[str] = field(default_factory=list)

@@ -8,6 +8,7 @@ import torch
 
 from conformance import stubs
 from conformance.answer import Assignment
+from conformance.borrowing import noticing
 from conformance.cases import SIMPLEST
 from conformance.contract import COMPONENTS, Component
 from conformance.exercises.table import run
@@ -36,21 +37,37 @@ def look(payload: bytes) -> bytes:
 
 
 def attempt(payload: bytes) -> bytes:
-    """Use one component once, on one rank, to learn whether it is implemented; other faults are left to the checks."""
+    """Use one component, on one rank, to learn whether it is implemented; other faults are left to the checks.
+
+    At the second time what it needs is imported, so that it can be seen whose implementation it is.
+    """
     asked = json.loads(payload)
     location, component = _location(asked["submission"]), COMPONENTS[asked["component"]]
-    unimplemented = []
+    unimplemented, borrowed = False, set[str]()
+    for _ in range(2):
+        with noticing() as used:
+            unimplemented |= _raises_not_implemented(location, component)
+        borrowed |= used
+    found = Probe(
+        unimplemented=[component.name] if unimplemented else [],
+        stubs=sorted(stubs.packages.allowed),
+        borrowed=sorted(borrowed),
+    )
+    return json.dumps(asdict(found)).encode()
+
+
+def _raises_not_implemented(location: Location, component: Component) -> bool:
+    """Use a component; say whether its own code raises NotImplementedError."""
     try:
         with_stubs(lambda: _use(location, component), location)
     except NotImplementedError as error:
         frame = error.__traceback__
         while frame is not None and frame.tb_next is not None:
             frame = frame.tb_next
-        if frame is not None and is_own(frame.tb_frame.f_code.co_filename, location):
-            unimplemented = [component.name]
+        return frame is not None and is_own(frame.tb_frame.f_code.co_filename, location)
     except BaseException:  # noqa: BLE001, S110  the checks will meet it again, and say what it means
         pass
-    return json.dumps(asdict(Probe(unimplemented=unimplemented, stubs=sorted(stubs.packages.allowed)))).encode()
+    return False
 
 
 def _use(location: Location, component: Component) -> None:

@@ -1,4 +1,4 @@
-"""Declares `--ddp-submission` to every pytest run, so that `pytest --pyargs conformance` works from any folder.
+"""Declares the options of `pytest --pyargs conformance` to every pytest run, so that it works from any folder.
 
 Loaded through an entry point: it must import neither torch nor the suite.
 """
@@ -9,13 +9,18 @@ from pytest_ddp.errors import UsageError
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the option."""
+    """Declare the options."""
     group = parser.getgroup("ddp", "distributed tests (pytest-ddp)")
     group.addoption(
         "--ddp-submission",
         default=None,
         metavar="PATH",
         help="folder, file or module with adapters, for `pytest --pyargs conformance`",
+    )
+    group.addoption(
+        "--ddp-from-scratch",
+        action="store_true",
+        help="with --ddp-submission: fail components that use torch's own implementation",
     )
 
 

@@ -10,7 +10,8 @@ from conformance.checks.table import CHECKS
 from conformance.execute import Executor
 from conformance.location import Location, locate
 from conformance.scenario import Scenario, from_json
-from conformance.suite import Result, Search, judged
+from conformance.search import Search
+from conformance.suite import Result, judged
 from pytest_ddp.errors import UsageError
 from pytest_ddp.ranks import Ranks
 

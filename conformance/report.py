@@ -59,11 +59,15 @@ class CheckReport:
 
 @dataclass(frozen=True)
 class ComponentReport:
-    """One component's part of a report; status and points come from core checks alone."""
+    """One component's part of a report; status and points come from core checks alone.
+
+    `borrowed` names torch's own implementations that it uses.
+    """
 
     name: str
     checks: tuple[CheckReport, ...]
     submitted: bool = True
+    borrowed: tuple[str, ...] = ()
 
     @property
     def core(self) -> list[CheckReport]:
@@ -94,6 +98,7 @@ class ComponentReport:
             "status": self.status,
             "points": self.points,
             "max_points": self.max_points,
+            "borrowed": list(self.borrowed),
             "checks": [check.to_json() for check in self.checks],
         }
 
@@ -128,6 +133,9 @@ def show(report: Report, console: Console) -> None:
     console.print(_table(report))
     for name in report.stubbed:
         console.print(f"[yellow]stubbed[/]: {escape(name)}")
+    for component in report.components:
+        for name in component.borrowed:
+            console.print(f"[yellow]torch's own[/]: {component.name} uses {escape(name)}")
     for component in report.components:
         for check in component.checks:
             if check.status in {"failed", "error"}:

@@ -3,7 +3,7 @@
 import hashlib
 import time
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from hypothesis import HealthCheck, Phase, assume, given, settings
@@ -11,18 +11,15 @@ from hypothesis import seed as seeded
 from hypothesis.errors import HypothesisException
 
 from conformance.cases import Case
-from conformance.checks.check import CaseTrial, Check, NotOffered, Trial, Violation
+from conformance.cause import REPEATS, cause_of
+from conformance.checks.check import Check, NotOffered, Violation
 from conformance.contract import COMPONENTS
-from conformance.diagnosis import diagnose
-from conformance.execute import Answered, Broken, Execution, Executor, HarnessError, Malformed, Observed
-from conformance.mishap import explain, say
+from conformance.execute import Executor, HarnessError
 from conformance.scenario import Scenario
+from conformance.search import Search
 from conformance.strategies import Bounds
-from conformance.strategies.wrapper import PLAIN, widened
 from conformance.vacuity import tells_apart
 
-SHRINKING_RUNS = 60
-_SHRINKING_RUNS_BROKEN = 15
 Status: TypeAlias = Literal["passed", "failed", "error", "not_run"]
 
 
@@ -47,49 +44,6 @@ class Result:
     scenario: Scenario | Case | None = None
     examples: int = 0
     seconds: float = 0.0
-
-
-@dataclass
-class Search:
-    """One check's search for a scenario that fails.
-
-    The search for a smaller one is bounded by a number of runs, never by time: once they are spent, scenarios that have
-    not run count as passing, and those that have keep their verdict. Runs that break cost more than those that end, and
-    a hang ends the search at once.
-    """
-
-    component: str
-    check: Check
-    executor: Executor
-    examples: int = 0
-    left: int | None = None
-    failures: dict[str, tuple[Scenario | Case, Violation]] = field(default_factory=dict)
-    last: str = ""
-
-    def hold(self, scenario: Scenario | Case) -> None:
-        """Hold one scenario to the property; raise Violation if it fails."""
-        key = self.executor.key(self.component, scenario)
-        if self.left is not None and self.left <= 0 and not self.executor.knows(self.component, scenario):
-            return
-        self.examples += 1
-        if self.left is not None:
-            self.left -= 1
-        execution = self.executor.run(self.component, scenario)
-        try:
-            self._judge(execution, scenario)
-        except Violation as violation:
-            self.failures[key], self.last = (scenario, violation), key
-            limit = 0 if isinstance(execution, Broken) and execution.hung else SHRINKING_RUNS
-            limit = min(limit, _SHRINKING_RUNS_BROKEN) if isinstance(execution, Broken) else limit
-            self.left = limit if self.left is None else min(self.left, limit)
-            raise
-
-    def _judge(self, execution: Execution, scenario: Scenario | Case) -> None:
-        if isinstance(execution, Malformed):
-            raise Violation(f"Rank {execution.rank} sent something that is no observation: {execution.message}")
-        if isinstance(execution, Broken):
-            raise Violation(say(execution, scenario))
-        self.check.function(_trial(execution, scenario))
 
 
 def run_check(component: str, check: Check, executor: Executor, *, world_size: int, seed: int, examples: int) -> Result:
@@ -132,47 +86,22 @@ def run_check(component: str, check: Check, executor: Executor, *, world_size: i
     if status != "failed":
         return Result(check, status, message, examples=search.examples, seconds=seconds)
     scenario, violation = search.failures[search.last]
-    diagnosis = violation.advice or _explain(search, scenario)
-    return Result(check, "failed", str(violation), diagnosis, scenario, search.examples, seconds)
+    return Result(
+        check, "failed", str(violation), cause_of(search, scenario, violation), scenario, search.examples, seconds
+    )
 
 
 def judged(search: Search, drawn: Scenario | Case) -> Result:
-    """Hold a component to one check on one scenario or case."""
+    """Hold a component to one check on one scenario or case; where it passes, again and again, in case it is a race."""
     try:
         search.hold(drawn)
+        for _ in range(REPEATS):
+            search.judge(search.executor.run_again(search.component, drawn), drawn)
     except Violation as violation:
-        return Result(search.check, "failed", str(violation), violation.advice or _explain(search, drawn), drawn, 1)
+        return Result(search.check, "failed", str(violation), cause_of(search, drawn, violation), drawn, 1)
     except NotOffered as lack:
         return Result(search.check, "not_run", str(lack))
     return Result(search.check, "passed", examples=1)
-
-
-def _trial(execution: Observed | Answered, scenario: Scenario | Case) -> Trial | CaseTrial:
-    if isinstance(execution, Observed) and isinstance(scenario, Scenario):
-        return Trial(scenario, execution.inputs, execution.observations)
-    if isinstance(execution, Answered):
-        return CaseTrial(scenario, execution.given, execution.answers)
-    raise TypeError(f"{scenario!r} is no scenario, and was run as one")
-
-
-def _explain(search: Search, scenario: Scenario | Case) -> str:
-    """Return what known mistake is behind a failure; checks of cases say it themselves."""
-    execution = search.executor.run(search.component, scenario)
-    if isinstance(execution, Broken):
-        return explain(execution, scenario)
-    if isinstance(execution, Observed) and isinstance(scenario, Scenario):
-        trial = Trial(scenario, execution.inputs, execution.observations)
-        return diagnose(trial, _wider(search, scenario))
-    return ""
-
-
-def _wider(search: Search, scenario: Scenario) -> Trial | None:
-    """Return the trial of a plain scenario with a larger model and more than one bucket, if it ends."""
-    if scenario.model.trainable != tuple(scenario.model.shapes) or search.check.scenarios not in PLAIN:
-        return None
-    larger = widened(scenario)
-    execution = search.executor.run(search.component, larger)
-    return Trial(larger, execution.inputs, execution.observations) if isinstance(execution, Observed) else None
 
 
 def _draws(component: str, check: Check, seed: int) -> int:

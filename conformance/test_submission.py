@@ -14,7 +14,7 @@ from conformance.checks.table import CHECKS
 from conformance.cli import MAX_EXAMPLES, WORLD_SIZE
 from conformance.contract import COMPONENTS
 from conformance.execute import Executor
-from conformance.grading import Grading, grade_check, submitted_components
+from conformance.grading import Grading, grade_check, not_from_scratch, submitted_components
 from conformance.location import locate
 from conformance.pool import fork_server, ranks_from
 from conformance.report import CheckReport
@@ -34,6 +34,11 @@ class Grader:
     grading: Grading
     submitted: list[str]
     _known: dict[str, dict[str, CheckReport]] = field(default_factory=dict)
+
+    def from_scratch(self, component: str) -> CheckReport | None:
+        """Return the failure of a component that had to be written from scratch and was not, None elsewhere."""
+        borrowed = self.executor.borrowed.get(component, ())
+        return not_from_scratch(component, borrowed) if self.grading.from_scratch and borrowed else None
 
     def report(self, component: str, check_id: str) -> CheckReport:
         """Return what became of a check."""
@@ -56,7 +61,9 @@ def grader(pytestconfig: pytest.Config) -> Iterator[Grader]:
     world_size = max(parse_world_sizes(sizes)) if sizes else WORLD_SIZE
     if world_size == 1:
         pytest.exit("--ddp-world-size=1: with one rank nothing can be judged; give 2 or more", _USAGE)
-    grading = Grading(secrets.randbits(_SEED_BITS), world_size, tuple(COMPONENTS), MAX_EXAMPLES)
+    from_scratch = pytestconfig.getoption("--ddp-from-scratch")
+    seed = secrets.randbits(_SEED_BITS)
+    grading = Grading(seed, world_size, tuple(COMPONENTS), MAX_EXAMPLES, from_scratch=from_scratch)
     with fork_server() as launcher, ranks_from(launcher) as ranks:
         executor = Executor(ranks, locate(given), secret=str(grading.seed))
         try:
@@ -71,7 +78,7 @@ def test_submission(component: str, check_id: str, grader: Grader) -> None:
     """The component has the property that the check is named for."""
     if component not in grader.submitted:
         pytest.skip(f"{component} is not submitted")
-    report = grader.report(component, check_id)
+    report = grader.from_scratch(component) or grader.report(component, check_id)
     if report.status == "passed":
         return
     said = f"{report.property}\n\n{report.message}\n\n{report.diagnosis}".rstrip()

@@ -16,7 +16,7 @@ from conformance import stubs
 from conformance.contract import COMPONENTS, Component
 from conformance.data import Tensors
 from conformance.models import Perceptron, call, fill, loss_of
-from conformance.naming import parameters_by_name
+from conformance.naming import hooks_on, parameters_by_name
 from conformance.observation import ClosureCall, Happening, Observation, Task
 from conformance.schedule import Schedule
 from conformance.sharding import state_bytes
@@ -55,6 +55,7 @@ class _Run:
             self.happened = []
             seen.losses.append(self._step(step))
             seen.happenings.append(self.happened)
+            seen.hooks.append(hooks_on(self.named.values()))
             seen.closures.extend([self.closure_call] if self.closure_call else [])
             self._keep(f"parameter/{step}", self.named)
         at_end: dict[str, Any] = {"unawaited": unawaited(self.task.scenario)}

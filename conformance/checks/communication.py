@@ -97,6 +97,19 @@ def _moments(trial: Trial) -> Iterator[tuple[str, list[Tensors]]]:
         yield f"After {where}, the parameter", [one.parameters(step) for one in seen]
 
 
+def work_does_not_grow(trial: Trial) -> None:
+    """Later steps do what the second one did: no more hooks on parameters, and no more collectives."""
+    last = trial.scenario.steps - 1
+    for rank, seen in enumerate(trial.observations):
+        launches = [sum(one.what == "launched" for one in happened) for happened in seen.happenings]
+        for what, counts, remedy in (
+            ("hooks on parameters", seen.hooks, "Register hooks once, when wrapping, not in each forward."),
+            ("collectives launched", launches, "Clear what was kept for this step when it is over."),
+        ):
+            if counts[last] > counts[1]:
+                raise Violation(f"On rank {rank}, {what} after each step: {', '.join(map(str, counts))}.", remedy)
+
+
 def _never(unawaited: list[str]) -> str:
     more = f" and {len(unawaited) - 1} more" if len(unawaited) > 1 else ""
     return f" Nobody waited at all for {unawaited[0]}{more}." if unawaited else ""

@@ -33,6 +33,7 @@ _WRAPPER_CORE = (
     Check(training.gradient_clipping, wrapping.clipping, requires=_NUMBERS, rules_out=_OUT),
     Check(training.evaluation_between_steps, wrapping.evaluating, requires=_NUMBERS, rules_out=_OUT),
     Check(training.uneven_batches, wrapping.uneven, requires=_NUMBERS, rules_out=_OUT),
+    Check(communication.work_does_not_grow, wrapping.lasting, requires=_NUMBERS),
     Check(training.zero_grad_in_place, wrapping.keeping_gradients, requires=_NUMBERS, rules_out=_OUT),
     Check(training.forward_keywords, wrapping.with_keyword, requires=_NUMBERS, rules_out=_OUT),
 )

@@ -56,6 +56,12 @@ def gated(draw: Draw, bounds: Bounds) -> Scenario:
     return replace(drawn, gated=True)
 
 
+@st.composite
+def lasting(draw: Draw, bounds: Bounds) -> Scenario:
+    """Some more steps."""
+    return _wrapped(draw, bounds, draw_model(draw, layers=(1, 2)), steps=draw(st.integers(4, 5)))
+
+
 def widened(scenario: Scenario) -> Scenario:
     """Return a plain scenario with four layers of different sizes, whose gradients take several buckets."""
     model = ModelSpec(2, (Linear(3), Linear(2), Linear(4), Linear(1)), dtype=scenario.model.dtype)

@@ -24,8 +24,10 @@ def launcher() -> Iterator[ForkLauncher]:
 def grade_path(launcher: ForkLauncher, tmp_path: Path) -> Callable[..., Report]:
     """Grade what is at a path; scripts that show failures go to `tmp_path / "repro"`."""
 
-    def run(path: str | Path, *, components=tuple(COMPONENTS), seed=1, examples=10, world_size=3) -> Report:
-        grading = Grading(seed, world_size, tuple(components), examples, tmp_path / "repro")
+    def run(
+        path: str | Path, *, components=tuple(COMPONENTS), seed=1, examples=10, world_size=3, from_scratch=False
+    ) -> Report:
+        grading = Grading(seed, world_size, tuple(components), examples, tmp_path / "repro", from_scratch)
         with ranks_from(launcher) as ranks:
             return grade(locate(str(path)), grading, ranks)
 

@@ -1,14 +1,8 @@
 """Right implementations pass, however unusual they are: nobody is accused wrongly."""
 
-from collections.abc import Collection
-from pathlib import Path
-from typing import NamedTuple
-
 import pytest
+from way import CONTROLS, Way
 
-from conformance.contract import COMPONENTS
-
-CONTROLS = {path.stem: path.read_text(encoding="utf-8") for path in (Path(__file__).parent / "controls").glob("*.py")}
 ORDERED = {"gradient_order_differs", "unused_on_some_ranks"}  # asks for launches in the same order on all ranks
 UNUSED = {"unused_on_some_ranks", "unused_everywhere"}
 UNFREEZES = {"unfreezing_after_wrapping"}
@@ -16,32 +10,6 @@ FREEZES = {"freezing_after_wrapping"}
 ACCUMULATES = {"accumulates_without_synchronising"}
 RESUMES = {"state_dict_round_trip"}
 BALANCES = {"state_is_balanced"}  # what parameters dealt out in turn, whatever their sizes, are rightly told to lack
-
-
-class Way(NamedTuple):
-    """A class or function of a control module, as a component; `lacks` has the checks that ask for more."""
-
-    module: str
-    name: str
-    component: str
-    lacks: Collection[str] = ()
-
-    def __str__(self):
-        return f"{self.name} as {self.component}"
-
-    @property
-    def adapters(self) -> str:
-        """The adapters that submit it."""
-        asked = COMPONENTS[self.component]
-        given = ", ".join([*asked.get.parameters, *(["**kwargs"] if asked.get.keywords else [])])
-        lines = [f"from {self.module} import {self.name}", f"def {asked.get}: return {self.name}({given})"]
-        if self.component == "fsdp":
-            lines.append(
-                f"from {self.module} import finish as fsdp_on_after_backward, whole as fsdp_gather_full_params"
-            )
-        if asked.after_backward:
-            lines.append(f"def {asked.after_backward}: ddp_model.finish()")
-        return "\n".join(lines)
 
 
 WAYS = [

@@ -88,6 +88,23 @@ def ddp_bucketed_on_train_batch_start(ddp_model, optimizer):
 """
 _OTHER_TRAININGS = [
     Bug(
+        _EACH,
+        "                self.hooked.add(param)\n",
+        "",
+        "work_does_not_grow",
+        "hooks on parameters after each step",
+    ),
+    Bug(
+        _FLAT,
+        "        params = self.trainable()\n        used",
+        "        self.lost = [*getattr(self, 'lost', []), torch.ones(1)]\n"
+        "        for tensor in self.lost:\n"
+        "            dist.all_reduce(tensor)\n"
+        "        params = self.trainable()\n        used",
+        "work_does_not_grow",
+        "collectives launched after each step",
+    ),
+    Bug(
         _NAIVE,
         "copy_(piece.view_as(param))",
         "copy_(piece.view_as(param) if param.dim() < 4 else piece.as_strided(param.shape, param.stride()))",
