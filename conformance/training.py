@@ -119,7 +119,7 @@ class _Run:
         with self.stage("forward in evaluation mode", step), torch.no_grad():
             switched = self.wrapped if hasattr(self.wrapped, "eval") else self.model
             switched.eval()
-            call(self.task.scenario, self.wrapped, self.task.inputs.batches[step][0])
+            call(self.task.scenario, self.wrapped, self.task.inputs.batches[self.task.scenario.micro(step)[0]][0])
             switched.train()
 
     def _backward(self, step: int) -> float:

@@ -33,7 +33,6 @@ _WRAPPER_CORE = (
     Check(training.gradient_clipping, wrapping.clipping, requires=_NUMBERS, rules_out=_OUT),
     Check(training.evaluation_between_steps, wrapping.evaluating, requires=_NUMBERS, rules_out=_OUT),
     Check(training.uneven_batches, wrapping.uneven, requires=_NUMBERS, rules_out=_OUT),
-    Check(communication.work_does_not_grow, wrapping.lasting, requires=_NUMBERS),
     Check(training.zero_grad_in_place, wrapping.keeping_gradients, requires=_NUMBERS, rules_out=_OUT),
     Check(training.forward_keywords, wrapping.with_keyword, requires=_NUMBERS, rules_out=_OUT),
 )
@@ -45,6 +44,7 @@ _BUCKETS = (
     Check(communication.unbounded_bucket, wrapping.with_one_bucket, requires=_NUMBERS, shows="collectives"),
 )
 _WRAPPER_EXTENDED = (
+    Check(communication.work_does_not_grow, wrapping.lasting, "extended", requires=_NUMBERS),
     Check(
         training.buffers_broadcast, wrapping.with_buffers, "extended", requires=("initial_broadcast",), shows="buffers"
     ),

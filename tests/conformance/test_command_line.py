@@ -81,6 +81,30 @@ def test_the_same_suite_runs_as_tests(tmp_path):
     assert "test_submission[naive_ddp-gradients_averaged]" in run.stdout
 
 
+DDP = """
+    from torch.nn.parallel import DistributedDataParallel as get_ddp
+    def ddp_on_after_backward(ddp_model, optimizer): ...
+    """
+
+
+def test_torchs_own_is_told_and_forbidden_on_demand(capsys, submit, tmp_path):
+    command = ["grade", str(submit(DDP)), "--world-size", "2", "--max-examples", "1", "--repro-dir", str(tmp_path)]
+    main(command)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "torch's own: ddp uses torch.nn.parallel.DistributedDataParallel" in said
+    assert main([*command, "--from-scratch"]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "ddp uses torch.nn.parallel.DistributedDataParallel; nothing else of it was looked at" in said
+
+
+def test_the_suite_as_tests_forbids_it_too(submit):
+    command = [sys.executable, "-m", "pytest", "--pyargs", "conformance", "-q", "-k", "runs_to_the_end and ddp-"]
+    asked = [f"--ddp-submission={submit(DDP)}", "--ddp-from-scratch", "--ddp-world-size=2", "-p", "no:cacheprovider"]
+    run = subprocess.run([*command, *asked], capture_output=True, text=True, check=False)
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "ddp uses torch.nn.parallel.DistributedDataParallel" in run.stdout
+
+
 def test_a_wrong_path_stops_the_tests_at_once(tmp_path):
     command = [sys.executable, "-m", "pytest", "--pyargs", "conformance", "--ddp-submission=nowhere"]
     run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from conformance.checks.table import CHECKS
-from conformance.layers import Linear
+from conformance.layers import Again, Attention, Conv, Embedding, Linear, Norm, Residual
 from conformance.location import locate
 from conformance.model_spec import ModelSpec
 from conformance.reproduction import Reproduction
-from conformance.scenario import OptimizerSpec, Scenario
+from conformance.scenario import Freeze, OptimizerSpec, Scenario, Unfreeze
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MODELS = {
@@ -25,11 +25,46 @@ MODELS = {
 NARROW = ("float32", "bfloat16")
 
 
+EVERYTHING = Scenario(
+    model=ModelSpec(
+        inputs=2,
+        layers=(
+            Linear(3),
+            Conv(3, channels_last=True),
+            Embedding(),
+            Norm(),
+            Attention(),
+            Residual(),
+            Again(5),
+            Linear(1),
+        ),
+        empty=True,
+        nested=True,
+    ),
+    optimizer=OptimizerSpec("RMSprop", {"lr": 0.01, "alpha": 0.9}),
+    steps=3,
+    batch=2,
+    uneven=True,
+    micro_batches=2,
+    no_sync=True,
+    evaluates=True,
+    clip=0.5,
+    gated=True,
+    schedule=(Freeze(1, ("layers.0.weight",)), Unfreeze(2, ("layers.0.weight",))),
+)
+
+
 def shown(
     submission: str, model: ModelSpec, folder: Path, launcher: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
-    check = next(check for check in CHECKS["naive_ddp"] if check.id == "gradients_averaged")
     scenario = Scenario(model=model, optimizer=OptimizerSpec(options={"lr": 0.1}), steps=1, batch=2)
+    return shown_on(scenario, submission, folder, launcher)
+
+
+def shown_on(
+    scenario: Scenario, submission: str, folder: Path, launcher: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    check = next(check for check in CHECKS["naive_ddp"] if check.id == "gradients_averaged")
     wanted = Reproduction(
         location=locate(str(EXAMPLES / submission)),
         component="naive_ddp",
@@ -54,6 +89,13 @@ def test_a_bug_shows_in_every_dtype(dtypes, tmp_path):
 def test_nothing_is_made_up(dtypes, tmp_path):
     right = shown("correct", MODELS[dtypes], tmp_path)
     assert (right.returncode, right.stdout, right.stderr) == (0, "nothing differs\n", "")
+
+
+def test_a_script_has_every_layer_and_every_part_of_a_schedule(tmp_path):
+    right, wrong = (shown_on(EVERYTHING, submission, tmp_path) for submission in ("correct", "summed_gradients"))
+    assert (right.returncode, right.stdout, right.stderr) == (0, "nothing differs\n", "")
+    assert (wrong.returncode, wrong.stderr) == (1, "")
+    assert "rank 0, step 1, gradient of layers.1.weight" in wrong.stdout
 
 
 @pytest.mark.parametrize(
