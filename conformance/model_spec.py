@@ -25,6 +25,7 @@ class ModelSpec(Brief):
         empty: whether there is a parameter `empty` without elements, the sum of which is added to the output.
         transposed: index of a linear layer whose weight is stored transposed, so that it is not contiguous.
         buffer: whether the model has buffers (a float, an integer and a non-persistent one).
+        recomputed: whether the hidden layers are computed again in backward (activation checkpointing, not reentrant).
         branch: a second path, `branches.0` (and `branches.1`), beside the layers: never used, used on rank 0 only,
             or two of one shape that odd ranks compute in the other order.
         keyword: whether `forward` is called with the keyword argument `gain`.
@@ -41,6 +42,7 @@ class ModelSpec(Brief):
     empty: bool = False
     transposed: int | None = None
     buffer: bool = False
+    recomputed: bool = False
     branch: Branch = "none"
     keyword: bool = False
     nested: bool = False

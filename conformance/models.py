@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from conformance.blocks import AddedEmbedding, ResidualLinear, SelfAttention, SpreadConv2d
 from conformance.data import Tensors, torch_dtype
@@ -67,7 +68,7 @@ class Perceptron(nn.Module):
     def _compute(self, x: torch.Tensor, gain: float) -> torch.Tensor:
         hidden = x
         for index, layer in enumerate(self.layers):
-            hidden = layer(self._as_for(index, hidden))
+            hidden = self._through(layer, self._as_for(index, hidden))
             if index < len(self.layers) - 1:
                 hidden = self.activation(hidden)
                 self._listen(index, hidden)
@@ -79,6 +80,13 @@ class Perceptron(nn.Module):
         if self.spec.empty:
             hidden = hidden + self.empty.sum()
         return hidden * gain * (self.scale if self.spec.scale else 1.0)
+
+    def _through(self, layer: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+        if self.spec.recomputed and torch.is_grad_enabled():
+            again: torch.Tensor = checkpoint(layer, hidden, use_reentrant=False)
+            return again
+        output: torch.Tensor = layer(hidden)
+        return output
 
     def _branches(self) -> list[tuple[int, nn.Module]]:
         """Return the branches that this rank uses, in its order; each has a weight of its own, lest they be alike."""

@@ -108,6 +108,7 @@ class Scenario(Brief):
         micro_batches: backward passes per step, whose gradients add up.
         no_sync: all micro-batches but the last are computed under the wrapper's `no_sync`, if it has one.
         evaluates: before each step, the model computes the step's batch in evaluation mode, without gradients.
+        aborts: before the second step, a backward pass raises half way, on all ranks, and its gradients are cleared.
         clip: the norm of all gradients, at most, when the optimizer steps; None for any.
         replicated: every rank gets the whole global batch, so that gradients need no synchronisation.
         averaged: the harness itself averages gradients over the ranks, as a plain data-parallel wrapper does.
@@ -129,6 +130,7 @@ class Scenario(Brief):
     micro_batches: int = 1
     no_sync: bool = False
     evaluates: bool = False
+    aborts: bool = False
     clip: float | None = None
     replicated: bool = False
     averaged: bool = False

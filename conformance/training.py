@@ -4,7 +4,7 @@
 step; any other exception is a fault of this harness.
 """
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
@@ -94,6 +94,8 @@ class _Run:
     def _step(self, step: int) -> float:
         if self.task.scenario.evaluates:
             self._evaluate(step)
+        if self.task.scenario.aborts and step == 1:
+            self._abort(step)
         optimizer = self.plan.optimizer
         with self.stage("on_train_batch_start", step):
             function(self.adapters, self.component.batch_start)(self.wrapped, optimizer)
@@ -121,6 +123,22 @@ class _Run:
             switched.eval()
             call(self.task.scenario, self.wrapped, self.task.inputs.batches[self.task.scenario.micro(step)[0]][0])
             switched.train()
+
+    def _abort(self, step: int) -> None:
+        """Let a backward pass raise when it reaches the first layer, and clear what it has computed."""
+
+        def refuse(layer: int) -> None:
+            if layer == 0:
+                raise _AbortedError
+
+        with self.stage("a backward pass that raises", step):
+            model = _bare(self.wrapped, self.model)
+            listening, model.listener = model.listener, refuse
+            x, y = self.task.inputs.batches[step]
+            with suppress(_AbortedError):
+                torch.autograd.backward(loss_of(call(self.task.scenario, self.wrapped, x), y))
+            model.listener = listening
+        self._clear(step)
 
     def _backward(self, step: int) -> float:
         """Compute the gradients of a step; return the sum of its micro-batches' losses."""
@@ -173,6 +191,10 @@ class _Run:
 
     def _keep(self, prefix: str, tensors: Any) -> None:
         self.tensors |= {f"{prefix}/{name}": tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+class _AbortedError(Exception):
+    """What a backward pass raises in a scenario that aborts."""
 
 
 def _bare(wrapped: Any, model: Perceptron) -> Perceptron:

@@ -68,6 +68,8 @@ _WRAPPER_EXTENDED = (
     Check(training.empty_parameter, wrapping.with_empty, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(training.nested_arguments, wrapping.with_nested, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(training.accumulates_gradients, wrapping.accumulating, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(training.recomputed_activations, wrapping.recomputing, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(training.recovers_from_an_exception, wrapping.aborting, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(
         training.accumulates_without_synchronising,
         wrapping.accumulating_lazily,

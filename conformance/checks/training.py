@@ -223,6 +223,18 @@ def accumulates_without_synchronising(trial: Trial) -> None:
     training_equals_one_process(trial)
 
 
+def recomputed_activations(trial: Trial) -> None:
+    """Activations that backward computes again (`torch.utils.checkpoint`, not reentrant) change nothing."""
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
+def recovers_from_an_exception(trial: Trial) -> None:
+    """After a backward pass that raised on all ranks, and `zero_grad`, training goes on as if it had not been."""
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
 def freezing_after_wrapping(trial: Trial) -> None:
     """A parameter that is frozen after wrapping stays as it is, and nobody waits for its gradient."""
     training_equals_one_process(trial)

@@ -243,6 +243,18 @@ def freezing(draw: Draw, bounds: Bounds) -> Scenario:
 
 
 @st.composite
+def aborting(draw: Draw, bounds: Bounds) -> Scenario:
+    """A backward pass raises half way, and training goes on."""
+    return _wrapped(draw, bounds, draw_model(draw, layers=(2, 3)), aborts=True, steps=draw(st.integers(2, 3)))
+
+
+@st.composite
+def recomputing(draw: Draw, bounds: Bounds) -> Scenario:
+    """Activations are computed again in backward."""
+    return _wrapped(draw, bounds, replace(draw_model(draw, layers=(2, 3)), recomputed=True))
+
+
+@st.composite
 def unfreezing(draw: Draw, bounds: Bounds) -> Scenario:
     """Frozen parameters are let train after the first step."""
     model = _freeze(draw, draw_model(draw, layers=(1, 3), biases=True))

@@ -5,7 +5,9 @@ from way import CONTROLS, Way
 
 ORDERED = {"gradient_order_differs", "unused_on_some_ranks"}  # asks for launches in the same order on all ranks
 UNUSED = {"unused_on_some_ranks", "unused_everywhere"}
-UNFREEZES = {"unfreezing_after_wrapping"}
+UNRECOVERS = {"recovers_from_an_exception"}  # handles of what was sent before it raised must be dropped
+FREEZES = {"unfreezing_after_wrapping"}
+RECOVERS = {"recovers_from_an_exception"}  # handles of what was sent before it raised must be dropped
 FREEZES = {"freezing_after_wrapping"}
 ACCUMULATES = {"accumulates_without_synchronising"}
 RESUMES = {"state_dict_round_trip"}
@@ -25,18 +27,18 @@ WAYS = [
     Way("averaging", "InPairs", "naive_ddp"),
     Way("averaging", "OfACopy", "naive_ddp"),
     Way("averaging", "OneTensor", "flat_ddp"),
-    Way("overlapped", "OnAccumulateGrad", "ddp_individual_parameters", ORDERED),
-    Way("overlapped", "WaitsForFutures", "ddp_individual_parameters", ORDERED),
+    Way("overlapped", "OnAccumulateGrad", "ddp_individual_parameters", ORDERED | RECOVERS),
+    Way("overlapped", "WaitsForFutures", "ddp_individual_parameters", ORDERED | RECOVERS),
     Way("overlapped", "BucketsInAnyOrder", "ddp", ORDERED | UNUSED),
     Way("overlapped", "Blocks", "naive_ddp", ORDERED),
-    Way("overlapped", "hooked", "ddp_individual_parameters", ORDERED | UNFREEZES),
-    Way("torchs_own", "Replicated", "ddp", UNFREEZES | UNUSED | FREEZES),
-    Way("torchs_own", "AsViews", "ddp", UNFREEZES | UNUSED | FREEZES),
-    Way("torchs_own", "Static", "ddp", UNFREEZES | FREEZES | ACCUMULATES),
-    Way("torchs_own", "FindsUnused", "ddp", UNFREEZES),
-    Way("torchs_own", "InManyBuckets", "ddp", UNFREEZES | UNUSED | FREEZES),
-    Way("torchs_own", "HookedByTorch", "ddp", UNFREEZES | UNUSED | FREEZES),
-    Way("torchs_own", "HookedByHand", "ddp", UNFREEZES | UNUSED | FREEZES),
+    Way("overlapped", "hooked", "ddp_individual_parameters", ORDERED | UNFREEZES | RECOVERS),
+    Way("torchs_own", "Replicated", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
+    Way("torchs_own", "AsViews", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
+    Way("torchs_own", "Static", "ddp", UNFREEZES | RECOVERS | FREEZES | ACCUMULATES),
+    Way("torchs_own", "FindsUnused", "ddp", UNFREEZES | RECOVERS),
+    Way("torchs_own", "InManyBuckets", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
+    Way("torchs_own", "HookedByTorch", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
+    Way("torchs_own", "HookedByHand", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
     Way("torchs_own", "redundant", "sharded_optimizer", RESUMES),
     Way("torchs_own", "redundant_in_buckets", "sharded_optimizer", RESUMES),
     Way("torchs_own", "sharded", "fsdp"),

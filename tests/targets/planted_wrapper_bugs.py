@@ -173,6 +173,22 @@ _OTHER_TRAININGS = [
         "accumulates_gradients",
     ),
     Bug(
+        _NAIVE,
+        _CALL,
+        "        for layer in self.module.layers:\n"
+        "            layer.register_forward_pre_hook(\n"
+        "                lambda *_: None if torch._C._current_graph_task_id() < 0 else self.rewind())\n"
+        f"{_CALL}",
+        "recomputed_activations",
+        "rewind",
+    ),
+    Bug(
+        _BUCKETED,
+        "        if self.synchronises and torch.is_grad_enabled():\n",
+        "        if self.synchronises and torch.is_grad_enabled() and not self.buckets:\n",
+        "recovers_from_an_exception",
+    ),
+    Bug(
         _EACH,
         "        self.synchronises = False\n",
         "",
