@@ -5,14 +5,12 @@ from way import CONTROLS, Way
 
 ORDERED = {"gradient_order_differs", "unused_on_some_ranks"}  # asks for launches in the same order on all ranks
 UNUSED = {"unused_on_some_ranks", "unused_everywhere"}
-UNRECOVERS = {"recovers_from_an_exception"}  # handles of what was sent before it raised must be dropped
-FREEZES = {"unfreezing_after_wrapping"}
+UNFREEZES = {"unfreezing_after_wrapping"}
 RECOVERS = {"recovers_from_an_exception"}  # handles of what was sent before it raised must be dropped
 FREEZES = {"freezing_after_wrapping"}
 ACCUMULATES = {"accumulates_without_synchronising"}
 RESUMES = {"state_dict_round_trip"}
 BALANCES = {"state_is_balanced"}  # what parameters dealt out in turn, whatever their sizes, are rightly told to lack
-
 
 WAYS = [
     Way("averaging", "DividesFirst", "naive_ddp"),
