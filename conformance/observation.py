@@ -95,7 +95,7 @@ class Observation:
         happenings: per step.
         hooks: per step, hooks on parameters after it.
         closures: per step, where the scenario uses closures.
-        synchronises: whether the wrapped model offers `no_sync`.
+        offers_no_sync: whether the wrapped model offers `no_sync`.
         uncleared: parameters that still had a gradient after the optimizer's `zero_grad`, at the end.
         extra_parameters: parameters of the wrapped model that the model itself does not have.
         state_bytes: bytes of optimizer state that this rank holds at the end; None if no optimizer could be found.
@@ -108,7 +108,7 @@ class Observation:
     happenings: list[list[Happening]] = field(default_factory=list)
     hooks: list[int] = field(default_factory=list)
     closures: list[ClosureCall] = field(default_factory=list)
-    synchronises: bool = False
+    offers_no_sync: bool = False
     uncleared: list[str] = field(default_factory=list)
     extra_parameters: list[str] = field(default_factory=list)
     state_bytes: int | None = None

@@ -59,12 +59,12 @@ class _Run:
             seen.closures.extend([self.closure_call] if self.closure_call else [])
             self._keep(f"parameter/{step}", self.named)
         at_end: dict[str, Any] = {"unawaited": unawaited(self.task.scenario)}
-        at_end["synchronises"] = hasattr(self.wrapped, "no_sync")
+        at_end |= {"offers_no_sync": hasattr(self.wrapped, "no_sync"), "stubbed": sorted(stubs.used)}
         if self.component.kind == "optimizer":
             at_end["state_bytes"] = state_bytes(self.plan.optimizer)
             self._clear(self.task.scenario.steps)
             at_end["uncleared"] = [n for n, p in self.named.items() if p.grad is not None and bool(p.grad.any())]
-        return replace(seen, **at_end, stubbed=sorted(stubs.used))
+        return replace(seen, **at_end)
 
     def stage(self, name: str, step: int | None = None) -> Any:
         return stage(self.task.submission, name, step)
@@ -105,7 +105,8 @@ class _Run:
             loss = self.closure_call.loss
         else:
             loss = self._backward(step)
-            self.plan.clip()
+            with self.stage("gradient clipping", step):
+                self.plan.clip()
             with self.stage("the optimizer's step", step):
                 optimizer.step()
         with self.stage("the scheduler's step", step):

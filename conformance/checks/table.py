@@ -1,6 +1,6 @@
 """Which checks each component is held to, in the order in which they run."""
 
-from conformance.checks import communication, optimizer, precision, training
+from conformance.checks import communication, extended, optimizer, precision, training
 from conformance.checks.check import UNSYNCHRONISED, Check
 from conformance.checks.loop_table import LOOP_CHECKS
 from conformance.contract import COMPONENTS, Component
@@ -46,32 +46,32 @@ _BUCKETS = (
 _WRAPPER_EXTENDED = (
     Check(communication.work_does_not_grow, wrapping.lasting, "extended", requires=_NUMBERS),
     Check(
-        training.buffers_broadcast, wrapping.with_buffers, "extended", requires=("initial_broadcast",), shows="buffers"
+        extended.buffers_broadcast, wrapping.with_buffers, "extended", requires=("initial_broadcast",), shows="buffers"
     ),
     Check(
-        training.gradient_order_differs,
+        extended.gradient_order_differs,
         wrapping.with_branch("order_by_rank"),
         "extended",
         requires=_NUMBERS,
         rules_out=_OUT,
     ),
-    Check(training.freezing_after_wrapping, wrapping.freezing, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.freezing_after_wrapping, wrapping.freezing, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(
-        training.unused_on_some_ranks,
+        extended.unused_on_some_ranks,
         wrapping.with_branch("used_on_rank_0"),
         "extended",
         requires=_NUMBERS,
         rules_out=_OUT,
     ),
-    Check(training.unused_everywhere, wrapping.with_branch("unused"), "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(training.unfreezing_after_wrapping, wrapping.unfreezing, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(training.empty_parameter, wrapping.with_empty, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(training.nested_arguments, wrapping.with_nested, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(training.accumulates_gradients, wrapping.accumulating, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(training.recomputed_activations, wrapping.recomputing, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(training.recovers_from_an_exception, wrapping.aborting, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.unused_everywhere, wrapping.with_branch("unused"), "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.unfreezing_after_wrapping, wrapping.unfreezing, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.empty_parameter, wrapping.with_empty, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.nested_arguments, wrapping.with_nested, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.accumulates_gradients, wrapping.accumulating, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.recomputed_activations, wrapping.recomputing, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.recovers_from_an_exception, wrapping.aborting, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(
-        training.accumulates_without_synchronising,
+        extended.accumulates_without_synchronising,
         wrapping.accumulating_lazily,
         "extended",
         requires=("accumulates_gradients",),

@@ -3,10 +3,8 @@
 import torch
 
 from conformance.checks.check import (
-    NotOffered,
     Trial,
     Violation,
-    carries_gradients,
     element_apart,
     first_mismatch,
     listed,
@@ -170,94 +168,5 @@ def forward_keywords(trial: Trial) -> None:
 
 def one_rank(trial: Trial) -> None:
     """In a world of one rank, training is what it is without the wrapper."""
-    gradients_averaged(trial)
-    training_equals_one_process(trial)
-
-
-def buffers_broadcast(trial: Trial) -> None:
-    """After wrapping, every rank holds the buffers of rank 0: integer and non-persistent ones too."""
-    for rank, seen in enumerate(trial.observations):
-        for name, wanted in trial.inputs[0].buffers.items():
-            value = seen.buffers.get(name)
-            if value is None or not torch.equal(value, wanted):
-                raise Violation(
-                    f"Right after wrapping, the buffer `{name}` on rank {rank} is not rank 0's: seen "
-                    f"{value if value is None else value.tolist()}, expected {wanted.tolist()}.",
-                    "Broadcast `module.buffers()` as well as `module.parameters()`.",
-                )
-
-
-def empty_parameter(trial: Trial) -> None:
-    """A parameter without elements is no hindrance."""
-    gradients_averaged(trial)
-    training_equals_one_process(trial)
-
-
-def nested_arguments(trial: Trial) -> None:
-    """Tensors in tuples and dicts reach the model's `forward`, and come back from it."""
-    gradients_averaged(trial)
-
-
-def accumulates_gradients(trial: Trial) -> None:
-    """Gradients of several backward passes, each followed by `on_after_backward`, add up to the average of the sums."""
-    gradients_averaged(trial)
-    training_equals_one_process(trial)
-
-
-def accumulates_without_synchronising(trial: Trial) -> None:
-    """Under the wrapper's `no_sync` nothing is sent; the next backward outside of it synchronises the whole sum."""
-    if not all(seen.synchronises for seen in trial.observations):
-        raise NotOffered("the wrapped model has no `no_sync`")
-    for step in range(trial.scenario.steps):
-        for rank, seen in enumerate(trial.observations):
-            happened = seen.happenings[step]
-            ends = [at for at, one in enumerate(happened) if one.what == "returned"]
-            early = [one for one in happened[: ends[-2] + 1] if carries_gradients(one, trial.scenario)]
-            if early:
-                raise Violation(
-                    f"On rank {rank} at {step_words(trial.scenario, step)}, {early[0].op} was launched under "
-                    f"`no_sync` ({len(early)} of {trial.scenario.micro_batches - 1} backward passes' launches).",
-                    "Under `no_sync` gradients only add up in `.grad`: let the hooks do nothing.",
-                )
-    gradients_averaged(trial)
-    training_equals_one_process(trial)
-
-
-def recomputed_activations(trial: Trial) -> None:
-    """Activations that backward computes again (`torch.utils.checkpoint`, not reentrant) change nothing."""
-    gradients_averaged(trial)
-    training_equals_one_process(trial)
-
-
-def recovers_from_an_exception(trial: Trial) -> None:
-    """After a backward pass that raised on all ranks, and `zero_grad`, training goes on as if it had not been."""
-    gradients_averaged(trial)
-    training_equals_one_process(trial)
-
-
-def freezing_after_wrapping(trial: Trial) -> None:
-    """A parameter that is frozen after wrapping stays as it is, and nobody waits for its gradient."""
-    training_equals_one_process(trial)
-
-
-def unused_on_some_ranks(trial: Trial) -> None:
-    """A parameter that only some ranks use gets the average with zero for the others, and nobody waits forever."""
-    gradients_averaged(trial)
-    training_equals_one_process(trial)
-
-
-def unused_everywhere(trial: Trial) -> None:
-    """A parameter that no rank uses is left alone by the optimizer, and nobody waits for its gradient."""
-    training_equals_one_process(trial)
-
-
-def unfreezing_after_wrapping(trial: Trial) -> None:
-    """A parameter that is let train after wrapping is synchronised from then on."""
-    gradients_averaged(trial)
-    training_equals_one_process(trial)
-
-
-def gradient_order_differs(trial: Trial) -> None:
-    """Gradients that become ready in another order on another rank are not mixed up."""
     gradients_averaged(trial)
     training_equals_one_process(trial)
