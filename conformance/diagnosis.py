@@ -213,13 +213,26 @@ def _stuck(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
 
 
 def _rounded(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
-    values = [trial.observations[one.rank].parameters(step)[one.name] for one in wrong]
-    for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        coarser = all(torch.finfo(dtype).eps > torch.finfo(value.dtype).eps for value in values)
-        if coarser and all(is_rounded(value, dtype) for value in values):
-            word = str(dtype).removeprefix("torch.")
-            return (
-                f"Looks like *rounded to {word}*: {listed(dict.fromkeys(one.name for one in wrong))} went through "
-                f"{word} on the way between ranks. Send parameters in their own dtype."
-            )
-    return ""
+    """Explain parameters that are the right ones rounded to a coarser dtype: where several fit, name them all."""
+    pairs = [
+        (trial.observations[one.rank].parameters(step)[one.name], trial.expected.parameters[step][one.name])
+        for one in wrong
+    ]
+    fitting = [
+        str(dtype).removeprefix("torch.")
+        for dtype in (torch.bfloat16, torch.float16, torch.float32)
+        if all(_is_rounding(seen, right, dtype) for seen, right in pairs)
+    ]
+    if not fitting:
+        return ""
+    return (
+        f"Looks like *rounded to {' or '.join(fitting)}*: {listed(dict.fromkeys(one.name for one in wrong))} lost the "
+        "last digits on the way between ranks. Send parameters in their own dtype."
+    )
+
+
+def _is_rounding(seen: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether a tensor has the digits of a coarser dtype, and is no further from the right one than its rounding."""
+    eps = torch.finfo(dtype).eps
+    near = (seen.double() - right.double()).abs() <= eps * right.double().abs()
+    return eps > torch.finfo(seen.dtype).eps and is_rounded(seen, dtype) and bool(near.all())

@@ -52,7 +52,7 @@ OPTIMIZER_BUGS = [
         f"{_FLAT}            if flat.dtype == torch.float32 and dist.get_world_size() > 1:\n"
         "                flat = flat.half().float()\n",
         "trains_in_float32",
-        "rounded to float16",
+        "float16*",
     ),
     _bug(
         "            dist.broadcast(flat, src=rank)\n",
