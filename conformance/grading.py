@@ -110,7 +110,8 @@ def not_from_scratch(component: str, borrowed: Sequence[str]) -> CheckReport:
         "The component is written by hand: it uses none of torch's own implementations.",
         points=0.0,
         message=f"{component} uses {' and '.join(borrowed)}; nothing else of it was looked at.",
-        diagnosis="Write it with torch.distributed's collectives, or grade it without --from-scratch.",
+        diagnosis="Write it with torch.distributed's collectives, or grade it without --from-scratch "
+        "(in pytest: --ddp-from-scratch).",
     )
 
 

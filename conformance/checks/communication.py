@@ -39,7 +39,8 @@ def overlaps_backward(trial: Trial) -> None:
                 "Launch each all-reduce with `async_op=True` from a hook that runs when the gradient has been stored "
                 "(`register_post_accumulate_grad_hook`), and wait in `on_after_backward`.",
             )
-        if not any(_goes_on(happened, at) for at in range(launch, last) if happened[at].what == "launched"):
+        launches = (at for at in range(launch, last) if carries_gradients(happened[at], trial.scenario))
+        if not any(_goes_on(happened, at) for at in launches):
             raise Violation(
                 f"On rank {rank} at {step_words(trial.scenario, step)}, backward stands still for each collective that "
                 f"it launches: the first one, {happened[launch].op}, is waited for before any further gradient is "
@@ -80,8 +81,8 @@ def results_are_waited_for(trial: Trial) -> None:
             unset = [name for name, value in tensors.items() if not bool(value.isfinite().all())]
             if unset:
                 raise Violation(
-                    f"{moment} {listed(unset)} on rank {rank} holds what a collective had not yet given: it was read "
-                    f"before anybody waited.{_never(trial.observations[rank].unawaited)}",
+                    f"{moment} {listed(unset)} on rank {rank} is NaN or infinite: it was read before anybody waited "
+                    f"for the collective that gives it, or computed so.{_never(trial.observations[rank].unawaited)}",
                     "Every collective with `async_op=True` returns a handle: call its `wait()` before its result is "
                     "used. Without that, numbers are wrong now and then, on a fast network more often.",
                 )

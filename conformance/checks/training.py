@@ -2,14 +2,7 @@
 
 import torch
 
-from conformance.checks.check import (
-    Trial,
-    Violation,
-    element_apart,
-    first_mismatch,
-    listed,
-    step_words,
-)
+from conformance.checks.check import Trial, Violation, element_apart, first_mismatch, listed, step_words
 
 
 def runs_to_the_end(trial: Trial) -> None:

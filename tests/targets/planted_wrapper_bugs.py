@@ -18,7 +18,7 @@ _LAUNCH_AS_READY = """        bucket = self.bucket_of[param]
             self.send_next()
 
     def send_next"""
-_NAIVE_FINISH = """        params = self.trainable()
+NAIVE_FINISH = """        params = self.trainable()
         used = used_anywhere(params)
         for bucket in self.make_buckets(params, self.max_bytes):
             bucket.launch()
@@ -40,7 +40,7 @@ _ONCE_PER_TENSOR = """        params = [p for p in self.trainable() if p.grad is
             param.grad.averaged = True
 """
 _ROUNDED_AT_LAST = (
-    _NAIVE_FINISH
+    NAIVE_FINISH
     + """        self.calls = getattr(self, "calls", 0) + 1
         for param in params if self.calls == 3 and dist.get_world_size() > 1 else []:
             param.data = param.data.half().to(param.dtype)
@@ -75,133 +75,6 @@ _EVERY_WRAPPER = [
     )
 ]
 
-_CALL = "        return self.module(*args, **kwargs)\n"
-_NAIVE_ADAPTER = """def naive_ddp_on_after_backward(ddp_model, optimizer):
-    ddp_model.finish_gradient_synchronization()
-"""
-_BUCKETED_ADAPTERS = """def ddp_bucketed_on_after_backward(ddp_model, optimizer):
-    ddp_model.finish_gradient_synchronization()
-
-
-def ddp_bucketed_on_train_batch_start(ddp_model, optimizer):
-    pass  # forward starts afresh by itself
-"""
-_OTHER_TRAININGS = [
-    Bug(
-        _EACH,
-        "                self.hooked.add(param)\n",
-        "",
-        "work_does_not_grow",
-        "hooks on parameters after each step",
-    ),
-    Bug(
-        _FLAT,
-        "        params = self.trainable()\n        used",
-        "        self.lost = [*getattr(self, 'lost', []), torch.ones(1)]\n"
-        "        for tensor in self.lost:\n"
-        "            dist.all_reduce(tensor)\n"
-        "        params = self.trainable()\n        used",
-        "work_does_not_grow",
-        "collectives launched after each step",
-    ),
-    Bug(
-        _NAIVE,
-        "copy_(piece.view_as(param))",
-        "copy_(piece.view_as(param) if param.dim() < 4 else piece.as_strided(param.shape, param.stride()))",
-        "convolution",
-        "in memory order",
-    ),
-    Bug(
-        _FLAT,
-        "        params = self.trainable()\n        used",
-        "        params = [p for p in self.trainable() if p.dim() < 4]\n        used",
-        "convolution",
-        _NEVER,
-    ),
-    Bug(
-        _NAIVE,
-        "[p for p in self.module.parameters() if p.requires_grad]",
-        "[p for name, p in self.module.named_parameters() if p.requires_grad and (p.dim() != 1 or 'bias' in name)]",
-        "layers_of_other_kinds",
-        _NEVER,
-    ),
-    Bug(
-        _NAIVE,
-        _NAIVE_ADAPTER,
-        _NAIVE_ADAPTER + "    averaged = [(p, p.grad.clone()) for p in ddp_model.trainable() if p.grad is not None]\n"
-        "    optimizer.register_step_pre_hook(lambda *_: [p.grad.copy_(grad) for p, grad in averaged] and None)\n",
-        "gradient_clipping",
-    ),
-    Bug(
-        _NAIVE,
-        _CALL,
-        f"        if not torch.is_grad_enabled():\n            self.module.requires_grad_(False)\n{_CALL}",
-        "evaluation_between_steps",
-        "does not require grad",
-    ),
-    Bug(
-        _NAIVE,
-        _CALL,
-        "        sizes = [torch.tensor(0) for _ in range(dist.get_world_size())]\n"
-        "        dist.all_gather(sizes, torch.tensor(len(args[0])))\n"
-        f"        assert len({{int(size) for size in sizes}}) == 1, 'batches differ'\n{_CALL}",
-        "uneven_batches",
-        "batches differ",
-    ),
-    Bug(
-        _NAIVE,
-        _NAIVE_FINISH,
-        "        self.waits_for = getattr(self, 'waits_for', self.trainable())\n"
-        f"        assert all(p.grad is not None for p in self.waits_for), 'a gradient never came'\n{_NAIVE_FINISH}",
-        "freezing_after_wrapping",
-        "a gradient never came",
-    ),
-    Bug(
-        _FLAT,
-        "        self.flat = torch.cat(",
-        "        assert all(grad.abs().max() < float('inf') for grad in grads)\n        self.flat = torch.cat(",
-        "empty_parameter",
-        "Expected reduction dim",
-    ),
-    Bug(_FLAT, _CALL, _CALL.replace("*args", "*[arg.cpu() for arg in args]"), "nested_arguments", "no attribute 'cpu'"),
-    Bug(
-        _BUCKETED,
-        _BUCKETED_ADAPTERS,
-        _BUCKETED_ADAPTERS.replace("    ddp_model.finish", "    ddp_model.begun and ddp_model.finish")
-        .replace("\n\n\n", "\n    ddp_model.begun = False\n\n\n")
-        .replace("    pass  # forward starts afresh by itself", "    ddp_model.begun = True"),
-        "accumulates_gradients",
-    ),
-    Bug(
-        _NAIVE,
-        _CALL,
-        "        for layer in self.module.layers:\n"
-        "            layer.register_forward_pre_hook(\n"
-        "                lambda *_: None if torch._C._current_graph_task_id() < 0 else self.rewind())\n"
-        f"{_CALL}",
-        "recomputed_activations",
-        "rewind",
-    ),
-    Bug(
-        _BUCKETED,
-        "        if self.synchronises and torch.is_grad_enabled():\n",
-        "        if self.synchronises and torch.is_grad_enabled() and not self.buckets:\n",
-        "recovers_from_an_exception",
-    ),
-    Bug(
-        _EACH,
-        "        self.synchronises = False\n",
-        "",
-        "accumulates_without_synchronising",
-        "Under `no_sync` gradients only add up",
-    ),
-    Bug(
-        _FLAT,
-        "            self.synchronises = True\n",
-        "            self.synchronises = True\n            self.module.zero_grad()\n",
-        "accumulates_without_synchronising",
-    ),
-]
 _FORGOTTEN_WAITS = [
     Bug(wrapper, "        self.handle.wait()\n", "", "results_are_waited_for", "Nobody waited at all for all_reduce")
     for wrapper in (_NAIVE, _FLAT, _EACH, _BUCKETED, _DDP)
@@ -219,7 +92,6 @@ WRAPPER_BUGS = [
     *_EVERY_WRAPPER,
     *_FORGOTTEN_WAITS,
     *_WAITS_AT_ONCE,
-    *_OTHER_TRAININGS,
     Bug(
         _NAIVE,
         "torch.uint8), src=0)",
@@ -227,7 +99,7 @@ WRAPPER_BUGS = [
         "results_are_waited_for",
         "Right after wrapping",
     ),
-    Bug(_NAIVE, _NAIVE_FINISH, "        pass\n", "gradients_averaged", _NEVER),
+    Bug(_NAIVE, NAIVE_FINISH, "        pass\n", "gradients_averaged", _NEVER),
     Bug(_NAIVE, _AVERAGE, "/ 2\n", "one_rank", "divided by a fixed 2"),
     Bug(
         _NAIVE,
@@ -236,7 +108,7 @@ WRAPPER_BUGS = [
         "frozen_parameters_stay",
         "must have none",
     ),
-    Bug(_NAIVE, _NAIVE_FINISH, _ROUNDED_AT_LAST, "training_equals_one_process"),
+    Bug(_NAIVE, NAIVE_FINISH, _ROUNDED_AT_LAST, "training_equals_one_process"),
     Bug(
         _NAIVE,
         "dist.broadcast(value",
@@ -299,7 +171,7 @@ WRAPPER_BUGS = [
         "frozen_parameters_stay",
         "a hook on a tensor",
     ),
-    Bug(_NAIVE, _NAIVE_FINISH, _TIED_TWICE, "tied_parameters", _SUMMED),
+    Bug(_NAIVE, NAIVE_FINISH, _TIED_TWICE, "tied_parameters", _SUMMED),
     Bug(
         _NAIVE,
         "param.grad.detach().copy_(piece.view_as(param))",
@@ -315,7 +187,7 @@ WRAPPER_BUGS = [
         "non_contiguous_parameter",
         "in memory order",
     ),
-    Bug(_NAIVE, _NAIVE_FINISH, _ONCE_PER_TENSOR, "zero_grad_in_place", _NEVER),
+    Bug(_NAIVE, NAIVE_FINISH, _ONCE_PER_TENSOR, "zero_grad_in_place", _NEVER),
     Bug(
         _NAIVE,
         "self.module(*args, **kwargs)",
@@ -376,7 +248,7 @@ WRAPPER_BUGS = [
         "buffers_broadcast",
         "`module.buffers()`",
     ),
-    Bug(_NAIVE, _NAIVE_FINISH, _ONLY_WITH_GRADIENT, "unused_on_some_ranks", "a collective which others never enter"),
+    Bug(_NAIVE, NAIVE_FINISH, _ONLY_WITH_GRADIENT, "unused_on_some_ranks", "a collective which others never enter"),
     Bug(
         _FLAT,
         "            if param not in used:\n                continue\n",

@@ -1,0 +1,134 @@
+"""Bugs planted in the bundled right wrappers that only other models and schedules than the plainest show."""
+
+from bug import Bug
+from planted_wrapper_bugs import NAIVE_FINISH
+
+_NAIVE, _FLAT, _EACH, _BUCKETED = "naive_ddp", "flat_ddp", "ddp_individual_parameters", "ddp_bucketed"
+_NEVER = "never synchronised"
+_CALL = "        return self.module(*args, **kwargs)\n"
+_NAIVE_ADAPTER = """def naive_ddp_on_after_backward(ddp_model, optimizer):
+    ddp_model.finish_gradient_synchronization()
+"""
+_BUCKETED_ADAPTERS = """def ddp_bucketed_on_after_backward(ddp_model, optimizer):
+    ddp_model.finish_gradient_synchronization()
+
+
+def ddp_bucketed_on_train_batch_start(ddp_model, optimizer):
+    pass  # forward starts afresh by itself
+"""
+TRAINING_BUGS = [
+    Bug(
+        _EACH,
+        "                self.hooked.add(param)\n",
+        "",
+        "work_does_not_grow",
+        "hooks on parameters after each step",
+    ),
+    Bug(
+        _FLAT,
+        "        params = self.trainable()\n        used",
+        "        self.lost = [*getattr(self, 'lost', []), torch.ones(1)]\n"
+        "        for tensor in self.lost:\n"
+        "            dist.all_reduce(tensor)\n"
+        "        params = self.trainable()\n        used",
+        "work_does_not_grow",
+        "collectives launched after each step",
+    ),
+    Bug(
+        _NAIVE,
+        "copy_(piece.view_as(param))",
+        "copy_(piece.view_as(param) if param.dim() < 4 else piece.as_strided(param.shape, param.stride()))",
+        "convolution",
+        "in memory order",
+    ),
+    Bug(
+        _FLAT,
+        "        params = self.trainable()\n        used",
+        "        params = [p for p in self.trainable() if p.dim() < 4]\n        used",
+        "convolution",
+        _NEVER,
+    ),
+    Bug(
+        _NAIVE,
+        "[p for p in self.module.parameters() if p.requires_grad]",
+        "[p for name, p in self.module.named_parameters() if p.requires_grad and (p.dim() != 1 or 'bias' in name)]",
+        "layers_of_other_kinds",
+        _NEVER,
+    ),
+    Bug(
+        _NAIVE,
+        _NAIVE_ADAPTER,
+        _NAIVE_ADAPTER + "    averaged = [(p, p.grad.clone()) for p in ddp_model.trainable() if p.grad is not None]\n"
+        "    optimizer.register_step_pre_hook(lambda *_: [p.grad.copy_(grad) for p, grad in averaged] and None)\n",
+        "gradient_clipping",
+    ),
+    Bug(
+        _NAIVE,
+        _CALL,
+        f"        if not torch.is_grad_enabled():\n            self.module.requires_grad_(False)\n{_CALL}",
+        "evaluation_between_steps",
+        "does not require grad",
+    ),
+    Bug(
+        _NAIVE,
+        _CALL,
+        "        sizes = [torch.tensor(0) for _ in range(dist.get_world_size())]\n"
+        "        dist.all_gather(sizes, torch.tensor(len(args[0])))\n"
+        f"        assert len({{int(size) for size in sizes}}) == 1, 'batches differ'\n{_CALL}",
+        "uneven_batches",
+        "batches differ",
+    ),
+    Bug(
+        _NAIVE,
+        NAIVE_FINISH,
+        "        self.waits_for = getattr(self, 'waits_for', self.trainable())\n"
+        f"        assert all(p.grad is not None for p in self.waits_for), 'a gradient never came'\n{NAIVE_FINISH}",
+        "freezing_after_wrapping",
+        "a gradient never came",
+    ),
+    Bug(
+        _FLAT,
+        "        self.flat = torch.cat(",
+        "        assert all(grad.abs().max() < float('inf') for grad in grads)\n        self.flat = torch.cat(",
+        "empty_parameter",
+        "Expected reduction dim",
+    ),
+    Bug(_FLAT, _CALL, _CALL.replace("*args", "*[arg.cpu() for arg in args]"), "nested_arguments", "no attribute 'cpu'"),
+    Bug(
+        _BUCKETED,
+        _BUCKETED_ADAPTERS,
+        _BUCKETED_ADAPTERS.replace("    ddp_model.finish", "    ddp_model.begun and ddp_model.finish")
+        .replace("\n\n\n", "\n    ddp_model.begun = False\n\n\n")
+        .replace("    pass  # forward starts afresh by itself", "    ddp_model.begun = True"),
+        "accumulates_gradients",
+    ),
+    Bug(
+        _NAIVE,
+        _CALL,
+        "        for layer in self.module.layers:\n"
+        "            layer.register_forward_pre_hook(\n"
+        "                lambda *_: None if torch._C._current_graph_task_id() < 0 else self.rewind())\n"
+        f"{_CALL}",
+        "recomputed_activations",
+        "rewind",
+    ),
+    Bug(
+        _BUCKETED,
+        "        if self.synchronises and torch.is_grad_enabled():\n",
+        "        if self.synchronises and torch.is_grad_enabled() and not self.buckets:\n",
+        "recovers_from_an_exception",
+    ),
+    Bug(
+        _EACH,
+        "        self.synchronises = False\n",
+        "",
+        "accumulates_without_synchronising",
+        "Under `no_sync` gradients only add up",
+    ),
+    Bug(
+        _FLAT,
+        "            self.synchronises = True\n",
+        "            self.synchronises = True\n            self.module.zero_grad()\n",
+        "accumulates_without_synchronising",
+    ),
+]
