@@ -1,6 +1,6 @@
 """Finds the model's parameters again after a wrapper has taken the model, and counts what hangs on them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -28,8 +28,19 @@ def parameters_by_name(wrapped: Any, names: Sequence[str]) -> tuple[Named, list[
 
 def hooks_on(parameters: Iterable[torch.nn.Parameter]) -> int:
     """Return how many hooks are on these parameters; those on nodes of autograd's graph cannot be counted."""
-    kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
-    return sum(len(getattr(parameter, kind, None) or ()) for parameter in parameters for kind in kinds)
+    return sum(len(hooks) for parameter in parameters for hooks in _hooks(parameter))
+
+
+def take_hooks_off(parameters: Iterable[torch.nn.Parameter]) -> None:
+    """Remove every hook that is on these parameters."""
+    for parameter in parameters:
+        for hooks in _hooks(parameter):
+            hooks.clear()
+
+
+def _hooks(parameter: torch.nn.Parameter) -> Iterator[dict[int, Any]]:
+    found = (getattr(parameter, kind, None) for kind in ("_backward_hooks", "_post_accumulate_grad_hooks"))
+    return (hooks for hooks in found if hooks)
 
 
 def _named(wrapped: Any) -> Named:

@@ -1,6 +1,6 @@
 """What a rank is asked to do, and what it saw while doing it; both with both directions of their trip."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -141,9 +141,7 @@ class Observation:
 
     def encode(self) -> bytes:
         """Return the observation as bytes."""
-        facts = asdict(self)
-        del facts["tensors"]
-        return pack(facts, self.tensors)
+        return pack(asdict(replace(self, tensors={})), self.tensors)
 
     @classmethod
     def decode(cls, data: bytes) -> "Observation":
@@ -156,7 +154,7 @@ class Observation:
         try:
             facts["happenings"] = [[Happening(**one) for one in step] for step in facts["happenings"]]
             facts["closures"] = [ClosureCall(**one) for one in facts["closures"]]
-            return cls(tensors=tensors, **facts)
+            return cls(**{**facts, "tensors": tensors})
         except (KeyError, TypeError) as error:
             raise MalformedError(f"not an answer of a rank of ours: {error}") from error
 

@@ -16,7 +16,7 @@ from conformance import stubs
 from conformance.contract import COMPONENTS, Component
 from conformance.data import Tensors
 from conformance.models import Perceptron, call, fill, loss_of
-from conformance.naming import hooks_on, parameters_by_name
+from conformance.naming import Named, hooks_on, parameters_by_name, take_hooks_off
 from conformance.observation import ClosureCall, Happening, Observation, Task
 from conformance.schedule import Schedule
 from conformance.sharding import state_bytes
@@ -42,12 +42,19 @@ class _Run:
     task: Task
     component: Component
     adapters: ModuleType
+    named: Named = field(default_factory=dict)
     tensors: Tensors = field(default_factory=dict)
     happened: list[Happening] = field(default_factory=list)
     closure_call: ClosureCall | None = None
 
     def observe(self) -> Observation:
         self._build()
+        try:
+            return self._train()
+        finally:  # a parameter and what its hook refers to, such as a process group, would never be collected
+            take_hooks_off([*self.model.parameters(), *self.named.values()])
+
+    def _train(self) -> Observation:
         seen = Observation(self.tensors, extra_parameters=self.extra)
         for step in range(self.task.scenario.steps):
             with self.stage("a change of the optimizer between steps", step):

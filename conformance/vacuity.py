@@ -1,20 +1,36 @@
 """Whether a scenario can tell right from wrong: on it, known mistakes must give obviously other numbers."""
 
+import json
+from functools import lru_cache
+
 import torch
 
-from conformance.data import RankInputs, Tensors
+from conformance.data import RankInputs, Tensors, draw_inputs
 from conformance.gradient_mistakes import BY_NAME as GRADIENTS
 from conformance.gradient_mistakes import Shards
 from conformance.oracle import Trajectory, shard_gradients, train
-from conformance.scenario import Scenario
+from conformance.scenario import Scenario, from_json, to_json
 from conformance.tolerance import Limits, difference, vacuity_factor
 from conformance.training_mistakes import BY_NAME as TRAININGS
 
+_REMEMBERED = 10_000
 
-def tells_apart(scenario: Scenario, inputs: list[RankInputs], mistakes: tuple[str, ...]) -> bool:
-    """Return whether each of these mistakes gives something obviously different from the oracle."""
-    if not mistakes:
-        return True
+
+def tells_apart(scenario: Scenario, seed: int, mistakes: tuple[str, ...]) -> bool:
+    """Return whether each of these mistakes gives something obviously different from the oracle.
+
+    Args:
+        scenario: the scenario; other components are held to the same ones, and are not kept waiting for the answer.
+        seed: what its numbers are drawn from.
+        mistakes: names of known mistakes.
+    """
+    return not mistakes or _tells_apart(json.dumps(to_json(scenario)), seed, mistakes)
+
+
+@lru_cache(_REMEMBERED)
+def _tells_apart(text: str, seed: int, mistakes: tuple[str, ...]) -> bool:
+    scenario = from_json(json.loads(text))
+    inputs = draw_inputs(scenario, seed)
     factor, expected = vacuity_factor(scenario), train(scenario, inputs)
     gradients = [name for name in mistakes if name in GRADIENTS]
     trainings = [name for name in mistakes if name not in GRADIENTS]

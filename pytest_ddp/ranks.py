@@ -41,7 +41,7 @@ class Ranks:
         rendezvous: the store that the ranks meet at.
         tally: how many processes were "started", and how many places in groups they "served"; shared with pools
             made by `fresh`.
-        warm: whether its ranks are to be used again, so that it is worth while to prepare their next group.
+        warm: whether its ranks prepare their next group as soon as they leave one: worth while where it will be alike.
         slack: seconds that the groups' own timeouts lie behind those of runs.
         farewells: what ranks printed while they ended, such as exceptions in their `atexit` handlers.
         newest: the name of the group that was made last; ranks have left all others.

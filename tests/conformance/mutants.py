@@ -12,7 +12,9 @@ from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
 
-from conformance.grading import Grading, grade
+from conformance.checks.table import CHECKS
+from conformance.execute import Executor
+from conformance.grading import Grading, grade_check, submitted_components
 from conformance.location import locate
 from conformance.pool import fork_server, ranks_from
 from conformance.report import CheckReport
@@ -25,6 +27,7 @@ from planted_bugs import BUGS
 _DOCS = Path(__file__).parents[2] / "docs"
 _WORKERS = 2
 _AT_A_TIME = 8
+_WORLD_SIZE = 3
 _EXAMPLES = 10  # the default of `conformance grade`
 
 
@@ -77,17 +80,28 @@ def _graded(bug: Bug, seeds: Sequence[int], server: ForkLauncher) -> Graded:
             (Path(folder) / f"{name}.py").write_text(text, encoding="utf-8")
         for seed in seeds:
             with ranks_from(server) as ranks:
-                report = grade(locate(folder), Grading(seed, 3, (bug.component,), _EXAMPLES), ranks)
-            failed = [check for check in report.components[0].checks if check.status not in {"passed", "not_run"}]
-            graded.examples += [check.examples for check in failed[:1]]
-            graded.faults += _faults(bug, seed, failed)
+                first = _first_failure(Executor(ranks, locate(folder), secret=f"{seed}"), bug.component, seed)
+            graded.examples += [first.examples] if first else []
+            graded.faults += _faults(bug, seed, first)
     return graded
 
 
-def _faults(bug: Bug, seed: int, failed: list[CheckReport]) -> list[str]:
-    if not failed:
+def _first_failure(executor: Executor, component: str, seed: int) -> CheckReport | None:
+    """Grade until a check fails, as a whole grading would."""
+    grading = Grading(seed, _WORLD_SIZE, (component,), _EXAMPLES)
+    submitted_components(executor, grading.components)
+    before: dict[str, CheckReport] = {}
+    for check in CHECKS[component]:
+        before[check.id] = report = grade_check(component, check, executor, grading, before)
+        if report.status not in {"passed", "not_run"}:
+            return report
+    return None
+
+
+def _faults(bug: Bug, seed: int, first: CheckReport | None) -> list[str]:
+    if first is None:
         return [f"seed {seed}: passed every check"]
-    first, text = failed[0], f"{failed[0].message}\n{failed[0].diagnosis}"
+    text = f"{first.message}\n{first.diagnosis}"
     if first.status == "failed" and first.id == bug.check and bug.words in text:
         return []
     return [f"seed {seed}: {first.id} {first.status}, not {bug.check} and {bug.words!r}: {text}"]
