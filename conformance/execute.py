@@ -163,7 +163,7 @@ class Executor:
     def _run(self, component: str, scenario: Scenario) -> Execution:
         inputs = self.inputs(scenario)
         tasks = [Task(self.location, component, scenario, own, self.stubs).encode() for own in inputs]
-        world = World(scenario.world_size, observe=scenario.gated)
+        world = World(scenario.world_size, observe=scenario.gated or scenario.counted)
         outcomes = self._on_ranks(world, "conformance.training:run", tasks, self._deadline)
         self.executions += 1
         if not all(isinstance(outcome, Returned) for outcome in outcomes):

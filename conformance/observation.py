@@ -94,6 +94,7 @@ class Observation:
         losses: per step.
         happenings: per step.
         hooks: per step, hooks on parameters after it.
+        alive: per step, where the scenario says so, tensors and handles of collectives that were alive after it.
         closures: per step, where the scenario uses closures.
         offers_no_sync: whether the wrapped model offers `no_sync`.
         uncleared: parameters that still had a gradient after the optimizer's `zero_grad`, at the end.
@@ -107,6 +108,7 @@ class Observation:
     losses: list[float] = field(default_factory=list)
     happenings: list[list[Happening]] = field(default_factory=list)
     hooks: list[int] = field(default_factory=list)
+    alive: list[int] = field(default_factory=list)
     closures: list[ClosureCall] = field(default_factory=list)
     offers_no_sync: bool = False
     uncleared: list[str] = field(default_factory=list)

@@ -117,6 +117,7 @@ class Scenario(Brief):
         cleared_by: whose `zero_grad` is called before each step.
         closure: whether `step` gets a closure that computes the loss and the gradients.
         gated: whether results of collectives arrive only when somebody waits for them, and are NaN until then.
+        counted: whether the tensors and handles that are alive after each step are counted.
         schedule: what happens between steps.
         seed: selects weights and data.
     """
@@ -139,6 +140,7 @@ class Scenario(Brief):
     cleared_by: Literal["optimizer", "model"] = "optimizer"
     closure: bool = False
     gated: bool = False
+    counted: bool = False
     schedule: tuple[Event, ...] = ()
     seed: int = 0
 

@@ -22,7 +22,7 @@ from conformance.schedule import Schedule
 from conformance.sharding import state_bytes
 from conformance.stage import stage
 from conformance.subject import function, load
-from conformance.watching import gate, noting, unawaited
+from conformance.watching import alive, gate, noting, unawaited
 
 
 def run(payload: bytes) -> bytes:
@@ -65,6 +65,8 @@ class _Run:
             seen.hooks.append(hooks_on(self.named.values()))
             seen.closures.extend([self.closure_call] if self.closure_call else [])
             self._keep(f"parameter/{step}", self.named)
+            if self.task.scenario.counted:
+                seen.alive.append(alive() - len(self.tensors))
         at_end: dict[str, Any] = {"unawaited": unawaited(self.task.scenario)}
         at_end |= {"offers_no_sync": hasattr(self.wrapped, "no_sync"), "stubbed": sorted(stubs.used)}
         if self.component.kind == "optimizer":

@@ -1,8 +1,12 @@
 """Notes down what a rank communicates, and lets results arrive only when they are waited for."""
 
+import gc
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+
+import torch
+import torch.distributed as dist
 
 from conformance.observation import Happening
 from conformance.scenario import Scenario
@@ -45,6 +49,12 @@ def noting(happened: list[Happening], scenario: Scenario) -> Iterator[None]:
 def unawaited(scenario: Scenario) -> list[str]:
     """Return the operations of a gated scenario that nobody has waited for, with their lines."""
     return [str(entry) for entry in collectives().unawaited if entry.bytes] if scenario.gated else []
+
+
+def alive() -> int:
+    """Return how many tensors are alive on this rank, and handles of operations; of observed groups: others hide."""
+    gc.collect()
+    return sum(issubclass(type(one), torch.Tensor | dist.Work) for one in gc.get_objects())
 
 
 def _in_full(one: Happening, entries: dict[int, Entry]) -> Iterator[Happening]:

@@ -19,7 +19,7 @@ from conformance.tolerance import Limits, difference, float64_limits
 
 Level: TypeAlias = Literal["core", "extended"]
 Shows: TypeAlias = Literal[
-    "broadcast", "training", "waits", "overlap", "collectives", "closure", "zero_grad", "state", "buffers"
+    "broadcast", "training", "waits", "overlap", "collectives", "closure", "zero_grad", "state", "buffers", "growth"
 ]
 UNSYNCHRONISED = "never synchronised"
 

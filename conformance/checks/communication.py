@@ -6,6 +6,7 @@ A step is judged once it has settled (the last one): an implementation may order
 import math
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 from conformance.checks.check import Trial, Violation, carries_gradients, listed, step_words
 from conformance.data import Tensors
@@ -111,6 +112,18 @@ def work_does_not_grow(trial: Trial) -> None:
                 raise Violation(f"On rank {rank}, {what} after each step: {', '.join(map(str, counts))}.", remedy)
 
 
+def memory_does_not_grow(trial: Trial) -> None:
+    """Later steps leave nothing behind: no more tensors and handles of collectives are alive than after the second."""
+    for rank, seen in enumerate(trial.observations):
+        counts = seen.alive[1:]
+        if len(counts) > 1 and all(before < after for before, after in pairwise(counts)):
+            raise Violation(
+                f"On rank {rank}, tensors and handles of collectives alive after each step: "
+                f"{', '.join(map(str, seen.alive))}.",
+                "What was kept for a step (handles, flat copies, losses) must be dropped when the step is over.",
+            )
+
+
 def _never(unawaited: list[str]) -> str:
     more = f" and {len(unawaited) - 1} more" if len(unawaited) > 1 else ""
     return f" Nobody waited at all for {unawaited[0]}{more}." if unawaited else ""
@@ -155,7 +168,7 @@ def bucket_size_respected(trial: Trial) -> None:
             raise Violation(
                 f"With bucket_size_mb={trial.scenario.bucket_size_mb:.3g} ({capacity:.0f} bytes) and parameters of "
                 f"{', '.join(map(str, sizes))} bytes, {_times(count)} on rank {rank} at "
-                f"{step_words(trial.scenario, step)}; expected {fewest} to {most}.",
+                f"{step_words(trial.scenario, step)}; expected {_span(fewest, most)}.",
                 "A bucket is full when the next gradient would take it over bucket_size_mb * 1024 * 1024 bytes; count "
                 "`p.numel() * p.element_size()`, and start the next bucket from zero.",
             )
@@ -178,13 +191,14 @@ def expected_exchanges(scenario: Scenario) -> tuple[int, int]:
     """Return how few and how many exchanges of gradients a bucket size allows, however buckets are filled.
 
     A bucket may be closed before or after the gradient that takes it over its size, so that it holds at most that size
-    and one parameter; two buckets next to one another hold more than the size.
+    and one parameter; two buckets next to one another hold more than the size, but for one more that is sent early.
     """
-    if scenario.bucket_size_mb is None:
+    sizes = _sizes(scenario)
+    capacity = math.inf if scenario.bucket_size_mb is None else scenario.bucket_size_mb * _MIB
+    if sum(sizes) <= capacity:
         return 1, 1
-    sizes, capacity = _sizes(scenario), scenario.bucket_size_mb * _MIB
     fewest = math.ceil(sum(sizes) / (capacity + max(sizes)))
-    return fewest, min(len(sizes), math.floor(2 * sum(sizes) / capacity) + 2)
+    return fewest, min(len(sizes), 2 * math.ceil(sum(sizes) / capacity))
 
 
 def _sizes(scenario: Scenario) -> list[int]:
@@ -201,6 +215,10 @@ def gradient_collectives(happened: list[Happening], scenario: Scenario) -> int:
     """
     ops = Counter(one.op for one in happened if carries_gradients(one, scenario))
     return max(ops.values(), default=0)
+
+
+def _span(fewest: int, most: int) -> str:
+    return str(most) if fewest == most else f"{fewest} to {most}"
 
 
 def _times(count: int) -> str:

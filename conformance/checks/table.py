@@ -44,7 +44,8 @@ _BUCKETS = (
     Check(communication.unbounded_bucket, wrapping.with_one_bucket, requires=_NUMBERS, shows="collectives"),
 )
 _WRAPPER_EXTENDED = (
-    Check(communication.work_does_not_grow, wrapping.lasting, "extended", requires=_NUMBERS),
+    Check(communication.work_does_not_grow, wrapping.lasting, "extended", requires=_NUMBERS, shows="growth"),
+    Check(communication.memory_does_not_grow, wrapping.lasting, "extended", requires=_NUMBERS, shows="growth"),
     Check(
         extended.buffers_broadcast, wrapping.with_buffers, "extended", requires=("initial_broadcast",), shows="buffers"
     ),

@@ -1,5 +1,6 @@
 """Strategies for wrappers: plain training, and one unusual thing at a time on top of it."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -58,8 +59,8 @@ def gated(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def lasting(draw: Draw, bounds: Bounds) -> Scenario:
-    """Some more steps."""
-    return _wrapped(draw, bounds, draw_model(draw, layers=(1, 2)), steps=draw(st.integers(4, 5)))
+    """Some more steps; what is alive after each is counted."""
+    return _wrapped(draw, bounds, draw_model(draw, layers=(1, 2)), steps=draw(st.integers(4, 5)), counted=True)
 
 
 def widened(scenario: Scenario) -> Scenario:
@@ -205,10 +206,11 @@ def deep(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def with_bucket_size(draw: Draw, bounds: Bounds) -> Scenario:
-    """At least three layers, and a bucket size from below one parameter to above the model."""
+    """At least three layers, and a bucket that holds a little more than all of them, or a fourth."""
     model = draw_model(draw, layers=(3, _DEEP), widest=4)
-    size = draw(st.sampled_from((1 / _MIB, 1.0, 8 * _BYTES / _MIB, 16 * _BYTES / _MIB)))
-    return _wrapped(draw, bounds, model, steps=2, bucket_size_mb=size)
+    total = _BYTES * sum(map(math.prod, model.shapes.values()))
+    size = draw(st.sampled_from((total + _BYTES, total / 4)))
+    return _wrapped(draw, bounds, model, steps=2, bucket_size_mb=size / _MIB)
 
 
 @st.composite

@@ -81,8 +81,7 @@ class ScheduledGate(Gate):
         for other in self._ahead_of(work):
             self._let_pass(other)
         self._in_flight.pop(work.number, None)
-        with self._blocked(work, timeout):
-            work.complete(wait)
+        self._complete(work, wait, timeout)
 
     def poll(self, work: HeldWork) -> bool:
         """Say whether an operation is over.
@@ -127,8 +126,17 @@ class ScheduledGate(Gate):
         """
         del self._in_flight[work.number]
         if work.has_followers:
-            with self._blocked(work), suppress(Exception):  # those who follow are told of it
-                work.complete(work.real.wait)
+            with suppress(Exception):  # those who follow are told of it
+                self._complete(work, work.real.wait)
+
+    def _complete(self, work: HeldWork, wait: Callable[[], Any], timeout: timedelta | None = None) -> None:
+        """Let an operation complete; its futures, which are over now, need not be kept for it."""
+        try:
+            with self._blocked(work, timeout):
+                work.complete(wait)
+        finally:
+            for future in [future for future, other in self._record.held.items() if other is work]:
+                del self._record.held[future]
 
     @contextmanager
     def _blocked(self, work: HeldWork, timeout: timedelta | None = None) -> Iterator[None]:

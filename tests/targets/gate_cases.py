@@ -3,6 +3,7 @@
 import gc
 import operator
 import time
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -267,6 +268,19 @@ def futures_give_the_tensors_of_their_owner():
         (result,) = future.wait()
     assert result is tensor
     assert tensor.tolist() == [2, 2, 2]
+
+
+@case
+def nothing_is_kept_of_what_is_over_and_forgotten():
+    with gate():
+        future = dist.all_reduce(tensor := ones(), async_op=True).get_future()
+        following = future.then(lambda done: done.value()[0] / 2)
+        assert following.wait().tolist() == [1, 1, 1]
+        kept = [weakref.ref(one) for one in (tensor, future, following)]
+        assert not observed.collectives().unawaited
+        del tensor, future, following
+        gc.collect()
+        assert [one() for one in kept] == [None, None, None]
 
 
 @case

@@ -35,6 +35,21 @@ TRAINING_BUGS = [
         "collectives launched after each step",
     ),
     Bug(
+        _EACH,
+        "        self.handle.wait()\n",
+        "        self.handle.wait()\n        Bucket.handles = [*getattr(Bucket, 'handles', []), self.handle]\n",
+        "memory_does_not_grow",
+        "handles of collectives alive after each step",
+    ),
+    Bug(
+        _BUCKETED,
+        "        return self.module(*args, **kwargs)\n",
+        "        self.outputs = [*getattr(self, 'outputs', []), self.module(*args, **kwargs)]\n"
+        "        return self.outputs[-1]\n",
+        "memory_does_not_grow",
+        "alive after each step",
+    ),
+    Bug(
         _NAIVE,
         "copy_(piece.view_as(param))",
         "copy_(piece.view_as(param) if param.dim() < 4 else piece.as_strided(param.shape, param.stride()))",
