@@ -57,14 +57,22 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one rank answered: tensors by name, and what was offered in place of something absent, and used."""
+    """What one rank answered.
+
+    Attributes:
+        tensors: what was asked, by name.
+        unawaited: in a gated case, operations that nobody has waited for, with their lines.
+        stubbed: what was offered in place of something absent, and used.
+    """
 
     tensors: Tensors
+    unawaited: list[str] = field(default_factory=list)
     stubbed: list[str] = field(default_factory=list)
 
     def encode(self) -> bytes:
         """Return the answer as bytes."""
-        return pack({"stubbed": self.stubbed}, {name: t.detach().clone() for name, t in self.tensors.items()})
+        facts = {"unawaited": self.unawaited, "stubbed": self.stubbed}
+        return pack(facts, {name: t.detach().clone() for name, t in self.tensors.items()})
 
     @classmethod
     def decode(cls, data: bytes) -> "Answer":
@@ -74,6 +82,6 @@ class Answer:
             MalformedError: the bytes are something else.
         """
         facts, tensors = unpack(data)
-        if set(facts) != {"stubbed"} or not isinstance(facts["stubbed"], list):
+        if set(facts) != {"unawaited", "stubbed"} or not all(isinstance(names, list) for names in facts.values()):
             raise MalformedError(f"not an answer of a rank of ours: its header is {facts!r}")
-        return cls(tensors, [str(name) for name in facts["stubbed"]])
+        return cls(tensors, **{fact: [str(name) for name in names] for fact, names in facts.items()})

@@ -4,7 +4,7 @@ A case prints as Python that evaluates to itself, and saves as JSON. Its numbers
 Nothing here imports torch.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from conformance.layers import Linear
@@ -19,10 +19,12 @@ class Case:
     Attributes:
         world_size: ranks.
         seed: selects the numbers.
+        gated: whether results of collectives arrive only when somebody waits for them, and are NaN until then.
     """
 
     world_size: int = 1
     seed: int = 0
+    gated: bool = field(default=False, kw_only=True)
 
     @property
     def worlds(self) -> tuple[int, ...]:

@@ -192,7 +192,8 @@ class Executor:
                 tasks = [
                     Assignment(self.location, component, case, own, phase, folder, self.stubs).encode() for own in feeds
                 ]
-                outcomes = self._on_ranks(World(len(feeds)), "conformance.exercises.table:run", tasks, self._deadline)
+                world = World(len(feeds), observe=case.gated)
+                outcomes = self._on_ranks(world, "conformance.exercises.table:run", tasks, self._deadline)
                 if not all(isinstance(outcome, Returned) for outcome in outcomes):
                     return self._broken(outcomes)
                 for outcome in outcomes:

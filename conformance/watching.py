@@ -8,15 +8,16 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 
+from conformance.cases import Case
 from conformance.observation import Happening
 from conformance.scenario import Scenario
 from pytest_ddp.collectives import Collective, watch_collectives
 from pytest_ddp.observed import CollectiveLaunched, CollectiveWaited, Entry, Event, Shuffled, collectives, current
 
 
-def gate(scenario: Scenario) -> AbstractContextManager[None]:
-    """In a gated scenario, let operations complete in a drawn order, each only when somebody waits for it."""
-    return collectives().gate(Shuffled(scenario.seed)) if scenario.gated else nullcontext()
+def gate(drawn: Scenario | Case) -> AbstractContextManager[None]:
+    """In what is gated, let operations complete in a drawn order, each only when somebody waits for it."""
+    return collectives().gate(Shuffled(drawn.seed)) if drawn.gated else nullcontext()
 
 
 @contextmanager
@@ -46,9 +47,9 @@ def noting(happened: list[Happening], scenario: Scenario) -> Iterator[None]:
         happened[:] = [more for one in happened for more in _in_full(one, entries)]
 
 
-def unawaited(scenario: Scenario) -> list[str]:
-    """Return the operations of a gated scenario that nobody has waited for, with their lines."""
-    return [str(entry) for entry in collectives().unawaited if entry.bytes] if scenario.gated else []
+def unawaited(drawn: Scenario | Case) -> list[str]:
+    """Return the operations that nobody has waited for, with their lines, of a scenario or case that is gated."""
+    return [str(entry) for entry in collectives().unawaited if entry.bytes] if drawn.gated else []
 
 
 def alive() -> int:

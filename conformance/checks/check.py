@@ -22,6 +22,10 @@ Shows: TypeAlias = Literal[
     "broadcast", "training", "waits", "overlap", "collectives", "closure", "zero_grad", "state", "buffers", "growth"
 ]
 UNSYNCHRONISED = "never synchronised"
+WAIT = (
+    "Every collective with `async_op=True` returns a handle: call its `wait()` before its result is used. Without "
+    "that, numbers are wrong now and then, on a fast network more often."
+)
 
 
 class Violation(AssertionError):  # noqa: N818  a verdict, not a fault of the program
@@ -73,6 +77,10 @@ class CaseTrial:
     case: Any
     phases_given: list[list[Tensors]]
     phases: list[list[Answer]]
+
+    def unawaited(self, rank: int) -> list[str]:
+        """Return the operations that nobody has waited for on a rank of the last world, with their lines."""
+        return self.phases[-1][rank].unawaited
 
     @property
     def given(self) -> list[Tensors]:
@@ -173,6 +181,12 @@ def carries_gradients(one: Happening, scenario: Scenario) -> bool:
 def step_words(scenario: Scenario, step: int) -> str:
     """Return "step 1 of 3" for step 0."""
     return f"step {step + 1} of {scenario.steps}"
+
+
+def never_awaited(operations: list[str]) -> str:
+    """Return a sentence about operations that nobody has waited for; empty if there are none."""
+    more = f" and {len(operations) - 1} more" if len(operations) > 1 else ""
+    return f" Nobody waited at all for {operations[0]}{more}." if operations else ""
 
 
 def listed(names: Iterable[str]) -> str:

@@ -8,7 +8,15 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from conformance.checks.check import Trial, Violation, carries_gradients, listed, step_words
+from conformance.checks.check import (
+    WAIT,
+    Trial,
+    Violation,
+    carries_gradients,
+    listed,
+    never_awaited,
+    step_words,
+)
 from conformance.data import Tensors
 from conformance.layers import BYTES
 from conformance.observation import Happening
@@ -83,9 +91,9 @@ def results_are_waited_for(trial: Trial) -> None:
             if unset:
                 raise Violation(
                     f"{moment} {listed(unset)} on rank {rank} is NaN or infinite: it was read before anybody waited "
-                    f"for the collective that gives it, or computed so.{_never(trial.observations[rank].unawaited)}",
-                    "Every collective with `async_op=True` returns a handle: call its `wait()` before its result is "
-                    "used. Without that, numbers are wrong now and then, on a fast network more often.",
+                    "for the collective that gives it, or computed so."
+                    f"{never_awaited(trial.observations[rank].unawaited)}",
+                    WAIT,
                 )
 
 
@@ -122,11 +130,6 @@ def memory_does_not_grow(trial: Trial) -> None:
                 f"{', '.join(map(str, seen.alive))}.",
                 "What was kept for a step (handles, flat copies, losses) must be dropped when the step is over.",
             )
-
-
-def _never(unawaited: list[str]) -> str:
-    more = f" and {len(unawaited) - 1} more" if len(unawaited) > 1 else ""
-    return f" Nobody waited at all for {unawaited[0]}{more}." if unawaited else ""
 
 
 def _is_one_bucket_in_backward(happened: list[Happening], scenario: Scenario) -> bool:

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from conformance.checks.check import CaseTrial, Violation, first_mismatch
+from conformance.checks.check import WAIT, CaseTrial, Violation, first_mismatch, listed, never_awaited
 from conformance.data import RankInputs, Tensors
 from conformance.oracle import Trajectory
 from conformance.oracle import train as train_in_one_process
@@ -13,6 +13,27 @@ from conformance.tolerance import difference, scale_of
 _ELEMENT = 8
 _MOMENTS = 2
 _HALF = 0.1  # bfloat16 keeps 8 bits: after three steps of lr 0.02, far less than this share of the largest weight
+
+
+def shards_are_waited_for(trial: CaseTrial) -> None:
+    """What a collective gives is used only after somebody has waited for it.
+
+    Here results arrive with the wait, and not before; who reads them too early finds NaN, every time.
+    """
+    moments = {"start/": "before training"}
+    moments |= {
+        f"parameter/{step}/": f"after step {step + 1} of {trial.case.steps}" for step in range(trial.case.steps)
+    }
+    for moment, words in moments.items():
+        for rank, answer in enumerate(trial.answers):
+            unset = [name for name, value in _under(answer, moment).items() if not bool(value.isfinite().all())]
+            if unset:
+                raise Violation(
+                    f"On rank {rank} {words}, the whole parameter {listed(unset)} is NaN or infinite: what goes into "
+                    "it was read before anybody waited for the collective that gives it, or computed so."
+                    f"{never_awaited(trial.unawaited(rank))}",
+                    WAIT,
+                )
 
 
 def gathers_whole_parameters(trial: CaseTrial) -> None:

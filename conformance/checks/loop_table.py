@@ -87,10 +87,12 @@ _CHECKPOINT = (
     Check(checkpoint.survives_a_failed_save, loop.failing_checkpoints, "extended", requires=_LOADED),
 )
 
+_WAITED = ("shards_are_waited_for",)
 _GATHERED = ("gathers_whole_parameters",)
 _TRAINED = ("sharded_training_equals_one_process",)
 _FSDP = (
-    Check(fsdp.gathers_whole_parameters, loop.sharded_trainings()),
+    Check(fsdp.shards_are_waited_for, loop.gated_trainings),
+    Check(fsdp.gathers_whole_parameters, loop.sharded_trainings(), requires=_WAITED),
     Check(fsdp.sharded_training_equals_one_process, loop.sharded_trainings(), points=2, requires=_GATHERED),
     Check(fsdp.parameters_are_sharded, loop.sharded_trainings(wide=True), points=2, requires=_TRAINED),
     Check(fsdp.gradients_are_sharded, loop.sharded_trainings(wide=True), requires=_TRAINED),

@@ -153,6 +153,13 @@ def failing_checkpoints(draw: Draw, bounds: Bounds) -> CheckpointCase:
     return replace(case, world_size=1, load_world_size=1, failing=True)
 
 
+@st.composite
+def gated_trainings(draw: Draw, bounds: Bounds) -> FsdpCase:
+    """Sharded training where results of collectives arrive only when they are waited for."""
+    case: FsdpCase = draw(sharded_trainings()(bounds))
+    return replace(case, gated=True)
+
+
 def sharded_trainings(
     *, wide: bool = False, alike: bool = True, half: bool = False
 ) -> Callable[[Bounds], st.SearchStrategy[FsdpCase]]:

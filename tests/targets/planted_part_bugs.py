@@ -216,6 +216,20 @@ PART_BUGS = [
         "optimizer_state_is_sharded",
         "bytes of optimizer state",
     ),
+    Bug(
+        _FSDP,
+        "dist.all_gather(parts, shard.detach())",
+        "dist.all_gather(parts, shard.detach(), async_op=True)",
+        "shards_are_waited_for",
+        "Nobody waited at all for all_gather",
+    ),
+    Bug(
+        _FSDP,
+        "dist.all_reduce(grad)",
+        "dist.all_reduce(grad, async_op=True)",
+        "shards_are_waited_for",
+        "after step",
+    ),
     Bug(_FSDP, "            dist.broadcast(p.data, 0)\n", "", "starts_from_rank_0", "is not rank 0's"),
     Bug(
         _FSDP,
