@@ -16,7 +16,7 @@ from pytest_ddp.observed import CollectiveLaunched, CollectiveWaited, Entry, Eve
 
 
 def gate(drawn: Scenario | Case) -> AbstractContextManager[None]:
-    """In what is gated, let operations complete in a drawn order, each only when somebody waits for it."""
+    """In what is gated, let operations complete in a shuffled order, each only when somebody waits for it."""
     return collectives().gate(Shuffled(drawn.seed)) if drawn.gated else nullcontext()
 
 
