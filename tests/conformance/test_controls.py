@@ -46,6 +46,7 @@ WAYS = [
     Way("sharding", "AddsZeros", "sharded_optimizer", RESUMES),
     Way("sharding", "GathersObjects", "sharded_optimizer", RESUMES),
     Way("sharding", "ByElement", "sharded_optimizer", RESUMES),
+    Way("fairscales", "sharded_by_fairscale", "sharded_optimizer", RESUMES),  # consolidates state by a call of its own
 ]
 
 
