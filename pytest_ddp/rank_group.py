@@ -2,20 +2,20 @@
 
 import itertools
 import select
-import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import IO, Any
+from typing import IO
 
+from pytest_ddp.endings import answered, died, last_words
 from pytest_ddp.errors import ProtocolError
 from pytest_ddp.failure import RankFailure, details, failures
 from pytest_ddp.launcher import Launcher
 from pytest_ddp.member import Member, dump_stacks
 from pytest_ddp.messages import Answer, Debugging, Recall, Run
 from pytest_ddp.observed.detector import LOOK_SECONDS, Detector
-from pytest_ddp.outcome import Deadlocked, Died, Ended, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
+from pytest_ddp.outcome import Deadlocked, Died, Ended, Outcome, Raised, Returned, Stopped, TimedOut
 from pytest_ddp.patience import Patience
 from pytest_ddp.world import World
 
@@ -26,7 +26,6 @@ _INTERRUPTED = partial(Stopped, because="the run was interrupted")
 _JOIN_SECONDS = 60.0
 _RECALL_SECONDS = 10.0
 _HANG_UP_SECONDS = 2.0  # between the end of a rank's connection and that of its process
-_RAN_ON = "closed its connection to the test run, ran on, and was ended"
 # An answer to another group's run must never pass for one to ours. The numbers between are for second answers.
 _numbers = itertools.count(step=2)
 
@@ -221,7 +220,7 @@ class RankGroup:
             messages = member.read()
         except ProtocolError as error:
             self._lose([member])
-            return Raised(**_last_words(member, self._seconds), kind="ProtocolError", message=str(error), traceback="")
+            return Raised(**last_words(member, self._seconds), kind="ProtocolError", message=str(error), traceback="")
         if messages is None:
             return self._death(member)
         for position, message in enumerate(messages, 1):
@@ -229,7 +228,7 @@ class RankGroup:
                 self._debugging(member, entered=message.entered)
             if isinstance(message, Answer) and message.number == self._number:
                 member.put_back(messages[position:])
-                return _answered(member, message)
+                return answered(member, message)
         return None
 
     @property
@@ -247,17 +246,12 @@ class RankGroup:
         if ran_on:
             dump_stacks([member])
         self._lose([member])
-        known = {**_last_words(member, self._seconds), "stack": member.stack, "last_words": member.last_words}
-        if ran_on:
-            return Died(**{**known, "last_words": _RAN_ON})
-        if code is not None and code < 0:
-            return Died(**known, signal=_signal_name(-code))
-        return Died(**known, exit_code=code)
+        return died(member, self._seconds, code, ran_on=ran_on)
 
     def _end(self, pending: dict[int, Member], outcome: Callable[..., Ended]) -> Iterator[tuple[int, Ended]]:
         """End every rank that still runs, after taking its stacks."""
         halted = {rank: member.is_halted for rank, member in pending.items()}
-        known = {rank: _last_words(member, self._seconds) for rank, member in pending.items()}
+        known = {rank: last_words(member, self._seconds) for rank, member in pending.items()}
         if self._detector is not None:
             known = {rank: {**known[rank], **self._detector.told(rank, pending)} for rank in pending}
         for last in (False, True):  # of a rank that was halted last of all: to write them it must run again
@@ -279,28 +273,3 @@ class RankGroup:
 
 def _in_order(outcomes: dict[int, Outcome]) -> list[Outcome]:
     return [outcomes[rank] for rank in sorted(outcomes)]
-
-
-def _last_words(member: Member, seconds: float) -> dict[str, Any]:
-    return {
-        "rank": member.rank,
-        "seconds": seconds,
-        "output": member.output,
-        "collectives": member.collectives,
-    }
-
-
-def _answered(member: Member, answer: Answer) -> Outcome:
-    words = _last_words(member, answer.seconds)
-    if answer.outcome == "returned":
-        return Returned(**words, body=answer.body)
-    if answer.outcome == "skipped":
-        return Skipped(**words, reason=answer.message, body=answer.body)
-    return Raised(**words, kind=answer.kind, message=answer.message, traceback=answer.traceback, body=answer.body)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
