@@ -20,7 +20,7 @@ def tells_apart(scenario: Scenario, seed: int, mistakes: tuple[str, ...]) -> boo
     """Return whether each of these mistakes gives something obviously different from the oracle.
 
     Args:
-        scenario: the scenario; other components are held to the same ones, and are not kept waiting for the answer.
+        scenario: the scenario. Components are held to the same ones, so answers are kept for those that come later.
         seed: what its numbers are drawn from.
         mistakes: names of known mistakes.
     """

@@ -121,7 +121,7 @@ def work_does_not_grow(trial: Trial) -> None:
 
 
 def memory_does_not_grow(trial: Trial) -> None:
-    """Later steps leave nothing behind: no more tensors and handles of collectives are alive than after the second."""
+    """Steps leave nothing behind: the tensors and handles of collectives alive do not become more with each of them."""
     for rank, seen in enumerate(trial.observations):
         counts = seen.alive[1:]
         if len(counts) > 1 and all(before < after for before, after in pairwise(counts)):
