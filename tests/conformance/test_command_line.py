@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,12 @@ from conformance.cli import main
 from conformance.contract import COMPONENTS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def one_server(monkeypatch, launcher):
+    """Let the command use the session's fork server instead of starting one."""
+    monkeypatch.setattr("conformance.cli.fork_server", lambda: nullcontext(launcher))
 
 
 @pytest.mark.parametrize(
@@ -45,6 +52,7 @@ def test_misuse_has_exit_code_2_and_a_sentence(capsys, arguments, words):
         ),
     ],
 )
+@pytest.mark.usefixtures("one_server")
 def test_adapters_that_cannot_be_used_have_exit_code_2(capsys, submit, adapters, words):
     assert main(["grade", str(submit(adapters)), "--world-size", "2"]) == 2
     said = capsys.readouterr().err
@@ -87,6 +95,7 @@ DDP = """
     """
 
 
+@pytest.mark.usefixtures("one_server")
 def test_torchs_own_is_told_and_forbidden_on_demand(capsys, submit, tmp_path):
     command = ["grade", str(submit(DDP)), "--world-size", "2", "--max-examples", "1", "--repro-dir", str(tmp_path)]
     main(command)

@@ -233,7 +233,7 @@ def called():
 """
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.long)])
 def test_lines_that_run_on_ranks_only_are_covered(pytester, workers):
     pytester.makepyfile(test_it=HELPED, helper=HELPER)
     result = pytester.runpytest_subprocess("-n", workers, "--cov=helper", "--cov-branch", "-p", "no:cacheprovider")

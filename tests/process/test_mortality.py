@@ -15,6 +15,8 @@ from pytest_ddp.outcome import Returned
 from pytest_ddp.ranks import Ranks
 from pytest_ddp.world import World
 
+PRELOAD = ("pytest_ddp.observed.install",)  # ranks start sooner without torch's compiler; nothing here needs it
+FORK = f"ForkLauncher({PRELOAD})"
 CONTROLLER = """
 import sys
 sys.path[:] = {path!r}
@@ -22,7 +24,7 @@ from pytest_ddp.errors import LaunchError
 from pytest_ddp.launcher import ForkLauncher, SpawnLauncher
 from pytest_ddp.ranks import Ranks
 from pytest_ddp.world import World
-ranks = Ranks({launcher}())
+ranks = Ranks({launcher})
 outcomes = ranks.run(World(2), "rank_targets:leaves_a_child", timeout=60)
 print(*(outcome.body.decode() for outcome in outcomes), flush=True)
 sys.stdin.read()
@@ -36,7 +38,8 @@ def processes(ids: str) -> list[psutil.Process]:
 
 @pytest.mark.parametrize(
     ("launcher", "ending"),
-    [("ForkLauncher", signal.SIGKILL), ("ForkLauncher", signal.SIGTERM), ("SpawnLauncher", signal.SIGKILL)],
+    [(FORK, signal.SIGKILL), (FORK, signal.SIGTERM), ("SpawnLauncher()", signal.SIGKILL)],
+    ids=["fork-SIGKILL", "fork-SIGTERM", "spawn-SIGKILL"],
 )
 def test_nothing_outlives_the_controller(launcher, ending):
     code = CONTROLLER.format(path=sys.path, launcher=launcher)
@@ -47,7 +50,7 @@ def test_nothing_outlives_the_controller(launcher, ending):
         below = processes(run.stdout.readline()) + psutil.Process(run.pid).children(recursive=True)
         run.send_signal(ending)
         run.wait()
-    if launcher == "SpawnLauncher":  # without a server that adopts them, a rank's own children are out of reach
+    if launcher == "SpawnLauncher()":  # without a server that adopts them, a rank's own children are out of reach
         below = [process for process in below if process.is_running() and process.name() != "sleep"]
     try:
         _, alive = psutil.wait_procs(below, timeout=SECONDS_TO_DIE)
@@ -104,7 +107,7 @@ def test_a_rank_takes_its_children_along(ranks):
 
 
 def test_closing_the_launcher_ends_the_server_at_once():
-    launcher = ForkLauncher()
+    launcher = ForkLauncher(PRELOAD)
     with Ranks(launcher) as pool:
         outcomes = pool.run(World(2), f"{rank_targets.__name__}:process_id", timeout=60)
         ranks = [psutil.Process(int(outcome.body)) for outcome in outcomes if isinstance(outcome, Returned)]
@@ -117,7 +120,7 @@ def test_closing_the_launcher_ends_the_server_at_once():
 
 
 def test_a_fork_server_that_died_is_replaced():
-    launcher = ForkLauncher()
+    launcher = ForkLauncher(PRELOAD)
     with Ranks(launcher) as pool:
         (first,) = pool.run(World(1), f"{rank_targets.__name__}:process_id", timeout=60)
         assert isinstance(first, Returned)
@@ -142,7 +145,7 @@ def test_a_server_that_still_starts_is_not_waited_for():
 
 
 def test_the_answer_to_an_interrupted_start_is_not_taken_for_one_to_the_next(monkeypatch):
-    launcher = ForkLauncher()
+    launcher = ForkLauncher(PRELOAD)
     hear = launcher._hear
 
     def interrupted(word: str, seconds: float) -> int:
