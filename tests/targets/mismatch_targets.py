@@ -22,6 +22,17 @@ def operation(rank: int) -> None:
         dist.broadcast(torch.ones(FOUR), 0)
 
 
+def operation_later(rank: int) -> None:
+    """Rank 1 calls after rank 0 has; if both call at one time, both find what differs, and nobody waits."""
+    if rank == 0:
+        handle = dist.all_reduce(torch.ones(FOUR), async_op=True)
+        dist.send(torch.ones(1), 1)
+        handle.wait()
+    else:
+        dist.recv(torch.ones(1), 0)
+        dist.broadcast(torch.ones(FOUR), 0)
+
+
 def barrier(rank: int) -> None:
     if rank == 0:
         dist.all_reduce(torch.ones(FOUR))
@@ -127,6 +138,7 @@ CALLS: dict[str, Callable[[int], None]] = {
     call.__name__: call
     for call in (
         operation,
+        operation_later,
         barrier,
         shape,
         layout,
