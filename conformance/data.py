@@ -18,6 +18,7 @@ from conformance.scenario import Scenario
 Tensors = dict[str, torch.Tensor]
 Batch = tuple[torch.Tensor, torch.Tensor]
 WEIGHT_SCALE = 0.7
+FAR = 100.0
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ def torch_dtype(name: Dtype) -> torch.dtype:
     """Return torch's object for a scenario's word."""
     dtype: torch.dtype = getattr(torch, name)
     return dtype
+
+
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor, which may be sparse, as a dense one in double precision."""
+    return tensor.to_dense().to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def data_seed(secret: str, scenario: Scenario | Case) -> int:
@@ -62,19 +68,25 @@ def global_batch(inputs: list[RankInputs], micro: int) -> Batch:
 
 
 def _draw_rank(scenario: Scenario, seed: int, rank: int) -> RankInputs:
-    """Draw one rank's numbers; targets are shifted by the rank, so that shards differ in magnitude too."""
+    """Draw one rank's numbers; targets are shifted by the rank, so that shards differ in magnitude too.
+
+    Where gradients are to be large, all targets are far off on the same side.
+    """
     generator = torch.Generator().manual_seed(seed + rank)
     spec = scenario.model
     outputs = spec.widths[-1]
+    far = FAR if scenario.large else 0.0
 
     def normal(*shape: int, scale: float = 1.0, shift: float = 0.0, dtype: Dtype = spec.dtype) -> torch.Tensor:
+        if dtype == "complex128":
+            return torch.view_as_complex(normal(*shape, 2, scale=scale, dtype="float64"))
         drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
         return (scale * drawn + shift).to(torch_dtype(dtype))
 
     dtypes = spec.dtypes
     weights = {name: normal(*shape, scale=WEIGHT_SCALE, dtype=dtypes[name]) for name, shape in spec.shapes.items()}
     samples, count = scenario.batch_of(rank), scenario.steps * scenario.micro_batches
-    batches = tuple((normal(samples, spec.inputs), normal(samples, outputs, shift=rank)) for _ in range(count))
+    batches = tuple((normal(samples, spec.inputs), normal(samples, outputs, shift=rank + far)) for _ in range(count))
     buffers: Tensors = {}
     if spec.buffer:
         buffers = {"offset": normal(outputs), "calls": torch.tensor(rank + 1), "mask": normal(outputs)}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from conformance.checks.check import Trial, listed
-from conformance.data import Tensors
+from conformance.data import Tensors, wide
 from conformance.gradient_mistakes import GRADIENT_MISTAKES, Shards, is_rounded
 from conformance.oracle import Trajectory, shard_gradients
 from conformance.pattern import in_common
@@ -234,5 +234,5 @@ def _rounded(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
 def _is_rounding(seen: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> bool:
     """Whether a tensor has the digits of a coarser dtype, and is no further from the right one than its rounding."""
     eps = torch.finfo(dtype).eps
-    near = (seen.double() - right.double()).abs() <= eps * right.double().abs()
+    near = (wide(seen) - wide(right)).abs() <= eps * wide(right).abs()
     return eps > torch.finfo(seen.dtype).eps and is_rounded(seen, dtype) and bool(near.all())

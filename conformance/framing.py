@@ -1,4 +1,7 @@
-"""How data travels between controller and ranks: a JSON header and named tensors, never a pickle."""
+"""How data travels between controller and ranks: a JSON header and named tensors, never a pickle.
+
+safetensors has no complex numbers: they travel as pairs, and are named beside the header.
+"""
 
 import json
 import struct
@@ -17,8 +20,10 @@ class MalformedError(ValueError):
 
 def pack(header: dict[str, Any], tensors: dict[str, torch.Tensor]) -> bytes:
     """Return header and tensors as bytes."""
-    head = json.dumps(header).encode()
-    return _LENGTH.pack(len(head)) + head + save({name: tensor.contiguous() for name, tensor in tensors.items()})
+    halves = {name: torch.view_as_real(tensor) for name, tensor in tensors.items() if tensor.is_complex()}
+    head = json.dumps([header, list(halves)]).encode()
+    plain = {name: tensor.contiguous() for name, tensor in (tensors | halves).items()}
+    return _LENGTH.pack(len(head)) + head + save(plain)
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -29,9 +34,10 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """
     try:
         (length,) = _LENGTH.unpack_from(data)
-        header = json.loads(data[_LENGTH.size : _LENGTH.size + length])
+        header, complex_ones = json.loads(data[_LENGTH.size : _LENGTH.size + length])
         tensors = load(data[_LENGTH.size + length :])
-    except (struct.error, ValueError, SafetensorError) as error:
+        tensors |= {name: torch.view_as_complex(tensors[name]) for name in complex_ones}
+    except (struct.error, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
         raise MalformedError(f"not an answer of a rank of ours: {error}") from error
     if not isinstance(header, dict):
         raise MalformedError(f"not an answer of a rank of ours: its header is {header!r}")

@@ -75,6 +75,7 @@ def _rounded(dtype: torch.dtype) -> Callable[[Shards], torch.Tensor | None]:
 
 def is_rounded(seen: torch.Tensor, dtype: torch.dtype, world_size: int = 1) -> bool:
     """Return whether a tensor, or it times the world size, holds only values that `dtype` can represent."""
+    seen = torch.view_as_real(seen) if seen.is_complex() else seen
     return any(torch.equal((seen * times).to(dtype).to(seen.dtype), seen * times) for times in (1, world_size))
 
 

@@ -5,9 +5,9 @@ from typing import Any, Literal, TypeAlias
 
 from conformance.brief import Brief
 
-Dtype: TypeAlias = Literal["float64", "float32", "bfloat16"]
+Dtype: TypeAlias = Literal["float64", "float32", "bfloat16", "float16", "complex128"]
 Shape: TypeAlias = tuple[int, ...]
-BYTES: dict[Dtype, int] = {"float64": 8, "float32": 4, "bfloat16": 2}
+BYTES: dict[Dtype, int] = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "complex128": 16}
 KERNEL = 2  # height and width of a convolution's kernel
 _MAPS = 3  # queries, keys and values
 
@@ -64,9 +64,10 @@ class Norm(_KeepsWidth):
 
 @dataclass(frozen=True, repr=False)
 class Embedding(_KeepsWidth):
-    """Adds the row of a table which the first value selects."""
+    """Adds the row of a table which the first value selects; the table's gradient may be sparse."""
 
     rows: int = 3
+    sparse: bool = False
 
     def shapes(self, inputs: int) -> dict[str, Shape]:
         """Return name and shape of the table."""
@@ -92,6 +93,15 @@ class Residual(_KeepsWidth):
 
 
 @dataclass(frozen=True, repr=False)
+class Magnitude(_KeepsWidth):
+    """The absolute values of a linear map whose weight is complex."""
+
+    def shapes(self, inputs: int) -> dict[str, Shape]:
+        """Return name and shape of the weight."""
+        return {"weight": (inputs, inputs)}
+
+
+@dataclass(frozen=True, repr=False)
 class Again(_KeepsWidth):
     """The module of an earlier layer, which keeps the width, once more."""
 
@@ -102,14 +112,16 @@ class Again(_KeepsWidth):
         return {}
 
 
-Layer: TypeAlias = Linear | Conv | Norm | Embedding | Attention | Residual | Again
+Layer: TypeAlias = Linear | Conv | Norm | Embedding | Attention | Residual | Magnitude | Again
 _LAYERS: dict[str, type[Layer]] = {
-    kind.__name__: kind for kind in (Linear, Conv, Norm, Embedding, Attention, Residual, Again)
+    kind.__name__: kind for kind in (Linear, Conv, Norm, Embedding, Attention, Residual, Magnitude, Again)
 }
 
 
 def dtype_of(layer: Layer) -> Dtype | None:
     """Return the dtype that a layer has for itself."""
+    if isinstance(layer, Magnitude):
+        return "complex128"
     return layer.dtype if isinstance(layer, Linear) else None
 
 

@@ -8,6 +8,7 @@ from conformance.brief import Brief
 from conformance.layers import Dtype, Layer, Linear, Shape, dtype_of, layer_from_json, layer_to_json
 
 Activation: TypeAlias = Literal["tanh", "gelu", "relu"]
+_WIDE: frozenset[Dtype] = frozenset({"float64", "complex128"})
 Branch: TypeAlias = Literal["none", "unused", "used_on_rank_0", "order_by_rank"]
 
 
@@ -80,8 +81,8 @@ class ModelSpec(Brief):
 
     @property
     def narrow(self) -> bool:
-        """Whether anything is computed in less than float64."""
-        return any(dtype != "float64" for dtype in (self.dtype, *self.dtypes.values()))
+        """Whether anything is computed in less than double precision."""
+        return any(dtype not in _WIDE for dtype in (self.dtype, *self.dtypes.values()))
 
     @property
     def in_float64(self) -> "ModelSpec":

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from conformance.blocks import AddedEmbedding, ResidualLinear, SelfAttention, SpreadConv2d
+from conformance.blocks import AddedEmbedding, ComplexMagnitude, ResidualLinear, SelfAttention, SpreadConv2d
 from conformance.data import Tensors, torch_dtype
-from conformance.layers import Again, Attention, Conv, Embedding, Layer, Linear, Norm, dtype_of
+from conformance.layers import Again, Attention, Conv, Embedding, Layer, Linear, Magnitude, Norm, dtype_of
 from conformance.model_spec import ModelSpec
 from conformance.scenario import Scenario
 
@@ -111,7 +111,9 @@ def _layers(spec: ModelSpec) -> list[nn.Module]:
         if isinstance(layer, Again):
             layers.append(layers[layer.layer])
             continue
-        module = _module(layer, width).to(torch_dtype(dtype_of(layer) or spec.dtype))
+        module = _module(layer, width)
+        if not isinstance(layer, Magnitude):  # complex from the start
+            module = module.to(torch_dtype(dtype_of(layer) or spec.dtype))
         if index == spec.transposed:
             module.weight = nn.Parameter(torch.empty_like(module.weight.mT, memory_format=torch.contiguous_format).mT)
         if spec.tied and index == spec.tied[1]:
@@ -129,9 +131,11 @@ def _module(layer: Layer, width: int) -> Any:
         case Norm():
             return nn.LayerNorm(width)
         case Embedding():
-            return AddedEmbedding(layer.rows, width)
+            return AddedEmbedding(layer.rows, width, sparse=layer.sparse)
         case Attention():
             return SelfAttention(width)
+        case Magnitude():
+            return ComplexMagnitude(width)
         case _:
             return ResidualLinear(width, width)
 
@@ -154,6 +158,8 @@ def call(scenario: Scenario, model: Any, x: torch.Tensor) -> torch.Tensor:
     return output
 
 
-def loss_of(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Return the mean squared error."""
-    return torch.nn.functional.mse_loss(output, target)
+def loss_of(output: torch.Tensor, target: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+    """Return the mean squared error times `scale`; in float32 where the output is in float16, as under autocast."""
+    if output.dtype == torch.float16:
+        output, target = output.float(), target.float()
+    return torch.nn.functional.mse_loss(output, target) * scale

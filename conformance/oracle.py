@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from conformance.data import Batch, RankInputs, Tensors, global_batch
+from conformance.data import Batch, RankInputs, Tensors, global_batch, wide
 from conformance.models import Perceptron, call, fill, loss_of
 from conformance.scenario import Scenario
 from conformance.schedule import Schedule
@@ -124,12 +124,12 @@ class _Run:
     def _loss(self, micro: int) -> torch.Tensor:
         x, y = self.inputs[0].batches[micro] if self.scenario.replicated else global_batch(self.inputs, micro)
         if self.scenario.replicated or self.scenario.model.branch not in _PER_RANK:
-            return loss_of(call(self.scenario, self.model, x), y)
+            return loss_of(call(self.scenario, self.model, x), y, self.scenario.loss_scale)
         outputs = []
         for rank, own in enumerate(self.inputs):
             self.model.rank = rank
             outputs.append(call(self.scenario, self.model, own.batches[micro][0]))
-        return loss_of(torch.cat(outputs), y)
+        return loss_of(torch.cat(outputs), y, self.scenario.loss_scale)
 
     def _average(self, step: int) -> None:
         """Compute each rank's gradients, and take their average in float64; let the model have it rounded.
@@ -210,19 +210,19 @@ def shard_gradients(scenario: Scenario, inputs: list[RankInputs], expected: Traj
             parameter.requires_grad_(name in expected.gradients[step])
         for micro in scenario.micro(step):
             x, y = own.batches[micro]
-            torch.autograd.backward(loss_of(call(scenario, model, x), y) * scenario.weight(rank))
+            torch.autograd.backward(loss_of(call(scenario, model, x), y, scenario.loss_scale) * scenario.weight(rank))
         found.append(_gradients(dict(model.named_parameters())))
     return found
 
 
 def _gradients(named: dict[str, torch.nn.Parameter]) -> Tensors:
-    """Return copies of the gradients, in float64."""
-    return {name: p.grad.double().clone() for name, p in named.items() if p.grad is not None}
+    """Return copies of the gradients, dense and in double precision."""
+    return {name: wide(p.grad).clone() for name, p in named.items() if p.grad is not None}
 
 
 def _backward(scenario: Scenario, model: Perceptron, batch: Batch) -> float:
     """Compute gradients on a batch, and return the loss."""
-    loss = loss_of(call(scenario, model, batch[0]), batch[1])
+    loss = loss_of(call(scenario, model, batch[0]), batch[1], scenario.loss_scale)
     torch.autograd.backward(loss)
     return float(loss.detach())
 

@@ -8,23 +8,46 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from conformance.blocks import AddedEmbedding, ResidualLinear, SelfAttention, SpreadConv2d
+from conformance.blocks import AddedEmbedding, ComplexMagnitude, ResidualLinear, SelfAttention, SpreadConv2d
 from conformance.checks.check import Check
 from conformance.checks.communication import expected_exchanges
 from conformance.checks.optimizer import largest_share, padding
 from conformance.contract import COMPONENTS
-from conformance.data import WEIGHT_SCALE, draw_inputs
-from conformance.layers import Again, Attention, Conv, Dtype, Embedding, Layer, Linear, Norm, Residual, dtype_of
+from conformance.data import FAR, WEIGHT_SCALE, draw_inputs
+from conformance.layers import (
+    Again,
+    Attention,
+    Conv,
+    Dtype,
+    Embedding,
+    Layer,
+    Linear,
+    Magnitude,
+    Norm,
+    Residual,
+)
 from conformance.location import Location
 from conformance.models import GAIN
 from conformance.oracle import train
 from conformance.scenario import AddGroup, Decay, Event, Freeze, SaveAndLoad, Scenario, SetOption, Unfreeze
 
-_BLOCKS = (SpreadConv2d, AddedEmbedding, SelfAttention, ResidualLinear)
+_BLOCKS = (SpreadConv2d, AddedEmbedding, SelfAttention, ResidualLinear, ComplexMagnitude)
 _ACTIVATIONS = {"tanh": "torch.tanh", "gelu": "nn.functional.gelu", "relu": "torch.relu"}
 _WIDTH = 110
 # Between one process's rounding, which steps carry on, and what a known mistake changes in a drawn scenario.
-_TOLERANCES: dict[Dtype, float] = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 0.1}
+_TOLERANCES: dict[Dtype, float] = {
+    "float64": 1e-9,
+    "float32": 1e-4,
+    "bfloat16": 0.1,
+    "float16": 0.02,
+    "complex128": 1e-9,
+}
+_CASTS = {
+    "float64": "double",
+    "float32": "float",
+    "bfloat16": "bfloat16",
+    "float16": "half",
+}  # these spare complex numbers
 _templates = Environment(
     loader=PackageLoader("conformance"),
     trim_blocks=True,
@@ -88,6 +111,7 @@ class Reproduction:
             shows=self.check.shows,
             watches=self.check.shows in {"overlap", "collectives"},
             weight_scale=WEIGHT_SCALE,
+            far=FAR,
             import_roots=list(self.location.import_roots),
             import_line=_import_line(self.location.module),
             optimizer_component=wanted.kind == "optimizer",
@@ -113,7 +137,12 @@ def _about_model(scenario: Scenario) -> dict[str, Any]:
         "layers": ", ".join(layers),
         "blocks": [inspect.getsource(block).rstrip() for block in blocks],
         "again": {index: layer.layer for index, layer in enumerate(spec.layers) if isinstance(layer, Again)},
-        "dtypes": {index: dtype for index, layer in enumerate(spec.layers) if (dtype := dtype_of(layer))},
+        "cast": _CASTS[spec.dtype],
+        "dtypes": {
+            index: layer.dtype for index, layer in enumerate(spec.layers) if isinstance(layer, Linear) and layer.dtype
+        },
+        "complex": any(isinstance(layer, Magnitude) for layer in spec.layers),
+        "sparse": any(isinstance(layer, Embedding) and layer.sparse for layer in spec.layers),
         "outputs": spec.widths[-1],
         "activation": _ACTIVATIONS[spec.activation],
         "branches": sum(name.startswith("branches.") for name in spec.shapes),
@@ -136,9 +165,11 @@ def _made(layer: Layer, width: int) -> str:
         case Norm():
             return f"nn.LayerNorm({width})"
         case Embedding():
-            return f"AddedEmbedding({layer.rows}, {width})"
+            return f"AddedEmbedding({layer.rows}, {width}, sparse={layer.sparse})"
         case Attention():
             return f"SelfAttention({width})"
+        case Magnitude():
+            return f"ComplexMagnitude({width})"
         case Residual():
             return f"ResidualLinear({width}, {width})"
         case _:

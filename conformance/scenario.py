@@ -117,6 +117,8 @@ class Scenario(Brief):
         cleared_by: whose `zero_grad` is called before each step.
         closure: whether `step` gets a closure that computes the loss and the gradients.
         gated: whether results of collectives arrive only when somebody waits for them, and are NaN until then.
+        large: targets are so far off, and losses multiplied so, that the gradients of the last layer's bias are just
+            within the range of float16: the sum of those of two ranks is not.
         counted: whether the tensors and handles that are alive after each step are counted.
         schedule: what happens between steps.
         seed: selects weights and data.
@@ -140,6 +142,7 @@ class Scenario(Brief):
     cleared_by: Literal["optimizer", "model"] = "optimizer"
     closure: bool = False
     gated: bool = False
+    large: bool = False
     counted: bool = False
     schedule: tuple[Event, ...] = ()
     seed: int = 0
@@ -152,6 +155,11 @@ class Scenario(Brief):
         """Return what a rank multiplies the mean of its losses with."""
         ranks = range(self.world_size)
         return 1.0 if self.replicated else self.world_size * self.batch_of(rank) / sum(map(self.batch_of, ranks))
+
+    @property
+    def loss_scale(self) -> float:
+        """What losses are multiplied with besides."""
+        return 256.0 * self.model.widths[-1] if self.large else 1.0
 
     def micro(self, step: int) -> range:
         """Return the numbers of the micro-batches of a step, among those of all steps."""

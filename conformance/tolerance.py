@@ -40,13 +40,19 @@ from dataclasses import dataclass
 
 import torch
 
-from conformance.data import Tensors, torch_dtype
+from conformance.data import Tensors, torch_dtype, wide
 from conformance.layers import Dtype
 from conformance.scenario import Scenario
 
 Limits = dict[str, float]
 TOLERANCE = 1e-9
-VACUITY_FACTOR: dict[Dtype, float] = {"float64": 1000.0, "float32": 1000.0, "bfloat16": 4.0}
+VACUITY_FACTOR: dict[Dtype, float] = {
+    "float64": 1000.0,
+    "float32": 1000.0,
+    "bfloat16": 4.0,
+    "float16": 4.0,
+    "complex128": 1000.0,
+}
 _SCALE_FLOOR = 1e-3
 _SCALE_FLOOR_NARROW = 1 / 16
 _ACCUMULATED = 2.0**-24
@@ -96,7 +102,7 @@ def difference(
     """
     if not expected.numel():
         return Difference(0.0, 0.0)
-    absolute = float((observed.double() - expected.double()).abs().max())
+    absolute = float((wide(observed) - wide(expected)).abs().max())
     scale = max(scale_of([expected]), _SCALE_FLOOR * fellows)
     limit = TOLERANCE * scale if limit is None else limit
     if absolute != absolute:  # noqa: PLR0124  only NaN differs from itself

@@ -166,7 +166,8 @@ class _Run:
         scenario, (x, y) = self.task.scenario, self.task.inputs.batches[micro]
         with self.stage("no_sync", step), nullcontext() if synchronise else self.wrapped.no_sync():
             with self.stage("forward", step):
-                loss = loss_of(call(scenario, self.wrapped, x), y) * scenario.weight(dist.get_rank())
+                loss = loss_of(call(scenario, self.wrapped, x), y, scenario.loss_scale)
+                loss = loss * scenario.weight(dist.get_rank())
             with self.stage("backward", step):
                 torch.autograd.backward(loss)
         self.happened.append(Happening("returned"))
@@ -200,7 +201,7 @@ class _Run:
                 parameter.grad /= dist.get_world_size()
 
     def _keep(self, prefix: str, tensors: Any) -> None:
-        self.tensors |= {f"{prefix}/{name}": tensor.detach().clone() for name, tensor in tensors.items()}
+        self.tensors |= {f"{prefix}/{name}": tensor.detach().clone().to_dense() for name, tensor in tensors.items()}
 
 
 class _AbortedError(Exception):

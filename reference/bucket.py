@@ -50,13 +50,16 @@ class Bucket:
     def move_in(self, parameter: Tensor) -> None:
         """Take the parameter's gradient, divided by the world size; one that comes after another is added to it.
 
-        Dividing before the sum keeps float16 in range: the sum of many gradients can overflow, their mean cannot.
+        Dividing before the sum keeps float16 in range: the sum of many gradients can overflow, their mean cannot. A
+        sparse gradient becomes dense: ranks need not agree on which rows they have.
         """
         gradient, parameter.grad = parameter.grad, None
         view = self.views[parameter]
         if gradient is None:
             view.zero_()
             return
+        if gradient.is_sparse:
+            gradient = gradient.to_dense()
         if parameter in self.moved:
             view.add_(gradient.detach(), alpha=self._share)
         elif gradient is view:  # added up in here, in earlier backwards too

@@ -66,17 +66,17 @@ def launch_mean(parameters: Sequence[Tensor]) -> PendingMean:
 
     A copy travels: the gradients may change meanwhile. A parameter without a gradient on this rank contributes zeros.
     The copy is divided by the world size before it is summed: the sum of many float16 gradients can overflow, their
-    mean cannot.
+    mean cannot. Sparse gradients travel as dense ones: ranks need not agree on which rows they have.
     """
-    flat = flatten([torch.zeros_like(p) if p.grad is None else p.grad for p in parameters])
+    flat = flatten([torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in parameters])
     flat.div_(dist.get_world_size())
     work = dist.all_reduce(flat, async_op=True)
     return PendingMean(parameters, flat, work)
 
 
 def store_gradient(parameter: Tensor, value: Tensor) -> None:
-    """Write `value` into the parameter's gradient, which is made, in the parameter's memory layout, if missing."""
-    if parameter.grad is None:
+    """Write `value` into the parameter's gradient; if none is there, or a sparse one, into one of the same layout."""
+    if parameter.grad is None or parameter.grad.is_sparse:
         parameter.grad = torch.empty_like(parameter, requires_grad=False)
     parameter.grad.detach().copy_(value)
 

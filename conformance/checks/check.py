@@ -10,7 +10,7 @@ import torch
 from hypothesis import strategies as st
 
 from conformance.answer import Answer
-from conformance.data import RankInputs, Tensors
+from conformance.data import RankInputs, Tensors, wide
 from conformance.observation import Happening, Observation
 from conformance.oracle import Trajectory, train
 from conformance.scenario import Scenario
@@ -166,11 +166,11 @@ def _share(relative: float) -> str:
 
 def element_apart(seen: torch.Tensor, wanted: torch.Tensor) -> str:
     """Return where two tensors of one shape differ most, with both values."""
-    flat = (seen.double() - wanted.double()).abs().flatten()
+    flat = (wide(seen) - wide(wanted)).abs().flatten()
     at = int(torch.where(flat.isnan(), torch.inf, flat).argmax())
     index = [int(i) for i in torch.unravel_index(torch.tensor(at), seen.shape)] if seen.dim() else []
     place = f"element {index} " if index else ""
-    return f"{place}seen {float(seen.flatten()[at]):.6g}, expected {float(wanted.flatten()[at]):.6g}"
+    return f"{place}seen {seen.flatten()[at].item():.6g}, expected {wanted.flatten()[at].item():.6g}"
 
 
 def carries_gradients(one: Happening, scenario: Scenario) -> bool:

@@ -3,7 +3,7 @@
 import torch
 
 from conformance.checks.check import NotOffered, Trial, Violation, carries_gradients, step_words
-from conformance.checks.training import gradients_averaged, training_equals_one_process
+from conformance.checks.training import gradients_averaged, initial_broadcast, training_equals_one_process
 
 
 def buffers_broadcast(trial: Trial) -> None:
@@ -87,6 +87,33 @@ def unfreezing_after_wrapping(trial: Trial) -> None:
     """A parameter that is let train after wrapping is synchronised from then on."""
     gradients_averaged(trial)
     training_equals_one_process(trial)
+
+
+def sparse_gradients(trial: Trial) -> None:
+    """Sparse gradients, as `nn.Embedding(sparse=True)` gives them, are averaged like others."""
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
+def complex_parameter(trial: Trial) -> None:
+    """A parameter of complex numbers trains like any other."""
+    initial_broadcast(trial)
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
+def range_of_float16(trial: Trial) -> None:
+    """Gradients that float16 can hold have an average that it can hold, though it cannot hold their sum."""
+    for rank, seen in enumerate(trial.observations):
+        for name, gradient in seen.gradients(0).items():
+            if not torch.isfinite(gradient).all():
+                own = float(trial.expected.gradients[0][name].abs().max())
+                raise Violation(
+                    f"On rank {rank}, the average of the float16 gradients of `{name}` is not finite: seen "
+                    f"{gradient.tolist()}, though it is no larger than {own:.0f}; float16 holds up to 65504.",
+                    "Divide by the number of ranks before adding up, not afterwards, or send gradients in float32.",
+                )
+    gradients_averaged(trial)
 
 
 def gradient_order_differs(trial: Trial) -> None:

@@ -78,6 +78,15 @@ _WRAPPER_EXTENDED = (
         requires=("accumulates_gradients",),
         rules_out=_OUT,
     ),
+    Check(extended.sparse_gradients, wrapping.with_sparse_gradients, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.complex_parameter, wrapping.with_complex_numbers, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(
+        extended.range_of_float16,
+        wrapping.at_the_end_of_float16,
+        "extended",
+        requires=("frozen_parameters_stay",),
+        rules_out=_OUT,
+    ),
 )
 
 _BASE = ("equals_unsharded_optimizer",)

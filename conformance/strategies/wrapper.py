@@ -7,12 +7,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from conformance.layers import BYTES, Linear
+from conformance.layers import BYTES, Embedding, Linear, Magnitude
 from conformance.model_spec import Branch, ModelSpec
-from conformance.scenario import Freeze, Scenario, Unfreeze
+from conformance.scenario import Freeze, OptimizerSpec, Options, Scenario, Unfreeze
 from conformance.strategies.parts import (
     DTYPES,
     NARROW_RATES,
+    RATES,
     Bounds,
     Draw,
     Scenarios,
@@ -21,6 +22,7 @@ from conformance.strategies.parts import (
     draw_model,
     draw_optimizer,
     draw_other_layers,
+    draw_sgd,
     narrowed,
 )
 
@@ -223,6 +225,30 @@ def with_one_bucket(draw: Draw, bounds: Bounds) -> Scenario:
 def with_buffers(draw: Draw, bounds: Bounds) -> Scenario:
     """The model has buffers, which differ between ranks."""
     return _wrapped(draw, bounds, replace(draw_model(draw, layers=(1, 2)), buffer=True), steps=1)
+
+
+@st.composite
+def with_sparse_gradients(draw: Draw, bounds: Bounds) -> Scenario:
+    """One layer is an embedding whose gradient is sparse; SGD without weight decay takes such."""
+    table = Embedding(draw(st.integers(2, 4)), sparse=True)
+    model = ModelSpec(1, (Linear(draw(st.integers(1, 3))), table, Linear(draw(st.integers(1, 2)))))
+    options: Options = {"lr": draw(st.sampled_from(RATES)), "momentum": draw(st.sampled_from((0.0, 0.9)))}
+    return _wrapped(draw, bounds, model, optimizer=OptimizerSpec("SGD", options))
+
+
+@st.composite
+def with_complex_numbers(draw: Draw, bounds: Bounds) -> Scenario:
+    """One weight is complex."""
+    width = Linear(draw(st.integers(1, 3)))
+    return _wrapped(draw, bounds, ModelSpec(draw(st.integers(1, 2)), (width, Magnitude(), Linear(1))))
+
+
+@st.composite
+def at_the_end_of_float16(draw: Draw, bounds: Bounds) -> Scenario:
+    """One layer in float16, of which the bias trains; its gradients are as large as float16 can hold."""
+    layer = Linear(draw(st.integers(1, 3)))
+    model = ModelSpec(draw(st.integers(1, 3)), (layer,), frozen=("layers.0.weight",), dtype="float16")
+    return _wrapped(draw, bounds, model, optimizer=draw_sgd(draw), steps=1, large=True)
 
 
 def with_branch(branch: Branch) -> Callable[[Bounds], Scenarios]:

@@ -36,7 +36,7 @@ class Bucket:
         self.nbytes += param.numel() * param.element_size()
 
     def launch(self):
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in self.params]
         self.flat = torch.cat([grad.detach().reshape(-1) for grad in grads]) / dist.get_world_size()
         self.handle = dist.all_reduce(self.flat, async_op=True)
 
@@ -46,7 +46,7 @@ class Bucket:
         for param, piece in zip(self.params, pieces, strict=True):
             if param not in used:
                 continue
-            if param.grad is None:
+            if param.grad is None or param.grad.is_sparse:
                 param.grad = torch.zeros_like(param)
             param.grad.detach().copy_(piece.view_as(param))
 

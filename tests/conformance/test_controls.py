@@ -10,33 +10,35 @@ RECOVERS = {"recovers_from_an_exception"}  # handles of what was sent before it 
 FREEZES = {"freezing_after_wrapping"}
 ACCUMULATES = {"accumulates_without_synchronising"}
 RESUMES = {"state_dict_round_trip"}
+SPARSE = {"sparse_gradients"}
+RANGE = {"range_of_float16"}  # divides after adding up, and in float16
 BALANCES = {"state_is_balanced"}  # what parameters dealt out in turn, whatever their sizes, are rightly told to lack
 
 WAYS = [
     Way("averaging", "DividesFirst", "naive_ddp"),
-    Way("averaging", "DividesLast", "naive_ddp"),
+    Way("averaging", "DividesLast", "naive_ddp", RANGE),
     Way("averaging", "Gathers", "naive_ddp"),
-    Way("averaging", "ScattersAndGathers", "naive_ddp"),
-    Way("averaging", "ThroughRank0", "naive_ddp"),
-    Way("averaging", "AroundTheRing", "naive_ddp"),
+    Way("averaging", "ScattersAndGathers", "naive_ddp", RANGE),
+    Way("averaging", "ThroughRank0", "naive_ddp", RANGE),
+    Way("averaging", "AroundTheRing", "naive_ddp", RANGE),
     Way("averaging", "InDoublePrecision", "naive_ddp"),
-    Way("averaging", "Functional", "naive_ddp"),
+    Way("averaging", "Functional", "naive_ddp", RANGE),
     Way("averaging", "InItsOwnGroup", "naive_ddp"),
     Way("averaging", "InPairs", "naive_ddp"),
     Way("averaging", "OfACopy", "naive_ddp"),
-    Way("averaging", "OneTensor", "flat_ddp"),
-    Way("overlapped", "OnAccumulateGrad", "ddp_individual_parameters", ORDERED | RECOVERS),
-    Way("overlapped", "WaitsForFutures", "ddp_individual_parameters", ORDERED | RECOVERS),
-    Way("overlapped", "BucketsInAnyOrder", "ddp", ORDERED | UNUSED),
-    Way("overlapped", "Blocks", "naive_ddp", ORDERED),
-    Way("overlapped", "hooked", "ddp_individual_parameters", ORDERED | UNFREEZES | RECOVERS),
+    Way("averaging", "OneTensor", "flat_ddp", RANGE),
+    Way("overlapped", "OnAccumulateGrad", "ddp_individual_parameters", ORDERED | RECOVERS | SPARSE),
+    Way("overlapped", "WaitsForFutures", "ddp_individual_parameters", ORDERED | RECOVERS | SPARSE),
+    Way("overlapped", "BucketsInAnyOrder", "ddp", ORDERED | UNUSED | SPARSE),
+    Way("overlapped", "Blocks", "naive_ddp", ORDERED | SPARSE),
+    Way("overlapped", "hooked", "ddp_individual_parameters", ORDERED | UNFREEZES | RECOVERS | SPARSE),
     Way("torchs_own", "Replicated", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
     Way("torchs_own", "AsViews", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
     Way("torchs_own", "Static", "ddp", UNFREEZES | RECOVERS | FREEZES | ACCUMULATES),
     Way("torchs_own", "FindsUnused", "ddp", UNFREEZES | RECOVERS),
     Way("torchs_own", "InManyBuckets", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
     Way("torchs_own", "HookedByTorch", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
-    Way("torchs_own", "HookedByHand", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
+    Way("torchs_own", "HookedByHand", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES | SPARSE),
     Way("torchs_own", "redundant", "sharded_optimizer", RESUMES),
     Way("torchs_own", "redundant_in_buckets", "sharded_optimizer", RESUMES),
     Way("torchs_own", "sharded", "fsdp"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conformance.checks.table import CHECKS
-from conformance.layers import Again, Attention, Conv, Embedding, Linear, Norm, Residual
+from conformance.layers import Again, Attention, Conv, Embedding, Linear, Magnitude, Norm, Residual
 from conformance.location import locate
 from conformance.model_spec import ModelSpec
 from conformance.reproduction import Reproduction
@@ -21,6 +21,7 @@ MODELS = {
     "mixed": ModelSpec(
         inputs=3, layers=(Linear(4, dtype="float32"), Linear(4), Linear(2, dtype="float32")), scale=True
     ),
+    "sparse": ModelSpec(inputs=1, layers=(Linear(2), Embedding(sparse=True), Linear(1))),
 }
 NARROW = ("float32", "bfloat16")
 
@@ -36,6 +37,7 @@ EVERYTHING = Scenario(
             Attention(),
             Residual(),
             Again(5),
+            Magnitude(),
             Linear(1),
         ),
         empty=True,
@@ -80,14 +82,16 @@ def shown_on(
     return subprocess.run([sys.executable, *launcher, script], capture_output=True, text=True, check=False, timeout=120)
 
 
-@pytest.mark.parametrize("dtypes", MODELS)
+@pytest.mark.parametrize("dtypes", ["mixed", *NARROW])
 def test_a_bug_shows_in_every_dtype(dtypes, tmp_path):
     wrong = shown("summed_gradients", MODELS[dtypes], tmp_path)
     assert (wrong.returncode, wrong.stderr) == (1, "")
     assert "rank 0, step 1, gradient of layers.0.weight" in wrong.stdout
 
 
-@pytest.mark.parametrize("dtypes", ["mixed", *(pytest.param(name, marks=pytest.mark.long) for name in NARROW)])
+@pytest.mark.parametrize(
+    "dtypes", ["mixed", *(pytest.param(name, marks=pytest.mark.long) for name in (*NARROW, "sparse"))]
+)
 def test_nothing_is_made_up(dtypes, tmp_path):
     right = shown("correct", MODELS[dtypes], tmp_path)
     assert (right.returncode, right.stdout, right.stderr) == (0, "nothing differs\n", "")

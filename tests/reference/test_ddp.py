@@ -129,6 +129,26 @@ def test_large_float16_gradients_do_not_overflow_on_the_way_to_their_mean(wrappe
     assert weight.grad.tolist() == [[40_000.0, 40_000.0]]
 
 
+@distributed(world_size=2)
+def test_a_sparse_gradient_becomes_the_dense_mean_in_this_step_and_the_next(wrapper: Wrapper, ddp: DDPContext) -> None:
+    model = wrapper.wrap(nn.Embedding(3, 1, sparse=True).double())
+    [table] = model.parameters()
+    for _ in range(2):
+        model.zero_grad()
+        model(torch.tensor([ddp.rank, 2])).sum().backward()
+        wrapper.after_backward(model, sgd(model))
+        assert table.grad.tolist() == [[0.5], [0.5], [1.0]]
+
+
+@distributed(world_size=2)
+def test_complex_parameters_get_complex_means(wrapper: Wrapper, ddp: DDPContext) -> None:
+    model = wrapper.wrap(nn.Linear(1, 1, bias=False, dtype=torch.complex128))
+    [weight] = model.parameters()
+    (weight * (1 + 2j * ddp.rank)).real.sum().backward()
+    wrapper.after_backward(model, sgd(model))
+    assert weight.grad.tolist() == [[1 - 1j]]
+
+
 # Which parameters are used
 
 

@@ -18,6 +18,16 @@ _LAUNCH_AS_READY = """        bucket = self.bucket_of[param]
             self.send_next()
 
     def send_next"""
+_DIVIDE_FIRST = f""") for grad in grads]) {_AVERAGE}{_SPEAK}
+    def collect(self, used):
+        self.handle.wait()
+"""
+_DIVIDE_LAST = f""") for grad in grads])
+{_SPEAK}
+    def collect(self, used):
+        self.handle.wait()
+        self.flat /= dist.get_world_size()
+"""
 NAIVE_FINISH = """        params = self.trainable()
         used = used_anywhere(params)
         for bucket in self.make_buckets(params, self.max_bytes):
@@ -263,4 +273,13 @@ WRAPPER_BUGS = [
         _NEVER,
     ),
     Bug(_EACH, _LAUNCH_IN_TURN, _LAUNCH_AS_READY, "gradient_order_differs"),
+    Bug(
+        _FLAT,
+        "            if param not in used:\n",
+        "            if param not in used or (param.grad is not None and param.grad.is_sparse):\n",
+        "sparse_gradients",
+        _NEVER,
+    ),
+    Bug(_NAIVE, "p.grad.to_dense() for", "p.grad.to_dense().real for", "complex_parameter"),
+    Bug(_EACH, _DIVIDE_FIRST, _DIVIDE_LAST, "range_of_float16", "Divide by the number of ranks before adding up"),
 ]

@@ -36,8 +36,7 @@ class Wrapper(nn.Module):
 
     def finish(self):
         for p in used_anywhere([p for p in self.module.parameters() if p.requires_grad]):
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad.to_dense()
             p.grad.copy_(self.average(p.grad.contiguous()).view_as(p))
 
 
@@ -97,7 +96,7 @@ class AroundTheRing(Wrapper):
 
 class InDoublePrecision(Wrapper):
     def average(self, grad):
-        wide = grad.double()
+        wide = grad.to(torch.promote_types(grad.dtype, torch.float64))
         dist.all_reduce(wide)
         return (wide / self.ranks).to(grad.dtype)
 
@@ -164,7 +163,7 @@ class OneTensor(Wrapper):
         params = used_anywhere([p for p in self.module.parameters() if p.requires_grad])
         for dtype in {p.dtype: None for p in params}:
             of_dtype = [p for p in params if p.dtype == dtype]
-            grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in of_dtype]
+            grads = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in of_dtype]
             flat = torch.cat([grad.flatten() for grad in grads])
             dist.all_reduce(flat)
             flat /= self.ranks
