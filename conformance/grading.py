@@ -4,6 +4,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch._dynamo  # torch.optim imports it, slowly, at its first use: better now, while ranks start
@@ -14,6 +15,7 @@ from conformance.checks.table import CHECKS
 from conformance.contract import COMPONENTS
 from conformance.execute import Executor
 from conformance.location import Location
+from conformance.part_reproduction import PartReproduction
 from conformance.replay import Replay
 from conformance.report import CheckReport, ComponentReport, Environment, Report
 from conformance.reproduction import Reproduction
@@ -153,19 +155,19 @@ def _reported(component: str, result: Result, executor: Executor, grading: Gradi
 
 
 def _write(component: str, result: Result, scenario: Scenario | Case, executor: Executor, folder: Path) -> Path:
-    """Write how to see a failure again: a file to replay and, of a scenario, a script beside it; return the better."""
-    replay = Replay.of(executor, component, result.check, scenario).write(folder, executor.location)
+    """Write how to see a failure again, a file to replay and a script beside it; return the path of the script."""
+    Replay.of(executor, component, result.check, scenario).write(folder, executor.location)
+    about: dict[str, Any] = {
+        "location": executor.location,
+        "component": component,
+        "check": result.check,
+        "seed": executor.seed(scenario),
+        "message": f"{result.message}\n\n{result.diagnosis}".rstrip(),
+        "stubbed": frozenset(executor.stubbed),
+    }
     if isinstance(scenario, Case):
-        return replay
-    return Reproduction(
-        location=executor.location,
-        component=component,
-        check=result.check,
-        scenario=scenario,
-        seed=executor.seed(scenario),
-        message=f"{result.message}\n\n{result.diagnosis}".rstrip(),
-        stubbed=frozenset(executor.stubbed),
-    ).write(folder)
+        return PartReproduction(case=scenario, **about).write(folder)
+    return Reproduction(scenario=scenario, **about).write(folder)
 
 
 def _not_run(check: Check, message: str = "") -> CheckReport:

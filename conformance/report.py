@@ -37,7 +37,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """One check's part of a report; `repro` is the path of a script, or of a case to replay, that shows the failure."""
+    """One check's part of a report; `repro` is the path of a script that shows the failure."""
 
     id: str
     level: Level
@@ -184,6 +184,5 @@ def _failure(component: ComponentReport, check: CheckReport) -> RenderableType:
     if check.scenario:
         lines.append(Padding(Text(f"smallest scenario: {check.scenario!r}", "dim"), (0, 0, 0, 2)))
     if check.repro:
-        how = "python -m conformance replay" if check.repro.endswith(".json") else "python"
-        lines.append(Text(f"  see it yourself: {how} {check.repro}", no_wrap=True, overflow="ignore"))
+        lines.append(Text(f"  see it yourself: python {check.repro}", no_wrap=True, overflow="ignore"))
     return Group(*lines)

@@ -1,15 +1,10 @@
 """Writes a standalone script that shows a failure with torch and the submission alone."""
 
 import inspect
-import textwrap
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from conformance.blocks import AddedEmbedding, ComplexMagnitude, ResidualLinear, SelfAttention, SpreadConv2d
-from conformance.checks.check import Check
 from conformance.checks.communication import expected_exchanges
 from conformance.checks.optimizer import largest_share, padding
 from conformance.contract import COMPONENTS
@@ -26,14 +21,13 @@ from conformance.layers import (
     Norm,
     Residual,
 )
-from conformance.location import Location
 from conformance.models import GAIN
 from conformance.oracle import train
 from conformance.scenario import AddGroup, Decay, Event, Freeze, SaveAndLoad, Scenario, SetOption, Unfreeze
+from conformance.script import Script
 
 _BLOCKS = (SpreadConv2d, AddedEmbedding, SelfAttention, ResidualLinear, ComplexMagnitude)
 _ACTIVATIONS = {"tanh": "torch.tanh", "gelu": "nn.functional.gelu", "relu": "torch.relu"}
-_WIDTH = 110
 # Between one process's rounding, which steps carry on, and what a known mistake changes in a drawn scenario.
 _TOLERANCES: dict[Dtype, float] = {
     "float64": 1e-9,
@@ -48,62 +42,23 @@ _CASTS = {
     "bfloat16": "bfloat16",
     "float16": "half",
 }  # these spare complex numbers
-_templates = Environment(
-    loader=PackageLoader("conformance"),
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-    undefined=StrictUndefined,
-    autoescape=False,  # noqa: S701  Python is made, not HTML
-)
-
-_templates.filters["items_of"] = lambda options: ", ".join(f'"{name}": {value!r}' for name, value in options.items())
-_templates.filters["keywords_of"] = lambda options: ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reproduction:
-    """What a script has to show.
+class Reproduction(Script):
+    """A script that trains with the submission, and in one process beside it.
 
     Attributes:
-        location: the submission.
-        component: the component that failed.
-        check: the check that failed.
-        scenario: the scenario on which it failed.
-        seed: the integer that the scenario's numbers derive from.
-        message: what was wrong.
-        stubbed: what was used in place of something absent.
+        scenario: the scenario on which the check failed.
     """
 
-    location: Location
-    component: str
-    check: Check
     scenario: Scenario
-    seed: int
-    message: str
-    stubbed: frozenset[str] = frozenset()
 
-    @property
-    def file(self) -> str:
-        """The script's name."""
-        return f"{self.component}-{self.check.id}.py"
-
-    def write(self, folder: Path) -> Path:
-        """Write the script as `<submission>/<component>-<check>.py` below a folder; return its path."""
-        path = folder / self.location.slug / self.file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.script(), encoding="utf-8")
-        return path
-
-    def script(self) -> str:
-        """Return the script's text."""
+    def text(self) -> str:
+        """Return the script."""
         wanted = COMPONENTS[self.component]
-        return _templates.get_template("script.py.jinja").render(
-            component=self.component,
-            check=self.check.id,
-            property=self.check.property,
-            message=_as_docstring(self.message),
-            file=self.file,
+        return self.render(
+            "script.py.jinja",
             seed=self.seed,
             s=self.scenario,
             m=self.scenario.model,
@@ -112,8 +67,6 @@ class Reproduction:
             watches=self.check.shows in {"overlap", "collectives"},
             weight_scale=WEIGHT_SCALE,
             far=FAR,
-            import_roots=list(self.location.import_roots),
-            import_line=_import_line(self.location.module),
             optimizer_component=wanted.kind == "optimizer",
             get=wanted.get.name,
             after_backward=wanted.after_backward.name if wanted.after_backward else "",
@@ -121,10 +74,13 @@ class Reproduction:
             bucket=f", {self.scenario.bucket_size_mb!r}" if len(wanted.get.parameters) > 1 else "",
             clear=self.scenario.cleared_by,
             samples=sum(map(self.scenario.batch_of, range(self.scenario.world_size))),
+            torchrun=True,
+            world_size=self.scenario.world_size,
+            verdict="differences(in_one_process(), ranks)",
+            floor=1000,
             **_about_model(self.scenario),
             **_about_schedule(self.scenario),
             **_about_expectations(self),
-            **_about_stubs(self.stubbed),
         )
 
 
@@ -227,23 +183,3 @@ def _about_expectations(wanted: Reproduction) -> dict[str, Any]:
         "padding": padding(scenario),
         "most_state": round(largest_share(scenario, sizes)) if balanced else sum(sizes.values()) + padding(scenario),
     }
-
-
-def _about_stubs(stubbed: frozenset[str]) -> dict[str, Any]:
-    return {
-        "stubs": sorted(name.removeprefix("package ") for name in stubbed if name.startswith("package ")),
-        "stubbed_metadata": any(name.startswith("version of") for name in stubbed),
-        "stubbed_cuda": any(name.startswith("torch.cuda") for name in stubbed),
-    }
-
-
-def _import_line(module: str) -> str:
-    package, _, name = module.rpartition(".")
-    renamed = "" if name == "adapters" else " as adapters"
-    return f"from {package} import {name}{renamed}" if package else f"import {name}{renamed}"
-
-
-def _as_docstring(message: str) -> str:
-    """Return text that may stand in a docstring, its long lines wrapped."""
-    lines = message.replace("\\", "\\\\").replace('"""', "'''").splitlines()
-    return "\n".join(textwrap.fill(line, _WIDTH, subsequent_indent="  ") if line else "" for line in lines)

@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from conformance.cases import FsdpCase
 from conformance.checks.check import WAIT, CaseTrial, Violation, first_mismatch, listed, never_awaited
 from conformance.data import RankInputs, Tensors
 from conformance.oracle import Trajectory
@@ -64,7 +65,7 @@ def sharded_training_equals_one_process(trial: CaseTrial) -> None:
 def parameters_are_sharded(trial: CaseTrial) -> None:
     """Between steps, a rank keeps about 1/N of each matrix; vectors may be on every rank."""
     for rank, answer in enumerate(trial.answers):
-        seen, most = int(answer["parameters_kept"]), _share(trial)
+        seen, most = int(answer["parameters_kept"]), share(trial.case)
         if seen > most:
             raise Violation(_too_much(trial, rank, "parameters", seen, most), "Free what was gathered after its use.")
 
@@ -72,7 +73,7 @@ def parameters_are_sharded(trial: CaseTrial) -> None:
 def gradients_are_sharded(trial: CaseTrial) -> None:
     """After backward, a rank keeps the gradients of its shards alone."""
     for rank, answer in enumerate(trial.answers):
-        seen, most = int(answer["gradients_kept"]), _share(trial)
+        seen, most = int(answer["gradients_kept"]), share(trial.case)
         if seen > most:
             raise Violation(
                 _too_much(trial, rank, "gradients", seen, most),
@@ -83,7 +84,7 @@ def gradients_are_sharded(trial: CaseTrial) -> None:
 def optimizer_state_is_sharded(trial: CaseTrial) -> None:
     """The optimizer's state on a rank is that of its shards alone."""
     for rank, answer in enumerate(trial.answers):
-        seen, most = int(answer["state_kept"]), _MOMENTS * _share(trial)
+        seen, most = int(answer["state_kept"]), _MOMENTS * share(trial.case)
         if seen > most:
             raise Violation(
                 _too_much(trial, rank, "optimizer state", seen, most),
@@ -141,10 +142,10 @@ def _expected(trial: CaseTrial) -> Trajectory:
     return train_in_one_process(case.scenario, inputs)
 
 
-def _share(trial: CaseTrial) -> int:
+def share(case: FsdpCase) -> int:
     """Return the most bytes a rank may keep: of a matrix, 1/N of its rows rounded up; of a vector, all."""
-    ranks, scenario = trial.case.world_size, trial.case.scenario
-    shares = (math.ceil(s[0] / ranks) * s[1] if len(s) > 1 else s[0] for s in scenario.model.shapes.values())
+    shapes = case.scenario.model.shapes.values()
+    shares = (math.ceil(s[0] / case.world_size) * s[1] if len(s) > 1 else s[0] for s in shapes)
     return int(_ELEMENT * sum(shares))
 
 

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 from conformance.exercises.desk import Desk
-from conformance.exercises.replicated import Replicated
 from conformance.feed import LEARNING_RATE, MOMENTUM, SCALE
+from conformance.replicated import Replicated
 
 
 def accumulate(desk: Desk) -> None:

@@ -78,7 +78,7 @@ def shown_on(
         message="the gradients are not the average",
     )
     script = folder / wanted.file
-    script.write_text(wanted.script())
+    script.write_text(wanted.text())
     return subprocess.run([sys.executable, *launcher, script], capture_output=True, text=True, check=False, timeout=120)
 
 

@@ -1,4 +1,4 @@
-"""The plainest data-parallel wrapper: what gradient accumulation is tried on."""
+"""The plainest data-parallel wrapper: what gradient accumulation is tried on, on ranks and in scripts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

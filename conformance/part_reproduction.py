@@ -1,0 +1,74 @@
+"""Writes a standalone script that shows what a part of the training loop does wrong."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from conformance.cases import AccumulationCase, Case, EvaluationCase, FsdpCase, SyncBatchNormCase
+from conformance.checks.fsdp import share
+from conformance.classifier import Classifier
+from conformance.feed import CHANNELS, LEARNING_RATE, MOMENTUM, SCALE, draw_feed
+from conformance.replicated import Replicated
+from conformance.script import Script
+
+_TOLERANCE, _TOLERANCE_OF_HALF = 1e-9, 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartReproduction(Script):
+    """A script that asks a part of the training loop what a training loop would.
+
+    Attributes:
+        case: the case on which the check failed.
+    """
+
+    case: Case
+
+    def text(self) -> str:
+        """Return the script."""
+        half = isinstance(self.case, FsdpCase) and self.case.half
+        worlds = draw_feed(self.case, self.seed)
+        return self.render(
+            f"parts/{self.component}.py.jinja",
+            s=self.case,
+            world_size=self.case.world_size,
+            torchrun=len(self.case.worlds) == 1,
+            numbers=[{name: _literal(value) for name, value in given.items()} for given in max(worlds, key=len)],
+            verdict="wrong(ranks)",
+            tolerance=_TOLERANCE_OF_HALF if half else _TOLERANCE,
+            floor=1 if half else 1000,
+            **_ABOUT.get(type(self.case), _nothing)(self.case),
+        )
+
+
+def _nothing(_: Any) -> dict[str, Any]:
+    return {}
+
+
+def _accumulation(_: AccumulationCase) -> dict[str, Any]:
+    rates = {"learning_rate": LEARNING_RATE, "momentum": MOMENTUM, "scale": SCALE}
+    return {"sources": inspect.getsource(Replicated).rstrip(), **rates}
+
+
+def _fsdp(case: FsdpCase) -> dict[str, Any]:
+    pairs = zip(case.widths, case.widths[1:], strict=False)
+    layers = ", ".join(f"nn.Linear({inputs}, {outputs})" for inputs, outputs in pairs)
+    return {"layers": layers, "optimizer": case.scenario.optimizer, "share": share(case)}
+
+
+_ABOUT: dict[type[Case], Callable[[Any], dict[str, Any]]] = {
+    AccumulationCase: _accumulation,
+    EvaluationCase: lambda _: {"sources": inspect.getsource(Classifier).rstrip()},
+    FsdpCase: _fsdp,
+    SyncBatchNormCase: lambda _: {"channels": CHANNELS},
+}
+
+
+def _literal(value: torch.Tensor) -> str:
+    """Return the expression that makes a tensor again, to the last bit."""
+    if not value.numel():
+        return f"torch.empty({tuple(value.shape)}, dtype={value.dtype})"
+    return f"tensor({value.tolist()}, dtype={value.dtype})"

@@ -1,0 +1,89 @@
+"""What every standalone script that shows a failure has: a name, a place, and the submission that it imports."""
+
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from conformance.checks.check import Check
+from conformance.location import Location
+
+_WIDTH = 110
+_templates = Environment(
+    loader=PackageLoader("conformance"),
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+    undefined=StrictUndefined,
+    autoescape=False,  # noqa: S701  Python is made, not HTML
+)
+
+_templates.filters["items_of"] = lambda options: ", ".join(f'"{name}": {value!r}' for name, value in options.items())
+_templates.filters["keywords_of"] = lambda options: ", ".join(f"{name}={value!r}" for name, value in options.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """What a script has to show.
+
+    Attributes:
+        location: the submission.
+        component: the component that failed.
+        check: the check that failed.
+        seed: the integer that the numbers derive from.
+        message: what was wrong.
+        stubbed: what was used in place of something absent.
+    """
+
+    location: Location
+    component: str
+    check: Check
+    seed: int
+    message: str
+    stubbed: frozenset[str] = frozenset()
+
+    @property
+    def file(self) -> str:
+        """The script's name."""
+        return f"{self.component}-{self.check.id}.py"
+
+    def write(self, folder: Path) -> Path:
+        """Write the script as `<submission>/<component>-<check>.py` below a folder; return its path."""
+        path = folder / self.location.slug / self.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.text(), encoding="utf-8")
+        return path
+
+    def text(self) -> str:
+        """Return the script."""
+        raise NotImplementedError
+
+    def render(self, template: str, **more: Any) -> str:
+        """Return a template filled in with what every script has, and more."""
+        return _templates.get_template(template).render(
+            component=self.component,
+            check=self.check.id,
+            property=self.check.property,
+            message=_as_docstring(self.message),
+            file=self.file,
+            import_roots=list(self.location.import_roots),
+            import_line=_import_line(self.location.module),
+            stubs=sorted(name.removeprefix("package ") for name in self.stubbed if name.startswith("package ")),
+            stubbed_metadata=any(name.startswith("version of") for name in self.stubbed),
+            stubbed_cuda=any(name.startswith("torch.cuda") for name in self.stubbed),
+            **more,
+        )
+
+
+def _import_line(module: str) -> str:
+    package, _, name = module.rpartition(".")
+    renamed = "" if name == "adapters" else " as adapters"
+    return f"from {package} import {name}{renamed}" if package else f"import {name}{renamed}"
+
+
+def _as_docstring(message: str) -> str:
+    """Return text that may stand in a docstring, its long lines wrapped."""
+    lines = message.replace("\\", "\\\\").replace('"""', "'''").splitlines()
+    return "\n".join(textwrap.fill(line, _WIDTH, subsequent_indent="  ") if line else "" for line in lines)

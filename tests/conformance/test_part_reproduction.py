@@ -1,0 +1,85 @@
+"""A script asks a part what a training loop would, and finds what is wrong only where something is."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bug import Bug, right
+from planted_part_bugs import PART_BUGS
+
+from conformance.cases import (
+    AccumulationCase,
+    CheckpointCase,
+    EvaluationCase,
+    FsdpCase,
+    GeneratorCase,
+    OverheadCase,
+    SamplerCase,
+    SyncBatchNormCase,
+)
+from conformance.checks.loop_table import LOOP_CHECKS
+from conformance.location import locate
+from conformance.part_reproduction import PartReproduction
+
+CASES = [
+    ("overhead_model", OverheadCase()),
+    ("distributed_sampler", SamplerCase(3, length=10)),
+    ("distributed_sampler", SamplerCase(2, length=3, shuffle=False, drop_last=True)),
+    ("evaluation", EvaluationCase(2, sizes=((3, 1), ()))),
+    ("loader_generator", GeneratorCase(2)),
+    ("gradient_accumulation", AccumulationCase(2, steps=3, scaled=True, overflow=1)),
+    ("gradient_accumulation", AccumulationCase(2, steps=2, samples=2)),
+    ("sync_batchnorm", SyncBatchNormCase(3, sizes=(2, 0, 1), dimensions=4, steps=2)),
+    ("sync_batchnorm", SyncBatchNormCase(2, sizes=(2, 2), plain=True)),
+    ("checkpoint", CheckpointCase(1, load_world_size=2)),
+    ("checkpoint", CheckpointCase(2, load_world_size=2, scaled=False, apart=True)),
+    ("checkpoint", CheckpointCase(1, failing=True)),
+    ("fsdp", FsdpCase(2, widths=(3, 4, 2), steps=2, gated=True)),
+    ("fsdp", FsdpCase(2, widths=(3, 4, 2), steps=3, half=True, alike=False)),
+]
+_IN_EVERY_RUN = {CASES[at] for at in (7, 12)}
+_RIGHT = [pytest.param(*pair, marks=() if pair in _IN_EVERY_RUN else pytest.mark.long) for pair in CASES]
+_SHOWN = {bug.component: bug for bug in PART_BUGS}
+_SAMPLE = {_SHOWN[name] for name in ("evaluation", "checkpoint")}
+_WRONG = [pytest.param(bug, id=str(bug), marks=() if bug in _SAMPLE else pytest.mark.long) for bug in PART_BUGS]
+
+
+def run(script: str | Path, *launcher: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", *launcher, script]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def written(component: str, case, check: str, folder: Path) -> Path:
+    wanted = next(one for one in LOOP_CHECKS[component] if one.id == check)
+    script = PartReproduction(
+        location=locate(str(folder)), component=component, check=wanted, seed=7, message="it is wrong", case=case
+    )
+    return script.write(folder / "repro")
+
+
+@pytest.mark.parametrize(("component", "case"), _RIGHT)
+def test_nothing_is_made_up(component, case, submit):
+    script = written(component, case, LOOP_CHECKS[component][0].id, submit(**right(component)))
+    shown = run(script)
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, "nothing differs\n", "")
+
+
+@pytest.mark.parametrize("bug", _WRONG)
+def test_a_planted_bug_shows(bug: Bug, grade_path, submit):
+    (graded,) = grade_path(submit(**bug.planted()), components=[bug.component]).components
+    failed = next(check for check in graded.checks if check.status == "failed")
+    shown = run(failed.repro)
+    assert shown.returncode == 1
+    assert (
+        shown.stdout.strip() not in {"", "nothing differs"} or "adapters.py" in shown.stderr or "load" in shown.stderr
+    )
+
+
+@pytest.mark.long
+def test_torchrun_shows_the_same(submit):
+    summed = right("evaluation")["adapters"].replace("dist.all_reduce(counts)", "pass")
+    script = written("evaluation", EvaluationCase(2, sizes=((3, 1), (2,))), "global_accuracy", submit(summed))
+    alone, launched = run(script), run(script, "-m", "torch.distributed.run", "--nproc-per-node=2")
+    assert alone.returncode == launched.returncode == 1
+    assert alone.stdout == launched.stdout != ""
