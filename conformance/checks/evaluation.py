@@ -3,9 +3,20 @@
 import math
 
 from conformance.accuracy import Counts, accuracy, mistaken
-from conformance.checks.check import CaseTrial, Violation
+from conformance.checks.check import WAIT, CaseTrial, Violation, never_awaited
 
 _EXACT = 1e-6  # sums may be kept in float32
+
+
+def counts_are_waited_for(trial: CaseTrial) -> None:
+    """What a collective gives is used only after somebody has waited for it.
+
+    Here results arrive with the wait, and not before; what is there until then is NaN, or a rank's own counts.
+    """
+    problem, _ = _wrong(trial)
+    forgotten = next((found for rank in range(len(trial.answers)) if (found := trial.unawaited(rank))), [])
+    if problem and (forgotten or any(bool(answer["accuracy"].isnan()) for answer in trial.answers)):
+        raise Violation(f"{problem}{never_awaited(forgotten)}", WAIT)
 
 
 def global_accuracy(trial: CaseTrial) -> None:

@@ -24,7 +24,8 @@ _SAMPLER = (
 
 _COUNTED = ("global_accuracy",)
 _EVALUATION = (
-    Check(evaluation.global_accuracy, loop.even_evaluations, points=2),
+    Check(evaluation.counts_are_waited_for, loop.gated(loop.even_evaluations)),
+    Check(evaluation.global_accuracy, loop.even_evaluations, points=2, requires=("counts_are_waited_for",)),
     Check(evaluation.weighted_by_samples, loop.uneven_evaluations, points=2, requires=_COUNTED),
     Check(evaluation.ranks_with_fewer_batches, loop.ragged_evaluations, "extended", requires=_COUNTED),
     Check(evaluation.in_evaluation_mode, loop.even_evaluations, "extended", requires=_COUNTED),
@@ -52,7 +53,8 @@ _ACCUMULATION = (
 _FORWARD = ("forward_over_all_ranks",)
 _SYNC_BATCHNORM = (
     Check(sync_batchnorm.conversion_keeps_state, loop.norms()),
-    Check(sync_batchnorm.forward_over_all_ranks, loop.norms(), points=2, requires=("conversion_keeps_state",)),
+    Check(sync_batchnorm.statistics_are_waited_for, loop.gated(loop.norms()), requires=("conversion_keeps_state",)),
+    Check(sync_batchnorm.forward_over_all_ranks, loop.norms(), points=2, requires=("statistics_are_waited_for",)),
     Check(sync_batchnorm.forward_of_uneven_batches, loop.norms(uneven=True, steps=2), requires=_FORWARD),
     Check(sync_batchnorm.backward_over_all_ranks, loop.norms(), points=2, requires=_FORWARD),
     Check(
@@ -91,7 +93,7 @@ _WAITED = ("shards_are_waited_for",)
 _GATHERED = ("gathers_whole_parameters",)
 _TRAINED = ("sharded_training_equals_one_process",)
 _FSDP = (
-    Check(fsdp.shards_are_waited_for, loop.gated_trainings),
+    Check(fsdp.shards_are_waited_for, loop.gated(loop.sharded_trainings())),
     Check(fsdp.gathers_whole_parameters, loop.sharded_trainings(), requires=_WAITED),
     Check(fsdp.sharded_training_equals_one_process, loop.sharded_trainings(), points=2, requires=_GATHERED),
     Check(fsdp.parameters_are_sharded, loop.sharded_trainings(wide=True), points=2, requires=_TRAINED),

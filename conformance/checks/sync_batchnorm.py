@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import batch_norm
 
-from conformance.checks.check import CaseTrial, Violation, first_mismatch
+from conformance.checks.check import WAIT, CaseTrial, Violation, first_mismatch, never_awaited
 from conformance.data import Tensors
 
 _EPS, _MOMENTUM = 1e-5, 0.1
@@ -27,6 +27,23 @@ def conversion_keeps_state(trial: CaseTrial) -> None:
         wrong = first_mismatch(kept, start)
         if wrong:
             raise Violation(f"On rank {rank}, conversion changed `{wrong.name}`: it {wrong.words}.")
+
+
+def statistics_are_waited_for(trial: CaseTrial) -> None:
+    """What a collective gives is used only after somebody has waited for it, in forward and in backward.
+
+    Here results arrive with the wait, and not before; who reads them too early finds NaN, every time.
+    """
+    kinds = {"output": "the output", "input": "the gradient of the input"}
+    for step in range(trial.case.steps):
+        for kind, words in kinds.items():
+            for rank, answer in enumerate(trial.answers):
+                if not bool(answer[f"{kind}/{step}"].isfinite().all()):
+                    raise Violation(
+                        f"On rank {rank}, {words} is NaN or infinite: statistics were read before anybody waited for "
+                        f"the collective that gives them.{never_awaited(trial.unawaited(rank))}",
+                        WAIT,
+                    )
 
 
 def forward_over_all_ranks(trial: CaseTrial) -> None:

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from hypothesis import strategies as st
 
 from conformance.cases import (
     AccumulationCase,
+    Case,
     CheckpointCase,
     EvaluationCase,
     FsdpCase,
@@ -17,11 +19,17 @@ from conformance.cases import (
 )
 from conformance.strategies.parts import Bounds, Draw
 
+C = TypeVar("C", bound=Case)
 _SEEDS = st.integers(0, 99)
 
 
 def _worlds(bounds: Bounds) -> st.SearchStrategy[int]:
     return st.sampled_from((*range(2, bounds.world_size + 1), 1))
+
+
+def gated(cases: Callable[[Bounds], st.SearchStrategy[C]]) -> Callable[[Bounds], st.SearchStrategy[C]]:
+    """Return a strategy of the same cases, in which results of collectives arrive only when they are waited for."""
+    return lambda bounds: cases(bounds).map(lambda case: replace(case, gated=True))
 
 
 @st.composite
@@ -151,13 +159,6 @@ def failing_checkpoints(draw: Draw, bounds: Bounds) -> CheckpointCase:
     """A second save fails half way, on one rank, where no other can be left waiting."""
     case: CheckpointCase = draw(checkpoints()(bounds))
     return replace(case, world_size=1, load_world_size=1, failing=True)
-
-
-@st.composite
-def gated_trainings(draw: Draw, bounds: Bounds) -> FsdpCase:
-    """Sharded training where results of collectives arrive only when they are waited for."""
-    case: FsdpCase = draw(sharded_trainings()(bounds))
-    return replace(case, gated=True)
 
 
 def sharded_trainings(

@@ -72,6 +72,13 @@ PART_BUGS = [
         "weighted_by_samples",
         "the mean of the batches' accuracies",
     ),
+    Bug(
+        _EVALUATION,
+        "dist.all_reduce(counts)",
+        "dist.all_reduce(counts, async_op=True)",
+        "counts_are_waited_for",
+        "Nobody waited at all for all_reduce",
+    ),
     Bug(_EVALUATION, "    counts = torch", "    batches[0]\n    counts = torch", "ranks_with_fewer_batches", ""),
     Bug(_EVALUATION, "model.eval()", "pass", "in_evaluation_mode", "in training mode"),
     Bug(_EVALUATION, "model.train(was_training)", "pass", "leaves_the_mode", "in evaluation mode afterwards"),
@@ -123,6 +130,20 @@ PART_BUGS = [
     ),
     Bug(
         _NORM, "        new.load_state_dict(module.state_dict())\n", "", "conversion_keeps_state", "conversion changed"
+    ),
+    Bug(
+        _NORM,
+        "dist.all_reduce(x)",
+        "dist.all_reduce(x, async_op=True)",
+        "statistics_are_waited_for",
+        "Nobody waited at all for all_reduce",
+    ),
+    Bug(
+        _NORM,
+        "dist.all_reduce(grad)",
+        "dist.all_reduce(grad, async_op=True)",
+        "statistics_are_waited_for",
+        "the gradient of the input",
     ),
     Bug(_NORM, "        dist.all_reduce(x)\n", "", "forward_over_all_ranks", "each rank's own statistics"),
     Bug(_NORM, "convert_sync_batchnorm(child)", "child", "forward_over_all_ranks", "each rank's own statistics"),
