@@ -1,15 +1,15 @@
 """How far two results may be apart before it is not rounding.
 
-**float64, complex128.** Training on a concatenated batch and on its shards differs by rounding alone: at most 4e-14 of a tensor's
-largest element in some 5,000 drawn scenarios (gradients and parameters, up to four steps, up to four ranks). The limit
-1e-9 leaves four orders of magnitude to less tame optimizers; the smallest of the known mistakes, a gradient that passes
-through float32, is an order above it on most draws.
+**float64, complex128.** Training on a concatenated batch and on its shards differs by rounding alone: at most 4e-14 of
+a tensor's largest element in some 5,000 drawn scenarios (gradients and parameters, up to four steps, up to four ranks).
+The limit 1e-9 leaves four orders of magnitude to less tame optimizers; the smallest of the known mistakes, a gradient
+that passes through float32, is an order above it on most draws.
 
-**float32, bfloat16, float16.** Here rounding is as large as the effects of steps, and an adaptive optimizer makes a step of size
-lr out of the sign of an element that is all rounding: two correct trainings drift apart without bound. So each step is
-held to what came before it: the oracle averages the shards' own gradients, and goes on from what rank 0 has wherever
-that is equal (see `oracle.train`). What is left is the rounding of one step. With the unit roundoff u (half the
-distance from 1 to the next number: 2^-24, 2^-8 and 2^-11), and to first order in it:
+**float32, bfloat16, float16.** Here rounding is as large as the effects of steps, and an adaptive optimizer makes a
+step of size lr out of the sign of an element that is all rounding: two correct trainings drift apart without bound. So
+each step is held to what came before it: the oracle averages the shards' own gradients, and goes on from what rank 0
+has wherever that is equal (see `oracle.train`). What is left is the rounding of one step. With the unit roundoff u
+(half the distance from 1 to the next number: 2^-24, 2^-8 and 2^-11), and to first order in it:
 
 - *Averaging* W gradients takes W - 1 additions, in any order, and a division, before or after, or a multiplication by
   a rounded 1/W: W + 1 roundings, hence at most (W + 1) u times the mean of |g_r| (Higham, "Accuracy and Stability of
