@@ -36,12 +36,8 @@ _TOLERANCES: dict[Dtype, float] = {
     "float16": 0.02,
     "complex128": 1e-9,
 }
-_CASTS = {
-    "float64": "double",
-    "float32": "float",
-    "bfloat16": "bfloat16",
-    "float16": "half",
-}  # these spare complex numbers
+# Methods of a module that spare complex numbers, as `to(dtype)` does not.
+_CASTS = {"float64": "double", "float32": "float", "bfloat16": "bfloat16", "float16": "half"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """What every standalone script that shows a failure has: a name, a place, and the submission that it imports."""
 
 import textwrap
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ _templates.filters["keywords_of"] = lambda options: ", ".join(f"{name}={value!r}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Script:
+class Script(ABC):
     """What a script has to show.
 
     Attributes:
@@ -56,9 +57,9 @@ class Script:
         path.write_text(self.text(), encoding="utf-8")
         return path
 
+    @abstractmethod
     def text(self) -> str:
         """Return the script."""
-        raise NotImplementedError
 
     def render(self, template: str, **more: Any) -> str:
         """Return a template filled in with what every script has, and more."""
