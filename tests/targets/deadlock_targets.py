@@ -2,11 +2,14 @@
 
 import os
 import threading
+import time
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
+from pytest_ddp.observed import current
+from pytest_ddp.observed.board import State
 from pytest_ddp.worker import SkipRun
 
 FOUR = 4
@@ -61,8 +64,13 @@ def one_dies(_: bytes) -> bytes:
 
 
 def one_is_late_for_a_barrier(_: bytes) -> bytes:
+    """Rank 1 returns when all others wait: who comes later would find the others gone, and be told of apart."""
     if dist.get_rank() != 1:
         dist.barrier()
+    others = current.record().watch._others
+    areas = [others._area(rank) for rank in range(dist.get_world_size()) if rank != 1]
+    while any(area.head().state is not State.WAITS for area in areas):
+        time.sleep(0.001)
     return b""
 
 
