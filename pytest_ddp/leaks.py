@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -23,6 +24,7 @@ from pytest_ddp.observed import current
 _NOT_THE_TESTS = b"PYTEST_CURRENT_TEST"
 # Libraries keep small workspaces on the device for good; a tensor that a test forgot is seldom smaller than this.
 _CUDA_BYTES = 2**20
+_ENDING_SECONDS = 1.0  # for a thread that was told to end, and not waited for: a progress bar's, an executor's
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "number of threads": (torch.get_num_threads, torch.set_num_threads),
@@ -92,7 +94,10 @@ class Snapshot:
             yield Leak(f"{_count(len(new), 'process group')} not destroyed (new_group)")
 
     def _threads(self) -> Iterator[Leak]:
-        names = sorted(thread.name for thread in _threads() - self.threads)
+        new, end = _threads() - self.threads, time.monotonic() + _ENDING_SECONDS
+        for thread in new:
+            thread.join(max(0.0, end - time.monotonic()))
+        names = sorted(thread.name for thread in new if thread.is_alive())
         if names:
             yield Leak(f"{_count(len(names), 'thread')} still running: {', '.join(names)}", lasting=True)
 

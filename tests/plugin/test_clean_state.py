@@ -57,6 +57,18 @@ def test_next():
     result.stdout.fnmatch_lines([LEFT_BEHIND])
 
 
+def test_a_thread_that_is_about_to_end_is_waited_for(run_suite):
+    result = run_suite(
+        """
+        @distributed(world_size=2)
+        def test_leaves_a_timer(ddp):
+            threading.Timer(0.02, lambda: None).start()
+        """,
+        "--ddp-leaks=error",
+    )
+    result.assert_outcomes(passed=1)
+
+
 def test_ranks_with_a_thread_that_still_runs_are_replaced(run_suite, tmp_path):
     suite = f"""
         from pathlib import Path
