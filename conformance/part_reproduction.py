@@ -30,7 +30,7 @@ class PartReproduction(Script):
     def text(self) -> str:
         """Return the script."""
         half = isinstance(self.case, FsdpCase) and self.case.half
-        worlds = draw_feed(self.case, self.seed)
+        worlds = draw_feed(self.case, self.seed)  # a rank is given the same in each: the largest holds all
         return self.render(
             f"parts/{self.component}.py.jinja",
             s=self.case,
