@@ -81,7 +81,7 @@ class BucketedDDP(Replica):
 
     def _register_hooks(self) -> None:
         self._lock = threading.RLock()  # gradients of several devices become ready in several threads
-        call_when_ready(self.module, self._gradient_ready)
+        call_when_ready(self.module.parameters(), self._gradient_ready)
 
     def _gradient_ready(self, parameter: Tensor) -> None:
         if not self._synchronizes:

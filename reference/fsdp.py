@@ -29,6 +29,7 @@ from torch.optim import Optimizer
 from reference.fsdp_optimizer_state import gather_optimizer_state, split_optimizer_state
 from reference.layers import Layer, layers_of, tensors_in
 from reference.passes import BackwardPass, Gathers, Order
+from reference.replica import call_when_ready
 from reference.shards import ShardedParameter, gather_state, split_state
 from reference.synchronize import agree, broadcast, group_by_kind, launch_mean, store_gradient
 
@@ -64,9 +65,8 @@ class FSDP(nn.Module):
         self._forward: Gathers | None = None
         self._backward: BackwardPass | None = None
         self._backward_is_over = False
-        for one in self._shards.values():
-            if one.whole.requires_grad:
-                one.whole.register_post_accumulate_grad_hook(partial(self._gradient_ready, one))  # type: ignore[no-untyped-call]  # torch's
+        self._whole: dict[Tensor, ShardedParameter] = {one.whole: one for one in self._shards.values()}
+        call_when_ready(self._whole, self._gradient_ready)
         for layer in layers_of(module, self._shards, compute_dtype):
             enter, leave = partial(self._enter, layer), partial(self._leave, layer)
             layer.module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
@@ -160,10 +160,10 @@ class FSDP(nn.Module):
             )
         self._started_backward().arrive(layer)
 
-    def _gradient_ready(self, one: ShardedParameter, _: Tensor) -> None:
-        gradient, one.whole.grad = one.whole.grad, None
+    def _gradient_ready(self, whole: Tensor) -> None:
+        gradient, whole.grad = whole.grad, None
         if gradient is not None:
-            self._started_backward().gradient_ready(one, gradient)
+            self._started_backward().gradient_ready(self._whole[whole], gradient)
 
     def _gathers(self) -> Gathers:
         """The all-gathers of what is running: a backward that computes a forward again, or a forward."""

@@ -36,7 +36,7 @@ class OverlappedDDP(Replica):
     def __init__(self, module: nn.Module) -> None:
         super().__init__(module)
         self._backward: _Backward | None = None
-        call_when_ready(module, self._gradient_ready)
+        call_when_ready(module.parameters(), self._gradient_ready)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward; when training, rank 0's buffers first, and no trace of an aborted backward."""
@@ -79,7 +79,7 @@ class OverlappedDDP(Replica):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
-        call_when_ready(self.module, self._gradient_ready)  # a copied parameter has none of its original's hooks
+        call_when_ready(self.module.parameters(), self._gradient_ready)  # a copied parameter has none of its own
 
 
 class _Backward:

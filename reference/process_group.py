@@ -10,6 +10,7 @@ Source: PyTorch's documentation of torch.distributed, "Environment variable init
 srun, "Output environment variables".
 """
 
+import gc
 import os
 import re
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # see `cleanup`
 
 _LOWEST_PORT, _PORTS = 15000, 10000  # where SLURM jobs meet, by job id, if MASTER_PORT does not say
 
@@ -70,8 +72,15 @@ def setup(
 
 
 def cleanup() -> None:
-    """Leave the default process group, if this rank is in one."""
+    """Leave the default process group, if this rank is in one.
+
+    A gloo group that somebody still holds keeps its threads, and one that lets go of its last work while the
+    interpreter is ending aborts the process ("terminate called without an active exception"). So what only the garbage
+    collector can free goes now; and the functions of `torch.distributed.nn`, which take the default group of the time
+    of their import for a default argument, are imported before there is one: optimizers would import them later.
+    """
     if dist.is_initialized():
+        gc.collect()
         dist.destroy_process_group()
 
 

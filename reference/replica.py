@@ -8,9 +8,10 @@ Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parall
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakMethod
 
 import torch
 from torch import Tensor, nn
@@ -69,13 +70,23 @@ class Replica(nn.Module, ABC):
         return {**self.__dict__, "_synchronizes": True}
 
 
-def call_when_ready(module: nn.Module, hook: Callable[[Tensor], None]) -> None:
-    """Have `hook` called with each parameter of the module whenever backward has stored its gradient."""
-    for parameter in module.parameters():
+def call_when_ready(parameters: Iterable[Tensor], hook: Callable[[Tensor], None]) -> None:
+    """Have `hook`, a method, called with each parameter whenever backward has stored its gradient.
+
+    The hooks end with the object whose method it is. Python's garbage collector does not look into autograd's hooks: an
+    object that is held by one, and holds the parameter, would stay for ever.
+    """
+    method = WeakMethod(hook)
+
+    def call(parameter: Tensor) -> None:
+        if (ready := method()) is not None:
+            ready(parameter)
+
+    for parameter in parameters:
         if not (parameter.is_floating_point() or parameter.is_complex()):
             continue  # can never have a gradient
         trainable = parameter.requires_grad
         # torch refuses the hook on a frozen parameter, which may be unfrozen later, but keeps one that is there.
         parameter.requires_grad_(True)
-        parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]  # torch's
+        parameter.register_post_accumulate_grad_hook(call)  # type: ignore[no-untyped-call]  # torch's
         parameter.requires_grad_(trainable)

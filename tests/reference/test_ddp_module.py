@@ -1,9 +1,11 @@
 """Every data-parallel wrapper is the module that it wraps: its calls, its buffers, its state, its copies."""
 
 import copy
+import gc
 import pickle
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -50,6 +52,17 @@ def test_arguments_and_outputs_pass_through_as_they_are(wrapper: Wrapper, ddp: D
     tensor, rest = output["out"]
     assert torch.equal(tensor, seeded(Documents, seed=0).layer(inputs) * 3.0)
     assert (type(output["out"]), rest, output["others"]) == (tuple, [(1.0, 2.0)], {"note": note})
+
+
+@distributed(world_size=2)
+def test_a_wrapper_that_nobody_holds_is_freed_with_its_parameters(wrapper: Wrapper) -> None:
+    model = wrapper.wrap(mlp())
+    loss(model, [batch(0, 0)]).backward()
+    wrapper.after_backward(model, sgd(model))
+    freed = [ref(model), ref(next(model.parameters()))]
+    del model
+    gc.collect()
+    assert [one() for one in freed] == [None, None]
 
 
 @distributed(world_size=2)

@@ -1,6 +1,8 @@
 """FSDP trains as one process would on the batches of all ranks."""
 
+import gc
 from collections.abc import Callable, Iterator
+from weakref import ref
 
 import pytest
 import torch
@@ -32,6 +34,17 @@ from pytest_ddp import DDPContext, distributed
 def _subgroups() -> Iterator[None]:
     with subgroups_destroyed():
         yield
+
+
+@distributed(world_size=2)
+def test_a_wrapper_that_nobody_holds_is_freed_with_its_parameters() -> None:
+    model = FSDP.wrap(mlp())
+    loss(model, [batch(0, 0)]).backward()
+    FSDP.after_backward(model, sgd(model))
+    freed = [ref(model), ref(next(model.parameters()))]
+    del model
+    gc.collect()
+    assert [one() for one in freed] == [None, None]
 
 
 def adamw(model: nn.Module) -> Optimizer:

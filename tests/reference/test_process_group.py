@@ -1,7 +1,12 @@
 """A rank finds its place and where to meet the others, and binds its device, or says what is missing."""
 
+import os
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
+import leaving
 import pytest
 import torch
 
@@ -76,6 +81,16 @@ def test_setup_joins_a_group_and_cleanup_leaves_it(monkeypatch: pytest.MonkeyPat
     cleanup()
     assert not torch.distributed.is_initialized()
     cleanup()  # nothing to leave: nothing happens
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of threads are read as Linux tells them")
+def test_leaving_ends_the_threads_of_every_group_while_the_interpreter_lives() -> None:
+    program = Path(leaving.__file__)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    answer = subprocess.run([sys.executable, program], env=environment, check=True, capture_output=True, text=True)
+    before, after = map(int, answer.stdout.split())
+    assert before >= 4  # two groups, of two threads each: the default one, and that of FSDP's gradients
+    assert after == 0
 
 
 @pytest.mark.parametrize(
