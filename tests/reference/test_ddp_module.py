@@ -1,18 +1,16 @@
 """Every data-parallel wrapper is the module that it wraps: its calls, its buffers, its state, its copies."""
 
 import copy
-import gc
 import pickle
 from collections.abc import Callable
 from typing import Any
-from weakref import ref
 
 import pytest
 import torch
 from reference_collectives import recorded
 from reference_models import INPUTS, Buffered, linear, mlp, seeded
 from reference_wrappers import ONE_OF_EACH, Wrapper
-from side_by_side import SideBySide, assert_same_on_all_ranks, batch, loss, sgd
+from side_by_side import SideBySide, assert_freed, assert_same_on_all_ranks, batch, loss, sgd
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
@@ -56,13 +54,7 @@ def test_arguments_and_outputs_pass_through_as_they_are(wrapper: Wrapper, ddp: D
 
 @distributed(world_size=2)
 def test_a_wrapper_that_nobody_holds_is_freed_with_its_parameters(wrapper: Wrapper) -> None:
-    model = wrapper.wrap(mlp())
-    loss(model, [batch(0, 0)]).backward()
-    wrapper.after_backward(model, sgd(model))
-    freed = [ref(model), ref(next(model.parameters()))]
-    del model
-    gc.collect()
-    assert [one() for one in freed] == [None, None]
+    assert_freed(wrapper, mlp)
 
 
 @distributed(world_size=2)

@@ -1,8 +1,6 @@
 """FSDP trains as one process would on the batches of all ranks."""
 
-import gc
 from collections.abc import Callable, Iterator
-from weakref import ref
 
 import pytest
 import torch
@@ -21,7 +19,7 @@ from reference_models import (
     mlp,
     seeded,
 )
-from side_by_side import assert_close, batch, loss, sgd
+from side_by_side import assert_close, assert_freed, batch, loss, sgd
 from subgroups import subgroups_destroyed
 from torch import nn
 from torch.optim import AdamW, Optimizer
@@ -38,13 +36,7 @@ def _subgroups() -> Iterator[None]:
 
 @distributed(world_size=2)
 def test_a_wrapper_that_nobody_holds_is_freed_with_its_parameters() -> None:
-    model = FSDP.wrap(mlp())
-    loss(model, [batch(0, 0)]).backward()
-    FSDP.after_backward(model, sgd(model))
-    freed = [ref(model), ref(next(model.parameters()))]
-    del model
-    gc.collect()
-    assert [one() for one in freed] == [None, None]
+    assert_freed(FSDP, mlp)
 
 
 def adamw(model: nn.Module) -> Optimizer:

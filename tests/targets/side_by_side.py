@@ -1,7 +1,9 @@
 """Data-parallel training beside training in one process: the same model and batches, so the same result."""
 
+import gc
 from collections.abc import Callable, Iterable
 from typing import Any
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -122,6 +124,17 @@ def assert_close(actual: Tensor, expected: Tensor, tolerance: float, what: str) 
     if expected.numel():
         difference, size = (actual - expected).abs().max().item(), expected.abs().max().item()
         assert difference <= tolerance * size, f"{what}: off by {difference}, values up to {size}"
+
+
+def assert_freed(wrapper: Wrapper, make_model: Callable[[], nn.Module]) -> None:
+    """Wrap a model and train it; once nobody holds them, wrapper and parameters have to be gone."""
+    model = wrapper.wrap(make_model())
+    loss(model, [batch(0, 0)]).backward()
+    wrapper.after_backward(model, sgd(model))
+    gone = [ref(model), ref(next(model.parameters()))]
+    del model
+    gc.collect()
+    assert [one() for one in gone] == [None, None]
 
 
 def assert_same_on_all_ranks(tensors: Iterable[Tensor]) -> None:
