@@ -74,7 +74,10 @@ class Blocks(Launches):
 
 
 class BucketsInAnyOrder(Wrapper):
-    """Parameters are dealt to buckets at random, alike on all ranks; a bucket is sent as soon as it is full."""
+    """Parameters are dealt to buckets at random, alike on all ranks; a bucket is sent as soon as it is full.
+
+    The first two, whose gradients come last, share a bucket: two that wait for them might be all there are.
+    """
 
     def __init__(self, module):
         super().__init__(module)
@@ -82,8 +85,9 @@ class BucketsInAnyOrder(Wrapper):
 
     def forward(self, *args, **kwargs):
         params = [p for p in self.module.parameters() if p.requires_grad]
-        random.Random(len(params)).shuffle(params)  # noqa: S311  anything but the models' own order
-        buckets = [params[first : first + 2] for first in range(0, len(params), 2)]
+        last, rest = params[:2], params[2:]
+        random.Random(len(rest)).shuffle(rest)  # noqa: S311  anything but the models' own order
+        buckets = [last, *(rest[first : first + 2] for first in range(0, len(rest), 2))]
         self.bucket_of = {p: bucket for bucket in buckets for p in bucket}
         self.waiting_for = {id(bucket): len(bucket) for bucket in buckets}
         for p in params:
