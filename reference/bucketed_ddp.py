@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from reference.bucket import Bucket, make_buckets
 from reference.exchange import Exchange
-from reference.replica import Replica, call_when_ready
+from reference.gradient_hooks import call_when_ready
+from reference.replica import Replica
 from reference.synchronize import broadcast
 
 

@@ -27,9 +27,9 @@ from torch.autograd import Variable
 from torch.optim import Optimizer
 
 from reference.fsdp_optimizer_state import gather_optimizer_state, split_optimizer_state
+from reference.gradient_hooks import call_when_ready
 from reference.layers import Layer, layers_of, tensors_in
 from reference.passes import BackwardPass, Gathers, Order
-from reference.replica import call_when_ready
 from reference.shards import ShardedParameter, gather_state, split_state
 from reference.synchronize import agree, broadcast, group_by_kind, launch_mean, store_gradient
 

@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reference.replica import Replica, call_when_ready
+from reference.gradient_hooks import call_when_ready
+from reference.replica import Replica
 from reference.synchronize import PendingMean, agree, launch_mean, store_gradient
 
 NO_GRADIENT, HAS_GRADIENT, CHANGED_AFTER_LAUNCH = range(3)  # larger wins when ranks differ

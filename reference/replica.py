@@ -8,13 +8,12 @@ Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parall
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakMethod
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from reference.synchronize import broadcast
 
@@ -68,25 +67,3 @@ class Replica(nn.Module, ABC):
     def __getstate__(self) -> dict[str, Any]:
         """What a copy begins with, by pickle or deepcopy: outside of any `no_sync`."""
         return {**self.__dict__, "_synchronizes": True}
-
-
-def call_when_ready(parameters: Iterable[Tensor], hook: Callable[[Tensor], None]) -> None:
-    """Have `hook`, a method, called with each parameter whenever backward has stored its gradient.
-
-    The hooks end with the object whose method it is. Python's garbage collector does not look into autograd's hooks: an
-    object that is held by one, and holds the parameter, would stay for ever.
-    """
-    method = WeakMethod(hook)
-
-    def call(parameter: Tensor) -> None:
-        if (ready := method()) is not None:
-            ready(parameter)
-
-    for parameter in parameters:
-        if not (parameter.is_floating_point() or parameter.is_complex()):
-            continue  # can never have a gradient
-        trainable = parameter.requires_grad
-        # torch refuses the hook on a frozen parameter, which may be unfrozen later, but keeps one that is there.
-        parameter.requires_grad_(True)
-        parameter.register_post_accumulate_grad_hook(call)  # type: ignore[no-untyped-call]  # torch's
-        parameter.requires_grad_(trainable)
