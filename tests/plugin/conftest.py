@@ -55,10 +55,11 @@ def _dedented(source: str) -> list[str]:
 
 
 @pytest.fixture
-def run_given(run_suite):
+def run_given(run_suite, monkeypatch):
     """Run a suite of Hypothesis tests as on a desk: on a CI machine it draws from one seed and has no database."""
     before = settings.get_current_profile_name()
     settings.load_profile("default")
+    monkeypatch.setattr("hypothesis.core.global_force_seed", None)  # an inner run's --hypothesis-seed would outlive it
 
     @functools.wraps(run_suite)
     def run(source: str, *args: str, **keywords):
