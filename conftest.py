@@ -3,10 +3,15 @@
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from pytest_ddp.ranks import Ranks
 
 pytest_plugins = ["pytester"]
+# Hypothesis's as it is here or on a CI machine, but for what would make a verdict depend on how busy the machine is.
+usual = settings.get_profile(settings.get_current_profile_name())
+settings.register_profile("unhurried", usual, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 # They would change every inner run by being there; the tests about them load them.
 WITHOUT_NEIGHBOURS = "-p no:asyncio -p no:randomly -p no:rerunfailures"
 
