@@ -279,8 +279,8 @@ def nothing_is_kept_of_what_is_over_and_forgotten():
         kept = [weakref.ref(one) for one in (tensor, future, following)]
         assert not observed.collectives().unawaited
         del tensor, future, following
-        gc.collect()
-        assert [one() for one in kept] == [None, None, None]
+        while any(one() is not None for one in kept):  # the thread that let them complete may not be done with them
+            gc.collect()
 
 
 @case
