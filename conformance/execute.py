@@ -96,6 +96,7 @@ class Executor:
         stubs: absent packages that the submission needs a stub for.
         stubbed: what was used in place of something absent, so far.
         borrowed: torch's own implementations that a component uses, by its name.
+        missing: functions that a component lacks which is defined in part, by its name.
         executions: scenarios and cases run so far.
     """
 
@@ -105,6 +106,7 @@ class Executor:
     stubs: tuple[str, ...] = ()
     stubbed: set[str] = field(default_factory=set)
     borrowed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    missing: dict[str, tuple[str, ...]] = field(default_factory=dict)
     executions: int = 0
     _known: dict[str, Execution] = field(default_factory=dict)
     _fastest: float = math.inf
@@ -147,6 +149,7 @@ class Executor:
         if found is None:
             return Probe(error=f"importing them ended the process, or did not end within {_PROBE_SECONDS:g} s")
         self.stubs = tuple(found.stubs)
+        self.missing = {name: tuple(functions) for name, functions in found.missing.items()}
         self.stubbed |= {f"package {name}" for name in found.stubs}
         return found
 

@@ -56,9 +56,7 @@ def grade(location: Location, grading: Grading, ranks: Ranks) -> Report:
     executor = Executor(ranks, location, secret=f"{grading.seed}:{location.given}")
     submitted = submitted_components(executor, grading.components)
     reports = tuple(
-        _grade_component(name, executor, grading)
-        if name in submitted
-        else ComponentReport(name, tuple(_not_run(check) for check in CHECKS[name]), submitted=False)
+        _grade_component(name, executor, grading) if name in submitted else _not_submitted(name, executor)
         for name in grading.components
     )
     environment = Environment(
@@ -86,9 +84,20 @@ def submitted_components(executor: Executor, wanted: Sequence[str]) -> list[str]
         raise UsageError(f"wrong signature in the adapters of {given}: " + "; ".join(wrong))
     defined = [name for name in wanted if name in found.defined]
     if not defined:
-        functions = ", ".join(str(COMPONENTS[name].get) for name in wanted)
-        raise UsageError(f"the adapters of {given} define no component asked for; looked for {functions}")
+        lacking = [lacks(name, executor.missing[name]) for name in wanted if name in executor.missing]
+        looked_for = "looked for " + ", ".join(str(COMPONENTS[name].get) for name in wanted)
+        raise UsageError(f"the adapters of {given} define no component asked for; {'; '.join(lacking) or looked_for}")
     return [name for name in defined if executor.is_implemented(name)]
+
+
+def lacks(component: str, missing: Sequence[str]) -> str:
+    """Say why a component of which some functions are there counts as not submitted."""
+    return f"{component} lacks {' and '.join(missing)}"
+
+
+def _not_submitted(name: str, executor: Executor) -> ComponentReport:
+    checks = tuple(_not_run(check) for check in CHECKS[name])
+    return ComponentReport(name, checks, submitted=False, missing=executor.missing.get(name, ()))
 
 
 def _grade_component(name: str, executor: Executor, grading: Grading) -> ComponentReport:

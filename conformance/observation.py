@@ -172,6 +172,7 @@ class Probe:
     Attributes:
         error: why they do not import, with the traceback of the submission's own files; empty if they do.
         defined: components whose functions are all defined.
+        missing: of components that are defined in part, the functions that are not, as they are called.
         wrong_signatures: component, and a sentence about a function that cannot be called as the contract says.
         unimplemented: components one of whose functions raises NotImplementedError.
         stubs: packages that a stub had to be offered for.
@@ -180,6 +181,7 @@ class Probe:
 
     error: str = ""
     defined: list[str] = field(default_factory=list)
+    missing: dict[str, list[str]] = field(default_factory=dict)
     wrong_signatures: list[tuple[str, str]] = field(default_factory=list)
     unimplemented: list[str] = field(default_factory=list)
     stubs: list[str] = field(default_factory=list)

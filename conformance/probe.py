@@ -26,10 +26,12 @@ def look(payload: bytes) -> bytes:
         adapters = load(location)
     except BaseException as error:  # noqa: BLE001  a submission may raise anything at import
         return json.dumps(asdict(Probe(error=trimmed_traceback(error, location)))).encode()
-    defined = [component for component in COMPONENTS.values() if not missing(adapters, component)]
+    lacking = {name: missing(adapters, component) for name, component in COMPONENTS.items()}
+    defined = [component for name, component in COMPONENTS.items() if not lacking[name]]
     signatures = [(component.name, wrong_signature(adapters, f)) for component in defined for f in component.functions]
     found = Probe(
         defined=[component.name for component in defined],
+        missing={name: lacks for name, lacks in lacking.items() if 0 < len(lacks) < len(COMPONENTS[name].functions)},
         wrong_signatures=[(name, sentence) for name, sentence in signatures if sentence],
         stubs=sorted(stubs.packages.allowed),
     )

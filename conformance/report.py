@@ -61,13 +61,15 @@ class CheckReport:
 class ComponentReport:
     """One component's part of a report; status and points come from core checks alone.
 
-    `borrowed` names torch's own implementations that it uses.
+    `borrowed` names torch's own implementations that it uses; `missing` the functions that keep it from being submitted
+    although others of it are there.
     """
 
     name: str
     checks: tuple[CheckReport, ...]
     submitted: bool = True
     borrowed: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
     @property
     def core(self) -> list[CheckReport]:
@@ -99,6 +101,7 @@ class ComponentReport:
             "points": self.points,
             "max_points": self.max_points,
             "borrowed": list(self.borrowed),
+            "missing": list(self.missing),
             "checks": [check.to_json() for check in self.checks],
         }
 
@@ -155,12 +158,14 @@ def _table(report: Report) -> Table:
     for component in report.components:
         verdict = Text(component.status.replace("_", " "), _COLOURS[component.status])
         points = f"{component.points:g} / {component.max_points:g}"
-        table.add_row(component.name, verdict, *((points, _not_passed(component)) if component.submitted else ("", "")))
+        table.add_row(component.name, verdict, points if component.submitted else "", Text(_not_passed(component)))
     return table
 
 
 def _not_passed(component: ComponentReport) -> str:
-    """Name the checks that failed, and count those that did not run for it."""
+    """Name the checks that failed, and count those that did not run for it; if not submitted, say what is missing."""
+    if not component.submitted:
+        return "\n".join(f"missing: {function}" for function in component.missing)
     lines = [
         check.id if check.level == "core" else f"{check.id} (extended)"
         for check in component.checks

@@ -52,8 +52,8 @@ def function(adapters: ModuleType, wanted: Function | None) -> Callable[..., Any
 
 
 def missing(adapters: ModuleType, component: Component) -> list[str]:
-    """Return the names of the component's functions that the adapters do not define."""
-    return [wanted.name for wanted in component.functions if not callable(getattr(adapters, wanted.name, None))]
+    """Return the component's functions, as they are called, that the adapters do not define."""
+    return [str(wanted) for wanted in component.functions if not callable(getattr(adapters, wanted.name, None))]
 
 
 def wrong_signature(adapters: ModuleType, wanted: Function) -> str | None:

@@ -14,7 +14,7 @@ from conformance.checks.table import CHECKS
 from conformance.cli import MAX_EXAMPLES, WORLD_SIZE
 from conformance.contract import COMPONENTS
 from conformance.execute import Executor
-from conformance.grading import Grading, grade_check, not_from_scratch, submitted_components
+from conformance.grading import Grading, grade_check, lacks, not_from_scratch, submitted_components
 from conformance.location import locate
 from conformance.pool import fork_server, ranks_from
 from conformance.report import CheckReport
@@ -77,7 +77,8 @@ def grader(pytestconfig: pytest.Config) -> Iterator[Grader]:
 def test_submission(component: str, check_id: str, grader: Grader) -> None:
     """The component has the property that the check is named for."""
     if component not in grader.submitted:
-        pytest.skip(f"{component} is not submitted")
+        missing = grader.executor.missing.get(component, ())
+        pytest.skip(f"not submitted: {lacks(component, missing)}" if missing else f"{component} is not submitted")
     report = grader.from_scratch(component) or grader.report(component, check_id)
     if report.status == "passed":
         return

@@ -42,6 +42,10 @@ def test_misuse_has_exit_code_2_and_a_sentence(capsys, arguments, words):
     ("adapters", "words"),
     [
         ("x = 1", "define no component asked for; looked for get_naive_ddp(module)"),
+        (
+            "def get_naive_ddp(module): ...",
+            "define no component asked for; naive_ddp lacks naive_ddp_on_after_backward(ddp_model, optimizer)",
+        ),
         ("import helpers_that_are_not_there", "No module named 'helpers_that_are_not_there'"),
         ("def broken(:", "SyntaxError"),
         ("raise ValueError('at import')", "ValueError: at import"),
@@ -106,12 +110,14 @@ def test_torchs_own_is_told_and_forbidden_on_demand(capsys, submit, tmp_path):
     assert "ddp uses torch.nn.parallel.DistributedDataParallel; nothing else of it was looked at" in said
 
 
-def test_the_suite_as_tests_forbids_it_too(submit):
-    command = [sys.executable, "-m", "pytest", "--pyargs", "conformance", "-q", "-k", "runs_to_the_end and ddp-"]
-    asked = [f"--ddp-submission={submit(DDP)}", "--ddp-from-scratch", "--ddp-world-size=2", "-p", "no:cacheprovider"]
+def test_the_suite_as_tests_forbids_it_too_and_says_why_another_is_skipped(submit):
+    command = [sys.executable, "-m", "pytest", "--pyargs", "conformance", "-q", "-rs", "-k", "runs_to_the_end and ddp-"]
+    submission = submit(DDP + "def get_flat_ddp(module): ...")
+    asked = [f"--ddp-submission={submission}", "--ddp-from-scratch", "--ddp-world-size=2", "-p", "no:cacheprovider"]
     run = subprocess.run([*command, *asked], capture_output=True, text=True, check=False)
     assert run.returncode == 1, run.stdout + run.stderr
     assert "ddp uses torch.nn.parallel.DistributedDataParallel" in run.stdout
+    assert "not submitted: flat_ddp lacks flat_ddp_on_after_backward(ddp_model, optimizer)" in run.stdout
 
 
 def test_a_wrong_path_stops_the_tests_at_once(tmp_path):

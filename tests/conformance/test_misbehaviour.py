@@ -4,6 +4,9 @@ import re
 
 import pytest
 import torch
+from rich.console import Console
+
+from conformance.report import show
 
 BODY = """
     import ctypes, os, sys, threading
@@ -82,6 +85,24 @@ def test_not_implemented_means_not_submitted(grade_path, submit):
     statuses = {part.name: part.status for part in grade_path(submit(BODY + more), world_size=2, examples=2).components}
     assert statuses["flat_ddp"] == "not_submitted"
     assert statuses["naive_ddp"] == "passed"
+
+
+def test_a_component_that_lacks_a_function_is_not_submitted_and_the_function_is_named(grade_path, submit, capsys):
+    more = """
+    def get_ddp_bucketed(module, bucket_size_mb): return module
+    """
+    report = grade_path(submit(BODY + more), world_size=2, examples=2)
+    parts = {part.name: part for part in report.components}
+    lacking = (
+        "ddp_bucketed_on_after_backward(ddp_model, optimizer)",
+        "ddp_bucketed_on_train_batch_start(ddp_model, optimizer)",
+    )
+    assert (parts["ddp_bucketed"].status, parts["ddp_bucketed"].missing) == ("not_submitted", lacking)
+    assert {name for name, part in parts.items() if part.missing} == {"ddp_bucketed"}
+    assert report.to_json()["components"]["ddp_bucketed"]["missing"] == list(lacking)
+    show(report, Console(width=200))
+    table = capsys.readouterr().out
+    assert all(f"missing: {function}" in table for function in lacking)
 
 
 def test_what_stands_in_for_absent_things_is_said(grade_path, submit):
