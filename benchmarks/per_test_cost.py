@@ -1,9 +1,10 @@
 """Seconds per trivial distributed test, ours and its peers', side by side in one run.
 
 The figure is the median over a way's tests after its first, from the start of one to the start of the next: everything
-that a test costs, what pytest does around it too. A way is compared with ours of its own isolation class: the process
-group is reused, or fresh for every test, or the processes are new. `--json` keeps the figures, the load of the machine
-among them. Needs the extra `bench`.
+that a test costs, what pytest does around it too. The first one, which starts what the others find started, is a figure
+of its own: each of torch's classes starts processes, our ranks serve all modules of a run. A way is compared with ours
+of its own isolation class: the process group is reused, or fresh for every test, or the processes are new. `--json`
+keeps the figures, the load of the machine among them. Needs the extra `bench`.
 
     python benchmarks/per_test_cost.py [--json results.json]
 """
@@ -32,12 +33,16 @@ OURS = {"group reused": "shared", "fresh group": "warm", "new processes": "own"}
 
 @dataclass(frozen=True)
 class Cost:
-    """The median seconds of one test, done one way at one world size; `ratio` is to ours of the same class."""
+    """The median seconds of one test, done one way at one world size; `ratio` is to ours of the same class.
+
+    `first` is the seconds of the first test.
+    """
 
     way: str
     isolation: str
     world_size: int
     seconds: float
+    first: float
     ratio: float
     load: float
 
@@ -51,25 +56,30 @@ def measure(size: int, counts: dict[str, int]) -> list[Cost]:
         subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
         seconds: dict[str, float] = json.loads(Path(folder, "seconds.json").read_text(encoding="utf-8"))
     load = os.getloadavg()[0]
-    medians = {way.name: statistics.median(_without_first(way.name, seconds)) for way in WAYS}
+    taken = {way.name: _taken(way.name, seconds) for way in WAYS}
+    median = {name: statistics.median(others) for name, (_, *others) in taken.items()}
+    ratio = {way.name: median[way.name] / median[OURS[way.isolation]] for way in WAYS}
     return [
-        Cost(way.title, way.isolation, size, medians[way.name], medians[way.name] / medians[OURS[way.isolation]], load)
+        Cost(way.title, way.isolation, size, median[way.name], taken[way.name][0], ratio[way.name], load)
         for way in WAYS
     ]
 
 
-def _without_first(way: str, seconds: dict[str, float]) -> list[float]:
-    return [value for name, value in seconds.items() if name.partition("::")[0] == f"test_{way}.py"][1:]
+def _taken(way: str, seconds: dict[str, float]) -> list[float]:
+    """Return the seconds of a way's tests, in the order in which they ran."""
+    return [value for name, value in seconds.items() if name.partition("::")[0] == f"test_{way}.py"]
 
 
 def show(costs: list[Cost]) -> None:
     """Print the figures as a table."""
-    table = Table("isolation", "way", "ranks", "median per test", "times ours", title="trivial distributed test")
+    columns = ("isolation", "way", "ranks", "median per test", "times ours", "first test")
+    table = Table(*columns, title="trivial distributed test")
     for before, cost in zip([None, *costs], costs, strict=False):
         if before is not None and (before.isolation, before.world_size) != (cost.isolation, cost.world_size):
             table.add_section()
         ratio = "" if cost.ratio == 1 else f"{cost.ratio:.2f}"
-        table.add_row(cost.isolation, cost.way, str(cost.world_size), f"{1000 * cost.seconds:.1f} ms", ratio)
+        median, first = f"{1000 * cost.seconds:.1f} ms", f"{cost.first:.2f} s"
+        table.add_row(cost.isolation, cost.way, str(cost.world_size), median, ratio, first)
     Console(width=120).print(table)
     for size in WORLD_SIZES:
         median = {cost.way: cost.seconds for cost in costs if cost.world_size == size}

@@ -12,7 +12,7 @@ from conformance.model_spec import ModelSpec, model_from_json, model_to_json
 Option: TypeAlias = float | bool | tuple[float, float]
 Options: TypeAlias = dict[str, Option]
 OptimizerKind: TypeAlias = Literal[
-    "SGD", "AdamW", "Adam", "Adagrad", "Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop"
+    "SGD", "AdamW", "Adam", "Adagrad", "Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"
 ]
 
 

@@ -33,7 +33,9 @@ _OWN_OPTIONS: dict[OptimizerKind, tuple[Options, ...]] = {
     "NAdam": ({}, {"momentum_decay": 0.1}),
     "RAdam": ({}, {"betas": (0.5, 0.9)}),
     "ASGD": ({}, {"lambd": 0.1}),
+    "Rprop": ({}, {"etas": (0.3, 1.5)}),
 }
+_WITHOUT_DECAY = {"Rprop"}
 DTYPES: tuple[Dtype, ...] = ("float64", "float32", "bfloat16")
 
 
@@ -98,7 +100,9 @@ def draw_other_layers(draw: Draw) -> ModelSpec:
 def draw_any_optimizer(draw: Draw) -> OptimizerSpec:
     """Draw one of torch's optimizers besides SGD and AdamW, with options that only it has."""
     kind = draw(st.sampled_from(tuple(_OWN_OPTIONS)))
-    options: Options = {"lr": draw(st.sampled_from(RATES)), "weight_decay": draw(st.sampled_from((0.0, 0.1)))}
+    options: Options = {"lr": draw(st.sampled_from(RATES))}
+    if kind not in _WITHOUT_DECAY:
+        options["weight_decay"] = draw(st.sampled_from((0.0, 0.1)))
     return OptimizerSpec(kind, options | draw(st.sampled_from(_OWN_OPTIONS[kind])))
 
 

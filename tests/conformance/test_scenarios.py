@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from conformance.checks.table import CHECKS
 from conformance.data import data_seed, draw_inputs
 from conformance.oracle import train
 from conformance.scenario import Scenario, from_json, to_json
+from conformance.schedule import OPTIMIZERS
 from conformance.strategies import Bounds
 
 DRAWERS = {check.scenarios for name in CHECKS.keys() - LOOP_CHECKS.keys() for check in CHECKS[name]}
@@ -44,6 +46,12 @@ def test_every_scenario_can_be_trained_in_one_process(scenario):
 @given(SCENARIOS)
 def test_worlds_stay_within_their_bound(scenario):
     assert 1 <= scenario.world_size <= 4
+
+
+def test_no_optimizer_of_torchs_is_left_out_that_computes_element_by_element():
+    others = {"LBFGS", "Adafactor", "Muon", "SparseAdam"}
+    known = {name for name, found in vars(torch.optim).items() if isinstance(found, type) and name != "Optimizer"}
+    assert set(OPTIMIZERS) == known - others
 
 
 def test_numbers_depend_on_the_secret_and_on_nothing_else():
