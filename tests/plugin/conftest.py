@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, Phase, assume, event, example, given, note, reject, seed, settings, target
 from hypothesis import strategies as st
 
-fast = settings(database=None, deadline=None)
+fast = settings(database=None, deadline=None, derandomize=True)  # what is drawn is not left to luck
 
 """
 

@@ -151,7 +151,7 @@ def test_plain(ddp_ranks):
 
 from hypothesis import given, settings, strategies as st
 
-@settings(database=None)
+@settings(database=None, deadline=None, derandomize=True)
 @distributed
 @given(st.integers())
 def test_given(number):

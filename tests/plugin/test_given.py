@@ -1,5 +1,7 @@
 """`@distributed` with Hypothesis's `@given`: the controller draws, every rank runs the same example."""
 
+import pytest
+
 
 def test_what_hypothesis_needs_reaches_it(run_given):
     """Settings, explicit examples, seeds and the blob that reproduces a failure are Hypothesis's own."""
@@ -65,20 +67,25 @@ def test_the_database_replays_a_failing_example_first(run_given, pytester, monke
     again.stdout.fnmatch_lines(["E *x=777,", "*during reuse phase*", "* 1 failing*"])
 
 
-def test_the_seed_option_makes_runs_alike(run_given, tmp_path):
-    suite = f"""
-        @distributed
-        @given(x=st.integers())
-        @settings(fast, phases=[Phase.generate])
-        def test_it(ddp, x):
-            if ddp.rank == 1:
-                print(x, file=open({str(tmp_path)!r} + "/drawn", "a"))
-        """
-    for _ in range(2):
-        run_given(suite, "--hypothesis-seed=3").assert_outcomes(passed=1)
-    drawn = (tmp_path / "drawn").read_text().splitlines()
-    assert len(drawn) > 20
-    assert drawn[: len(drawn) // 2] == drawn[len(drawn) // 2 :]
+@pytest.mark.parametrize(("decorator", "options"), [("", ["--hypothesis-seed=3"]), ("@seed(3)", [])])
+def test_a_seed_makes_runs_alike(run_given, tmp_path, decorator, options):
+    def drawn(name, decorator, *options):
+        suite = f"""
+            @distributed
+            {decorator}
+            @given(x=st.integers())
+            @settings(deadline=None, database=None, phases=[Phase.generate])
+            def test_it(ddp, x):
+                if ddp.rank == 1:
+                    print(x, file=open({str(tmp_path / name)!r}, "a"))
+            """
+        run_given(suite, *options).assert_outcomes(passed=1)
+        return (tmp_path / name).read_text().splitlines()
+
+    other = drawn("other", "")  # first of all: an inner run's --hypothesis-seed holds for those that follow
+    first, again = drawn("first", decorator, *options), drawn("again", decorator, *options)
+    assert first == again != other
+    assert len(first) > 20
 
 
 def test_examples_rejected_on_any_rank_are_rejected(run_given):
