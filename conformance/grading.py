@@ -32,7 +32,7 @@ class Grading:
     Attributes:
         world_size: ranks in the largest world.
         components: names of the components to look at.
-        seed: decides every draw and every number.
+        seed: decides every draw and every number, whatever is graded and wherever it lies.
         examples: scenarios per check.
         repro_dir: where scripts and cases that show failures go; None for none.
         from_scratch: whether a component fails that uses torch's own implementation.
@@ -53,7 +53,7 @@ def grade(location: Location, grading: Grading, ranks: Ranks) -> Report:
         UsageError: it does not import, has no adapters for these components, or one with a wrong signature.
         HarnessError: ranks could not be had.
     """
-    executor = Executor(ranks, location, secret=f"{grading.seed}:{location.given}")
+    executor = Executor(ranks, location, secret=str(grading.seed))
     submitted = submitted_components(executor, grading.components)
     reports = tuple(
         _grade_component(name, executor, grading) if name in submitted else _not_submitted(name, executor)

@@ -19,6 +19,7 @@ from conformance.location import locate
 from conformance.pool import fork_server, ranks_from
 from conformance.report import CheckReport
 from pytest_ddp.errors import UsageError
+from pytest_ddp.options import value_given
 from pytest_ddp.settings import parse_world_sizes
 
 _USAGE = 2
@@ -40,6 +41,14 @@ class Grader:
         borrowed = self.executor.borrowed.get(component, ())
         return not_from_scratch(component, borrowed) if self.grading.from_scratch and borrowed else None
 
+    def again(self, component: str) -> str:
+        """Say how to meet the same scenarios with the same numbers again."""
+        seed, asked = self.grading.seed, f"--components {component} --world-size {self.grading.world_size}"
+        return (
+            f"The same again: --ddp-seed={seed}. As a script without this suite: "
+            f"python -m conformance grade {self.executor.location.given} {asked} --seed {seed}"
+        )
+
     def report(self, component: str, check_id: str) -> CheckReport:
         """Return what became of a check."""
         known = self._known.setdefault(component, {})
@@ -57,12 +66,12 @@ def grader(pytestconfig: pytest.Config) -> Iterator[Grader]:
     given = pytestconfig.getoption("--ddp-submission")
     if given is None:
         pytest.skip("give --ddp-submission=PATH")
-    sizes = pytestconfig.getoption("ddp_world_size", default=None)
-    world_size = max(parse_world_sizes(sizes)) if sizes else WORLD_SIZE
+    sizes, seeded = value_given(pytestconfig, "world_size"), value_given(pytestconfig, "seed")
+    world_size = max(parse_world_sizes(sizes[0])) if sizes else WORLD_SIZE
     if world_size == 1:
         pytest.exit("--ddp-world-size=1: with one rank nothing can be judged; give 2 or more", _USAGE)
     from_scratch = pytestconfig.getoption("--ddp-from-scratch")
-    seed = secrets.randbits(_SEED_BITS)
+    seed = int(seeded[0]) if seeded else secrets.randbits(_SEED_BITS)
     grading = Grading(seed, world_size, tuple(COMPONENTS), MAX_EXAMPLES, from_scratch=from_scratch)
     with fork_server() as launcher, ranks_from(launcher) as ranks:
         executor = Executor(ranks, locate(given), secret=str(grading.seed))
@@ -83,7 +92,7 @@ def test_submission(component: str, check_id: str, grader: Grader) -> None:
     if report.status == "passed":
         return
     said = f"{report.property}\n\n{report.message}\n\n{report.diagnosis}".rstrip()
-    scenario = f"\n\nsmallest scenario: {report.scenario!r} (seed {grader.grading.seed})" if report.scenario else ""
+    scenario = f"\n\nsmallest scenario: {report.scenario!r}\n{grader.again(component)}" if report.scenario else ""
     if report.status == "not_run":
         pytest.skip(report.message)
     if report.level == "extended" and report.status == "failed":

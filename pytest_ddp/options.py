@@ -1,6 +1,7 @@
 """The command-line options, ini values and environment variables of the plugin."""
 
 import os
+from functools import partial
 
 import pytest
 
@@ -30,22 +31,26 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def read_settings(config: pytest.Config) -> Settings:
-    """Return the settings; the command line wins over the environment, the environment over the ini file.
+    """Return the settings.
 
     Raises:
         UsageError: for a value that cannot be, naming where it was set.
     """
+    return Settings.read(partial(value_given, config))
 
-    def look_up(name: str) -> tuple[str, str] | None:
-        variable = f"PYTEST_DDP_{name.upper()}"
-        places = (
-            (config.getoption(f"ddp_{name}"), _flag(name)),
-            (os.environ.get(variable), variable),
-            (config.getini(f"ddp_{name}"), f"ddp_{name} in the ini file"),
-        )
-        return next(((str(value), where) for value, where in places if value), None)
 
-    return Settings.read(look_up)
+def value_given(config: pytest.Config, name: str) -> tuple[str, str] | None:
+    """Return the value that a setting was given, and where, or None.
+
+    The command line wins over the environment, the environment over the ini file.
+    """
+    variable = f"PYTEST_DDP_{name.upper()}"
+    places = (
+        (config.getoption(f"ddp_{name}"), _flag(name)),
+        (os.environ.get(variable), variable),
+        (config.getini(f"ddp_{name}"), f"ddp_{name} in the ini file"),
+    )
+    return next(((str(value), where) for value, where in places if value), None)
 
 
 def _flag(name: str) -> str:

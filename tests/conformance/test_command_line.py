@@ -1,6 +1,8 @@
 """`python -m conformance grade`: misuse is told in a sentence with exit code 2, before anything expensive."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -83,14 +85,38 @@ def test_the_report_has_its_schema(tmp_path, capsys):
     assert "seed 3" in " ".join(shown.split())
 
 
-def test_the_same_suite_runs_as_tests(tmp_path):
+def failures(report):
+    """Return what failed in the first component, with every number that was seen."""
+    return {check.id: (check.message, check.scenario) for check in report.components[0].checks if check.message}
+
+
+def test_a_seed_repeats_a_grading_wherever_the_submission_lies(grade_path, tmp_path):
+    elsewhere = shutil.copytree(EXAMPLES / "summed_gradients", tmp_path / "elsewhere")
+    asked = {"components": ["naive_ddp"], "examples": 2, "world_size": 2}
+    here, there, other = (
+        failures(grade_path(place, seed=seed, **asked))
+        for place, seed in ((EXAMPLES / "summed_gradients", 7), (elsewhere, 7), (elsewhere, 8))
+    )
+    assert "gradients_averaged" in here
+    assert here == there != other
+
+
+def test_the_same_suite_runs_as_tests(tmp_path, grade_path):
     command = [sys.executable, "-m", "pytest", "--pyargs", "conformance", "-p", "no:cacheprovider", "-q", "-rxf"]
     submission = [f"--ddp-submission={EXAMPLES / 'summed_gradients'}", "--ddp-world-size=2"]
-    run = subprocess.run([*command, *submission], capture_output=True, text=True, cwd=tmp_path, check=False)
+    seeded = {**os.environ, "PYTEST_DDP_SEED": "7"}
+    run = subprocess.run([*command, *submission], capture_output=True, text=True, cwd=tmp_path, env=seeded, check=False)
     assert run.returncode == 1, run.stdout + run.stderr
     assert "summed, not averaged" in run.stdout
     assert "FAILED" in run.stdout
     assert "test_submission[naive_ddp-gradients_averaged]" in run.stdout
+    assert "The same again: --ddp-seed=7." in run.stdout
+    command = f"grade {EXAMPLES / 'summed_gradients'} --components naive_ddp --world-size 2 --seed 7"
+    assert f"As a script without this suite: python -m conformance {command}" in run.stdout
+    graded = grade_path(EXAMPLES / "summed_gradients", components=["naive_ddp"], seed=7, world_size=2)
+    message, scenario = failures(graded)["gradients_averaged"]
+    assert message in run.stdout, "`grade --seed 7` has seen the same"
+    assert repr(scenario) in run.stdout
 
 
 DDP = """
