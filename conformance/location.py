@@ -1,6 +1,7 @@
 """Finds a submission on disk, without importing any of it."""
 
 import importlib.util
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,10 +32,15 @@ class Location:
     import_roots: tuple[str, ...] = ()
 
     @property
-    def slug(self) -> str:
-        """A name for files about this submission."""
-        named = Path(self.given).resolve().name if self.file else self.given
-        return re.sub(r"[^\w.-]+", "-", named).removesuffix(".py") or "submission"
+    def subfolder(self) -> Path:
+        """Where files about this submission go, below a folder for those of all: laid out as the submissions are.
+
+        Submissions of many people often have one name, and what shows one's failure must not be taken for another's.
+        """
+        if self.file is None:
+            return Path(self.given)
+        here, path = Path.cwd(), Path(os.path.normpath(Path(self.given).absolute()))
+        return path.relative_to(here if path.is_relative_to(here) else path.anchor)
 
 
 def locate(given: str) -> Location:

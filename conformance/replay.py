@@ -58,8 +58,8 @@ class Replay:
             raise UsageError(f"{path} is no case that a grading wrote ({type(error).__name__}: {error})") from None
 
     def write(self, folder: Path, location: Location) -> Path:
-        """Write it as `<submission>/<component>-<check>.json` below a folder; return its path."""
-        path = folder / location.slug / f"{self.component}-{self.check.id}.json"
+        """Write it as `<component>-<check>.json` in the submission's subfolder of a folder; return its path."""
+        path = folder / location.subfolder / f"{self.component}-{self.check.id}.json"
         plain = {
             "schema": SCHEMA,
             "submission": self.submission,

@@ -51,8 +51,8 @@ class Script(ABC):
         return f"{self.component}-{self.check.id}.py"
 
     def write(self, folder: Path) -> Path:
-        """Write the script as `<submission>/<component>-<check>.py` below a folder; return its path."""
-        path = folder / self.location.slug / self.file
+        """Write it as `<component>-<check>.py` in the submission's subfolder of a folder; return its path."""
+        path = folder / self.location.subfolder / self.file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self.text(), encoding="utf-8")
         return path
