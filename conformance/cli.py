@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -15,11 +15,17 @@ from conformance.contract import COMPONENTS
 from conformance.location import locate
 from conformance.pool import fork_server, ranks_from
 from pytest_ddp.errors import UsageError
+from pytest_ddp.launcher import ForkLauncher
+
+if TYPE_CHECKING:
+    from conformance.grading import Grading
+    from conformance.report import Report
 
 PASSED, FAILED, USAGE, OURS = 0, 1, 2, 3
 WORLD_SIZE = 4
 MAX_EXAMPLES = 10
 _SEED_BITS = 32
+_OURS = "an error of ours, not of the submission:"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"conformance: {error}\n")
         return USAGE
     except Exception:  # noqa: BLE001  the last line of defence: an exit code of its own for faults of ours
-        sys.stderr.write(f"conformance: an error of ours, not of the submission:\n{traceback.format_exc()}")
+        sys.stderr.write(f"conformance: {_OURS}\n{traceback.format_exc()}")
         return OURS
 
 
@@ -57,25 +63,51 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _grade(options: argparse.Namespace) -> int:
-    """Check what can be checked without torch, then grade one submission after another, each on ranks of its own."""
-    locations = [locate(path) for path in options.paths]
+    """Check what can be checked without torch, then grade one submission after another; no one's fault stops others."""
+    misplaced = [wrong for path in options.paths if (wrong := _misplaced(path))]
+    if len(misplaced) == len(options.paths):
+        raise UsageError("\n".join(misplaced))
     components = _components(options.components)
     examples = _positive("--max-examples", options.max_examples)
     with fork_server() as launcher:
-        from conformance.grading import Grading, grade  # noqa: PLC0415  imports torch, while the server does too
+        from conformance.grading import Grading  # noqa: PLC0415  imports torch, while the server does too
         from conformance.report import show  # noqa: PLC0415
 
         seed = secrets.randbits(_SEED_BITS) if options.seed is None else options.seed
         world_size, folder = _world_size(options.world_size), options.repro_dir
         grading = Grading(seed, world_size, components, examples, folder, options.from_scratch)
         reports = []
-        for location in locations:
-            with ranks_from(launcher) as ranks:
-                reports.append(grade(location, grading, ranks))
-            show(reports[-1], Console())
+        for path in options.paths:
+            reports.append(_report(path, grading, launcher))
+            if not reports[-1].ungraded:
+                show(reports[-1], Console())
             if options.json is not None:
                 _write(options.json, [report.to_json() for report in reports])
     return max((report.exit_code for report in reports), default=PASSED)
+
+
+def _report(path: str, grading: "Grading", launcher: ForkLauncher) -> "Report":
+    """Grade one submission on ranks of its own, or say why it cannot be."""
+    from conformance.grading import grade, ungraded  # noqa: PLC0415  as above
+
+    try:
+        with ranks_from(launcher) as ranks:
+            return grade(locate(path), grading, ranks)
+    except UsageError as error:
+        reason, ours = str(error), False
+    except Exception:  # noqa: BLE001  whatever it is, it is ours, and must not cost the next submission its grade
+        reason, ours = f"grading {path}: {_OURS}\n{traceback.format_exc()}", True
+    sys.stderr.write(f"conformance: {reason}\n")
+    return ungraded(path, grading, reason, ours=ours)
+
+
+def _misplaced(path: str) -> str:
+    """Say what is wrong with a path, if anything."""
+    try:
+        locate(path)
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
 def _replay(path: Path) -> int:

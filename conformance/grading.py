@@ -20,7 +20,7 @@ from conformance.replay import Replay
 from conformance.report import CheckReport, ComponentReport, Environment, Report
 from conformance.reproduction import Reproduction
 from conformance.scenario import Scenario
-from conformance.suite import Result, run_check
+from conformance.suite import Result, Status, run_check
 from pytest_ddp.errors import UsageError
 from pytest_ddp.ranks import Ranks
 
@@ -59,7 +59,21 @@ def grade(location: Location, grading: Grading, ranks: Ranks) -> Report:
         _grade_component(name, executor, grading) if name in submitted else _not_submitted(name, executor)
         for name in grading.components
     )
-    environment = Environment(
+    return Report(location.given, _environment(grading), reports, tuple(sorted(executor.stubbed)))
+
+
+def ungraded(given: str, grading: Grading, reason: str, *, ours: bool) -> Report:
+    """Return the report of a submission that could not be graded, by its own fault or by ours: no points of as many."""
+    status: Status = "error" if ours else "not_run"
+    reports = (
+        ComponentReport(name, tuple(_not_run(check, status=status) for check in CHECKS[name]), submitted=ours)
+        for name in grading.components
+    )
+    return Report(given, _environment(grading), tuple(reports), ungraded=reason)
+
+
+def _environment(grading: Grading) -> Environment:
+    return Environment(
         torch=torch.__version__,
         python=platform.python_version(),
         backend="gloo",
@@ -67,7 +81,6 @@ def grade(location: Location, grading: Grading, ranks: Ranks) -> Report:
         world_size=grading.world_size,
         seed=grading.seed,
     )
-    return Report(location.given, environment, reports, tuple(sorted(executor.stubbed)))
 
 
 def submitted_components(executor: Executor, wanted: Sequence[str]) -> list[str]:
@@ -179,6 +192,6 @@ def _write(component: str, result: Result, scenario: Scenario | Case, executor: 
     return Reproduction(scenario=scenario, **about).write(folder)
 
 
-def _not_run(check: Check, message: str = "") -> CheckReport:
+def _not_run(check: Check, message: str = "", status: Status = "not_run") -> CheckReport:
     points = check.points if check.level == "core" else 0.0
-    return CheckReport(check.id, check.level, "not_run", check.property, points, message)
+    return CheckReport(check.id, check.level, status, check.property, points, message)

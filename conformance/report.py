@@ -108,18 +108,22 @@ class ComponentReport:
 
 @dataclass(frozen=True)
 class Report:
-    """What the grading of one submission found; `stubbed` says what stood in for something absent."""
+    """What the grading of one submission found.
+
+    `stubbed` says what stood in for something absent; `ungraded` why nothing could be looked at, if so.
+    """
 
     submission: str
     environment: Environment
     components: tuple[ComponentReport, ...]
     stubbed: tuple[str, ...] = ()
+    ungraded: str = ""
 
     @property
     def exit_code(self) -> int:
-        """Return 0 when all submitted components passed, 1 when any failed, 3 for an error of ours."""
+        """Return 0 when all submitted components passed, 1 when any failed, 2 if ungraded, 3 for an error of ours."""
         found = {component.status for component in self.components}
-        return 3 if "error" in found else 1 if "failed" in found else 0
+        return 3 if "error" in found else 2 if self.ungraded else 1 if "failed" in found else 0
 
     def to_json(self) -> dict[str, Any]:
         """Return what `json.dumps` takes."""
@@ -127,6 +131,7 @@ class Report:
             "schema": SCHEMA,
             "submission": self.submission,
             "environment": {**self.environment.to_json(), "stubbed": list(self.stubbed)},
+            "ungraded": self.ungraded,
             "components": {component.name: component.to_json() for component in self.components},
         }
 

@@ -12,6 +12,7 @@ import pytest
 
 from conformance.cli import main
 from conformance.contract import COMPONENTS
+from conformance.grading import grade
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -83,6 +84,55 @@ def test_the_report_has_its_schema(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "summed, not averaged" in shown
     assert "seed 3" in " ".join(shown.split())
+
+
+def graded_in_one_command(tmp_path, *paths):
+    """Return the exit code, and for each submission why it is ungraded, its points, and those there are."""
+    out = tmp_path / "reports.json"
+    asked = ["--components", "naive_ddp", "--world-size", "2", "--max-examples", "1", "--json", str(out)]
+    code = main(["grade", *map(str, paths), *asked, "--repro-dir", str(tmp_path / "repro")])
+    reports = json.loads(out.read_text())
+    naive = [report["components"]["naive_ddp"] for report in reports]
+    return code, [
+        (report["ungraded"], part["status"], part["points"], part["max_points"])
+        for report, part in zip(reports, naive, strict=True)
+    ]
+
+
+@pytest.mark.usefixtures("one_server")
+def test_submissions_that_cannot_be_graded_cost_the_others_nothing(capsys, submit, tmp_path):
+    code, ((absent, *first), (broken, *second), (fine, *third)) = graded_in_one_command(
+        tmp_path, "no/such/path", submit("def broken(:"), EXAMPLES / "correct"
+    )
+    most = first[-1]
+    assert code == 2
+    assert "no/such/path is no folder" in absent
+    assert "SyntaxError" in broken
+    assert first == second == ["not_submitted", 0, most]
+    assert most > 0
+    assert (fine, third) == ("", ["passed", most, most])
+    said = capsys.readouterr().err
+    assert absent in said
+    assert broken in said
+
+
+@pytest.mark.usefixtures("one_server")
+def test_an_error_of_ours_in_one_submission_costs_the_next_nothing(capsys, tmp_path, monkeypatch):
+    def fails_at_first(location, *others):
+        if location.given == "first":
+            raise RuntimeError("a fault of the harness")
+        return grade(location, *others)
+
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "adapters.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("conformance.grading.grade", fails_at_first)
+    code, ((ours, *first), (fine, *second)) = graded_in_one_command(tmp_path, "first", EXAMPLES / "correct")
+    assert code == 3
+    assert ours.startswith("grading first: an error of ours, not of the submission:\nTraceback")
+    assert first[:2] == ["error", 0]
+    assert (fine, second[0]) == ("", "passed")
+    assert "RuntimeError: a fault of the harness" in capsys.readouterr().err
 
 
 def failures(report):
