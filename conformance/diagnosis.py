@@ -166,8 +166,24 @@ def _parameters(trial: Trial) -> str:
             if not equal(seen.parameters(step)[name], wanted, limit=limits[name])
         ]
         if wrong:
-            return _stuck(trial, wrong, step) or _other_training(trial, wrong, step) or _rounded(trial, wrong, step)
+            explanations = (_made_up, _stuck, _other_training, _rounded)
+            return next((found for explain in explanations if (found := explain(trial, wrong, step))), "")
     return ""
+
+
+def _made_up(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
+    """Explain parameters that moved because they were given a gradient that they do not have."""
+    given = [trial.observations[one.rank].gradients(step).get(one.name) for one in wrong]
+    made_up = [value for value in given if value is not None]
+    names = dict.fromkeys(one.name for one in wrong)
+    if len(made_up) < len(wrong) or names.keys() & trial.expected.gradients[step].keys():
+        return ""
+    what = "a gradient" if any(value.any() for value in made_up) else "a gradient of zeros"
+    return (
+        f"Looks like *a gradient where there is none*: at step {step + 1}, after `on_after_backward`, {listed(names)} "
+        f"had {what}, and in one process has none. An optimizer leaves alone what has no gradient; what has one, even "
+        "if it is zero, decays and keeps its momentum. Leave `grad` at None where no rank has a gradient."
+    )
 
 
 def _other_training(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:

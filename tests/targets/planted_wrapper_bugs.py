@@ -264,6 +264,7 @@ WRAPPER_BUGS = [
         "            if param not in used:\n                continue\n",
         "",
         "unused_everywhere",
+        "a gradient where there is none",
     ),
     Bug(
         _BUCKETED,
