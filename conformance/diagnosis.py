@@ -8,6 +8,7 @@ Gradients are matched one by one; what the wrong ones have in common then says m
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 
@@ -79,6 +80,8 @@ def _wrong_gradients(trial: Trial) -> tuple[int, list[Wrong]]:
     """Return the first step with wrong gradients, and those."""
     for step, expected in enumerate(trial.expected.gradients):
         own = shard_gradients(trial.scenario, trial.inputs, trial.expected, step)
+        several = trial.scenario.micro_batches > 1
+        last = shard_gradients(trial.scenario, trial.inputs, trial.expected, step, last=True) if several else []
         previous = trial.expected.gradients[step - 1] if step else {}
         limits, wrong = trial.expected.gradient_limits[step], list[Wrong]()
         for rank, seen in enumerate(trial.observations):
@@ -88,9 +91,9 @@ def _wrong_gradients(trial: Trial) -> tuple[int, list[Wrong]]:
                 if value is None:
                     wrong.append(Wrong(rank, name, ("missing",)))
                 elif not equal(value, wanted, limit=limits[name]):
-                    parts = tuple(one.get(name, torch.zeros_like(wanted)) for one in own)
-                    shards = Shards(value, parts, rank, previous.get(name))
-                    fitting = _fitting(shards, limits[name]) or _swapped(value, name, expected, limits)
+                    parts, lasts = (_parts(of, name, wanted) for of in (own, last))
+                    shards = Shards(value, parts, rank, previous.get(name), lasts)
+                    fitting = _fitting(shards, limits[name]) or _mixed_up(value, name, own, limits)
                     wrong.append(Wrong(rank, name, fitting))
         if wrong:
             return step, wrong
@@ -114,9 +117,23 @@ def _fitting(shards: Shards, limit: float) -> tuple[str, ...]:
     )
 
 
-def _swapped(value: torch.Tensor, name: str, expected: Tensors, limits: Limits) -> tuple[str, ...]:
-    others = ((other, right) for other, right in expected.items() if other != name)
-    return tuple(f"that of `{other}`" for other, right in others if equal(value, right, limit=limits[other]))[:1]
+def _parts(own: Sequence[Tensors], name: str, like: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return each rank's gradient of a parameter, zeros where it has none."""
+    return tuple(one.get(name, torch.zeros_like(like)) for one in own)
+
+
+def _mixed_up(value: torch.Tensor, name: str, own: Sequence[Tensors], limits: Limits) -> tuple[str, ...]:
+    """Say which ranks seem to have given the gradient of which other parameter in place of this one's."""
+    fellows = {other: like for one in own for other, like in one.items() if other != name and like.shape == value.shape}
+    for other, like in fellows.items():
+        pairs = list(zip(_parts(own, name, like), _parts(own, other, like), strict=True))
+        for chosen in product((0, 1), repeat=len(own)):
+            mixture = torch.stack([pair[index] for pair, index in zip(pairs, chosen, strict=True)]).mean(0)
+            if any(chosen) and equal(value, mixture, limit=max(limits[name], limits[other])):
+                ranks = [str(rank) for rank, index in enumerate(chosen) if index]
+                who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
+                return (f"that of `{other}`" if all(chosen) else f"an average to which {who} gave that of `{other}`",)
+    return ()
 
 
 def _is_late(trial: Trial, wrong: Sequence[Wrong], step: int) -> bool:

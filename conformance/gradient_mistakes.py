@@ -14,13 +14,15 @@ _ROUNDINGS = 8
 class Shards:
     """One parameter at one step: what a rank reported, each rank's own gradient, and the average of the step before.
 
-    All but `seen` are in float64.
+    `last` holds each rank's own gradient of the last backward pass alone, in a step of several. All but `seen` are in
+    float64.
     """
 
     seen: torch.Tensor
     own: tuple[torch.Tensor, ...]
     rank: int
     previous: torch.Tensor | None
+    last: tuple[torch.Tensor, ...] = ()
 
     @property
     def mean(self) -> torch.Tensor:
@@ -131,6 +133,26 @@ GRADIENT_MISTAKES = (
         "The result of this step's collective is used one step later: wait before the optimizer's step, and write back "
         "after waiting.",
         lambda s: s.previous,
+    ),
+    GradientMistake(
+        "the last backward pass alone",
+        "the average of what the step's last backward pass gave, without the passes before it",
+        "Gradients of the passes of one step add up in `.grad`: clear it between steps only, and overwrite it with "
+        "nothing but the average of all that it held.",
+        lambda s: torch.stack(s.last).mean(0) if s.last else None,
+    ),
+    GradientMistake(
+        "the last backward pass never synchronised",
+        "the average of the earlier backward passes plus the rank's own gradient of the last",
+        "What is done once per step (`on_train_batch_start`, a flag, a list of handles) must be done for each backward "
+        "pass that synchronises.",
+        lambda s: s.mean - torch.stack(s.last).mean(0) + s.last[s.rank] if s.last else None,
+    ),
+    GradientMistake(
+        "real part alone",
+        "the real part of the average",
+        "Complex gradients have an imaginary part, which a cast to a real dtype drops.",
+        lambda s: torch.complex(s.mean.real, torch.zeros_like(s.mean.real)) if s.mean.is_complex() else None,
     ),
     GradientMistake(
         "divided, never added up",

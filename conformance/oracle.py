@@ -200,15 +200,20 @@ class _Run:
 
 
 @_like_a_rank()
-def shard_gradients(scenario: Scenario, inputs: list[RankInputs], expected: Trajectory, step: int) -> list[Tensors]:
-    """Return the gradients that each rank's own batch gives at a step, with the oracle's parameters before it."""
+def shard_gradients(
+    scenario: Scenario, inputs: list[RankInputs], expected: Trajectory, step: int, *, last: bool = False
+) -> list[Tensors]:
+    """Return the gradients that each rank's own batch gives at a step, with the oracle's parameters before it.
+
+    With `last`, those of the step's last backward pass alone.
+    """
     found = []
     for rank, own in enumerate(inputs):
         model = Perceptron(scenario.model, rank)
         fill(model, expected.before(step), own.buffers)
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name in expected.gradients[step])
-        for micro in scenario.micro(step):
+        for micro in scenario.micro(step)[-1 if last else 0 :]:
             x, y = own.batches[micro]
             torch.autograd.backward(loss_of(call(scenario, model, x), y, scenario.loss_scale) * scenario.weight(rank))
         found.append(_gradients(dict(model.named_parameters())))

@@ -116,6 +116,7 @@ TRAINING_BUGS = [
         .replace("\n\n\n", "\n    ddp_model.begun = False\n\n\n")
         .replace("    pass  # forward starts afresh by itself", "    ddp_model.begun = True"),
         "accumulates_gradients",
+        "the last backward pass never synchronised",
     ),
     Bug(
         _NAIVE,
@@ -145,5 +146,6 @@ TRAINING_BUGS = [
         "            self.synchronises = True\n",
         "            self.synchronises = True\n            self.module.zero_grad()\n",
         "accumulates_without_synchronising",
+        "the last backward pass alone",
     ),
 ]

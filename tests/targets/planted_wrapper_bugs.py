@@ -273,7 +273,7 @@ WRAPPER_BUGS = [
         "unfreezing_after_wrapping",
         _NEVER,
     ),
-    Bug(_EACH, _LAUNCH_IN_TURN, _LAUNCH_AS_READY, "gradient_order_differs"),
+    Bug(_EACH, _LAUNCH_IN_TURN, _LAUNCH_AS_READY, "gradient_order_differs", "gradients were mixed up"),
     Bug(
         _FLAT,
         "            if param not in used:\n",
@@ -281,6 +281,6 @@ WRAPPER_BUGS = [
         "sparse_gradients",
         _NEVER,
     ),
-    Bug(_NAIVE, "p.grad.to_dense() for", "p.grad.to_dense().real for", "complex_parameter"),
+    Bug(_NAIVE, "p.grad.to_dense() for", "p.grad.to_dense().real for", "complex_parameter", "real part alone"),
     Bug(_EACH, _DIVIDE_FIRST, _DIVIDE_LAST, "range_of_float16", "Divide by the number of ranks before adding up"),
 ]
