@@ -2,7 +2,7 @@
 
 Only the first step in which anything is wrong is looked at: before it, every rank still had the right parameters.
 Gradients are matched one by one; what the wrong ones have in common then says more (only biases, only the last bucket,
-...). Parameters are matched with whole training runs.
+...). Where all gradients are right, `parameter_diagnosis` looks at parameters.
 """
 
 from collections import Counter
@@ -13,12 +13,12 @@ from itertools import product
 import torch
 
 from conformance.checks.check import Trial, listed
-from conformance.data import Tensors, wide
-from conformance.gradient_mistakes import GRADIENT_MISTAKES, Shards, is_rounded
-from conformance.oracle import Trajectory, shard_gradients
+from conformance.data import Tensors
+from conformance.gradient_mistakes import GRADIENT_MISTAKES, Shards
+from conformance.oracle import shard_gradients
+from conformance.parameter_diagnosis import diagnose_parameters
 from conformance.pattern import in_common
 from conformance.tolerance import Limits, equal, scale_of
-from conformance.training_mistakes import TRAINING_MISTAKES
 
 UNKNOWN = "No known mistake gives these numbers."
 _LATE = (
@@ -53,7 +53,7 @@ def diagnose(trial: Trial, wider: Trial | None = None) -> str:
     found = _initial_values(trial)
     if not found:
         step, wrong = _wrong_gradients(trial)
-        found = _explain_gradients(trial, wrong, step) if wrong else _parameters(trial)
+        found = _explain_gradients(trial, wrong, step) if wrong else diagnose_parameters(trial)
     return found or UNKNOWN
 
 
@@ -170,102 +170,3 @@ def _explain_gradients(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
             "its collectives in the same order, and write each result back to the parameter it came from."
         )
     return f"Looks like *{best}*: {where}, the gradient of {which} is {known[best].seen}. {known[best].advice}{hint}"
-
-
-def _parameters(trial: Trial) -> str:
-    """Explain wrong parameters where every gradient was right."""
-    for step, expected in enumerate(trial.expected.parameters):
-        limits = trial.expected.parameter_limits[step]
-        wrong = [
-            Wrong(rank, name)
-            for rank, seen in enumerate(trial.observations)
-            for name, wanted in expected.items()
-            if not equal(seen.parameters(step)[name], wanted, limit=limits[name])
-        ]
-        if wrong:
-            explanations = (_made_up, _stuck, _other_training, _rounded)
-            return next((found for explain in explanations if (found := explain(trial, wrong, step))), "")
-    return ""
-
-
-def _made_up(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
-    """Explain parameters that moved because they were given a gradient that they do not have."""
-    given = [trial.observations[one.rank].gradients(step).get(one.name) for one in wrong]
-    made_up = [value for value in given if value is not None]
-    names = dict.fromkeys(one.name for one in wrong)
-    if len(made_up) < len(wrong) or names.keys() & trial.expected.gradients[step].keys():
-        return ""
-    what = "a gradient" if any(value.any() for value in made_up) else "a gradient of zeros"
-    return (
-        f"Looks like *a gradient where there is none*: at step {step + 1}, after `on_after_backward`, {listed(names)} "
-        f"had {what}, and in one process has none. An optimizer leaves alone what has no gradient; what has one, even "
-        "if it is zero, decays and keeps its momentum. Leave `grad` at None where no rank has a gradient."
-    )
-
-
-def _other_training(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
-    """Explain wrong parameters by another schedule that leads to them."""
-    for mistake in TRAINING_MISTAKES:
-        changed = mistake.instead(trial.scenario)
-        if changed != trial.scenario and _leads_to(trial.under(changed), trial, wrong, step):
-            where = f"on rank {wrong[0].rank}, {listed(dict.fromkeys(one.name for one in wrong))}"
-            return f"Looks like *{mistake.name}*: {mistake.seen} ({where}). {mistake.advice}"
-    return ""
-
-
-def _leads_to(other: Trajectory, trial: Trial, wrong: Sequence[Wrong], step: int) -> bool:
-    values, limits = other.parameters[step], other.parameter_limits[step]
-    return all(
-        equal(trial.observations[one.rank].parameters(step)[one.name], values[one.name], limit=limits[one.name])
-        for one in wrong
-    )
-
-
-def _stuck(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
-    """Explain parameters that did not move: on all ranks, or on all but the one that owns them."""
-    before, limits = trial.expected.before(step), trial.expected.parameter_limits[step]
-    still = [
-        one
-        for one in wrong
-        if equal(trial.observations[one.rank].parameters(step)[one.name], before[one.name], limit=limits[one.name])
-    ]
-    if len(still) < len(wrong):
-        return ""
-    ranks = Counter(one.name for one in still)
-    everywhere = [name for name, count in ranks.items() if count == trial.scenario.world_size]
-    if everywhere:
-        return (
-            f"At step {step + 1}, {listed(everywhere)} did not move on any rank: no rank's inner optimizer holds it, "
-            "or what its owner computed was overwritten by another rank's old value. Are all parameter groups, and "
-            "later ones too, given to their owners, and is each parameter sent from its owner?"
-        )
-    return (
-        f"At step {step + 1}, {listed(ranks)} moved on one rank and not on the others: the owner of a parameter must "
-        "send its new value to all ranks after each step."
-    )
-
-
-def _rounded(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
-    """Explain parameters that are the right ones rounded to a coarser dtype: where several fit, name them all."""
-    pairs = [
-        (trial.observations[one.rank].parameters(step)[one.name], trial.expected.parameters[step][one.name])
-        for one in wrong
-    ]
-    fitting = [
-        str(dtype).removeprefix("torch.")
-        for dtype in (torch.bfloat16, torch.float16, torch.float32)
-        if all(_is_rounding(seen, right, dtype) for seen, right in pairs)
-    ]
-    if not fitting:
-        return ""
-    return (
-        f"Looks like *rounded to {' or '.join(fitting)}*: {listed(dict.fromkeys(one.name for one in wrong))} lost the "
-        "last digits on the way between ranks. Send parameters in their own dtype."
-    )
-
-
-def _is_rounding(seen: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether a tensor has the digits of a coarser dtype, and is no further from the right one than its rounding."""
-    eps = torch.finfo(dtype).eps
-    near = (wide(seen) - wide(right)).abs() <= eps * wide(right).abs()
-    return eps > torch.finfo(seen.dtype).eps and is_rounded(seen, dtype) and bool(near.all())
