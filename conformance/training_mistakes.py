@@ -110,6 +110,12 @@ TRAINING_MISTAKES = (
         _rebuilt,
     ),
     TrainingMistake(
+        "state lost at every step",
+        "each step was done as if it were the first, without momentum",
+        "The inner optimizer's state must outlive `step`: build it once, and do not clear what it keeps.",
+        lambda s: replace(s, schedule=s.schedule + tuple(Rebuild(step) for step in range(1, s.steps))),
+    ),
+    TrainingMistake(
         "only lr and weight decay passed on",
         "only `lr` and `weight_decay` reached the inner optimizer",
         "Pass all of `**kwargs` to `optimizer_cls`.",

@@ -45,6 +45,7 @@ OPTIMIZER_BUGS = [
         _STEP,
         "            self.local.step()\n            self.local.state.clear()\n        self.send_parameters()\n",
         "one_rank_optimizer",
+        "state lost at every step",
     ),
     _bug(_STEP, "            pass\n        self.send_parameters()\n", "one_rank_optimizer", "did not move on any rank"),
     _bug(
