@@ -61,9 +61,9 @@ class Happening:
     """Something that happened in a step, in order.
 
     `reached`: backward reached the activation after layer `layer`, so that all later gradients are ready;
-    `launched`: the collective `op` was entered with `bytes` bytes of `dtype`; `waited`: somebody began to wait for the
-    one of this `number` (in gated scenarios); `returned`: backward was over; `finished`: so was the adapter's
-    `on_after_backward`.
+    `launched`: the collective `op` of `group` was entered with `bytes` bytes of `dtype`; `waited`: somebody began to
+    wait for the one of this `number` (in gated scenarios); `returned`: backward was over; `finished`: so was the
+    adapter's `on_after_backward`. What the optimizer's step launches comes after that.
     """
 
     what: Literal["reached", "launched", "waited", "returned", "finished"]
@@ -71,6 +71,7 @@ class Happening:
     op: str = ""
     bytes: int = 0
     dtype: str = ""
+    group: str = ""
     number: int = 0
 
 

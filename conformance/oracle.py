@@ -114,7 +114,8 @@ class _Run:
         losses = []
         for micro in self.scenario.micro(step):
             loss = self._loss(micro)
-            torch.autograd.backward(loss)
+            if loss.requires_grad:  # not where everything is frozen
+                torch.autograd.backward(loss)
             losses.append(float(loss.detach()))
         gradients = _gradients(self.named)
         self.seen.losses.append(sum(losses))
@@ -215,7 +216,9 @@ def shard_gradients(
             parameter.requires_grad_(name in expected.gradients[step])
         for micro in scenario.micro(step)[-1 if last else 0 :]:
             x, y = own.batches[micro]
-            torch.autograd.backward(loss_of(call(scenario, model, x), y, scenario.loss_scale) * scenario.weight(rank))
+            loss = loss_of(call(scenario, model, x), y, scenario.loss_scale) * scenario.weight(rank)
+            if loss.requires_grad:
+                torch.autograd.backward(loss)
         found.append(_gradients(dict(model.named_parameters())))
     return found
 

@@ -14,8 +14,9 @@ from conformance.checks.check import Trial, listed
 from conformance.data import wide
 from conformance.gradient_mistakes import is_rounded
 from conformance.oracle import Trajectory
+from conformance.scenario import Unfreeze
 from conformance.tolerance import equal
-from conformance.training_mistakes import TRAINING_MISTAKES
+from conformance.training_mistakes import BY_NAME, TRAINING_MISTAKES, TrainingMistake
 
 
 class Wrong(NamedTuple):
@@ -36,7 +37,7 @@ def diagnose_parameters(trial: Trial) -> str:
             if not equal(seen.parameters(step)[name], wanted, limit=limits[name])
         ]
         if wrong:
-            explanations = (_made_up, _stuck, _other_training, _rounded)
+            explanations = (_made_up, _left_frozen, _stuck, _other_training, _rounded)
             return next((found for explain in explanations if (found := explain(trial, wrong, step))), "")
     return ""
 
@@ -56,9 +57,18 @@ def _made_up(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     )
 
 
-def _other_training(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
+def _left_frozen(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
+    """Explain parameters that did not move because they were frozen when the optimizer was made."""
+    unfrozen = {name for event in trial.scenario.schedule if isinstance(event, Unfreeze) for name in event.parameters}
+    known = unfrozen.issuperset(one.name for one in wrong)
+    return _other_training(trial, wrong, step, [BY_NAME["unfrozen parameter never trained"]]) if known else ""
+
+
+def _other_training(
+    trial: Trial, wrong: Sequence[Wrong], step: int, mistakes: Sequence[TrainingMistake] = TRAINING_MISTAKES
+) -> str:
     """Explain wrong parameters by another schedule that leads to them."""
-    for mistake in TRAINING_MISTAKES:
+    for mistake in mistakes:
         changed = mistake.instead(trial.scenario)
         if changed != trial.scenario and _leads_to(trial.under(changed), trial, wrong, step):
             where = f"on rank {wrong[0].rank}, {listed(dict.fromkeys(one.name for one in wrong))}"

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from conformance.blocks import AddedEmbedding, ComplexMagnitude, ResidualLinear, SelfAttention, SpreadConv2d
-from conformance.checks.communication import expected_exchanges
 from conformance.checks.optimizer import largest_share, padding
+from conformance.checks.traffic import expected_exchanges, most_bytes
 from conformance.contract import COMPONENTS
 from conformance.data import FAR, WEIGHT_SCALE, draw_inputs
 from conformance.layers import (
+    BYTES,
     Again,
     Attention,
     Conv,
@@ -60,7 +61,7 @@ class Reproduction(Script):
             m=self.scenario.model,
             o=self.scenario.optimizer,
             shows=self.check.shows,
-            watches=self.check.shows in {"overlap", "collectives"},
+            watches=self.check.shows in {"overlap", "collectives", "volume"},
             weight_scale=WEIGHT_SCALE,
             far=FAR,
             optimizer_component=wanted.kind == "optimizer",
@@ -169,12 +170,22 @@ def _lines(event: Event) -> list[str]:
 def _about_expectations(wanted: Reproduction) -> dict[str, Any]:
     """Return the numbers that a check expects besides those of training."""
     check, scenario = wanted.check, wanted.scenario
-    fewest, most = (1, 1) if check.id == "one_collective_per_dtype" else expected_exchanges(scenario)
+    parameters, dtypes = len(scenario.model.trainable), set(scenario.model.dtypes.values())
+    fewest, most = {
+        "one_collective_per_dtype": (1, 1),
+        "as_many_collectives_as_dtypes": (1, len(dtypes)),
+        "one_collective_per_parameter": (parameters, parameters),
+        "everything_frozen": (0, 0),
+    }.get(check.id, expected_exchanges(scenario))
     sizes = train(scenario, draw_inputs(scenario, wanted.seed)).state_bytes if check.shows == "state" else {"": 0}
     balanced = check.id == "state_is_balanced"
     return {
         "fewest": fewest,
         "most": most,
+        "model_dtypes": ", ".join(f"torch.{dtype}" for dtype in sorted(dtypes)),
+        "most_bytes": most_bytes(scenario, "", 0),
+        "element": BYTES[scenario.model.dtype],
+        "freezes_all": check.id == "everything_frozen",
         "full": sum(sizes.values()),
         "padding": padding(scenario),
         "most_state": round(largest_share(scenario, sizes)) if balanced else sum(sizes.values()) + padding(scenario),

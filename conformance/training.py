@@ -116,8 +116,10 @@ class _Run:
             loss = self._backward(step)
             with self.stage("gradient clipping", step):
                 self.plan.clip()
-            with self.stage("the optimizer's step", step):
+            stepped: list[Happening] = []
+            with self.stage("the optimizer's step", step), noting(stepped, self.task.scenario):
                 optimizer.step()
+            self.happened += stepped
         with self.stage("the scheduler's step", step):
             self.plan.after_step()
         return loss
@@ -169,13 +171,19 @@ class _Run:
                 loss = loss_of(call(scenario, self.wrapped, x), y, scenario.loss_scale)
                 loss = loss * scenario.weight(dist.get_rank())
             with self.stage("backward", step):
-                torch.autograd.backward(loss)
+                if self._trains:
+                    torch.autograd.backward(loss)
         self.happened.append(Happening("returned"))
         if synchronise:
             with self.stage("on_after_backward", step):
                 function(self.adapters, self.component.after_backward)(self.wrapped, self.plan.optimizer)
             self.happened.append(Happening("finished"))
         return float(loss.detach())
+
+    @property
+    def _trains(self) -> bool:
+        """Whether there is anything to compute gradients of."""
+        return any(parameter.requires_grad for parameter in self.named.values())
 
     def _step_with_closure(self, step: int) -> ClosureCall:
         losses: list[float] = []

@@ -17,6 +17,7 @@ from conformance.scenario import (
     SaveAndLoad,
     Scenario,
     SetOption,
+    Unfreeze,
 )
 
 
@@ -102,6 +103,13 @@ TRAINING_MISTAKES = (
         "the parameters added by `add_param_group` were never updated",
         "`add_param_group` must give the new parameters to owners, and to the inner optimizers of those.",
         lambda s: _without(s, AddGroup),
+    ),
+    TrainingMistake(
+        "unfrozen parameter never trained",
+        "parameters that were frozen when the optimizer was made, and let train later, were never updated",
+        "Give every parameter an owner and a place in the inner optimizer, also where it does not require gradients: a "
+        "step passes over those without one.",
+        lambda s: _without(s, Unfreeze),
     ),
     TrainingMistake(
         "state lost",

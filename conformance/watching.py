@@ -25,7 +25,7 @@ def noting(happened: list[Happening], scenario: Scenario) -> Iterator[None]:
     """Append every collective that this process enters in the block; in a gated scenario its first wait, too."""
 
     def launched(seen: Collective) -> None:
-        happened.append(Happening("launched", op=seen.op, bytes=seen.bytes, dtype=seen.dtype))
+        happened.append(Happening("launched", op=seen.op, bytes=seen.bytes, dtype=seen.dtype, group=seen.group))
 
     def told(event: Event) -> None:
         if isinstance(event, CollectiveLaunched):
@@ -64,6 +64,6 @@ def _in_full(one: Happening, entries: dict[int, Entry]) -> Iterator[Happening]:
         yield one
         return
     entry = entries[one.number]
-    yield replace(one, op=entry.op, bytes=entry.bytes, dtype=entry.dtype)
+    yield replace(one, op=entry.op, bytes=entry.bytes, dtype=entry.dtype, group=entry.group)
     if not entry.asynchronous:
         yield Happening("waited", number=one.number)

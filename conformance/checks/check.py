@@ -19,7 +19,17 @@ from conformance.tolerance import Limits, difference, float64_limits
 
 Level: TypeAlias = Literal["core", "extended"]
 Shows: TypeAlias = Literal[
-    "broadcast", "training", "waits", "overlap", "collectives", "closure", "zero_grad", "state", "buffers", "growth"
+    "broadcast",
+    "training",
+    "waits",
+    "overlap",
+    "collectives",
+    "closure",
+    "zero_grad",
+    "state",
+    "buffers",
+    "growth",
+    "volume",
 ]
 UNSYNCHRONISED = "never synchronised"
 WAIT = (
@@ -173,8 +183,8 @@ def element_apart(seen: torch.Tensor, wanted: torch.Tensor) -> str:
     return f"{place}seen {seen.flatten()[at].item():.6g}, expected {wanted.flatten()[at].item():.6g}"
 
 
-def carries_gradients(one: Happening, scenario: Scenario) -> bool:
-    """Return whether something that happened is the launch of a collective with gradients in it."""
+def of_the_model(one: Happening, scenario: Scenario) -> bool:
+    """Return whether something that happened is the launch of a collective with numbers of the model in it."""
     return one.what == "launched" and one.dtype in scenario.model.dtypes.values() and one.bytes > 0
 
 

@@ -1,28 +1,16 @@
-"""Checks of communication: when collectives are launched and waited for, and how many there are. Never of time.
+"""Checks of communication: when collectives are launched and waited for, and whether steps leave anything behind.
 
-A step is judged once it has settled (the last one): an implementation may order its buckets in the first.
+Never of time. The last step is judged, once all has settled: an implementation may order its buckets in the first.
 """
 
-import math
-from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from conformance.checks.check import (
-    WAIT,
-    Trial,
-    Violation,
-    carries_gradients,
-    listed,
-    never_awaited,
-    step_words,
-)
+from conformance.checks.check import WAIT, Trial, Violation, listed, never_awaited, of_the_model, step_words
+from conformance.checks.traffic import exchanges
 from conformance.data import Tensors
-from conformance.layers import BYTES
 from conformance.observation import Happening
 from conformance.scenario import Scenario
-
-_MIB = 2**20
 
 
 def overlaps_backward(trial: Trial) -> None:
@@ -33,7 +21,7 @@ def overlaps_backward(trial: Trial) -> None:
     step = trial.scenario.steps - 1
     for rank, seen in enumerate(trial.observations):
         happened = seen.happenings[step]
-        launch = next((at for at, one in enumerate(happened) if carries_gradients(one, trial.scenario)), None)
+        launch = next((at for at, one in enumerate(happened) if of_the_model(one, trial.scenario)), None)
         if launch is None:
             raise Violation(
                 f"On rank {rank} at {step_words(trial.scenario, step)}, no gradient was communicated at all."
@@ -48,7 +36,7 @@ def overlaps_backward(trial: Trial) -> None:
                 "Launch each all-reduce with `async_op=True` from a hook that runs when the gradient has been stored "
                 "(`register_post_accumulate_grad_hook`), and wait in `on_after_backward`.",
             )
-        launches = (at for at in range(launch, last) if carries_gradients(happened[at], trial.scenario))
+        launches = (at for at in range(launch, last) if of_the_model(happened[at], trial.scenario))
         if not any(_goes_on(happened, at) for at in launches):
             raise Violation(
                 f"On rank {rank} at {step_words(trial.scenario, step)}, backward stands still for each collective that "
@@ -134,8 +122,8 @@ def memory_does_not_grow(trial: Trial) -> None:
 
 def _is_one_bucket_in_backward(happened: list[Happening], scenario: Scenario) -> bool:
     returned = next(at for at, one in enumerate(happened) if one.what == "returned")
-    launches = [at for at, one in enumerate(happened) if carries_gradients(one, scenario)]
-    return gradient_collectives(happened, scenario) == 1 and launches[0] < returned
+    launches = [at for at, one in enumerate(happened) if of_the_model(one, scenario)]
+    return exchanges(happened, scenario) == 1 and launches[0] < returned
 
 
 def _when(happened: list[Happening], launch: int) -> str:
@@ -143,88 +131,3 @@ def _when(happened: list[Happening], launch: int) -> str:
     if "returned" in before:
         return "only in `on_after_backward`"
     return "only at the very end of backward (queued behind it, or launched for the last gradient)"
-
-
-def one_collective_per_dtype(trial: Trial) -> None:
-    """All gradients travel together: one collective per dtype, here one."""
-    step = trial.scenario.steps - 1
-    for rank, seen in enumerate(trial.observations):
-        count = gradient_collectives(seen.happenings[step], trial.scenario)
-        if count != 1:
-            raise Violation(
-                f"On rank {rank} at {step_words(trial.scenario, step)}, {_times(count)} for "
-                f"{len(trial.scenario.model.trainable)} parameters of one dtype; expected one, on a flat tensor of "
-                "all.",
-                "Concatenate all gradients, reduce once, and copy the parts back.",
-            )
-
-
-def bucket_size_respected(trial: Trial) -> None:
-    """`bucket_size_mb` decides how many collectives there are: many with small buckets, one with a large one."""
-    step = trial.scenario.steps - 1
-    sizes = _sizes(trial.scenario)
-    fewest, most = expected_exchanges(trial.scenario)
-    capacity = (trial.scenario.bucket_size_mb or 0.0) * _MIB
-    for rank, seen in enumerate(trial.observations):
-        count = gradient_collectives(seen.happenings[step], trial.scenario)
-        if not fewest <= count <= most:
-            raise Violation(
-                f"With bucket_size_mb={trial.scenario.bucket_size_mb:.3g} ({capacity:.0f} bytes) and parameters of "
-                f"{', '.join(map(str, sizes))} bytes, {_times(count)} on rank {rank} at "
-                f"{step_words(trial.scenario, step)}; expected {_span(fewest, most)}.",
-                "A bucket is full when the next gradient would take it over bucket_size_mb * 1024 * 1024 bytes; count "
-                "`p.numel() * p.element_size()`, and start the next bucket from zero.",
-            )
-
-
-def unbounded_bucket(trial: Trial) -> None:
-    """`bucket_size_mb=None` means one bucket of unbounded size: training is right, with one collective."""
-    step = trial.scenario.steps - 1
-    for rank, seen in enumerate(trial.observations):
-        count = gradient_collectives(seen.happenings[step], trial.scenario)
-        if count != 1:
-            raise Violation(
-                f"With bucket_size_mb=None, {_times(count)} on rank {rank} at {step_words(trial.scenario, step)}; "
-                "expected one for everything.",
-                "None means that no bucket is ever full before the last gradient is in it.",
-            )
-
-
-def expected_exchanges(scenario: Scenario) -> tuple[int, int]:
-    """Return how few and how many exchanges of gradients a bucket size allows, however buckets are filled.
-
-    A bucket may be closed before or after the gradient that takes it over its size, so that it holds at most that size
-    and one parameter; two buckets next to one another hold more than the size, but for one more that is sent early.
-    """
-    sizes = _sizes(scenario)
-    capacity = math.inf if scenario.bucket_size_mb is None else scenario.bucket_size_mb * _MIB
-    if sum(sizes) <= capacity:
-        return 1, 1
-    fewest = math.ceil(sum(sizes) / (capacity + max(sizes)))
-    return fewest, min(len(sizes), 2 * math.ceil(sum(sizes) / capacity))
-
-
-def _sizes(scenario: Scenario) -> list[int]:
-    """Return the bytes of each gradient."""
-    spec = scenario.model
-    return [BYTES[spec.dtypes[name]] * math.prod(spec.shapes[name]) for name in spec.trainable]
-
-
-def gradient_collectives(happened: list[Happening], scenario: Scenario) -> int:
-    """Return how many times gradients were exchanged.
-
-    An exchange may take two operations (reduce-scatter, then all-gather), so the most frequent one is counted; traffic
-    of another dtype, such as flags of used parameters, is not.
-    """
-    ops = Counter(one.op for one in happened if carries_gradients(one, scenario))
-    return max(ops.values(), default=0)
-
-
-def _span(fewest: int, most: int) -> str:
-    return str(most) if fewest == most else f"{fewest} to {most}"
-
-
-def _times(count: int) -> str:
-    return {0: "no collective was launched", 1: "one collective was launched"}.get(
-        count, f"{count} collectives were launched"
-    )

@@ -2,7 +2,7 @@
 
 import torch
 
-from conformance.checks.check import NotOffered, Trial, Violation, carries_gradients, step_words
+from conformance.checks.check import NotOffered, Trial, Violation, of_the_model, step_words
 from conformance.checks.training import gradients_averaged, initial_broadcast, training_equals_one_process
 
 
@@ -44,7 +44,7 @@ def accumulates_without_synchronising(trial: Trial) -> None:
         for rank, seen in enumerate(trial.observations):
             happened = seen.happenings[step]
             ends = [at for at, one in enumerate(happened) if one.what == "returned"]
-            early = [one for one in happened[: ends[-2] + 1] if carries_gradients(one, trial.scenario)]
+            early = [one for one in happened[: ends[-2] + 1] if of_the_model(one, trial.scenario)]
             if early:
                 raise Violation(
                     f"On rank {rank} at {step_words(trial.scenario, step)}, gradients were sent under `no_sync`: "

@@ -136,6 +136,11 @@ def frozen_parameters_in_groups(trial: Trial) -> None:
     training_equals_one_process(trial)
 
 
+def unfreezing_in_groups(trial: Trial) -> None:
+    """A parameter that was frozen when the optimizer was made, and is let train later, is updated from then on."""
+    training_equals_one_process(trial)
+
+
 def one_rank_optimizer(trial: Trial) -> None:
     """In a world of one rank, the optimizer is the plain one."""
     training_equals_one_process(trial)

@@ -1,6 +1,8 @@
 """Which checks each component is held to, in the order in which they run."""
 
-from conformance.checks import communication, extended, optimizer, precision, training
+from dataclasses import replace
+
+from conformance.checks import communication, extended, optimizer, precision, traffic, training
 from conformance.checks.check import UNSYNCHRONISED, Check
 from conformance.checks.loop_table import LOOP_CHECKS
 from conformance.contract import COMPONENTS, Component
@@ -38,10 +40,20 @@ _WRAPPER_CORE = (
 )
 _OVERLAP = Check(communication.overlaps_backward, wrapping.deep, points=2, requires=_NUMBERS, shows="overlap")
 _STARTS = Check(communication.starts_in_backward, wrapping.deep, points=2, requires=_NUMBERS, shows="overlap")
-_FLAT = Check(communication.one_collective_per_dtype, wrapping.deep, points=2, requires=_NUMBERS, shows="collectives")
+_ONCE = Check(traffic.gradients_travel_once, wrapping.deep, requires=_NUMBERS, shows="volume")
+_FLAT = (
+    Check(traffic.one_collective_per_dtype, wrapping.deep, points=2, requires=_NUMBERS, shows="collectives"),
+    Check(
+        traffic.as_many_collectives_as_dtypes,
+        wrapping.in_mixed_dtypes,
+        requires=("mixed_dtypes", "one_collective_per_dtype"),
+        shows="collectives",
+    ),
+)
+_EACH = Check(traffic.one_collective_per_parameter, wrapping.deep, requires=_NUMBERS, shows="collectives")
 _BUCKETS = (
-    Check(communication.bucket_size_respected, wrapping.with_bucket_size, requires=_NUMBERS, shows="collectives"),
-    Check(communication.unbounded_bucket, wrapping.with_one_bucket, requires=_NUMBERS, shows="collectives"),
+    Check(traffic.bucket_size_respected, wrapping.with_bucket_size, requires=_NUMBERS, shows="collectives"),
+    Check(traffic.unbounded_bucket, wrapping.with_one_bucket, requires=_NUMBERS, shows="collectives"),
 )
 _WRAPPER_EXTENDED = (
     Check(communication.work_does_not_grow, wrapping.lasting, "extended", requires=_NUMBERS, shows="growth"),
@@ -57,6 +69,13 @@ _WRAPPER_EXTENDED = (
         rules_out=_OUT,
     ),
     Check(extended.freezing_after_wrapping, wrapping.freezing, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(
+        traffic.everything_frozen,
+        wrapping.freezing_everything,
+        "extended",
+        requires=("freezing_after_wrapping",),
+        shows="collectives",
+    ),
     Check(
         extended.unused_on_some_ranks,
         wrapping.with_branch("used_on_rank_0"),
@@ -144,6 +163,22 @@ _OPTIMIZER = (
         requires=(*_BASE, "zero_grad_clears_all"),
         rules_out=_OUT,
     ),
+    Check(communication.work_does_not_grow, stepping.optimized_lasting, "extended", requires=_BASE, shows="growth"),
+    Check(communication.memory_does_not_grow, stepping.optimized_lasting, "extended", requires=_BASE, shows="growth"),
+    Check(
+        optimizer.unfreezing_in_groups,
+        stepping.optimized_unfreezing,
+        "extended",
+        requires=("frozen_parameters_in_groups",),
+        rules_out=("unfrozen parameter never trained",),
+    ),
+    Check(
+        traffic.parameters_travel_once,
+        stepping.with_groups,
+        "extended",
+        requires=("param_groups_keep_options",),
+        shows="volume",
+    ),
     Check(
         optimizer.state_dict_round_trip,
         stepping.saving_and_loading,
@@ -154,11 +189,11 @@ _OPTIMIZER = (
 )
 
 _STRUCTURE: dict[str, tuple[Check, ...]] = {
-    "naive_ddp": (),
-    "flat_ddp": (_FLAT,),
-    "ddp_individual_parameters": (_OVERLAP,),
-    "ddp_bucketed": (_OVERLAP, *_BUCKETS),
-    "ddp": (_STARTS,),
+    "naive_ddp": (replace(_ONCE, level="extended"),),
+    "flat_ddp": _FLAT,
+    "ddp_individual_parameters": (_OVERLAP, _EACH, _ONCE),
+    "ddp_bucketed": (_OVERLAP, *_BUCKETS, _ONCE),
+    "ddp": (_STARTS, _ONCE),
 }
 
 

@@ -8,7 +8,18 @@ from hypothesis import strategies as st
 
 from conformance.layers import Linear
 from conformance.model_spec import ModelSpec
-from conformance.scenario import AddGroup, Decay, Event, Group, OptimizerSpec, Options, SaveAndLoad, Scenario, SetOption
+from conformance.scenario import (
+    AddGroup,
+    Decay,
+    Event,
+    Group,
+    OptimizerSpec,
+    Options,
+    SaveAndLoad,
+    Scenario,
+    SetOption,
+    Unfreeze,
+)
 from conformance.strategies.parts import (
     DTYPES,
     Bounds,
@@ -48,6 +59,12 @@ def _optimized(
 def optimized(draw: Draw, bounds: Bounds) -> Scenario:
     """One parameter group, nothing unusual."""
     return _optimized(draw, bounds, draw_optimizer(draw))
+
+
+@st.composite
+def optimized_lasting(draw: Draw, bounds: Bounds) -> Scenario:
+    """Some more steps; what is alive after each is counted."""
+    return _optimized(draw, bounds, draw_optimizer(draw), steps=draw(st.integers(4, 5)), counted=True)
 
 
 @st.composite
@@ -182,6 +199,16 @@ def optimized_frozen(draw: Draw, bounds: Bounds) -> Scenario:
     drawn = _optimized(draw, bounds, draw_optimizer(draw), more_layers=1)
     frozen = draw(st.sampled_from(tuple(drawn.model.shapes)))
     return decaying(replace(drawn, model=replace(drawn.model, frozen=(frozen,))))
+
+
+@st.composite
+def optimized_unfreezing(draw: Draw, bounds: Bounds) -> Scenario:
+    """One of the optimizer's parameters does not require gradients at first, and does from some step on."""
+    steps = draw(st.integers(2, 3))
+    drawn = _optimized(draw, bounds, draw_optimizer(draw), more_layers=1, steps=steps)
+    frozen = (draw(st.sampled_from(tuple(drawn.model.shapes))),)
+    later = Unfreeze(draw(st.integers(1, steps - 1)), frozen)
+    return replace(drawn, model=replace(drawn.model, frozen=frozen), schedule=(later,))
 
 
 @st.composite

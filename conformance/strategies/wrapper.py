@@ -271,6 +271,13 @@ def freezing(draw: Draw, bounds: Bounds) -> Scenario:
 
 
 @st.composite
+def freezing_everything(draw: Draw, bounds: Bounds) -> Scenario:
+    """All parameters are frozen after the first step, and nothing is left to train."""
+    drawn = _wrapped(draw, bounds, draw_model(draw, layers=(1, 2)), steps=2)
+    return decaying(replace(drawn, schedule=(Freeze(1, tuple(drawn.model.shapes)),)))
+
+
+@st.composite
 def aborting(draw: Draw, bounds: Bounds) -> Scenario:
     """A backward pass raises half way, and training goes on."""
     return _wrapped(draw, bounds, draw_model(draw, layers=(2, 3)), aborts=True, steps=draw(st.integers(2, 3)))

@@ -10,6 +10,7 @@ RECOVERS = {"recovers_from_an_exception"}  # handles of what was sent before it 
 FREEZES = {"freezing_after_wrapping"}
 ACCUMULATES = {"accumulates_without_synchronising"}
 RESUMES = {"state_dict_round_trip"}
+DECIDES_AT_ONCE = {"unfreezing_in_groups"}  # what is frozen when the optimizer is made has no place in it
 SPARSE = {"sparse_gradients"}
 RANGE = {"range_of_float16"}  # divides after adding up, and in float16
 BALANCES = {"state_is_balanced"}  # what parameters dealt out in turn, whatever their sizes, are rightly told to lack
@@ -47,8 +48,9 @@ WAYS = [
     Way("sharding", "SendsAllAtOnce", "sharded_optimizer", RESUMES),
     Way("sharding", "AddsZeros", "sharded_optimizer", RESUMES),
     Way("sharding", "GathersObjects", "sharded_optimizer", RESUMES),
-    Way("sharding", "ByElement", "sharded_optimizer", RESUMES),
-    Way("fairscales", "sharded_by_fairscale", "sharded_optimizer", RESUMES),  # consolidates state by a call of its own
+    Way("sharding", "ByElement", "sharded_optimizer", RESUMES | DECIDES_AT_ONCE),
+    # Has a call of its own for each: to consolidate state, and to look again at what is frozen.
+    Way("fairscales", "sharded_by_fairscale", "sharded_optimizer", RESUMES | DECIDES_AT_ONCE),
 ]
 
 

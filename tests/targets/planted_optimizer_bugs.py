@@ -156,5 +156,30 @@ OPTIMIZER_BUGS = [
         "copy_(piece.view_as(param) if param.is_contiguous() else piece.as_strided(param.shape, param.stride()))",
         "convolution",
     ),
+    _bug(
+        'for p in group["params"] if self.owner[p] == dist.get_rank()]',
+        'for p in group["params"] if self.owner[p] == dist.get_rank() and p.requires_grad]',
+        "unfreezing_in_groups",
+        "unfrozen parameter never trained",
+    ),
+    _bug(
+        "        for (rank, *_), params in flats.items():\n",
+        "        self.flats = [*getattr(self, 'flats', []), *flats.items()]\n"
+        "        for (rank, *_), params in self.flats:\n",
+        "work_does_not_grow",
+        "Clear what was kept",
+    ),
+    _bug(
+        _FLAT,
+        f"{_FLAT}            self.kept = [*getattr(self, 'kept', []), flat]\n",
+        "memory_does_not_grow",
+        "must be dropped when the step is over",
+    ),
+    _bug(
+        "            dist.broadcast(flat, src=rank)\n",
+        "            dist.broadcast(flat, src=rank)\n            dist.broadcast(flat, src=rank)\n",
+        "parameters_travel_once",
+        "2 times the",
+    ),
     _bug(_STATE_DICT, "", "state_dict_round_trip", "state lost"),
 ]

@@ -205,6 +205,30 @@ WRAPPER_BUGS = [
         "forward_keywords",
     ),
     Bug(_FLAT, 'max_bytes = float("inf")\n\n', "max_bytes = 0\n\n", "one_collective_per_dtype", "reduce once"),
+    Bug(
+        _FLAT,
+        "self.make_buckets(params, self.max_bytes)",
+        "self.make_buckets(params, self.max_bytes if len({p.dtype for p in params}) == 1 else 0)",
+        "as_many_collectives_as_dtypes",
+        "Group the parameters by dtype",
+    ),
+    Bug(
+        _EACH,
+        "current[kind].nbytes + nbytes > max_bytes",
+        "len(current[kind].params) == 2",
+        "one_collective_per_parameter",
+        "expected one each",
+    ),
+    *(
+        Bug(
+            wrapper,
+            "        self.handle.wait()\n",
+            "        self.handle.wait()\n        dist.all_reduce(self.flat.div_(dist.get_world_size()))\n",
+            "gradients_travel_once",
+            "2 times the",
+        )
+        for wrapper in (_NAIVE, _EACH, _BUCKETED, _DDP)
+    ),
     *(
         Bug(wrapper, _LAUNCH_IN_TURN, "\n    def send_next", check, "async_op=True")
         for wrapper, check in (
@@ -257,6 +281,14 @@ WRAPPER_BUGS = [
         "module.parameters()",
         "buffers_broadcast",
         "`module.buffers()`",
+    ),
+    Bug(_FLAT, "    if not params:\n        return set()\n", "", "everything_frozen", "IndexError"),
+    Bug(
+        _NAIVE,
+        "        params = self.trainable()\n        used",
+        "        params = self.params = getattr(self, 'params', []) or self.trainable()\n        used",
+        "everything_frozen",
+        "still there was something to send",
     ),
     Bug(_NAIVE, NAIVE_FINISH, _ONLY_WITH_GRADIENT, "unused_on_some_ranks", "a collective which others never enter"),
     Bug(

@@ -1,0 +1,180 @@
+"""Checks of what is sent: in how many collectives, and how many bytes. The last step is judged: it has settled."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+from conformance.checks.check import Trial, Violation, listed, of_the_model, step_words
+from conformance.checks.training import training_equals_one_process
+from conformance.layers import BYTES
+from conformance.observation import Happening
+from conformance.scenario import Scenario
+
+_MIB = 2**20
+_REPEATED = {"send", "recv", "scatter"}  # in a ring, or from a root, a number rightly passes more than once
+
+
+def one_collective_per_dtype(trial: Trial) -> None:
+    """All gradients travel together: one collective per dtype, here one."""
+    for where, count in _counts(trial):
+        if count != 1:
+            raise Violation(
+                f"{where}, {_times(count)} for {len(trial.scenario.model.trainable)} parameters of one dtype; expected "
+                "one, on a flat tensor of all.",
+                "Concatenate all gradients, reduce once, and copy the parts back.",
+            )
+
+
+def as_many_collectives_as_dtypes(trial: Trial) -> None:
+    """Where parameters have two dtypes, there are two collectives, or one for both."""
+    most = len(set(trial.scenario.model.dtypes.values()))
+    for where, count in _counts(trial):
+        if not 1 <= count <= most:
+            raise Violation(
+                f"{where}, {_times(count)} for {len(trial.scenario.model.trainable)} parameters of {most} dtypes; "
+                f"expected at most {most}, one on a flat tensor of each dtype.",
+                "Group the parameters by dtype, and concatenate the gradients of each group.",
+            )
+
+
+def one_collective_per_parameter(trial: Trial) -> None:
+    """Every gradient travels by itself: there are as many collectives as parameters."""
+    parameters = len(trial.scenario.model.trainable)
+    for where, count in _counts(trial):
+        if count < parameters:
+            raise Violation(
+                f"{where}, {_times(count)} for {parameters} parameters; expected one each.",
+                "Launch an all-reduce for each parameter, from its own hook. Gradients that wait for others to travel "
+                "together make a bucketed DDP.",
+            )
+
+
+def gradients_travel_once(trial: Trial) -> None:
+    """Each gradient is sent once in a step: no operation carries more bytes than all gradients have."""
+    for words in _repetitions(trial):
+        raise Violation(
+            f"{words} the gradients.",
+            "Something is sent again, which changes no number and costs time: send each gradient once, from its hook "
+            "or after backward, and start each step with nothing left to send.",
+        )
+
+
+def parameters_travel_once(trial: Trial) -> None:
+    """A step of the optimizer sends each parameter once, however many groups and ranks there are."""
+    for words in _repetitions(trial):
+        raise Violation(
+            f"{words} the parameters.", "Let each parameter's owner send it once, after all groups have been updated."
+        )
+
+
+def everything_frozen(trial: Trial) -> None:
+    """Once every parameter is frozen, a step sends nothing and changes nothing."""
+    for rank, seen in enumerate(trial.observations):
+        sent = [one.op for one in seen.happenings[-1] if of_the_model(one, trial.scenario)]
+        if sent:
+            raise Violation(
+                f"On rank {rank} at {_last(trial.scenario)}, every parameter is frozen, "
+                f"and still there was something to send: {listed(sent)}.",
+                "Only what has a gradient needs to be sent; where nothing has one, do nothing.",
+            )
+    training_equals_one_process(trial)
+
+
+def bucket_size_respected(trial: Trial) -> None:
+    """`bucket_size_mb` decides how many collectives there are: many with small buckets, one with a large one."""
+    sizes = _sizes(trial.scenario)
+    fewest, most = expected_exchanges(trial.scenario)
+    capacity = (trial.scenario.bucket_size_mb or 0.0) * _MIB
+    for where, count in _counts(trial):
+        if not fewest <= count <= most:
+            raise Violation(
+                f"{where} with bucket_size_mb={trial.scenario.bucket_size_mb:.3g} ({capacity:.0f} bytes) and "
+                f"parameters of {', '.join(map(str, sizes))} bytes, {_times(count)}; expected {_span(fewest, most)}.",
+                "A bucket is full when the next gradient would take it over bucket_size_mb * 1024 * 1024 bytes; count "
+                "`p.numel() * p.element_size()`, and start the next bucket from zero.",
+            )
+
+
+def unbounded_bucket(trial: Trial) -> None:
+    """`bucket_size_mb=None` means one bucket of unbounded size: training is right, with one collective."""
+    for where, count in _counts(trial):
+        if count != 1:
+            raise Violation(
+                f"{where} with bucket_size_mb=None, {_times(count)}; expected one for everything.",
+                "None means that no bucket is ever full before the last gradient is in it.",
+            )
+    training_equals_one_process(trial)
+
+
+def expected_exchanges(scenario: Scenario) -> tuple[int, int]:
+    """Return how few and how many exchanges of gradients a bucket size allows, however buckets are filled.
+
+    A bucket may be closed before or after the gradient that takes it over its size, so that it holds at most that size
+    and one parameter; two buckets next to one another hold more than the size, but for one more that is sent early.
+    """
+    sizes = _sizes(scenario)
+    capacity = math.inf if scenario.bucket_size_mb is None else scenario.bucket_size_mb * _MIB
+    if sum(sizes) <= capacity:
+        return 1, 1
+    fewest = math.ceil(sum(sizes) / (capacity + max(sizes)))
+    return fewest, min(len(sizes), 2 * math.ceil(sum(sizes) / capacity))
+
+
+def exchanges(happened: list[Happening], scenario: Scenario) -> int:
+    """Return how many times gradients were exchanged.
+
+    An exchange may take two operations (reduce-scatter, then all-gather), so of each dtype the most frequent one is
+    counted; traffic of a dtype that the model does not have, such as flags of used parameters, is not.
+    """
+    ops = Counter((one.dtype, one.op) for one in happened if of_the_model(one, scenario))
+    return sum(max(n for (own, _), n in ops.items() if own == dtype) for dtype in {dtype for dtype, _ in ops})
+
+
+def most_bytes(scenario: Scenario, op: str, launches: int) -> int:
+    """Return how many bytes an operation may carry in a step, so often launched.
+
+    To the numbers of the model, some add a flag for each parameter; who scatters pads to a multiple of the ranks.
+    """
+    sizes = _sizes(scenario)
+    padding = launches * (scenario.world_size - 1) if op.startswith("reduce_scatter") else 0
+    return sum(sizes) + BYTES[scenario.model.dtype] * (len(sizes) + padding)
+
+
+def _repetitions(trial: Trial) -> Iterator[str]:
+    """Yield words for each operation that carries more in the last step than there is to send, up to "bytes of all"."""
+    whole = sum(_sizes(trial.scenario))
+    for rank, seen in enumerate(trial.observations):
+        launched = [one for one in seen.happenings[-1] if of_the_model(one, trial.scenario)]
+        for kind in dict.fromkeys((one.op, one.group) for one in launched if one.op not in _REPEATED):
+            sizes = [one.bytes for one in launched if (one.op, one.group) == kind]
+            if sum(sizes) > most_bytes(trial.scenario, kind[0], len(sizes)):
+                yield (
+                    f"On rank {rank} at {_last(trial.scenario)}, {len(sizes)} x {kind[0]} carried {sum(sizes)} bytes, "
+                    f"{sum(sizes) / whole:.2g} times the {whole} bytes of all"
+                )
+
+
+def _counts(trial: Trial) -> Iterator[tuple[str, int]]:
+    """Yield words for each rank in the last step, and how many times it exchanged gradients."""
+    for rank, seen in enumerate(trial.observations):
+        yield f"On rank {rank} at {_last(trial.scenario)}", exchanges(seen.happenings[-1], trial.scenario)
+
+
+def _last(scenario: Scenario) -> str:
+    return step_words(scenario, scenario.steps - 1)
+
+
+def _sizes(scenario: Scenario) -> list[int]:
+    """Return the bytes of each gradient."""
+    spec = scenario.model
+    return [BYTES[spec.dtypes[name]] * math.prod(spec.shapes[name]) for name in spec.trainable]
+
+
+def _span(fewest: int, most: int) -> str:
+    return str(most) if fewest == most else f"{fewest} to {most}"
+
+
+def _times(count: int) -> str:
+    return {0: "no collective was launched", 1: "one collective was launched"}.get(
+        count, f"{count} collectives were launched"
+    )

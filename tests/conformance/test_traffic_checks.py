@@ -1,0 +1,92 @@
+"""What is sent is counted in collectives and in bytes: rightly unusual ways to average pass, and waste is told."""
+
+import pytest
+import torch
+
+from conformance.checks.check import Trial, Violation
+from conformance.checks.traffic import (
+    as_many_collectives_as_dtypes,
+    everything_frozen,
+    gradients_travel_once,
+    one_collective_per_parameter,
+    parameters_travel_once,
+)
+from conformance.layers import Linear
+from conformance.model_spec import ModelSpec
+from conformance.observation import Happening, Observation
+from conformance.scenario import Scenario
+
+FOUR = ModelSpec(inputs=4, layers=(Linear(4, bias=False),) * 4)  # four weights of 16 numbers, 128 bytes each
+MIXED = ModelSpec(inputs=4, layers=(Linear(4, bias=False), Linear(4, bias=False, dtype="float32")))
+EACH, ALL = 4 * 4 * 8, 4 * 4 * 4 * 8
+
+
+def sent(op: str, size: int = EACH, dtype: str = "float64", group: str = "0") -> Happening:
+    return Happening("launched", op=op, bytes=size, dtype=dtype, group=group)
+
+
+def trial(*happened: Happening, model: ModelSpec = FOUR) -> Trial:
+    seen = Observation({"x": torch.zeros(1)}, happenings=[list(happened)])
+    return Trial(Scenario(model=model, world_size=2), [], (seen,))
+
+
+PER_PARAMETER = [sent("all_reduce")] * 4
+FLAGS = sent("all_reduce", 4 * 8)
+
+
+@pytest.mark.parametrize(
+    "happened",
+    [
+        PER_PARAMETER,
+        [sent("all_reduce", ALL), FLAGS],
+        [*PER_PARAMETER, sent("all_reduce", 40, "int32")],
+        [sent("reduce"), sent("broadcast")] * 4,
+        [sent("reduce_scatter_tensor", EACH + 8), sent("all_gather_into_tensor", EACH // 2)] * 4,
+        [sent("send", ALL)] * 6 + [sent("recv", ALL)] * 6,
+        [sent("gather", ALL), sent("scatter", 2 * ALL)],
+        [sent("all_reduce", ALL, group="pair"), sent("all_reduce", ALL, group="firsts")],
+    ],
+    ids=["each", "with flags", "with counts", "root", "scattered", "ring", "from a root", "two levels"],
+)
+def test_every_way_to_send_all_once_passes(happened):
+    gradients_travel_once(trial(*happened))
+    parameters_travel_once(trial(*happened))
+
+
+@pytest.mark.parametrize(
+    "happened",
+    [PER_PARAMETER * 2, [*PER_PARAMETER, sent("all_reduce", ALL)], [sent("broadcast", ALL)] * 2],
+    ids=["each twice", "all once more", "all twice"],
+)
+def test_what_is_sent_again_is_told_with_its_bytes(happened):
+    with pytest.raises(Violation, match=r"1024 bytes, 2 times the 512 bytes of all the gradients\.$") as told:
+        gradients_travel_once(trial(*happened))
+    assert "On rank 0 at step 1 of 1" in told.value.message
+    assert "send each gradient once" in told.value.advice
+
+
+def test_a_step_that_sends_parameters_again_is_told():
+    with pytest.raises(Violation, match=r"8 x broadcast carried 1024 bytes, 2 times the 512 bytes of all the param"):
+        parameters_travel_once(trial(*[sent("broadcast")] * 8))
+
+
+def test_gradients_that_travel_together_are_not_one_each():
+    one_collective_per_parameter(trial(*PER_PARAMETER))
+    one_collective_per_parameter(trial(*[sent("send"), sent("recv")] * 12))
+    with pytest.raises(Violation, match="2 collectives were launched for 4 parameters; expected one each"):
+        one_collective_per_parameter(trial(*[sent("all_reduce", 2 * EACH)] * 2))
+
+
+def test_one_collective_for_each_dtype_or_one_for_both():
+    wide, narrow = sent("all_reduce"), sent("all_reduce", EACH // 2, "float32")
+    as_many_collectives_as_dtypes(trial(wide, narrow, model=MIXED))
+    as_many_collectives_as_dtypes(trial(wide, model=MIXED))
+    as_many_collectives_as_dtypes(trial(sent("reduce"), sent("broadcast"), narrow, model=MIXED))
+    for happened, words in (([wide, wide, narrow], "3 collectives were"), ([], "no collective was")):
+        with pytest.raises(Violation, match=f"{words} launched for 2 parameters of 2 dtypes; expected at most 2"):
+            as_many_collectives_as_dtypes(trial(*happened, model=MIXED))
+
+
+def test_nothing_is_sent_where_everything_is_frozen():
+    with pytest.raises(Violation, match="every parameter is frozen, and still there was something to send: `all_reduc"):
+        everything_frozen(trial(sent("all_reduce")))
