@@ -50,7 +50,7 @@ _FLAT = (
         shows="collectives",
     ),
 )
-_EACH = Check(traffic.one_collective_per_parameter, wrapping.deep, requires=_NUMBERS, shows="collectives")
+_EACH = Check(traffic.one_collective_per_parameter, wrapping.deep, requires=("overlaps_backward",), shows="collectives")
 _BUCKETS = (
     Check(traffic.bucket_size_respected, wrapping.with_bucket_size, requires=_NUMBERS, shows="collectives"),
     Check(traffic.unbounded_bucket, wrapping.with_one_bucket, requires=_NUMBERS, shows="collectives"),
