@@ -6,6 +6,7 @@ from conformance.checks import communication, extended, optimizer, precision, tr
 from conformance.checks.check import UNSYNCHRONISED, Check
 from conformance.checks.loop_table import LOOP_CHECKS
 from conformance.contract import COMPONENTS, Component
+from conformance.strategies import extended as beyond
 from conformance.strategies import optimizer as stepping
 from conformance.strategies import wrapper as wrapping
 
@@ -56,52 +57,52 @@ _BUCKETS = (
     Check(traffic.unbounded_bucket, wrapping.with_one_bucket, requires=_NUMBERS, shows="collectives"),
 )
 _WRAPPER_EXTENDED = (
-    Check(communication.work_does_not_grow, wrapping.lasting, "extended", requires=_NUMBERS, shows="growth"),
-    Check(communication.memory_does_not_grow, wrapping.lasting, "extended", requires=_NUMBERS, shows="growth"),
+    Check(communication.work_does_not_grow, beyond.lasting, "extended", requires=_NUMBERS, shows="growth"),
+    Check(communication.memory_does_not_grow, beyond.lasting, "extended", requires=_NUMBERS, shows="growth"),
     Check(
-        extended.buffers_broadcast, wrapping.with_buffers, "extended", requires=("initial_broadcast",), shows="buffers"
+        extended.buffers_broadcast, beyond.with_buffers, "extended", requires=("initial_broadcast",), shows="buffers"
     ),
     Check(
         extended.gradient_order_differs,
-        wrapping.with_branch("order_by_rank"),
+        beyond.with_branch("order_by_rank"),
         "extended",
         requires=_NUMBERS,
         rules_out=_OUT,
     ),
-    Check(extended.freezing_after_wrapping, wrapping.freezing, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.freezing_after_wrapping, beyond.freezing, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(
         traffic.everything_frozen,
-        wrapping.freezing_everything,
+        beyond.freezing_everything,
         "extended",
         requires=("freezing_after_wrapping",),
         shows="collectives",
     ),
     Check(
         extended.unused_on_some_ranks,
-        wrapping.with_branch("used_on_rank_0"),
+        beyond.with_branch("used_on_rank_0"),
         "extended",
         requires=_NUMBERS,
         rules_out=_OUT,
     ),
-    Check(extended.unused_everywhere, wrapping.with_branch("unused"), "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(extended.unfreezing_after_wrapping, wrapping.unfreezing, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(extended.empty_parameter, wrapping.with_empty, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(extended.nested_arguments, wrapping.with_nested, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(extended.accumulates_gradients, wrapping.accumulating, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(extended.recomputed_activations, wrapping.recomputing, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(extended.recovers_from_an_exception, wrapping.aborting, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.unused_everywhere, beyond.with_branch("unused"), "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.unfreezing_after_wrapping, beyond.unfreezing, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.empty_parameter, beyond.with_empty, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.nested_arguments, beyond.with_nested, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.accumulates_gradients, beyond.accumulating, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.recomputed_activations, beyond.recomputing, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.recovers_from_an_exception, beyond.aborting, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(
         extended.accumulates_without_synchronising,
-        wrapping.accumulating_lazily,
+        beyond.accumulating_lazily,
         "extended",
         requires=("accumulates_gradients",),
         rules_out=_OUT,
     ),
-    Check(extended.sparse_gradients, wrapping.with_sparse_gradients, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(extended.complex_parameter, wrapping.with_complex_numbers, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.sparse_gradients, beyond.with_sparse_gradients, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.complex_parameter, beyond.with_complex_numbers, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(
         extended.range_of_float16,
-        wrapping.at_the_end_of_float16,
+        beyond.at_the_end_of_float16,
         "extended",
         requires=("frozen_parameters_stay",),
         rules_out=_OUT,

@@ -1,28 +1,24 @@
 """Strategies for wrappers: plain training, and one unusual thing at a time on top of it."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
 
-from conformance.layers import BYTES, Embedding, Linear, Magnitude
-from conformance.model_spec import Branch, ModelSpec
-from conformance.scenario import Freeze, OptimizerSpec, Options, Scenario, Unfreeze
+from conformance.layers import BYTES, Linear
+from conformance.model_spec import ModelSpec
+from conformance.scenario import Scenario
 from conformance.strategies.parts import (
     DTYPES,
     NARROW_RATES,
-    RATES,
     Bounds,
     Draw,
-    Scenarios,
     decaying,
     draw_convolution,
     draw_model,
     draw_optimizer,
     draw_other_layers,
-    draw_sgd,
     narrowed,
 )
 
@@ -32,7 +28,7 @@ _BUCKETS = (1.0, 25.0, 64 / _MIB, 8 / _MIB, 1 / _MIB, 200 / _MIB)
 _DEEP = 4
 
 
-def _wrapped(draw: Draw, bounds: Bounds, model: ModelSpec, **fixed: Any) -> Scenario:
+def draw_wrapped(draw: Draw, bounds: Bounds, model: ModelSpec, **fixed: Any) -> Scenario:
     """Draw the rest of a scenario for a wrapper around `model`."""
     drawn = Scenario(
         world_size=draw(st.integers(2, bounds.world_size)),
@@ -46,10 +42,17 @@ def _wrapped(draw: Draw, bounds: Bounds, model: ModelSpec, **fixed: Any) -> Scen
     return replace(drawn, **fixed)
 
 
+def draw_frozen(draw: Draw, model: ModelSpec) -> ModelSpec:
+    """Freeze some parameters, never all, and never so that only the first layer's could train in vain."""
+    names = tuple(model.shapes)
+    chosen = draw(st.sets(st.sampled_from(names), min_size=1, max_size=len(names) - 1))
+    return replace(model, frozen=tuple(name for name in names if name in chosen))
+
+
 @st.composite
 def plain(draw: Draw, bounds: Bounds) -> Scenario:
     """Training with nothing unusual in it."""
-    return _wrapped(draw, bounds, draw_model(draw))
+    return draw_wrapped(draw, bounds, draw_model(draw))
 
 
 @st.composite
@@ -57,12 +60,6 @@ def gated(draw: Draw, bounds: Bounds) -> Scenario:
     """The same, where results of collectives arrive only when they are waited for."""
     drawn: Scenario = draw(plain(bounds))
     return replace(drawn, gated=True)
-
-
-@st.composite
-def lasting(draw: Draw, bounds: Bounds) -> Scenario:
-    """Some more steps; what is alive after each is counted."""
-    return _wrapped(draw, bounds, draw_model(draw, layers=(1, 2)), steps=draw(st.integers(4, 5)), counted=True)
 
 
 def widened(scenario: Scenario) -> Scenario:
@@ -74,7 +71,7 @@ def widened(scenario: Scenario) -> Scenario:
 @st.composite
 def on_one_rank(draw: Draw, bounds: Bounds) -> Scenario:
     """Plain training in a world of one, in any dtype."""
-    drawn = _wrapped(draw, bounds, draw_model(draw), world_size=1)
+    drawn = draw_wrapped(draw, bounds, draw_model(draw), world_size=1)
     return narrowed(draw, drawn, draw(st.sampled_from(DTYPES)))
 
 
@@ -98,15 +95,15 @@ def in_mixed_dtypes(draw: Draw, bounds: Bounds) -> Scenario:
     """One layer computes in float32, the others in float64."""
     model = draw_model(draw, layers=(2, 3))
     odd = draw(st.integers(0, len(model.layers) - 1))
-    drawn = _wrapped(draw, bounds, model.with_dtype(odd, "float32"))
+    drawn = draw_wrapped(draw, bounds, model.with_dtype(odd, "float32"))
     return replace(drawn, optimizer=draw_optimizer(draw, NARROW_RATES))
 
 
 @st.composite
 def with_frozen(draw: Draw, bounds: Bounds) -> Scenario:
     """Some parameters do not require gradients; weight decay would move them if they were given one."""
-    model = _freeze(draw, draw_model(draw, layers=(1, 3), biases=True))
-    return decaying(_wrapped(draw, bounds, model))
+    model = draw_frozen(draw, draw_model(draw, layers=(1, 3), biases=True))
+    return decaying(draw_wrapped(draw, bounds, model))
 
 
 @st.composite
@@ -115,13 +112,13 @@ def with_tied(draw: Draw, bounds: Bounds) -> Scenario:
     width = draw(st.integers(1, 3))
     last = (Linear(draw(st.integers(1, 3)), draw(st.booleans())),) if draw(st.booleans()) else ()
     shared = tuple(Linear(width, draw(st.booleans())) for _ in range(2))
-    return _wrapped(draw, bounds, ModelSpec(width, shared + last, tied=(0, 1)))
+    return draw_wrapped(draw, bounds, ModelSpec(width, shared + last, tied=(0, 1)))
 
 
 @st.composite
 def with_scale(draw: Draw, bounds: Bounds) -> Scenario:
     """One parameter has no dimensions."""
-    return _wrapped(draw, bounds, replace(draw_model(draw), scale=True))
+    return draw_wrapped(draw, bounds, replace(draw_model(draw), scale=True))
 
 
 @st.composite
@@ -129,81 +126,56 @@ def with_transposed(draw: Draw, bounds: Bounds) -> Scenario:
     """One weight is stored transposed: it is dense, but not contiguous."""
     sizes = st.integers(2, 4)
     layers = (Linear(draw(sizes), draw(st.booleans())), Linear(draw(st.integers(1, 3)), draw(st.booleans())))
-    return _wrapped(draw, bounds, ModelSpec(draw(sizes), layers, transposed=0))
+    return draw_wrapped(draw, bounds, ModelSpec(draw(sizes), layers, transposed=0))
 
 
 @st.composite
 def with_convolution(draw: Draw, bounds: Bounds) -> Scenario:
     """One layer is a convolution."""
-    return _wrapped(draw, bounds, draw_convolution(draw))
+    return draw_wrapped(draw, bounds, draw_convolution(draw))
 
 
 @st.composite
 def of_other_layers(draw: Draw, bounds: Bounds) -> Scenario:
     """One or two layers are not linear."""
-    return _wrapped(draw, bounds, draw_other_layers(draw))
-
-
-@st.composite
-def with_empty(draw: Draw, bounds: Bounds) -> Scenario:
-    """One parameter has no elements."""
-    return _wrapped(draw, bounds, replace(draw_model(draw, layers=(1, 2)), empty=True))
-
-
-@st.composite
-def with_nested(draw: Draw, bounds: Bounds) -> Scenario:
-    """The model is called with a dict that holds a tuple, and returns a dict."""
-    return _wrapped(draw, bounds, replace(draw_model(draw, layers=(1, 2)), nested=True), steps=1)
+    return draw_wrapped(draw, bounds, draw_other_layers(draw))
 
 
 @st.composite
 def clipping(draw: Draw, bounds: Bounds) -> Scenario:
     """Gradients are clipped before the optimizer's step."""
-    return _wrapped(draw, bounds, draw_model(draw), clip=draw(st.sampled_from((0.5, 0.1))))
+    return draw_wrapped(draw, bounds, draw_model(draw), clip=draw(st.sampled_from((0.5, 0.1))))
 
 
 @st.composite
 def evaluating(draw: Draw, bounds: Bounds) -> Scenario:
     """Before each step the model is used in evaluation mode."""
-    return _wrapped(draw, bounds, draw_model(draw), evaluates=True, steps=draw(st.integers(1, 3)))
+    return draw_wrapped(draw, bounds, draw_model(draw), evaluates=True, steps=draw(st.integers(1, 3)))
 
 
 @st.composite
 def uneven(draw: Draw, bounds: Bounds) -> Scenario:
     """Each rank has one sample more than the one before."""
-    return _wrapped(draw, bounds, draw_model(draw), uneven=True)
-
-
-@st.composite
-def accumulating(draw: Draw, bounds: Bounds) -> Scenario:
-    """Gradients of two or three backward passes add up; each is synchronised."""
-    return _wrapped(draw, bounds, draw_model(draw), micro_batches=draw(st.integers(2, 3)))
-
-
-@st.composite
-def accumulating_lazily(draw: Draw, bounds: Bounds) -> Scenario:
-    """The same, under `no_sync` but for the last."""
-    drawn: Scenario = draw(accumulating(bounds))
-    return replace(drawn, no_sync=True)
+    return draw_wrapped(draw, bounds, draw_model(draw), uneven=True)
 
 
 @st.composite
 def keeping_gradients(draw: Draw, bounds: Bounds) -> Scenario:
     """Gradients are zeroed in place between steps."""
-    return _wrapped(draw, bounds, draw_model(draw), set_to_none=False, steps=draw(st.integers(2, 3)))
+    return draw_wrapped(draw, bounds, draw_model(draw), set_to_none=False, steps=draw(st.integers(2, 3)))
 
 
 @st.composite
 def with_keyword(draw: Draw, bounds: Bounds) -> Scenario:
     """The model is called with a keyword argument."""
-    return _wrapped(draw, bounds, replace(draw_model(draw, layers=(1, 2)), keyword=True), steps=1)
+    return draw_wrapped(draw, bounds, replace(draw_model(draw, layers=(1, 2)), keyword=True), steps=1)
 
 
 @st.composite
 def deep(draw: Draw, bounds: Bounds) -> Scenario:
     """At least three layers; buckets, if any, smaller than every layer; steps enough to settle; waits are seen."""
     model = draw_model(draw, layers=(3, _DEEP), widest=3)
-    return _wrapped(draw, bounds, model, steps=3, bucket_size_mb=1 / _MIB if bounds.bucketed else 1.0, gated=True)
+    return draw_wrapped(draw, bounds, model, steps=3, bucket_size_mb=1 / _MIB if bounds.bucketed else 1.0, gated=True)
 
 
 @st.composite
@@ -212,92 +184,10 @@ def with_bucket_size(draw: Draw, bounds: Bounds) -> Scenario:
     model = draw_model(draw, layers=(3, _DEEP), widest=4)
     total = _BYTES * sum(map(math.prod, model.shapes.values()))
     size = draw(st.sampled_from((total + _BYTES, total / 4)))
-    return _wrapped(draw, bounds, model, steps=2, bucket_size_mb=size / _MIB)
+    return draw_wrapped(draw, bounds, model, steps=2, bucket_size_mb=size / _MIB)
 
 
 @st.composite
 def with_one_bucket(draw: Draw, bounds: Bounds) -> Scenario:
     """No bucket size: one unbounded bucket."""
-    return _wrapped(draw, bounds, draw_model(draw, layers=(1, _DEEP)), steps=2, bucket_size_mb=None)
-
-
-@st.composite
-def with_buffers(draw: Draw, bounds: Bounds) -> Scenario:
-    """The model has buffers, which differ between ranks."""
-    return _wrapped(draw, bounds, replace(draw_model(draw, layers=(1, 2)), buffer=True), steps=1)
-
-
-@st.composite
-def with_sparse_gradients(draw: Draw, bounds: Bounds) -> Scenario:
-    """One layer is an embedding whose gradient is sparse; SGD without weight decay takes such."""
-    table = Embedding(draw(st.integers(2, 4)), sparse=True)
-    model = ModelSpec(1, (Linear(draw(st.integers(1, 3))), table, Linear(draw(st.integers(1, 2)))))
-    options: Options = {"lr": draw(st.sampled_from(RATES)), "momentum": draw(st.sampled_from((0.0, 0.9)))}
-    return _wrapped(draw, bounds, model, optimizer=OptimizerSpec("SGD", options))
-
-
-@st.composite
-def with_complex_numbers(draw: Draw, bounds: Bounds) -> Scenario:
-    """One weight is complex."""
-    width = Linear(draw(st.integers(1, 3)))
-    return _wrapped(draw, bounds, ModelSpec(draw(st.integers(1, 2)), (width, Magnitude(), Linear(1))))
-
-
-@st.composite
-def at_the_end_of_float16(draw: Draw, bounds: Bounds) -> Scenario:
-    """One layer in float16, of which the bias trains; its gradients are as large as float16 can hold."""
-    layer = Linear(draw(st.integers(1, 3)))
-    model = ModelSpec(draw(st.integers(1, 3)), (layer,), frozen=("layers.0.weight",), dtype="float16")
-    return _wrapped(draw, bounds, model, optimizer=draw_sgd(draw), steps=1, large=True)
-
-
-def with_branch(branch: Branch) -> Callable[[Bounds], Scenarios]:
-    """Return a strategy of models that have a second path of this kind."""
-
-    @st.composite
-    def drawn(draw: Draw, bounds: Bounds) -> Scenario:
-        model = replace(draw_model(draw, layers=(1, 2)), branch=branch)
-        return decaying(_wrapped(draw, bounds, model, steps=2))
-
-    return drawn
-
-
-@st.composite
-def freezing(draw: Draw, bounds: Bounds) -> Scenario:
-    """Some parameters are frozen after the first step."""
-    drawn = _wrapped(draw, bounds, draw_model(draw, layers=(1, 3), biases=True), steps=3)
-    frozen = _freeze(draw, drawn.model).frozen
-    return decaying(replace(drawn, schedule=(Freeze(1, frozen),)))
-
-
-@st.composite
-def freezing_everything(draw: Draw, bounds: Bounds) -> Scenario:
-    """All parameters are frozen after the first step, and nothing is left to train."""
-    drawn = _wrapped(draw, bounds, draw_model(draw, layers=(1, 2)), steps=2)
-    return decaying(replace(drawn, schedule=(Freeze(1, tuple(drawn.model.shapes)),)))
-
-
-@st.composite
-def aborting(draw: Draw, bounds: Bounds) -> Scenario:
-    """A backward pass raises half way, and training goes on."""
-    return _wrapped(draw, bounds, draw_model(draw, layers=(2, 3)), aborts=True, steps=draw(st.integers(2, 3)))
-
-
-@st.composite
-def recomputing(draw: Draw, bounds: Bounds) -> Scenario:
-    """Activations are computed again in backward."""
-    return _wrapped(draw, bounds, replace(draw_model(draw, layers=(2, 3)), recomputed=True))
-
-
-@st.composite
-def unfreezing(draw: Draw, bounds: Bounds) -> Scenario:
-    """Frozen parameters are let train after the first step."""
-    model = _freeze(draw, draw_model(draw, layers=(1, 3), biases=True))
-    return _wrapped(draw, bounds, model, steps=3, schedule=(Unfreeze(1, model.frozen),))
-
-
-def _freeze(draw: Draw, model: ModelSpec) -> ModelSpec:
-    """Freeze some parameters, never all, and never so that only the first layer's could train in vain."""
-    names = tuple(model.shapes)
-    chosen = draw(st.sets(st.sampled_from(names), min_size=1, max_size=len(names) - 1))
-    return replace(model, frozen=tuple(name for name in names if name in chosen))
+    return draw_wrapped(draw, bounds, draw_model(draw, layers=(1, _DEEP)), steps=2, bucket_size_mb=None)

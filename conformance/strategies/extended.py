@@ -1,0 +1,118 @@
+"""Strategies for wrappers that are held to more than the assignment asks for, one unusual thing at a time."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from conformance.layers import Embedding, Linear, Magnitude
+from conformance.model_spec import Branch, ModelSpec
+from conformance.scenario import Freeze, OptimizerSpec, Options, Scenario, Unfreeze
+from conformance.strategies.parts import RATES, Bounds, Draw, Scenarios, decaying, draw_model, draw_sgd
+from conformance.strategies.wrapper import draw_frozen, draw_wrapped
+
+
+@st.composite
+def lasting(draw: Draw, bounds: Bounds) -> Scenario:
+    """Some more steps; what is alive after each is counted."""
+    return draw_wrapped(draw, bounds, draw_model(draw, layers=(1, 2)), steps=draw(st.integers(4, 5)), counted=True)
+
+
+@st.composite
+def with_empty(draw: Draw, bounds: Bounds) -> Scenario:
+    """One parameter has no elements."""
+    return draw_wrapped(draw, bounds, replace(draw_model(draw, layers=(1, 2)), empty=True))
+
+
+@st.composite
+def with_nested(draw: Draw, bounds: Bounds) -> Scenario:
+    """The model is called with a dict that holds a tuple, and returns a dict."""
+    return draw_wrapped(draw, bounds, replace(draw_model(draw, layers=(1, 2)), nested=True), steps=1)
+
+
+@st.composite
+def accumulating(draw: Draw, bounds: Bounds) -> Scenario:
+    """Gradients of two or three backward passes add up; each is synchronised."""
+    return draw_wrapped(draw, bounds, draw_model(draw), micro_batches=draw(st.integers(2, 3)))
+
+
+@st.composite
+def accumulating_lazily(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same, under `no_sync` but for the last."""
+    drawn: Scenario = draw(accumulating(bounds))
+    return replace(drawn, no_sync=True)
+
+
+@st.composite
+def with_buffers(draw: Draw, bounds: Bounds) -> Scenario:
+    """The model has buffers, which differ between ranks."""
+    return draw_wrapped(draw, bounds, replace(draw_model(draw, layers=(1, 2)), buffer=True), steps=1)
+
+
+@st.composite
+def with_sparse_gradients(draw: Draw, bounds: Bounds) -> Scenario:
+    """One layer is an embedding whose gradient is sparse; SGD without weight decay takes such."""
+    table = Embedding(draw(st.integers(2, 4)), sparse=True)
+    model = ModelSpec(1, (Linear(draw(st.integers(1, 3))), table, Linear(draw(st.integers(1, 2)))))
+    options: Options = {"lr": draw(st.sampled_from(RATES)), "momentum": draw(st.sampled_from((0.0, 0.9)))}
+    return draw_wrapped(draw, bounds, model, optimizer=OptimizerSpec("SGD", options))
+
+
+@st.composite
+def with_complex_numbers(draw: Draw, bounds: Bounds) -> Scenario:
+    """One weight is complex."""
+    width = Linear(draw(st.integers(1, 3)))
+    return draw_wrapped(draw, bounds, ModelSpec(draw(st.integers(1, 2)), (width, Magnitude(), Linear(1))))
+
+
+@st.composite
+def at_the_end_of_float16(draw: Draw, bounds: Bounds) -> Scenario:
+    """One layer in float16, of which the bias trains; its gradients are as large as float16 can hold."""
+    layer = Linear(draw(st.integers(1, 3)))
+    model = ModelSpec(draw(st.integers(1, 3)), (layer,), frozen=("layers.0.weight",), dtype="float16")
+    return draw_wrapped(draw, bounds, model, optimizer=draw_sgd(draw), steps=1, large=True)
+
+
+def with_branch(branch: Branch) -> Callable[[Bounds], Scenarios]:
+    """Return a strategy of models that have a second path of this kind."""
+
+    @st.composite
+    def drawn(draw: Draw, bounds: Bounds) -> Scenario:
+        model = replace(draw_model(draw, layers=(1, 2)), branch=branch)
+        return decaying(draw_wrapped(draw, bounds, model, steps=2))
+
+    return drawn
+
+
+@st.composite
+def freezing(draw: Draw, bounds: Bounds) -> Scenario:
+    """Some parameters are frozen after the first step."""
+    drawn = draw_wrapped(draw, bounds, draw_model(draw, layers=(1, 3), biases=True), steps=3)
+    frozen = draw_frozen(draw, drawn.model).frozen
+    return decaying(replace(drawn, schedule=(Freeze(1, frozen),)))
+
+
+@st.composite
+def freezing_everything(draw: Draw, bounds: Bounds) -> Scenario:
+    """All parameters are frozen after the first step, and nothing is left to train."""
+    drawn = draw_wrapped(draw, bounds, draw_model(draw, layers=(1, 2)), steps=2)
+    return decaying(replace(drawn, schedule=(Freeze(1, tuple(drawn.model.shapes)),)))
+
+
+@st.composite
+def aborting(draw: Draw, bounds: Bounds) -> Scenario:
+    """A backward pass raises half way, and training goes on."""
+    return draw_wrapped(draw, bounds, draw_model(draw, layers=(2, 3)), aborts=True, steps=draw(st.integers(2, 3)))
+
+
+@st.composite
+def recomputing(draw: Draw, bounds: Bounds) -> Scenario:
+    """Activations are computed again in backward."""
+    return draw_wrapped(draw, bounds, replace(draw_model(draw, layers=(2, 3)), recomputed=True))
+
+
+@st.composite
+def unfreezing(draw: Draw, bounds: Bounds) -> Scenario:
+    """Frozen parameters are let train after the first step."""
+    model = draw_frozen(draw, draw_model(draw, layers=(1, 3), biases=True))
+    return draw_wrapped(draw, bounds, model, steps=3, schedule=(Unfreeze(1, model.frozen),))
