@@ -114,7 +114,7 @@ class _Run:
         losses = []
         for micro in self.scenario.micro(step):
             loss = self._loss(micro)
-            if loss.requires_grad:  # not where everything is frozen
+            if self.scenario.trains(step):
                 torch.autograd.backward(loss)
             losses.append(float(loss.detach()))
         gradients = _gradients(self.named)
@@ -217,7 +217,7 @@ def shard_gradients(
         for micro in scenario.micro(step)[-1 if last else 0 :]:
             x, y = own.batches[micro]
             loss = loss_of(call(scenario, model, x), y, scenario.loss_scale) * scenario.weight(rank)
-            if loss.requires_grad:
+            if scenario.trains(step):
                 torch.autograd.backward(loss)
         found.append(_gradients(dict(model.named_parameters())))
     return found

@@ -165,6 +165,16 @@ class Scenario(Brief):
         """Return the numbers of the micro-batches of a step, among those of all steps."""
         return range(step * self.micro_batches, (step + 1) * self.micro_batches)
 
+    def trains(self, step: int) -> bool:
+        """Return whether any parameter requires a gradient in step `step`."""
+        trainable = set(self.model.trainable)
+        for event in (event for before in range(step + 1) for event in self.events(before)):
+            if isinstance(event, Freeze):
+                trainable.difference_update(event.parameters)
+            elif isinstance(event, Unfreeze):
+                trainable.update(event.parameters)
+        return bool(trainable)
+
     def events(self, step: int) -> list[Event]:
         """Return what happens right before step `step`; a scheduler is made before step 0."""
         return [event for event in self.schedule if getattr(event, "step", 0) == step]

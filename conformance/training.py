@@ -171,7 +171,7 @@ class _Run:
                 loss = loss_of(call(scenario, self.wrapped, x), y, scenario.loss_scale)
                 loss = loss * scenario.weight(dist.get_rank())
             with self.stage("backward", step):
-                if self._trains:
+                if scenario.trains(step):
                     torch.autograd.backward(loss)
         self.happened.append(Happening("returned"))
         if synchronise:
@@ -179,11 +179,6 @@ class _Run:
                 function(self.adapters, self.component.after_backward)(self.wrapped, self.plan.optimizer)
             self.happened.append(Happening("finished"))
         return float(loss.detach())
-
-    @property
-    def _trains(self) -> bool:
-        """Whether there is anything to compute gradients of."""
-        return any(parameter.requires_grad for parameter in self.named.values())
 
     def _step_with_closure(self, step: int) -> ClosureCall:
         losses: list[float] = []

@@ -15,6 +15,7 @@ _SEEN = (UNSYNCHRONISED, "summed, not averaged", "divided twice", "never trained
 _RUNS = ("runs_to_the_end",)
 _WAITED = ("results_are_waited_for",)
 _NUMBERS = ("gradients_averaged",)
+_SENT_ONCE = ("gradients_travel_once",)
 
 _WRAPPER_CORE = (
     Check(training.runs_to_the_end, wrapping.plain, rules_out=_OUT),
@@ -46,14 +47,14 @@ _FLAT = (
     Check(traffic.one_collective_per_dtype, wrapping.deep, points=2, requires=_NUMBERS, shows="collectives"),
     Check(
         traffic.as_many_collectives_as_dtypes,
-        wrapping.in_mixed_dtypes,
+        wrapping.in_two_dtypes,
         requires=("mixed_dtypes", "one_collective_per_dtype"),
         shows="collectives",
     ),
 )
 _EACH = Check(traffic.one_collective_per_parameter, wrapping.deep, requires=("overlaps_backward",), shows="collectives")
 _BUCKETS = (
-    Check(traffic.bucket_size_respected, wrapping.with_bucket_size, requires=_NUMBERS, shows="collectives"),
+    Check(traffic.bucket_size_respected, wrapping.with_bucket_size, requires=_SENT_ONCE, shows="collectives"),
     Check(traffic.unbounded_bucket, wrapping.with_one_bucket, requires=_NUMBERS, shows="collectives"),
 )
 _WRAPPER_EXTENDED = (
@@ -71,13 +72,6 @@ _WRAPPER_EXTENDED = (
     ),
     Check(extended.freezing_after_wrapping, beyond.freezing, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(
-        traffic.everything_frozen,
-        beyond.freezing_everything,
-        "extended",
-        requires=("freezing_after_wrapping",),
-        shows="collectives",
-    ),
-    Check(
         extended.unused_on_some_ranks,
         beyond.with_branch("used_on_rank_0"),
         "extended",
@@ -86,6 +80,13 @@ _WRAPPER_EXTENDED = (
     ),
     Check(extended.unused_everywhere, beyond.with_branch("unused"), "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(extended.unfreezing_after_wrapping, beyond.unfreezing, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(
+        traffic.everything_frozen,
+        beyond.freezing_everything,
+        "extended",
+        requires=("freezing_after_wrapping",),
+        shows="collectives",
+    ),
     Check(extended.empty_parameter, beyond.with_empty, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(extended.nested_arguments, beyond.with_nested, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(extended.accumulates_gradients, beyond.accumulating, "extended", requires=_NUMBERS, rules_out=_OUT),
@@ -193,7 +194,7 @@ _STRUCTURE: dict[str, tuple[Check, ...]] = {
     "naive_ddp": (replace(_ONCE, level="extended"),),
     "flat_ddp": _FLAT,
     "ddp_individual_parameters": (_OVERLAP, _EACH, _ONCE),
-    "ddp_bucketed": (_OVERLAP, *_BUCKETS, _ONCE),
+    "ddp_bucketed": (_OVERLAP, _ONCE, *_BUCKETS),
     "ddp": (_STARTS, _ONCE),
 }
 

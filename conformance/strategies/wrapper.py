@@ -100,6 +100,14 @@ def in_mixed_dtypes(draw: Draw, bounds: Bounds) -> Scenario:
 
 
 @st.composite
+def in_two_dtypes(draw: Draw, bounds: Bounds) -> Scenario:
+    """One layer computes in bfloat16, in which nobody sends flags or counts, and the others in float64."""
+    model = draw_model(draw, layers=(2, 3))
+    odd = draw(st.integers(0, len(model.layers) - 1))
+    return draw_wrapped(draw, bounds, model.with_dtype(odd, "bfloat16"))
+
+
+@st.composite
 def with_frozen(draw: Draw, bounds: Bounds) -> Scenario:
     """Some parameters do not require gradients; weight decay would move them if they were given one."""
     model = draw_frozen(draw, draw_model(draw, layers=(1, 3), biases=True))

@@ -286,7 +286,7 @@ WRAPPER_BUGS = [
     Bug(
         _NAIVE,
         "        params = self.trainable()\n        used",
-        "        params = self.params = getattr(self, 'params', []) or self.trainable()\n        used",
+        "        params = self.trainable() or list(self.module.parameters())\n        used",
         "everything_frozen",
         "still there was something to send",
     ),
