@@ -58,6 +58,33 @@ EVERYTHING = Scenario(
 )
 
 
+GRID = """
+import torch.distributed as dist
+from torch import nn
+
+class OnAGrid(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module, rank = module, dist.get_rank()
+        for value in module.state_dict().values():
+            dist.broadcast(value, src=0)
+        rows, columns = ([dist.new_group(ranks) for ranks in line] for line in ([[0, 1], [2, 3]], [[0, 2], [1, 3]]))
+        self.row, self.column = rows[rank // 2], columns[rank % 2]
+
+    def forward(self, x):
+        return self.module(x)
+
+def get_naive_ddp(module):
+    return OnAGrid(module)
+
+def naive_ddp_on_after_backward(ddp_model, optimizer):
+    for parameter in ddp_model.parameters():
+        dist.all_reduce(parameter.grad, group=ddp_model.row)
+        dist.all_reduce(parameter.grad, group=ddp_model.column)
+        parameter.grad /= 4
+"""
+
+
 def shown(
     submission: str, model: ModelSpec, folder: Path, launcher: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
@@ -66,16 +93,20 @@ def shown(
 
 
 def shown_on(
-    scenario: Scenario, submission: str, folder: Path, launcher: Sequence[str] = ()
+    scenario: Scenario,
+    submission: str | Path,
+    folder: Path,
+    launcher: Sequence[str] = (),
+    check_id: str = "gradients_averaged",
 ) -> subprocess.CompletedProcess[str]:
-    check = next(check for check in CHECKS["naive_ddp"] if check.id == "gradients_averaged")
+    check = next(check for check in CHECKS["naive_ddp"] if check.id == check_id)
     wanted = Reproduction(
         location=locate(str(EXAMPLES / submission)),
         component="naive_ddp",
         check=check,
         scenario=scenario,
         seed=7,
-        message="the gradients are not the average",
+        message="the property does not hold",
     )
     script = folder / wanted.file
     script.write_text(wanted.text())
@@ -119,3 +150,16 @@ def test_torchrun_with_another_number_of_ranks_is_told(tmp_path):
     launched = shown("correct", MODELS["mixed"], tmp_path, ("-m", "torch.distributed.run", "--nproc-per-node=1"))
     assert launched.returncode == 1
     assert "run this with torchrun --nproc-per-node=2" in launched.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("group", "told"), [("column", "nothing differs"), ("row", "8 times allreduce_ carried 208 bytes")]
+)
+def test_bytes_are_counted_for_each_group_of_ranks(group, told, submit, tmp_path):
+    folder = submit(GRID.replace("group=ddp_model.column", f"group=ddp_model.{group}"))
+    options = OptimizerSpec(options={"lr": 0.1})
+    scenario = Scenario(model=MODELS["float32"], optimizer=options, steps=1, batch=2, world_size=4)
+    counted = shown_on(scenario, folder, tmp_path, check_id="gradients_travel_once")
+    assert counted.stderr == ""
+    assert told in counted.stdout

@@ -1,0 +1,110 @@
+"""Bugs planted in the bundled right wrappers in what they send: whether it is waited for, when, how often, how much."""
+
+from bug import Bug
+from planted_wrapper_bugs import LAUNCH_IN_TURN, SPEAK
+
+_NAIVE, _FLAT, _EACH, _BUCKETED, _DDP = "naive_ddp", "flat_ddp", "ddp_individual_parameters", "ddp_bucketed", "ddp"
+
+_FORGOTTEN_WAITS = [
+    Bug(wrapper, "        self.handle.wait()\n", "", "results_are_waited_for", "Nobody waited at all for all_reduce")
+    for wrapper in (_NAIVE, _FLAT, _EACH, _BUCKETED, _DDP)
+]
+_WAITS_AT_ONCE = [
+    Bug(wrapper, SPEAK, f"{SPEAK}        self.handle.wait()\n", check, "backward stands still")
+    for wrapper, check in (
+        (_EACH, "overlaps_backward"),
+        (_BUCKETED, "overlaps_backward"),
+        (_DDP, "starts_in_backward"),
+    )
+]
+
+TRAFFIC_BUGS = [
+    *_FORGOTTEN_WAITS,
+    *_WAITS_AT_ONCE,
+    Bug(
+        _NAIVE,
+        "torch.uint8), src=0)",
+        "torch.uint8), src=0, async_op=True)",
+        "results_are_waited_for",
+        "Right after wrapping",
+    ),
+    Bug(_FLAT, 'max_bytes = float("inf")\n\n', "max_bytes = 0\n\n", "one_collective_per_dtype", "reduce once"),
+    Bug(
+        _FLAT,
+        "self.make_buckets(params, self.max_bytes)",
+        "self.make_buckets(params, self.max_bytes if len({p.dtype for p in params}) == 1 else 0)",
+        "as_many_collectives_as_dtypes",
+        "Group the parameters by dtype",
+    ),
+    Bug(
+        _EACH,
+        "current[kind].nbytes + nbytes > max_bytes",
+        "len(current[kind].params) == 2",
+        "one_collective_per_parameter",
+        "expected one each",
+    ),
+    *(
+        Bug(
+            wrapper,
+            "        self.handle.wait()\n",
+            "        self.handle.wait()\n        dist.all_reduce(self.flat.div_(dist.get_world_size()))\n",
+            "gradients_travel_once",
+            "2 times the",
+        )
+        for wrapper in (_NAIVE, _EACH, _BUCKETED, _DDP)
+    ),
+    *(
+        Bug(wrapper, LAUNCH_IN_TURN, "\n    def send_next", check, "async_op=True")
+        for wrapper, check in (
+            (_EACH, "overlaps_backward"),
+            (_BUCKETED, "overlaps_backward"),
+            (_DDP, "starts_in_backward"),
+        )
+    ),
+    Bug(_EACH, "make_buckets(reversed(params)", "make_buckets(params", "overlaps_backward", "async_op=True"),
+    Bug(_BUCKETED, "make_buckets(reversed(params)", "make_buckets(params", "overlaps_backward", "async_op=True"),
+    Bug(
+        _BUCKETED,
+        "        for bucket in self.buckets:\n            bucket.collect(used)\n",
+        "        for bucket in self.buckets[:-1]:\n            bucket.collect(used)\n",
+        "gradients_averaged",
+        "bucket",
+    ),
+    Bug(
+        _BUCKETED,
+        "bucket_size_mb * 1024 * 1024",
+        "bucket_size_mb * 1024",
+        "bucket_size_respected",
+        "A bucket is full when",
+    ),
+    Bug(_BUCKETED, "bucket_size_mb * 1024 * 1024", "0", "bucket_size_respected", "A bucket is full when"),
+    Bug(
+        _BUCKETED,
+        "                current[kind] = Bucket()\n",
+        "                current[kind], max_bytes = Bucket(), max_bytes and float('inf')\n",
+        "overlaps_backward",
+        "async_op=True",
+    ),
+    Bug(
+        _BUCKETED,
+        'float("inf") if bucket_size_mb is None else bucket_size_mb',
+        "bucket_size_mb",
+        "unbounded_bucket",
+        "TypeError",
+    ),
+    Bug(
+        _BUCKETED,
+        'float("inf") if bucket_size_mb is None else bucket_size_mb * 1024 * 1024',
+        "25 if bucket_size_mb is None else bucket_size_mb * 1024 * 1024",
+        "unbounded_bucket",
+        "None means that no bucket",
+    ),
+    Bug(_FLAT, "    if not params:\n        return set()\n", "", "everything_frozen", "IndexError"),
+    Bug(
+        _NAIVE,
+        "        params = self.trainable()\n        used",
+        "        params = self.trainable() or list(self.module.parameters())\n        used",
+        "everything_frozen",
+        "still there was something to send",
+    ),
+]
