@@ -3,6 +3,7 @@
 python tests/conformance/mutants.py [SEED ...]; exit code 1 if a bug was missed, or caught first by another check.
 """
 
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from conformance.location import locate
 from conformance.pool import fork_server, ranks_from
 from conformance.report import CheckReport
 from pytest_ddp.launcher import ForkLauncher
+from pytest_ddp.mortality import die_with
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "targets"))
 from bug import Bug
@@ -43,7 +45,7 @@ class Graded:
 def main(seeds: Sequence[int]) -> int:
     """Grade, say which bugs were missed, and write the table if none was."""
     graded: list[Graded] = []
-    with ProcessPoolExecutor(_WORKERS, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(_WORKERS, get_context("spawn"), die_with, (os.getpid(),)) as pool:
         for some in pool.map(_grade, batched(BUGS, _AT_A_TIME), repeat(seeds)):
             graded += some
             faults = [f"{one.bug}\n  {fault}" for one in some for fault in one.faults]
