@@ -51,6 +51,8 @@ WAYS = [
     Way("sharding", "ByElement", "sharded_optimizer", RESUMES | DECIDES_AT_ONCE),
     # Has a call of its own for each: to consolidate state, and to look again at what is frozen.
     Way("fairscales", "sharded_by_fairscale", "sharded_optimizer", RESUMES | DECIDES_AT_ONCE),
+    Way("torchs_own", "InBucketsOfASize", "ddp_bucketed", UNFREEZES | RECOVERS | UNUSED | FREEZES),
+    Way("overlapped", "BucketsOfASize", "ddp_bucketed", ORDERED | UNUSED | SPARSE),
 ]
 
 

@@ -33,4 +33,6 @@ class Way(NamedTuple):
             )
         if asked.after_backward:
             lines.append(f"def {asked.after_backward}: ddp_model.finish()")
+        if asked.batch_start:
+            lines.append(f"def {asked.batch_start}: pass")
         return "\n".join(lines)

@@ -3,6 +3,7 @@
 They launch in the order in which gradients come, which has to be the same on all ranks.
 """
 
+import math
 import random
 
 import torch
@@ -83,11 +84,14 @@ class BucketsInAnyOrder(Wrapper):
         super().__init__(module)
         self.hooked, self.sent = set(), []
 
+    def dealt(self, last, rest):
+        return [last, *(rest[first : first + 2] for first in range(0, len(rest), 2))]
+
     def forward(self, *args, **kwargs):
         params = [p for p in self.module.parameters() if p.requires_grad]
         last, rest = params[:2], params[2:]
         random.Random(len(rest)).shuffle(rest)  # noqa: S311  anything but the models' own order
-        buckets = [last, *(rest[first : first + 2] for first in range(0, len(rest), 2))]
+        buckets = self.dealt(last, rest)
         self.bucket_of = {p: bucket for bucket in buckets for p in bucket}
         self.waiting_for = {id(bucket): len(bucket) for bucket in buckets}
         for p in params:
@@ -111,6 +115,22 @@ class BucketsInAnyOrder(Wrapper):
             for p, part in zip(params, flat.split([p.numel() for p in params]), strict=True):
                 p.grad.copy_(part.view_as(p))
         self.sent.clear()
+
+
+class BucketsOfASize(BucketsInAnyOrder):
+    """The same with buckets of a size; one is full once it has reached it, so that it may hold more."""
+
+    def __init__(self, module, bucket_size_mb):
+        super().__init__(module)
+        self.capacity = math.inf if bucket_size_mb is None else bucket_size_mb * 2**20
+
+    def dealt(self, last, rest):
+        buckets = [[]]
+        for p in [*rest, *last]:
+            if sum(one.nbytes for one in buckets[-1]) >= self.capacity and buckets[-1]:
+                buckets.append([])
+            buckets[-1].append(p)
+        return buckets
 
 
 def hooked(module):

@@ -36,6 +36,11 @@ class InManyBuckets(Replicated):
         super().__init__(module, bucket_cap_mb=1e-5)
 
 
+class InBucketsOfASize(Replicated):
+    def __init__(self, module, bucket_size_mb):
+        super().__init__(module, bucket_cap_mb=2**10 if bucket_size_mb is None else bucket_size_mb)
+
+
 class HookedByTorch(Replicated):
     def __init__(self, module):
         super().__init__(module)
