@@ -118,7 +118,7 @@ class BucketsInAnyOrder(Wrapper):
 
 
 class BucketsOfASize(BucketsInAnyOrder):
-    """The same with buckets of a size; one is full once it has reached it, so that it may hold more."""
+    """Buckets of a size, the first two parameters last; one is full once it has reached it, so it may hold more."""
 
     def __init__(self, module, bucket_size_mb):
         super().__init__(module)
