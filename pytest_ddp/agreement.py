@@ -12,6 +12,7 @@ from pytest_ddp.outcome import Outcome, Raised, Returned, Skipped, Stopped
 from pytest_ddp.standstill import peer_left
 from pytest_ddp.world import rank_list
 
+XPASS_STRICT = "[XPASS(strict)]"  # how pytest begins its report of a test that passed and should not have
 Reports = Mapping[int, pytest.TestReport]
 
 
@@ -63,7 +64,7 @@ def _xfailed(report: pytest.TestReport) -> bool:
 
 
 def _passed_strictly(report: pytest.TestReport) -> bool:
-    return report.failed and isinstance(report.longrepr, str) and report.longrepr.startswith("[XPASS(strict)]")
+    return report.failed and isinstance(report.longrepr, str) and report.longrepr.startswith(XPASS_STRICT)
 
 
 def _unexpected(outcome: Outcome, report: pytest.TestReport | None) -> bool:

@@ -1,17 +1,32 @@
 """How drawn arguments travel to the ranks."""
 
 import io
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
 from hypothesis.internal.conjecture.data import ConjectureData
+from hypothesis.strategies._internal.core import RandomSeeder
 from hypothesis.strategies._internal.random import HypothesisRandom
 
 from pytest_ddp.errors import UsageError
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """What was drawn for an example.
+
+    Attributes:
+        arguments: pickled.
+        seed: of `st.random_module()`, if it was drawn: what it does to a process when drawn, ranks do themselves.
+    """
+
+    arguments: bytes
+    seed: int | None = None
+
+
 def dump(arguments: dict[str, Any]) -> bytes:
-    """Return the arguments pickled.
+    """Return the arguments as a `Drawn`, pickled.
 
     Classes and functions of the test's modules go by name: the ranks have collected the same files.
 
@@ -19,11 +34,12 @@ def dump(arguments: dict[str, Any]) -> bytes:
         UsageError: for an argument that draws in the test's body, or that cannot be pickled.
     """
     try:
-        return _pickle(arguments)
+        drawn: bytes = cloudpickle.dumps(_pickle(arguments))
     except Exception:  # of any kind: the objects are foreign
         for name, value in arguments.items():
             _check(name, value)
         raise
+    return drawn
 
 
 def _check(name: str, value: Any) -> None:
@@ -47,13 +63,18 @@ class _DrawsLaterError(Exception):
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
+    seed: int | None = None
+
     def reducer_override(self, found: Any) -> Any:
         if isinstance(found, ConjectureData | HypothesisRandom):
             raise _DrawsLaterError
+        if isinstance(found, RandomSeeder):
+            self.seed = found.seed
         return super().reducer_override(found)
 
 
-def _pickle(value: Any) -> bytes:
+def _pickle(value: Any) -> Drawn:
     file = io.BytesIO()
-    _Pickler(file).dump(value)
-    return file.getvalue()
+    pickler = _Pickler(file)
+    pickler.dump(value)
+    return Drawn(file.getvalue(), pickler.seed)

@@ -25,8 +25,19 @@ _NOT_THE_TESTS = b"PYTEST_CURRENT_TEST"
 # Libraries keep small workspaces on the device for good; a tensor that a test forgot is seldom smaller than this.
 _CUDA_BYTES = 2**20
 _ENDING_SECONDS = 1.0  # for a thread that was told to end, and not waited for: a progress bar's, an executor's
+
+
+def _set_default_device(device: torch.device) -> None:
+    # None is the CPU too, and costs nothing: with a device, torch looks at every call of its functions.
+    torch.set_default_device(None if device.type == "cpu" else device)
+
+
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    # None stands for the CPU and costs nothing; "cpu" would have torch ask at every operation.
+    "default device": (torch.get_default_device, _set_default_device),
+    "float32 matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "anomaly detection": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
     "number of threads": (torch.get_num_threads, torch.set_num_threads),
     "grad mode": (torch.is_grad_enabled, torch.set_grad_enabled),
     "deterministic algorithms": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),

@@ -1,6 +1,7 @@
 """The `distributed` decorator."""
 
 from collections.abc import Sequence
+from types import BuiltinFunctionType
 from typing import Any, TypeVar, overload
 
 import pytest
@@ -24,7 +25,7 @@ class Distributed(pytest.MarkDecorator):
         if isinstance(target, FixtureFunctionDefinition):
             setattr(target._get_wrapped_function(), FIXTURE_OPTIONS, self.mark.kwargs)  # noqa: SLF001  no public way
             return target
-        if not callable(target):
+        if not callable(target) or isinstance(target, BuiltinFunctionType):  # which no mark can be written to
             raise UsageError(
                 f"@distributed takes keywords and goes on a test function, a test class or a fixture; got {target!r}: "
                 f"write @distributed(world_size={target if isinstance(target, int | list | tuple) else 2!r})"

@@ -82,8 +82,9 @@ def ddp(request: pytest.FixtureRequest) -> DDPContext:
     rank = request.config.pluginmanager.get_plugin("ddp-rank-state")
     if rank is None:
         pytest.fail(
-            f"the fixture 'ddp' exists on ranks only: decorate {request._pyfuncitem.name} with @distributed, "  # noqa: SLF001  the test, whatever the scope
-            "or use 'ddp_ranks' to call functions on ranks",
+            # Without the test's name: pytest keeps this failure for every test of the session.
+            "the fixture 'ddp' exists on ranks only: decorate the test with @distributed, or use 'ddp_ranks' to call "
+            "functions on ranks",
             pytrace=False,
         )
     context: DDPContext = rank.context

@@ -7,8 +7,9 @@ a context of Hypothesis's own here; what they were told goes to the controller.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from types import MethodType
-from typing import Any
+from inspect import iscoroutinefunction
+from types import MethodType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import pytest
@@ -18,10 +19,11 @@ from hypothesis._settings import local_settings
 from hypothesis.control import BuildContext
 from hypothesis.errors import UnsatisfiedAssumption
 from hypothesis.internal.conjecture.data import ConjectureData
-from hypothesis.internal.entropy import deterministic_PRNG
+from hypothesis.internal.entropy import deterministic_PRNG, get_seeder_and_restorer
 from hypothesis.internal.escalation import InterestingOrigin
 from hypothesis.reporting import with_reporter
 
+from pytest_ddp.agreement import XPASS_STRICT
 from pytest_ddp.errors import UsageError
 from pytest_ddp.example import Told
 from pytest_ddp.observed import current
@@ -29,21 +31,27 @@ from pytest_ddp.phase import ItemId, PhaseRequest
 from pytest_ddp.rank_session import RankPlugin
 from pytest_ddp.worker import Failed, Rank, SkipRun
 
-_XPASS = "[XPASS(strict)]"
+if TYPE_CHECKING:
+    from pytest_ddp.drawn import Drawn
+
+_ASYNC = (
+    "async def functions are not natively supported: install a plugin that runs them, such as pytest-asyncio, and mark "
+    "the test as it asks"
+)
 _generators = pytest.StashKey[tuple[str, torch.Tensor]]()
 
 
 def example(body: bytes) -> bytes:
     """Run the test at hand on pickled arguments; return or raise what the rank has to tell (`Told`)."""
     plugin = RankPlugin.current
-    item, body_run = plugin.item, _Body(_load(body))
+    item, body_run = plugin.item, _Body(*_load(body))
     test = item.obj
     _begin_like_the_first(item)
     item.obj = body_run.function(test)
     try:
         report = plugin.phase(PhaseRequest("call", ItemId(str(item.path), item.nodeid)))
     except Failed as failed:
-        if not failed.text.startswith(_XPASS):  # which is for all examples together to decide
+        if not failed.text.startswith(XPASS_STRICT):  # which is for all examples together to decide
             raise Failed(failed.kind, failed.message, failed.text, body_run.tell(failed.body)) from None
         report = failed.body
     except SkipRun as skip:
@@ -60,6 +68,7 @@ class _Body:
     """The body of a test with arguments from Hypothesis, and what it told."""
 
     drawn: dict[str, Any]
+    seed: int | None = None
     told: Told = field(default_factory=Told)
 
     def function(self, test: Any) -> Callable[..., None]:
@@ -68,11 +77,16 @@ class _Body:
         if isinstance(test, MethodType):
             inner = MethodType(inner, test.__self__)
 
+        handle = SimpleNamespace(inner_test=inner)  # where plugins put what runs a coroutine function
+
         def run(**fixtures: Any) -> Any:
             __tracebackhide__ = True
+            if iscoroutinefunction(handle.inner_test):
+                pytest.fail(_ASYNC, pytrace=False)
             with self._context(test):
-                return inner(**fixtures, **self.drawn)
+                return handle.inner_test(**fixtures, **self.drawn)
 
+        run.hypothesis = handle  # type: ignore[attr-defined]
         run.__wrapped__ = inner  # type: ignore[attr-defined]  # pytest cuts tracebacks at the function wrapped
         return run
 
@@ -93,6 +107,8 @@ class _Body:
                 with_reporter(lambda text: notes.append(str(text))),
                 in_example,
             ):
+                if self.seed is not None:
+                    get_seeder_and_restorer(self.seed)[0]()
                 yield
         except UnsatisfiedAssumption as rejected:
             self.told = replace(self.told, rejected=rejected.reason or "the example was rejected")
@@ -106,15 +122,15 @@ class _Body:
             self.told = replace(self.told, notes=notes, events=dict(data.events), targets=targets)
 
 
-def _load(body: bytes) -> dict[str, Any]:
+def _load(body: bytes) -> tuple[dict[str, Any], int | None]:
+    drawn: Drawn = cloudpickle.loads(body)
     try:
-        drawn: dict[str, Any] = cloudpickle.loads(body)
+        return cloudpickle.loads(drawn.arguments), drawn.seed
     except Exception as error:
         raise UsageError(
             f"the drawn arguments cannot be unpickled here ({type(error).__name__}: {error}): "
             "what they are made of must be importable on ranks"
         ) from error
-    return drawn
 
 
 def _begin_like_the_first(item: pytest.Item) -> None:

@@ -1,23 +1,58 @@
 """The state that each test finds on a rank: its own seed, and nothing left behind by the test before it."""
 
 import warnings
-from collections.abc import Generator
-from dataclasses import replace
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from pytest_ddp.errors import LeakWarning
 from pytest_ddp.group import HELD_GROUPS, held_groups
-from pytest_ddp.items import node_id
-from pytest_ddp.leaks import Snapshot
+from pytest_ddp.items import keeping_scope, node_id
+from pytest_ddp.leaks import Leak, Snapshot
 from pytest_ddp.rank_context import RankContext
 from pytest_ddp.rank_seeds import seed_everything
 from pytest_ddp.seeding import seed_of
 from pytest_ddp.settings import Settings
+from pytest_ddp.worker import Rank
 
 _TESTS_BETWEEN_LOOKS = 16
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The default process group that a test finds.
+
+    Attributes:
+        name: what the controller calls it.
+        identity: of the object; the group itself must not be kept alive.
+        shared: whether other tests have it too, or a fixture that outlives the test.
+    """
+
+    name: str = ""
+    identity: int | None = None
+    shared: bool = False
+
+    @classmethod
+    def of_test(cls, item: pytest.Item, before: "_Group") -> "_Group":
+        name = Rank.current.run.group if Rank.current.run else ""
+        return cls(name, _default_group(), shared=name == before.name or keeping_scope(item) is not None)
+
+    def leaks(self) -> Iterator[Leak]:
+        now = _default_group()
+        if now == self.identity:
+            return
+        if self.shared:
+            yield Leak("a default process group destroyed that other tests share", lasting=True)
+        elif now is not None:
+            yield Leak("1 process group not destroyed (init_process_group)")
+
+
+def _default_group() -> int | None:
+    return id(dist.group.WORLD) if dist.is_initialized() else None
 
 
 class RankState:
@@ -34,11 +69,13 @@ class RankState:
         self._settings = settings
         self._before = Snapshot.take()
         self._tests = 0
+        self._group = _Group()
 
     def begin(self, item: pytest.Item, shared_path: str) -> None:
         """Turn to the next test."""
         self.retire = ""
         self._tests += 1
+        self._group = _Group.of_test(item, self._group)
         self.context.begin(seed_of(self._settings.seed, node_id(item)), shared_path)
         item.setup = partial(self._setup, item)  # type: ignore[method-assign]
         self.seed()
@@ -85,7 +122,7 @@ class RankState:
         # Long before the core would replace this rank without finishing the fixtures that live on it.
         if self._tests % _TESTS_BETWEEN_LOOKS == 0 and held_groups() > HELD_GROUPS // 2:
             self.retire = "process groups that cannot be freed"
-        leaks = self._before.put_back()
+        leaks = [*self._before.put_back(), *self._group.leaks()]
         if not leaks:
             return
         lasting = "; ".join(leak.what for leak in leaks if leak.lasting)

@@ -118,3 +118,5 @@ def _agree(report: pytest.TestReport, reports: dict[int, pytest.TestReport], exp
     report.outcome, report.longrepr = said.outcome, said.longrepr
     if hasattr(said, "wasxfail"):
         report.wasxfail = expected[1] if expected else said.wasxfail
+    else:
+        vars(report).pop("wasxfail", None)

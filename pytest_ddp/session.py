@@ -31,6 +31,7 @@ from pytest_ddp.report import merge, output_sections
 from pytest_ddp.request import Request
 from pytest_ddp.seeding import seed_section
 from pytest_ddp.settings import Settings
+from pytest_ddp.stand_in import stand_in
 from pytest_ddp.summary import Summary
 from pytest_ddp.workers import shared_folder
 from pytest_ddp.world import World
@@ -133,11 +134,15 @@ class Controller:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Replace pytest's view of a phase, which saw nothing but our round trip, by that of the ranks.
 
-        What another plugin raised around the round trip stands, unless the ranks failed too.
+        What another plugin raised around the round trip stands, unless the ranks failed too. Otherwise all plugins
+        see an exception like the one that was raised on a rank.
         """
+        raised = call.excinfo is not None
+        if is_distributed(item) and not raised and not self.runner.debugger:
+            call.excinfo = stand_in(item.stash.get(outcomes_key, ()))
         report = yield
         if is_distributed(item):
-            self._complete(item, report, raised=call.excinfo is not None)
+            self._complete(item, report, raised=raised)
             if one_go := item.stash.get(one_go_key, None):
                 one_go.correct(report)
         return report

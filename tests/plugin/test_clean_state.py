@@ -9,6 +9,9 @@ import numpy
 
 def change_everything():
     torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    torch.set_float32_matmul_precision("medium")
+    torch.autograd.set_detect_anomaly(True)
     torch.set_num_threads(2)
     torch.set_grad_enabled(False)
     torch.use_deterministic_algorithms(True)
@@ -20,6 +23,9 @@ def change_everything():
 def untouched():
     return (
         torch.get_default_dtype() == torch.float32
+        and torch.get_default_device() == torch.device("cpu")
+        and torch.get_float32_matmul_precision() == "highest"
+        and not torch.is_anomaly_enabled()
         and torch.get_num_threads() == 1
         and torch.is_grad_enabled()
         and not torch.are_deterministic_algorithms_enabled()
@@ -29,7 +35,9 @@ def untouched():
 """
 LEFT_BEHIND = (
     "*LeakWarning: test_changes left behind: default dtype changed from torch.float32 to torch.float64; "
-    "number of threads changed from 1 to 2; grad mode changed from True to False; "
+    "default device changed from cpu to meta; float32 matmul precision changed from highest to medium; "
+    "anomaly detection changed from False to True; number of threads changed from 1 to 2; "
+    "grad mode changed from True to False; "
     "deterministic algorithms changed from False to True; working directory changed from *; "
     "environment changed: LEFT; 1 process group not destroyed (new_group); "
     "1 child process still running: ended; put back"
@@ -105,6 +113,53 @@ def test_ranks_with_a_thread_that_still_runs_are_replaced(run_suite, tmp_path):
     result = run_suite(suite, "--ddp-leaks=off")
     result.assert_outcomes(passed=2, warnings=0)
     result.stdout.fnmatch_lines(["*4 started*"])
+
+
+def test_a_default_group_of_ones_own_is_told(run_suite):
+    suite = """
+        @pytest.fixture(scope="module")
+        def plain(): pass
+
+        @distributed
+        def test_ends_it_and_makes_another(ddp, plain):
+            dist.destroy_process_group()
+            dist.init_process_group(
+                "gloo", init_method=f"file://{ddp.shared_path}/store", rank=ddp.rank, world_size=ddp.world_size
+            )
+
+        @distributed
+        def test_ends_it(plain): dist.destroy_process_group()
+
+        @distributed
+        def test_next(): dist.barrier()
+        """
+    result = run_suite(suite, "--ddp-leaks=error")
+    result.assert_outcomes(passed=3, errors=1)
+    result.stdout.fnmatch_lines(
+        ["*test_ends_it_and_makes_another left behind: 1 process group not destroyed (init_process_group); put back*"]
+    )
+
+
+def test_a_shared_group_that_a_test_has_destroyed_is_made_again(run_suite):
+    suite = """
+        @distributed
+        @pytest.fixture(scope="module")
+        def shared(): return dist.group.WORLD
+
+        @distributed
+        def test_first(shared): dist.barrier()
+
+        @distributed
+        def test_ends_it(): dist.destroy_process_group()
+
+        @distributed
+        def test_next(shared): dist.barrier(group=shared)
+        """
+    result = run_suite(suite)
+    result.assert_outcomes(passed=3, warnings=1)
+    result.stdout.fnmatch_lines(
+        ["*test_ends_it left behind: a default process group destroyed that other tests share; its ranks are replaced*"]
+    )
 
 
 def test_fixtures_of_wider_scope_may_keep_what_they_change(run_suite):

@@ -100,7 +100,7 @@ def test_fixtures_in_the_wrong_place_say_what_to_use(run_suite):
     result.assert_outcomes(errors=2, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "the fixture 'ddp' exists on ranks only: decorate test_plain with @distributed, or use 'ddp_ranks'*",
+            "the fixture 'ddp' exists on ranks only: decorate the test with @distributed, or use 'ddp_ranks'*",
             "*the fixture 'ddp_ranks' starts ranks from a plain test*use the fixture 'ddp'*",
             "E *UsageError: world size 100000 is above what * cores can carry*",
         ]

@@ -66,17 +66,20 @@ def test_what_cannot_run_says_why(run_suite):
 
         def test_plain(ddp): pass
 
+        def test_another(ddp): pass
+
         @distributed
         def test_rank(ddp_ranks): pass
         """,
         "-rs",
     )
-    result.assert_outcomes(errors=4, failed=1, skipped=1)
+    result.assert_outcomes(errors=5, failed=1, skipped=1)
     result.stdout.fnmatch_lines(
         [
             'backend="nccl" moves CUDA tensors only: drop device="cpu", or write backend="gloo"',
             "world size 100000 is above what * cores can carry *: ask for fewer ranks",
-            "the fixture 'ddp' exists on ranks only: decorate test_plain with @distributed, or use 'ddp_ranks'*",
+            "the fixture 'ddp' exists on ranks only: decorate the test with @distributed, or use 'ddp_ranks'*",
+            "the fixture 'ddp' exists on ranks only: decorate the test with @distributed, or use 'ddp_ranks'*",
             "the fixture 'ddp_ranks' starts ranks from a plain test*use the fixture 'ddp'",
             "rank * raised Failed: async def functions are not natively supported.",
             "You need to install a suitable plugin for your async framework*",

@@ -1,6 +1,7 @@
 """Plugins beside ours: what each of them promises holds for tests on ranks too."""
 
 import re
+from textwrap import dedent
 
 import psutil
 import pytest
@@ -69,6 +70,60 @@ def test_rerunfailures_runs_again_also_after_a_lost_rank(run_suite):
     result.stdout.fnmatch_lines(["*1 failed, 4 passed, 5 rerun*"])
 
 
+FILTERED = """
+class NetworkError(Exception): pass
+
+def fails_once(name, error, cause=None):
+    if "RANK" not in os.environ or os.environ["RANK"] == "0":
+        if not os.path.exists(name):
+            open(name, "w").close()
+            try:
+                if cause:
+                    raise cause
+            except Exception as earlier:
+                raise error from earlier
+            raise error
+
+@distributed
+def test_value():
+    fails_once("value", ValueError("odd"))
+
+@distributed
+def test_key():
+    fails_once("key", KeyError("odd"))
+
+@pytest.mark.flaky(reruns=1, only_rerun=OSError)
+@distributed
+def test_file():
+    fails_once("file", FileNotFoundError("odd"))
+
+@pytest.mark.flaky(reruns=1, only_rerun=NetworkError)
+@distributed
+def test_cause():
+    fails_once("cause", ValueError("odd"), NetworkError("down"))
+
+@pytest.mark.flaky(reruns=1, only_rerun="OSError")
+@distributed
+def test_another_kind():
+    fails_once("another", ValueError("odd"))
+
+@pytest.mark.flaky(reruns=1, only_rerun="RankFailure: rank 0 of 2 left")
+@distributed
+def test_lost(ddp):
+    if ddp.rank == 0 and not os.path.exists("lost"):
+        open("lost", "w").close()
+        os._exit(3)
+"""
+
+
+def test_rerunfailures_looks_at_what_was_raised_on_a_rank(run_suite):
+    options = ("-p", "rerunfailures", "-p", "no:xdist", "--strict-markers", "-rfR")
+    result = run_suite(FILTERED, *options, "--reruns=1", "--only-rerun=ValueError: odd")
+    result.assert_outcomes(passed=4, failed=2)
+    reran = {line.partition("::")[2].split()[0] for line in result.outlines if line.startswith("RERUN ")}
+    assert reran == {"test_value", "test_file", "test_cause", "test_lost"}
+
+
 ASYNCHRONOUS = """
 import asyncio
 
@@ -105,6 +160,37 @@ def test_asyncio_in_strict_mode_runs_marked_coroutines_and_others_fail(run_suite
     result = run_suite(ASYNCHRONOUS, *WITH_ASYNCIO, "--asyncio-mode=strict")
     result.assert_outcomes(passed=1, failed=2)
     result.stdout.fnmatch_lines(["rank ? of 2 (gloo, cpu) raised Failed: async def functions are not natively *"])
+
+
+def test_asyncio_runs_coroutines_that_hypothesis_gives_arguments(run_suite):
+    suite = """
+        from hypothesis import given, settings, strategies as st
+
+        @pytest.mark.asyncio
+        @distributed
+        @settings(max_examples=5, database=None, derandomize=True)
+        @given(value=st.integers())
+        async def test_passes(ddp, value):
+            await asyncio.sleep(0)
+
+        @pytest.mark.asyncio
+        @distributed
+        @settings(database=None, derandomize=True)
+        @given(value=st.integers())
+        async def test_fails(ddp, value):
+            await asyncio.sleep(0)
+            assert value < 100
+
+        @distributed
+        @settings(database=None, derandomize=True)
+        @given(value=st.integers())
+        async def test_unmarked(ddp, value): pass
+        """
+    result = run_suite("import asyncio\n" + dedent(suite), *WITH_ASYNCIO, "--asyncio-mode=strict")
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(
+        ["E *assert 100 < 100", "*Failed: async def functions are not natively supported: install a plugin *"]
+    )
 
 
 HANGING = """

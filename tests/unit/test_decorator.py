@@ -55,6 +55,7 @@ def test_mistakes_are_refused_at_the_decorator(options, message):
         ([2, 4], r"got \[2, 4\]: write @distributed\(world_size=\[2, 4\]\)"),
         ("gloo", r"got 'gloo': write @distributed\(world_size=2\)"),
         (property(len), "goes on a test function, a test class or a fixture; got <property"),
+        (print, "goes on a test function, a test class or a fixture; got <built-in function print>"),
     ],
 )
 def test_what_is_neither_test_nor_fixture_says_what_to_write(target, message):
