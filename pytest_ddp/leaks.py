@@ -34,7 +34,6 @@ def _set_default_device(device: torch.device) -> None:
 
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-    # None stands for the CPU and costs nothing; "cpu" would have torch ask at every operation.
     "default device": (torch.get_default_device, _set_default_device),
     "float32 matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     "anomaly detection": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),

@@ -284,37 +284,3 @@ def test_skips_and_marks_behave_as_in_one_process(run_given):
         ]
     )
     result.stdout.fnmatch_lines(["rank ? of 2 (gloo, cpu) raised AssertionError in a subtest: assert 5 < 5"])
-
-
-def test_random_numbers_are_those_of_the_first_example_in_all(run_given):
-    result = run_given("""
-        seen = []
-
-        @distributed
-        @given(x=st.integers())
-        @fast
-        def test_it(ddp, x):
-            seen.append(torch.rand(1).item())
-            assert len(set(seen)) == 1
-        """)
-    result.assert_outcomes(passed=1)
-
-
-def test_random_module_seeds_the_ranks(run_given):
-    result = run_given("""
-        import random
-        drawn, found = [], []
-
-        @distributed
-        @given(nested=st.tuples(st.random_module(), st.integers()), again=st.random_module())
-        @settings(fast, max_examples=10)
-        def test_it(ddp, nested, again):
-            drawn.append(again.seed)
-            found.append(random.random())
-            assert found[-1] == random.Random(again.seed).random()
-
-        @distributed
-        def test_after(ddp):
-            assert len(set(found)) == len(set(drawn)) > 3
-        """)
-    result.assert_outcomes(passed=2)
