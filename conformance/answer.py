@@ -10,6 +10,8 @@ from conformance.data import Tensors
 from conformance.framing import MalformedError, pack, unpack
 from conformance.location import Location
 
+_FACTS = {"unawaited", "stubbed", "borrowed"}
+
 
 @dataclass(frozen=True)
 class Assignment:
@@ -63,15 +65,17 @@ class Answer:
         tensors: what was asked, by name.
         unawaited: in a gated case, operations that nobody has waited for, with their lines.
         stubbed: what was offered in place of something absent, and used.
+        borrowed: torch's own implementations that were used.
     """
 
     tensors: Tensors
     unawaited: list[str] = field(default_factory=list)
     stubbed: list[str] = field(default_factory=list)
+    borrowed: list[str] = field(default_factory=list)
 
     def encode(self) -> bytes:
         """Return the answer as bytes."""
-        facts = {"unawaited": self.unawaited, "stubbed": self.stubbed}
+        facts = {name: getattr(self, name) for name in _FACTS}
         return pack(facts, {name: t.detach().clone() for name, t in self.tensors.items()})
 
     @classmethod
@@ -82,6 +86,6 @@ class Answer:
             MalformedError: the bytes are something else.
         """
         facts, tensors = unpack(data)
-        if set(facts) != {"unawaited", "stubbed"} or not all(isinstance(names, list) for names in facts.values()):
+        if set(facts) != _FACTS or not all(isinstance(names, list) for names in facts.values()):
             raise MalformedError(f"not an answer of a rank of ours: its header is {facts!r}")
         return cls(tensors, **{fact: [str(name) for name in names] for fact, names in facts.items()})

@@ -6,7 +6,7 @@ What comes back is a value: observations of all ranks, or the outcomes of a run 
 import json
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
@@ -95,7 +95,7 @@ class Executor:
         secret: what the numbers derive from, together with each scenario's seed.
         stubs: absent packages that the submission needs a stub for.
         stubbed: what was used in place of something absent, so far.
-        borrowed: torch's own implementations that a component uses, by its name.
+        borrowed: torch's own implementations that a component has used so far, by its name.
         missing: functions that a component lacks which is defined in part, by its name.
         executions: scenarios and cases run so far.
     """
@@ -105,7 +105,7 @@ class Executor:
     secret: str
     stubs: tuple[str, ...] = ()
     stubbed: set[str] = field(default_factory=set)
-    borrowed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    borrowed: dict[str, set[str]] = field(default_factory=dict)
     missing: dict[str, tuple[str, ...]] = field(default_factory=dict)
     executions: int = 0
     _known: dict[str, Execution] = field(default_factory=dict)
@@ -160,7 +160,7 @@ class Executor:
             return True
         self.stubs = tuple(sorted({*self.stubs, *found.stubs}))
         self.stubbed |= {f"package {name}" for name in found.stubs}
-        self.borrowed[component] = tuple(found.borrowed)
+        self._use(component, found.borrowed)
         return component not in found.unimplemented
 
     def _run(self, component: str, scenario: Scenario) -> Execution:
@@ -180,7 +180,8 @@ class Executor:
             if missing := seen.missing(scenario):
                 return Malformed(outcome.rank, f"{len(missing)} tensors are missing, {missing[0]} among them")
             observations.append(seen)
-        self.stubbed |= {name for seen in observations for name in seen.stubbed}
+            self.stubbed.update(seen.stubbed)
+            self._use(component, seen.borrowed)
         self._fastest = min(self._fastest, max(outcome.seconds for outcome in outcomes))
         return Observed(inputs, tuple(observations))
 
@@ -201,13 +202,18 @@ class Executor:
                     return self._broken(outcomes)
                 for outcome in outcomes:
                     try:
-                        seen.append(Answer.decode(outcome.body if isinstance(outcome, Returned) else b""))
+                        answer = Answer.decode(outcome.body if isinstance(outcome, Returned) else b"")
                     except MalformedError as error:
                         return Malformed(outcome.rank, str(error))
+                    seen.append(answer)
+                    self.stubbed.update(answer.stubbed)
+                    self._use(component, answer.borrowed)
                 answers.append(seen)
                 self._fastest = min(self._fastest, max(outcome.seconds for outcome in outcomes))
-        self.stubbed |= {name for phase in answers for answer in phase for name in answer.stubbed}
         return Answered(given, answers)
+
+    def _use(self, component: str, borrowed: Iterable[str]) -> None:
+        self.borrowed.setdefault(component, set()).update(borrowed)
 
     @property
     def _deadline(self) -> float:

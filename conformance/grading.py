@@ -114,26 +114,28 @@ def _not_submitted(name: str, executor: Executor) -> ComponentReport:
 
 
 def _grade_component(name: str, executor: Executor, grading: Grading) -> ComponentReport:
-    borrowed = executor.borrowed.get(name, ())
-    if grading.from_scratch and borrowed:
-        return ComponentReport(
-            name, (not_from_scratch(name, borrowed), *map(_not_run, CHECKS[name])), borrowed=borrowed
-        )
     reports: list[CheckReport] = []
     for check in CHECKS[name]:
+        if not_from_scratch(name, executor, grading):
+            break
         reports.append(grade_check(name, check, executor, grading, {report.id: report for report in reports}))
-    return ComponentReport(name, tuple(reports), borrowed=borrowed)
+    copied = not_from_scratch(name, executor, grading)
+    checks = (copied, *map(_not_run, CHECKS[name])) if copied else tuple(reports)
+    return ComponentReport(name, checks, borrowed=tuple(sorted(executor.borrowed[name])))
 
 
-def not_from_scratch(component: str, borrowed: Sequence[str]) -> CheckReport:
-    """Return the failure of a component that uses torch's own implementation where it was to be written."""
+def not_from_scratch(component: str, executor: Executor, grading: Grading) -> CheckReport | None:
+    """Return the failure of a component that has used torch's own implementation where it was to be written."""
+    borrowed = sorted(executor.borrowed[component])
+    if not grading.from_scratch or not borrowed:
+        return None
     return CheckReport(
         "written_from_scratch",
         "core",
         "failed",
         "The component is written by hand: it uses none of torch's own implementations.",
         points=0.0,
-        message=f"{component} uses {' and '.join(borrowed)}; nothing else of it was looked at.",
+        message=f"{component} uses {' and '.join(borrowed)}; nothing else of it counts.",
         diagnosis="Write it with torch.distributed's collectives, or grade it without --from-scratch "
         "(in pytest: --ddp-from-scratch).",
     )

@@ -17,7 +17,7 @@ def parameters_by_name(wrapped: Any, names: Sequence[str]) -> tuple[Named, list[
         TypeError: the wrapper offers no `named_parameters`, and holds no `module` that does.
         ValueError: a parameter of the model is not among those of the wrapper.
     """
-    seen = _named(wrapped)
+    seen = dict(holder(wrapped).named_parameters())
     prefix = next((name.removesuffix(names[0]) for name in seen if name.endswith(names[0])), "")
     absent = [name for name in names if prefix + name not in seen]
     if absent:
@@ -43,11 +43,15 @@ def _hooks(parameter: torch.nn.Parameter) -> Iterator[dict[int, Any]]:
     return (hooks for hooks in found if hooks)
 
 
-def _named(wrapped: Any) -> Named:
-    for holder in (wrapped, getattr(wrapped, "module", None)):
-        named = getattr(holder, "named_parameters", None)
-        if named is not None:
-            return dict(named())
+def holder(wrapped: Any) -> Any:
+    """Return what offers the parameters: what the adapter returned, or the `module` that it holds.
+
+    Raises:
+        TypeError: neither does.
+    """
+    for found in (wrapped, getattr(wrapped, "module", None)):
+        if hasattr(found, "named_parameters"):
+            return found
     raise TypeError(
         f"{type(wrapped).__name__} is no torch.nn.Module: the wrapper must be one, or offer named_parameters()"
     )

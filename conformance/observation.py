@@ -103,6 +103,7 @@ class Observation:
         state_bytes: bytes of optimizer state that this rank holds at the end; None if no optimizer could be found.
         unawaited: in a gated scenario, operations that nobody has waited for, with their lines.
         stubbed: what was offered in place of something absent, and used.
+        borrowed: torch's own implementations that were used.
     """
 
     tensors: Tensors
@@ -117,6 +118,7 @@ class Observation:
     state_bytes: int | None = None
     unawaited: list[str] = field(default_factory=list)
     stubbed: list[str] = field(default_factory=list)
+    borrowed: list[str] = field(default_factory=list)
 
     @property
     def wrapped(self) -> Tensors:

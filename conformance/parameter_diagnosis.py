@@ -14,7 +14,7 @@ from conformance.checks.check import Trial, listed
 from conformance.data import wide
 from conformance.gradient_mistakes import is_rounded
 from conformance.oracle import Trajectory
-from conformance.scenario import Unfreeze
+from conformance.scenario import AddGroup, Scenario, Unfreeze
 from conformance.tolerance import equal
 from conformance.training_mistakes import BY_NAME, TRAINING_MISTAKES, TrainingMistake
 
@@ -37,7 +37,7 @@ def diagnose_parameters(trial: Trial) -> str:
             if not equal(seen.parameters(step)[name], wanted, limit=limits[name])
         ]
         if wrong:
-            explanations = (_made_up, _left_frozen, _stuck, _other_training, _rounded)
+            explanations = (_made_up, _left_out, _stuck, _other_training, _rounded)
             return next((found for explain in explanations if (found := explain(trial, wrong, step))), "")
     return ""
 
@@ -57,11 +57,24 @@ def _made_up(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     )
 
 
-def _left_frozen(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
-    """Explain parameters that did not move because they were frozen when the optimizer was made."""
-    unfrozen = {name for event in trial.scenario.schedule if isinstance(event, Unfreeze) for name in event.parameters}
-    known = unfrozen.issuperset(one.name for one in wrong)
-    return _other_training(trial, wrong, step, [BY_NAME["unfrozen parameter never trained"]]) if known else ""
+def _left_out(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
+    """Explain parameters that the optimizer has never trained: those that came later, or all of them."""
+    names = {one.name for one in wrong}
+    known = [BY_NAME[mistake] for mistake, those in _untrained(trial.scenario).items() if names <= those]
+    everything = trial.scenario.world_size * len(trial.scenario.model.trainable)
+    if len(wrong) == everything and len(names) >= trial.scenario.world_size:  # with fewer, one owner may be at fault
+        known.append(BY_NAME["never trained"])
+    return _other_training(trial, wrong, step, known)
+
+
+def _untrained(scenario: Scenario) -> dict[str, set[str]]:
+    """Return, by mistake, the parameters that an optimizer with it would never train."""
+    unfrozen = [event.parameters for event in scenario.schedule if isinstance(event, Unfreeze)]
+    added = [event.group.parameters for event in scenario.schedule if isinstance(event, AddGroup)]
+    return {
+        "unfrozen parameter never trained": {name for names in unfrozen for name in names},
+        "added group never trained": {name for names in added for name in names},
+    }
 
 
 def _other_training(

@@ -12,7 +12,7 @@ from conformance.checks.check import Check
 from conformance.location import Location
 
 _WIDTH = 110
-_templates = Environment(
+TEMPLATES = Environment(
     loader=PackageLoader("conformance"),
     trim_blocks=True,
     lstrip_blocks=True,
@@ -21,8 +21,8 @@ _templates = Environment(
     autoescape=False,  # noqa: S701  Python is made, not HTML
 )
 
-_templates.filters["items_of"] = lambda options: ", ".join(f'"{name}": {value!r}' for name, value in options.items())
-_templates.filters["keywords_of"] = lambda options: ", ".join(f"{name}={value!r}" for name, value in options.items())
+TEMPLATES.filters["items_of"] = lambda options: ", ".join(f'"{name}": {value!r}' for name, value in options.items())
+TEMPLATES.filters["keywords_of"] = lambda options: ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class Script(ABC):
 
     def render(self, template: str, **more: Any) -> str:
         """Return a template filled in with what every script has, and more."""
-        return _templates.get_template(template).render(
+        return TEMPLATES.get_template(template).render(
             component=self.component,
             check=self.check.id,
             property=self.check.property,

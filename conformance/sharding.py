@@ -1,6 +1,6 @@
 """Measures how much optimizer state this process holds, whatever a sharded optimizer looks like inside."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ _CONTAINERS = (list, tuple, set, frozenset)
 def state_bytes(optimizer: Any) -> int | None:
     """Return the bytes of state in every torch optimizer reachable from `optimizer`, itself included.
 
-    Counters of steps are left out; a tensor that two mappings share counts once. None if no torch optimizer is found.
+    Counters of steps are left out; memory that several tensors share counts once. None if no torch optimizer is found.
     """
     found = list(_optimizers(optimizer, set()))
     if not found:
@@ -24,8 +24,15 @@ def state_bytes(optimizer: Any) -> int | None:
         for key, tensor in state.items()
         if key != "step" and isinstance(tensor, torch.Tensor)
     ]
-    tensors = {part.untyped_storage().data_ptr(): part.numel() * part.element_size() for part in kept if part.numel()}
-    return sum(tensors.values())
+    return _memory(kept)
+
+
+def _memory(tensors: Iterable[torch.Tensor]) -> int:
+    """Return the bytes of memory that tensors take; state may be views of one buffer, or be listed twice."""
+    taken = end = 0
+    for first, last in sorted((one.data_ptr(), one.data_ptr() + one.numel() * one.element_size()) for one in tensors):
+        taken, end = taken + max(0, last - max(first, end)), max(last, end)
+    return taken
 
 
 def local_part(tensor: Any) -> torch.Tensor:

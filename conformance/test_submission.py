@@ -36,10 +36,10 @@ class Grader:
     submitted: list[str]
     _known: dict[str, dict[str, CheckReport]] = field(default_factory=dict)
 
-    def from_scratch(self, component: str) -> CheckReport | None:
-        """Return the failure of a component that had to be written from scratch and was not, None elsewhere."""
-        borrowed = self.executor.borrowed.get(component, ())
-        return not_from_scratch(component, borrowed) if self.grading.from_scratch and borrowed else None
+    def verdict(self, component: str, check_id: str) -> CheckReport:
+        """Return what became of a check; of what had to be written from scratch and was not, that alone."""
+        report = self._not_from_scratch(component) or self.report(component, check_id)
+        return self._not_from_scratch(component) or report
 
     def again(self, component: str) -> str:
         """Say how to meet the same scenarios with the same numbers again."""
@@ -58,6 +58,9 @@ class Grader:
                 self.report(component, required)
             known[check_id] = grade_check(component, check, self.executor, self.grading, known)
         return known[check_id]
+
+    def _not_from_scratch(self, component: str) -> CheckReport | None:
+        return not_from_scratch(component, self.executor, self.grading)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +91,7 @@ def test_submission(component: str, check_id: str, grader: Grader) -> None:
     if component not in grader.submitted:
         missing = grader.executor.missing.get(component, ())
         pytest.skip(f"not submitted: {lacks(component, missing)}" if missing else f"{component} is not submitted")
-    report = grader.from_scratch(component) or grader.report(component, check_id)
+    report = grader.verdict(component, check_id)
     if report.status == "passed":
         return
     said = f"{report.property}\n\n{report.message}\n\n{report.diagnosis}".rstrip()

@@ -13,10 +13,11 @@ import torch
 import torch.distributed as dist
 
 from conformance import stubs
+from conformance.borrowing import noticing
 from conformance.contract import COMPONENTS, Component
 from conformance.data import Tensors
 from conformance.models import Perceptron, call, fill, loss_of
-from conformance.naming import Named, hooks_on, parameters_by_name, take_hooks_off
+from conformance.naming import Named, holder, hooks_on, parameters_by_name, take_hooks_off
 from conformance.observation import ClosureCall, Happening, Observation, Task
 from conformance.schedule import Schedule
 from conformance.sharding import state_bytes
@@ -31,8 +32,9 @@ def run(payload: bytes) -> bytes:
     component = COMPONENTS[task.component]
     with stage(task.submission, "import of the adapters"):
         adapters = load(task.submission, task.stubs)
-    with gate(task.scenario):
-        return _Run(task, component, adapters).observe().encode()
+    with gate(task.scenario), noticing() as used:
+        seen = _Run(task, component, adapters).observe()
+    return replace(seen, borrowed=sorted(used)).encode()
 
 
 @dataclass
@@ -213,5 +215,5 @@ class _AbortedError(Exception):
 
 def _bare(wrapped: Any, model: Perceptron) -> Perceptron:
     """Return the model inside the wrapper, which may be a copy of the one that was wrapped."""
-    modules = wrapped.modules() if isinstance(wrapped, torch.nn.Module) else ()
-    return next((module for module in modules if isinstance(module, Perceptron)), model)
+    modules = getattr(holder(wrapped), "modules", tuple)
+    return next((module for module in modules() if isinstance(module, Perceptron)), model)

@@ -53,6 +53,12 @@ def _without(scenario: Scenario, *kinds: type) -> Scenario:
     return replace(scenario, schedule=tuple(event for event in scenario.schedule if not isinstance(event, kinds)))
 
 
+def _never_added(scenario: Scenario) -> Scenario:
+    """Put off every added group until training is over."""
+    schedule = (replace(e, step=scenario.steps) if isinstance(e, AddGroup) else e for e in scenario.schedule)
+    return replace(scenario, schedule=tuple(schedule))
+
+
 def _only(scenario: Scenario, *names: str) -> Scenario:
     """Keep only these of the optimizer's own options."""
     spec = scenario.optimizer
@@ -102,7 +108,7 @@ TRAINING_MISTAKES = (
         "added group never trained",
         "the parameters added by `add_param_group` were never updated",
         "`add_param_group` must give the new parameters to owners, and to the inner optimizers of those.",
-        lambda s: _without(s, AddGroup),
+        _never_added,
     ),
     TrainingMistake(
         "unfrozen parameter never trained",

@@ -192,7 +192,7 @@ _OPTIMIZER = (
 
 _STRUCTURE: dict[str, tuple[Check, ...]] = {
     "naive_ddp": (replace(_ONCE, level="extended"),),
-    "flat_ddp": _FLAT,
+    "flat_ddp": (*_FLAT, _ONCE),
     "ddp_individual_parameters": (_OVERLAP, _EACH, _ONCE),
     "ddp_bucketed": (_OVERLAP, _ONCE, *_BUCKETS),
     "ddp": (_STARTS, _ONCE),

@@ -4,6 +4,7 @@ import torch
 
 from conformance import stubs
 from conformance.answer import Answer, Assignment
+from conformance.borrowing import noticing
 from conformance.exercises import accumulation, checkpoint, evaluation, fsdp, loader, overhead, sampler, sync_batchnorm
 from conformance.exercises.desk import Desk, Exercise
 from conformance.stage import stage
@@ -30,9 +31,9 @@ def run(payload: bytes) -> bytes:
     desk = Desk(assignment, adapters)
     state = torch.random.get_rng_state()
     try:
-        with gate(assignment.case):
+        with gate(assignment.case), noticing() as used:
             EXERCISES[assignment.component](desk)
-            answer = Answer(desk.answer, unawaited(assignment.case), sorted(stubs.used))
+            answer = Answer(desk.answer, unawaited(assignment.case), sorted(stubs.used), sorted(used))
     finally:
         torch.random.set_rng_state(state)
     return answer.encode()

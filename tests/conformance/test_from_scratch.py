@@ -30,7 +30,7 @@ def test_torchs_own_fails_where_it_was_to_be_written(grade_path, submit, compone
     (graded,) = grade_path(folder, components=[component], from_scratch=True).components
     first, *others = graded.checks
     assert (graded.status, graded.points, first.id) == ("failed", 0, "written_from_scratch")
-    assert f"{component} uses {own}; nothing else of it was looked at" in first.message
+    assert f"{component} uses {own}; nothing else of it counts" in first.message
     assert {check.status for check in others} == {"not_run"}
 
 
@@ -46,3 +46,31 @@ def test_what_is_written_by_hand_is_not_accused(grade_path, submit):
     folder = submit(way.adapters, **CONTROLS)
     (graded,) = grade_path(folder, components=["naive_ddp"], examples=1, from_scratch=True).components
     assert (graded.status, graded.borrowed) == ("passed", ())
+
+
+def test_who_borrows_only_where_there_are_several_ranks_is_caught_as_well(grade_path, submit):
+    adapters = """
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    class Alone(DistributedDataParallel):
+        pass
+
+    def get_ddp(module):
+        return Alone(module, find_unused_parameters=True) if dist.get_world_size() > 1 else module
+
+    def ddp_on_after_backward(ddp_model, optimizer): pass
+    """
+    sampler = """
+    from torch.utils.data import DistributedSampler
+
+    def get_distributed_sampler(dataset, num_replicas, rank, shuffle, seed, drop_last):
+        if num_replicas == 1:
+            return range(len(dataset))
+        return DistributedSampler(dataset, num_replicas, rank, shuffle, seed, drop_last)
+    """
+    asked = ["ddp", "distributed_sampler"]
+    for graded in grade_path(submit(adapters + sampler), components=asked, from_scratch=True).components:
+        first, *others = graded.checks
+        assert (graded.points, first.id, {check.status for check in others}) == (0, "written_from_scratch", {"not_run"})
+        assert graded.borrowed

@@ -85,6 +85,27 @@ def naive_ddp_on_after_backward(ddp_model, optimizer):
 """
 
 
+NO_MODULE = """
+import torch.distributed as dist
+
+class Holder:
+    def __init__(self, module):
+        self.module = module
+        for parameter in module.parameters():
+            dist.broadcast(parameter.data, 0)
+
+    def __call__(self, *inputs, **options):
+        return self.module(*inputs, **options)
+
+def get_naive_ddp(module):
+    return Holder(module)
+
+def naive_ddp_on_after_backward(ddp_model, optimizer):
+    for parameter in ddp_model.module.parameters():
+        dist.all_reduce(parameter.grad)
+"""
+
+
 def shown(
     submission: str, model: ModelSpec, folder: Path, launcher: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
@@ -150,6 +171,14 @@ def test_torchrun_with_another_number_of_ranks_is_told(tmp_path):
     launched = shown("correct", MODELS["mixed"], tmp_path, ("-m", "torch.distributed.run", "--nproc-per-node=1"))
     assert launched.returncode == 1
     assert "run this with torchrun --nproc-per-node=2" in launched.stderr
+
+
+def test_a_wrapper_that_is_no_module_is_shown_too(submit, tmp_path):
+    folder = submit(NO_MODULE)
+    scenario = Scenario(model=MODELS["float32"], optimizer=OptimizerSpec(options={"lr": 0.1}), evaluates=True)
+    wrong = shown_on(scenario, folder, tmp_path)
+    assert (wrong.returncode, wrong.stderr) == (1, "")
+    assert "rank 0, step 1, gradient of layers.0.weight" in wrong.stdout
 
 
 @pytest.mark.long

@@ -47,7 +47,7 @@ OPTIMIZER_BUGS = [
         "one_rank_optimizer",
         "state lost at every step",
     ),
-    _bug(_STEP, "            pass\n        self.send_parameters()\n", "one_rank_optimizer", "did not move on any rank"),
+    _bug(_STEP, "            pass\n        self.send_parameters()\n", "one_rank_optimizer", "*never trained*"),
     _bug(
         _FLAT,
         f"{_FLAT}            if flat.dtype == torch.float32 and dist.get_world_size() > 1:\n"
@@ -71,13 +71,13 @@ OPTIMIZER_BUGS = [
         "kwargs).defaults)\n",
         "kwargs).defaults)\n        self.add_local_group = lambda group: None\n",
         "add_param_group_before_training",
-        "did not move on any rank",
+        "added group never trained",
     ),
     _bug(
         _MINE,
         "        if mine and not (self.local is not None and self.local.state):\n",
         "add_param_group_during_training",
-        "did not move on any rank",
+        "added group never trained",
     ),
     _bug(
         "            self.local.add_param_group(group)\n",

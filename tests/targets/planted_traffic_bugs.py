@@ -43,6 +43,14 @@ TRAFFIC_BUGS = [
         "one_collective_per_parameter",
         "expected one each",
     ),
+    Bug(
+        _FLAT,
+        "        self.handle = dist.all_reduce(self.flat, async_op=True)\n",
+        "        twice = torch.cat([self.flat, self.flat])\n        self.flat = twice[: self.flat.numel()]\n"
+        "        self.handle = dist.all_reduce(twice, async_op=True)\n",
+        "gradients_travel_once",
+        "2 times the",
+    ),
     *(
         Bug(
             wrapper,

@@ -1,0 +1,60 @@
+"""How much optimizer state a process holds: by the suite, and by the scripts that it writes."""
+
+import pytest
+import torch
+from torch import nn
+
+from conformance import sharding
+from conformance.script import TEMPLATES
+
+
+def by_script(optimizer):
+    namespace = {"torch": torch, "nn": nn}
+    exec(TEMPLATES.get_template("state_bytes.py.jinja").render(), namespace)  # noqa: S102  what a script holds
+    return namespace["state_bytes"](optimizer)
+
+
+def stepped(*sizes):
+    params = [nn.Parameter(torch.ones(size)) for size in sizes]
+    optimizer = torch.optim.SGD(params, lr=0.1, momentum=0.9)
+    for param in params:
+        param.grad = torch.ones_like(param)
+    optimizer.step()
+    return optimizer
+
+
+def in_one_buffer():
+    optimizer = stepped(3, 5)
+    flat = torch.zeros(8)
+    for state, view in zip(optimizer.state.values(), (flat[:3], flat[3:]), strict=True):
+        state["momentum_buffer"] = view
+    return optimizer
+
+
+def listed_twice():
+    optimizer = stepped(3, 5)
+    optimizer.inner = stepped(1)
+    optimizer.inner.state = {0: next(iter(optimizer.state.values()))}
+    return optimizer
+
+
+def whole_and_in_pieces():
+    optimizer = in_one_buffer()
+    flat = next(iter(optimizer.state.values()))["momentum_buffer"]._base
+    optimizer.inner = stepped(8)
+    optimizer.inner.state = {0: {"momentum_buffer": flat, "step": torch.tensor(1.0)}}
+    return optimizer
+
+
+def empty_too():
+    return stepped(8, 0)
+
+
+@pytest.mark.parametrize("make", [in_one_buffer, listed_twice, whole_and_in_pieces, empty_too, lambda: stepped(3, 5)])
+@pytest.mark.parametrize("measure", [sharding.state_bytes, by_script])
+def test_memory_counts_once(make, measure):
+    assert measure(make()) == 8 * 4
+
+
+def test_without_an_optimizer_there_is_nothing_to_measure():
+    assert sharding.state_bytes(object()) is None
