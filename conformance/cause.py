@@ -1,7 +1,7 @@
 """What is behind a failure: whether it comes every time, and which known mistake it looks like."""
 
 from conformance.cases import Case
-from conformance.checks.check import Trial, Violation
+from conformance.checks.check import NotOffered, Trial, Violation
 from conformance.diagnosis import diagnose
 from conformance.execute import Broken, Observed
 from conformance.mishap import explain
@@ -20,11 +20,11 @@ def cause_of(search: Search, scenario: Scenario | Case, violation: Violation) ->
 
 
 def _race(search: Search, scenario: Scenario | Case) -> str:
-    """Run what failed again, and say how often it fails, unless it always does; a hang is not repeated."""
+    """Run what failed again, and say how often it fails, unless it always does."""
     execution = search.executor.run(search.component, scenario)
-    if isinstance(execution, Broken) and execution.hung:
-        return ""
     repeats = _REPEATS_BROKEN if isinstance(execution, Broken) else REPEATS
+    if isinstance(execution, Broken) and execution.hung:  # each takes as long as a run may
+        repeats = 1
     failed = 1 + sum(_fails_again(search, scenario) for _ in range(repeats))
     if failed > repeats:
         return ""
@@ -39,6 +39,8 @@ def _fails_again(search: Search, scenario: Scenario | Case) -> bool:
         search.judge(search.executor.run_again(search.component, scenario), scenario)
     except Violation:
         return True
+    except NotOffered:
+        return False
     return False
 
 

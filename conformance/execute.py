@@ -67,6 +67,13 @@ class Broken:
         return isinstance(self.root, TimedOut)
 
     @property
+    def refusal(self) -> str:
+        """What the submission said when it raised on purpose; empty if it did not."""
+        body = self.root.body if isinstance(self.root, Raised) else b""
+        refused = isinstance(self.root, Raised) and bool(body) and json.loads(body)["refused"]
+        return f"{self.root.kind}: {self.root.message}" if isinstance(self.root, Raised) and refused else ""
+
+    @property
     def place(self) -> tuple[str, int | None] | None:
         """The stage and the step in which the submission raised, if it raised."""
         body = self.root.body if isinstance(self.root, Raised) else b""

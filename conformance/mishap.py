@@ -2,7 +2,7 @@
 
 from conformance.cases import Case
 from conformance.execute import Broken
-from conformance.scenario import AddGroup, Decay, SaveAndLoad, Scenario, SetOption, Unfreeze
+from conformance.scenario import AddGroup, Decay, Freeze, OneCycle, SaveAndLoad, Scenario, SetOption, Unfreeze
 from pytest_ddp.failure import headline
 from pytest_ddp.outcome import Deadlocked, Died, Raised, TimedOut
 from pytest_ddp.world import World
@@ -13,9 +13,11 @@ _NOT_THEIRS = ("/conformance/training.py", "/conformance/exercises/", "/torch/di
 _EVENT_WORDS = {
     SetOption: "a write to `optimizer.param_groups`",
     Decay: "making a scheduler for the optimizer",
+    OneCycle: "making a scheduler for the optimizer",
     AddGroup: "`add_param_group`",
     SaveAndLoad: "`state_dict` and `load_state_dict`",
     Unfreeze: "`requires_grad_()`",
+    Freeze: "`requires_grad_()`",
 }
 
 
@@ -79,6 +81,11 @@ def _explain_exception(root: Raised, scenario: Scenario) -> str:
         )
     if "unexpected keyword argument 'gain'" in message or "positional argument" in message:
         return "The wrapper's `forward` must take `*inputs, **kwargs` and pass them on to the module."
+    if "optimizer must support momentum" in message:
+        return (
+            "The scheduler looks for `momentum` or `betas` in `optimizer.defaults`: give the defaults of the inner "
+            "optimizer to `Optimizer.__init__`."
+        )
     if "is not an Optimizer" in message:
         return "Schedulers accept only a `torch.optim.Optimizer`: derive the sharded optimizer from it."
     if "does not require grad" in message and scenario.closure:

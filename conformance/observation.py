@@ -91,14 +91,20 @@ class Observation:
 
     Attributes:
         tensors: "wrapped/NAME" and "buffer/NAME" right after wrapping; "gradient/STEP/NAME" after the adapter's
-            `on_after_backward`, where there is one; "parameter/STEP/NAME" after the optimizer's step.
+            `on_after_backward`, where there is one; "parameter/STEP/NAME" after the optimizer's step; "twin/STEP/NAME"
+            a second model's gradients.
         losses: per step.
         happenings: per step.
         hooks: per step, hooks on parameters after it.
         alive: per step, where the scenario says so, tensors and handles of collectives that were alive after it.
         closures: per step, where the scenario uses closures.
         offers_no_sync: whether the wrapped model offers `no_sync`.
+        early_gradients: parameters that had a gradient right after wrapping.
+        moved: parameters that were elsewhere in memory after a step than before training, once for each such step.
+        wrong_modes: the model's mode in each forward in which it was not the one that had been asked for.
+        altered: places in a saved state that loading it has changed.
         uncleared: parameters that still had a gradient after the optimizer's `zero_grad`, at the end.
+        dropped: parameters whose gradient that `zero_grad` set to None.
         extra_parameters: parameters of the wrapped model that the model itself does not have.
         state_bytes: bytes of optimizer state that this rank holds at the end; None if no optimizer could be found.
         unawaited: in a gated scenario, operations that nobody has waited for, with their lines.
@@ -113,7 +119,12 @@ class Observation:
     alive: list[int] = field(default_factory=list)
     closures: list[ClosureCall] = field(default_factory=list)
     offers_no_sync: bool = False
+    early_gradients: list[str] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)
+    wrong_modes: list[str] = field(default_factory=list)
+    altered: list[str] = field(default_factory=list)
     uncleared: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
     extra_parameters: list[str] = field(default_factory=list)
     state_bytes: int | None = None
     unawaited: list[str] = field(default_factory=list)
@@ -133,6 +144,10 @@ class Observation:
     def gradients(self, step: int) -> Tensors:
         """Return the gradients of a step, of the parameters that had one."""
         return _under(self.tensors, f"gradient/{step}/")
+
+    def twin(self, step: int) -> Tensors:
+        """Return the gradients of the second model in a step."""
+        return _under(self.tensors, f"twin/{step}/")
 
     def parameters(self, step: int) -> Tensors:
         """Return the parameters after a step."""

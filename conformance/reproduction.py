@@ -24,7 +24,7 @@ from conformance.layers import (
 )
 from conformance.models import GAIN
 from conformance.oracle import train
-from conformance.scenario import AddGroup, Decay, Event, Freeze, SaveAndLoad, Scenario, SetOption, Unfreeze
+from conformance.scenario import AddGroup, Decay, Event, Freeze, OneCycle, SaveAndLoad, Scenario, SetOption, Unfreeze
 from conformance.script import Script
 
 _BLOCKS = (SpreadConv2d, AddedEmbedding, SelfAttention, ResidualLinear, ComplexMagnitude)
@@ -136,8 +136,20 @@ def _about_schedule(scenario: Scenario) -> dict[str, Any]:
         ],
         "events": [line for event in scenario.schedule for line in _lines(event)],
         "groups": scenario.optimizer.groups,
-        "scheduler": next((event for event in scenario.schedule if isinstance(event, Decay)), None),
+        "saves": any(isinstance(event, SaveAndLoad) for event in scenario.schedule),
+        "scheduler": next((made for event in scenario.schedule if (made := _scheduler(event))), ""),
     }
+
+
+def _scheduler(event: Event) -> str:
+    """Return the call that makes an event's scheduler, if it is about one."""
+    match event:
+        case Decay():
+            return f"ExponentialLR(optimizer, {event.gamma})"
+        case OneCycle():
+            return f"OneCycleLR(optimizer, {event.max_lr}, STEPS + 1, cycle_momentum={event.momentum})"
+        case _:
+            return ""
 
 
 def _lines(event: Event) -> list[str]:
@@ -159,9 +171,12 @@ def _lines(event: Event) -> list[str]:
         case SaveAndLoad():
             return [
                 f"if step == {event.step}:",
-                "    saved = optimizer.state_dict()",
+                "    saved = state_of(optimizer)",
+                "    before = repr(saved)",
+                "    take_hooks_off(named.values())  # as in a new process",
                 "    optimizer = make_optimizer(named, make)",
                 "    optimizer.load_state_dict(saved)",
+                '    seen["altered"] = before != repr(saved)',
             ]
         case _:
             return []

@@ -39,7 +39,7 @@ class SetOption(Brief):
 
     step: int
     option: str
-    value: float
+    value: Option
     group: int = -1
 
 
@@ -48,6 +48,14 @@ class Decay(Brief):
     """An `ExponentialLR` scheduler, stepped after each optimizer step."""
 
     gamma: float
+
+
+@dataclass(frozen=True, repr=False)
+class OneCycle(Brief):
+    """A `OneCycleLR` scheduler, stepped after each optimizer step; it moves momentum or betas too, if `momentum`."""
+
+    max_lr: float
+    momentum: bool = True
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,9 +96,9 @@ class Rebuild(Brief):
     step: int
 
 
-Event: TypeAlias = SetOption | Decay | AddGroup | Unfreeze | Freeze | SaveAndLoad | Rebuild
+Event: TypeAlias = SetOption | Decay | OneCycle | AddGroup | Unfreeze | Freeze | SaveAndLoad | Rebuild
 _EVENTS: dict[str, type[Event]] = {
-    kind.__name__: kind for kind in (SetOption, Decay, AddGroup, Unfreeze, Freeze, SaveAndLoad, Rebuild)
+    kind.__name__: kind for kind in (SetOption, Decay, OneCycle, AddGroup, Unfreeze, Freeze, SaveAndLoad, Rebuild)
 }
 
 
@@ -119,6 +127,8 @@ class Scenario(Brief):
         gated: whether results of collectives arrive only when somebody waits for them, and are NaN until then.
         large: targets are so far off, and losses multiplied so, that the gradients of the last layer's bias are just
             within the range of float16: the sum of those of two ranks is not.
+        twins: whether a second model with the same numbers is wrapped too, and computes the gradients of the first
+            batch in each step, its forward and backward between those of the first.
         counted: whether the tensors and handles that are alive after each step are counted.
         schedule: what happens between steps.
         seed: selects weights and data.
@@ -143,6 +153,7 @@ class Scenario(Brief):
     closure: bool = False
     gated: bool = False
     large: bool = False
+    twins: bool = False
     counted: bool = False
     schedule: tuple[Event, ...] = ()
     seed: int = 0

@@ -3,17 +3,20 @@
 The ranks use this on the submission's optimizer, the oracle on torch's own: both see the same calls in the same order.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
 from typing import Any, get_args
 
 import torch
-from torch.optim.lr_scheduler import ExponentialLR
+import torch.distributed as dist
+from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, OneCycleLR
 
 from conformance.scenario import (
     AddGroup,
     Decay,
     Freeze,
     Group,
+    OneCycle,
     OptimizerKind,
     Rebuild,
     SaveAndLoad,
@@ -30,7 +33,12 @@ MakeOptimizer = Callable[..., torch.optim.Optimizer]
 
 
 class Schedule:
-    """An optimizer, its scheduler if any, and the events that change them."""
+    """An optimizer, its scheduler if any, and the events that change them.
+
+    Attributes:
+        optimizer: the one that steps now.
+        altered: places in a saved state that loading it has changed.
+    """
 
     def __init__(self, scenario: Scenario, parameters: Parameters, make: MakeOptimizer) -> None:
         """Make the optimizer as `make(params, optimizer_cls, **options)`."""
@@ -39,7 +47,8 @@ class Schedule:
             name for event in scenario.schedule if isinstance(event, AddGroup) for name in event.group.parameters
         ]
         self.optimizer = self._new()
-        self._scheduler: ExponentialLR | None = None
+        self.altered: list[str] = []
+        self._scheduler: LRScheduler | None = None
 
     def before_step(self, step: int) -> None:
         """Carry out the events that come right before `step`."""
@@ -50,14 +59,16 @@ class Schedule:
                         group[event.option] = event.value
                 case Decay():
                     self._scheduler = ExponentialLR(self.optimizer, event.gamma)
+                case OneCycle():
+                    self._scheduler = OneCycleLR(
+                        self.optimizer, event.max_lr, self._scenario.steps + 1, cycle_momentum=event.momentum
+                    )
                 case AddGroup():
                     self.optimizer.add_param_group(self._group(event.group))
                 case Unfreeze() | Freeze():
                     self._let_train(event.parameters, wanted=isinstance(event, Unfreeze))
                 case SaveAndLoad():
-                    saved = self._saved()
-                    self.optimizer = self._new()
-                    self.optimizer.load_state_dict(saved)
+                    self._save_and_load()
                 case Rebuild():
                     options = [dict(group) for group in self.optimizer.param_groups]
                     self.optimizer = self._make(options, OPTIMIZERS[self._scenario.optimizer.kind])
@@ -92,9 +103,36 @@ class Schedule:
         groups = self.optimizer.param_groups
         return groups if index < 0 else [groups[index]]
 
+    def _save_and_load(self) -> None:
+        saved = self._saved()
+        before = deepcopy(saved)
+        self.optimizer = self._new()
+        self.optimizer.load_state_dict(saved)
+        self.altered += _differing(before, saved)
+
     def _saved(self) -> Any:
-        """Return the optimizer's state; sharded optimizers may want it gathered first, as torch's own does."""
-        if hasattr(self.optimizer, "consolidate_state_dict"):
-            for rank in range(self._scenario.world_size):
-                self.optimizer.consolidate_state_dict(rank)
-        return self.optimizer.state_dict()
+        """Return the optimizer's state; where it is gathered on rank 0 first, as torch's own is, what rank 0 has."""
+        if not hasattr(self.optimizer, "consolidate_state_dict"):
+            return self.optimizer.state_dict()
+        self.optimizer.consolidate_state_dict()
+        saved = [self.optimizer.state_dict() if dist.get_rank() == 0 else None]
+        dist.broadcast_object_list(saved)
+        return saved[0]
+
+
+def _differing(before: Any, after: Any, place: str = "") -> Iterator[str]:
+    """Yield where two nests of dicts, lists and tensors are not the same."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in {**before, **after}:
+            if key in before and key in after:
+                yield from _differing(before[key], after[key], f"{place}[{key!r}]")
+            else:
+                yield f"{place}[{key!r}]"
+    elif isinstance(before, list | tuple) and isinstance(after, list | tuple) and len(before) == len(after):
+        for index, (one, other) in enumerate(zip(before, after, strict=True)):
+            yield from _differing(one, other, f"{place}[{index}]")
+    elif isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
+        if before.shape != after.shape or not torch.equal(before, after):
+            yield place
+    elif type(before) is not type(after) or (not isinstance(before, torch.Tensor) and before != after):
+        yield place

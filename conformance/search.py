@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from conformance.cases import Case
-from conformance.checks.check import CaseTrial, Check, Trial, Violation
+from conformance.checks.check import CaseTrial, Check, Refused, Trial, Violation
 from conformance.execute import Answered, Broken, Execution, Executor, Malformed, Observed
 from conformance.mishap import say
 from conformance.scenario import Scenario
@@ -28,6 +28,7 @@ class Search:
     left: int | None = None
     failures: dict[str, tuple[Scenario | Case, Violation]] = field(default_factory=dict)
     last: str = ""
+    refused: Refused | None = None
 
     def hold(self, scenario: Scenario | Case) -> None:
         """Hold one scenario to the property; raise Violation if it fails."""
@@ -46,12 +47,21 @@ class Search:
             limit = min(limit, _SHRINKING_RUNS_BROKEN) if isinstance(execution, Broken) else limit
             self.left = limit if self.left is None else min(self.left, limit)
             raise
+        except Refused as refusal:  # another scenario may show what is silently wrong
+            self.refused = refusal
+
+    def settle(self) -> None:
+        """Raise Refused if the submission has refused any of what it was held to."""
+        if self.refused:
+            raise self.refused
 
     def judge(self, execution: Execution, scenario: Scenario | Case) -> None:
-        """Hold what was seen to the property; raise Violation if it fails."""
+        """Hold what was seen to the property; raise Violation if it fails, Refused if it was refused and may be."""
         if isinstance(execution, Malformed):
             raise Violation(f"Rank {execution.rank} sent something that is no observation: {execution.message}")
         if isinstance(execution, Broken):
+            if self.check.level == "extended" and execution.refusal:
+                raise Refused(f"refused, as it may be: {execution.refusal}")
             raise Violation(say(execution, scenario))
         self.check.function(_trial(execution, scenario))
 

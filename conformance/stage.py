@@ -4,9 +4,8 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from conformance import stubs
 from conformance.location import Location
-from conformance.subject import own_frames
+from conformance.subject import own_frames, raised_on_purpose
 from pytest_ddp.worker import Failed
 
 
@@ -18,6 +17,6 @@ def stage(submission: Location, name: str, step: int | None = None) -> Iterator[
     except Failed:  # by a stage within this one, which knows better
         raise
     except BaseException as error:
-        where = {"stage": name, "step": step, "stubbed": sorted(stubs.used)}
+        where = {"stage": name, "step": step, "refused": raised_on_purpose(error, submission)}
         text = own_frames(error, submission)
         raise Failed(type(error).__name__, str(error), text, json.dumps(where).encode()) from error

@@ -82,6 +82,16 @@ def trimmed_traceback(error: BaseException, location: Location) -> str:
     return "\n".join([*frames, "".join(traceback.format_exception_only(error)).rstrip()])
 
 
+def raised_on_purpose(error: BaseException, location: Location) -> bool:
+    """Whether a `raise` statement of the submission's own has raised an error: a refusal, rather than an accident."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, Exception) and is_own(frames[-1].filename, location) and _is_raise(frames[-1].line or "")
+
+
+def _is_raise(line: str) -> bool:
+    return line.lstrip().startswith("raise ")
+
+
 def is_own(filename: str, location: Location) -> bool:
     """Whether a file belongs to the submission."""
     if location.root is None:

@@ -72,6 +72,7 @@ def run_check(component: str, check: Check, executor: Executor, *, world_size: i
     message = ""
     try:
         holds()
+        search.settle()
     except Violation:
         status = "failed"
     except NotOffered as lack:
@@ -95,6 +96,7 @@ def judged(search: Search, drawn: Scenario | Case) -> Result:
     """Hold a component to one check on one scenario or case; where it passes, again and again, in case it is a race."""
     try:
         search.hold(drawn)
+        search.settle()
         for _ in range(REPEATS):
             search.judge(search.executor.run_again(search.component, drawn), drawn)
     except Violation as violation:

@@ -16,7 +16,7 @@ from conformance import stubs
 from conformance.borrowing import noticing
 from conformance.contract import COMPONENTS, Component
 from conformance.data import Tensors
-from conformance.models import Perceptron, call, fill, loss_of
+from conformance.models import Perceptron, call, loss_of
 from conformance.naming import Named, holder, hooks_on, parameters_by_name, take_hooks_off
 from conformance.observation import ClosureCall, Happening, Observation, Task
 from conformance.schedule import Schedule
@@ -24,6 +24,7 @@ from conformance.sharding import state_bytes
 from conformance.stage import stage
 from conformance.subject import function, load
 from conformance.watching import alive, gate, noting, unawaited
+from conformance.wrapping import Twin, make_model, wrap
 
 
 def run(payload: bytes) -> bytes:
@@ -48,16 +49,21 @@ class _Run:
     tensors: Tensors = field(default_factory=dict)
     happened: list[Happening] = field(default_factory=list)
     closure_call: ClosureCall | None = None
+    twin: Twin | None = None
+    in_training: bool = True
+    wrong_modes: list[str] = field(default_factory=list)
 
     def observe(self) -> Observation:
         self._build()
         try:
             return self._train()
         finally:  # a parameter and what its hook refers to, such as a process group, would never be collected
-            take_hooks_off([*self.model.parameters(), *self.named.values()])
+            twins = self.twin.named.values() if self.twin else ()
+            take_hooks_off([*self.model.parameters(), *self.named.values(), *twins])
 
     def _train(self) -> Observation:
-        seen = Observation(self.tensors, extra_parameters=self.extra)
+        places = _places(self.named)
+        seen = Observation(self.tensors, extra_parameters=self.extra, early_gradients=self.early)
         for step in range(self.task.scenario.steps):
             with self.stage("a change of the optimizer between steps", step):
                 self.plan.before_step(step)
@@ -67,14 +73,18 @@ class _Run:
             seen.hooks.append(hooks_on(self.named.values()))
             seen.closures.extend([self.closure_call] if self.closure_call else [])
             self._keep(f"parameter/{step}", self.named)
+            seen.moved.extend(name for name, place in _places(self.named).items() if place != places[name])
             if self.task.scenario.counted:
                 seen.alive.append(alive() - len(self.tensors))
         at_end: dict[str, Any] = {"unawaited": unawaited(self.task.scenario)}
         at_end |= {"offers_no_sync": hasattr(self.wrapped, "no_sync"), "stubbed": sorted(stubs.used)}
+        at_end |= {"wrong_modes": self.wrong_modes, "altered": self.plan.altered}
         if self.component.kind == "optimizer":
             at_end["state_bytes"] = state_bytes(self.plan.optimizer)
+            had = {name for name, p in self.named.items() if p.grad is not None}
             self._clear(self.task.scenario.steps)
             at_end["uncleared"] = [n for n, p in self.named.items() if p.grad is not None and bool(p.grad.any())]
+            at_end["dropped"] = [name for name, p in self.named.items() if p.grad is None and name in had]
         return replace(seen, **at_end)
 
     def stage(self, name: str, step: int | None = None) -> Any:
@@ -82,24 +92,30 @@ class _Run:
 
     def _build(self) -> None:
         scenario = self.task.scenario
-        self.model = Perceptron(scenario.model, dist.get_rank())
-        fill(self.model, self.task.inputs.weights, self.task.inputs.buffers)
+        self.model = make_model(self.task)
         self.model.listener = lambda layer: self.happened.append(Happening("reached", layer=layer))
         self.wrapped: Any = self.model
         if self.component.kind == "wrapper":
-            more = [scenario.bucket_size_mb] if len(self.component.get.parameters) > 1 else []
-            with self.stage(f"{self.component.get.name}"):
-                self.wrapped = function(self.adapters, self.component.get)(self.model, *more)
+            self.wrapped = wrap(self.task, self.component, self.adapters, self.model)
+            self.twin = Twin(self.task, self.component, self.adapters) if scenario.twins else None
         with self.stage("a look at the parameters of the wrapped model"):
             self.named, self.extra = parameters_by_name(self.wrapped, tuple(scenario.model.shapes))
         self._keep("wrapped", self.named)
-        self.tensors |= {f"buffer/{name}": b.clone() for name, b in _bare(self.wrapped, self.model).named_buffers()}
+        self.early = [name for name, p in self.named.items() if p.grad is not None]
+        bare = _bare(self.wrapped, self.model)
+        bare.register_forward_pre_hook(self._note_mode)
+        self.tensors |= {f"buffer/{name}": b.clone() for name, b in bare.named_buffers()}
         with self.stage("construction of the optimizer"):
             self.plan = Schedule(scenario, self.named, self._make_optimizer)
+
+    def _note_mode(self, model: torch.nn.Module, _: object) -> None:
+        if model.training is not self.in_training:
+            self.wrong_modes.append("training" if model.training else "evaluation")
 
     def _make_optimizer(self, params: Any, optimizer_cls: Any, **options: Any) -> Any:
         if self.component.kind == "wrapper":
             return optimizer_cls(params, **options)
+        take_hooks_off(self.named.values())  # of the one before, which in a new process would not be there
         return function(self.adapters, self.component.get)(params, optimizer_cls, **options)
 
     def _step(self, step: int) -> float:
@@ -135,8 +151,10 @@ class _Run:
         with self.stage("forward in evaluation mode", step), torch.no_grad():
             switched = self.wrapped if hasattr(self.wrapped, "eval") else self.model
             switched.eval()
+            self.in_training = False
             call(self.task.scenario, self.wrapped, self.task.inputs.batches[self.task.scenario.micro(step)[0]][0])
             switched.train()
+            self.in_training = True
 
     def _abort(self, step: int) -> None:
         """Let a backward pass raise when it reaches the first layer, and clear what it has computed."""
@@ -172,6 +190,7 @@ class _Run:
             with self.stage("forward", step):
                 loss = loss_of(call(scenario, self.wrapped, x), y, scenario.loss_scale)
                 loss = loss * scenario.weight(dist.get_rank())
+            other = self.twin.forward(step) if self.twin else None
             with self.stage("backward", step):
                 if scenario.trains(step):
                     torch.autograd.backward(loss)
@@ -180,6 +199,9 @@ class _Run:
             with self.stage("on_after_backward", step):
                 function(self.adapters, self.component.after_backward)(self.wrapped, self.plan.optimizer)
             self.happened.append(Happening("finished"))
+        if self.twin and other is not None:
+            self.twin.backward(other, step)
+            self._keep(f"twin/{step}", {name: p.grad for name, p in self.twin.named.items() if p.grad is not None})
         return float(loss.detach())
 
     def _step_with_closure(self, step: int) -> ClosureCall:
@@ -207,6 +229,11 @@ class _Run:
 
     def _keep(self, prefix: str, tensors: Any) -> None:
         self.tensors |= {f"{prefix}/{name}": tensor.detach().clone().to_dense() for name, tensor in tensors.items()}
+
+
+def _places(named: Named) -> dict[str, int]:
+    """Return where in memory each parameter is."""
+    return {name: parameter.data_ptr() for name, parameter in named.items()}
 
 
 class _AbortedError(Exception):

@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from conformance.scenario import (
     AddGroup,
     Decay,
+    Event,
     Group,
+    OneCycle,
     OptimizerSpec,
     Options,
     Rebuild,
@@ -59,6 +61,25 @@ def _never_added(scenario: Scenario) -> Scenario:
     return replace(scenario, schedule=tuple(schedule))
 
 
+def _only_lr(scenario: Scenario) -> Scenario:
+    """Drop all changes of other options."""
+    kept = (e for e in scenario.schedule if not isinstance(e, SetOption) or e.option == "lr")
+    return replace(scenario, schedule=tuple(replace(e, momentum=False) if isinstance(e, OneCycle) else e for e in kept))
+
+
+def _options_of_construction(scenario: Scenario) -> Scenario:
+    """At each loading, write the options of construction back where they had been changed before."""
+    schedule, changed = list[Event](), set[str]()
+    for event in scenario.schedule:
+        schedule.append(event)
+        if isinstance(event, SetOption):
+            changed.add(event.option)
+        elif isinstance(event, SaveAndLoad):
+            options = scenario.optimizer.options
+            schedule += [SetOption(event.step, name, options[name]) for name in sorted(changed & options.keys())]
+    return replace(scenario, schedule=tuple(schedule))
+
+
 def _only(scenario: Scenario, *names: str) -> Scenario:
     """Keep only these of the optimizer's own options."""
     spec = scenario.optimizer
@@ -67,7 +88,7 @@ def _only(scenario: Scenario, *names: str) -> Scenario:
 
 
 def _frozen_lr(scenario: Scenario) -> Scenario:
-    still = _groups(_without(scenario, SetOption, Decay), lambda options: {**options, "lr": 0.0})
+    still = _groups(_without(scenario, SetOption, Decay, OneCycle), lambda options: {**options, "lr": 0.0})
     spec = still.optimizer
     return replace(still, optimizer=OptimizerSpec(spec.kind, {**spec.options, "lr": 0.0}, spec.groups))
 
@@ -86,11 +107,24 @@ TRAINING_MISTAKES = (
         _frozen_lr,
     ),
     TrainingMistake(
+        "saved options lost",
+        "training went on with the options that the new optimizer was made with, not with those that were saved",
+        "Save the options of all `param_groups` in `state_dict`, and let `load_state_dict` write them back.",
+        _options_of_construction,
+    ),
+    TrainingMistake(
+        "only changes of lr take effect",
+        "a new learning rate was used, and another option stayed as it was at construction",
+        "Copy every option of `optimizer.param_groups` into the inner optimizer at the start of each step, not `lr` "
+        "alone.",
+        _only_lr,
+    ),
+    TrainingMistake(
         "change of an option ignored",
         "training went on with the option as it was at construction",
         "The user and schedulers write to `optimizer.param_groups`: let the inner optimizer share those very dicts, or "
         "copy every option into it at the start of each step.",
-        lambda s: _without(s, SetOption, Decay),
+        lambda s: _without(s, SetOption, Decay, OneCycle),
     ),
     TrainingMistake(
         "first group's options everywhere",

@@ -30,6 +30,11 @@ Shows: TypeAlias = Literal[
     "buffers",
     "growth",
     "volume",
+    "early_gradients",
+    "modes",
+    "dropped",
+    "moved",
+    "altered",
 ]
 UNSYNCHRONISED = "never synchronised"
 WAIT = (
@@ -51,6 +56,10 @@ class Violation(AssertionError):  # noqa: N818  a verdict, not a fault of the pr
 
 class NotOffered(Exception):  # noqa: N818  no fault of anybody
     """The submission lacks what the property is about, and need not have it; the message says what."""
+
+
+class Refused(NotOffered):
+    """The submission says by an exception that it does not do what the property is about, and need not."""
 
 
 @dataclass(frozen=True)

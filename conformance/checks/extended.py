@@ -2,7 +2,7 @@
 
 import torch
 
-from conformance.checks.check import NotOffered, Trial, Violation, of_the_model, step_words
+from conformance.checks.check import NotOffered, Trial, Violation, first_mismatch, listed, of_the_model, step_words
 from conformance.checks.training import gradients_averaged, initial_broadcast, training_equals_one_process
 
 
@@ -16,6 +16,50 @@ def buffers_broadcast(trial: Trial) -> None:
                     f"Right after wrapping, the buffer `{name}` on rank {rank} is not rank 0's: seen "
                     f"{value if value is None else value.tolist()}, expected {wanted.tolist()}.",
                     "Broadcast `module.buffers()` as well as `module.parameters()`.",
+                )
+
+
+def wrapping_makes_no_gradients(trial: Trial) -> None:
+    """Wrapping leaves `grad` at None: a gradient of zeros would let an optimizer move what is not used."""
+    for rank, seen in enumerate(trial.observations):
+        if seen.early_gradients:
+            raise Violation(
+                f"Right after wrapping, on rank {rank}, {listed(seen.early_gradients)} had a gradient already; "
+                "expected None.",
+                "Do not touch `.grad` before backward has been there: buffers for communication can be made apart.",
+            )
+
+
+def mode_reaches_the_model(trial: Trial) -> None:
+    """`train()` and `eval()` of the wrapped model reach the model, and a forward does not change its mode."""
+    for rank, seen in enumerate(trial.observations):
+        if seen.wrong_modes:
+            asked = "evaluation" if seen.wrong_modes[0] == "training" else "training"
+            raise Violation(
+                f"On rank {rank}, a forward in {asked} mode ran with the model in {seen.wrong_modes[0]} mode.",
+                "A wrapper that is an `nn.Module` with the model as a submodule passes `train()` and `eval()` on by "
+                "itself: override neither, and call neither.",
+            )
+
+
+def two_models_side_by_side(trial: Trial) -> None:
+    """Two wrapped models whose forwards and backwards alternate have nothing to do with one another."""
+    advice = (
+        "Another model was wrapped and trained beside it. Keep what belongs to one wrapper in that object, not in its "
+        "class or in a global of the module."
+    )
+    try:
+        gradients_averaged(trial)
+    except Violation as wrong:
+        raise Violation(wrong.message, advice) from None
+    for step in range(trial.scenario.steps):
+        for rank, seen in enumerate(trial.observations):
+            other = first_mismatch(seen.twin(step), trial.expected.gradients[0], trial.expected.gradient_limits[0])
+            if other:
+                raise Violation(
+                    f"On rank {rank} at {step_words(trial.scenario, step)}, the gradient of `{other.name}` of a second "
+                    f"wrapped model is not the average over the ranks: it {other.words}.",
+                    advice,
                 )
 
 

@@ -131,6 +131,53 @@ def more_ranks_than_parameters(trial: Trial) -> None:
     training_equals_one_process(trial)
 
 
+def zero_grad_keeps_tensors(trial: Trial) -> None:
+    """`zero_grad(set_to_none=False)` leaves gradients of zeros, as in any torch optimizer, and not None."""
+    for rank, seen in enumerate(trial.observations):
+        if seen.dropped:
+            raise Violation(
+                f"On rank {rank}, zero_grad(set_to_none=False) set the gradients of {listed(seen.dropped)} to None; "
+                "expected zeros.",
+                "Pass `set_to_none` on, or leave `zero_grad` to `torch.optim.Optimizer`.",
+            )
+
+
+def parameters_keep_their_memory(trial: Trial) -> None:
+    """A step writes new values into the parameters' memory, which others may have views of, and does not replace it."""
+    for rank, seen in enumerate(trial.observations):
+        if seen.moved:
+            raise Violation(
+                f"On rank {rank}, a step has put {listed(dict.fromkeys(seen.moved))} elsewhere in memory.",
+                "Write what was received with `p.data.copy_(...)`; `p.data = ...` leaves every view of the parameter "
+                "(flat buffers, shared memory) with the old values.",
+            )
+
+
+def parameters_of_any_shape(trial: Trial) -> None:
+    """Parameters without dimensions or elements, shared ones, and such as are not contiguous, train like others."""
+    training_equals_one_process(trial)
+
+
+def options_through_scheduler(trial: Trial) -> None:
+    """A scheduler that moves momentum or betas besides the learning rate (`OneCycleLR`) works on the optimizer."""
+    training_equals_one_process(trial)
+
+
+def options_survive_loading(trial: Trial) -> None:
+    """A new optimizer that loads `state_dict` goes on with the options that were saved, not with its own."""
+    training_equals_one_process(trial)
+
+
+def loading_leaves_the_state_dict(trial: Trial) -> None:
+    """`load_state_dict` changes nothing in what it is given, which may be loaded again."""
+    for rank, seen in enumerate(trial.observations):
+        if seen.altered:
+            raise Violation(
+                f"On rank {rank}, load_state_dict has changed what it was given, at {listed(seen.altered)}.",
+                "Work on a copy (`copy.deepcopy(state_dict)`, or a shallow one of each dict that is written to).",
+            )
+
+
 def frozen_parameters_in_groups(trial: Trial) -> None:
     """Parameters that do not require gradients may be in the optimizer; they stay, and the others train."""
     training_equals_one_process(trial)

@@ -6,6 +6,7 @@ from conformance.checks import communication, extended, optimizer, precision, tr
 from conformance.checks.check import UNSYNCHRONISED, Check
 from conformance.checks.loop_table import LOOP_CHECKS
 from conformance.contract import COMPONENTS, Component
+from conformance.strategies import changing
 from conformance.strategies import extended as beyond
 from conformance.strategies import optimizer as stepping
 from conformance.strategies import wrapper as wrapping
@@ -60,6 +61,9 @@ _BUCKETS = (
 _WRAPPER_EXTENDED = (
     Check(communication.work_does_not_grow, beyond.lasting, "extended", requires=_NUMBERS, shows="growth"),
     Check(communication.memory_does_not_grow, beyond.lasting, "extended", requires=_NUMBERS, shows="growth"),
+    Check(extended.wrapping_makes_no_gradients, wrapping.plain, "extended", requires=_RUNS, shows="early_gradients"),
+    Check(extended.mode_reaches_the_model, wrapping.evaluating, "extended", requires=_NUMBERS, shows="modes"),
+    Check(extended.two_models_side_by_side, beyond.beside_a_twin, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(
         extended.buffers_broadcast, beyond.with_buffers, "extended", requires=("initial_broadcast",), shows="buffers"
     ),
@@ -112,6 +116,7 @@ _WRAPPER_EXTENDED = (
 
 _BASE = ("equals_unsharded_optimizer",)
 _STILL = ("never trained",)
+_RESUMED = ("state_dict_round_trip",)
 _IGNORED = ("change of an option ignored",)
 _OPTIMIZER = (
     Check(training.runs_to_the_end, stepping.optimized, rules_out=_STILL),
@@ -132,25 +137,25 @@ _OPTIMIZER = (
     ),
     Check(
         optimizer.add_param_group_before_training,
-        stepping.adding_group(before_training=True),
+        changing.adding_group(before_training=True),
         requires=_BASE,
         rules_out=("added group never trained", "first group's options everywhere"),
     ),
     Check(
         optimizer.add_param_group_during_training,
-        stepping.adding_group(before_training=False),
+        changing.adding_group(before_training=False),
         points=2,
         requires=(*_BASE, "add_param_group_before_training"),
         rules_out=("added group never trained", "first group's options everywhere"),
     ),
-    Check(optimizer.lr_through_param_groups, stepping.changing_lr, requires=_BASE, rules_out=_IGNORED),
+    Check(optimizer.lr_through_param_groups, changing.changing_lr, requires=_BASE, rules_out=_IGNORED),
     Check(
         optimizer.options_through_param_groups,
-        stepping.changing_weight_decay,
+        changing.changing_another_option,
         requires=("lr_through_param_groups",),
         rules_out=_IGNORED,
     ),
-    Check(optimizer.lr_through_scheduler, stepping.with_scheduler, requires=_BASE, rules_out=_IGNORED),
+    Check(optimizer.lr_through_scheduler, changing.with_scheduler, requires=_BASE, rules_out=_IGNORED),
     Check(optimizer.closure, stepping.with_closure, requires=_BASE, shows="closure", rules_out=_STILL),
     Check(optimizer.zero_grad_clears_all, stepping.clearing, requires=_BASE, shows="zero_grad"),
     Check(optimizer.frozen_parameters_in_groups, stepping.optimized_frozen, requires=_BASE, rules_out=_STILL),
@@ -168,8 +173,30 @@ _OPTIMIZER = (
     Check(communication.work_does_not_grow, stepping.optimized_lasting, "extended", requires=_BASE, shows="growth"),
     Check(communication.memory_does_not_grow, stepping.optimized_lasting, "extended", requires=_BASE, shows="growth"),
     Check(
+        optimizer.zero_grad_keeps_tensors,
+        stepping.clearing_in_place,
+        "extended",
+        requires=("zero_grad_clears_all",),
+        shows="dropped",
+    ),
+    Check(optimizer.parameters_keep_their_memory, stepping.optimized, "extended", requires=_BASE, shows="moved"),
+    Check(
+        optimizer.parameters_of_any_shape,
+        stepping.optimized_of_any_shape,
+        "extended",
+        requires=_BASE,
+        rules_out=_STILL,
+    ),
+    Check(
+        optimizer.options_through_scheduler,
+        changing.with_one_cycle,
+        "extended",
+        requires=("options_through_param_groups", "lr_through_scheduler"),
+        rules_out=(*_IGNORED, "only changes of lr take effect"),
+    ),
+    Check(
         optimizer.unfreezing_in_groups,
-        stepping.optimized_unfreezing,
+        changing.optimized_unfreezing,
         "extended",
         requires=("frozen_parameters_in_groups",),
         rules_out=("unfrozen parameter never trained",),
@@ -183,10 +210,24 @@ _OPTIMIZER = (
     ),
     Check(
         optimizer.state_dict_round_trip,
-        stepping.saving_and_loading,
+        changing.saving_and_loading,
         "extended",
         requires=_BASE,
         rules_out=("state lost",),
+    ),
+    Check(
+        optimizer.options_survive_loading,
+        changing.loading_changed_options,
+        "extended",
+        requires=_RESUMED,
+        rules_out=("saved options lost",),
+    ),
+    Check(
+        optimizer.loading_leaves_the_state_dict,
+        changing.saving_and_loading,
+        "extended",
+        requires=_RESUMED,
+        shows="altered",
     ),
 )
 

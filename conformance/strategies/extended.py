@@ -19,6 +19,12 @@ def lasting(draw: Draw, bounds: Bounds) -> Scenario:
 
 
 @st.composite
+def beside_a_twin(draw: Draw, bounds: Bounds) -> Scenario:
+    """A second model is wrapped, and computes gradients in between."""
+    return draw_wrapped(draw, bounds, draw_model(draw, layers=(1, 2)), twins=True)
+
+
+@st.composite
 def with_empty(draw: Draw, bounds: Bounds) -> Scenario:
     """One parameter has no elements."""
     return draw_wrapped(draw, bounds, replace(draw_model(draw, layers=(1, 2)), empty=True))

@@ -1,6 +1,5 @@
 """Strategies for optimizers: ranks that start equal and see the same batch, so that nothing else can be wrong."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,22 +8,15 @@ from hypothesis import strategies as st
 from conformance.layers import Linear
 from conformance.model_spec import ModelSpec
 from conformance.scenario import (
-    AddGroup,
-    Decay,
-    Event,
     Group,
     OptimizerSpec,
     Options,
-    SaveAndLoad,
     Scenario,
-    SetOption,
-    Unfreeze,
 )
 from conformance.strategies.parts import (
     DTYPES,
     Bounds,
     Draw,
-    Scenarios,
     decaying,
     draw_adamw,
     draw_any_optimizer,
@@ -36,7 +28,7 @@ from conformance.strategies.parts import (
 )
 
 
-def _optimized(
+def draw_optimized(
     draw: Draw, bounds: Bounds, optimizer: OptimizerSpec, *, more_layers: int = 0, widest: int = 4, **fixed: Any
 ) -> Scenario:
     """Draw a scenario for an optimizer: equal ranks, and at least as many parameters as ranks."""
@@ -58,32 +50,32 @@ def _optimized(
 @st.composite
 def optimized(draw: Draw, bounds: Bounds) -> Scenario:
     """One parameter group, nothing unusual."""
-    return _optimized(draw, bounds, draw_optimizer(draw))
+    return draw_optimized(draw, bounds, draw_optimizer(draw))
 
 
 @st.composite
 def optimized_lasting(draw: Draw, bounds: Bounds) -> Scenario:
     """Some more steps; what is alive after each is counted."""
-    return _optimized(draw, bounds, draw_optimizer(draw), steps=draw(st.integers(4, 5)), counted=True)
+    return draw_optimized(draw, bounds, draw_optimizer(draw), steps=draw(st.integers(4, 5)), counted=True)
 
 
 @st.composite
 def optimized_in_another_way(draw: Draw, bounds: Bounds) -> Scenario:
     """With any of torch's optimizers that compute element by element."""
-    return _optimized(draw, bounds, draw_any_optimizer(draw), steps=draw(st.integers(2, 3)))
+    return draw_optimized(draw, bounds, draw_any_optimizer(draw), steps=draw(st.integers(2, 3)))
 
 
 @st.composite
 def optimized_with_convolution(draw: Draw, bounds: Bounds) -> Scenario:
     """One parameter has four dimensions, stored channels last or not."""
-    drawn = _optimized(draw, bounds, draw_optimizer(draw))
+    drawn = draw_optimized(draw, bounds, draw_optimizer(draw))
     return replace(drawn, model=draw_convolution(draw))
 
 
 @st.composite
 def optimized_clipped(draw: Draw, bounds: Bounds) -> Scenario:
     """Gradients are clipped before the step."""
-    return _optimized(draw, bounds, draw_optimizer(draw), clip=draw(st.sampled_from((0.5, 0.1))))
+    return draw_optimized(draw, bounds, draw_optimizer(draw), clip=draw(st.sampled_from((0.5, 0.1))))
 
 
 @st.composite
@@ -96,7 +88,7 @@ def optimized_gated(draw: Draw, bounds: Bounds) -> Scenario:
 @st.composite
 def optimized_on_one_rank(draw: Draw, bounds: Bounds) -> Scenario:
     """The same in a world of one, in any dtype."""
-    drawn = replace(_optimized(draw, bounds, draw_optimizer(draw)), world_size=1)
+    drawn = replace(draw_optimized(draw, bounds, draw_optimizer(draw)), world_size=1)
     return narrowed(draw, drawn, draw(st.sampled_from(DTYPES)))
 
 
@@ -115,7 +107,7 @@ def optimized_in_bfloat16(draw: Draw, bounds: Bounds) -> Scenario:
 @st.composite
 def with_more_ranks(draw: Draw, bounds: Bounds) -> Scenario:
     """Fewer parameters than ranks."""
-    drawn = _optimized(draw, bounds, draw_optimizer(draw))
+    drawn = draw_optimized(draw, bounds, draw_optimizer(draw))
     biased = drawn.world_size > 2 and draw(st.booleans())  # noqa: PLR2004  two parameters need three ranks
     return replace(drawn, model=replace(drawn.model, layers=(Linear(draw(st.integers(1, 3)), biased),)))
 
@@ -123,16 +115,17 @@ def with_more_ranks(draw: Draw, bounds: Bounds) -> Scenario:
 @st.composite
 def with_groups(draw: Draw, bounds: Bounds) -> Scenario:
     """Two parameter groups with options of their own, each with a parameter for every rank."""
-    drawn = _optimized(draw, bounds, draw_optimizer(draw), more_layers=bounds.world_size // 2)
+    drawn = draw_optimized(draw, bounds, draw_optimizer(draw), more_layers=bounds.world_size // 2)
     names, ranks = tuple(drawn.model.shapes), drawn.world_size
     cut = draw(st.integers(ranks, len(names) - ranks))
     first, second = (names[::2], names[1::2]) if draw(st.booleans()) else (names[:cut], names[cut:])
     kind = drawn.optimizer.kind
-    groups = (Group(first, {"lr": 0.05}), Group(second, _own_options(draw, kind)))
+    groups = (Group(first, {"lr": 0.05}), Group(second, draw_own_options(draw, kind)))
     return replace(drawn, optimizer=replace(drawn.optimizer, groups=groups))
 
 
-def _own_options(draw: Draw, kind: str) -> Options:
+def draw_own_options(draw: Draw, kind: str) -> Options:
+    """Draw a parameter group's own options."""
     options: Options = {"lr": draw(st.sampled_from((0.01, 0.2)))}
     if draw(st.booleans()):
         options["weight_decay"] = 0.3
@@ -141,99 +134,67 @@ def _own_options(draw: Draw, kind: str) -> Options:
     return options
 
 
-def adding_group(*, before_training: bool) -> Callable[[Bounds], Scenarios]:
-    """Return a strategy that adds the last layer as a group, before training or between two steps."""
-
-    @st.composite
-    def drawn(draw: Draw, bounds: Bounds) -> Scenario:
-        steps = draw(st.integers(1, 3)) if before_training else draw(st.integers(2, 4))
-        scenario = _optimized(draw, bounds, draw_optimizer(draw), more_layers=1, steps=steps)
-        last = len(scenario.model.layers) - 1
-        group = Group((f"layers.{last}.weight", f"layers.{last}.bias"), _own_options(draw, scenario.optimizer.kind))
-        step = 0 if before_training else draw(st.integers(1, steps - 1))
-        return replace(scenario, schedule=(AddGroup(step, group),))
-
-    return drawn
-
-
-@st.composite
-def changing_lr(draw: Draw, bounds: Bounds) -> Scenario:
-    """The learning rate is changed through `param_groups`."""
-    steps = draw(st.integers(2, 4))
-    event: Event = SetOption(draw(st.integers(1, steps - 1)), "lr", draw(st.sampled_from((0.5, 0.001))))
-    return _optimized(draw, bounds, draw_optimizer(draw), steps=steps, schedule=(event,))
-
-
-@st.composite
-def changing_weight_decay(draw: Draw, bounds: Bounds) -> Scenario:
-    """Another option than the learning rate is changed through `param_groups`."""
-    steps = draw(st.integers(2, 4))
-    event: Event = SetOption(draw(st.integers(1, steps - 1)), "weight_decay", 0.5)
-    return _optimized(draw, bounds, draw_optimizer(draw), steps=steps, schedule=(event,))
-
-
-@st.composite
-def with_scheduler(draw: Draw, bounds: Bounds) -> Scenario:
-    """The learning rate is changed by a scheduler."""
-    event: Event = Decay(draw(st.sampled_from((0.5, 0.1))))
-    return _optimized(draw, bounds, draw_optimizer(draw), steps=draw(st.integers(2, 3)), schedule=(event,))
-
-
 @st.composite
 def with_closure(draw: Draw, bounds: Bounds) -> Scenario:
     """`step` gets a closure."""
-    return _optimized(draw, bounds, draw_optimizer(draw), steps=draw(st.integers(1, 2)), closure=True)
+    return draw_optimized(draw, bounds, draw_optimizer(draw), steps=draw(st.integers(1, 2)), closure=True)
 
 
 @st.composite
 def clearing(draw: Draw, bounds: Bounds) -> Scenario:
     """Gradients are cleared by the optimizer, in either way."""
-    return _optimized(
+    return draw_optimized(
         draw, bounds, draw_optimizer(draw), steps=1, cleared_by="optimizer", set_to_none=draw(st.booleans())
     )
 
 
 @st.composite
+def clearing_in_place(draw: Draw, bounds: Bounds) -> Scenario:
+    """Gradients are zeroed by the optimizer, and kept."""
+    drawn: Scenario = draw(clearing(bounds))
+    return replace(drawn, set_to_none=False)
+
+
+@st.composite
 def optimized_frozen(draw: Draw, bounds: Bounds) -> Scenario:
     """Some of the optimizer's parameters do not require gradients."""
-    drawn = _optimized(draw, bounds, draw_optimizer(draw), more_layers=1)
+    drawn = draw_optimized(draw, bounds, draw_optimizer(draw), more_layers=1)
     frozen = draw(st.sampled_from(tuple(drawn.model.shapes)))
     return decaying(replace(drawn, model=replace(drawn.model, frozen=(frozen,))))
 
 
 @st.composite
-def optimized_unfreezing(draw: Draw, bounds: Bounds) -> Scenario:
-    """One of the optimizer's parameters does not require gradients at first, and does from some step on."""
-    steps = draw(st.integers(2, 3))
-    drawn = _optimized(draw, bounds, draw_optimizer(draw), more_layers=1, steps=steps)
-    frozen = (draw(st.sampled_from(tuple(drawn.model.shapes))),)
-    later = Unfreeze(draw(st.integers(1, steps - 1)), frozen)
-    return replace(drawn, model=replace(drawn.model, frozen=frozen), schedule=(later,))
-
-
-@st.composite
 def with_state(draw: Draw, bounds: Bounds) -> Scenario:
     """The optimizer keeps state; the sizes of parameters differ much."""
-    return _optimized(draw, bounds, _stateful(draw), more_layers=1, widest=8, steps=1)
+    return draw_optimized(draw, bounds, draw_stateful(draw), more_layers=1, widest=8, steps=1)
 
 
 @st.composite
 def with_large_weights(draw: Draw, bounds: Bounds) -> Scenario:
     """The optimizer keeps state of several weights of similar size, and of biases that are much smaller."""
-    drawn = _optimized(draw, bounds, _stateful(draw), steps=1)
+    drawn = draw_optimized(draw, bounds, draw_stateful(draw), steps=1)
     sizes = st.integers(4, 8)
     layers = tuple(Linear(draw(sizes)) for _ in range(3 * drawn.world_size))
     return replace(drawn, model=ModelSpec(draw(sizes), layers))
 
 
 @st.composite
-def saving_and_loading(draw: Draw, bounds: Bounds) -> Scenario:
-    """Between two steps, the optimizer's state moves to a new optimizer by `state_dict`."""
-    steps = draw(st.integers(2, 3))
-    return _optimized(draw, bounds, _stateful(draw), steps=steps, schedule=(SaveAndLoad(1),))
+def optimized_of_any_shape(draw: Draw, bounds: Bounds) -> Scenario:
+    """One parameter has no dimensions, or no elements, or is shared, or is stored transposed."""
+    drawn = draw_optimized(draw, bounds, draw_optimizer(draw), more_layers=1)
+    width = draw(st.integers(2, 3))
+    square = replace(drawn.model, inputs=width, layers=tuple(Linear(width) for _ in drawn.model.layers))
+    kinds = (
+        replace(drawn.model, scale=True),
+        replace(drawn.model, empty=True),
+        replace(square, tied=(0, 1)),
+        replace(square, transposed=0),
+    )
+    return replace(drawn, model=draw(st.sampled_from(kinds)))
 
 
-def _stateful(draw: Draw) -> OptimizerSpec:
+def draw_stateful(draw: Draw) -> OptimizerSpec:
+    """Draw an optimizer that keeps state of every parameter."""
     if draw(st.booleans()):
         spec = draw_sgd(draw)
         return replace(spec, options={**spec.options, "momentum": 0.9})
@@ -243,7 +204,7 @@ def _stateful(draw: Draw) -> OptimizerSpec:
 @st.composite
 def beside_wrapper(draw: Draw, bounds: Bounds) -> Scenario:
     """Each rank has its own batch and gradients are averaged over ranks; the optimizer clears them."""
-    return _optimized(
+    return draw_optimized(
         draw, bounds, draw_optimizer(draw), steps=draw(st.integers(2, 3)), replicated=False, averaged=True,
         cleared_by="optimizer",
     )  # fmt: skip

@@ -25,6 +25,8 @@ Rates: TypeAlias = tuple[float, ...]
 RATES: Rates = (0.1, 0.02)
 NARROW_RATES: Rates = (0.5, 0.2)  # in bfloat16 a smaller step is lost in the rounding of the parameter
 _OWN_OPTIONS: dict[OptimizerKind, tuple[Options, ...]] = {
+    "SGD": ({"momentum": 0.9, "dampening": 0.3}, {"maximize": True}),
+    "AdamW": ({"amsgrad": True}, {"maximize": True}),
     "Adam": ({}, {"amsgrad": True}, {"betas": (0.5, 0.9)}),
     "RMSprop": ({}, {"alpha": 0.5}, {"momentum": 0.9, "centered": True}),
     "Adagrad": ({}, {"lr_decay": 0.5}, {"initial_accumulator_value": 0.5}),
@@ -98,7 +100,7 @@ def draw_other_layers(draw: Draw) -> ModelSpec:
 
 
 def draw_any_optimizer(draw: Draw) -> OptimizerSpec:
-    """Draw one of torch's optimizers besides SGD and AdamW, with options that only it has."""
+    """Draw any of torch's optimizers, with options that only it has."""
     kind = draw(st.sampled_from(tuple(_OWN_OPTIONS)))
     options: Options = {"lr": draw(st.sampled_from(RATES))}
     if kind not in _WITHOUT_DECAY:

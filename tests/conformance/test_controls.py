@@ -10,7 +10,12 @@ RECOVERS = {"recovers_from_an_exception"}  # handles of what was sent before it 
 FREEZES = {"freezing_after_wrapping"}
 ACCUMULATES = {"accumulates_without_synchronising"}
 RESUMES = {"state_dict_round_trip"}
+KEEPS_WHAT_IT_LOADS = {"loading_leaves_the_state_dict"}  # torch's and fairscale's write into it
 DECIDES_AT_ONCE = {"unfreezing_in_groups"}  # what is frozen when the optimizer is made has no place in it
+LATE_GRADIENTS = {
+    "clipped_gradients",
+    "beside_data_parallel",
+}  # what backward leaves is not looked at again
 SPARSE = {"sparse_gradients"}
 RANGE = {"range_of_float16"}  # divides after adding up, and in float16
 BALANCES = {"state_is_balanced"}  # what parameters dealt out in turn, whatever their sizes, are rightly told to lack
@@ -40,8 +45,8 @@ WAYS = [
     Way("torchs_own", "InManyBuckets", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
     Way("torchs_own", "HookedByTorch", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
     Way("torchs_own", "HookedByHand", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES | SPARSE),
-    Way("torchs_own", "redundant", "sharded_optimizer", RESUMES),
-    Way("torchs_own", "redundant_in_buckets", "sharded_optimizer", RESUMES),
+    Way("torchs_own", "redundant", "sharded_optimizer", KEEPS_WHAT_IT_LOADS),
+    Way("torchs_own", "redundant_in_buckets", "sharded_optimizer", KEEPS_WHAT_IT_LOADS),
     Way("torchs_own", "sharded", "fsdp"),
     Way("sharding", "LargestToTheLeastLaden", "sharded_optimizer", RESUMES),
     Way("sharding", "InTurn", "sharded_optimizer", RESUMES | BALANCES),
@@ -49,8 +54,10 @@ WAYS = [
     Way("sharding", "AddsZeros", "sharded_optimizer", RESUMES),
     Way("sharding", "GathersObjects", "sharded_optimizer", RESUMES),
     Way("sharding", "ByElement", "sharded_optimizer", RESUMES | DECIDES_AT_ONCE),
-    # Has a call of its own for each: to consolidate state, and to look again at what is frozen.
-    Way("fairscales", "sharded_by_fairscale", "sharded_optimizer", RESUMES | DECIDES_AT_ONCE),
+    Way("early", "SendsAsItSteps", "sharded_optimizer"),
+    Way("early", "StepsInBackward", "sharded_optimizer", DECIDES_AT_ONCE | LATE_GRADIENTS),
+    # Has a call of its own to look again at what is frozen.
+    Way("fairscales", "sharded_by_fairscale", "sharded_optimizer", KEEPS_WHAT_IT_LOADS | DECIDES_AT_ONCE),
     Way("torchs_own", "InBucketsOfASize", "ddp_bucketed", UNFREEZES | RECOVERS | UNUSED | FREEZES),
     Way("overlapped", "BucketsOfASize", "ddp_bucketed", ORDERED | UNUSED | SPARSE),
 ]

@@ -15,6 +15,26 @@ _GRADIENTS_OF_BACKWARD = f"""{_OWNED}            if param.requires_grad:
                 param.register_post_accumulate_grad_hook(lambda p: setattr(p, "early", p.grad.clone()))
             self.register_step_pre_hook(lambda *_, p=param: setattr(p, "grad", getattr(p, "early", None)))
 """
+_COPY = "                param.detach().copy_(piece.view_as(param))\n"
+_STATE_ALONE = """    def state_dict(self):
+        return {"state": {} if self.local is None else self.local.state_dict()["state"]}
+
+    def load_state_dict(self, state_dict):
+        if self.local is not None:
+            self.local.load_state_dict({**self.local.state_dict(), "state": state_dict["state"]})
+            self.local_group = dict(zip(self.local_group, self.local.param_groups, strict=True))
+"""
+_STATE_AND_OPTIONS = """    def state_dict(self):
+        local = None if self.local is None else self.local.state_dict()
+        return {"local": local, "options": [options_of(group) for group in self.param_groups]}
+
+    def load_state_dict(self, state_dict):
+        for group, options in zip(self.param_groups, state_dict.pop("options"), strict=True):
+            group.update(options)
+        if self.local is not None:
+            self.local.load_state_dict(state_dict["local"])
+            self.local_group = dict(zip(self.local_group, self.local.param_groups, strict=True))
+"""
 _STATE_DICT = """    def state_dict(self):
         raise RuntimeError("ShardedOptimizer cannot be saved: every rank holds the state of its own parameters only")
 
@@ -90,7 +110,7 @@ OPTIMIZER_BUGS = [
         _FORWARD,
         '                local_group["lr"] = self.param_groups[number]["lr"]\n',
         "options_through_param_groups",
-        "change of an option ignored",
+        "only changes of lr take effect",
     ),
     _bug(
         _FORWARD,
@@ -181,5 +201,31 @@ OPTIMIZER_BUGS = [
         "parameters_travel_once",
         "2 times the",
     ),
+    _bug(
+        "    def send_parameters",
+        "    def zero_grad(self, set_to_none=True):\n        super().zero_grad()\n\n    def send_parameters",
+        "zero_grad_keeps_tensors",
+        "Pass `set_to_none` on",
+    ),
+    _bug(
+        _COPY,
+        "                param.data = piece.view_as(param).clone()\n",
+        "parameters_keep_their_memory",
+        "elsewhere in memory",
+    ),
+    _bug(
+        _COPY,
+        "                param.detach().copy_(piece.view(len(param), -1).view_as(param))\n",
+        "parameters_of_any_shape",
+        "TypeError",
+    ),
+    _bug(
+        'optimizer_cls([{"params": []}], **kwargs).defaults)',
+        '{"lr": kwargs["lr"]})',
+        "options_through_scheduler",
+        "the defaults of the inner",
+    ),
     _bug(_STATE_DICT, "", "state_dict_round_trip", "state lost"),
+    _bug(_STATE_DICT, _STATE_ALONE, "options_survive_loading", "saved options lost"),
+    _bug(_STATE_DICT, _STATE_AND_OPTIONS, "loading_leaves_the_state_dict", "`['options']`"),
 ]

@@ -86,6 +86,29 @@ _EVERY_WRAPPER = [
 ]
 
 WRAPPER_BUGS = [
+    Bug(
+        _NAIVE,
+        "        copy_from_rank0([*module.parameters(), *module.buffers()])\n",
+        "        for p in module.parameters():\n            p.grad = torch.zeros_like(p)\n"
+        "        copy_from_rank0([*module.parameters(), *module.buffers()])\n",
+        "wrapping_makes_no_gradients",
+        "had a gradient already",
+    ),
+    Bug(
+        _DDP,
+        "        return self.module(*args, **kwargs)\n",
+        "        self.module.train()\n        return self.module(*args, **kwargs)\n",
+        "mode_reaches_the_model",
+        "override neither",
+    ),
+    Bug(
+        _EACH,
+        "                param.register_post_accumulate_grad_hook(self.on_gradient)\n",
+        "                BucketedDDP.newest = self\n"
+        "                param.register_post_accumulate_grad_hook(lambda p: BucketedDDP.newest.on_gradient(p))\n",
+        "two_models_side_by_side",
+        "KeyError",
+    ),
     *_EVERY_WRAPPER,
     Bug(_NAIVE, NAIVE_FINISH, "        pass\n", "gradients_averaged", _NEVER),
     Bug(_NAIVE, _AVERAGE, "/ 2\n", "one_rank", "divided by a fixed 2"),

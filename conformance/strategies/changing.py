@@ -1,0 +1,107 @@
+"""Strategies for optimizers that are changed while they train: groups, options, schedulers, freezing, saving."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from conformance.scenario import (
+    AddGroup,
+    Decay,
+    Event,
+    Freeze,
+    Group,
+    OneCycle,
+    Option,
+    SaveAndLoad,
+    Scenario,
+    SetOption,
+    Unfreeze,
+)
+from conformance.strategies.optimizer import draw_optimized, draw_own_options, draw_stateful
+from conformance.strategies.parts import Bounds, Draw, Scenarios, draw_optimizer
+
+
+def adding_group(*, before_training: bool) -> Callable[[Bounds], Scenarios]:
+    """Return a strategy that adds the last layer as a group, before training or between two steps.
+
+    Between two steps, the layer may have been frozen until then, as in gradual unfreezing.
+    """
+
+    @st.composite
+    def drawn(draw: Draw, bounds: Bounds) -> Scenario:
+        steps = draw(st.integers(1, 3)) if before_training else draw(st.integers(2, 4))
+        scenario = draw_optimized(draw, bounds, draw_optimizer(draw), more_layers=1, steps=steps)
+        last = len(scenario.model.layers) - 1
+        group = Group((f"layers.{last}.weight", f"layers.{last}.bias"), draw_own_options(draw, scenario.optimizer.kind))
+        step = 0 if before_training else draw(st.integers(1, steps - 1))
+        added = AddGroup(step, group)
+        if before_training or not draw(st.booleans()):
+            return replace(scenario, schedule=(added,))
+        model = replace(scenario.model, frozen=group.parameters)
+        return replace(scenario, model=model, schedule=(Unfreeze(step, group.parameters), added))
+
+    return drawn
+
+
+@st.composite
+def changing_lr(draw: Draw, bounds: Bounds) -> Scenario:
+    """The learning rate is changed through `param_groups`."""
+    steps = draw(st.integers(2, 4))
+    event: Event = SetOption(draw(st.integers(1, steps - 1)), "lr", draw(st.sampled_from((0.5, 0.001))))
+    return draw_optimized(draw, bounds, draw_optimizer(draw), steps=steps, schedule=(event,))
+
+
+@st.composite
+def changing_another_option(draw: Draw, bounds: Bounds) -> Scenario:
+    """Another option than the learning rate is changed through `param_groups`."""
+    steps = draw(st.integers(2, 4))
+    spec = draw_optimizer(draw)
+    own: tuple[str, Option] = ("momentum", 0.5) if spec.kind == "SGD" else ("betas", (0.5, 0.9))
+    option, value = draw(st.sampled_from((("weight_decay", 0.5), own, ("maximize", True))))
+    event: Event = SetOption(draw(st.integers(1, steps - 1)), option, value)
+    return draw_optimized(draw, bounds, spec, steps=steps, schedule=(event,))
+
+
+@st.composite
+def with_scheduler(draw: Draw, bounds: Bounds) -> Scenario:
+    """The learning rate is changed by a scheduler."""
+    event: Event = Decay(draw(st.sampled_from((0.5, 0.1))))
+    return draw_optimized(draw, bounds, draw_optimizer(draw), steps=draw(st.integers(2, 3)), schedule=(event,))
+
+
+@st.composite
+def with_one_cycle(draw: Draw, bounds: Bounds) -> Scenario:
+    """The learning rate, and momentum or betas, are changed by a scheduler."""
+    event: Event = OneCycle(draw(st.sampled_from((0.2, 0.05))))
+    return draw_optimized(draw, bounds, draw_optimizer(draw), steps=draw(st.integers(3, 4)), schedule=(event,))
+
+
+@st.composite
+def optimized_unfreezing(draw: Draw, bounds: Bounds) -> Scenario:
+    """One of the optimizer's parameters does not require gradients at first, and does later; another one may cease."""
+    steps = draw(st.integers(2, 3))
+    drawn = draw_optimized(draw, bounds, draw_optimizer(draw), more_layers=1, steps=steps)
+    frozen, other = draw(st.permutations(tuple(drawn.model.shapes)))[:2]
+    step = draw(st.integers(1, steps - 1))
+    later: tuple[Event, ...] = (Unfreeze(step, (frozen,)),)
+    later += (Freeze(step, (other,)),) if draw(st.booleans()) else ()
+    return replace(drawn, model=replace(drawn.model, frozen=(frozen,)), schedule=later)
+
+
+@st.composite
+def saving_and_loading(draw: Draw, bounds: Bounds) -> Scenario:
+    """Between two steps, the optimizer's state moves to a new optimizer by `state_dict`."""
+    steps = draw(st.integers(2, 3))
+    event: Event = SaveAndLoad(draw(st.integers(1, steps - 1)))
+    return draw_optimized(draw, bounds, draw_stateful(draw), steps=steps, schedule=(event,))
+
+
+@st.composite
+def loading_changed_options(draw: Draw, bounds: Bounds) -> Scenario:
+    """An option is changed before the optimizer's state moves to a new optimizer."""
+    steps = draw(st.integers(2, 3))
+    change, load = sorted(draw(st.integers(1, steps - 1)) for _ in range(2))
+    option, value = draw(st.sampled_from((("lr", 0.5), ("lr", 0.001), ("weight_decay", 0.5))))
+    events: tuple[Event, ...] = (SetOption(change, option, value), SaveAndLoad(load))
+    return draw_optimized(draw, bounds, draw_stateful(draw), steps=steps, schedule=events)

@@ -1,0 +1,63 @@
+"""Builds a scenario's model on a rank, and has the submission wrap it."""
+
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from conformance.contract import Component
+from conformance.models import Perceptron, call, fill, loss_of
+from conformance.naming import Named, parameters_by_name
+from conformance.observation import Task
+from conformance.stage import stage
+from conformance.subject import function
+
+
+def make_model(task: Task) -> Perceptron:
+    """Return the model with this rank's own numbers in it."""
+    model = Perceptron(task.scenario.model, dist.get_rank())
+    fill(model, task.inputs.weights, task.inputs.buffers)
+    return model
+
+
+def wrap(task: Task, component: Component, adapters: ModuleType, model: Perceptron) -> Any:
+    """Return what the submission makes of a model."""
+    more = [task.scenario.bucket_size_mb] if len(component.get.parameters) > 1 else []
+    with stage(task.submission, component.get.name):
+        return function(adapters, component.get)(model, *more)
+
+
+class Twin:
+    """A second model with the same numbers, wrapped beside the first: neither may meddle with the other.
+
+    It never steps, so that its gradients of the first batch are the same each time.
+    """
+
+    def __init__(self, task: Task, component: Component, adapters: ModuleType) -> None:
+        self._task, self._component, self._adapters = task, component, adapters
+        self._wrapped = wrap(task, component, adapters, make_model(task))
+        with self._stage("a look at the parameters of a second wrapped model"):
+            self.named: Named = parameters_by_name(self._wrapped, tuple(task.scenario.model.shapes))[0]
+        self._optimizer = torch.optim.SGD(self.named.values())
+
+    def forward(self, step: int) -> torch.Tensor:
+        """Start a training step, and return the loss of the first batch."""
+        x, y = self._task.inputs.batches[0]
+        self._call(self._component.batch_start, "on_train_batch_start", step)
+        self._optimizer.zero_grad()
+        with self._stage("forward", step):
+            return loss_of(call(self._task.scenario, self._wrapped, x), y)
+
+    def backward(self, loss: torch.Tensor, step: int) -> None:
+        """Compute the gradients of that loss, averaged."""
+        with self._stage("backward", step):
+            torch.autograd.backward(loss)
+        self._call(self._component.after_backward, "on_after_backward", step)
+
+    def _call(self, hook: Any, name: str, step: int) -> None:
+        with self._stage(name, step):
+            function(self._adapters, hook)(self._wrapped, self._optimizer)
+
+    def _stage(self, name: str, step: int | None = None) -> Any:
+        return stage(self._task.submission, name if step is None else f"{name} of a second model", step)

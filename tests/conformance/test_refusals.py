@@ -1,0 +1,73 @@
+"""An extended property may be refused by an exception: only who does it wrongly without a word fails."""
+
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "correct"
+WRAPPER = """
+import torch
+import torch.distributed as dist
+
+class Strict(torch.nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        for parameter in module.parameters():
+            dist.broadcast(parameter.data, src=0)
+
+    def forward(self, *inputs, **options):
+        return self.module(*inputs, **options)
+
+def get_naive_ddp(module):
+    return Strict(module)
+
+def naive_ddp_on_after_backward(ddp_model, optimizer):
+    for name, parameter in ddp_model.named_parameters():
+        if parameter.requires_grad:
+            if parameter.grad is None:
+                COPE
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+"""
+
+
+def found(report, check):
+    (graded,) = report.components
+    assert graded.status == "passed"
+    return next(one for one in graded.checks if one.id == check)
+
+
+def test_a_refusal_is_not_run_and_says_why(grade_path):
+    report = grade_path(EXAMPLE, components=["sharded_optimizer"], examples=2)
+    saving = found(report, "state_dict_round_trip")
+    assert saving.status == "not_run"
+    assert saving.message.startswith("refused, as it may be: RuntimeError: ShardedOptimizer cannot be saved")
+
+
+@pytest.mark.parametrize(
+    ("cope", "status", "words"),
+    [
+        pytest.param(
+            "raise NotImplementedError(f'{name} was not used')",
+            "not_run",
+            "refused, as it may be: NotImplementedError",
+            id="refused",
+        ),
+        pytest.param("{}['by accident']", "failed", "KeyError", id="crashed", marks=pytest.mark.long),
+        pytest.param("continue", "failed", "", id="silently wrong", marks=pytest.mark.long),
+    ],
+)
+def test_crashing_and_being_silently_wrong_is_not_refusing(grade_path, submit, cope, status, words):
+    adapters = WRAPPER.replace("COPE", cope)
+    unused = found(grade_path(submit(adapters), components=["naive_ddp"], examples=4), "unused_on_some_ranks")
+    assert unused.status == status
+    assert words in unused.message
+
+
+def test_what_is_core_may_not_be_refused(grade_path, submit):
+    adapters = WRAPPER.replace("if parameter.requires_grad:", "if parameter.dim() == 0: raise TypeError('0-dim')")
+    adapters = adapters.replace("            if parameter.grad is None:\n                COPE\n", "        else:\n")
+    (graded,) = grade_path(submit(adapters), components=["naive_ddp"], examples=4).components
+    scalar = next(one for one in graded.checks if one.id == "scalar_parameter")
+    assert (graded.status, scalar.status) == ("failed", "failed")
