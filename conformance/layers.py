@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeAlias
 from conformance.brief import Brief
 
 Dtype: TypeAlias = Literal["float64", "float32", "bfloat16", "float16", "complex128"]
+NormName: TypeAlias = Literal["LayerNorm", "RMSNorm", "GroupNorm"]
 Shape: TypeAlias = tuple[int, ...]
 BYTES: dict[Dtype, int] = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "complex128": 16}
 KERNEL = 2  # height and width of a convolution's kernel
@@ -55,11 +56,13 @@ class _KeepsWidth(Brief):
 
 @dataclass(frozen=True, repr=False)
 class Norm(_KeepsWidth):
-    """A layer norm."""
+    """A norm over each sample's values: torch's class of that name; of groups, with one group."""
+
+    name: NormName = "LayerNorm"
 
     def shapes(self, inputs: int) -> dict[str, Shape]:
-        """Return name and shape of weight and bias."""
-        return {"weight": (inputs,), "bias": (inputs,)}
+        """Return name and shape of the weight, and of the bias if there is one."""
+        return {"weight": (inputs,), **({} if self.name == "RMSNorm" else {"bias": (inputs,)})}
 
 
 @dataclass(frozen=True, repr=False)

@@ -129,7 +129,7 @@ def _module(layer: Layer, width: int) -> Any:
         case Conv():
             return SpreadConv2d(width, layer.outputs, channels_last=layer.channels_last)
         case Norm():
-            return nn.LayerNorm(width)
+            return nn.GroupNorm(1, width) if layer.name == "GroupNorm" else getattr(nn, layer.name)(width)
         case Embedding():
             return AddedEmbedding(layer.rows, width, sparse=layer.sparse)
         case Attention():

@@ -116,7 +116,7 @@ def _made(layer: Layer, width: int) -> str:
         case Conv():
             return f"SpreadConv2d({width}, {layer.outputs}, channels_last={layer.channels_last})"
         case Norm():
-            return f"nn.LayerNorm({width})"
+            return f"nn.{layer.name}({'1, ' if layer.name == 'GroupNorm' else ''}{width})"
         case Embedding():
             return f"AddedEmbedding({layer.rows}, {width}, sparse={layer.sparse})"
         case Attention():

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 from hypothesis import strategies as st
 
-from conformance.layers import Again, Attention, Conv, Dtype, Embedding, Linear, Norm, Residual
+from conformance.layers import Again, Attention, Conv, Dtype, Embedding, Linear, Norm, NormName, Residual
 from conformance.model_spec import ModelSpec
 from conformance.scenario import OptimizerKind, OptimizerSpec, Options, Scenario
 
@@ -93,7 +93,8 @@ def draw_convolution(draw: Draw) -> ModelSpec:
 def draw_other_layers(draw: Draw) -> ModelSpec:
     """Draw a model with one or two layers between linear ones that are of another kind, or a layer used again."""
     width = draw(st.integers(3, 4))  # a norm of one value is constant, of two it knows their order only
-    kinds = st.sampled_from((Norm(), Embedding(), Attention(), Residual()))
+    norms = tuple(Norm(name) for name in get_args(NormName))
+    kinds = st.sampled_from((*norms, Embedding(), Attention(), Residual()))
     other = tuple(draw(kinds) for _ in range(draw(st.integers(1, 2))))
     again = (Again(draw(st.integers(1, len(other)))),) if draw(st.booleans()) else ()
     return ModelSpec(draw(st.integers(1, 3)), (Linear(width), *other, *again, Linear(draw(st.integers(1, 2)))))
