@@ -121,12 +121,12 @@ def _grade_component(name: str, executor: Executor, grading: Grading) -> Compone
         reports.append(grade_check(name, check, executor, grading, {report.id: report for report in reports}))
     copied = not_from_scratch(name, executor, grading)
     checks = (copied, *map(_not_run, CHECKS[name])) if copied else tuple(reports)
-    return ComponentReport(name, checks, borrowed=tuple(sorted(executor.borrowed[name])))
+    return ComponentReport(name, checks, borrowed=tuple(sorted(executor.borrowed.get(name, ()))))
 
 
 def not_from_scratch(component: str, executor: Executor, grading: Grading) -> CheckReport | None:
     """Return the failure of a component that has used torch's own implementation where it was to be written."""
-    borrowed = sorted(executor.borrowed[component])
+    borrowed = sorted(executor.borrowed.get(component, ()))
     if not grading.from_scratch or not borrowed:
         return None
     return CheckReport(

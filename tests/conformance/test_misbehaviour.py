@@ -64,6 +64,17 @@ def test_what_fails_now_and_then_is_told_as_a_race_with_its_rate(grade_path, sub
     assert "error" not in {check.status for check in component.checks}
 
 
+@pytest.mark.long
+def test_a_hang_that_does_not_come_again_is_a_race_too(grade_path, submit, tmp_path):
+    once = f"mark = '{tmp_path}/hung'; rank = dist.get_rank()"
+    once += (
+        "; dist.get_world_size() == 1 or rank or os.path.exists(mark) or (open(mark, 'w'), threading.Event().wait())"
+    )
+    (component,) = grade_path(submit(misbehaving(once)), components=["naive_ddp"], world_size=2).components
+    first = next(check for check in component.checks if check.status == "failed")
+    assert "This is a race: with the same numbers, 1 of 2 runs failed" in first.diagnosis
+
+
 def test_the_body_itself_is_right(grade_path, submit):
     (component,) = grade_path(submit(BODY), components=["naive_ddp"], world_size=2, examples=4).components
     assert component.status == "passed"

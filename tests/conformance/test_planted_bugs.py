@@ -24,6 +24,11 @@ def test_there_are_more_than_a_hundred_and_each_is_told_from_the_others():
     assert len({str(bug) for bug in BUGS}) == len(BUGS) > 100
 
 
+def test_reports_name_or_advise_on_more_than_four_bugs_in_five():
+    """What a report says of a bug, beyond the check that failed, is asserted for each that has words."""
+    assert sum(bool(bug.words) for bug in BUGS) > 0.8 * len(BUGS)
+
+
 def test_every_check_catches_a_bug_first():
     assert {check.id for checks in CHECKS.values() for check in checks} == {bug.check for bug in BUGS}
 

@@ -1,0 +1,36 @@
+"""The script of a failure shows the bug, and shows nothing once the submission is right: one of each kind."""
+
+import subprocess
+import sys
+
+import pytest
+from bug import right
+from planted_bugs import BUGS
+
+from conformance.checks.table import CHECKS
+
+_REFUSED_BY_THE_RIGHT_ONE = {"state_dict_round_trip", "options_survive_loading", "loading_leaves_the_state_dict"}
+
+
+def _one_of_each_kind():
+    """Return, for each thing that a script of a wrapper or an optimizer may show, the first bug that it shows."""
+    kinds = {}
+    for bug in BUGS:
+        shows = next(check.shows for check in CHECKS[bug.component] if check.id == bug.check)
+        if bug.check not in _REFUSED_BY_THE_RIGHT_ONE and CHECKS[bug.component][0].id == "runs_to_the_end":
+            kinds.setdefault(shows, bug)
+    return kinds
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("bug", [pytest.param(bug, id=kind) for kind, bug in _one_of_each_kind().items()])
+def test_a_script_tells_the_bug_from_right_code(grade_path, submit, bug):
+    (graded,) = grade_path(submit(**bug.planted()), components=[bug.component]).components
+    found = next(check for check in graded.checks if check.id == bug.check)
+    wrong = _run(found.repro)
+    submit(**right(bug.component))
+    assert (wrong.returncode, _run(found.repro).stdout) == (1, "nothing differs\n"), wrong.stdout + wrong.stderr
+
+
+def _run(script):
+    return subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=120)
