@@ -13,6 +13,8 @@ from pytest_ddp.outcome import Deadlocked, Died, Ended, Outcome, Raised, Returne
 from pytest_ddp.standstill import peer_left, standstill
 from pytest_ddp.world import World, rank_list
 
+_COLLECTIVES_SHOWN = 8
+
 
 class RankFailure(PytestDDPError):  # noqa: N818  a failure of ranks, as pytest's own outcomes are named
     """Some ranks of a run failed; the text is the whole report.
@@ -33,6 +35,7 @@ class RankFailure(PytestDDPError):  # noqa: N818  a failure of ranks, as pytest'
 
     def __str__(self) -> str:
         told = [*details(self.outcomes), *outputs(self.outcomes)]
+        told += [f"---- {ranks}: last collectives ----\n{text}" for ranks, text in last_collectives(self.outcomes)]
         told += [f"---- {ranks}: timeline ----\n{text}" for ranks, text in timelines(self.outcomes)]
         return "\n".join([headline(self.outcomes, self.world), *told])
 
@@ -143,6 +146,22 @@ def _alike(outcomes: Iterable[Outcome], told: Callable[[Outcome], str] = describ
     for outcome in outcomes:
         said.setdefault(told(outcome), []).append(outcome.rank)
     return [(rank_list(ranks), what) for what, ranks in said.items()]
+
+
+def last_collectives(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
+    """Return the last collectives of ranks that were not observed, where one was ended or has died.
+
+    Ranks that have entered the same ones are told together. Nothing is returned where each has entered one at most,
+    which its line says.
+    """
+    if not any(isinstance(outcome, Died | Ended) for outcome in outcomes) or any(o.timeline for o in outcomes):
+        return []
+    return _alike(outcomes, _entered) if any(len(outcome.collectives) > 1 for outcome in outcomes) else []
+
+
+def _entered(outcome: Outcome) -> str:
+    before = max(0, len(outcome.collectives) - _COLLECTIVES_SHOWN)
+    return "\n".join([*(["..."] if before else []), *outcome.collectives[before:]]) or "none"
 
 
 def timelines(outcomes: Iterable[Outcome]) -> list[tuple[str, str]]:

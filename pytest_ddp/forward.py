@@ -1,4 +1,4 @@
-"""Hands on what ranks reported beside their tests: subtests and warnings, each once for all ranks."""
+"""Hands on what ranks reported beside their tests: subtests, warnings, properties; each once for all ranks."""
 
 import sys
 import warnings
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.junitxml import xml_key
 
 from pytest_ddp.outcome import Outcome
 from pytest_ddp.report import answer_of, revived
@@ -61,6 +62,14 @@ def forward_warnings(config: pytest.Config, outcomes: Sequence[Outcome]) -> None
                 "location": warning.location,
             }
         )
+
+
+def forward_suite_properties(config: pytest.Config, outcomes: Sequence[Outcome]) -> None:
+    """Let the JUnit file have what ranks recorded of the whole run, unless it has it already."""
+    junit = config.stash.get(xml_key, None)
+    for name, value in (pair for outcome in outcomes for pair in answer_of(outcome).suite_properties):
+        if junit is not None and (name, value) not in junit.global_properties:
+            junit.add_global_property(name, value)
 
 
 def _category(name: str) -> type[Warning]:

@@ -32,13 +32,19 @@ def _cores() -> int:
 
 
 def _gpus() -> str:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        count = len([device for device in visible.split(",") if device.strip() not in {"", "-1"}])
-    else:
-        count = len(list(_NVIDIA.iterdir())) if _NVIDIA.is_dir() else 0
+    count = _gpu_count()
     return f"{count} GPU{'' if count == 1 else 's'}"
 
 
+def _gpu_count() -> int:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([device for device in visible.split(",") if device.strip() not in {"", "-1"}])
+    return len(list(_NVIDIA.iterdir())) if _NVIDIA.is_dir() else 0
+
+
 def _launcher(settings: Settings) -> str:
-    return "forked" if sys.platform == "linux" and settings.device != "cuda" else "in fresh interpreters"
+    """Say how ranks are started; what device a test of `device=auto` gets is known only when it is its turn."""
+    if sys.platform != "linux" or settings.device == "cuda":
+        return "in fresh interpreters"
+    return "forked" if settings.device == "cpu" or not _gpu_count() else "forked, on GPUs in fresh interpreters"

@@ -81,12 +81,14 @@ class PhaseAnswer:
         goes_on: whether the rank goes on to teardown at once, and answers for it next.
         subtests: the reports of subtests, serialised, in order.
         warnings: the warnings of the test, with its last phase.
+        suite_properties: names and values of what it recorded of the whole run, with its last phase.
         retire: what the test left behind and cannot be put back, so that this process must not run another test.
     """
 
     report: dict[str, Any] | None = None
     subtests: tuple[dict[str, Any], ...] = ()
     warnings: tuple[RankWarning, ...] = ()
+    suite_properties: tuple[tuple[str, str], ...] = ()
     retire: str = ""
     setup: str | None = None
     goes_on: bool = False
@@ -104,7 +106,9 @@ class PhaseAnswer:
             return cls()
         plain = loads(body)
         warnings = tuple(_warning(**warning) for warning in plain["warnings"])
-        return cls(**{**plain, "subtests": tuple(plain["subtests"]), "warnings": warnings})
+        properties = tuple((name, value) for name, value in plain["suite_properties"])
+        more = {"subtests": tuple(plain["subtests"]), "warnings": warnings, "suite_properties": properties}
+        return cls(**{**plain, **more})
 
 
 def _warning(location: list[Any] | None, **plain: Any) -> RankWarning:

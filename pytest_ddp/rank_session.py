@@ -8,6 +8,7 @@ wrappers (warnings, assertion rewriting) must enclose all three phases.
 
 import os
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,6 +16,7 @@ from warnings import WarningMessage
 
 import pytest
 from _pytest.config import Config
+from _pytest.junitxml import _check_record_param_type
 
 from pytest_ddp.bounds import bounded
 from pytest_ddp.caught_logs import catch_logs_quickly
@@ -92,6 +94,17 @@ class RankPlugin:
         self._ending: tuple[Run, PhaseAnswer | Failed | SkipRun] | None = None
         self._subtests: list[pytest.TestReport] = []
         self._warnings: list[RankWarning] = []
+        self._suite_properties: list[tuple[str, str]] = []
+
+    @pytest.fixture(scope="session")
+    def record_testsuite_property(self) -> Callable[[str, object], None]:
+        """Record a property of the whole run, as pytest's own fixture does where the JUnit file is written."""
+
+        def record(name: str, value: object) -> None:
+            _check_record_param_type("name", name)
+            self._suite_properties.append((name, str(value)))
+
+        return record
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the reports of subtests, the only ones that are logged here."""
@@ -217,8 +230,9 @@ class RankPlugin:
             return
         (run, answer), self._ending = self._ending, None
         given, self._warnings = tuple(self._warnings), []
+        recorded, self._suite_properties = tuple(self._suite_properties), []
         plain = answer if isinstance(answer, PhaseAnswer) else PhaseAnswer.decode(answer.body)
-        body = replace(plain, warnings=given, retire=self.state.retire).encode()
+        body = replace(plain, warnings=given, suite_properties=recorded, retire=self.state.retire).encode()
         self._torn_down = answer, body
         self._send_teardown(answer, body, run)
 

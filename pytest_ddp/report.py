@@ -8,7 +8,7 @@ import pytest
 from _pytest._code.code import ExceptionRepr, ReprEntry, ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
 from pytest_ddp.agreement import as_reported, disagreement, expected_failure, passed_strictly
-from pytest_ddp.failure import details, failures, headline, root_cause, summary, timelines
+from pytest_ddp.failure import details, failures, headline, last_collectives, root_cause, summary, timelines
 from pytest_ddp.outcome import Outcome, Raised, Returned, Skipped
 from pytest_ddp.phase import PhaseAnswer
 from pytest_ddp.world import World
@@ -32,12 +32,13 @@ def merge(report: pytest.TestReport, outcomes: Sequence[Outcome], world: World, 
 
 def output_sections(outcomes: Sequence[Outcome], when: str) -> list[tuple[str, str]]:
     """Return what the ranks printed and logged in this phase, as sections of a report."""
-    found = [(f"Captured output {when} (rank {o.rank})", o.output) for o in outcomes if o.output.strip()]
+    found = [(f"Captured stdout+stderr {when} (rank {o.rank})", o.output) for o in outcomes if o.output.strip()]
     for outcome in outcomes:
         rank_report = answer_of(outcome).report or {"sections": []}
         for title, text in rank_report["sections"]:
             if title.endswith(when):
                 found.append((f"{title} (rank {outcome.rank})", text))
+    found += [(f"Last collectives {when} ({ranks})", text) for ranks, text in last_collectives(outcomes)]
     return found + [(f"Timeline {when} ({ranks})", text) for ranks, text in timelines(outcomes)]
 
 

@@ -13,7 +13,7 @@ import pytest
 from pytest_ddp.caught_logs import caught_quickly
 from pytest_ddp.debugger import GROUP_SECONDS, debugger_for
 from pytest_ddp.failure import failures
-from pytest_ddp.forward import forward_subtests, forward_warnings
+from pytest_ddp.forward import forward_subtests, forward_suite_properties, forward_warnings
 from pytest_ddp.given_items import fixtures_stay_on_ranks
 from pytest_ddp.given_report import report_bugs
 from pytest_ddp.interruption import Interruption
@@ -190,6 +190,7 @@ class Controller:
             sections += output_sections(outcomes, report.when)
             forward_subtests(item, outcomes)
             forward_warnings(self.config, outcomes)
+            forward_suite_properties(self.config, outcomes)
             if report.failed:
                 sections.append(seed_section(self.settings.seed, node_id(item)))
         report.sections = [*report.sections, *sections]

@@ -8,6 +8,7 @@ import pytest
 SUITE = """
 import pathlib
 import pytest
+import sys
 import torch
 import torch.distributed as dist
 from pytest_ddp import distributed
@@ -27,10 +28,13 @@ def ddp_place():
     return dist.get_rank()
 
 @distributed
-def test_passes(ddp, model, record_property):
+def test_passes(ddp, model, record_property, record_testsuite_property):
     noted(f"passes on {ddp.rank}")
     record_property("everywhere", 7)
     record_property(f"rank {ddp.rank}", ddp.rank)
+    record_testsuite_property("group of", dist.get_world_size())
+    print("printed on rank", ddp.rank)
+    print("complained on rank", ddp.rank, file=sys.stderr)
 
 @distributed
 def test_fails(ddp, model):
@@ -94,6 +98,29 @@ def test_stopping_at_a_failure_finalises_what_lives_on_ranks(run, notes):
         assert re.search(rf"\ds {phase} +test_suite.py::test_raises", result.stdout.str())
 
 
+def test_what_a_recorded_property_is_called_must_be_a_text(run_suite):
+    result = run_suite("""
+        @distributed
+        def test_it(ddp, record_testsuite_property):
+            record_testsuite_property(7, "seven")
+        """)
+    result.stdout.fnmatch_lines(["*TypeError: name parameter needs to be a string, but int given"])
+
+
+@pytest.mark.parametrize(("shown", "expected"), [("stdout", True), ("stderr", True), ("log", False), ("no", False)])
+def test_output_of_ranks_is_shown_like_any_other(run_suite, shown, expected):
+    result = run_suite(
+        """
+        @distributed
+        def test_it(ddp):
+            print("printed on", ddp.rank)
+            assert False
+        """,
+        f"--show-capture={shown}",
+    )
+    assert ("printed on 1" in result.stdout.lines) is expected
+
+
 def test_failures_are_remembered_and_selected(run):
     run().assert_outcomes(passed=2, failed=2, skipped=1)
     assert order_of(run("--lf", "-v")) == ["fails", "raises"]
@@ -148,6 +175,11 @@ def test_junit_xml_has_one_case_a_test_with_what_its_ranks_recorded(run, pyteste
     assert len(cases) == 5
     recorded = [(prop.get("name"), prop.get("value")) for prop in cases["test_passes"].iter("property")]
     assert sorted(recorded) == [("everywhere", "7"), ("rank 0", "0"), ("rank 1", "1")]
+    assert [(prop.get("name"), prop.get("value")) for prop in suite.findall("properties/property")] == [
+        ("group of", "2")
+    ]
+    printed = (cases["test_passes"].find("system-out").text or "").splitlines()
+    assert {f"{what} on rank {rank}" for what in ("printed", "complained") for rank in (0, 1)} <= set(printed)
     failure = cases["test_fails"].find("failure")
     assert failure is not None
     assert failure.get("message", "").startswith("rank 1: assert 1 == 0")

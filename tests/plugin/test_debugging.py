@@ -104,7 +104,7 @@ def test_never(): pass
 """,
         "--pdb",
     )
-    at.expect("Captured output call .rank 0", "hello from 0", "rank 1 of 2 .* raised ValueError: mine")
+    at.expect("Captured stdout.stderr call .rank 0", "hello from 0", "rank 1 of 2 .* raised ValueError: mine")
     at.expect("entering PDB on rank 1")
     at.ask("p mine + 1000", "1041")
     at.run.expect(PROMPT)

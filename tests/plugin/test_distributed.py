@@ -122,7 +122,7 @@ def test_fixtures_live_on_the_ranks(run_suite):
         conftest="import pytest\n@pytest.fixture\ndef from_conftest(): return 41",
     )
     result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(["*Captured output teardown (rank 1)*", "finalised on 1"])
+    result.stdout.fnmatch_lines(["*Captured stdout+stderr teardown (rank 1)*", "finalised on 1"])
 
 
 def test_module_fixtures_are_finalised_once_after_their_last_test(run_suite, tmp_path):

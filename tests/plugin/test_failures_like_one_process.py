@@ -203,7 +203,7 @@ def test_much_is_bounded_and_keeps_its_beginning_and_its_end(run_suite):
             "E *ValueError: lines begin",
             "... * characters left out ...",
             "E *lines end",
-            "*Captured output call (rank 1)*",
+            "*Captured stdout+stderr call (rank 1)*",
             "output begins",
             "... * bytes left out ...",
             r"*\xff\xfe output ends without a newline",

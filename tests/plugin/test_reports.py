@@ -26,16 +26,37 @@ def test_a_failing_assertion_shows_its_values_and_what_became_of_the_others(run_
             "test_suite.py:*: AssertionError",
             "*rank 2: Python stacks*",
             "*in test_it",
-            "*Captured output call (rank 0)*",
+            "*Captured stdout+stderr call (rank 0)*",
             "hello from 0",
-            "*Captured output call (rank 1)*",
+            "*Captured stdout+stderr call (rank 1)*",
             "hello from 1",
-            "*Captured output call (rank 2)*",
+            "*Captured stdout+stderr call (rank 2)*",
             "hello from 2",
             "FAILED *::test_it - rank 1: AssertionError: *",
         ]
     )
     result.stdout.no_fnmatch_line("*pytest_ddp*")
+
+
+def test_the_last_collectives_of_every_rank_are_told_when_one_hangs(run_suite):
+    result = run_suite("""
+        @distributed(world_size=3, timeout=2)
+        def test_it(ddp):
+            for size in range(1, 11):
+                dist.all_reduce(torch.ones(size))
+            if ddp.rank:
+                dist.barrier()
+            while ddp.rank == 0:
+                pass
+        """)
+    result.assert_outcomes(failed=1)
+    everywhere = [f"all_reduce #{number} float32[[]{number}[]]" for number in range(1, 11)]
+    result.stdout.fnmatch_lines(
+        ["*Last collectives call (rank 0)*", "...", *everywhere[-8:], "*-- Last*"], consecutive=True
+    )
+    result.stdout.fnmatch_lines(
+        ["*Last collectives call (ranks 1, 2)*", "...", *everywhere[-7:], "barrier #11*"], consecutive=True
+    )
 
 
 def test_a_rank_that_exits_is_the_cause_and_its_peer_is_not(run_suite):
@@ -61,7 +82,7 @@ def test_a_rank_that_exits_is_the_cause_and_its_peer_is_not(run_suite):
             ),
             "  rank 0: failed because a peer left the group; last collective entered: all_reduce #2 float32[[]3[]]",
             "  rank 0 waited in all_reduce #2 float32[[]3[]], which rank 1 never entered",
-            "*Captured output call (rank 1)*",
+            "*Captured stdout+stderr call (rank 1)*",
             "last words",
             "FAILED *::test_it - rank 1 left with exit code 3*",
         ]

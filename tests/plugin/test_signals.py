@@ -1,7 +1,9 @@
 """What ends pytest ends its ranks; Ctrl-C says first what they were doing."""
 
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,7 +12,7 @@ import psutil
 import pytest
 
 SUITE = """
-import os, threading
+import os, pathlib, threading
 import pytest
 from pytest_ddp import distributed
 
@@ -24,6 +26,7 @@ def test_hang(ddp):
 
     work = dist.barrier(async_op=True) if ddp.rank == 0 else threading.Event()
     print(f"hanging:{os.getpid()}", flush=True)
+    pathlib.Path(__file__).with_name(f"hanging{ddp.rank}").touch()
     work.wait()
 
 @distributed
@@ -123,3 +126,18 @@ def test_nothing_survives_the_end_of_pytest(pytester, ending):
         else:
             run.ptyproc.fileobj.close()  # the kernel hangs up: SIGHUP
             run.ptyproc.wait()
+
+
+@pytest.mark.parametrize("ending", ["SIGKILL", "SIGTERM", "SIGINT"])
+def test_nothing_survives_the_end_of_pytest_under_xdist(pytester, ending):
+    pytester.makepyfile(test_suite=SUITE)
+    command = [sys.executable, "-m", "pytest", "-n", "1", "-p", "no:cacheprovider", "-k", "test_hang"]
+    run = psutil.Popen(command, cwd=pytester.path, stdout=subprocess.DEVNULL, preexec_fn=heed_signals)
+    while len(list(pytester.path.glob("hanging?"))) < 2:
+        assert run.poll() is None
+        time.sleep(0.1)
+    below = run.children(recursive=True)
+    assert len(below) >= 4, "a worker, two ranks and their fork server"
+    run.send_signal(signal.Signals[ending])
+    _, alive = psutil.wait_procs([run, *below], timeout=SECONDS_TO_DIE)
+    assert not alive
