@@ -1,6 +1,7 @@
 """The black box, the trimming of stacks, phases, collectives as text, the public face."""
 
 import tempfile
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,9 +35,11 @@ def test_phase_requests_survive_the_trip(request):
 
 def test_a_rank_s_answer_travels_with_what_json_does_not_know_as_text():
     warning = RankWarning("text", "builtins:UserWarning", "a.py", 3, "runtest", "a.py::test_it", ("a.py", 3, "test_it"))
-    sent = PhaseAnswer({"user_properties": [("shape", {1})]}, ({"outcome": "failed"},), (warning,), "1 thread")
+    sent = PhaseAnswer(
+        {"user_properties": [("shape", {1})]}, ({"outcome": "failed"},), (warning,), (("a", "1"),), "1 thread"
+    )
     received = PhaseAnswer.decode(sent.encode())
-    assert received == PhaseAnswer({"user_properties": [["shape", "{1}"]]}, sent.subtests, sent.warnings, sent.retire)
+    assert received == replace(sent, report={"user_properties": [["shape", "{1}"]]})
     assert PhaseAnswer.decode(b"") == PhaseAnswer()
 
 
