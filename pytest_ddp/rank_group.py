@@ -25,6 +25,7 @@ GROUP_SLACK_SECONDS = 600.0
 _INTERRUPTED = partial(Stopped, because="the run was interrupted")
 _JOIN_SECONDS = 60.0
 _RECALL_SECONDS = 10.0
+_TRIM_SECONDS = 0.5
 _HANG_UP_SECONDS = 2.0  # between the end of a rank's connection and that of its process
 # An answer to another group's run must never pass for one to ours. The numbers between are for second answers.
 _numbers = itertools.count(step=2)
@@ -186,6 +187,8 @@ class RankGroup:
                 del pending[member.rank]
                 yield member.rank, outcome
                 self._hear(patience, member, outcome)
+            for member in pending.values():
+                member.trim_output()
             self.hung_up |= patience.look(pending.values())
             yield from self._end_stuck(pending, patience)
 
@@ -195,10 +198,10 @@ class RankGroup:
         return ready or select.select(list(pending), [], [], self._pause(patience))[0]
 
     def _pause(self, patience: Patience) -> float | None:
-        """How long to wait for ranks to say something; None for as long as it takes."""
-        if self._detector is None or patience.seconds is None:
-            return patience.seconds
-        return min(patience.seconds, LOOK_SECONDS)
+        """How long to wait for ranks to say something before the next look; None for as long as it takes."""
+        if patience.seconds is None:
+            return None
+        return min(patience.seconds, _TRIM_SECONDS if self._detector is None else LOOK_SECONDS)
 
     def _hear(self, patience: Patience, member: Member, outcome: Outcome) -> None:
         patience.hear(member, outcome)

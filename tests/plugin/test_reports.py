@@ -59,6 +59,20 @@ def test_the_last_collectives_of_every_rank_are_told_when_one_hangs(run_suite):
     )
 
 
+def test_an_output_without_end_is_told_with_both_its_ends(run_suite):
+    result = run_suite("""
+        @distributed(timeout=3)
+        def test_it(ddp):
+            print("first words")
+            while True:
+                print("printed and printed " * 50)
+        """)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*Captured stdout+stderr call (rank 1)*", "first words", "*", "... * bytes left out ..."]
+    )
+
+
 def test_a_rank_that_exits_is_the_cause_and_its_peer_is_not(run_suite):
     result = run_suite("""
         @distributed
