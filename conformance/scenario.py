@@ -114,6 +114,7 @@ class Scenario(Brief):
         uneven: rank r has r samples more; each rank then weights its loss by its share of the samples, so that the
             average over the ranks is the loss of all samples.
         micro_batches: backward passes per step, whose gradients add up.
+        joined: the micro-batches' losses are added up, and have one backward pass together.
         no_sync: all micro-batches but the last are computed under the wrapper's `no_sync`, if it has one.
         evaluates: before each step, the model computes the step's batch in evaluation mode, without gradients.
         aborts: before the second step, a backward pass raises half way, on all ranks, and its gradients are cleared.
@@ -141,6 +142,7 @@ class Scenario(Brief):
     batch: int = 1
     uneven: bool = False
     micro_batches: int = 1
+    joined: bool = False
     no_sync: bool = False
     evaluates: bool = False
     aborts: bool = False

@@ -4,6 +4,7 @@
 step; any other exception is a fault of this harness.
 """
 
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from types import ModuleType
@@ -174,22 +175,23 @@ class _Run:
 
     def _backward(self, step: int) -> float:
         """Compute the gradients of a step; return the sum of its micro-batches' losses."""
-        *first, last = self.task.scenario.micro(step)
+        micro = self.task.scenario.micro(step)
+        *first, last = [tuple(micro)] if self.task.scenario.joined else [(one,) for one in micro]
         lazy = self.task.scenario.no_sync and hasattr(self.wrapped, "no_sync")
         with noting(self.happened, self.task.scenario):
-            losses = [self._micro_batch(step, micro, synchronise=not lazy) for micro in first]
-            losses.append(self._micro_batch(step, last, synchronise=True))
+            losses = [self._pass(step, some, synchronise=not lazy) for some in first]
+            losses.append(self._pass(step, last, synchronise=True))
         if self.task.scenario.averaged:
             self._average()
         self._keep(f"gradient/{step}", {name: p.grad for name, p in self.named.items() if p.grad is not None})
         return sum(losses)
 
-    def _micro_batch(self, step: int, micro: int, *, synchronise: bool) -> float:
-        scenario, (x, y) = self.task.scenario, self.task.inputs.batches[micro]
+    def _pass(self, step: int, micro: Sequence[int], *, synchronise: bool) -> float:
+        """Compute forward on some micro-batches, and one backward; return the loss."""
+        scenario = self.task.scenario
         with self.stage("no_sync", step), nullcontext() if synchronise else self.wrapped.no_sync():
             with self.stage("forward", step):
-                loss = loss_of(call(scenario, self.wrapped, x), y, scenario.loss_scale)
-                loss = loss * scenario.weight(dist.get_rank())
+                loss = torch.stack([self._loss(number) for number in micro]).sum()
             other = self.twin.forward(step) if self.twin else None
             with self.stage("backward", step):
                 if scenario.trains(step):
@@ -203,6 +205,11 @@ class _Run:
             self.twin.backward(other, step)
             self._keep(f"twin/{step}", {name: p.grad for name, p in self.twin.named.items() if p.grad is not None})
         return float(loss.detach())
+
+    def _loss(self, micro: int) -> torch.Tensor:
+        scenario, (x, y) = self.task.scenario, self.task.inputs.batches[micro]
+        loss = loss_of(call(scenario, self.wrapped, x), y, scenario.loss_scale)
+        return loss * scenario.weight(dist.get_rank())
 
     def _step_with_closure(self, step: int) -> ClosureCall:
         losses: list[float] = []

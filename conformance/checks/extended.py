@@ -80,6 +80,12 @@ def accumulates_gradients(trial: Trial) -> None:
     training_equals_one_process(trial)
 
 
+def several_forwards_one_backward(trial: Trial) -> None:
+    """Several forwards may have one backward, on the sum of their losses, as where two inputs are compared."""
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
 def accumulates_without_synchronising(trial: Trial) -> None:
     """Under the wrapper's `no_sync` nothing is sent; the next backward outside of it synchronises the whole sum."""
     if not all(seen.offers_no_sync for seen in trial.observations):

@@ -43,6 +43,13 @@ def accumulating(draw: Draw, bounds: Bounds) -> Scenario:
 
 
 @st.composite
+def joining(draw: Draw, bounds: Bounds) -> Scenario:
+    """The losses of two or three forwards are added up, and have one backward."""
+    drawn: Scenario = draw(accumulating(bounds))
+    return replace(drawn, joined=True)
+
+
+@st.composite
 def accumulating_lazily(draw: Draw, bounds: Bounds) -> Scenario:
     """The same, under `no_sync` but for the last."""
     drawn: Scenario = draw(accumulating(bounds))

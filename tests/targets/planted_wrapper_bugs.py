@@ -87,6 +87,13 @@ _EVERY_WRAPPER = [
 
 WRAPPER_BUGS = [
     Bug(
+        _EACH,
+        "        params = self.trainable()\n        self.buckets,",
+        "        assert not self.buckets or self.sent\n        params = self.trainable()\n        self.buckets,",
+        "several_forwards_one_backward",
+        "AssertionError",
+    ),
+    Bug(
         _NAIVE,
         "        copy_from_rank0([*module.parameters(), *module.buffers()])\n",
         "        for p in module.parameters():\n            p.grad = torch.zeros_like(p)\n"
