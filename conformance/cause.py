@@ -40,7 +40,7 @@ def _fails_again(search: Search, scenario: Scenario | Case) -> bool:
     except Violation:
         return True
     except NotOffered:
-        return False
+        pass
     return False
 
 
