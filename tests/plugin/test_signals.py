@@ -128,7 +128,9 @@ def test_nothing_survives_the_end_of_pytest(pytester, ending):
             run.ptyproc.wait()
 
 
-@pytest.mark.parametrize("ending", ["SIGKILL", "SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    "ending", ["SIGKILL", *(pytest.param(name, marks=pytest.mark.long) for name in ("SIGTERM", "SIGINT"))]
+)
 def test_nothing_survives_the_end_of_pytest_under_xdist(pytester, ending):
     pytester.makepyfile(test_suite=SUITE)
     command = [sys.executable, "-m", "pytest", "-n", "1", "-p", "no:cacheprovider", "-k", "test_hang"]
