@@ -4,6 +4,7 @@ A case prints as Python that evaluates to itself, and saves as JSON. Its numbers
 Nothing here imports torch.
 """
 
+import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -174,6 +175,11 @@ _KINDS = {type(case).__name__: type(case) for case in SIMPLEST.values()}
 def as_json(drawn: Scenario | Case) -> dict[str, Any]:
     """Return a scenario or a case as what `json.dumps` takes."""
     return to_json(drawn) if isinstance(drawn, Scenario) else {"case": type(drawn).__name__, **asdict(drawn)}
+
+
+def as_text(drawn: Scenario | Case) -> str:
+    """Return a scenario or a case as JSON text, which no other one has."""
+    return drawn.text if isinstance(drawn, Scenario) else json.dumps(as_json(drawn))
 
 
 def case_from_json(plain: dict[str, Any]) -> Case:

@@ -3,7 +3,7 @@
 from conformance.cases import Case
 from conformance.checks.check import NotOffered, Trial, Violation
 from conformance.diagnosis import diagnose
-from conformance.execute import Broken, Observed
+from conformance.execution import Broken, Observed
 from conformance.mishap import explain
 from conformance.scenario import Scenario
 from conformance.search import Search

@@ -6,21 +6,23 @@ What comes back is a value: observations of all ranks, or the outcomes of a run 
 import json
 import math
 import tempfile
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from itertools import zip_longest
+from typing import Any
 
 from conformance.answer import Answer, Assignment
-from conformance.cases import Case, as_json
-from conformance.data import RankInputs, Tensors, data_seed, draw_inputs
+from conformance.cases import Case, as_text
+from conformance.data import RankInputs, data_seed, draw_inputs
+from conformance.execution import Answered, Broken, Execution, HarnessError, Malformed, Observed
 from conformance.feed import draw_feed
 from conformance.framing import MalformedError
 from conformance.location import Location
 from conformance.observation import Observation, Probe, Task
 from conformance.scenario import Scenario
 from pytest_ddp.errors import PytestDDPError
-from pytest_ddp.failure import root_cause
-from pytest_ddp.outcome import Outcome, Raised, Returned, TimedOut
+from pytest_ddp.outcome import Outcome, Raised, Returned
 from pytest_ddp.ranks import Ranks
 from pytest_ddp.world import World
 
@@ -30,66 +32,10 @@ _SLOWER = 100.0
 _PROBE_SECONDS = 120.0
 
 
-class HarnessError(PytestDDPError):
-    """Something of ours failed: never the submission's loss."""
+class _Run:
+    """A scenario that ranks are at; what came of it is there once they are done."""
 
-
-@dataclass(frozen=True)
-class Observed:
-    """A run that came to its end: what was fed, and what each rank saw."""
-
-    inputs: list[RankInputs]
-    observations: tuple[Observation, ...]
-
-
-@dataclass(frozen=True)
-class Answered:
-    """A case that came to its end: what each rank of each of its worlds was given, and what it answered."""
-
-    given: list[list[Tensors]]
-    answers: list[list[Answer]]
-
-
-@dataclass(frozen=True)
-class Broken:
-    """A run in which a rank raised, died or hung."""
-
-    outcomes: tuple[Outcome, ...]
-
-    @property
-    def root(self) -> Outcome:
-        """The outcome that caused the others."""
-        return root_cause(self.outcomes)
-
-    @property
-    def hung(self) -> bool:
-        """Whether ranks had to be ended at their deadline."""
-        return isinstance(self.root, TimedOut)
-
-    @property
-    def refusal(self) -> str:
-        """What the submission said when it raised on purpose; empty if it did not."""
-        body = self.root.body if isinstance(self.root, Raised) else b""
-        refused = isinstance(self.root, Raised) and bool(body) and json.loads(body)["refused"]
-        return f"{self.root.kind}: {self.root.message}" if isinstance(self.root, Raised) and refused else ""
-
-    @property
-    def place(self) -> tuple[str, int | None] | None:
-        """The stage and the step in which the submission raised, if it raised."""
-        body = self.root.body if isinstance(self.root, Raised) else b""
-        where = json.loads(body) if body else None
-        return (where["stage"], where["step"]) if where else None
-
-
-@dataclass(frozen=True)
-class Malformed:
-    """A run in which a rank answered with something else than an observation."""
-
-    rank: int
-    message: str
-
-
-Execution: TypeAlias = Observed | Answered | Broken | Malformed
+    execution: Execution
 
 
 @dataclass
@@ -116,6 +62,7 @@ class Executor:
     missing: dict[str, tuple[str, ...]] = field(default_factory=dict)
     executions: int = 0
     _known: dict[str, Execution] = field(default_factory=dict)
+    _encoded: dict[str, list[bytes]] = field(default_factory=dict)
     _fastest: float = math.inf
 
     def run(self, component: str, scenario: Scenario | Case) -> Execution:
@@ -131,7 +78,32 @@ class Executor:
 
     def run_again(self, component: str, scenario: Scenario | Case) -> Execution:
         """Run a scenario or a case, also where it has run already; raise as `run` does."""
-        return self._ask(component, scenario) if isinstance(scenario, Case) else self._run(component, scenario)
+        if isinstance(scenario, Case):
+            return self._ask(component, scenario)
+        with self._running(component, scenario) as run:
+            pass
+        return run.execution
+
+    def ahead(self, component: str, drawn: Sequence[Scenario | Case]) -> Generator[Scenario | Case]:
+        """Yield each once it has run if it is a scenario: ranks are at the next one while the caller looks at this one.
+
+        Not after a run that broke: the next one might take as long to break. Whoever does not want them all closes
+        the iterator before anything else runs. Raises as `run` does.
+        """
+        ready: tuple[Scenario | Case, ...] = ()
+        for one, then in zip_longest(drawn, drawn[1:]):
+            key = self.key(component, one)
+            if isinstance(one, Scenario) and key not in self._known:
+                with self._running(component, one, then) as run:
+                    yield from ready
+                self._known[key] = run.execution
+            else:
+                yield from ready
+            ready = (one,)
+            if not isinstance(self._known.get(key), Observed):
+                yield one
+                ready = ()
+        yield from ready
 
     def knows(self, component: str, scenario: Scenario | Case) -> bool:
         """Whether the scenario has run already."""
@@ -140,7 +112,7 @@ class Executor:
     @staticmethod
     def key(component: str, scenario: Scenario | Case) -> str:
         """Return what tells scenarios of components apart."""
-        return json.dumps([component, as_json(scenario)])
+        return f"{component}: {as_text(scenario)}"
 
     def seed(self, scenario: Scenario | Case) -> int:
         """Return the integer that the scenario's numbers are drawn from."""
@@ -170,11 +142,33 @@ class Executor:
         self._use(component, found.borrowed)
         return component not in found.unimplemented
 
-    def _run(self, component: str, scenario: Scenario) -> Execution:
-        inputs = self.inputs(scenario)
-        tasks = [Task(self.location, component, scenario, own, self.stubs).encode() for own in inputs]
-        world = World(scenario.world_size, observe=scenario.gated or scenario.counted)
-        outcomes = self._on_ranks(world, "conformance.training:run", tasks, self._deadline)
+    @contextmanager
+    def _running(self, component: str, scenario: Scenario, then: Scenario | Case | None = None) -> Iterator[_Run]:
+        """Let ranks run a scenario during the block; when they are done, let them join the world of the next one."""
+        run, inputs = _Run(), self.inputs(scenario)
+        try:
+            with self.ranks.group(_world(scenario)) as group:
+                group.ask("conformance.training:run", self._tasks(component, scenario, inputs), timeout=self._deadline)
+                try:
+                    yield run
+                    if isinstance(then, Scenario):
+                        self._encoded = {self.key(component, then): self._tasks(component, then, self.inputs(then))}
+                finally:
+                    outcomes = group.answers()
+            if isinstance(then, Scenario):
+                self.ranks.prepare(_world(then))
+        except PytestDDPError as error:
+            raise HarnessError(f"no ranks to run on: {error}") from error
+        run.execution = self._seen(component, scenario, inputs, outcomes)
+
+    def _tasks(self, component: str, scenario: Scenario, inputs: list[RankInputs]) -> list[bytes]:
+        """Return what each rank is asked to do, which may have been written down while ranks were busy."""
+        if (key := self.key(component, scenario)) in self._encoded:
+            return self._encoded.pop(key)
+        nameless = replace(scenario, seed=0)
+        return [Task(self.location, component, nameless, own, self.stubs).encode() for own in inputs]
+
+    def _seen(self, component: str, scenario: Scenario, inputs: list[RankInputs], outcomes: list[Outcome]) -> Execution:
         self.executions += 1
         if not all(isinstance(outcome, Returned) for outcome in outcomes):
             return self._broken(outcomes)
@@ -247,3 +241,7 @@ class Executor:
         if isinstance(outcome, Raised):
             raise HarnessError(outcome.traceback)
         return Probe(**json.loads(outcome.body)) if isinstance(outcome, Returned) else None
+
+
+def _world(scenario: Scenario) -> World:
+    return World(scenario.world_size, observe=scenario.gated or scenario.counted)

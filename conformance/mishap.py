@@ -1,7 +1,7 @@
 """Says in words how a run broke: an exception of the submission's, a rank that died, a hang."""
 
 from conformance.cases import Case
-from conformance.execute import Broken
+from conformance.execution import Broken
 from conformance.scenario import AddGroup, Decay, Freeze, OneCycle, SaveAndLoad, Scenario, SetOption, Unfreeze
 from pytest_ddp.failure import headline
 from pytest_ddp.outcome import Deadlocked, Died, Raised, TimedOut

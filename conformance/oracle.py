@@ -7,6 +7,7 @@ the way it went on a rank: `tolerance` says why.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -89,6 +90,11 @@ class _Run:
         self.seen = Trajectory(_values(self.named))
         self.pace: dict[str, float] = {}
 
+    @cached_property
+    def twin(self) -> Perceptron:
+        """The same model in float64."""
+        return Perceptron(self.scenario.model.in_float64)
+
     def step(self, step: int) -> None:
         self.plan.before_step(step)
         self.model.zero_grad()
@@ -157,7 +163,9 @@ class _Run:
 
     def _in_float64(self, rank: int, batch: Batch) -> Tensors:
         """Return the gradients of one rank's batch as they would be without rounding."""
-        twin = Perceptron(self.scenario.model.in_float64, rank)
+        twin = self.twin
+        twin.rank = rank
+        twin.zero_grad()
         fill(twin, _values(self.named), dict(self.model.named_buffers()))
         named = dict(twin.named_parameters())
         for name, parameter in named.items():
@@ -208,9 +216,10 @@ def shard_gradients(
 
     With `last`, those of the step's last backward pass alone.
     """
-    found = []
+    model, found = Perceptron(scenario.model), []
     for rank, own in enumerate(inputs):
-        model = Perceptron(scenario.model, rank)
+        model.rank = rank
+        model.zero_grad()
         fill(model, expected.before(step), own.buffers)
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name in expected.gradients[step])

@@ -3,7 +3,9 @@
 It prints as Python that evaluates to itself, saves as JSON, and replays without Hypothesis. Nothing here imports torch.
 """
 
+import json
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from conformance.brief import Brief
@@ -192,6 +194,11 @@ class Scenario(Brief):
         """Return what happens right before step `step`; a scheduler is made before step 0."""
         return [event for event in self.schedule if getattr(event, "step", 0) == step]
 
+    @cached_property
+    def text(self) -> str:
+        """The scenario as JSON text."""
+        return json.dumps(to_json(self))
+
 
 def to_json(scenario: Scenario) -> dict[str, Any]:
     """Return the scenario as what `json.dumps` takes."""
@@ -216,6 +223,11 @@ def from_json(plain: dict[str, Any]) -> Scenario:
         schedule=tuple(_event(dict(event)) for event in plain["schedule"]),
         **{name: plain[name] for name in known},
     )
+
+
+def from_text(text: str) -> Scenario:
+    """Return the scenario of a JSON text; raise as `from_json` does."""
+    return from_json(json.loads(text))
 
 
 def _group(plain: dict[str, Any]) -> Group:

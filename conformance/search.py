@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 from conformance.cases import Case
 from conformance.checks.check import CaseTrial, Check, Refused, Trial, Violation
-from conformance.execute import Answered, Broken, Execution, Executor, Malformed, Observed
+from conformance.execute import Executor
+from conformance.execution import Answered, Broken, Execution, Malformed, Observed
 from conformance.mishap import say
 from conformance.scenario import Scenario
 

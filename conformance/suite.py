@@ -1,24 +1,23 @@
-"""Runs one check: Hypothesis draws scenarios, ranks run them, the judge compares, the smallest failure is kept."""
+"""Runs one check: scenarios are drawn, ranks run them, the judge compares, the smallest failure is kept."""
 
-import hashlib
 import time
 import traceback
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from hypothesis import HealthCheck, Phase, assume, given, settings
-from hypothesis import seed as seeded
 from hypothesis.errors import HypothesisException
 
 from conformance.cases import Case
 from conformance.cause import REPEATS, cause_of
 from conformance.checks.check import Check, NotOffered, Violation
 from conformance.contract import COMPONENTS
-from conformance.execute import Executor, HarnessError
+from conformance.drawing import Draws
+from conformance.execute import Executor
+from conformance.execution import HarnessError
 from conformance.scenario import Scenario
 from conformance.search import Search
 from conformance.strategies import Bounds
-from conformance.vacuity import tells_apart
 
 Status: TypeAlias = Literal["passed", "failed", "error", "not_run"]
 
@@ -51,30 +50,11 @@ def run_check(component: str, check: Check, executor: Executor, *, world_size: i
     started = time.perf_counter()
     search = Search(component, check, executor)
     bounds = Bounds(world_size, bucketed=len(COMPONENTS[component].get.parameters) > 1)
-
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        report_multiple_bugs=False,
-        phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
-        print_blob=False,
-    )
-    @seeded(_draws(check, seed))
-    @given(check.scenarios(bounds))
-    def holds(scenario: Scenario | Case) -> None:
-        if isinstance(scenario, Scenario) and not executor.knows(component, scenario):
-            assume(tells_apart(scenario, executor.seed(scenario), check.rules_out))
-        search.hold(scenario)
-
+    draws = Draws(check.scenarios, check.rules_out, bounds, seed, executor.secret, examples)
     status: Status = "passed"
     message = ""
     try:
-        holds()
-        search.settle()
-    except Violation:
-        status = "failed"
+        search = _held(search, draws)
     except NotOffered as lack:
         status, message = "not_run", str(lack)
     except HarnessError as error:
@@ -84,12 +64,27 @@ def run_check(component: str, check: Check, executor: Executor, *, world_size: i
     except Exception:  # noqa: BLE001  whatever goes wrong on this side is ours, and must not end the grading
         status, message = "error", traceback.format_exc()
     seconds = time.perf_counter() - started
-    if status != "failed":
+    if status != "passed" or not search.failures:
         return Result(check, status, message, examples=search.examples, seconds=seconds)
     scenario, violation = search.failures[search.last]
     return Result(
         check, "failed", str(violation), cause_of(search, scenario, violation), scenario, search.examples, seconds
     )
+
+
+def _held(search: Search, draws: Draws) -> Search:
+    """Hold a component to all that is drawn; where it fails, return the search for the smallest instead."""
+    try:
+        with closing(search.executor.ahead(search.component, draws.all())) as running:
+            for drawn in running:
+                search.hold(drawn)
+        search.settle()
+    except Violation:
+        smallest = Search(search.component, search.check, search.executor)
+        with suppress(Violation):
+            draws.hold(smallest.hold)
+        return smallest if smallest.failures else search
+    return search
 
 
 def judged(search: Search, drawn: Scenario | Case) -> Result:
@@ -104,12 +99,3 @@ def judged(search: Search, drawn: Scenario | Case) -> Result:
     except NotOffered as lack:
         return Result(search.check, "not_run", str(lack))
     return Result(search.check, "passed", examples=1)
-
-
-def _draws(check: Check, seed: int) -> int:
-    """Return the seed of a check's draws.
-
-    Checks that draw alike draw the same scenarios, which then run once; and components are held to the same ones.
-    """
-    name = f"{seed}:{check.scenarios.__qualname__}:{check.rules_out}"
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")

@@ -99,9 +99,17 @@ class Ranks:
             self._discard_gone(group)
             # GPUs may be another worker's by then; a group on them is not made before its test.
             if self.warm and world.device == "cpu" and not (group.lost or group.hung_up):
-                self._ahead = self._new(world)
-                self._ahead.begin(self._new_group(), group.members)
-                self._ahead.begin_to_join()
+                self.prepare(world)
+
+    def prepare(self, world: World) -> None:
+        """Let ranks join a fresh process group before it is wanted, if all of them are there; the next `group` has it.
+
+        Only where nothing runs, and no group has been prepared.
+        """
+        if all(rank in self._members for rank in range(world.size)):
+            self._ahead = self._new(world)
+            self._ahead.begin(self._new_group(), [self._members[rank] for rank in range(world.size)])
+            self._ahead.begin_to_join()
 
     def renew(self, group: RankGroup) -> None:
         """Make `group`, which this pool gave, whole again: a fresh process group, new ranks for those that are gone.

@@ -36,10 +36,16 @@ def draw_wrapped(draw: Draw, bounds: Bounds, model: ModelSpec, **fixed: Any) -> 
         optimizer=draw_optimizer(draw),
         steps=draw(st.integers(1, 3)),
         batch=draw(st.integers(1, 3)),
-        bucket_size_mb=draw(st.sampled_from(_BUCKETS)) if bounds.bucketed else 1.0,
+        bucket_size_mb=_draw_bucket_size(draw, bounds),
         seed=draw(st.integers(0, 99)),
     )
     return replace(drawn, **fixed)
+
+
+def _draw_bucket_size(draw: Draw, bounds: Bounds) -> float:
+    """Draw a size also for who has no buckets: but for it, all wrappers are held to the same scenarios."""
+    size: float = draw(st.sampled_from(_BUCKETS))
+    return size if bounds.bucketed else 1.0
 
 
 def draw_frozen(draw: Draw, model: ModelSpec) -> ModelSpec:

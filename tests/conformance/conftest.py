@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from bug import first_failure
 
 from conformance.contract import COMPONENTS
+from conformance.execute import Executor
 from conformance.grading import Grading, grade
 from conformance.location import locate
 from conformance.pool import fork_server, ranks_from
-from conformance.report import Report
+from conformance.report import CheckReport, Report
 from pytest_ddp.launcher import ForkLauncher
 
 
@@ -30,6 +32,20 @@ def grade_path(launcher: ForkLauncher, tmp_path: Path) -> Callable[..., Report]:
         grading = Grading(seed, world_size, tuple(components), examples, tmp_path / "repro", from_scratch)
         with ranks_from(launcher) as ranks:
             return grade(locate(str(path)), grading, ranks)
+
+    return run
+
+
+@pytest.fixture
+def first_failed(launcher: ForkLauncher, tmp_path: Path) -> Callable[..., CheckReport]:
+    """Grade a component at a path until a check fails, and return that; its script goes where those of others go."""
+
+    def run(path: str | Path, component: str, *, seed=1, examples=10, world_size=3) -> CheckReport:
+        grading = Grading(seed, world_size, (component,), examples, tmp_path / "repro")
+        with ranks_from(launcher) as ranks:
+            failed = first_failure(Executor(ranks, locate(str(path)), str(seed)), grading)
+        assert failed is not None, f"{path}: every check of {component} passed"
+        return failed
 
     return run
 

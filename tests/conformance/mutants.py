@@ -13,9 +13,8 @@ from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
 
-from conformance.checks.table import CHECKS
 from conformance.execute import Executor
-from conformance.grading import Grading, grade_check, submitted_components
+from conformance.grading import Grading
 from conformance.location import locate
 from conformance.pool import fork_server, ranks_from
 from conformance.report import CheckReport
@@ -23,7 +22,7 @@ from pytest_ddp.launcher import ForkLauncher
 from pytest_ddp.mortality import die_with
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "targets"))
-from bug import Bug
+from bug import Bug, first_failure
 from planted_bugs import BUGS
 
 _DOCS = Path(__file__).parents[2] / "docs"
@@ -82,22 +81,11 @@ def _graded(bug: Bug, seeds: Sequence[int], server: ForkLauncher) -> Graded:
             (Path(folder) / f"{name}.py").write_text(text, encoding="utf-8")
         for seed in seeds:
             with ranks_from(server) as ranks:
-                first = _first_failure(Executor(ranks, locate(folder), secret=f"{seed}"), bug.component, seed)
+                grading = Grading(seed, _WORLD_SIZE, (bug.component,), _EXAMPLES)
+                first = first_failure(Executor(ranks, locate(folder), secret=f"{seed}"), grading)
             graded.examples += [first.examples] if first else []
             graded.faults += _faults(bug, seed, first)
     return graded
-
-
-def _first_failure(executor: Executor, component: str, seed: int) -> CheckReport | None:
-    """Grade until a check fails, as a whole grading would."""
-    grading = Grading(seed, _WORLD_SIZE, (component,), _EXAMPLES)
-    submitted_components(executor, grading.components)
-    before: dict[str, CheckReport] = {}
-    for check in CHECKS[component]:
-        before[check.id] = report = grade_check(component, check, executor, grading, before)
-        if report.status not in {"passed", "not_run"}:
-            return report
-    return None
 
 
 def _faults(bug: Bug, seed: int, first: CheckReport | None) -> list[str]:

@@ -60,7 +60,7 @@ def test_what_fails_now_and_then_is_told_as_a_race_with_its_rate(grade_path, sub
     every_third = "sys.calls = getattr(sys, 'calls', 0) + 1; sys.calls % 3 or ddp_model.layers[0].weight.grad.mul_(3)"
     (component,) = grade_path(submit(misbehaving(every_third)), components=["naive_ddp"], world_size=2).components
     first = next(check for check in component.checks if check.status == "failed")
-    assert re.search(r"This is a race: with the same numbers, [3-5] of 11 runs failed", first.diagnosis), first
+    assert re.search(r"This is a race: with the same numbers, [3-8] of 11 runs failed", first.diagnosis), first
     assert "error" not in {check.status for check in component.checks}
 
 

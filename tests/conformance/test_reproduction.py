@@ -136,7 +136,9 @@ def shown_on(
     return subprocess.run([sys.executable, *launcher, script], capture_output=True, text=True, check=False, timeout=120)
 
 
-@pytest.mark.parametrize("dtypes", ["mixed", *NARROW])
+@pytest.mark.parametrize(
+    "dtypes", ["bfloat16", *(pytest.param(name, marks=pytest.mark.long) for name in ("mixed", "float32"))]
+)
 def test_a_bug_shows_in_every_dtype(dtypes, tmp_path):
     wrong = shown("summed_gradients", MODELS[dtypes], tmp_path)
     assert (wrong.returncode, wrong.stderr) == (1, "")
@@ -151,11 +153,17 @@ def test_nothing_is_made_up(dtypes, tmp_path):
     assert (right.returncode, right.stdout, right.stderr) == (0, "nothing differs\n", "")
 
 
-def test_a_script_has_every_layer_and_every_part_of_a_schedule(tmp_path):
-    right, wrong = (shown_on(EVERYTHING, submission, tmp_path) for submission in ("correct", "summed_gradients"))
-    assert (right.returncode, right.stdout, right.stderr) == (0, "nothing differs\n", "")
-    assert (wrong.returncode, wrong.stderr) == (1, "")
-    assert "rank 0, step 1, gradient of layers.1.weight" in wrong.stdout
+@pytest.mark.parametrize(
+    ("submission", "code", "words"),
+    [
+        pytest.param("correct", 0, "nothing differs", marks=pytest.mark.long),
+        ("summed_gradients", 1, "rank 0, step 1, gradient of layers.1.weight"),
+    ],
+)
+def test_a_script_has_every_layer_and_every_part_of_a_schedule(submission, code, words, tmp_path):
+    shown = shown_on(EVERYTHING, submission, tmp_path)
+    assert (shown.returncode, shown.stderr) == (code, "")
+    assert words in shown.stdout
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,12 @@
-"""A bug, and how it is planted in a right submission."""
+"""A bug, how it is planted in a right submission, and the first check that fails of it."""
 
 from pathlib import Path
 from typing import NamedTuple
+
+from conformance.checks.table import CHECKS
+from conformance.execute import Executor
+from conformance.grading import Grading, grade_check, submitted_components
+from conformance.report import CheckReport
 
 _TESTS = Path(__file__).parents[1]
 _PARTS = _TESTS / "conformance" / "parts"
@@ -34,6 +39,17 @@ class Bug(NamedTuple):
         if not any(self.old in text for text in texts.values()):
             raise ValueError(f"the right {self.component} has no {self.old!r}")
         return {name: text.replace(self.old, self.new) for name, text in texts.items()}
+
+
+def first_failure(executor: Executor, grading: Grading) -> CheckReport | None:
+    """Grade one component until a check fails, as a whole grading would."""
+    (component,) = submitted_components(executor, grading.components)
+    before: dict[str, CheckReport] = {}
+    for check in CHECKS[component]:
+        before[check.id] = report = grade_check(component, check, executor, grading, before)
+        if report.status not in {"passed", "not_run"}:
+            return report
+    return None
 
 
 def _brief(code: str, length: int) -> str:

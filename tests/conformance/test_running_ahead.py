@@ -1,0 +1,94 @@
+"""Ranks are at the next scenario while the judge looks at the last: it changes nothing but the time."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from conformance.checks.table import CHECKS
+from conformance.drawing import Draws
+from conformance.execute import Executor
+from conformance.execution import Broken, Observed
+from conformance.location import locate
+from conformance.pool import ranks_from
+from conformance.scenario import Scenario
+from conformance.strategies import Bounds
+from conformance.strategies.wrapper import plain, with_frozen
+
+FAILS_ON_THREE = """
+    import torch.distributed as dist
+
+    def get_naive_ddp(module):
+        return module
+
+    def naive_ddp_on_after_backward(ddp_model, optimizer):
+        if dist.get_world_size() == 3:
+            raise ValueError("three")
+    """
+SCENARIOS = [Scenario(world_size=size, seed=seed) for size, seed in ((2, 0), (4, 1), (3, 2), (2, 3))]
+
+
+@pytest.fixture
+def executor(launcher, submit) -> Iterator[Executor]:
+    with ranks_from(launcher) as ranks:
+        yield Executor(ranks, locate(str(submit(FAILS_ON_THREE))), "7")
+
+
+def ran(executor: Executor) -> list[bool]:
+    return [executor.knows("naive_ddp", scenario) for scenario in SCENARIOS]
+
+
+def test_each_comes_in_turn_when_it_has_run_and_nothing_runs_beside_one_that_broke(executor):
+    known = []
+    for scenario in executor.ahead("naive_ddp", SCENARIOS):
+        assert scenario == SCENARIOS[len(known)]
+        known.append(ran(executor))
+    assert known == [
+        [True, False, False, False],  # the second one is being run
+        [True, True, False, False],
+        [True, True, True, False],  # broken, so that the fourth is not
+        [True, True, True, True],
+    ]
+    assert executor.executions == 4
+
+
+def test_what_was_seen_is_what_is_seen_alone(executor):
+    for _ in executor.ahead("naive_ddp", SCENARIOS):
+        pass
+    for scenario in SCENARIOS:
+        seen, again = executor.run("naive_ddp", scenario), executor.run_again("naive_ddp", scenario)
+        if scenario.world_size == 3:
+            assert isinstance(seen, Broken)
+            assert isinstance(again, Broken)
+            assert seen.root.message == again.root.message == "three"
+        else:
+            assert isinstance(seen, Observed)
+            assert isinstance(again, Observed)
+            pairs = zip(seen.observations, again.observations, strict=True)
+            assert all(one.losses == other.losses != [] for one, other in pairs)
+
+
+def test_it_can_be_left_at_any_time(executor):
+    with closing(executor.ahead("naive_ddp", SCENARIOS)) as running:
+        assert next(running) == SCENARIOS[0]
+    assert isinstance(executor.run("naive_ddp", SCENARIOS[3]), Observed)
+
+
+def draws(scenarios, *, bucketed: bool) -> Draws:
+    (rules_out,) = {check.rules_out for check in CHECKS["ddp"] if check.id == "gradients_averaged"}
+    return Draws(scenarios, rules_out, Bounds(4, bucketed), 3, "3", 10)
+
+
+@pytest.mark.parametrize("scenarios", [plain, with_frozen])
+def test_all_wrappers_are_held_to_the_same_scenarios_but_for_the_size_of_buckets(scenarios):
+    with_buckets, without = (draws(scenarios, bucketed=bucketed).all() for bucketed in (True, False))
+    assert len({one.bucket_size_mb for one in with_buckets}) > 1
+    assert [replace(one, bucket_size_mb=1.0) for one in with_buckets] == list(without)
+
+
+def test_what_is_held_one_by_one_is_what_is_drawn():
+    wanted, held = draws(plain, bucketed=True), []
+    wanted.hold(held.append)
+    assert tuple(held) == wanted.all()
+    assert len(held) == 10
