@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,12 @@ from pytest_ddp.launcher import ForkLauncher
 def launcher() -> Iterator[ForkLauncher]:
     with fork_server() as server:
         yield server
+
+
+@pytest.fixture
+def one_server(launcher: ForkLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command use the session's fork server instead of starting one."""
+    monkeypatch.setattr("conformance.cli.fork_server", lambda: nullcontext(launcher))
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,6 @@ from conformance.contract import COMPONENTS
 from conformance.grading import grade
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-@pytest.fixture
-def one_server(monkeypatch, launcher):
-    """Let the command use the session's fork server instead of starting one."""
-    monkeypatch.setattr("conformance.cli.fork_server", lambda: nullcontext(launcher))
 
 
 @pytest.mark.parametrize(

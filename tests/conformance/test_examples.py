@@ -37,6 +37,7 @@ def test_correct_submissions_pass_every_core_check_and_the_references_all(grade_
     assert failed == [] or submission != "reference.adapters"
 
 
+@pytest.mark.usefixtures("one_server")
 @pytest.mark.parametrize("bug", BUGS, ids=[bug[0] for bug in BUGS])
 def test_each_planted_bug_is_caught_named_and_reproduced(first_failed, capsys, bug):
     folder, component, check, words = bug

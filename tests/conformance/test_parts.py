@@ -35,6 +35,7 @@ def test_a_part_that_is_not_implemented_is_not_submitted(grade_path, submit):
     assert graded.status == "not_submitted"
 
 
+@pytest.mark.usefixtures("one_server")
 def test_a_failure_is_replayed(grade_path, submit, capsys):
     folder = submit(right("overhead_model")["adapters"].replace("n_b * o", "o"))
     (graded,) = grade_path(folder, components=["overhead_model"]).components

@@ -43,7 +43,9 @@ def ddp_on_after_backward(ddp_model, optimizer): pass
 @pytest.mark.parametrize(
     ("adapters", "component", "told"),
     [
-        pytest.param(REPLICATE, "ddp", {"buffers_broadcast": "is not rank 0's"}, id="replicate"),
+        pytest.param(
+            REPLICATE, "ddp", {"buffers_broadcast": "is not rank 0's"}, id="replicate", marks=pytest.mark.long
+        ),
         pytest.param(COMPRESSED, "ddp", {"gradients_averaged": "float16"}, id="fp16_compress_hook"),
         pytest.param(SHARDED_DDP, "ddp", {"gradients_averaged": "it is missing"}, id="fairscale's ShardedDDP"),
         pytest.param(

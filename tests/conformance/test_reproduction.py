@@ -166,12 +166,19 @@ def test_a_script_has_every_layer_and_every_part_of_a_schedule(submission, code,
     assert words in shown.stdout
 
 
-@pytest.mark.parametrize(
-    ("submission", "code"), [("summed_gradients", 1), pytest.param("correct", 0, marks=pytest.mark.long)]
-)
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node=2")
+
+
+def test_torchrun_shows_it_too(tmp_path):
+    launched = shown("summed_gradients", MODELS["mixed"], tmp_path, TORCHRUN)
+    assert launched.returncode == 1
+    assert "rank 0, step 1, gradient of layers.0.weight" in launched.stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("submission", "code"), [("summed_gradients", 1), ("correct", 0)])
 def test_torchrun_shows_the_same(submission, code, tmp_path):
-    alone = shown(submission, MODELS["mixed"], tmp_path)
-    launched = shown(submission, MODELS["mixed"], tmp_path, ("-m", "torch.distributed.run", "--nproc-per-node=2"))
+    alone, launched = (shown(submission, MODELS["mixed"], tmp_path, launcher) for launcher in ((), TORCHRUN))
     assert (launched.returncode, launched.stdout) == (alone.returncode, alone.stdout)
     assert alone.returncode == code
 
