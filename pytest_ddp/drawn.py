@@ -49,7 +49,7 @@ def _check(name: str, value: Any) -> None:
         raise UsageError(
             f"the argument {name!r} draws while the test runs, but the test runs on the ranks and Hypothesis in the "
             "controller: draw everything before, with @st.composite or .flatmap() in place of st.data(), "
-            "and a seed in place of st.randoms()"
+            "a seed in place of st.randoms(), and one of several functions of yours in place of st.functions()"
         ) from None
     except Exception as error:
         raise UsageError(

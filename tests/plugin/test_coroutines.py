@@ -40,6 +40,29 @@ def test_asyncio_in_strict_mode_runs_marked_coroutines_and_others_fail(run_suite
     result.stdout.fnmatch_lines(["rank ? of 2 (gloo, cpu) raised Failed: async def functions are not natively *"])
 
 
+def test_asyncio_makes_fixtures_on_the_ranks(run_suite):
+    suite = """
+        import asyncio
+
+        left = []
+
+        @distributed
+        @pytest.fixture
+        async def doubled(ddp):
+            await asyncio.sleep(0)
+            yield 2 * ddp.rank
+            left.append(ddp.rank)
+
+        @distributed
+        async def test_uses_it(ddp, doubled): assert doubled == 2 * ddp.rank
+
+        @distributed
+        def test_it_was_left(ddp): assert left == [ddp.rank]
+        """
+    result = run_suite(suite, *WITH_ASYNCIO, "--asyncio-mode=auto")
+    result.assert_outcomes(passed=2)
+
+
 def test_asyncio_runs_coroutines_that_hypothesis_gives_arguments(run_suite):
     suite = """
         from hypothesis import given, settings, strategies as st

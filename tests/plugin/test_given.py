@@ -1,5 +1,7 @@
 """`@distributed` with Hypothesis's `@given`: the controller draws, every rank runs the same example."""
 
+import re
+
 import pytest
 
 
@@ -50,6 +52,24 @@ def test_what_hypothesis_needs_reaches_it(run_given):
             "* 17 passing*",
         ]
     )
+
+
+def test_a_printed_blob_reproduces_the_failure(run_given):
+    suite = """
+        from hypothesis import reproduce_failure
+
+        {}
+        @distributed
+        @given(x=st.integers())
+        @settings(fast, phases=[Phase.generate], print_blob=True)
+        def test_blob(ddp, x): assert x < 10**6
+        """
+    found = run_given(suite.format(""))
+    (blob,) = re.findall(r"@reproduce_failure\(.*\)", found.stdout.str())
+    (x,) = re.findall(r"assert (\d+) < ", found.stdout.str())[:1]
+    again = run_given(suite.format(blob))
+    again.assert_outcomes(failed=1)
+    again.stdout.fnmatch_lines([f"E *assert {x} < *"])
 
 
 def test_the_database_replays_a_failing_example_first(run_given, pytester, monkeypatch):

@@ -124,6 +124,11 @@ def test_what_cannot_be_is_named_with_the_way_around(run_given):
         def test_randoms(random): pass
 
         @distributed
+        @given(function=st.functions(like=lambda x: x, returns=st.integers()))
+        @fast
+        def test_functions(function): function(1)
+
+        @distributed
         @given(lock=st.builds(threading.Lock))
         @fast
         def test_lock(lock): pass
@@ -136,11 +141,12 @@ def test_what_cannot_be_is_named_with_the_way_around(run_given):
 
         TestMachine = distributed(Machine.TestCase)
         """)
-    result.assert_outcomes(failed=3, errors=1)
+    result.assert_outcomes(failed=4, errors=1)
     result.stdout.fnmatch_lines(
         [
             "test_data: the argument 'data' draws while the test runs, *with @st.composite or .flatmap() *",
-            "test_randoms: the argument 'random' draws while the test runs, *a seed in place of st.randoms()",
+            "test_randoms: the argument 'random' draws while the test runs, *a seed in place of st.randoms(), *",
+            "test_functions: the argument 'function' draws while the test runs, *of yours in place of st.functions()",
             "test_lock: the argument 'lock' (a lock) cannot be sent to the ranks: TypeError: *; draw what can be *",
         ]
     )

@@ -80,6 +80,23 @@ def test_a_run_that_executed_too_few_tests_fails(run_suite):
     assert run_suite("", "--ddp-min-executed=1").ret == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.long
+def test_tests_of_all_workers_are_counted_together(pytester):
+    pytester.makepyfile("""
+        import pytest
+        from pytest_ddp import distributed
+
+        @distributed
+        @pytest.mark.parametrize("number", range(4))
+        def test_it(number): pass
+        """)
+    for least, code in ((4, pytest.ExitCode.OK), (5, pytest.ExitCode.TESTS_FAILED)):
+        run = pytester.runpytest_subprocess("-n", "2", "-p", "no:cacheprovider", f"--ddp-min-executed={least}")
+        run.assert_outcomes(passed=4)
+        assert run.ret == code
+    run.stdout.fnmatch_lines(["FAILED: 4 executed, --ddp-min-executed asks for 5"])
+
+
 def test_the_summary_counts_tests_skips_and_ranks(run_suite):
     suite = """
         @pytest.mark.parametrize("number", range(3))
