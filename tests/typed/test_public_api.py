@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from pytest_ddp import DDPContext, RankCaller, RankFailure, distributed
+from pytest_ddp import DDPContext, Held, RankCaller, RankFailure, distributed
 from pytest_ddp.observed import Entry, merge_traces
 
 
@@ -75,3 +75,10 @@ def test_ranks_are_called(ddp_ranks: Callable[..., RankCaller]) -> None:
     with pytest.raises(RankFailure) as failure:
         ddp_ranks(world_size=2).run(fail)
     assert failure.value.root.rank in {0, 1}
+
+
+def test_ranks_hold_an_object(ddp_ranks: Callable[..., RankCaller]) -> None:
+    with ddp_ranks(world_size=2).hold(list, (1, 2)) as held:
+        assert isinstance(held, Held)
+        lengths: list[int] = held.run(len)
+    assert lengths == [2, 2]
