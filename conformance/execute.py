@@ -165,8 +165,8 @@ class Executor:
         """Return what each rank is asked to do, which may have been written down while ranks were busy."""
         if (key := self.key(component, scenario)) in self._encoded:
             return self._encoded.pop(key)
-        nameless = replace(scenario, seed=0)
-        return [Task(self.location, component, nameless, own, self.stubs).encode() for own in inputs]
+        unseeded = replace(scenario, seed=0)
+        return [Task(self.location, component, unseeded, own, self.stubs).encode() for own in inputs]
 
     def _seen(self, component: str, scenario: Scenario, inputs: list[RankInputs], outcomes: list[Outcome]) -> Execution:
         self.executions += 1
