@@ -60,6 +60,7 @@ WAYS = [
     Way("fairscales", "sharded_by_fairscale", "sharded_optimizer", KEEPS_WHAT_IT_LOADS | DECIDES_AT_ONCE),
     Way("torchs_own", "InBucketsOfASize", "ddp_bucketed", UNFREEZES | RECOVERS | UNUSED | FREEZES),
     Way("overlapped", "BucketsOfASize", "ddp_bucketed", ORDERED | UNUSED | SPARSE),
+    Way("sharding", "LargestInTurn", "sharded_optimizer", RESUMES),
 ]
 
 

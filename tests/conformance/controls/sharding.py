@@ -80,6 +80,16 @@ class InTurn(LargestToTheLeastLaden):
         return [p for p in params if self.owner[p] == dist.get_rank()]
 
 
+class LargestInTurn(LargestToTheLeastLaden):
+    """Parameters go to the ranks in turn, the largest first: no rank gets all weights and another all biases."""
+
+    def own(self, params):
+        self.owner = getattr(self, "owner", {})
+        for p in sorted(params, key=lambda p: -p.numel()):
+            self.owner[p] = len(self.owner) % dist.get_world_size()
+        return [p for p in params if self.owner[p] == dist.get_rank()]
+
+
 class SendsAllAtOnce(LargestToTheLeastLaden):
     """All broadcasts are under way before the first is waited for."""
 
