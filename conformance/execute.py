@@ -146,7 +146,7 @@ class Executor:
     def _running(self, component: str, scenario: Scenario, then: Scenario | Case | None = None) -> Iterator[_Run]:
         """Let ranks run a scenario during the block; when they are done, let them join the world of the next one."""
         run, inputs = _Run(), self.inputs(scenario)
-        try:
+        with _ranks_or_an_error_of_ours():
             with self.ranks.group(_world(scenario)) as group:
                 group.ask("conformance.training:run", self._tasks(component, scenario, inputs), timeout=self._deadline)
                 try:
@@ -157,8 +157,6 @@ class Executor:
                     outcomes = group.answers()
             if isinstance(then, Scenario):
                 self.ranks.prepare(_world(then))
-        except PytestDDPError as error:
-            raise HarnessError(f"no ranks to run on: {error}") from error
         run.execution = self._seen(component, scenario, inputs, outcomes)
 
     def _tasks(self, component: str, scenario: Scenario, inputs: list[RankInputs]) -> list[bytes]:
@@ -229,10 +227,8 @@ class Executor:
         return broken
 
     def _on_ranks(self, world: World, target: str, payloads: bytes | Sequence[bytes], seconds: float) -> list[Outcome]:
-        try:
+        with _ranks_or_an_error_of_ours():
             return self.ranks.run(world, target, payloads, timeout=seconds)
-        except PytestDDPError as error:
-            raise HarnessError(f"no ranks to run on: {error}") from error
 
     def _probe(self, question: str, more: dict[str, Any], seconds: float) -> Probe | None:
         """Ask one rank; None when it did not live to answer."""
@@ -241,6 +237,14 @@ class Executor:
         if isinstance(outcome, Raised):
             raise HarnessError(outcome.traceback)
         return Probe(**json.loads(outcome.body)) if isinstance(outcome, Returned) else None
+
+
+@contextmanager
+def _ranks_or_an_error_of_ours() -> Iterator[None]:
+    try:
+        yield
+    except PytestDDPError as error:
+        raise HarnessError(f"no ranks to run on: {error}") from error
 
 
 def _world(scenario: Scenario) -> World:

@@ -83,7 +83,7 @@ def _held(search: Search, draws: Draws) -> Search:
         smallest = Search(search.component, search.check, search.executor)
         with suppress(Violation):
             draws.hold(smallest.hold)
-        return smallest if smallest.failures else search
+        return smallest if smallest.failures else search  # what failed once stands, whatever a second drawing gives
     return search
 
 

@@ -146,14 +146,10 @@ def test_a_seed_repeats_a_grading_wherever_the_submission_lies(grade_path, tmp_p
     assert here == there != other
 
 
-def test_the_same_suite_runs_as_tests(tmp_path, first_failed):
+@pytest.mark.parametrize("chosen", [("-k", "runs_to or averaged"), pytest.param((), marks=pytest.mark.long)])
+def test_the_same_suite_runs_as_tests(chosen, tmp_path, first_failed):
     command = [sys.executable, "-m", "pytest", "--pyargs", "conformance", "-p", "no:cacheprovider", "-q", "-rxf"]
-    submission = [
-        f"--ddp-submission={EXAMPLES / 'summed_gradients'}",
-        "--ddp-world-size=2",
-        "-k",
-        "runs_to or averaged",
-    ]
+    submission = [f"--ddp-submission={EXAMPLES / 'summed_gradients'}", "--ddp-world-size=2", *chosen]
     seeded = {**os.environ, "PYTEST_DDP_SEED": "7"}
     run = subprocess.run([*command, *submission], capture_output=True, text=True, cwd=tmp_path, env=seeded, check=False)
     assert run.returncode == 1, run.stdout + run.stderr

@@ -42,7 +42,7 @@ def test_correct_submissions_pass_every_core_check_and_the_references_all(grade_
 def test_each_planted_bug_is_caught_named_and_reproduced(first_failed, capsys, bug):
     folder, component, check, words = bug
     found = first_failed(EXAMPLES / folder, component, examples=5)
-    assert (found.id, found.status) == (check, "failed")
+    assert (found.id, found.level, found.status) == (check, "core", "failed")
     assert words in f"{found.message} {found.diagnosis}"
     _assert_shown(found.repro)
     if folder in {"last_bucket_lost", "stale_learning_rate"}:  # a wrapper and an optimizer

@@ -57,10 +57,11 @@ def test_it_fails_with_what_it_did(grade_path, submit, line, words):
 
 
 def test_what_fails_now_and_then_is_told_as_a_race_with_its_rate(grade_path, submit):
-    every_third = "sys.calls = getattr(sys, 'calls', 0) + 1; sys.calls % 3 or ddp_model.layers[0].weight.grad.mul_(3)"
+    every_third = "new = not hasattr(ddp_model, 'run'); sys.runs = getattr(sys, 'runs', 0) + new"
+    every_third += "; ddp_model.run = sys.runs; sys.runs % 3 or ddp_model.layers[0].weight.grad.mul_(3)"
     (component,) = grade_path(submit(misbehaving(every_third)), components=["naive_ddp"], world_size=2).components
     first = next(check for check in component.checks if check.status == "failed")
-    assert re.search(r"This is a race: with the same numbers, [3-8] of 11 runs failed", first.diagnosis), first
+    assert re.search(r"This is a race: with the same numbers, [3-5] of 11 runs failed", first.diagnosis), first
     assert "error" not in {check.status for check in component.checks}
 
 
@@ -76,7 +77,7 @@ def test_a_hang_that_does_not_come_again_is_a_race_too(grade_path, submit, tmp_p
 
 
 def test_the_body_itself_is_right(grade_path, submit):
-    (component,) = grade_path(submit(BODY), components=["naive_ddp"], world_size=2, examples=2).components
+    (component,) = grade_path(submit(BODY), components=["naive_ddp"], world_size=2, examples=4).components
     assert component.status == "passed"
     lacking = next(check for check in component.checks if check.id == "accumulates_without_synchronising")
     assert (lacking.status, lacking.message) == ("not_run", "the wrapped model has no `no_sync`")

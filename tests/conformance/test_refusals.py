@@ -60,7 +60,7 @@ def test_a_refusal_is_not_run_and_says_why(grade_path):
 )
 def test_crashing_and_being_silently_wrong_is_not_refusing(grade_path, submit, cope, status, words):
     adapters = WRAPPER.replace("COPE", cope)
-    unused = found(grade_path(submit(adapters), components=["naive_ddp"], examples=3), "unused_on_some_ranks")
+    unused = found(grade_path(submit(adapters), components=["naive_ddp"], examples=4), "unused_on_some_ranks")
     assert unused.status == status
     assert words in unused.message
 
@@ -68,6 +68,6 @@ def test_crashing_and_being_silently_wrong_is_not_refusing(grade_path, submit, c
 def test_what_is_core_may_not_be_refused(grade_path, submit):
     adapters = WRAPPER.replace("if parameter.requires_grad:", "if parameter.dim() == 0: raise TypeError('0-dim')")
     adapters = adapters.replace("            if parameter.grad is None:\n                COPE\n", "        else:\n")
-    (graded,) = grade_path(submit(adapters), components=["naive_ddp"], examples=2).components
+    (graded,) = grade_path(submit(adapters), components=["naive_ddp"], examples=4).components
     scalar = next(one for one in graded.checks if one.id == "scalar_parameter")
     assert (graded.status, scalar.status) == ("failed", "failed")

@@ -35,22 +35,18 @@ def executor(launcher, submit) -> Iterator[Executor]:
         yield Executor(ranks, locate(str(submit(FAILS_ON_THREE))), "7")
 
 
-def ran(executor: Executor) -> list[bool]:
-    return [executor.knows("naive_ddp", scenario) for scenario in SCENARIOS]
-
-
 def test_each_comes_in_turn_when_it_has_run_and_nothing_runs_beside_one_that_broke(executor):
-    known = []
+    seen = []
     for scenario in executor.ahead("naive_ddp", SCENARIOS):
-        assert scenario == SCENARIOS[len(known)]
-        known.append(ran(executor))
-    assert known == [
-        [True, False, False, False],  # the second one is being run
-        [True, True, False, False],
-        [True, True, True, False],  # broken, so that the fourth is not
-        [True, True, True, True],
+        assert scenario == SCENARIOS[len(seen)]
+        assert executor.knows("naive_ddp", scenario)
+        seen.append((executor.executions, executor.ranks.tally["served"]))
+    assert seen == [
+        (1, 2 + 4),  # four ranks are at the second
+        (2, 2 + 4 + 3),
+        (3, 2 + 4 + 3),  # broken: nobody is at the fourth
+        (4, 2 + 4 + 3 + 2),
     ]
-    assert executor.executions == 4
 
 
 def test_what_was_seen_is_what_is_seen_alone(executor):
