@@ -2,7 +2,17 @@
 
 from conformance.cases import Case
 from conformance.execution import Broken
-from conformance.scenario import AddGroup, Decay, Freeze, OneCycle, SaveAndLoad, Scenario, SetOption, Unfreeze
+from conformance.scenario import (
+    AddGroup,
+    Decay,
+    Freeze,
+    LoadWeights,
+    OneCycle,
+    SaveAndLoad,
+    Scenario,
+    SetOption,
+    Unfreeze,
+)
 from pytest_ddp.failure import headline
 from pytest_ddp.outcome import Deadlocked, Died, Raised, TimedOut
 from pytest_ddp.world import World
@@ -16,6 +26,7 @@ _EVENT_WORDS = {
     OneCycle: "making a scheduler for the optimizer",
     AddGroup: "`add_param_group`",
     SaveAndLoad: "`state_dict` and `load_state_dict`",
+    LoadWeights: "`load_state_dict` of the wrapped model",
     Unfreeze: "`requires_grad_()`",
     Freeze: "`requires_grad_()`",
 }

@@ -98,7 +98,7 @@ class Observation:
         hooks: per step, hooks on parameters after it.
         alive: per step, where the scenario says so, tensors and handles of collectives that were alive after it.
         closures: per step, where the scenario uses closures.
-        offers_no_sync: whether the wrapped model offers `no_sync`.
+        offers_no_sync, offers_state_dict: whether the wrapped model offers `no_sync`, and a `state_dict` to load.
         early_gradients: parameters that had a gradient right after wrapping.
         moved: parameters that were elsewhere in memory after a step than before training, once for each such step.
         wrong_modes: the model's mode in each forward in which it was not the one that had been asked for.
@@ -119,6 +119,7 @@ class Observation:
     alive: list[int] = field(default_factory=list)
     closures: list[ClosureCall] = field(default_factory=list)
     offers_no_sync: bool = False
+    offers_state_dict: bool = False
     early_gradients: list[str] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)
     wrong_modes: list[str] = field(default_factory=list)

@@ -23,30 +23,24 @@ _PER_RANK = {"used_on_rank_0", "order_by_rank"}
 
 @dataclass
 class Trajectory:
-    """A training run: parameters before it, then gradients, parameters and loss of each step.
+    """A training run: what each step began with, its gradients, the parameters after it, and its loss.
 
     Attributes:
-        start: parameters before step 0.
+        starts: per step, parameters right before it.
         gradients: per step, those of the parameters that have one.
         parameters: per step, after it.
         losses: per step, before it.
         state_bytes: bytes of optimizer state at the end, by parameter; counters of steps are left out.
         gradient_limits, parameter_limits: per step, how far rounding may take each of them, in absolute terms.
-        settled: per step, the parameters from which the next one went on.
     """
 
-    start: Tensors
+    starts: list[Tensors] = field(default_factory=list)
     gradients: list[Tensors] = field(default_factory=list)
     parameters: list[Tensors] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     state_bytes: dict[str, int] = field(default_factory=dict)
     gradient_limits: list[Limits] = field(default_factory=list)
     parameter_limits: list[Limits] = field(default_factory=list)
-    settled: list[Tensors] = field(default_factory=list)
-
-    def before(self, step: int) -> Tensors:
-        """Return the parameters right before a step."""
-        return self.settled[step - 1] if step else self.start
 
 
 @contextmanager
@@ -82,13 +76,16 @@ class _Run:
     def __init__(self, scenario: Scenario, inputs: list[RankInputs], follow: Trajectory | None) -> None:
         self.scenario, self.inputs, self.follow = scenario, inputs, follow
         self.model = Perceptron(scenario.model)
-        fill(self.model, inputs[0].weights, inputs[0].buffers)
+        self._fill()
         self.named = dict(self.model.named_parameters())
         self.plan = Schedule(
-            scenario, self.named, lambda params, optimizer_cls, **options: optimizer_cls(params, **options)
+            scenario, self.named, lambda params, optimizer_cls, **options: optimizer_cls(params, **options), self._fill
         )
-        self.seen = Trajectory(_values(self.named))
+        self.seen = Trajectory()
         self.pace: dict[str, float] = {}
+
+    def _fill(self) -> None:
+        fill(self.model, self.inputs[0].weights, self.inputs[0].buffers)
 
     @cached_property
     def twin(self) -> Perceptron:
@@ -97,6 +94,7 @@ class _Run:
 
     def step(self, step: int) -> None:
         self.plan.before_step(step)
+        self.seen.starts.append(_values(self.named))
         self.model.zero_grad()
         (self._average if self.scenario.model.narrow else self._whole)(step)
         self.plan.clip()
@@ -107,7 +105,6 @@ class _Run:
             self._settle(step, after)
         else:
             self.seen.parameter_limits.append(float64_limits(after))
-        self.seen.settled.append(_values(self.named))
         self.plan.after_step()
 
     def end(self) -> Trajectory:
@@ -181,7 +178,7 @@ class _Run:
         """Say how far rounding may take parameters in this step, and go on from where it took them."""
         limits = {}
         for name, (lr, decay) in self._rates().items():
-            before, parameter = self.seen.before(step)[name], self.named[name]
+            before, parameter = self.seen.starts[step][name], self.named[name]
             if lr:
                 moved = scale_of([after[name].double() - before.double()])
                 self.pace[name] = max(self.pace.get(name, 0.0), moved / lr)
@@ -220,7 +217,7 @@ def shard_gradients(
     for rank, own in enumerate(inputs):
         model.rank = rank
         model.zero_grad()
-        fill(model, expected.before(step), own.buffers)
+        fill(model, expected.starts[step], own.buffers)
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name in expected.gradients[step])
         for micro in scenario.micro(step)[-1 if last else 0 :]:

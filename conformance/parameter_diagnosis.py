@@ -42,6 +42,20 @@ def diagnose_parameters(trial: Trial) -> str:
     return ""
 
 
+def diagnose_loading(trial: Trial) -> str:
+    """Return whether ranks trained as if the weights that were to be loaded had not been, in words, or nothing."""
+    mistake = BY_NAME["loaded weights not used"]
+    changed = mistake.instead(trial.scenario)
+    if changed == trial.scenario:
+        return ""
+    for step, expected in enumerate(trial.under(changed).parameters):
+        limits = trial.expected.parameter_limits[step]
+        for seen in trial.observations:
+            if not all(equal(seen.parameters(step)[name], expected[name], limit=limits[name]) for name in expected):
+                return ""
+    return f"Looks like *{mistake.name}*: {mistake.seen}. {mistake.advice}"
+
+
 def _made_up(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     """Explain parameters that moved because they were given a gradient that they do not have."""
     given = [trial.observations[one.rank].gradients(step).get(one.name) for one in wrong]
@@ -99,7 +113,7 @@ def _leads_to(other: Trajectory, trial: Trial, wrong: Sequence[Wrong], step: int
 
 def _stuck(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     """Explain parameters that did not move: on all ranks, or on all but the one that owns them."""
-    before, limits = trial.expected.before(step), trial.expected.parameter_limits[step]
+    before, limits = trial.expected.starts[step], trial.expected.parameter_limits[step]
     still = [
         one
         for one in wrong

@@ -24,7 +24,18 @@ from conformance.layers import (
 )
 from conformance.models import GAIN
 from conformance.oracle import train
-from conformance.scenario import AddGroup, Decay, Event, Freeze, OneCycle, SaveAndLoad, Scenario, SetOption, Unfreeze
+from conformance.scenario import (
+    AddGroup,
+    Decay,
+    Event,
+    Freeze,
+    LoadWeights,
+    OneCycle,
+    SaveAndLoad,
+    Scenario,
+    SetOption,
+    Unfreeze,
+)
 from conformance.script import Script
 
 _BLOCKS = (SpreadConv2d, AddedEmbedding, SelfAttention, ResidualLinear, ComplexMagnitude)
@@ -136,6 +147,7 @@ def _about_schedule(scenario: Scenario) -> dict[str, Any]:
         ],
         "events": [line for event in scenario.schedule for line in _lines(event)],
         "groups": scenario.optimizer.groups,
+        "loads_weights": any(isinstance(event, LoadWeights) for event in scenario.schedule),
         "saves": any(isinstance(event, SaveAndLoad) for event in scenario.schedule),
         "scheduler": next((made for event in scenario.schedule if (made := _scheduler(event))), ""),
     }
@@ -178,6 +190,8 @@ def _lines(event: Event) -> list[str]:
                 "    optimizer.load_state_dict(saved)",
                 '    seen["altered"] = before != repr(saved)',
             ]
+        case LoadWeights():
+            return [f"if step == {event.step}:", "    wrapped.load_state_dict(weights)"]
         case _:
             return []
 

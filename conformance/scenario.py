@@ -6,7 +6,7 @@ It prints as Python that evaluates to itself, saves as JSON, and replays without
 import json
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from conformance.brief import Brief
 from conformance.model_spec import ModelSpec, model_from_json, model_to_json
@@ -98,10 +98,15 @@ class Rebuild(Brief):
     step: int
 
 
-Event: TypeAlias = SetOption | Decay | OneCycle | AddGroup | Unfreeze | Freeze | SaveAndLoad | Rebuild
-_EVENTS: dict[str, type[Event]] = {
-    kind.__name__: kind for kind in (SetOption, Decay, OneCycle, AddGroup, Unfreeze, Freeze, SaveAndLoad, Rebuild)
-}
+@dataclass(frozen=True, repr=False)
+class LoadWeights(Brief):
+    """Before step `step`, let the wrapped model load what its `state_dict` was before training."""
+
+    step: int
+
+
+Event: TypeAlias = SetOption | Decay | OneCycle | AddGroup | Unfreeze | Freeze | SaveAndLoad | Rebuild | LoadWeights
+_EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 @dataclass(frozen=True, repr=False)
@@ -119,7 +124,8 @@ class Scenario(Brief):
         joined: the micro-batches' losses are added up, and have one backward pass together.
         no_sync: all micro-batches but the last are computed under the wrapper's `no_sync`, if it has one.
         evaluates: before each step, the model computes the step's batch in evaluation mode, without gradients.
-        aborts: before the second step, a backward pass raises half way, on all ranks, and its gradients are cleared.
+        aborts: before the second step, a backward pass raises half way, on all ranks, and its gradients are cleared;
+            it leaves the wrapper's `no_sync` by that, where micro-batches are computed under it.
         clip: the norm of all gradients, at most, when the optimizer steps; None for any.
         replicated: every rank gets the whole global batch, so that gradients need no synchronisation.
         averaged: the harness itself averages gradients over the ranks, as a plain data-parallel wrapper does.

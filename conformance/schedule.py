@@ -16,6 +16,7 @@ from conformance.scenario import (
     Decay,
     Freeze,
     Group,
+    LoadWeights,
     OneCycle,
     OptimizerKind,
     Rebuild,
@@ -40,9 +41,12 @@ class Schedule:
         altered: places in a saved state that loading it has changed.
     """
 
-    def __init__(self, scenario: Scenario, parameters: Parameters, make: MakeOptimizer) -> None:
-        """Make the optimizer as `make(params, optimizer_cls, **options)`."""
+    def __init__(
+        self, scenario: Scenario, parameters: Parameters, make: MakeOptimizer, load_weights: Callable[[], None]
+    ) -> None:
+        """Make the optimizer as `make(params, optimizer_cls, **options)`; `load_weights` brings the first ones back."""
         self._scenario, self._parameters, self._make = scenario, parameters, make
+        self._load_weights = load_weights
         self._later = [
             name for event in scenario.schedule if isinstance(event, AddGroup) for name in event.group.parameters
         ]
@@ -55,8 +59,7 @@ class Schedule:
         for event in self._scenario.events(step):
             match event:
                 case SetOption():
-                    for group in self._groups(event.group):
-                        group[event.option] = event.value
+                    self._set(event)
                 case Decay():
                     self._scheduler = ExponentialLR(self.optimizer, event.gamma)
                 case OneCycle():
@@ -72,6 +75,8 @@ class Schedule:
                 case Rebuild():
                     options = [dict(group) for group in self.optimizer.param_groups]
                     self.optimizer = self._make(options, OPTIMIZERS[self._scenario.optimizer.kind])
+                case LoadWeights():
+                    self._load_weights()
 
     def clip(self) -> None:
         """Clip the gradients, where the scenario says so, before an optimizer step."""
@@ -99,9 +104,10 @@ class Schedule:
     def _group(self, group: Group) -> dict[str, Any]:
         return {"params": [self._parameters[name] for name in group.parameters], **group.options}
 
-    def _groups(self, index: int) -> list[dict[str, Any]]:
+    def _set(self, event: SetOption) -> None:
         groups = self.optimizer.param_groups
-        return groups if index < 0 else [groups[index]]
+        for group in groups if event.group < 0 else [groups[event.group]]:
+            group[event.option] = event.value
 
     def _save_and_load(self) -> None:
         saved = self._saved()

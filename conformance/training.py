@@ -25,7 +25,7 @@ from conformance.sharding import state_bytes
 from conformance.stage import stage
 from conformance.subject import function, load
 from conformance.watching import alive, gate, noting, unawaited
-from conformance.wrapping import Twin, make_model, wrap
+from conformance.wrapping import SavedWeights, Twin, make_model, wrap
 
 
 def run(payload: bytes) -> bytes:
@@ -78,7 +78,8 @@ class _Run:
             if self.task.scenario.counted:
                 seen.alive.append(alive() - len(self.tensors))
         at_end: dict[str, Any] = {"unawaited": unawaited(self.task.scenario)}
-        at_end |= {"offers_no_sync": hasattr(self.wrapped, "no_sync"), "stubbed": sorted(stubs.used)}
+        at_end |= {"offers_no_sync": hasattr(self.wrapped, "no_sync"), "offers_state_dict": self.saved.offered}
+        at_end["stubbed"] = sorted(stubs.used)
         at_end |= {"wrong_modes": self.wrong_modes, "altered": self.plan.altered}
         if self.component.kind == "optimizer":
             at_end["state_bytes"] = state_bytes(self.plan.optimizer)
@@ -106,8 +107,9 @@ class _Run:
         bare = _bare(self.wrapped, self.model)
         bare.register_forward_pre_hook(self._note_mode)
         self.tensors |= {f"buffer/{name}": b.clone() for name, b in bare.named_buffers()}
+        self.saved = SavedWeights(self.task, self.wrapped)
         with self.stage("construction of the optimizer"):
-            self.plan = Schedule(scenario, self.named, self._make_optimizer)
+            self.plan = Schedule(scenario, self.named, self._make_optimizer, self.saved.load)
 
     def _note_mode(self, model: torch.nn.Module, _: object) -> None:
         if model.training is not self.in_training:
@@ -168,18 +170,22 @@ class _Run:
             model = _bare(self.wrapped, self.model)
             listening, model.listener = model.listener, refuse
             x, y = self.task.inputs.batches[step]
-            with suppress(_AbortedError):
+            with suppress(_AbortedError), self.wrapped.no_sync() if self._is_lazy else nullcontext():
                 torch.autograd.backward(loss_of(call(self.task.scenario, self.wrapped, x), y))
             model.listener = listening
         self._clear(step)
+
+    @property
+    def _is_lazy(self) -> bool:
+        """Whether the wrapper's `no_sync` is to be used."""
+        return self.task.scenario.no_sync and hasattr(self.wrapped, "no_sync")
 
     def _backward(self, step: int) -> float:
         """Compute the gradients of a step; return the sum of its micro-batches' losses."""
         micro = self.task.scenario.micro(step)
         *first, last = [tuple(micro)] if self.task.scenario.joined else [(one,) for one in micro]
-        lazy = self.task.scenario.no_sync and hasattr(self.wrapped, "no_sync")
         with noting(self.happened, self.task.scenario):
-            losses = [self._pass(step, some, synchronise=not lazy) for some in first]
+            losses = [self._pass(step, some, synchronise=not self._is_lazy) for some in first]
             losses.append(self._pass(step, last, synchronise=True))
         if self.task.scenario.averaged:
             self._average()

@@ -12,6 +12,7 @@ from conformance.scenario import (
     Decay,
     Event,
     Group,
+    LoadWeights,
     OneCycle,
     OptimizerSpec,
     Options,
@@ -150,6 +151,13 @@ TRAINING_MISTAKES = (
         "Give every parameter an owner and a place in the inner optimizer, also where it does not require gradients: a "
         "step passes over those without one.",
         lambda s: _without(s, Unfreeze),
+    ),
+    TrainingMistake(
+        "loaded weights not used",
+        "training went on as if nothing had been loaded into the wrapped model",
+        "What `load_state_dict` is given must reach the parameters that the model computes with: let `nn.Module`'s own "
+        "do it, under the names that `state_dict` has; do not let it pass over names, and keep no copy of parameters.",
+        lambda s: _without(s, LoadWeights),
     ),
     TrainingMistake(
         "state lost",

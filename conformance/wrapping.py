@@ -1,5 +1,6 @@
 """Builds a scenario's model on a rank, and has the submission wrap it."""
 
+from copy import deepcopy
 from types import ModuleType
 from typing import Any
 
@@ -10,6 +11,7 @@ from conformance.contract import Component
 from conformance.models import Perceptron, call, fill, loss_of
 from conformance.naming import Named, parameters_by_name
 from conformance.observation import Task
+from conformance.scenario import LoadWeights
 from conformance.stage import stage
 from conformance.subject import function
 
@@ -26,6 +28,26 @@ def wrap(task: Task, component: Component, adapters: ModuleType, model: Perceptr
     more = [task.scenario.bucket_size_mb] if len(component.get.parameters) > 1 else []
     with stage(task.submission, component.get.name):
         return function(adapters, component.get)(model, *more)
+
+
+class SavedWeights:
+    """What a wrapped model's `state_dict` is before training, if it offers one and the scenario loads it again.
+
+    Attributes:
+        offered: whether it offers one.
+    """
+
+    def __init__(self, task: Task, wrapped: Any) -> None:
+        self._wrapped = wrapped
+        self.offered = hasattr(wrapped, "state_dict") and hasattr(wrapped, "load_state_dict")
+        loaded = any(isinstance(event, LoadWeights) for event in task.scenario.schedule)
+        with stage(task.submission, "`state_dict` of the wrapped model"):
+            self._saved = deepcopy(wrapped.state_dict()) if self.offered and loaded else None
+
+    def load(self) -> None:
+        """Let the wrapped model load it."""
+        if self.offered:
+            self._wrapped.load_state_dict(self._saved)
 
 
 class Twin:

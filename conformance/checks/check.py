@@ -79,7 +79,7 @@ class Trial:
         """Return what one process gives under another schedule, its rounding as on rank 0."""
         seen, steps = self.observations[0], range(self.scenario.steps)
         taken = Trajectory(
-            seen.wrapped, [seen.gradients(step) for step in steps], [seen.parameters(step) for step in steps]
+            gradients=[seen.gradients(step) for step in steps], parameters=[seen.parameters(step) for step in steps]
         )
         return train(scenario, self.inputs, follow=taken)
 

@@ -4,6 +4,7 @@ import torch
 
 from conformance.checks.check import NotOffered, Trial, Violation, first_mismatch, listed, of_the_model, step_words
 from conformance.checks.training import gradients_averaged, initial_broadcast, training_equals_one_process
+from conformance.scenario import LoadWeights
 
 
 def buffers_broadcast(trial: Trial) -> None:
@@ -114,6 +115,32 @@ def recomputed_activations(trial: Trial) -> None:
 def recovers_from_an_exception(trial: Trial) -> None:
     """After a backward pass that raised on all ranks, and `zero_grad`, training goes on as if it had not been."""
     gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
+def no_sync_ends_with_an_exception(trial: Trial) -> None:
+    """A backward pass that raises under `no_sync` ends it: what comes after is synchronised again."""
+    try:
+        gradients_averaged(trial)
+        training_equals_one_process(trial)
+    except Violation as wrong:
+        advice = "The block of `no_sync` may be left by an exception: put back in a `finally` what it has switched off."
+        raise Violation(wrong.message, advice) from None
+
+
+def loaded_weights_are_trained(trial: Trial) -> None:
+    """Training goes on from what the wrapped model's `load_state_dict` loads, here its own `state_dict` of before."""
+    if not all(seen.offers_state_dict for seen in trial.observations):
+        raise NotOffered("the wrapped model has no `state_dict`")
+    loaded = next(event.step for event in trial.scenario.schedule if isinstance(event, LoadWeights))
+    for step in range(loaded, trial.scenario.steps):
+        for rank, seen in enumerate(trial.observations):
+            if lost := [name for name in trial.expected.gradients[step] if name not in seen.gradients(step)]:
+                raise Violation(
+                    f"On rank {rank} at {step_words(trial.scenario, step)}, after `load_state_dict` of the wrapped "
+                    f"model, {listed(lost)} had no gradient: the optimizer's parameters are no longer the model's.",
+                    "Load into the parameters in place, as `nn.Module.load_state_dict` does without `assign=True`.",
+                )
     training_equals_one_process(trial)
 
 

@@ -113,6 +113,20 @@ _WRAPPER_EXTENDED = (
         requires=("frozen_parameters_stay",),
         rules_out=_OUT,
     ),
+    Check(
+        extended.no_sync_ends_with_an_exception,
+        beyond.aborting_lazily,
+        "extended",
+        requires=("accumulates_without_synchronising", "recovers_from_an_exception"),
+        rules_out=_OUT,
+    ),
+    Check(
+        extended.loaded_weights_are_trained,
+        beyond.loading,
+        "extended",
+        requires=_NUMBERS,
+        rules_out=(*_OUT, "loaded weights not used"),
+    ),
 )
 
 _BASE = ("equals_unsharded_optimizer",)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from conformance.layers import Embedding, Linear, Magnitude
 from conformance.model_spec import Branch, ModelSpec
-from conformance.scenario import Freeze, OptimizerSpec, Options, Scenario, Unfreeze
+from conformance.scenario import Freeze, LoadWeights, OptimizerSpec, Options, Scenario, Unfreeze
 from conformance.strategies.parts import RATES, Bounds, Draw, Scenarios, decaying, draw_model, draw_sgd
 from conformance.strategies.wrapper import draw_frozen, draw_wrapped
 
@@ -116,6 +116,21 @@ def freezing_everything(draw: Draw, bounds: Bounds) -> Scenario:
 def aborting(draw: Draw, bounds: Bounds) -> Scenario:
     """A backward pass raises half way, and training goes on."""
     return draw_wrapped(draw, bounds, draw_model(draw, layers=(2, 3)), aborts=True, steps=draw(st.integers(2, 3)))
+
+
+@st.composite
+def aborting_lazily(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same under `no_sync`, as micro-batches are computed but for the last."""
+    drawn: Scenario = draw(aborting(bounds))
+    return replace(drawn, micro_batches=2, no_sync=True)
+
+
+@st.composite
+def loading(draw: Draw, bounds: Bounds) -> Scenario:
+    """Between two steps, the wrapped model loads what its `state_dict` was before the first."""
+    steps = draw(st.integers(2, 3))
+    event = LoadWeights(draw(st.integers(1, steps - 1)))
+    return draw_wrapped(draw, bounds, draw_model(draw), steps=steps, schedule=(event,))
 
 
 @st.composite

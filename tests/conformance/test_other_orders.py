@@ -16,7 +16,7 @@ NEAR = 0.5
 def in_another_order(scenario: Scenario, expected: Trajectory, step: int, rank: int, batch: Batch) -> Tensors:
     """The gradients of a rank's batch, with every weight stored transposed and the samples reversed."""
     model = Perceptron(scenario.model, rank)
-    fill(model, expected.before(step), {})
+    fill(model, expected.starts[step], {})
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in expected.gradients[step])
         parameter.data = parameter.data.mT.contiguous().mT if parameter.dim() == 2 else parameter.data

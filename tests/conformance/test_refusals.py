@@ -6,24 +6,22 @@ import pytest
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "correct"
 WRAPPER = """
-import torch
 import torch.distributed as dist
 
-class Strict(torch.nn.Module):
+class Strict:
     def __init__(self, module):
-        super().__init__()
         self.module = module
         for parameter in module.parameters():
             dist.broadcast(parameter.data, src=0)
 
-    def forward(self, *inputs, **options):
+    def __call__(self, *inputs, **options):
         return self.module(*inputs, **options)
 
 def get_naive_ddp(module):
     return Strict(module)
 
 def naive_ddp_on_after_backward(ddp_model, optimizer):
-    for name, parameter in ddp_model.named_parameters():
+    for name, parameter in ddp_model.module.named_parameters():
         if parameter.requires_grad:
             if parameter.grad is None:
                 COPE
@@ -60,9 +58,11 @@ def test_a_refusal_is_not_run_and_says_why(grade_path):
 )
 def test_crashing_and_being_silently_wrong_is_not_refusing(grade_path, submit, cope, status, words):
     adapters = WRAPPER.replace("COPE", cope)
-    unused = found(grade_path(submit(adapters), components=["naive_ddp"], examples=4), "unused_on_some_ranks")
+    report = grade_path(submit(adapters), components=["naive_ddp"], examples=4)
+    unused, loading = found(report, "unused_on_some_ranks"), found(report, "loaded_weights_are_trained")
     assert unused.status == status
     assert words in unused.message
+    assert (loading.status, loading.message) == ("not_run", "the wrapped model has no `state_dict`")
 
 
 def test_what_is_core_may_not_be_refused(grade_path, submit):

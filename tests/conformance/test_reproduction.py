@@ -12,7 +12,7 @@ from conformance.layers import Again, Attention, Conv, Embedding, Linear, Magnit
 from conformance.location import locate
 from conformance.model_spec import ModelSpec
 from conformance.reproduction import Reproduction
-from conformance.scenario import Freeze, OptimizerSpec, Scenario, Unfreeze
+from conformance.scenario import Freeze, LoadWeights, OptimizerSpec, Scenario, Unfreeze
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MODELS = {
@@ -56,7 +56,7 @@ EVERYTHING = Scenario(
     aborts=True,
     clip=0.5,
     gated=True,
-    schedule=(Freeze(1, ("layers.0.weight",)), Unfreeze(2, ("layers.0.weight",))),
+    schedule=(Freeze(1, ("layers.0.weight",)), Unfreeze(2, ("layers.0.weight",)), LoadWeights(2)),
 )
 
 

@@ -16,6 +16,27 @@ _BUCKETED_ADAPTERS = """def ddp_bucketed_on_after_backward(ddp_model, optimizer)
 def ddp_bucketed_on_train_batch_start(ddp_model, optimizer):
     pass  # forward starts afresh by itself
 """
+_NO_SYNC = """        self.synchronises = False
+        try:
+            yield
+        finally:
+            self.synchronises = True
+"""
+_OFF_UNTIL_THE_END = """        self.synchronises = False
+        finish, self.finish_gradient_synchronization = self.finish_gradient_synchronization, lambda: None
+        yield
+        self.finish_gradient_synchronization = finish
+        self.synchronises = True
+"""
+_TRAINABLE = "    def trainable(self):\n"
+_LOADS_WHAT_IT_KNOWS = """    def load_state_dict(self, state, **kwargs):
+        return self.module.load_state_dict(state, strict=False)
+
+"""
+_ASSIGNS_LOADED = """    def load_state_dict(self, state, **kwargs):
+        return super().load_state_dict(state, assign=True)
+
+"""
 TRAINING_BUGS = [
     Bug(
         _EACH,
@@ -148,4 +169,8 @@ TRAINING_BUGS = [
         "accumulates_without_synchronising",
         "the last backward pass alone",
     ),
+    Bug(_FLAT, _NO_SYNC, _OFF_UNTIL_THE_END, "no_sync_ends_with_an_exception", "in a `finally`"),
+    Bug(_EACH, _NO_SYNC, _OFF_UNTIL_THE_END, "no_sync_ends_with_an_exception", "in a `finally`"),
+    Bug(_NAIVE, _TRAINABLE, _LOADS_WHAT_IT_KNOWS + _TRAINABLE, "loaded_weights_are_trained", "loaded weights not used"),
+    Bug(_BUCKETED, _TRAINABLE, _ASSIGNS_LOADED + _TRAINABLE, "loaded_weights_are_trained", "without `assign=True`"),
 ]
