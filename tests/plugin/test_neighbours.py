@@ -70,6 +70,34 @@ def test_timeout_is_an_outer_guard_that_shows_what_the_ranks_did(run_suite):
     assert not alive
 
 
+HANGING_FOR_GOOD = """
+import os, pathlib, threading
+import pytest
+from pytest_ddp import distributed
+
+@distributed
+def test_warms_up(): pass
+
+@pytest.mark.timeout(5, method="thread")
+@distributed
+def test_hangs():
+    pathlib.Path(__file__).with_name(f"{os.getpid()}.pid").touch()
+    threading.Event().wait()
+"""
+
+
+@pytest.mark.long
+def test_a_timeout_that_ends_the_run_ends_the_ranks(pytester):
+    pytester.makepyfile(HANGING_FOR_GOOD)
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*Timeout*"])
+    ranks = [int(path.stem) for path in pytester.path.glob("*.pid")]
+    assert len(ranks) == 2
+    _, alive = psutil.wait_procs([one for one in psutil.process_iter() if one.pid in ranks], timeout=30)
+    assert not alive
+
+
 SHARED = """
 import pytest
 from pytest_ddp import distributed
