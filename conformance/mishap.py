@@ -97,6 +97,11 @@ def _explain_exception(root: Raised, scenario: Scenario) -> str:
             "The scheduler looks for `momentum` or `betas` in `optimizer.defaults`: give the defaults of the inner "
             "optimizer to `Optimizer.__init__`."
         )
+    if "Missing key(s) in state_dict" in message:
+        return (
+            "What the wrapper's `state_dict` gives must be what its `load_state_dict` takes: `nn.Module`'s own fit "
+            "together, and the model's alone has no prefix. Override neither, or both alike."
+        )
     if "is not an Optimizer" in message:
         return "Schedulers accept only a `torch.optim.Optimizer`: derive the sharded optimizer from it."
     if "does not require grad" in message and scenario.closure:

@@ -20,7 +20,7 @@ from conformance.training_mistakes import BY_NAME, TRAINING_MISTAKES, TrainingMi
 
 
 class Wrong(NamedTuple):
-    """A wrong parameter, and the rank that has it."""
+    """A parameter that is to be explained, and the rank that has it."""
 
     rank: int
     name: str
@@ -48,11 +48,10 @@ def diagnose_loading(trial: Trial) -> str:
     changed = mistake.instead(trial.scenario)
     if changed == trial.scenario:
         return ""
-    for step, expected in enumerate(trial.under(changed).parameters):
-        limits = trial.expected.parameter_limits[step]
-        for seen in trial.observations:
-            if not all(equal(seen.parameters(step)[name], expected[name], limit=limits[name]) for name in expected):
-                return ""
+    other, ranks = trial.under(changed), range(trial.scenario.world_size)
+    everything = [Wrong(rank, name) for rank in ranks for name in trial.scenario.model.shapes]
+    if not all(_leads_to(other, trial, everything, step) for step in range(trial.scenario.steps)):
+        return ""
     return f"Looks like *{mistake.name}*: {mistake.seen}. {mistake.advice}"
 
 

@@ -1,4 +1,4 @@
-"""Makes the optimizer of a scenario and carries out what the schedule does to it.
+"""Makes the optimizer of a scenario and carries out what the schedule does to it, and to the model.
 
 The ranks use this on the submission's optimizer, the oracle on torch's own: both see the same calls in the same order.
 """
@@ -34,7 +34,7 @@ MakeOptimizer = Callable[..., torch.optim.Optimizer]
 
 
 class Schedule:
-    """An optimizer, its scheduler if any, and the events that change them.
+    """An optimizer, its scheduler if any, and the events that change them or the parameters.
 
     Attributes:
         optimizer: the one that steps now.

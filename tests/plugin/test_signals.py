@@ -33,7 +33,7 @@ def test_hang(ddp):
 def test_never():
     print("never")
 """
-# CPython does not see a signal that comes just before a wait without an end (measured: 3 of 33000): so many short ones.
+# CPython does not see a signal that comes just before a wait without an end (measured: 3 of 33000): hence short ones.
 SLOW_TO_LEAVE = """
 import time
 

@@ -33,6 +33,10 @@ _LOADS_WHAT_IT_KNOWS = """    def load_state_dict(self, state, **kwargs):
         return self.module.load_state_dict(state, strict=False)
 
 """
+_LOADS_OTHER_NAMES = """    def load_state_dict(self, state, **kwargs):
+        return self.module.load_state_dict(state)
+
+"""
 _ASSIGNS_LOADED = """    def load_state_dict(self, state, **kwargs):
         return super().load_state_dict(state, assign=True)
 
@@ -172,5 +176,12 @@ TRAINING_BUGS = [
     Bug(_FLAT, _NO_SYNC, _OFF_UNTIL_THE_END, "no_sync_ends_with_an_exception", "in a `finally`"),
     Bug(_EACH, _NO_SYNC, _OFF_UNTIL_THE_END, "no_sync_ends_with_an_exception", "in a `finally`"),
     Bug(_NAIVE, _TRAINABLE, _LOADS_WHAT_IT_KNOWS + _TRAINABLE, "loaded_weights_are_trained", "loaded weights not used"),
+    Bug(
+        _EACH,
+        _TRAINABLE,
+        _LOADS_OTHER_NAMES + _TRAINABLE,
+        "loaded_weights_are_trained",
+        "the model's alone has no prefix",
+    ),
     Bug(_BUCKETED, _TRAINABLE, _ASSIGNS_LOADED + _TRAINABLE, "loaded_weights_are_trained", "without `assign=True`"),
 ]
