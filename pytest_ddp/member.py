@@ -7,15 +7,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import IO
 
 from pytest_ddp.blackbox import BlackBox
 from pytest_ddp.launcher import Shared
 from pytest_ddp.messages import DUMP_SIGNAL, Decoder, Message, encode
+from pytest_ddp.printed import Printed
 
-OUTPUT_LIMIT = 2**16
-_HALF = OUTPUT_LIMIT // 2
-DISK_LIMIT = 2**26
 _PIECE = 2**16  # bytes; a larger buffer costs more to make than most messages to read
 _DUMP_SECONDS = 2.0
 _DUMP_POLL_SECONDS = 0.02
@@ -33,10 +30,11 @@ class Member:
     _decoder: Decoder = field(default_factory=Decoder)
     _box: BlackBox = field(init=False)
     _unread: list[Message] = field(default_factory=list)
-    _left_out: int = 0
+    _printed: Printed = field(init=False)
 
     def __post_init__(self) -> None:
         self._box = BlackBox.map(self.shared.box.fileno())
+        self._printed = Printed(self.shared.output)
 
     def fileno(self) -> int:
         """The channel's descriptor, so that `select` takes members."""
@@ -83,23 +81,16 @@ class Member:
     def start_over(self) -> None:
         """Forget the output of earlier runs, and what was said of them."""
         self._unread = []
-        self._left_out = 0
-        os.ftruncate(self.shared.output.fileno(), 0)
+        self._printed.start_over()
 
     def trim_output(self) -> None:
         """Drop the middle of an output that has no end: a rank that prints and prints must not fill the disk."""
-        file = self.shared.output.fileno()
-        size = os.fstat(file).st_size
-        if size > DISK_LIMIT:
-            last = os.pread(file, _HALF, size - _HALF)
-            os.ftruncate(file, _HALF)
-            os.write(file, last)
-            self._left_out += size - OUTPUT_LIMIT
+        self._printed.trim()
 
     @property
     def output(self) -> str:
         """What the rank printed in this run; of a very long output the beginning and the end."""
-        return _read_ends(self.shared.output, self._left_out)
+        return self._printed.text
 
     @property
     def collectives(self) -> Sequence[str]:
@@ -114,7 +105,7 @@ class Member:
     @property
     def stack(self) -> str:
         """The Python stacks that were written on a fatal signal or on demand, without the harness's own frames."""
-        return trim_stacks(_read_ends(self.shared.stacks))
+        return trim_stacks(Printed(self.shared.stacks).text)
 
     @property
     def last_words(self) -> str:
@@ -182,14 +173,3 @@ def _trimmed_threads(text: str) -> Iterator[str]:
             kept.append(line)
         if len(kept) > 1:
             yield "\n".join(kept)
-
-
-def _read_ends(file: IO[bytes], left_out: int = 0) -> str:
-    size = os.fstat(file.fileno()).st_size
-    if not size:
-        return ""
-    if size <= OUTPUT_LIMIT and not left_out:
-        return os.pread(file.fileno(), size, 0).decode(errors="backslashreplace")
-    first, last = os.pread(file.fileno(), _HALF, 0), os.pread(file.fileno(), _HALF, size - _HALF)
-    between = f"\n... {size + left_out - OUTPUT_LIMIT} bytes left out ...\n".encode()
-    return (first + between + last).decode(errors="backslashreplace")

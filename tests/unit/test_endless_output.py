@@ -1,49 +1,76 @@
 """What a rank prints is bounded in reports and on disk: the beginning and the end are kept."""
 
-import tempfile
-from types import SimpleNamespace
+import os
+import sys
+import threading
 
 import pytest
 
+from pytest_ddp import printed
 from pytest_ddp.launcher import _append_only, memory_file
-from pytest_ddp.member import DISK_LIMIT, OUTPUT_LIMIT, Member
+from pytest_ddp.printed import DISK_LIMIT, OUTPUT_LIMIT, Printed
 
 LINE = b"printed and printed\n"
+MEBIBYTE = 2**20
 
 
-@pytest.fixture
-def member():
-    with tempfile.TemporaryFile(buffering=0) as output, memory_file() as box:
-        yield Member(0, 1, SimpleNamespace(output=_append_only(output), box=box))
+@pytest.fixture(params=["with holes", "without holes"])
+def output(request, monkeypatch):
+    if request.param == "without holes":
+        monkeypatch.setattr(printed, "_make_hole", lambda *_: False)
+    elif sys.platform != "linux":
+        pytest.skip("files have no holes here")
+    with memory_file() as file:
+        yield Printed(_append_only(file))
 
 
-def prints(member, *pieces):
+def prints(output, *pieces):
     for piece in pieces:
-        member.shared.output.write(piece)
+        output.file.write(piece)
 
 
-def test_what_is_short_is_whole(member):
-    prints(member, b"x" * OUTPUT_LIMIT)
-    member.trim_output()
-    assert member.output == "x" * OUTPUT_LIMIT
+def on_disk(output):
+    return os.fstat(output.file.fileno()).st_blocks * 512
+
+
+def test_what_is_short_is_whole(output):
+    prints(output, b"x" * OUTPUT_LIMIT)
+    output.trim()
+    assert output.text == "x" * OUTPUT_LIMIT
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_an_output_without_end_leaves_the_disk_alone(member, times):
-    prints(member, b"first words\n")
+def test_an_output_without_end_leaves_the_disk_alone(output, times):
+    prints(output, b"first words\n")
     for _ in range(times):
-        prints(member, LINE * (DISK_LIMIT // len(LINE) + 1), b"last words\n")
-        member.trim_output()
-        assert member.shared.output.seek(0, 2) == OUTPUT_LIMIT
+        prints(output, LINE * (DISK_LIMIT // len(LINE) + 1), b"last words\n")
+        output.trim()
+        assert on_disk(output) < 2 * OUTPUT_LIMIT
     total = len(b"first words\n") + times * (len(LINE) * (DISK_LIMIT // len(LINE) + 1) + len(b"last words\n"))
-    assert member.output.startswith("first words\nprinted and printed\n")
-    assert member.output.endswith("printed and printed\nlast words\n")
-    assert f"\n... {total - OUTPUT_LIMIT} bytes left out ...\n" in member.output
+    assert output.text.startswith("first words\nprinted and printed\n")
+    assert output.text.endswith("printed and printed\nlast words\n")
+    assert f"\n... {total - OUTPUT_LIMIT} bytes left out ...\n" in output.text
 
 
-def test_the_next_run_starts_with_nothing_left_out(member):
-    prints(member, LINE * (DISK_LIMIT // len(LINE) + 1))
-    member.trim_output()
-    member.start_over()
-    prints(member, b"next\n")
-    assert member.output == "next\n"
+def test_the_next_run_starts_with_nothing_left_out(output):
+    prints(output, LINE * (DISK_LIMIT // len(LINE) + 1))
+    output.trim()
+    output.start_over()
+    prints(output, b"next\n")
+    assert output.text == "next\n"
+    output.trim()
+    assert output.text == "next\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files have no holes here")
+def test_nothing_is_lost_of_what_is_printed_during_the_trimming():
+    with memory_file() as file:
+        output = Printed(_append_only(file))
+        pieces = [b"x" * MEBIBYTE] * 3 * (DISK_LIMIT // MEBIBYTE) + [b"last words\n"]
+        printing = threading.Thread(target=prints, args=(output, *pieces))
+        printing.start()
+        while printing.is_alive():
+            output.trim()
+        printing.join()
+        assert f"\n... {sum(map(len, pieces)) - OUTPUT_LIMIT} bytes left out ...\n" in output.text
+        assert output.text.endswith("xxxlast words\n")
