@@ -1,6 +1,7 @@
 """What a rank prints: a file that it appends to, of which the beginning and the end are kept."""
 
 import ctypes
+import errno
 import os
 import sys
 from dataclasses import dataclass
@@ -17,12 +18,12 @@ class Printed:
     """An output that is bounded in reports and on disk, although it has no end."""
 
     file: IO[bytes]
-    _looked_at: int = 0
+    _trimmed_at: int = 0
     _cut: int = 0
 
     def start_over(self) -> None:
         """Forget what was printed."""
-        self._looked_at = self._cut = 0
+        self._trimmed_at = self._cut = 0
         os.ftruncate(self.file.fileno(), 0)
 
     def trim(self) -> None:
@@ -32,9 +33,10 @@ class Printed:
         is cut: what is printed between the look at it and the cut goes, uncounted.
         """
         size = self._size
-        if size - self._looked_at <= DISK_LIMIT:
+        self._trimmed_at = min(self._trimmed_at, size)  # a rank may truncate the file too
+        if size - self._trimmed_at <= DISK_LIMIT:
             return
-        self._looked_at = size
+        self._trimmed_at = size
         if not _make_hole(self.file.fileno(), _HALF, size - OUTPUT_LIMIT):
             self._cut_out_middle(size)
 
@@ -42,7 +44,7 @@ class Printed:
         end = os.pread(self.file.fileno(), _HALF, size - _HALF)
         os.ftruncate(self.file.fileno(), _HALF)
         os.write(self.file.fileno(), end)
-        self._looked_at = OUTPUT_LIMIT
+        self._trimmed_at = OUTPUT_LIMIT
         self._cut += size - OUTPUT_LIMIT
 
     @property
@@ -67,5 +69,8 @@ def _make_hole(file: int, start: int, length: int) -> bool:
     """
     if sys.platform != "linux":
         return False
-    place = ctypes.c_int64(start), ctypes.c_int64(length)
-    return bool(ctypes.CDLL(None).fallocate(file, _KEEP_SIZE | _PUNCH_HOLE, *place) == 0)
+    libc, place = ctypes.CDLL(None, use_errno=True), (ctypes.c_int64(start), ctypes.c_int64(length))
+    while libc.fallocate(file, _KEEP_SIZE | _PUNCH_HOLE, *place) != 0:
+        if ctypes.get_errno() != errno.EINTR:
+            return False
+    return True

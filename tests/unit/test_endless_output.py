@@ -2,7 +2,6 @@
 
 import os
 import sys
-import threading
 
 import pytest
 
@@ -11,7 +10,6 @@ from pytest_ddp.launcher import _append_only, memory_file
 from pytest_ddp.printed import DISK_LIMIT, OUTPUT_LIMIT, Printed
 
 LINE = b"printed and printed\n"
-MEBIBYTE = 2**20
 
 
 @pytest.fixture(params=["with holes", "without holes"])
@@ -62,15 +60,36 @@ def test_the_next_run_starts_with_nothing_left_out(output):
     assert output.text == "next\n"
 
 
+def test_an_output_that_the_rank_truncates_is_trimmed_like_a_new_one(output):
+    prints(output, LINE * (5 * DISK_LIMIT // len(LINE)))
+    output.trim()
+    os.ftruncate(output.file.fileno(), 0)
+    output.trim()
+    prints(output, LINE * (DISK_LIMIT // len(LINE) + 1))
+    output.trim()
+    assert on_disk(output) < 2 * OUTPUT_LIMIT
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="files have no holes here")
-def test_nothing_is_lost_of_what_is_printed_during_the_trimming():
+def test_nothing_is_lost_of_what_is_printed_during_the_trimming(monkeypatch):
+    make_hole = printed._make_hole
+
+    def print_meanwhile(*place):
+        prints(output, b"meanwhile\n")
+        return make_hole(*place)
+
+    monkeypatch.setattr(printed, "_make_hole", print_meanwhile)
     with memory_file() as file:
         output = Printed(_append_only(file))
-        pieces = [b"x" * MEBIBYTE] * 3 * (DISK_LIMIT // MEBIBYTE) + [b"last words\n"]
-        printing = threading.Thread(target=prints, args=(output, *pieces))
-        printing.start()
-        while printing.is_alive():
-            output.trim()
-        printing.join()
-        assert f"\n... {sum(map(len, pieces)) - OUTPUT_LIMIT} bytes left out ...\n" in output.text
-        assert output.text.endswith("xxxlast words\n")
+        prints(output, b"x" * (DISK_LIMIT + 1))
+        output.trim()
+        assert output.text.endswith("xxxmeanwhile\n")
+        assert f"\n... {DISK_LIMIT + 1 + len('meanwhile.') - OUTPUT_LIMIT} bytes left out ...\n" in output.text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files have no holes here")
+def test_a_file_that_can_have_no_hole_says_so():
+    reader, writer = os.pipe()
+    assert not printed._make_hole(writer, 0, OUTPUT_LIMIT)
+    os.close(reader)
+    os.close(writer)
