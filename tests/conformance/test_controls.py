@@ -61,6 +61,10 @@ WAYS = [
     Way("torchs_own", "InBucketsOfASize", "ddp_bucketed", UNFREEZES | RECOVERS | UNUSED | FREEZES),
     Way("overlapped", "BucketsOfASize", "ddp_bucketed", ORDERED | UNUSED | SPARSE),
     Way("sharding", "LargestInTurn", "sharded_optimizer", RESUMES),
+    Way("lazy", "NothingToSkip", "naive_ddp"),
+    Way("lazy", "DecidesInForward", "ddp_individual_parameters", ORDERED | SPARSE),
+    Way("lazy", "TakesItsHooksOff", "ddp_individual_parameters", ORDERED | SPARSE),
+    Way("lazy", "CountsItsBlocks", "ddp", ORDERED | UNUSED | SPARSE),
 ]
 
 
