@@ -30,6 +30,7 @@ _WORKERS = 2
 _AT_A_TIME = 8
 _WORLD_SIZE = 3
 _EXAMPLES = 10  # the default of `conformance grade`
+_WIDTH = 60  # characters of code in a cell of the table
 
 
 @dataclass
@@ -104,7 +105,8 @@ def _row(graded: Graded) -> str:
 
 
 def _code(text: str) -> str:
-    brief = " ".join(text.split())[:60].replace("|", "\\|").replace("`", "'")
+    line = " ".join(text.split()).replace("`", "'")
+    brief = (line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…").replace("|", "\\|")
     return f"`{brief}`" if brief else "nothing"
 
 
