@@ -34,6 +34,12 @@ def test_mistakes_in_decorators_and_markers_are_refused_where_they_stand(pyteste
     )
 
 
+def test_a_mark_below_a_fixture_is_refused_by_pytest_where_it_stands(run_suite):
+    result = run_suite("@pytest.fixture\n@distributed\ndef model(): pass\n\n@distributed\ndef test_it(model): pass")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["E *Marks cannot be applied to fixtures*"])
+
+
 def test_a_world_size_that_cannot_be_names_where_it_was_set(run_suite, pytester, monkeypatch):
     def stopped_by(*args: str) -> str:
         result = run_suite("def test_it(): pass", *args)

@@ -1,6 +1,7 @@
 """Plugins beside ours: what each of them promises holds for tests on ranks too."""
 
 import re
+import sys
 
 import psutil
 import pytest
@@ -186,3 +187,19 @@ def test_lines_that_run_on_ranks_only_are_covered(pytester, workers):
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines(["helper.py * 100%"])
     result.stderr.no_fnmatch_line("*CoverageWarning*")
+
+
+@pytest.mark.parametrize(
+    ("options", "append"),
+    [
+        pytest.param([], ["--append"], id="one file"),
+        pytest.param(["--parallel-mode"], [], id="many files", marks=pytest.mark.long),
+    ],
+)
+def test_lines_that_run_on_ranks_are_combined_with_those_of_coverage_run(pytester, options, append):
+    pytester.makepyfile(test_it=HELPED, helper=HELPER)
+    coverage = [sys.executable, "-m", "coverage"]
+    ran = pytester.run(*coverage, "run", *options, "--branch", "--include=helper.py", "-m", "pytest", "--no-header")
+    ran.assert_outcomes(passed=3)
+    assert pytester.run(*coverage, "combine", *append).ret == 0
+    pytester.run(*coverage, "report").stdout.fnmatch_lines(["helper.py * 100%"])
