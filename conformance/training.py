@@ -14,10 +14,11 @@ import torch
 import torch.distributed as dist
 
 from conformance import stubs
+from conformance.alongside import Alongside
 from conformance.borrowing import noticing
 from conformance.contract import COMPONENTS, Component
 from conformance.data import Tensors
-from conformance.models import Perceptron, call, loss_of
+from conformance.models import Listener, Perceptron, call, loss_of
 from conformance.naming import Named, holder, hooks_on, parameters_by_name, take_hooks_off
 from conformance.observation import ClosureCall, Happening, Observation, Task
 from conformance.schedule import Schedule
@@ -95,7 +96,7 @@ class _Run:
     def _build(self) -> None:
         scenario = self.task.scenario
         self.model = make_model(self.task)
-        self.model.listener = lambda layer: self.happened.append(Happening("reached", layer=layer))
+        self.model.listener = self._layer_noter()
         self.wrapped: Any = self.model
         if self.component.kind == "wrapper":
             self.wrapped = wrap(self.task, self.component, self.adapters, self.model)
@@ -110,6 +111,16 @@ class _Run:
         self.saved = SavedWeights(self.task, self.wrapped)
         with self.stage("construction of the optimizer"):
             self.plan = Schedule(scenario, self.named, self._make_optimizer, self.saved.load)
+
+    def _layer_noter(self) -> Listener:
+        """Return a function, which copies of the model share; a method's object would be copied with them."""
+
+        def note(layer: int) -> None:
+            if layer == 0 and self.task.scenario.gated:
+                Alongside(self.happened).let_launch()
+            self.happened.append(Happening("reached", layer=layer))
+
+        return note
 
     def _note_mode(self, model: torch.nn.Module, _: object) -> None:
         if model.training is not self.in_training:

@@ -1,18 +1,30 @@
 """Notes down what a rank communicates, and lets results arrive only when they are waited for."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from threading import get_ident
 
 import torch
 import torch.distributed as dist
 
+from conformance.alongside import Alongside
 from conformance.cases import Case
 from conformance.observation import Happening
 from conformance.scenario import Scenario
 from pytest_ddp.collectives import Collective, watch_collectives
-from pytest_ddp.observed import CollectiveLaunched, CollectiveWaited, Entry, Event, Shuffled, collectives, current
+from pytest_ddp.observed import (
+    BackwardBegan,
+    BackwardReturned,
+    CollectiveLaunched,
+    CollectiveWaited,
+    Entry,
+    Event,
+    Shuffled,
+    collectives,
+    current,
+)
 
 
 def gate(drawn: Scenario | Case) -> AbstractContextManager[None]:
@@ -27,10 +39,21 @@ def noting(happened: list[Happening], scenario: Scenario) -> Iterator[None]:
     def launched(seen: Collective) -> None:
         happened.append(Happening("launched", op=seen.op, bytes=seen.bytes, dtype=seen.dtype, group=seen.group))
 
+    alongside, here = Alongside(happened), get_ident()
+    elsewhere, running = set[int](), set[int]()  # operations that other threads launch; backward passes
+
     def told(event: Event) -> None:
-        if isinstance(event, CollectiveLaunched):
+        if isinstance(event, BackwardBegan):
+            running.add(event.backward)
+        elif isinstance(event, BackwardReturned):
+            running.discard(event.backward)
+        elif isinstance(event, CollectiveLaunched):
             happened.append(Happening("launched", number=event.number))
+            if get_ident() != here:
+                elsewhere.add(event.number)
         elif isinstance(event, CollectiveWaited):
+            if get_ident() != here:
+                alongside.let_go_on(event.number, running)
             happened.append(Happening("waited", number=event.number))
 
     if not scenario.gated:
@@ -44,7 +67,7 @@ def noting(happened: list[Happening], scenario: Scenario) -> Iterator[None]:
     finally:
         listeners.remove(told)
         entries = {entry.number: entry for entry in collectives()}
-        happened[:] = [more for one in happened for more in _in_full(one, entries)]
+        happened[:] = [more for one in happened for more in _in_full(one, entries, elsewhere)]
 
 
 def unawaited(drawn: Scenario | Case) -> list[str]:
@@ -58,12 +81,15 @@ def alive() -> int:
     return sum(issubclass(type(one), torch.Tensor | dist.Work) for one in gc.get_objects())
 
 
-def _in_full(one: Happening, entries: dict[int, Entry]) -> Iterator[Happening]:
-    """Yield a happening with what is known of its operation; who launches one that blocks waits for it at once."""
+def _in_full(one: Happening, entries: dict[int, Entry], elsewhere: Collection[int]) -> Iterator[Happening]:
+    """Yield a happening with what is known of its operation; who launches one that blocks waits for it at once.
+
+    Not so where another thread does: backward goes on, or does not, until that one's wait is noted.
+    """
     if one.what != "launched" or one.number not in entries:
         yield one
         return
     entry = entries[one.number]
     yield replace(one, op=entry.op, bytes=entry.bytes, dtype=entry.dtype, group=entry.group)
-    if not entry.asynchronous:
+    if not entry.asynchronous and one.number not in elsewhere:
         yield Happening("waited", number=one.number)

@@ -5,6 +5,7 @@ They launch in the order in which gradients come, which has to be the same on al
 
 import math
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.distributed as dist
@@ -60,6 +61,27 @@ class WaitsForFutures(Launches):
     def finish(self):
         torch.futures.collect_all([work.get_future() for *_, work in self.launched]).wait()
         super().finish()
+
+
+class FromItsOwnThread(Launches):
+    """A thread sends one gradient after the other, with calls that block it; whoever finishes waits for it."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        self.thread = ThreadPoolExecutor(1)
+
+    def hook(self, p):
+        p.register_post_accumulate_grad_hook(self.hand_over)
+
+    def hand_over(self, p):
+        grad = p.grad.contiguous() / self.ranks
+        self.launched.append((p, grad, self.thread.submit(dist.all_reduce, grad)))
+
+    def finish(self):
+        for p, grad, sent in self.launched:
+            sent.result()
+            p.grad.copy_(grad)
+        self.launched.clear()
 
 
 class Blocks(Launches):

@@ -1,0 +1,44 @@
+"""Threads of a submission's own that communicate beside backward.
+
+What such a thread does comes when the interpreter lets it, not when a gradient is ready. So that what is seen is the
+program's order and not chance, each gives the other time: backward, before its last layer, until something has been
+launched; the thread, before it waits, until backward has gone on.
+"""
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from threading import get_ident
+
+from conformance.observation import Happening
+from pytest_ddp.observed.company import has_company
+
+_LOOK_SECONDS = 0.001
+
+
+@dataclass
+class Alongside:
+    """What a step has done so far, and for how many seconds more one side of it waits for the other."""
+
+    happened: Sequence[Happening]
+    patience: float = 1.0
+
+    def let_launch(self) -> None:
+        """Let other threads, if there are any, launch something in this backward pass, where nothing has been yet."""
+        if has_company({get_ident()}):
+            self._until(lambda: any(one.what == "launched" for one in self._after("returned")))
+
+    def let_go_on(self, number: int, running: Collection[int]) -> None:
+        """Let backward compute something after the launch of this number, as long as a pass is running."""
+        self._until(lambda: not running or any(one.what == "reached" for one in self._after("launched", number)))
+
+    def _after(self, what: str, number: int = 0) -> Sequence[Happening]:
+        """Return what has happened since this did last, or all if it did not."""
+        at = max((at for at, one in enumerate(self.happened) if (one.what, one.number) == (what, number)), default=-1)
+        return self.happened[at + 1 :]
+
+    def _until(self, holds: Callable[[], bool]) -> None:
+        end = time.monotonic() + self.patience
+        while not holds() and time.monotonic() < end:
+            time.sleep(_LOOK_SECONDS)
+        self.patience = max(0.0, end - time.monotonic())
