@@ -93,11 +93,13 @@ def frozen_parameters_stay(trial: Trial) -> None:
 
 def tied_parameters(trial: Trial) -> None:
     """A parameter that two layers share stays shared, and its gradient is synchronised once."""
+    tied = trial.scenario.model.tied or ()
     for rank, seen in enumerate(trial.observations):
-        if seen.extra_parameters:
+        untied = [name for name in seen.extra_parameters if name in {f"layers.{index}.weight" for index in tied}]
+        if untied:  # others, such as a flat one of all, are the wrapper's own business
             raise Violation(
-                f"On rank {rank} the wrapped model has parameters that the model does not have: "
-                f"{listed(seen.extra_parameters)}. Two layers shared a weight; wrapping gave each its own.",
+                f"On rank {rank} the wrapped model has a parameter that the model does not have: "
+                f"{listed(untied)}. Two layers shared a weight; wrapping gave each its own.",
                 "Write received values into the parameters (`p.data.copy_(...)`); do not replace `module.weight`.",
             )
     gradients_averaged(trial)

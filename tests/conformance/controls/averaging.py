@@ -144,6 +144,20 @@ class OfACopy(DividesFirst):
         super().__init__(copy.deepcopy(module))
 
 
+class FlatParameter(DividesFirst):
+    """Registers one parameter of its own per dtype, which holds all numbers; those of the module are its views."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        self.flats = nn.ParameterList()
+        for dtype in {p.dtype: None for p in module.parameters()}:
+            params = [p for p in module.parameters() if p.dtype == dtype]
+            flat = torch.cat([p.detach().flatten() for p in params])
+            for p, part in zip(params, flat.split([p.numel() for p in params]), strict=True):
+                p.data = part.view(p.shape)
+            self.flats.append(nn.Parameter(flat, requires_grad=False))
+
+
 class OneTensor(Wrapper):
     """Parameters and their gradients are views of one tensor per dtype, and synchronised as such."""
 
