@@ -1,11 +1,13 @@
 """Measures how much optimizer state this process holds, whatever a sharded optimizer looks like inside."""
 
+import gc
 from collections.abc import Iterable, Iterator
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 
-_CONTAINERS = (list, tuple, set, frozenset)
+_CLOSED = (torch.Tensor, torch.nn.Module, type, ModuleType, FrameType)  # not entered
 
 
 def state_bytes(optimizer: Any) -> int | None:
@@ -13,7 +15,7 @@ def state_bytes(optimizer: Any) -> int | None:
 
     Counters of steps are left out; memory that several tensors share counts once. None if no torch optimizer is found.
     """
-    found = list(_optimizers(optimizer, set()))
+    found = list(_optimizers(optimizer))
     if not found:
         return None
     kept = [
@@ -41,19 +43,14 @@ def local_part(tensor: Any) -> torch.Tensor:
     return part
 
 
-def _optimizers(thing: Any, seen: set[int]) -> Iterator[torch.optim.Optimizer]:
-    """Yield torch optimizers reachable through attributes and containers; models and tensors are not entered."""
-    if id(thing) in seen or isinstance(thing, torch.Tensor | torch.nn.Module | type | str | bytes):
-        return
-    seen.add(id(thing))
-    if isinstance(thing, torch.optim.Optimizer):
-        yield thing
-    parts: Any = ()
-    if isinstance(thing, dict):
-        parts = thing.values()
-    elif isinstance(thing, _CONTAINERS):
-        parts = thing
-    elif hasattr(thing, "__dict__"):
-        parts = vars(thing).values()
-    for part in list(parts):
-        yield from _optimizers(part, seen)
+def _optimizers(outer: Any) -> Iterator[torch.optim.Optimizer]:
+    """Yield torch optimizers reachable from this one, whatever holds them: attributes, slots, containers, closures."""
+    ahead, seen = [outer], set[int]()
+    while ahead:
+        thing = ahead.pop()
+        if id(thing) in seen or isinstance(thing, _CLOSED):
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, torch.optim.Optimizer):
+            yield thing
+        ahead += (thing.__closure__ or ()) if isinstance(thing, FunctionType) else gc.get_referents(thing)

@@ -96,7 +96,6 @@ class _Run:
     def _build(self) -> None:
         scenario = self.task.scenario
         self.model = make_model(self.task)
-        self.model.listener = self._layer_noter()
         self.wrapped: Any = self.model
         if self.component.kind == "wrapper":
             self.wrapped = wrap(self.task, self.component, self.adapters, self.model)
@@ -107,13 +106,14 @@ class _Run:
         self.early = [name for name, p in self.named.items() if p.grad is not None]
         bare = _bare(self.wrapped, self.model)
         bare.register_forward_pre_hook(self._note_mode)
+        bare.listener = self._layer_noter()  # not before wrapping: a wrapper may copy the model by pickling
         self.tensors |= {f"buffer/{name}": b.clone() for name, b in bare.named_buffers()}
         self.saved = SavedWeights(self.task, self.wrapped)
         with self.stage("construction of the optimizer"):
             self.plan = Schedule(scenario, self.named, self._make_optimizer, self.saved.load)
 
     def _layer_noter(self) -> Listener:
-        """Return a function, which copies of the model share; a method's object would be copied with them."""
+        """Return a function that notes what backward reaches."""
 
         def note(layer: int) -> None:
             if layer == 0 and self.task.scenario.gated:
@@ -163,7 +163,7 @@ class _Run:
 
     def _evaluate(self, step: int) -> None:
         with self.stage("forward in evaluation mode", step), torch.no_grad():
-            switched = self.wrapped if hasattr(self.wrapped, "eval") else self.model
+            switched = self.wrapped if hasattr(self.wrapped, "eval") else _bare(self.wrapped, self.model)
             switched.eval()
             self.in_training = False
             call(self.task.scenario, self.wrapped, self.task.inputs.batches[self.task.scenario.micro(step)[0]][0])

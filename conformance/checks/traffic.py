@@ -136,7 +136,7 @@ def most_bytes(scenario: Scenario, op: str, launches: int) -> int:
     To the numbers of the model, some add a flag for each parameter; who scatters pads to a multiple of the ranks.
     """
     sizes = _sizes(scenario)
-    padding = launches * (scenario.world_size - 1) if op.startswith("reduce_scatter") else 0
+    padding = launches * (scenario.world_size - 1) if op.startswith(("reduce_scatter", "all_to_all")) else 0
     return sum(sizes) + BYTES[scenario.model.dtype] * (len(sizes) + padding)
 
 

@@ -66,6 +66,7 @@ WAYS = [
     Way("lazy", "TakesItsHooksOff", "ddp_individual_parameters", ORDERED | SPARSE),
     Way("lazy", "CountsItsBlocks", "ddp", ORDERED | UNUSED | SPARSE),
     Way("averaging", "FlatParameter", "naive_ddp"),
+    Way("averaging", "OfAPickle", "naive_ddp"),
     Way("overlapped", "FromItsOwnThread", "ddp_individual_parameters", ORDERED | RECOVERS | SPARSE),
 ]
 

@@ -42,11 +42,12 @@ FLAGS = sent("all_reduce", 4 * 8)
         [*PER_PARAMETER, sent("all_reduce", 40, "int32")],
         [sent("reduce"), sent("broadcast")] * 4,
         [sent("reduce_scatter_tensor", EACH + 8), sent("all_gather_into_tensor", EACH // 2)] * 4,
+        [sent("all_to_all_single", EACH + 8), sent("all_gather_into_tensor", EACH // 2)] * 4,
         [sent("send", ALL)] * 6 + [sent("recv", ALL)] * 6,
         [sent("gather", ALL), sent("scatter", 2 * ALL)],
         [sent("all_reduce", ALL, group="pair"), sent("all_reduce", ALL, group="firsts")],
     ],
-    ids=["each", "with flags", "with counts", "root", "scattered", "ring", "from a root", "two levels"],
+    ids=["each", "with flags", "with counts", "root", "scattered", "all to all", "ring", "from a root", "two levels"],
 )
 def test_every_way_to_send_all_once_passes(happened):
     gradients_travel_once(trial(*happened))

@@ -1,5 +1,10 @@
 """How much optimizer state a process holds: by the suite, and by the scripts that it writes."""
 
+import gc
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +14,7 @@ from conformance.script import TEMPLATES
 
 
 def by_script(optimizer):
-    namespace = {"torch": torch, "nn": nn}
+    namespace = {"gc": gc, "torch": torch, "nn": nn}
     exec(TEMPLATES.get_template("state_bytes.py.jinja").render(), namespace)  # noqa: S102  what a script holds
     return namespace["state_bytes"](optimizer)
 
@@ -48,6 +53,33 @@ def whole_and_in_pieces():
 
 def empty_too():
     return stepped(8, 0)
+
+
+@dataclass(slots=True)
+class Slots:
+    inner: torch.optim.Optimizer
+
+
+class Outer:
+    def __init__(self, kept):
+        self.kept = kept
+
+
+def closure_of(optimizer):
+    def step():
+        optimizer.step()
+
+    return step
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [Slots, closure_of, lambda one: partial(one.step), lambda one: deque([one])],
+    ids=["slots", "closure", "partial", "deque"],
+)
+@pytest.mark.parametrize("measure", [sharding.state_bytes, by_script])
+def test_an_inner_optimizer_is_found_wherever_it_is_kept(keep, measure):
+    assert measure(Outer(keep(stepped(3, 5)))) == 8 * 4
 
 
 @pytest.mark.parametrize("make", [in_one_buffer, listed_twice, whole_and_in_pieces, empty_too, lambda: stepped(3, 5)])

@@ -1,6 +1,7 @@
 """Right wrappers that average gradients after backward, each in a way of its own."""
 
 import copy
+import pickle
 
 import torch
 import torch.distributed as dist
@@ -142,6 +143,11 @@ class InPairs(Wrapper):
 class OfACopy(DividesFirst):
     def __init__(self, module):
         super().__init__(copy.deepcopy(module))
+
+
+class OfAPickle(DividesFirst):
+    def __init__(self, module):
+        super().__init__(pickle.loads(pickle.dumps(module)))  # noqa: S301  its own
 
 
 class FlatParameter(DividesFirst):
