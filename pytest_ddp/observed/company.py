@@ -1,5 +1,6 @@
 """Whether a process has threads that may do something while others of it wait."""
 
+import gc
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -13,8 +14,22 @@ def has_company(threads: Collection[int]) -> bool:
 
     Threads of C++ do not count: they run Python at most for a moment, and what they then do is seen like anything else.
     """
-    frames = sys._current_frames()  # noqa: SLF001  also of threads that `threading` does not know
+    frames = _frames()
     return any(not _is_harness(frame) for thread, frame in frames.items() if thread not in threads)
+
+
+def _frames() -> dict[int, FrameType]:
+    """Return the innermost frame of each thread, also of threads that `threading` does not know.
+
+    Some CPythons (3.11.7 is one) make that dict under a lock; if garbage is collected just then, they hang.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()  # noqa: SLF001  no public way
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _is_harness(frame: FrameType) -> bool:
