@@ -113,7 +113,7 @@ class _Run:
             self.plan = Schedule(scenario, self.named, self._make_optimizer, self.saved.load)
 
     def _layer_noter(self) -> Listener:
-        """Return a function that notes what backward reaches."""
+        """Return what notes down the layers that backward reaches; a function, which copies of the model can share."""
 
         def note(layer: int) -> None:
             if layer == 0 and self.task.scenario.gated:

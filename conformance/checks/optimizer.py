@@ -212,11 +212,12 @@ def state_dict_round_trip(trial: Trial) -> None:
 
 
 def _held(trial: Trial) -> list[int]:
+    """Return the bytes of state by rank; where none has any, it is kept where nobody can look."""
     found = [seen.state_bytes for seen in trial.observations]
-    if None in found:
+    if None in found or not any(found):
+        where = f"On rank {found.index(None)} no torch optimizer" if None in found else "On no rank any optimizer state"
         raise Violation(
-            f"On rank {found.index(None)} no torch optimizer could be found in what get_sharded_optimizer returned, so "
-            "its state cannot be measured.",
+            f"{where} could be found in what get_sharded_optimizer returned, so its state cannot be measured.",
             "Keep the inner optimizer in an attribute of what get_sharded_optimizer returns.",
         )
     return [held for held in found if held is not None]

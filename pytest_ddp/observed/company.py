@@ -2,11 +2,13 @@
 
 import gc
 import sys
+import threading
 from collections.abc import Collection
 from pathlib import Path
 from types import FrameType
 
 _HARNESS = str(Path(__file__).parent.parent)
+_looking = threading.Lock()  # two that look at once could leave the collector off
 
 
 def has_company(threads: Collection[int]) -> bool:
@@ -23,13 +25,14 @@ def _frames() -> dict[int, FrameType]:
 
     Some CPythons (3.11.7 is one) make that dict under a lock; if garbage is collected just then, they hang.
     """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return sys._current_frames()  # noqa: SLF001  no public way
-    finally:
-        if collects:
-            gc.enable()
+    with _looking:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames()  # noqa: SLF001  no public way
+        finally:
+            if collects:
+                gc.enable()
 
 
 def _is_harness(frame: FrameType) -> bool:
