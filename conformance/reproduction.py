@@ -10,7 +10,6 @@ from conformance.checks.traffic import expected_exchanges, most_bytes
 from conformance.contract import COMPONENTS
 from conformance.data import FAR, WEIGHT_SCALE, draw_inputs
 from conformance.layers import (
-    BYTES,
     Again,
     Attention,
     Conv,
@@ -212,8 +211,8 @@ def _about_expectations(wanted: Reproduction) -> dict[str, Any]:
         "fewest": fewest,
         "most": most,
         "model_dtypes": ", ".join(f"torch.{dtype}" for dtype in sorted(dtypes)),
-        "most_bytes": most_bytes(scenario, "", 0),
-        "element": BYTES[scenario.model.dtype],
+        "most_bytes": most_bytes(scenario, ""),
+        "most_scattered": most_bytes(scenario, "reduce_scatter"),
         "freezes_all": check.id == "everything_frozen",
         "full": sum(sizes.values()),
         "padding": padding(scenario),

@@ -197,6 +197,15 @@ def of_the_model(one: Happening, scenario: Scenario) -> bool:
     return one.what == "launched" and one.dtype in scenario.model.dtypes.values() and one.bytes > 0
 
 
+def launches(happened: list[Happening], scenario: Scenario) -> list[int]:
+    """Return which of what happened are launches of collectives with numbers of the model in them.
+
+    Where there are none, those of raw bytes, as which numbers may travel too.
+    """
+    ours = [at for at, one in enumerate(happened) if of_the_model(one, scenario)]
+    return ours or [at for at, one in enumerate(happened) if one.what == "launched" and one.dtype == "uint8"]
+
+
 def step_words(scenario: Scenario, step: int) -> str:
     """Return "step 1 of 3" for step 0."""
     return f"step {step + 1} of {scenario.steps}"

@@ -6,7 +6,7 @@ Never of time. The last step is judged, once all has settled: an implementation 
 from collections.abc import Iterator
 from itertools import pairwise
 
-from conformance.checks.check import WAIT, Trial, Violation, listed, never_awaited, of_the_model, step_words
+from conformance.checks.check import WAIT, Trial, Violation, launches, listed, never_awaited, step_words
 from conformance.checks.traffic import exchanges
 from conformance.data import Tensors
 from conformance.observation import Happening
@@ -21,12 +21,13 @@ def overlaps_backward(trial: Trial) -> None:
     step = trial.scenario.steps - 1
     for rank, seen in enumerate(trial.observations):
         happened = seen.happenings[step]
-        launch = next((at for at, one in enumerate(happened) if of_the_model(one, trial.scenario)), None)
-        if launch is None:
+        launched = launches(happened, trial.scenario)
+        if not launched:
             raise Violation(
                 f"On rank {rank} at {step_words(trial.scenario, step)}, no gradient was communicated at all."
             )
         last = next(at for at, one in enumerate(happened) if one.what == "reached" and one.layer == 0)
+        launch = launched[0]
         if launch > last:
             raise Violation(
                 f"On rank {rank} at {step_words(trial.scenario, step)}, no collective was launched while backward "
@@ -36,8 +37,7 @@ def overlaps_backward(trial: Trial) -> None:
                 "Launch each all-reduce with `async_op=True` from a hook that runs when the gradient has been stored "
                 "(`register_post_accumulate_grad_hook`), and wait in `on_after_backward`.",
             )
-        launches = (at for at in range(launch, last) if of_the_model(happened[at], trial.scenario))
-        if not any(_goes_on(happened, at) for at in launches):
+        if not any(_goes_on(happened, at) for at in launched if at < last):
             raise Violation(
                 f"On rank {rank} at {step_words(trial.scenario, step)}, backward stands still for each collective that "
                 f"it launches: the first one, {happened[launch].op}, is waited for before any further gradient is "
@@ -122,8 +122,7 @@ def memory_does_not_grow(trial: Trial) -> None:
 
 def _is_one_bucket_in_backward(happened: list[Happening], scenario: Scenario) -> bool:
     returned = next(at for at, one in enumerate(happened) if one.what == "returned")
-    launches = [at for at, one in enumerate(happened) if of_the_model(one, scenario)]
-    return exchanges(happened, scenario) == 1 and launches[0] < returned
+    return exchanges(happened, scenario) == 1 and launches(happened, scenario)[0] < returned
 
 
 def _when(happened: list[Happening], launch: int) -> str:

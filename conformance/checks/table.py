@@ -43,7 +43,7 @@ _WRAPPER_CORE = (
 )
 _OVERLAP = Check(communication.overlaps_backward, wrapping.deep, points=2, requires=_NUMBERS, shows="overlap")
 _STARTS = Check(communication.starts_in_backward, wrapping.deep, points=2, requires=_NUMBERS, shows="overlap")
-_ONCE = Check(traffic.gradients_travel_once, wrapping.deep, requires=_NUMBERS, shows="volume")
+_ONCE = Check(traffic.gradients_travel_once, wrapping.deep_and_broad, requires=_NUMBERS, shows="volume")
 _FLAT = (
     Check(traffic.one_collective_per_dtype, wrapping.deep, points=2, requires=_NUMBERS, shows="collectives"),
     Check(
@@ -218,7 +218,7 @@ _OPTIMIZER = (
     ),
     Check(
         traffic.parameters_travel_once,
-        stepping.with_groups,
+        stepping.with_broad_groups,
         "extended",
         requires=("param_groups_keep_options",),
         shows="volume",

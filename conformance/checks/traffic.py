@@ -4,13 +4,14 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from conformance.checks.check import Trial, Violation, listed, of_the_model, step_words
+from conformance.checks.check import Trial, Violation, launches, listed, of_the_model, step_words
 from conformance.checks.training import training_equals_one_process
 from conformance.layers import BYTES
 from conformance.observation import Happening
 from conformance.scenario import Scenario
 
 _MIB = 2**20
+_ALIGNED = 512  # bytes; the widest alignment of a tensor in a flat buffer that is not taken for numbers sent again
 _REPEATED = {"send", "recv", "scatter"}  # in a ring, or from a root, a number rightly passes more than once
 
 
@@ -50,7 +51,7 @@ def one_collective_per_parameter(trial: Trial) -> None:
 
 
 def gradients_travel_once(trial: Trial) -> None:
-    """Each gradient is sent once in a step: no operation carries more bytes than all gradients have."""
+    """Each gradient is sent once in a step: no operation carries more bytes than all gradients, aligned."""
     for words in _repetitions(trial):
         raise Violation(
             f"{words} the gradients.",
@@ -126,18 +127,19 @@ def exchanges(happened: list[Happening], scenario: Scenario) -> int:
     An exchange may take two operations (reduce-scatter, then all-gather), so of each dtype the most frequent one is
     counted; traffic of a dtype that the model does not have, such as flags of used parameters, is not.
     """
-    ops = Counter((one.dtype, one.op) for one in happened if of_the_model(one, scenario))
+    ops = Counter((happened[at].dtype, happened[at].op) for at in launches(happened, scenario))
     return sum(max(n for (own, _), n in ops.items() if own == dtype) for dtype in {dtype for dtype, _ in ops})
 
 
-def most_bytes(scenario: Scenario, op: str, launches: int) -> int:
-    """Return how many bytes an operation may carry in a step, so often launched.
+def most_bytes(scenario: Scenario, op: str) -> int:
+    """Return how many bytes an operation may carry in a step.
 
-    To the numbers of the model, some add a flag for each parameter; who scatters pads to a multiple of the ranks.
+    To the numbers of the model, some add a flag for each parameter, or align each in a flat buffer; who scatters also
+    aligns what goes to each rank. An alignment takes less than 512 bytes.
     """
     sizes = _sizes(scenario)
-    padding = launches * (scenario.world_size - 1) if op.startswith(("reduce_scatter", "all_to_all")) else 0
-    return sum(sizes) + BYTES[scenario.model.dtype] * (len(sizes) + padding)
+    parts = 1 + scenario.world_size if op.startswith(("reduce_scatter", "all_to_all")) else 1
+    return sum(sizes) + _ALIGNED * len(sizes) * parts
 
 
 def _repetitions(trial: Trial) -> Iterator[str]:
@@ -147,7 +149,7 @@ def _repetitions(trial: Trial) -> Iterator[str]:
         launched = [one for one in seen.happenings[-1] if of_the_model(one, trial.scenario)]
         for kind in dict.fromkeys((one.op, one.group) for one in launched if one.op not in _REPEATED):
             sizes = [one.bytes for one in launched if (one.op, one.group) == kind]
-            if sum(sizes) > most_bytes(trial.scenario, kind[0], len(sizes)):
+            if sum(sizes) > most_bytes(trial.scenario, kind[0]):
                 yield (
                     f"On rank {rank} at {_last(trial.scenario)}, {len(sizes)} x {kind[0]} carried {sum(sizes)} bytes, "
                     f"{sum(sizes) / whole:.2g} times the {whole} bytes of all"

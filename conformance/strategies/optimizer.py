@@ -17,6 +17,7 @@ from conformance.strategies.parts import (
     DTYPES,
     Bounds,
     Draw,
+    broadened,
     decaying,
     draw_adamw,
     draw_any_optimizer,
@@ -122,6 +123,13 @@ def with_groups(draw: Draw, bounds: Bounds) -> Scenario:
     kind = drawn.optimizer.kind
     groups = (Group(first, {"lr": 0.05}), Group(second, draw_own_options(draw, kind)))
     return replace(drawn, optimizer=replace(drawn.optimizer, groups=groups))
+
+
+@st.composite
+def with_broad_groups(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same with layers of several KiB."""
+    drawn: Scenario = draw(with_groups(bounds))
+    return replace(drawn, model=broadened(drawn.model))
 
 
 def draw_own_options(draw: Draw, kind: str) -> Options:

@@ -38,6 +38,7 @@ _OWN_OPTIONS: dict[OptimizerKind, tuple[Options, ...]] = {
     "Rprop": ({}, {"etas": (0.3, 1.5)}),
 }
 _WITHOUT_DECAY = {"Rprop"}
+_BROAD = 32
 DTYPES: tuple[Dtype, ...] = ("float64", "float32", "bfloat16")
 
 
@@ -81,6 +82,16 @@ def draw_model(
         layers=tuple(Linear(draw(sizes), draw(st.booleans()) if biases is None else biases) for _ in range(count)),
         activation=draw(st.sampled_from(("tanh", "gelu", "relu"))),
     )
+
+
+def broadened(model: ModelSpec) -> ModelSpec:
+    """Return a perceptron with layers so wide that next to their weights flags and padding are small.
+
+    Its activation is one that keeps numbers small: they would grow with the width.
+    """
+    linear = (layer for layer in model.layers if isinstance(layer, Linear))
+    layers = tuple(replace(layer, outputs=_BROAD + layer.outputs) for layer in linear)
+    return replace(model, inputs=_BROAD + model.inputs, layers=layers, activation="tanh")
 
 
 def draw_convolution(draw: Draw) -> ModelSpec:

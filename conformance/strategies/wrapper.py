@@ -14,6 +14,7 @@ from conformance.strategies.parts import (
     NARROW_RATES,
     Bounds,
     Draw,
+    broadened,
     decaying,
     draw_convolution,
     draw_model,
@@ -190,6 +191,13 @@ def deep(draw: Draw, bounds: Bounds) -> Scenario:
     """At least three layers; buckets, if any, smaller than every layer; steps enough to settle; waits are seen."""
     model = draw_model(draw, layers=(3, _DEEP), widest=3)
     return draw_wrapped(draw, bounds, model, steps=3, bucket_size_mb=1 / _MIB if bounds.bucketed else 1.0, gated=True)
+
+
+@st.composite
+def deep_and_broad(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same with layers of several KiB."""
+    drawn: Scenario = draw(deep(bounds))
+    return replace(drawn, model=broadened(drawn.model))
 
 
 @st.composite

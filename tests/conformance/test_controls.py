@@ -32,7 +32,7 @@ WAYS = [
     Way("averaging", "InItsOwnGroup", "naive_ddp"),
     Way("averaging", "InPairs", "naive_ddp"),
     Way("averaging", "OfACopy", "naive_ddp"),
-    Way("averaging", "OneTensor", "flat_ddp", RANGE),
+    Way("flat", "OneTensor", "flat_ddp", RANGE),
     Way("overlapped", "OnAccumulateGrad", "ddp_individual_parameters", ORDERED | RECOVERS | SPARSE),
     Way("overlapped", "WaitsForFutures", "ddp_individual_parameters", ORDERED | RECOVERS | SPARSE),
     Way("overlapped", "BucketsInAnyOrder", "ddp", ORDERED | UNUSED | SPARSE),
@@ -65,8 +65,10 @@ WAYS = [
     Way("lazy", "DecidesInForward", "ddp_individual_parameters", ORDERED | SPARSE),
     Way("lazy", "TakesItsHooksOff", "ddp_individual_parameters", ORDERED | SPARSE),
     Way("lazy", "CountsItsBlocks", "ddp", ORDERED | UNUSED | SPARSE),
-    Way("averaging", "FlatParameter", "naive_ddp"),
+    Way("flat", "FlatParameter", "naive_ddp"),
     Way("averaging", "OfAPickle", "naive_ddp"),
+    Way("flat", "Aligned", "flat_ddp", RANGE),
+    Way("flat", "AsBytes", "flat_ddp"),
     Way("overlapped", "FromItsOwnThread", "ddp_individual_parameters", ORDERED | RECOVERS | SPARSE),
 ]
 

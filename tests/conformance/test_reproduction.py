@@ -21,6 +21,7 @@ MODELS = {
     "mixed": ModelSpec(
         inputs=3, layers=(Linear(4, dtype="float32"), Linear(4), Linear(2, dtype="float32")), scale=True
     ),
+    "broad": ModelSpec(inputs=16, layers=(Linear(64, bias=False), Linear(16, bias=False)), dtype="float32"),
     "sparse": ModelSpec(inputs=1, layers=(Linear(2), Embedding(sparse=True), Linear(1))),
 }
 NARROW = ("float32", "bfloat16")
@@ -199,12 +200,12 @@ def test_a_wrapper_that_is_no_module_is_shown_too(submit, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("group", "told"), [("column", "nothing differs"), ("row", "8 times allreduce_ carried 208 bytes")]
+    ("group", "told"), [("column", "nothing differs"), ("row", "4 times allreduce_ carried 16384 bytes")]
 )
 def test_bytes_are_counted_for_each_group_of_ranks(group, told, submit, tmp_path):
     folder = submit(GRID.replace("group=ddp_model.column", f"group=ddp_model.{group}"))
     options = OptimizerSpec(options={"lr": 0.1})
-    scenario = Scenario(model=MODELS["float32"], optimizer=options, steps=1, batch=2, world_size=4)
+    scenario = Scenario(model=MODELS["broad"], optimizer=options, steps=1, batch=2, world_size=4)
     counted = shown_on(scenario, folder, tmp_path, check_id="gradients_travel_once")
     assert counted.stderr == ""
     assert told in counted.stdout

@@ -8,6 +8,7 @@ from conformance.checks.traffic import (
     as_many_collectives_as_dtypes,
     everything_frozen,
     gradients_travel_once,
+    one_collective_per_dtype,
     one_collective_per_parameter,
     parameters_travel_once,
 )
@@ -16,9 +17,9 @@ from conformance.model_spec import ModelSpec
 from conformance.observation import Happening, Observation
 from conformance.scenario import Scenario
 
-FOUR = ModelSpec(inputs=4, layers=(Linear(4, bias=False),) * 4)  # four weights of 16 numbers, 128 bytes each
+FOUR = ModelSpec(inputs=32, layers=(Linear(32, bias=False),) * 4)  # four weights of 8 KiB
 MIXED = ModelSpec(inputs=4, layers=(Linear(4, bias=False), Linear(4, bias=False, dtype="float32")))
-EACH, ALL = 4 * 4 * 8, 4 * 4 * 4 * 8
+EACH, ALL = 32 * 32 * 8, 4 * 32 * 32 * 8
 
 
 def sent(op: str, size: int = EACH, dtype: str = "float64", group: str = "0") -> Happening:
@@ -34,21 +35,22 @@ PER_PARAMETER = [sent("all_reduce")] * 4
 FLAGS = sent("all_reduce", 4 * 8)
 
 
-@pytest.mark.parametrize(
-    "happened",
-    [
-        PER_PARAMETER,
-        [sent("all_reduce", ALL), FLAGS],
-        [*PER_PARAMETER, sent("all_reduce", 40, "int32")],
-        [sent("reduce"), sent("broadcast")] * 4,
-        [sent("reduce_scatter_tensor", EACH + 8), sent("all_gather_into_tensor", EACH // 2)] * 4,
-        [sent("all_to_all_single", EACH + 8), sent("all_gather_into_tensor", EACH // 2)] * 4,
-        [sent("send", ALL)] * 6 + [sent("recv", ALL)] * 6,
-        [sent("gather", ALL), sent("scatter", 2 * ALL)],
-        [sent("all_reduce", ALL, group="pair"), sent("all_reduce", ALL, group="firsts")],
-    ],
-    ids=["each", "with flags", "with counts", "root", "scattered", "all to all", "ring", "from a root", "two levels"],
-)
+SENT_ONCE = {
+    "each": PER_PARAMETER,
+    "with flags": [sent("all_reduce", ALL), FLAGS],
+    "with counts": [*PER_PARAMETER, sent("all_reduce", 40, "int32")],
+    "aligned": [sent("all_reduce", ALL + 4 * 512)],
+    "from a root and to it": [sent("reduce"), sent("broadcast")] * 4,
+    "scattered": [sent("reduce_scatter_tensor", EACH + 8), sent("all_gather_into_tensor", EACH // 2)] * 4,
+    "scattered, aligned": [sent("reduce_scatter_tensor", EACH + 1024), sent("all_gather_into_tensor", EACH // 2)] * 4,
+    "all to all": [sent("all_to_all_single", EACH + 8), sent("all_gather_into_tensor", EACH // 2)] * 4,
+    "ring": [sent("send", ALL)] * 6 + [sent("recv", ALL)] * 6,
+    "gathered and scattered": [sent("gather", ALL), sent("scatter", 2 * ALL)],
+    "two levels": [sent("all_reduce", ALL, group="pair"), sent("all_reduce", ALL, group="firsts")],
+}
+
+
+@pytest.mark.parametrize("happened", SENT_ONCE.values(), ids=SENT_ONCE)
 def test_every_way_to_send_all_once_passes(happened):
     gradients_travel_once(trial(*happened))
     parameters_travel_once(trial(*happened))
@@ -56,18 +58,28 @@ def test_every_way_to_send_all_once_passes(happened):
 
 @pytest.mark.parametrize(
     "happened",
-    [PER_PARAMETER * 2, [*PER_PARAMETER, sent("all_reduce", ALL)], [sent("broadcast", ALL)] * 2],
-    ids=["each twice", "all once more", "all twice"],
+    [
+        PER_PARAMETER * 2,
+        [*PER_PARAMETER, sent("all_reduce", ALL)],
+        [sent("broadcast", ALL)] * 2,
+        [sent("reduce_scatter_tensor")] * 8,
+    ],
+    ids=["each twice", "all once more", "all twice", "scattered twice"],
 )
 def test_what_is_sent_again_is_told_with_its_bytes(happened):
-    with pytest.raises(Violation, match=r"1024 bytes, 2 times the 512 bytes of all the gradients\.$") as told:
+    with pytest.raises(Violation, match=r"65536 bytes, 2 times the 32768 bytes of all the gradients\.$") as told:
         gradients_travel_once(trial(*happened))
     assert "On rank 0 at step 1 of 1" in told.value.message
     assert "send each gradient once" in told.value.advice
 
 
+def test_one_parameter_that_is_sent_again_is_told():
+    with pytest.raises(Violation, match=r"5 x all_reduce carried 40960 bytes, 1\.2 times the 32768 bytes of all the g"):
+        gradients_travel_once(trial(*PER_PARAMETER, sent("all_reduce")))
+
+
 def test_a_step_that_sends_parameters_again_is_told():
-    with pytest.raises(Violation, match=r"8 x broadcast carried 1024 bytes, 2 times the 512 bytes of all the param"):
+    with pytest.raises(Violation, match=r"8 x broadcast carried 65536 bytes, 2 times the 32768 bytes of all the p"):
         parameters_travel_once(trial(*[sent("broadcast")] * 8))
 
 
@@ -76,6 +88,19 @@ def test_gradients_that_travel_together_are_not_one_each():
     one_collective_per_parameter(trial(*[sent("send"), sent("recv")] * 12))
     with pytest.raises(Violation, match="2 collectives were launched for 4 parameters; expected one each"):
         one_collective_per_parameter(trial(*[sent("all_reduce", 2 * EACH)] * 2))
+
+
+def test_gradients_that_travel_as_bytes_are_counted():
+    as_bytes = sent("all_gather", EACH, "uint8")
+    one_collective_per_parameter(trial(*[as_bytes] * 4))
+    one_collective_per_dtype(trial(sent("all_gather", ALL, "uint8")))
+    with pytest.raises(Violation, match="4 collectives were launched for 4 parameters of one dtype; expected one"):
+        one_collective_per_dtype(trial(*[as_bytes] * 4))
+
+
+def test_bytes_beside_gradients_are_not_counted():
+    flags = sent("all_reduce", 4, "uint8")
+    one_collective_per_dtype(trial(flags, sent("all_reduce", ALL), flags))
 
 
 def test_one_collective_for_each_dtype_or_one_for_both():

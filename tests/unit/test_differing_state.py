@@ -13,7 +13,11 @@ class Owner:
     rank = 0
 
 
-@pytest.mark.parametrize("value", [1.5, "text", np.arange(3), torch.arange(3), Owner(), (torch.ones(2), [Owner()])])
+NAN = float("nan")
+SAVED = [1.5, NAN, "text", np.arange(3), torch.arange(3), torch.tensor([NAN, 1]), Owner(), (torch.ones(2), [Owner()])]
+
+
+@pytest.mark.parametrize("value", SAVED)
 def test_a_copy_is_the_same(value):
     assert list(_differing({"kept": value}, deepcopy({"kept": value}))) == []
 
