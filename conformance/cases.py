@@ -6,7 +6,7 @@ Nothing here imports torch.
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from conformance.layers import Linear
 from conformance.model_spec import ModelSpec
@@ -78,6 +78,7 @@ class AccumulationCase(Case):
         samples: of each micro-batch, on each rank.
         scaled: whether a gradient scaler is given.
         overflow: a rank whose gradients of step 0 are infinite; -1 for none.
+        at: where the wrapper averages, or decides to: in `backward`, in `forward` as torch's own, or at `finish`.
     """
 
     steps: int = 1
@@ -85,6 +86,7 @@ class AccumulationCase(Case):
     samples: int = 1
     scaled: bool = False
     overflow: int = -1
+    at: Literal["backward", "forward", "finish"] = "backward"
 
 
 @dataclass(frozen=True)

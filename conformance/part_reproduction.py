@@ -34,6 +34,7 @@ class PartReproduction(Script):
         return self.render(
             f"parts/{self.component}.py.jinja",
             s=self.case,
+            shows_apart=self.check.id == "one_micro_batch_at_a_time",
             world_size=self.case.world_size,
             torchrun=len(self.case.worlds) == 1,
             numbers=[{name: _literal(value) for name, value in given.items()} for given in max(worlds, key=len)],

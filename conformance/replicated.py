@@ -9,31 +9,39 @@ from torch import nn
 
 
 class Replicated(nn.Module):
-    """A module whose gradients are averaged over all ranks during backward, each as soon as it is complete.
+    """A module whose gradients are averaged over all ranks: all once, however many backwards are left out by `no_sync`.
 
-    Outside `no_sync`, nothing is left to do after backward; `finish_gradient_synchronization` is there for those who
-    call it.
+    Where `at` is "backward", during each backward outside `no_sync`. Where it is "forward", the wrapper's last forward
+    decides whether the backward after it averages, as in torch's own. Where it is "finish", only a call of
+    `finish_gradient_synchronization` after such a backward averages, as in wrappers that communicate meanwhile.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, at: str) -> None:
         super().__init__()
         self.module = module
-        self.forwards = 0
-        self.exchanges = 0
-        self._synchronises = True
+        self.at = at
+        self.forwards = self.backwards = self.exchanges = self.most_alive = 0
+        self._synchronises, self._prepared = True, False
+        self._unfinished: list[torch.Tensor] = []
         for parameter in module.parameters():
-            parameter.register_post_accumulate_grad_hook(self._average)  # type: ignore[no-untyped-call]  # torch's
+            parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]  # torch's
         self._counted = next(module.parameters())
+
+    def start_over(self) -> None:
+        """Count anew: forwards, backwards, exchanges, and how many forwards had no backward yet at most."""
+        self.forwards = self.backwards = self.exchanges = self.most_alive = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Call the module."""
         self.forwards += 1
+        self.most_alive = max(self.most_alive, self.forwards - self.backwards)
+        self._prepared = self._synchronises
         output: torch.Tensor = self.module(x)
         return output
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Leave gradients as they are in backwards within."""
+        """Leave gradients as they are in what runs within."""
         before, self._synchronises = self._synchronises, False
         try:
             yield
@@ -41,10 +49,22 @@ class Replicated(nn.Module):
             self._synchronises = before
 
     def finish_gradient_synchronization(self) -> None:
-        """Have all gradients averaged: they are."""
+        """Average what has not been averaged."""
+        for parameter in self._unfinished:
+            self._average(parameter)
+        self._unfinished.clear()
+
+    def _accumulated(self, parameter: torch.Tensor) -> None:
+        self.backwards += parameter is self._counted
+        if not (self._prepared if self.at == "forward" else self._synchronises):
+            return
+        if self.at == "finish":
+            self._unfinished.append(parameter)
+        else:
+            self._average(parameter)
 
     def _average(self, parameter: torch.Tensor) -> None:
-        if self._synchronises and parameter.grad is not None:
+        if parameter.grad is not None:
             self.exchanges += parameter is self._counted
             dist.all_reduce(parameter.grad)
             parameter.grad /= dist.get_world_size()

@@ -72,6 +72,41 @@ def overflow_skips_the_step(trial: CaseTrial) -> None:
     _hold_scale(trial)
 
 
+def one_micro_batch_at_a_time(trial: CaseTrial) -> None:
+    """Each micro-batch goes forward and backward by itself, before the next one: that is what saves memory."""
+    for rank, answer in enumerate(trial.answers):
+        forwards, alive = int(answer["forwards/0"]), int(answer["alive/0"])
+        if forwards != trial.case.micro_batches or alive > 1:
+            raise Violation(
+                f"On rank {rank}, {_call(trial, 0)} called the wrapper {forwards} times, and {alive} forwards had no "
+                "backward yet; expected one call for each, followed by its backward.",
+                "Call `backward()` on each micro-batch's loss, before the next forward: activations of all of them "
+                "take the memory of one big batch.",
+            )
+
+
+def forward_through_the_wrapper(trial: CaseTrial) -> None:
+    """Forward runs through the wrapper and inside `no_sync`: torch's own decides there whether to synchronise."""
+    for rank, answer in enumerate(trial.answers):
+        seen = int(answer["exchanges/0"])
+        if seen != 1:
+            raise Violation(
+                f"With a wrapper whose forward decides, gradients were exchanged {seen} times on rank {rank} in "
+                f"{_call(trial, 0)}; expected once.",
+                "Call `ddp_model(x)`, not the module in it, and call it inside `with ddp_model.no_sync():` as well.",
+            )
+
+
+def finishes_before_the_step(trial: CaseTrial) -> None:
+    """`finish_gradient_synchronization` is called before the optimizer's step: until then, gradients are under way."""
+    rank, step, wrong = _first_wrong(trial)
+    if wrong:
+        raise Violation(
+            f"With a wrapper that is not done when backward returns: {_off(trial, rank, step, wrong)}",
+            "Call `ddp_model.finish_gradient_synchronization()` after the last backward, before the step.",
+        )
+
+
 def _hold_scale(trial: CaseTrial) -> None:
     """Hold the scale to what one `update` a step makes of it: it doubles, or halves after an overflow."""
     expected = SCALE

@@ -48,6 +48,19 @@ _ACCUMULATION = (
     Check(accumulation.one_exchange_of_gradients, loop.accumulations(), points=2, requires=_BIG),
     Check(accumulation.scaler_used, loop.accumulations(steps=2, scaled=True), requires=_BIG),
     Check(accumulation.overflow_skips_the_step, loop.overflowing, requires=("scaler_used",)),
+    Check(
+        accumulation.forward_through_the_wrapper,
+        loop.accumulations(at="forward"),
+        "extended",
+        requires=("one_exchange_of_gradients",),
+    ),
+    Check(
+        accumulation.one_micro_batch_at_a_time,
+        loop.accumulations(),
+        "extended",
+        requires=("forward_through_the_wrapper",),
+    ),
+    Check(accumulation.finishes_before_the_step, loop.accumulations(steps=2, at="finish"), "extended", requires=_BIG),
 )
 
 _FORWARD = ("forward_over_all_ranks",)

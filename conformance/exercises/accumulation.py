@@ -11,17 +11,21 @@ from conformance.replicated import Replicated
 def accumulate(desk: Desk) -> None:
     """Note after every step the parameters, how often gradients were exchanged, how many steps were made, the scale."""
     case, made = desk.case, []
-    model = Replicated(nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1)).double())
-    model.module.load_state_dict({name: desk.given[name] for name in model.module.state_dict()})
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    network = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1)).double()
+    network.load_state_dict({name: desk.given[name] for name in network.state_dict()})
+    model = Replicated(network, case.at)
+    groups = [{"params": layer.parameters()} for layer in (network[0], network[2])]
+    optimizer = torch.optim.SGD(groups, lr=LEARNING_RATE, momentum=MOMENTUM)
     optimizer.register_step_post_hook(lambda *_: made.append(1))
     scaler = torch.amp.GradScaler("cpu", init_scale=SCALE, growth_interval=1) if case.scaled else None
     for step in range(case.steps):
-        model.exchanges = 0
+        model.start_over()
         made.clear()
         names = [f"{step}/{micro}" for micro in range(case.micro_batches)]
         batches = [(desk.given[f"x/{name}"], desk.given[f"y/{name}"]) for name in names]
         desk.call("accumulate_and_step", model, optimizer, batches, nn.functional.mse_loss, scaler)
         desk.answer |= {f"parameter/{step}/{name}": p.clone() for name, p in model.module.state_dict().items()}
-        desk.answer |= {f"exchanges/{step}": torch.tensor(model.exchanges), f"steps/{step}": torch.tensor(len(made))}
+        counts = {"exchanges": model.exchanges, "forwards": model.forwards, "alive": model.most_alive}
+        for name, count in {**counts, "steps": len(made)}.items():
+            desk.answer[f"{name}/{step}"] = torch.tensor(count)
         desk.number(f"scale/{step}", scaler.get_scale() if scaler else 1.0)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from hypothesis import strategies as st
 
@@ -87,13 +87,15 @@ def generators(draw: Draw, bounds: Bounds) -> GeneratorCase:
     return GeneratorCase(draw(_worlds(bounds)), draw(_SEEDS))
 
 
-def accumulations(*, steps: int = 1, scaled: bool = False) -> Callable[[Bounds], st.SearchStrategy[AccumulationCase]]:
+def accumulations(
+    *, steps: int = 1, scaled: bool = False, at: Literal["backward", "forward", "finish"] = "backward"
+) -> Callable[[Bounds], st.SearchStrategy[AccumulationCase]]:
     """Return a strategy of steps over two micro-batches, more, or one."""
 
     @st.composite
     def accumulating(draw: Draw, bounds: Bounds) -> AccumulationCase:
         micro_batches, samples = draw(st.sampled_from((2, 3, 4, 1))), draw(st.integers(1, 3))
-        return AccumulationCase(draw(_worlds(bounds)), draw(_SEEDS), steps, micro_batches, samples, scaled)
+        return AccumulationCase(draw(_worlds(bounds)), draw(_SEEDS), steps, micro_batches, samples, scaled, at=at)
 
     return accumulating
 

@@ -1,11 +1,9 @@
 """Bugs planted in the right submissions of `tests/conformance/parts`, each with the check that catches it first."""
 
 from bug import Bug
+from planted_loop_bugs import LOOP_BUGS
 
-_ACCUMULATION = "gradient_accumulation"
 _NORM = "sync_batchnorm"
-_CHECKPOINT = "checkpoint"
-_FSDP = "fsdp"
 _EVALUATION = "evaluation"
 _GENERATOR = "loader_generator"
 _SAMPLER = "distributed_sampler"
@@ -100,35 +98,6 @@ PART_BUGS = [
         "of its own",
     ),
     Bug(
-        _ACCUMULATION,
-        "    ddp_model.finish",
-        "        optimizer.step()\n    ddp_model.finish",
-        "one_optimizer_step",
-        "optimizer steps; expected 1",
-    ),
-    Bug(_ACCUMULATION, " / len(microbatches)", "", "equals_one_big_batch", "losses summed over micro-batches"),
-    Bug(_ACCUMULATION, "if is_last else", "if False else", "equals_one_big_batch", "each rank trains alone"),
-    Bug(
-        _ACCUMULATION,
-        "        is_last =",
-        "        optimizer.zero_grad()\n        is_last =",
-        "equals_one_big_batch",
-        "only the last micro-batch used",
-    ),
-    Bug(_ACCUMULATION, "optimizer.zero_grad()", "pass", "steps_start_afresh", "zero_grad"),
-    Bug(_ACCUMULATION, "if is_last else", "if True else", "one_exchange_of_gradients", "no_sync"),
-    Bug(_ACCUMULATION, "index + 1 ==", "index + 1 >= -1 +", "one_exchange_of_gradients", "no_sync"),
-    Bug(_ACCUMULATION, "scaler.step(optimizer)", "optimizer.step()", "scaler_used", "No inf checks were recorded"),
-    Bug(_ACCUMULATION, "scaler.update()", "pass", "scaler_used", "already been called since the last update"),
-    Bug(_ACCUMULATION, "    optimizer.zero", "    scaler = None\n    optimizer.zero", "scaler_used", "scaler.update()"),
-    Bug(
-        _ACCUMULATION,
-        "scaler.step(optimizer)",
-        "scaler.unscale_(optimizer)\n        optimizer.step()",
-        "overflow_skips_the_step",
-        "is to be skipped",
-    ),
-    Bug(
         _NORM, "        new.load_state_dict(module.state_dict())\n", "", "conversion_keeps_state", "conversion changed"
     ),
     Bug(
@@ -186,84 +155,5 @@ PART_BUGS = [
         "rank_without_samples",
         "AssertionError",
     ),
-    Bug(
-        _CHECKPOINT,
-        '    model.load_state_dict(state["model"])\n',
-        "",
-        "model_comes_back",
-        "what they were before loading",
-    ),
-    Bug(_CHECKPOINT, "model.state_dict()", "dict(model.named_parameters())", "model_comes_back", "Missing key"),
-    Bug(
-        _CHECKPOINT,
-        'state["model"])',
-        '{**model.state_dict(), **dict(list(state["model"].items())[:2])})',
-        "model_comes_back",
-        "",
-    ),
-    Bug(_CHECKPOINT, 'state["epoch"]', 'state["epoch"] + 1', "epoch_comes_back", "expected epoch"),
-    Bug(
-        _CHECKPOINT,
-        '    optimizer.load_state_dict(state["optimizer"])\n',
-        "",
-        "training_goes_on",
-        "the moments start from zero",
-    ),
-    Bug(_CHECKPOINT, "if scaler:", "if False:", "scaler_comes_back", "scaler.load_state_dict"),
-    Bug(_CHECKPOINT, "if dist.get_rank() == 0:", "if True:", "one_rank_writes", "expected rank 0 alone"),
-    Bug(
-        _CHECKPOINT,
-        "state = torch.load(path)",
-        "state = torch.load(path)\n    assert state['ranks'] == dist.get_world_size()",
-        "another_world_size",
-        "AssertionError",
-    ),
-    Bug(_CHECKPOINT, 'f"{path}.{dist.get_rank()}"', "path", "survives_a_failed_save", ""),
-    Bug(_FSDP, "torch.cat(parts)", "torch.cat(parts[::-1])", "gathers_whole_parameters", "in rank order"),
-    Bug(_FSDP, "own(grad) / dist.get_world_size()", "own(grad)", "sharded_training_equals_one_process", "not summed"),
-    Bug(_FSDP, "        dist.all_reduce(grad)\n", "", "sharded_training_equals_one_process", "averaged over the ranks"),
-    Bug(_FSDP, "[dist.get_rank()].clone()", "[dist.get_rank()]", "parameters_are_sharded", "its share of"),
-    Bug(
-        _FSDP,
-        "return own(grad) / dist.get_world_size()",
-        "grad /= dist.get_world_size()\n        return grad.chunk(dist.get_world_size())[dist.get_rank()]",
-        "gradients_are_sharded",
-        "a view keeps all of it",
-    ),
-    Bug(
-        _FSDP,
-        "    pass",
-        "    optimizer.state[fsdp_model] = {'whole': torch.zeros(5000)}",
-        "optimizer_state_is_sharded",
-        "bytes of optimizer state",
-    ),
-    Bug(
-        _FSDP,
-        "dist.all_gather(parts, shard.detach())",
-        "dist.all_gather(parts, shard.detach(), async_op=True)",
-        "shards_are_waited_for",
-        "Nobody waited at all for all_gather",
-    ),
-    Bug(
-        _FSDP,
-        "dist.all_reduce(grad)",
-        "dist.all_reduce(grad, async_op=True)",
-        "shards_are_waited_for",
-        "after step",
-    ),
-    Bug(_FSDP, "            dist.broadcast(p.data, 0)\n", "", "starts_from_rank_0", "is not rank 0's"),
-    Bug(
-        _FSDP,
-        "self.whole(self.compute_dtype), x.to(self.compute_dtype or x.dtype)",
-        "self.whole(None), x",
-        "computes_in_the_dtype",
-        "has another dtype",
-    ),
-    Bug(
-        _FSDP,
-        "        return fsdp_model.whole(None)",
-        "        return fsdp_model.whole(fsdp_model.compute_dtype)",
-        "keeps_full_precision",
-        "kept as bfloat16",
-    ),
+    *LOOP_BUGS,
 ]
