@@ -144,7 +144,9 @@ def _about_schedule(scenario: Scenario) -> dict[str, Any]:
         "added": [
             name for event in scenario.schedule if isinstance(event, AddGroup) for name in event.group.parameters
         ],
-        "events": [line for event in scenario.schedule for line in _lines(event)],
+        "events": [
+            line for event in scenario.schedule for line in _lines(event, generators=scenario.optimizer.generators)
+        ],
         "groups": scenario.optimizer.groups,
         "loads_weights": any(isinstance(event, LoadWeights) for event in scenario.schedule),
         "saves": any(isinstance(event, SaveAndLoad) for event in scenario.schedule),
@@ -163,18 +165,17 @@ def _scheduler(event: Event) -> str:
             return ""
 
 
-def _lines(event: Event) -> list[str]:
+def _lines(event: Event, *, generators: bool) -> list[str]:
     """Return the statements that carry out an event, in the loop over steps."""
     match event:
         case SetOption():
             change = f"group[{event.option!r}] = {event.value!r}"
-            return [f"if step == {event.step}:", "    for group in optimizer.param_groups:", f"        {change}"]
+            those = "optimizer.param_groups" if event.group < 0 else f"[optimizer.param_groups[{event.group}]]"
+            return [f"if step == {event.step}:", f"    for group in {those}:", f"        {change}"]
         case AddGroup():
-            params = f'"params": [named[name] for name in {event.group.parameters!r}]'
-            return [
-                f"if step == {event.step}:",
-                f"    optimizer.add_param_group({{{params}, **{event.group.options!r}}})",
-            ]
+            params = f"named[name] for name in {event.group.parameters!r}"
+            given = f'"params": {f"({params})" if generators else f"[{params}]"}, **{event.group.options!r}'
+            return [f"if step == {event.step}:", f"    optimizer.add_param_group({{{given}}})"]
         case Unfreeze() | Freeze():
             change = f"    named[name].requires_grad_({isinstance(event, Unfreeze)})"
             drop = ["    named[name].grad = None"] if isinstance(event, Freeze) else []

@@ -28,11 +28,15 @@ class Group(Brief):
 
 @dataclass(frozen=True, repr=False)
 class OptimizerSpec(Brief):
-    """A torch optimizer: its class, its options, and its parameter groups (none: one group of every parameter)."""
+    """A torch optimizer: its class, its options, and its parameter groups (none: one group of every parameter).
+
+    With `generators`, groups, later ones too, come with a generator of parameters, as `module.parameters()` gives.
+    """
 
     kind: OptimizerKind = "SGD"
     options: Options = field(default_factory=lambda: {"lr": 0.1})
     groups: tuple[Group, ...] = ()
+    generators: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -225,7 +229,7 @@ def from_json(plain: dict[str, Any]) -> Scenario:
     known = {field.name for field in fields(Scenario)} - {"model", "optimizer", "schedule"}
     return Scenario(
         model=model_from_json(plain["model"]),
-        optimizer=OptimizerSpec(optimizer["kind"], _options(optimizer["options"]), groups),
+        optimizer=OptimizerSpec(optimizer["kind"], _options(optimizer["options"]), groups, optimizer["generators"]),
         schedule=tuple(_event(dict(event)) for event in plain["schedule"]),
         **{name: plain[name] for name in known},
     )

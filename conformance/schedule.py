@@ -102,7 +102,8 @@ class Schedule:
         return self._make(params, OPTIMIZERS[spec.kind], **spec.options)
 
     def _group(self, group: Group) -> dict[str, Any]:
-        return {"params": [self._parameters[name] for name in group.parameters], **group.options}
+        params = (self._parameters[name] for name in group.parameters)
+        return {"params": params if self._scenario.optimizer.generators else list(params), **group.options}
 
     def _set(self, event: SetOption) -> None:
         groups = self.optimizer.param_groups

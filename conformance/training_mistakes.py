@@ -68,6 +68,12 @@ def _only_lr(scenario: Scenario) -> Scenario:
     return replace(scenario, schedule=tuple(replace(e, momentum=False) if isinstance(e, OneCycle) else e for e in kept))
 
 
+def _everywhere(scenario: Scenario) -> Scenario:
+    """Let every change of an option concern all groups."""
+    schedule = (replace(e, group=-1) if isinstance(e, SetOption) else e for e in scenario.schedule)
+    return replace(scenario, schedule=tuple(schedule))
+
+
 def _options_of_construction(scenario: Scenario) -> Scenario:
     """At each loading, write the options of construction back where they had been changed before."""
     schedule, changed = list[Event](), set[str]()
@@ -126,6 +132,12 @@ TRAINING_MISTAKES = (
         "The user and schedulers write to `optimizer.param_groups`: let the inner optimizer share those very dicts, or "
         "copy every option into it at the start of each step.",
         lambda s: _without(s, SetOption, Decay, OneCycle),
+    ),
+    TrainingMistake(
+        "change of one group made in all",
+        "an option that was changed in one parameter group was changed in the others too",
+        "Keep the options of each group of `param_groups` apart, and copy each into its own inner group.",
+        _everywhere,
     ),
     TrainingMistake(
         "first group's options everywhere",

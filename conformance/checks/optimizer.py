@@ -40,6 +40,11 @@ def param_groups_keep_options(trial: Trial) -> None:
     training_equals_one_process(trial)
 
 
+def groups_smaller_than_the_world(trial: Trial) -> None:
+    """A parameter group may have fewer parameters than there are ranks: each trains with its group's options."""
+    training_equals_one_process(trial)
+
+
 def add_param_group_before_training(trial: Trial) -> None:
     """A parameter group added before the first step trains, with its own options."""
     training_equals_one_process(trial)
@@ -47,6 +52,11 @@ def add_param_group_before_training(trial: Trial) -> None:
 
 def add_param_group_during_training(trial: Trial) -> None:
     """A parameter group added between two steps trains from then on, and the others keep their state."""
+    training_equals_one_process(trial)
+
+
+def groups_of_generators(trial: Trial) -> None:
+    """The parameters of a group may come as a generator, such as `module.parameters()`, which can be read once."""
     training_equals_one_process(trial)
 
 
@@ -203,6 +213,21 @@ def beside_data_parallel(trial: Trial) -> None:
                     f"On rank {rank} at {step_words(trial.scenario, step)}, the averaged gradient of `{wrong.name}` is "
                     f"not that of one process: it {wrong.words}."
                 )
+    training_equals_one_process(trial)
+
+
+def changes_in_one_group(trial: Trial) -> None:
+    """An option written to one group of `optimizer.param_groups` takes effect there, and nowhere else."""
+    training_equals_one_process(trial)
+
+
+def loaded_weights_are_the_start(trial: Trial) -> None:
+    """Weights that the model loads between two steps are what the next step starts from."""
+    training_equals_one_process(trial)
+
+
+def options_change_after_loading(trial: Trial) -> None:
+    """After loading too, an option written to `optimizer.param_groups` takes effect at the next step."""
     training_equals_one_process(trial)
 
 

@@ -151,6 +151,12 @@ _OPTIMIZER = (
         rules_out=("first group's options everywhere", "options of groups ignored"),
     ),
     Check(
+        optimizer.groups_smaller_than_the_world,
+        stepping.with_small_group,
+        requires=("param_groups_keep_options",),
+        rules_out=("first group's options everywhere", "options of groups ignored"),
+    ),
+    Check(
         optimizer.add_param_group_before_training,
         changing.adding_group(before_training=True),
         requires=_BASE,
@@ -169,6 +175,12 @@ _OPTIMIZER = (
         changing.changing_another_option,
         requires=("lr_through_param_groups",),
         rules_out=_IGNORED,
+    ),
+    Check(
+        optimizer.changes_in_one_group,
+        changing.changing_one_group,
+        requires=("param_groups_keep_options", "lr_through_param_groups"),
+        rules_out=(*_IGNORED, "change of one group made in all"),
     ),
     Check(optimizer.lr_through_scheduler, changing.with_scheduler, requires=_BASE, rules_out=_IGNORED),
     Check(optimizer.closure, stepping.with_closure, requires=_BASE, shows="closure", rules_out=_STILL),
@@ -201,6 +213,21 @@ _OPTIMIZER = (
         "extended",
         requires=_BASE,
         rules_out=_STILL,
+    ),
+    Check(precision.mixed_dtypes, stepping.optimized_in_mixed_dtypes, "extended", requires=_BASE, rules_out=_STILL),
+    Check(
+        optimizer.groups_of_generators,
+        changing.adding_generators,
+        "extended",
+        requires=("add_param_group_before_training",),
+        rules_out=("added group never trained",),
+    ),
+    Check(
+        optimizer.loaded_weights_are_the_start,
+        changing.loading_weights,
+        "extended",
+        requires=_BASE,
+        rules_out=(*_STILL, "loaded weights not used"),
     ),
     Check(
         optimizer.options_through_scheduler,
@@ -236,6 +263,13 @@ _OPTIMIZER = (
         "extended",
         requires=_RESUMED,
         rules_out=("saved options lost",),
+    ),
+    Check(
+        optimizer.options_change_after_loading,
+        changing.changing_options_after_loading,
+        "extended",
+        requires=_RESUMED,
+        rules_out=_IGNORED,
     ),
     Check(
         optimizer.loading_leaves_the_state_dict,

@@ -11,6 +11,7 @@ from conformance.scenario import (
     Event,
     Freeze,
     Group,
+    LoadWeights,
     OneCycle,
     Option,
     SaveAndLoad,
@@ -18,14 +19,17 @@ from conformance.scenario import (
     SetOption,
     Unfreeze,
 )
-from conformance.strategies.optimizer import draw_optimized, draw_own_options, draw_stateful
+from conformance.strategies.optimizer import draw_optimized, draw_own_options, draw_stateful, in_groups, with_groups
 from conformance.strategies.parts import Bounds, Draw, Scenarios, draw_optimizer
+
+_CHANGES: tuple[tuple[str, Option], ...] = (("lr", 0.5), ("lr", 0.001), ("weight_decay", 0.5))
 
 
 def adding_group(*, before_training: bool) -> Callable[[Bounds], Scenarios]:
     """Return a strategy that adds the last layer as a group, before training or between two steps.
 
-    Between two steps, the layer may have been frozen until then, as in gradual unfreezing.
+    Between two steps, the layer may have been frozen until then, as in gradual unfreezing. It has options of its own,
+    or those that the constructor was given, while the group that is there has its own.
     """
 
     @st.composite
@@ -34,6 +38,12 @@ def adding_group(*, before_training: bool) -> Callable[[Bounds], Scenarios]:
         scenario = draw_optimized(draw, bounds, draw_optimizer(draw), more_layers=1, steps=steps)
         last = len(scenario.model.layers) - 1
         group = Group((f"layers.{last}.weight", f"layers.{last}.bias"), draw_own_options(draw, scenario.optimizer.kind))
+        if draw(st.booleans()):
+            present = Group(
+                tuple(name for name in scenario.model.shapes if name not in group.parameters), group.options
+            )
+            scenario = replace(scenario, optimizer=replace(scenario.optimizer, groups=(present,)))
+            group = replace(group, options={})
         step = 0 if before_training else draw(st.integers(1, steps - 1))
         added = AddGroup(step, group)
         if before_training or not draw(st.booleans()):
@@ -64,6 +74,32 @@ def changing_another_option(draw: Draw, bounds: Bounds) -> Scenario:
 
 
 @st.composite
+def changing_one_group(draw: Draw, bounds: Bounds) -> Scenario:
+    """The learning rate of one of two groups is changed through `param_groups`."""
+    drawn: Scenario = draw(with_groups(bounds))
+    steps = draw(st.integers(2, 3))
+    event = SetOption(
+        draw(st.integers(1, steps - 1)), "lr", draw(st.sampled_from((0.5, 0.001))), draw(st.integers(0, 1))
+    )
+    return replace(drawn, steps=steps, schedule=(event,))
+
+
+@st.composite
+def adding_generators(draw: Draw, bounds: Bounds) -> Scenario:
+    """Groups, one of them added before training, come with generators of parameters."""
+    drawn: Scenario = draw(adding_group(before_training=True)(bounds))
+    return replace(drawn, optimizer=replace(drawn.optimizer, generators=True))
+
+
+@st.composite
+def loading_weights(draw: Draw, bounds: Bounds) -> Scenario:
+    """Between two steps, the model loads the weights that it had before the first."""
+    steps = draw(st.integers(2, 3))
+    event = LoadWeights(draw(st.integers(1, steps - 1)))
+    return draw_optimized(draw, bounds, draw_optimizer(draw), steps=steps, schedule=(event,))
+
+
+@st.composite
 def with_scheduler(draw: Draw, bounds: Bounds) -> Scenario:
     """The learning rate is changed by a scheduler."""
     event: Event = Decay(draw(st.sampled_from((0.5, 0.1))))
@@ -91,10 +127,12 @@ def optimized_unfreezing(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def saving_and_loading(draw: Draw, bounds: Bounds) -> Scenario:
-    """Between two steps, the optimizer's state moves to a new optimizer by `state_dict`."""
+    """Between two steps, the state of an optimizer with one group, or two, moves to a new one by `state_dict`."""
     steps = draw(st.integers(2, 3))
     event: Event = SaveAndLoad(draw(st.integers(1, steps - 1)))
-    return draw_optimized(draw, bounds, draw_stateful(draw), steps=steps, schedule=(event,))
+    drawn = draw_optimized(draw, bounds, draw_stateful(draw), steps=steps, schedule=(event,))
+    names = tuple(drawn.model.shapes)
+    return in_groups(draw, drawn, names[::2], names[1::2]) if draw(st.booleans()) else drawn
 
 
 @st.composite
@@ -102,6 +140,16 @@ def loading_changed_options(draw: Draw, bounds: Bounds) -> Scenario:
     """An option is changed before the optimizer's state moves to a new optimizer."""
     steps = draw(st.integers(2, 3))
     change, load = sorted(draw(st.integers(1, steps - 1)) for _ in range(2))
-    option, value = draw(st.sampled_from((("lr", 0.5), ("lr", 0.001), ("weight_decay", 0.5))))
+    option, value = draw(st.sampled_from(_CHANGES))
     events: tuple[Event, ...] = (SetOption(change, option, value), SaveAndLoad(load))
+    return draw_optimized(draw, bounds, draw_stateful(draw), steps=steps, schedule=events)
+
+
+@st.composite
+def changing_options_after_loading(draw: Draw, bounds: Bounds) -> Scenario:
+    """An option is changed right after the optimizer's state has moved to a new optimizer."""
+    steps = draw(st.integers(2, 3))
+    load = draw(st.integers(1, steps - 1))
+    option, value = draw(st.sampled_from(_CHANGES))
+    events: tuple[Event, ...] = (SaveAndLoad(load), SetOption(load, option, value))
     return draw_optimized(draw, bounds, draw_stateful(draw), steps=steps, schedule=events)

@@ -15,6 +15,7 @@ from conformance.scenario import (
 )
 from conformance.strategies.parts import (
     DTYPES,
+    NARROW_RATES,
     Bounds,
     Draw,
     broadened,
@@ -119,9 +120,30 @@ def with_groups(draw: Draw, bounds: Bounds) -> Scenario:
     drawn = draw_optimized(draw, bounds, draw_optimizer(draw), more_layers=bounds.world_size // 2)
     names, ranks = tuple(drawn.model.shapes), drawn.world_size
     cut = draw(st.integers(ranks, len(names) - ranks))
-    first, second = (names[::2], names[1::2]) if draw(st.booleans()) else (names[:cut], names[cut:])
-    kind = drawn.optimizer.kind
-    groups = (Group(first, {"lr": 0.05}), Group(second, draw_own_options(draw, kind)))
+    return in_groups(draw, drawn, *((names[::2], names[1::2]) if draw(st.booleans()) else (names[:cut], names[cut:])))
+
+
+@st.composite
+def with_small_group(draw: Draw, bounds: Bounds) -> Scenario:
+    """Two parameter groups with options of their own, one of a single parameter, which only one rank can own."""
+    drawn = draw_optimized(draw, bounds, draw_optimizer(draw))
+    names = tuple(drawn.model.shapes)
+    alone = draw(st.sampled_from(names))
+    groups = ((alone,), tuple(name for name in names if name != alone))
+    return in_groups(draw, drawn, *(groups if draw(st.booleans()) else groups[::-1]))
+
+
+@st.composite
+def optimized_in_mixed_dtypes(draw: Draw, bounds: Bounds) -> Scenario:
+    """One layer computes in float32, the others in float64."""
+    drawn = draw_optimized(draw, bounds, draw_optimizer(draw, NARROW_RATES), more_layers=1)
+    odd = draw(st.integers(0, len(drawn.model.layers) - 1))
+    return replace(drawn, model=drawn.model.with_dtype(odd, "float32"))
+
+
+def in_groups(draw: Draw, drawn: Scenario, first: tuple[str, ...], second: tuple[str, ...]) -> Scenario:
+    """Return the scenario with these two parameter groups, which have options of their own."""
+    groups = (Group(first, {"lr": 0.05}), Group(second, draw_own_options(draw, drawn.optimizer.kind)))
     return replace(drawn, optimizer=replace(drawn.optimizer, groups=groups))
 
 

@@ -112,9 +112,9 @@ def draw_other_layers(draw: Draw) -> ModelSpec:
 
 
 def draw_any_optimizer(draw: Draw) -> OptimizerSpec:
-    """Draw any of torch's optimizers, with options that only it has."""
+    """Draw any of torch's optimizers, with options that only it has, with a learning rate or with its own default."""
     kind = draw(st.sampled_from(tuple(_OWN_OPTIONS)))
-    options: Options = {"lr": draw(st.sampled_from(RATES))}
+    options: Options = {"lr": rate} if (rate := draw(st.sampled_from((*RATES, None)))) else {}
     if kind not in _WITHOUT_DECAY:
         options["weight_decay"] = draw(st.sampled_from((0.0, 0.1)))
     return OptimizerSpec(kind, options | draw(st.sampled_from(_OWN_OPTIONS[kind])))

@@ -16,6 +16,8 @@ LATE_GRADIENTS = {
     "clipped_gradients",
     "beside_data_parallel",
 }  # what backward leaves is not looked at again
+ONE_DTYPE = {"mixed_dtypes"}  # refuses parameters of two
+READS_TWICE = {"groups_of_generators"}  # ZeroRedundancyOptimizer trains nothing of a group that comes as a generator
 SPARSE = {"sparse_gradients"}
 RANGE = {"range_of_float16"}  # divides after adding up, and in float16
 BALANCES = {"state_is_balanced"}  # what parameters dealt out in turn, whatever their sizes, are rightly told to lack
@@ -45,8 +47,8 @@ WAYS = [
     Way("torchs_own", "InManyBuckets", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
     Way("torchs_own", "HookedByTorch", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
     Way("torchs_own", "HookedByHand", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES | SPARSE),
-    Way("torchs_own", "redundant", "sharded_optimizer", KEEPS_WHAT_IT_LOADS),
-    Way("torchs_own", "redundant_in_buckets", "sharded_optimizer", KEEPS_WHAT_IT_LOADS),
+    Way("torchs_own", "redundant", "sharded_optimizer", KEEPS_WHAT_IT_LOADS | ONE_DTYPE | READS_TWICE),
+    Way("torchs_own", "redundant_in_buckets", "sharded_optimizer", KEEPS_WHAT_IT_LOADS | ONE_DTYPE | READS_TWICE),
     Way("torchs_own", "sharded", "fsdp"),
     Way("sharding", "LargestToTheLeastLaden", "sharded_optimizer", RESUMES),
     Way("sharding", "InTurn", "sharded_optimizer", RESUMES | BALANCES),
@@ -57,7 +59,7 @@ WAYS = [
     Way("early", "SendsAsItSteps", "sharded_optimizer"),
     Way("early", "StepsInBackward", "sharded_optimizer", DECIDES_AT_ONCE | LATE_GRADIENTS),
     # Has a call of its own to look again at what is frozen.
-    Way("fairscales", "sharded_by_fairscale", "sharded_optimizer", KEEPS_WHAT_IT_LOADS | DECIDES_AT_ONCE),
+    Way("fairscales", "sharded_by_fairscale", "sharded_optimizer", KEEPS_WHAT_IT_LOADS | DECIDES_AT_ONCE | ONE_DTYPE),
     Way("torchs_own", "InBucketsOfASize", "ddp_bucketed", UNFREEZES | RECOVERS | UNUSED | FREEZES),
     Way("overlapped", "BucketsOfASize", "ddp_bucketed", ORDERED | UNUSED | SPARSE),
     Way("sharding", "LargestInTurn", "sharded_optimizer", RESUMES),
