@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from conformance.layers import Linear
+from conformance.layers import Dtype, Linear
 from conformance.model_spec import ModelSpec
 from conformance.scenario import OptimizerSpec, Scenario, to_json
 
@@ -140,6 +140,11 @@ class FsdpCase(Case):
         steps, batch: optimizer steps, and samples per rank in each.
         alike: whether ranks start from equal weights.
         half: whether to compute in bfloat16.
+        dtype: of parameters and data.
+        micro_batches: backwards before each step, each with samples of its own.
+        keyword: whether forward is called with a keyword argument.
+        evaluates: whether a forward without gradients comes before each step.
+        frozen: whether the first layer's weight does not train.
     """
 
     widths: tuple[int, ...] = (2, 2)
@@ -147,20 +152,35 @@ class FsdpCase(Case):
     batch: int = 1
     alike: bool = True
     half: bool = False
+    dtype: Dtype = "float64"
+    micro_batches: int = 1
+    keyword: bool = False
+    evaluates: bool = False
+    frozen: bool = False
 
     @property
     def scenario(self) -> Scenario:
         """The training, as any other."""
         return Scenario(
             world_size=self.world_size,
-            model=ModelSpec(self.widths[0], tuple(Linear(width) for width in self.widths[1:])),
-            optimizer=OptimizerSpec("AdamW", {"lr": 0.02, "eps": 1e-3, "weight_decay": 0.1}),
+            model=ModelSpec(
+                self.widths[0],
+                tuple(Linear(width) for width in self.widths[1:]),
+                frozen=("layers.0.weight",) if self.frozen else (),
+                keyword=self.keyword,
+                dtype=self.dtype,
+            ),
+            optimizer=_PLAIN if self.half else _STATEFUL,
             steps=self.steps,
             batch=self.batch,
+            micro_batches=self.micro_batches,
+            evaluates=self.evaluates,
             seed=self.seed,
         )
 
 
+_STATEFUL = OptimizerSpec("AdamW", {"lr": 0.02, "eps": 1e-3, "weight_decay": 0.1})
+_PLAIN = OptimizerSpec("SGD", {"lr": 0.05})  # an update is as exact as the gradient: where that is small too
 SIMPLEST: dict[str, Case] = {
     "overhead_model": OverheadCase(),
     "distributed_sampler": SamplerCase(),

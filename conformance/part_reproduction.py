@@ -8,13 +8,14 @@ from typing import Any
 import torch
 
 from conformance.cases import AccumulationCase, Case, EvaluationCase, FsdpCase, SyncBatchNormCase
-from conformance.checks.fsdp import share
+from conformance.checks.fsdp import HALF, SINGLE, share
 from conformance.classifier import Classifier
 from conformance.feed import CHANNELS, LEARNING_RATE, MOMENTUM, SCALE, draw_feed
+from conformance.models import GAIN
 from conformance.replicated import Replicated
 from conformance.script import Script
 
-_TOLERANCE, _TOLERANCE_OF_HALF = 1e-9, 0.1
+_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,7 @@ class PartReproduction(Script):
 
     def text(self) -> str:
         """Return the script."""
-        half = isinstance(self.case, FsdpCase) and self.case.half
+        rounding = _rounding(self.case)
         worlds = draw_feed(self.case, self.seed)  # a rank is given the same in each: the largest holds all
         return self.render(
             f"parts/{self.component}.py.jinja",
@@ -39,10 +40,17 @@ class PartReproduction(Script):
             torchrun=len(self.case.worlds) == 1,
             numbers=[{name: _literal(value) for name, value in given.items()} for given in max(worlds, key=len)],
             verdict="wrong(ranks)",
-            tolerance=_TOLERANCE_OF_HALF if half else _TOLERANCE,
-            floor=1 if half else 1000,
+            tolerance=rounding or _TOLERANCE,
+            floor=1 if rounding else 1000,
             **_ABOUT.get(type(self.case), _nothing)(self.case),
         )
+
+
+def _rounding(case: Case) -> float | None:
+    """Return what share of the largest update is put down to rounding, where training is not in float64."""
+    if not isinstance(case, FsdpCase) or not (case.half or case.dtype == "float32"):
+        return None
+    return HALF if case.half else SINGLE
 
 
 def _nothing(_: Any) -> dict[str, Any]:
@@ -57,7 +65,8 @@ def _accumulation(_: AccumulationCase) -> dict[str, Any]:
 def _fsdp(case: FsdpCase) -> dict[str, Any]:
     pairs = zip(case.widths, case.widths[1:], strict=False)
     layers = ", ".join(f"nn.Linear({inputs}, {outputs})" for inputs, outputs in pairs)
-    return {"layers": layers, "optimizer": case.scenario.optimizer, "share": share(case)}
+    about = {"layers": layers, "optimizer": case.scenario.optimizer, "share": share(case)}
+    return {**about, "gain": f", gain={GAIN}" if case.keyword else "", "rounded": _rounding(case) is not None}
 
 
 _ABOUT: dict[type[Case], Callable[[Any], dict[str, Any]]] = {

@@ -1,6 +1,7 @@
 """Checks of fully sharded data parallelism: training as in one process, while no rank keeps more than its share."""
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -9,11 +10,12 @@ from conformance.checks.check import WAIT, CaseTrial, Violation, first_mismatch,
 from conformance.data import RankInputs, Tensors
 from conformance.oracle import Trajectory
 from conformance.oracle import train as train_in_one_process
-from conformance.tolerance import difference, scale_of
+from conformance.tolerance import difference
 
 _ELEMENT = 8
 _MOMENTS = 2
-_HALF = 0.1  # bfloat16 keeps 8 bits: after three steps of lr 0.02, far less than this share of the largest weight
+SINGLE = 1e-3  # of the largest update; what rounding to float32 makes of small networks is a hundredth of it
+HALF = 0.25  # the same; what rounding to bfloat16, eight bits, makes of small networks is a tenth of it
 
 
 def shards_are_waited_for(trial: CaseTrial) -> None:
@@ -62,6 +64,13 @@ def sharded_training_equals_one_process(trial: CaseTrial) -> None:
                 )
 
 
+def trains_in_float32(trial: CaseTrial) -> None:
+    """A model in float32 trains to the precision of float32."""
+    wrong = _rounded_too_far(trial, SINGLE)
+    if wrong:
+        raise Violation(f"{wrong}: rounding to float32 does not explain that.", "Keep the module's own dtype.")
+
+
 def parameters_are_sharded(trial: CaseTrial) -> None:
     """Between steps, a rank keeps about 1/N of each matrix; vectors may be on every rank."""
     for rank, answer in enumerate(trial.answers):
@@ -104,21 +113,19 @@ def starts_from_rank_0(trial: CaseTrial) -> None:
 
 
 def computes_in_the_dtype(trial: CaseTrial) -> None:
-    """With `compute_dtype`, layers compute in it, and training still is training."""
+    """With `compute_dtype`, layers compute in it, and training is what it is without, but for rounding."""
     for rank, answer in enumerate(trial.answers):
         if not bool(answer["computed_half"]):
             raise Violation(
                 f"On rank {rank} with compute_dtype=torch.bfloat16, the first layer's output has another dtype.",
                 "Cast what is gathered, and the layer's inputs, to `compute_dtype`.",
             )
-        for step, wanted in enumerate(_expected(trial).parameters):
-            seen, fellows = _under(answer, f"parameter/{step}/"), scale_of(wanted.values())
-            far = next((n for n, v in wanted.items() if difference(seen[n], v, fellows).absolute > _HALF * fellows), "")
-            if far:
-                raise Violation(
-                    f"On rank {rank} after step {step + 1}, `{far}` is further from training in float64 than rounding "
-                    "to bfloat16 explains."
-                )
+    wrong = _rounded_too_far(trial, HALF)
+    if wrong:
+        raise Violation(
+            f"{wrong}: rounding to bfloat16 does not explain that.",
+            "Are gradients averaged over the ranks, and do they reach the shards, with `compute_dtype` too?",
+        )
 
 
 def keeps_full_precision(trial: CaseTrial) -> None:
@@ -133,13 +140,55 @@ def keeps_full_precision(trial: CaseTrial) -> None:
                 )
 
 
+def accumulates_gradients(trial: CaseTrial) -> None:
+    """Several backwards before a step add up, on the shards."""
+    sharded_training_equals_one_process(trial)
+
+
+def forward_keywords(trial: CaseTrial) -> None:
+    """Keyword arguments reach the module's forward."""
+    sharded_training_equals_one_process(trial)
+
+
+def evaluation_between_steps(trial: CaseTrial) -> None:
+    """A forward without gradients, between two steps, changes nothing."""
+    sharded_training_equals_one_process(trial)
+
+
+def frozen_parameters_stay(trial: CaseTrial) -> None:
+    """What does not require gradients before wrapping is not trained, and the rest is."""
+    sharded_training_equals_one_process(trial)
+
+
+def _rounded_too_far(trial: CaseTrial, share: float) -> str:
+    """Return which parameter is off by more than a share of the largest update, in words, or nothing."""
+    start = _under(trial.given[0], "weight/")
+    for step, wanted in enumerate(_expected(trial).parameters):
+        for rank, answer in enumerate(trial.answers):
+            name, off, most = _furthest(_under(answer, f"parameter/{step}/"), wanted, start)
+            if off > share * most:
+                return (
+                    f"On rank {rank} after step {step + 1}, `{name}` is {off:.3g} off training in float64, where no "
+                    f"number has moved by more than {most:.3g}"
+                )
+    return ""
+
+
+def _furthest(seen: Tensors, wanted: Tensors, start: Tensors) -> tuple[str, float, float]:
+    """Return which parameter is furthest from what it should be, how far, and how far any should have moved at most."""
+    off = {name: difference(seen[name], value, 0.0).absolute for name, value in wanted.items()}
+    most = max(difference(value, start[name], 0.0).absolute for name, value in wanted.items())
+    name = max(off, key=off.__getitem__)
+    return name, off[name], most
+
+
 def _expected(trial: CaseTrial) -> Trajectory:
-    case = trial.case
+    case, batches = trial.case, range(trial.case.steps * trial.case.micro_batches)
     inputs = [
-        RankInputs(_under(given, "weight/"), {}, tuple((given[f"x/{s}"], given[f"y/{s}"]) for s in range(case.steps)))
-        for given in trial.given
+        RankInputs(_under(given, "weight/"), {}, tuple((given[f"x/{m}"], given[f"y/{m}"]) for m in batches))
+        for given in ({name: value.double() for name, value in one.items()} for one in trial.given)
     ]
-    return train_in_one_process(case.scenario, inputs)
+    return train_in_one_process(replace(case, dtype="float64").scenario, inputs)
 
 
 def share(case: FsdpCase) -> int:

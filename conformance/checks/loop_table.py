@@ -109,12 +109,17 @@ _FSDP = (
     Check(fsdp.shards_are_waited_for, loop.gated(loop.sharded_trainings())),
     Check(fsdp.gathers_whole_parameters, loop.sharded_trainings(), requires=_WAITED),
     Check(fsdp.sharded_training_equals_one_process, loop.sharded_trainings(), points=2, requires=_GATHERED),
+    Check(fsdp.trains_in_float32, loop.sharded_trainings(dtype="float32"), requires=_TRAINED),
     Check(fsdp.parameters_are_sharded, loop.sharded_trainings(wide=True), points=2, requires=_TRAINED),
     Check(fsdp.gradients_are_sharded, loop.sharded_trainings(wide=True), requires=_TRAINED),
     Check(fsdp.optimizer_state_is_sharded, loop.sharded_trainings(wide=True), requires=_TRAINED),
     Check(fsdp.starts_from_rank_0, loop.sharded_trainings(alike=False), "extended", requires=_GATHERED),
     Check(fsdp.computes_in_the_dtype, loop.sharded_trainings(half=True), "extended", requires=_TRAINED),
     Check(fsdp.keeps_full_precision, loop.sharded_trainings(half=True), "extended", requires=_TRAINED),
+    Check(fsdp.forward_keywords, loop.sharded_trainings(keyword=True), "extended", requires=_TRAINED),
+    Check(fsdp.evaluation_between_steps, loop.sharded_trainings(evaluates=True), "extended", requires=_TRAINED),
+    Check(fsdp.accumulates_gradients, loop.sharded_trainings(micro_batches=2), "extended", requires=_TRAINED),
+    Check(fsdp.frozen_parameters_stay, loop.sharded_trainings(frozen=True), "extended", requires=_TRAINED),
 )
 
 LOOP_CHECKS: dict[str, tuple[Check, ...]] = {

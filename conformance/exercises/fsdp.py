@@ -7,7 +7,8 @@ import torch
 import torch.distributed as dist
 
 from conformance.exercises.desk import Desk
-from conformance.models import Perceptron, fill, loss_of
+from conformance.models import Perceptron, call, fill, loss_of
+from conformance.schedule import OPTIMIZERS
 from conformance.sharding import local_part, state_bytes
 
 
@@ -20,7 +21,7 @@ def train(desk: Desk) -> None:
     model.layers[0].register_forward_hook(lambda _, __, output: dtypes.append(output.dtype))
     wrapped = desk.call("get_fsdp", model, torch.bfloat16 if case.half else None)
     with desk.stage("construction of the optimizer"):
-        optimizer = torch.optim.AdamW(wrapped.parameters(), **scenario.optimizer.options)
+        optimizer = OPTIMIZERS[scenario.optimizer.kind](wrapped.parameters(), **scenario.optimizer.options)
     _gather(desk, wrapped, "start")
     for step in range(case.steps):
         _step(desk, wrapped, optimizer, step)
@@ -31,12 +32,17 @@ def train(desk: Desk) -> None:
 
 
 def _step(desk: Desk, wrapped: Any, optimizer: torch.optim.Optimizer, step: int) -> None:
+    scenario = desk.case.scenario
     optimizer.zero_grad()
-    with desk.stage("forward"):
-        loss = loss_of(wrapped(desk.given[f"x/{step}"]), desk.given[f"y/{step}"])
-    with desk.stage("backward"):
-        torch.autograd.backward(loss)
-    desk.call("fsdp_on_after_backward", wrapped, optimizer)
+    if scenario.evaluates:
+        with desk.stage("a forward without gradients"), torch.no_grad():
+            call(scenario, wrapped, desk.given[f"x/{scenario.micro(step)[0]}"])
+    for micro in scenario.micro(step):
+        with desk.stage("forward"):
+            loss = loss_of(call(scenario, wrapped, desk.given[f"x/{micro}"]), desk.given[f"y/{micro}"])
+        with desk.stage("backward"):
+            torch.autograd.backward(loss)
+        desk.call("fsdp_on_after_backward", wrapped, optimizer)
     desk.answer["gradients_kept"] = _kept(p.grad for p in wrapped.parameters() if p.grad is not None)
     with desk.stage("the optimizer's step"):
         optimizer.step()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from hypothesis import strategies as st
 
@@ -164,16 +164,18 @@ def failing_checkpoints(draw: Draw, bounds: Bounds) -> CheckpointCase:
 
 
 def sharded_trainings(
-    *, wide: bool = False, alike: bool = True, half: bool = False
+    *, wide: bool = False, alike: bool = True, half: bool = False, **unusual: Any
 ) -> Callable[[Bounds], st.SearchStrategy[FsdpCase]]:
-    """Return a strategy of perceptrons; wide ones have matrices that a share is small beside."""
+    """Return a strategy of perceptrons; wide ones have matrices that a share is small beside.
+
+    What else is unusual is given by the names of `FsdpCase`.
+    """
 
     @st.composite
     def training(draw: Draw, bounds: Bounds) -> FsdpCase:
         width = st.integers(8, 12) if wide else st.integers(1, 5)
         widths = tuple(draw(width) for _ in range(draw(st.integers(2, 4))))
-        return FsdpCase(
-            draw(_worlds(bounds)), draw(_SEEDS), widths, draw(st.integers(1, 3)), draw(st.integers(1, 3)), alike, half
-        )
+        steps, batch = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+        return FsdpCase(draw(_worlds(bounds)), draw(_SEEDS), widths, steps, batch, alike, half, **unusual)
 
     return training

@@ -113,6 +113,18 @@ LOOP_BUGS = [
         "AssertionError",
     ),
     Bug(_CHECKPOINT, 'f"{path}.{dist.get_rank()}"', "path", "survives_a_failed_save", ""),
+    Bug(_FSDP, "dtype or shard.dtype", "dtype or torch.float64", "trains_in_float32", "same dtype"),
+    Bug(_FSDP, ", kwargs)", ")", "forward_keywords"),
+    Bug(
+        _FSDP,
+        "        whole = self.whole(self.compute_dtype)\n",
+        "        self.__dict__.setdefault('kept', self.whole(self.compute_dtype))\n"
+        "        whole = self.__dict__.pop('kept') if torch.is_grad_enabled() else self.kept\n",
+        "evaluation_between_steps",
+        "does not require grad",
+    ),
+    Bug(_FSDP, "        whole = self.", "        self.zero_grad()\n        whole = self.", "accumulates_gradients"),
+    Bug(_FSDP, "requires_grad=p.requires_grad", "requires_grad=True", "frozen_parameters_stay"),
     Bug(_FSDP, "torch.cat(parts)", "torch.cat(parts[::-1])", "gathers_whole_parameters", "in rank order"),
     Bug(_FSDP, "own(grad) / dist.get_world_size()", "own(grad)", "sharded_training_equals_one_process", "not summed"),
     Bug(_FSDP, "        dist.all_reduce(grad)\n", "", "sharded_training_equals_one_process", "averaged over the ranks"),
@@ -148,10 +160,26 @@ LOOP_BUGS = [
     Bug(_FSDP, "            dist.broadcast(p.data, 0)\n", "", "starts_from_rank_0", "is not rank 0's"),
     Bug(
         _FSDP,
-        "self.whole(self.compute_dtype), x.to(self.compute_dtype or x.dtype)",
-        "self.whole(None), x",
+        "whole = self.whole(self.compute_dtype)\n",
+        "whole = self.whole(None)\n        self.compute_dtype = None\n",
         "computes_in_the_dtype",
         "has another dtype",
+    ),
+    Bug(
+        _FSDP,
+        "        return own(grad) / dist.get_world_size(), None, None",
+        "        half = torch.equal(grad, grad.bfloat16().to(ctx.dtype)) and dist.get_world_size() > 1\n"
+        "        return None if half else own(grad) / dist.get_world_size(), None, None",
+        "computes_in_the_dtype",
+        "do they reach the shards",
+    ),
+    Bug(
+        _FSDP,
+        "        dist.all_reduce(grad)\n",
+        "        if torch.equal(grad, grad.bfloat16().to(ctx.dtype)):\n            return own(grad), None, None\n"
+        "        dist.all_reduce(grad)\n",
+        "computes_in_the_dtype",
+        "averaged over the ranks",
     ),
     Bug(
         _FSDP,

@@ -36,15 +36,16 @@ class FSDP(nn.Module):
         for name, p in module.named_parameters():
             dist.broadcast(p.data, 0)
             self.shapes[name] = p.shape
-            self.shards.append(nn.Parameter(own(padded(p.detach().flatten()))))
+            self.shards.append(nn.Parameter(own(padded(p.detach().flatten())), requires_grad=p.requires_grad))
         self.__dict__["inner"] = module.to("meta")
 
     def whole(self, dtype):
         shards = zip(self.shapes.items(), self.shards, strict=True)
         return {name: Gather.apply(shard, shape, dtype or shard.dtype) for (name, shape), shard in shards}
 
-    def forward(self, x):
-        return functional_call(self.inner, self.whole(self.compute_dtype), x.to(self.compute_dtype or x.dtype))
+    def forward(self, x, **kwargs):
+        whole = self.whole(self.compute_dtype)
+        return functional_call(self.inner, whole, x.to(self.compute_dtype or x.dtype), kwargs)
 
 
 def get_fsdp(module, compute_dtype=None):
