@@ -1,0 +1,182 @@
+"""Bugs planted in right samplers, generators and evaluations, each with the check that catches it first."""
+
+from bug import Bug
+
+_EVALUATION = "evaluation"
+_GENERATOR = "loader_generator"
+_SAMPLER = "distributed_sampler"
+DATA_BUGS = [
+    Bug(_SAMPLER, "indices = (indices * total)[:total]", "", "equal_shares", "expected as many on each"),
+    Bug(
+        _SAMPLER,
+        "return math.floor(share) if self.drop_last else math.ceil(share)",
+        "return len(self.dataset)",
+        "every_sample_once",
+        "samples in all; expected",
+    ),
+    Bug(_SAMPLER, "else math.ceil(share)", "else math.floor(share)", "every_sample_once", "samples are never used"),
+    Bug(_SAMPLER, "math.floor(share) if self.drop_last else ", "", "drop_last_drops_least", "2 times; expected"),
+    Bug(
+        _SAMPLER,
+        "self.seed + self.epoch",
+        "self.seed + self.epoch + self.rank",
+        "seed_shared_by_ranks",
+        "Ranks shuffle differently",
+    ),
+    Bug(_SAMPLER, ", generator=generator", "", "seed_shared_by_ranks", "Ranks shuffle differently"),
+    Bug(_SAMPLER, "if self.shuffle:", "if False:", "shuffles", "gets its samples in order"),
+    Bug(_SAMPLER, "self.epoch = epoch", "pass", "set_epoch_reshuffles", "in epochs 0 and 1"),
+    Bug(_SAMPLER, "self.epoch = epoch", "self.epoch = min(epoch, 1)", "set_epoch_reshuffles", "in epochs 1 and 2"),
+    Bug(_SAMPLER, "self.epoch = epoch", "self.epoch += epoch + 1", "epochs_repeat", "when it is set a second time"),
+    Bug(_SAMPLER, "self.seed + self.epoch", "self.epoch", "seed_decides", "two different seeds"),
+    Bug(
+        _SAMPLER,
+        "        total =",
+        "        indices = indices[self.epoch :] + indices[: self.epoch]\n        total =",
+        "no_shuffling_unless_asked",
+        "expected the same",
+    ),
+    Bug(
+        _SAMPLER,
+        "self.epoch = epoch\n\n    def __iter__(self):",
+        "self.epoch = epoch\n        self.once = self.order()\n\n    def __iter__(self):\n        return self.once\n\n"
+        "    def order(self):",
+        "iterates_again",
+        "gives none; expected",
+    ),
+    Bug(_SAMPLER, "self.drop_last, self.epoch =", "self.drop_last, _ =", "begins_with_epoch_0", "'epoch'"),
+    Bug(_SAMPLER, "drop_last, 0", "drop_last, 1", "begins_with_epoch_0", "before any `set_epoch`"),
+    Bug(
+        _SAMPLER,
+        "            indices = torch.randperm(len(indices), generator=generator).tolist()",
+        "            for share in [slice(rank, None, self.num_replicas) for rank in range(self.num_replicas)]:\n"
+        "                order = torch.randperm(len(indices[share]), generator=generator)\n"
+        "                indices[share] = [indices[share][i] for i in order]",
+        "mixes_over_ranks",
+        "only their order changes",
+    ),
+    Bug(
+        _SAMPLER,
+        "range(len(self.dataset))",
+        "range(min(len(self.dataset), len(self) * self.num_replicas))",
+        "drops_others_in_other_epochs",
+        "leaves out the same",
+    ),
+    Bug(
+        _SAMPLER,
+        "self.rank = dataset, num_replicas, rank",
+        "self.rank = dataset, torch.distributed.get_world_size(), torch.distributed.get_rank()",
+        "shares_of_other_replicas",
+        "Use the arguments",
+    ),
+    Bug(_SAMPLER, "torch.Generator().manual_seed", "torch.manual_seed", "leaves_the_global_generator", "torch's"),
+    Bug(
+        _SAMPLER,
+        "indices = torch.randperm(len(indices), generator=generator).tolist()",
+        "__import__('random').seed(self.seed + self.epoch)\n            __import__('random').shuffle(indices)",
+        "leaves_the_global_generator",
+        "Python's `random`",
+    ),
+    Bug(_EVALUATION, "dist.all_reduce(counts)", "pass", "global_accuracy", "never reduced"),
+    Bug(
+        _EVALUATION,
+        "float(counts[0] / counts[1])",
+        "100 * float(counts[0] / counts[1])",
+        "global_accuracy",
+        "a percentage",
+    ),
+    Bug(_EVALUATION, "len(y)])", "len(y)])\n            dist.all_reduce(counts)", "global_accuracy", ""),
+    Bug(
+        _EVALUATION,
+        "    dist.all_reduce(counts)",
+        "    counts /= counts[1].clone()\n    dist.all_reduce(counts)",
+        "weighted_by_samples",
+        "the mean of the ranks' accuracies",
+    ),
+    Bug(
+        _EVALUATION,
+        ".sum(), len(y)]",
+        ".double().mean(), 1]",
+        "weighted_by_samples",
+        "the mean of the batches' accuracies",
+    ),
+    Bug(
+        _EVALUATION,
+        "dist.all_reduce(counts)",
+        "dist.all_reduce(counts, async_op=True)",
+        "counts_are_waited_for",
+        "Nobody waited at all for all_reduce",
+    ),
+    Bug(
+        _EVALUATION, "    counts = torch", "    next(iter(batches))\n    counts = torch", "ranks_with_fewer_batches", ""
+    ),
+    Bug(_EVALUATION, "model.eval()", "pass", "in_evaluation_mode", "in training mode"),
+    Bug(_EVALUATION, "module.training = training", "pass", "leaves_the_mode", "in evaluation mode afterwards"),
+    Bug(_EVALUATION, "module.training = training", "module.train()", "leaves_the_mode", "in training mode afterwards"),
+    Bug(
+        _EVALUATION,
+        "module.training = training",
+        "module.training = modes[model]",
+        "leaves_the_mode_of_each_module",
+        "a frozen norm",
+    ),
+    Bug(_EVALUATION, "torch.no_grad()", "torch.enable_grad()", "without_gradients", "torch.no_grad()"),
+    Bug(
+        _EVALUATION,
+        "    with torch.no_grad():",
+        "    torch.set_grad_enabled(False)\n    if True:",
+        "leaves_gradients_on_or_off",
+        "turned on before, and are turned off",
+    ),
+    Bug(
+        _EVALUATION,
+        "    dist.all_reduce(counts)",
+        "    torch.set_grad_enabled(True)\n    dist.all_reduce(counts)",
+        "leaves_gradients_on_or_off",
+        "turned off before, and are turned on",
+    ),
+    Bug(
+        _EVALUATION,
+        "dtype=torch.float64",
+        "dtype=next(model.parameters()).dtype",
+        "counts_exactly",
+        "The model is in bfloat16",
+    ),
+    Bug(
+        _EVALUATION,
+        "for x, y in batches:",
+        "for x, y in (batches[i] for i in range(len(batches))):",
+        "counts_are_waited_for",
+        "not subscriptable",
+    ),
+    Bug(
+        _GENERATOR,
+        "manual_seed(seed + dist.get_rank())",
+        "set_state(torch.get_rng_state())",
+        "reproducible",
+        "shuffle differently",
+    ),
+    Bug(_GENERATOR, "seed + dist.get_rank()", "seed", "differs_by_rank", "seed + rank"),
+    Bug(_GENERATOR, "seed + dist.get_rank()", "dist.get_rank()", "seed_decides", "the same stream"),
+    Bug(
+        _GENERATOR,
+        "generator = torch",
+        "torch.manual_seed(seed)\n    generator = torch",
+        "leaves_the_global_generator",
+        "of its own",
+    ),
+    Bug(
+        _GENERATOR,
+        "generator = torch",
+        "__import__('random').seed(seed)\n    generator = torch",
+        "leaves_the_global_generator",
+        "Python's `random`",
+    ),
+    Bug(
+        _GENERATOR,
+        "generator = torch",
+        "__import__('numpy').random.seed(seed)\n    generator = torch",
+        "leaves_the_global_generator",
+        "NumPy's",
+    ),
+]
