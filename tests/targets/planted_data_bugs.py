@@ -107,9 +107,7 @@ DATA_BUGS = [
         "counts_are_waited_for",
         "Nobody waited at all for all_reduce",
     ),
-    Bug(
-        _EVALUATION, "    counts = torch", "    next(iter(batches))\n    counts = torch", "ranks_with_fewer_batches", ""
-    ),
+    Bug(_EVALUATION, "    counts = torch", "    [*batches][0]\n    counts = torch", "ranks_with_fewer_batches", ""),
     Bug(_EVALUATION, "model.eval()", "pass", "in_evaluation_mode", "in training mode"),
     Bug(_EVALUATION, "module.training = training", "pass", "leaves_the_mode", "in evaluation mode afterwards"),
     Bug(_EVALUATION, "module.training = training", "module.train()", "leaves_the_mode", "in training mode afterwards"),
