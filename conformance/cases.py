@@ -45,11 +45,15 @@ class SamplerCase(Case):
     Attributes:
         length: its samples.
         shuffle, drop_last: as a sampler is told.
+        epochs: those that one sampler is iterated over, in this order; None where `set_epoch` is not called before.
+        replicas: a number of replicas, all of whose shares every rank asks for besides; 0 for none.
     """
 
     length: int = 4
     shuffle: bool = True
     drop_last: bool = False
+    epochs: tuple[int | None, ...] = (0, 1, 0)
+    replicas: int = 0
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,13 @@ class EvaluationCase(Case):
 
     Attributes:
         sizes: per rank, the number of samples of each of its batches.
+        again: whether another model is evaluated afterwards, one in evaluation mode, with gradients turned off.
+        half: whether model and inputs are in bfloat16.
     """
 
     sizes: tuple[tuple[int, ...], ...] = ((1,),)
+    again: bool = False
+    half: bool = False
 
 
 @dataclass(frozen=True)

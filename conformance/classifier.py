@@ -10,6 +10,7 @@ class Classifier(nn.Module):
     def __init__(self, weight: torch.Tensor) -> None:
         super().__init__()
         self.weight = nn.Parameter(weight)
+        self.frozen = nn.Identity().eval()  # stands for a norm that keeps its statistics while the rest trains
         self.modes: set[bool] = set()
         self.graphs: set[bool] = set()
 

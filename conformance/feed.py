@@ -42,12 +42,13 @@ def _sampler(_: SamplerCase, seed: int, rank: int) -> Tensors:
 def _evaluation(case: EvaluationCase, seed: int, rank: int) -> Tensors:
     """Draw the classifier that all ranks share, and this rank's samples, as many labelled rightly as was drawn."""
     generator = _generator(seed)
-    weight = torch.randn(_CLASSES, _FEATURES, generator=generator, dtype=torch.float64)
+    corners = torch.tensor(_CORNERS, dtype=torch.bfloat16 if case.half else torch.float64)
+    weight = corners[torch.randperm(_CLASSES, generator=generator)]
     right = draw_right(case.sizes, generator)[rank]
     own = _generator(seed + 1 + rank)
     given: Tensors = {"weight": weight}
     for batch, (size, correct) in enumerate(zip(case.sizes[rank], right, strict=True)):
-        x = torch.randn(size, _FEATURES, generator=own, dtype=torch.float64)
+        x = weight[torch.randint(_CLASSES, (size,), generator=own)]
         wrong = torch.randperm(size, generator=own) >= correct
         given |= {f"x/{batch}": x, f"y/{batch}": ((x @ weight.T).argmax(1) + wrong.long()) % _CLASSES}
     return given
@@ -120,6 +121,7 @@ def _generator(seed: int) -> torch.Generator:
 
 LEARNING_RATE, MOMENTUM, SCALE = 0.1, 0.5, 2.0**10  # of what accumulates gradients
 _FEATURES, _CLASSES = 3, 4
+_CORNERS = ((1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1))  # of classes: no rounding moves a sample to another one
 CHANNELS = 3
 _RANGES = ((6.0, 4.0), (8.0, 3.0), (-6.0, 3.0), (0.3, 1.7))
 _FEEDS: dict[type[Case], Callable[[Any, int, int], Tensors]] = {

@@ -217,6 +217,12 @@ def never_awaited(operations: list[str]) -> str:
     return f" Nobody waited at all for {operations[0]}{more}." if operations else ""
 
 
+def moved_generators(answer: Tensors) -> str:
+    """Return which of the global generators have moved on a rank, in words; nothing if none has."""
+    words = {"torch": "torch's", "random": "Python's `random`", "numpy": "NumPy's"}
+    return " and ".join(word for name, word in words.items() if bool(answer[f"moved/{name}"]))
+
+
 def listed(names: Iterable[str]) -> str:
     """Return names in backquotes, at most four of them."""
     names = list(names)

@@ -6,6 +6,7 @@ from conformance.accuracy import Counts, accuracy, mistaken
 from conformance.checks.check import WAIT, CaseTrial, Violation, never_awaited
 
 _EXACT = 1e-6  # sums may be kept in float32
+_STARTS = (("", True), ("again/", False))  # evaluations, by whether the model trained, and gradients were turned on
 
 
 def counts_are_waited_for(trial: CaseTrial) -> None:
@@ -48,12 +49,25 @@ def in_evaluation_mode(trial: CaseTrial) -> None:
 
 
 def leaves_the_mode(trial: CaseTrial) -> None:
-    """The model is left in the mode in which it was."""
+    """The model is left in the mode in which it was, be it training or evaluation."""
     for rank, answer in enumerate(trial.answers):
-        if not bool(answer["left"]):
+        for prefix, before in _STARTS:
+            if bool(answer[f"{prefix}training"]) != before:
+                raise Violation(
+                    f"On rank {rank}, the model was in {_mode(before)} before, and is in {_mode(not before)} "
+                    "afterwards.",
+                    "Keep `module.training` of each of `model.modules()` before, and set it at the end.",
+                )
+
+
+def leaves_the_mode_of_each_module(trial: CaseTrial) -> None:
+    """A module that was in evaluation mode while the model trained, such as a frozen norm, is so afterwards."""
+    for rank, answer in enumerate(trial.answers):
+        if bool(answer["frozen_training"]):
             raise Violation(
-                f"On rank {rank}, the model was in training mode before, and is in evaluation mode afterwards.",
-                "Keep `model.training` before, and call `model.train(kept)` at the end.",
+                f"On rank {rank}, the model was in training mode but for one module, `frozen`, which is in training "
+                "mode afterwards: a frozen norm would change its statistics from now on.",
+                "`model.train()` sets all modules: keep `module.training` of each of `model.modules()`, and set it.",
             )
 
 
@@ -64,6 +78,37 @@ def without_gradients(trial: CaseTrial) -> None:
             raise Violation(
                 f"On rank {rank}, the model's outputs require gradients.", "Evaluate under `torch.no_grad()`."
             )
+
+
+def leaves_gradients_on_or_off(trial: CaseTrial) -> None:
+    """Gradients are turned on or off afterwards as they were before."""
+    for rank, answer in enumerate(trial.answers):
+        for prefix, before in _STARTS:
+            if bool(answer[f"{prefix}gradients"]) != before:
+                raise Violation(
+                    f"On rank {rank}, gradients were turned {_on(before)} before, and are turned {_on(not before)} "
+                    "afterwards.",
+                    "Use `with torch.no_grad():`, which puts back what was, instead of `torch.set_grad_enabled`.",
+                )
+
+
+def counts_exactly(trial: CaseTrial) -> None:
+    """The accuracy of a model in bfloat16 is as exact as any other's, whatever the number of samples."""
+    problem, advice = _wrong(trial)
+    if problem:
+        raise Violation(
+            f"The model is in bfloat16. {problem}",
+            advice
+            or "Keep counts in int64 or float64, whatever the model's dtype: bfloat16 has no odd number above 256.",
+        )
+
+
+def _mode(training: bool) -> str:  # noqa: FBT001  what `model.training` is
+    return "training mode" if training else "evaluation mode"
+
+
+def _on(gradients: bool) -> str:  # noqa: FBT001  what `torch.is_grad_enabled` gives
+    return "on" if gradients else "off"
 
 
 def _wrong(trial: CaseTrial) -> tuple[str, str]:

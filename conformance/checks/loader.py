@@ -2,7 +2,7 @@
 
 from itertools import combinations
 
-from conformance.checks.check import CaseTrial, Violation
+from conformance.checks.check import CaseTrial, Violation, moved_generators
 
 
 def reproducible(trial: CaseTrial) -> None:
@@ -33,10 +33,11 @@ def seed_decides(trial: CaseTrial) -> None:
 
 
 def leaves_the_global_generator(trial: CaseTrial) -> None:
-    """Making the generator leaves torch's global one as it was."""
+    """Making the generator leaves the global ones as they were: torch's, Python's and NumPy's."""
     for rank, answer in enumerate(trial.answers):
-        if bool(answer["global_moved"]):
+        moved = moved_generators(answer)
+        if moved:
             raise Violation(
-                f"On rank {rank}, the global generator has another state afterwards.",
-                "Seed a `torch.Generator()` of its own, not with `torch.manual_seed`.",
+                f"On rank {rank}, the global generator has another state afterwards: {moved}.",
+                "Seed a `torch.Generator()` of its own, not with `torch.manual_seed`, and nothing besides.",
             )

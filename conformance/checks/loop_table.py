@@ -9,28 +9,57 @@ _OVERHEAD = (
     Check(overhead.bucket_size_at_the_optimum, loop.overheads),
 )
 
-_SHARED = ("every_sample_once",)
+_SHARED, _RESHUFFLED = ("every_sample_once",), ("set_epoch_reshuffles",)
 _SAMPLER = (
     Check(sampler.equal_shares, loop.samplings(shuffle=False)),
     Check(sampler.every_sample_once, loop.samplings(shuffle=False), points=2, requires=("equal_shares",)),
     Check(sampler.drop_last_drops_least, loop.samplings(shuffle=False, drop_last=True), requires=("equal_shares",)),
     Check(sampler.seed_shared_by_ranks, loop.samplings(shuffle=True), points=2, requires=_SHARED),
     Check(sampler.shuffles, loop.long_samplings(shuffle=True), requires=_SHARED),
-    Check(sampler.set_epoch_reshuffles, loop.long_samplings(shuffle=True), points=2, requires=("shuffles",)),
+    Check(
+        sampler.set_epoch_reshuffles,
+        loop.long_samplings(shuffle=True, epochs=loop.MANY_EPOCHS),
+        points=2,
+        requires=("shuffles",),
+    ),
     Check(sampler.epochs_repeat, loop.samplings(shuffle=True), requires=_SHARED),
     Check(sampler.seed_decides, loop.long_samplings(shuffle=True), requires=("shuffles",)),
     Check(sampler.no_shuffling_unless_asked, loop.samplings(shuffle=False), requires=_SHARED),
+    Check(
+        sampler.iterates_again,
+        loop.long_samplings(shuffle=True, epochs=(1, None)),
+        "extended",
+        requires=("epochs_repeat",),
+    ),
+    Check(
+        sampler.begins_with_epoch_0,
+        loop.long_samplings(shuffle=True, epochs=(None, 0)),
+        "extended",
+        requires=("epochs_repeat",),
+    ),
+    Check(sampler.mixes_over_ranks, loop.indivisible_samplings(), "extended", requires=_RESHUFFLED),
+    Check(
+        sampler.drops_others_in_other_epochs,
+        loop.indivisible_samplings(drop_last=True),
+        "extended",
+        requires=(*_RESHUFFLED, "drop_last_drops_least"),
+    ),
+    Check(sampler.shares_of_other_replicas, loop.samplings_for_others, "extended", requires=("seed_shared_by_ranks",)),
+    Check(sampler.leaves_the_global_generator, loop.long_samplings(shuffle=True), "extended", requires=("shuffles",)),
 )
 
-_COUNTED = ("global_accuracy",)
+_COUNTED, _TWICE = ("global_accuracy",), loop.evaluated_again(loop.even_evaluations)
 _EVALUATION = (
     Check(evaluation.counts_are_waited_for, loop.gated(loop.even_evaluations)),
     Check(evaluation.global_accuracy, loop.even_evaluations, points=2, requires=("counts_are_waited_for",)),
     Check(evaluation.weighted_by_samples, loop.uneven_evaluations, points=2, requires=_COUNTED),
     Check(evaluation.ranks_with_fewer_batches, loop.ragged_evaluations, "extended", requires=_COUNTED),
     Check(evaluation.in_evaluation_mode, loop.even_evaluations, "extended", requires=_COUNTED),
-    Check(evaluation.leaves_the_mode, loop.even_evaluations, "extended", requires=_COUNTED),
+    Check(evaluation.leaves_the_mode, _TWICE, "extended", requires=_COUNTED),
+    Check(evaluation.leaves_the_mode_of_each_module, _TWICE, "extended", requires=("leaves_the_mode",)),
     Check(evaluation.without_gradients, loop.even_evaluations, "extended", requires=_COUNTED),
+    Check(evaluation.leaves_gradients_on_or_off, _TWICE, "extended", requires=_COUNTED),
+    Check(evaluation.counts_exactly, loop.half_evaluations, "extended", requires=_COUNTED),
 )
 _SAME = ("reproducible",)
 _GENERATOR = (

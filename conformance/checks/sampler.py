@@ -2,8 +2,10 @@
 
 import math
 from collections import Counter
+from collections.abc import Sequence
+from itertools import combinations
 
-from conformance.checks.check import CaseTrial, Violation
+from conformance.checks.check import CaseTrial, Violation, moved_generators
 
 
 def equal_shares(trial: CaseTrial) -> None:
@@ -28,7 +30,7 @@ def equal_shares(trial: CaseTrial) -> None:
 
 def every_sample_once(trial: CaseTrial) -> None:
     """All samples are used, each by one rank; only what is needed to even out the shares is used twice."""
-    problem = _cover(trial, "first")
+    problem = _cover(trial.case.length, _shares(trial))
     if problem:
         raise Violation(
             problem, "Let rank r take the indices r, r + N, r + 2N, ... of one list, the same on all ranks."
@@ -52,8 +54,8 @@ def drop_last_drops_least(trial: CaseTrial) -> None:
 
 def seed_shared_by_ranks(trial: CaseTrial) -> None:
     """In every epoch, all ranks shuffle alike: what they get is still disjoint, and all samples are used."""
-    for name, epoch in (("first", 0), ("second", 1)):
-        problem = _cover(trial, name)
+    for epoch in (0, 1):
+        problem = _cover(trial.case.length, _shares(trial, epoch))
         if problem:
             raise Violation(
                 f"Without shuffling every sample is used once; with it, in epoch {epoch}, not: {problem}",
@@ -71,19 +73,21 @@ def shuffles(trial: CaseTrial) -> None:
 
 def set_epoch_reshuffles(trial: CaseTrial) -> None:
     """After `set_epoch`, the order is another one."""
-    for rank, (first, second) in enumerate(zip(_shares(trial), _shares(trial, "second"), strict=True)):
-        if first == second:
-            raise Violation(
-                f"{_set(trial)}, rank {rank} gets the same samples in the same order in epochs 0 and 1: "
-                f"{_start(first)}.",
-                "Seed the generator of each iteration with seed + epoch, where `set_epoch(epoch)` keeps the epoch.",
-            )
+    for rank, orders in enumerate(_by_rank(trial)):
+        for (one, first), (other, second) in combinations(zip(trial.case.epochs, orders, strict=True), 2):
+            if first == second:
+                raise Violation(
+                    f"{_set(trial)}, rank {rank} gets the same samples in the same order in epochs {one} and {other}: "
+                    f"{_start(first)}.",
+                    "Seed the generator of each iteration with seed + epoch, where `set_epoch(epoch)` keeps the epoch.",
+                )
 
 
 def epochs_repeat(trial: CaseTrial) -> None:
     """The same seed and epoch give the same order again, so that a training run can be repeated and resumed."""
-    for name, words in (("first_again", "when it is set a second time"), ("made_again", "from a new sampler")):
-        for rank, (first, again) in enumerate(zip(_shares(trial), _shares(trial, name), strict=True)):
+    again_set, made_again = _shares(trial, 2), _noted(trial, "made_again")
+    for shares, words in ((again_set, "when it is set a second time"), (made_again, "from a new sampler")):
+        for rank, (first, again) in enumerate(zip(_shares(trial), shares, strict=True)):
             if first != again:
                 raise Violation(
                     f"{_set(trial)}, epoch 0 is another one on rank {rank} {words}: first {_start(first)}, then "
@@ -94,14 +98,14 @@ def epochs_repeat(trial: CaseTrial) -> None:
 
 def seed_decides(trial: CaseTrial) -> None:
     """Another seed gives another order."""
-    for rank, (first, other) in enumerate(zip(_shares(trial), _shares(trial, "other_seed"), strict=True)):
+    for rank, (first, other) in enumerate(zip(_shares(trial), _noted(trial, "other_seed"), strict=True)):
         if first == other:
             raise Violation(f"{_set(trial)}, two different seeds give rank {rank} the same order: {_start(first)}.")
 
 
 def no_shuffling_unless_asked(trial: CaseTrial) -> None:
     """With `shuffle=False`, every epoch has the same order."""
-    for rank, (first, second) in enumerate(zip(_shares(trial), _shares(trial, "second"), strict=True)):
+    for rank, (first, second) in enumerate(zip(_shares(trial), _shares(trial, 1), strict=True)):
         if first != second:
             raise Violation(
                 f"{_set(trial)} and shuffle=False, rank {rank} gets {_start(first)} in epoch 0 and {_start(second)} in "
@@ -109,39 +113,122 @@ def no_shuffling_unless_asked(trial: CaseTrial) -> None:
             )
 
 
-def _cover(trial: CaseTrial, name: str) -> str:
+def iterates_again(trial: CaseTrial) -> None:
+    """A sampler may be iterated over more than once in an epoch, and gives the same each time."""
+    for rank, (first, again) in enumerate(zip(_shares(trial), _shares(trial, 1), strict=True)):
+        if first != again:
+            raise Violation(
+                f"{_set(trial)}, a second iteration on rank {rank}, without `set_epoch` in between, gives "
+                f"{_start(again)}; expected {_start(first)}, as the first one.",
+                "Make the indices anew in `__iter__`, not in `set_epoch`.",
+            )
+
+
+def begins_with_epoch_0(trial: CaseTrial) -> None:
+    """A sampler whose `set_epoch` nobody has called gives epoch 0."""
+    for rank, (unset, first) in enumerate(zip(_shares(trial), _shares(trial, 1), strict=True)):
+        if unset != first:
+            raise Violation(
+                f"{_set(trial)}, rank {rank} gets {_start(unset)} before any `set_epoch`, and {_start(first)} in "
+                "epoch 0; expected the same.",
+                "Let the sampler begin with `self.epoch = 0`.",
+            )
+
+
+def mixes_over_ranks(trial: CaseTrial) -> None:
+    """In another epoch a rank gets other samples, not its own in another order."""
+    for rank, orders in enumerate(_by_rank(trial)):
+        if len({frozenset(order) for order in orders}) == 1:
+            raise Violation(
+                f"{_set(trial)}, rank {rank} gets the same samples in each of the epochs "
+                f"{_listed(trial.case.epochs)}: {_start(sorted(orders[0]))}; only their order changes.",
+                "Shuffle the whole data set first, alike on all ranks; share out then.",
+            )
+
+
+def drops_others_in_other_epochs(trial: CaseTrial) -> None:
+    """With `drop_last` and shuffling, what one epoch leaves out comes in another."""
+    every = range(trial.case.length)
+    epochs = [{index for share in _shares(trial, at) for index in share} for at in range(len(trial.case.epochs))]
+    never = [index for index in every if not any(index in seen for seen in epochs)]
+    if never and all(len(seen) + len(never) == len(every) for seen in epochs):
+        raise Violation(
+            f"{_set(trial)} and drop_last=True, each of the epochs {_listed(trial.case.epochs)} leaves out the same "
+            f"samples: {_listed(never)}.",
+            "Shuffle first, and drop what is then last.",
+        )
+
+
+def shares_of_other_replicas(trial: CaseTrial) -> None:
+    """`num_replicas` and `rank` decide the share, not the process group: a rank may ask for those of other replicas."""
+    replicas = trial.case.replicas
+    for rank, answer in enumerate(trial.answers):
+        problem = _cover(trial.case.length, [answer[f"share/{share}"].tolist() for share in range(replicas)])
+        if problem:
+            raise Violation(
+                f"Rank {rank} of {trial.case.world_size} asks for the shares of {replicas} replicas. {problem}",
+                "Use the arguments `num_replicas` and `rank`, not `dist.get_world_size()` and `dist.get_rank()`.",
+            )
+
+
+def leaves_the_global_generator(trial: CaseTrial) -> None:
+    """Shuffling leaves the global generators as they were: torch's, Python's and NumPy's."""
+    for rank, answer in enumerate(trial.answers):
+        moved = moved_generators(answer)
+        if moved:
+            raise Violation(
+                f"{_set(trial)}, iteration on rank {rank} moves the global generator: {moved}.",
+                "Shuffle with a `torch.Generator()` of its own: who seeds the global one makes dropout masks and "
+                "augmentations repeat in every epoch, alike on all ranks.",
+            )
+
+
+def _cover(length: int, shares: list[list[int]]) -> str:
     """Return what is wrong with the samples of an epoch taken together, or nothing."""
-    case = trial.case
-    shares = _shares(trial, name)
+    ranks, where = len(shares), _said(length, len(shares))
     seen = Counter(index for share in shares for index in share)
-    strange = sorted(index for index in seen if not 0 <= index < case.length)
+    strange = sorted(index for index in seen if not 0 <= index < length)
     if strange:
-        return f"{_set(trial)}, index {strange[0]} is none of the data set."
-    absent = [index for index in range(case.length) if index not in seen]
+        return f"{where}, index {strange[0]} is none of the data set."
+    absent = [index for index in range(length) if index not in seen]
     if absent:
         doubled = [index for index, times in seen.items() if times > 1]
         more = f", and sample {doubled[0]} is used {seen[doubled[0]]} times" if doubled else ""
-        return f"{_set(trial)}, {len(absent)} samples are never used, sample {absent[0]} among them{more}."
-    expected = math.ceil(case.length / case.world_size) * case.world_size
+        return f"{where}, {len(absent)} samples are never used, sample {absent[0]} among them{more}."
+    expected = math.ceil(length / ranks) * ranks
     if seen.total() != expected:
         return (
-            f"{_set(trial)}, the ranks get {seen.total()} samples in all; expected {expected}, so that "
-            f"{expected - case.length} are used a second time."
+            f"{where}, the ranks get {seen.total()} samples in all; expected {expected}, so that "
+            f"{expected - length} are used a second time."
         )
     return ""
 
 
-def _shares(trial: CaseTrial, name: str = "first") -> list[list[int]]:
+def _shares(trial: CaseTrial, at: int = 0) -> list[list[int]]:
+    """Return what each rank got in one of the epochs."""
+    return _noted(trial, f"epoch/{at}")
+
+
+def _by_rank(trial: CaseTrial) -> list[list[list[int]]]:
+    """Return what each rank got in all of the epochs."""
+    return [[answer[f"epoch/{at}"].tolist() for at in range(len(trial.case.epochs))] for answer in trial.answers]
+
+
+def _noted(trial: CaseTrial, name: str) -> list[list[int]]:
     return [answer[name].tolist() for answer in trial.answers]
 
 
 def _set(trial: CaseTrial) -> str:
-    return f"With {trial.case.length} samples on {trial.case.world_size} ranks"
+    return _said(trial.case.length, trial.case.world_size)
+
+
+def _said(length: int, ranks: int) -> str:
+    return f"With {length} samples on {ranks} ranks"
 
 
 def _start(share: list[int]) -> str:
     return _listed(share[:6]) + (", ..." if len(share) > 6 else "")  # noqa: PLR2004  the same six
 
 
-def _listed(numbers: list[int]) -> str:
+def _listed(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers)) or "none"

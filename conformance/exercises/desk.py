@@ -1,12 +1,15 @@
 """What an exercise has at hand on its rank: the case, the numbers, and the submission's functions."""
 
 import math
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 
 from conformance.answer import Assignment
@@ -64,5 +67,25 @@ class Desk:
             value = math.nan
         self.answer[name] = torch.tensor(value, dtype=torch.float64)
 
+    @contextmanager
+    def watching_global_generators(self, seed: int) -> Iterator[None]:
+        """Seed torch's, Python's and NumPy's global generator, and note which of them the block moves."""
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002  the global generator is what old transforms use
+        before = _states_of_global_generators()
+        yield
+        for name, state in _states_of_global_generators().items():
+            self.answer[f"moved/{name}"] = torch.tensor(state != before[name])
+
 
 Exercise = Callable[[Desk], None]
+
+
+def _states_of_global_generators() -> dict[str, Any]:
+    numpys = np.random.get_state(legacy=False)["state"]  # noqa: NPY002  see above
+    return {
+        "torch": torch.get_rng_state().tolist(),
+        "random": random.getstate(),
+        "numpy": (numpys["key"].tolist(), numpys["pos"]),
+    }

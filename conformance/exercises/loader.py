@@ -13,13 +13,11 @@ _SAMPLES = 50
 def draw(desk: Desk) -> None:
     """Note the order in which a shuffling loader gives samples: with a seed, with it again, and with another.
 
-    The global generator is alike on all ranks at first, and another one on each of them the second time.
+    The global generators are alike on all ranks at first, and torch's another one on each of them the second time.
     """
     seed = int(desk.given["seed"])
-    torch.manual_seed(seed + 1)
-    before = torch.random.get_rng_state()
-    made = desk.call("get_ddp_generator", seed)
-    desk.answer["global_moved"] = torch.tensor(not torch.equal(before, torch.random.get_rng_state()))
+    with desk.watching_global_generators(seed + 1):
+        made = desk.call("get_ddp_generator", seed)
     desk.answer["first"] = _order(desk, made)
     torch.manual_seed(int(desk.given["own"]))
     desk.answer["again"] = _order(desk, desk.call("get_ddp_generator", seed))

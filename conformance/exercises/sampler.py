@@ -13,29 +13,33 @@ _AT_MOST = 1000
 
 
 def sample(desk: Desk) -> None:
-    """Note the indices of two epochs, of the first once more, and of another seed.
+    """Note the indices of the case's epochs, of epoch 0 with another seed, and of other replicas.
 
-    The global generator is another one on each rank, and moves on in between, as it does in training.
+    The global generators are others on each rank, as they are in training.
     """
     seed = int(desk.given["seed"])
-    torch.manual_seed(int(desk.given["own"]))
-    sampler = _made(desk, seed)
-    with desk.stage("`len(sampler)`"):
-        desk.answer["length"] = torch.tensor(len(sampler))
-    for name, epoch in (("first", 0), ("second", 1), ("first_again", 0)):
-        desk.answer[name] = _epoch(desk, sampler, epoch)
-    desk.answer["other_seed"] = _epoch(desk, _made(desk, seed + 1), 0)
-    desk.answer["made_again"] = _epoch(desk, _made(desk, seed), 0)
+    own = (desk.world_size, dist.get_rank())
+    with desk.watching_global_generators(int(desk.given["own"])):
+        sampler = _made(desk, seed, *own)
+        with desk.stage("`len(sampler)`"):
+            desk.answer["length"] = torch.tensor(len(sampler))
+        for at, epoch in enumerate(desk.case.epochs):
+            desk.answer[f"epoch/{at}"] = _epoch(desk, sampler, epoch)
+    desk.answer["other_seed"] = _epoch(desk, _made(desk, seed + 1, *own), 0)
+    desk.answer["made_again"] = _epoch(desk, _made(desk, seed, *own), 0)
+    for share in range(desk.case.replicas):
+        desk.answer[f"share/{share}"] = _epoch(desk, _made(desk, seed, desk.case.replicas, share), 0)
 
 
-def _made(desk: Desk, seed: int) -> Any:
+def _made(desk: Desk, seed: int, replicas: int, rank: int) -> Any:
     dataset = TensorDataset(torch.zeros(desk.case.length, 1))
     options = (desk.case.shuffle, seed, desk.case.drop_last)
-    return desk.call("get_distributed_sampler", dataset, desk.world_size, dist.get_rank(), *options)
+    return desk.call("get_distributed_sampler", dataset, replicas, rank, *options)
 
 
-def _epoch(desk: Desk, sampler: Any, epoch: int) -> torch.Tensor:
-    with desk.stage("`sampler.set_epoch`"):
-        sampler.set_epoch(epoch)
+def _epoch(desk: Desk, sampler: Any, epoch: int | None) -> torch.Tensor:
+    if epoch is not None:
+        with desk.stage("`sampler.set_epoch`"):
+            sampler.set_epoch(epoch)
     with desk.stage("iteration over the sampler"):
         return torch.tensor([int(index) for index in islice(sampler, _AT_MOST)], dtype=torch.int64)

@@ -23,8 +23,15 @@ C = TypeVar("C", bound=Case)
 _SEEDS = st.integers(0, 99)
 
 
+MANY_EPOCHS = (0, 1, 2, 3, 10, 100)
+
+
 def _worlds(bounds: Bounds) -> st.SearchStrategy[int]:
     return st.sampled_from((*range(2, bounds.world_size + 1), 1))
+
+
+def _several(bounds: Bounds) -> st.SearchStrategy[int]:
+    return st.integers(2, bounds.world_size)
 
 
 def gated(cases: Callable[[Bounds], st.SearchStrategy[C]]) -> Callable[[Bounds], st.SearchStrategy[C]]:
@@ -39,20 +46,45 @@ def overheads(draw: Draw, _: Bounds) -> OverheadCase:
 
 
 def samplings(
-    *, shuffle: bool, drop_last: bool = False, lengths: tuple[int, int] = (1, 13)
+    *,
+    shuffle: bool,
+    drop_last: bool = False,
+    lengths: tuple[int, int] = (1, 13),
+    epochs: tuple[int | None, ...] = (0, 1, 0),
 ) -> Callable[[Bounds], st.SearchStrategy[SamplerCase]]:
     """Return a strategy of data sets, most of which do not divide evenly, and some of which have too few samples."""
 
     @st.composite
     def sharing(draw: Draw, bounds: Bounds) -> SamplerCase:
-        return SamplerCase(draw(_worlds(bounds)), draw(_SEEDS), draw(st.integers(*lengths)), shuffle, drop_last)
+        return SamplerCase(draw(_worlds(bounds)), draw(_SEEDS), draw(st.integers(*lengths)), shuffle, drop_last, epochs)
 
     return sharing
 
 
-def long_samplings(*, shuffle: bool) -> Callable[[Bounds], st.SearchStrategy[SamplerCase]]:
+def long_samplings(
+    *, shuffle: bool, epochs: tuple[int | None, ...] = (0, 1, 0)
+) -> Callable[[Bounds], st.SearchStrategy[SamplerCase]]:
     """Return a strategy of data sets so long that no two shuffles of them are alike."""
-    return samplings(shuffle=shuffle, lengths=(40, 60))
+    return samplings(shuffle=shuffle, lengths=(40, 60), epochs=epochs)
+
+
+def indivisible_samplings(*, drop_last: bool = False) -> Callable[[Bounds], st.SearchStrategy[SamplerCase]]:
+    """Return a strategy of long data sets that several ranks shuffle in many epochs, and cannot share out evenly."""
+
+    @st.composite
+    def sharing(draw: Draw, bounds: Bounds) -> SamplerCase:
+        world_size, seed, share = draw(_several(bounds)), draw(_SEEDS), draw(st.integers(20, 30))
+        length = world_size * share + draw(st.integers(1, world_size - 1))
+        return SamplerCase(world_size, seed, length, True, drop_last, MANY_EPOCHS)
+
+    return sharing
+
+
+@st.composite
+def samplings_for_others(draw: Draw, bounds: Bounds) -> SamplerCase:
+    """Every rank also asks for the shares of another number of replicas than there are ranks."""
+    case: SamplerCase = draw(samplings(shuffle=True)(bounds))
+    return replace(case, replicas=draw(st.sampled_from([n for n in range(1, 6) if n != case.world_size])))
 
 
 @st.composite
@@ -75,10 +107,25 @@ def uneven_evaluations(draw: Draw, bounds: Bounds) -> EvaluationCase:
 @st.composite
 def ragged_evaluations(draw: Draw, bounds: Bounds) -> EvaluationCase:
     """Fewer batches on some ranks, even none on the last."""
-    world_size, seed = draw(st.integers(2, bounds.world_size)), draw(_SEEDS)
+    world_size, seed = draw(_several(bounds)), draw(_SEEDS)
     sizes = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
     last = draw(st.sampled_from(((), (2,))))
     return EvaluationCase(world_size, seed, ((3, 3, 3, 1), *(draw(sizes) for _ in range(world_size - 2)), last))
+
+
+def evaluated_again(
+    cases: Callable[[Bounds], st.SearchStrategy[EvaluationCase]],
+) -> Callable[[Bounds], st.SearchStrategy[EvaluationCase]]:
+    """Return a strategy of the same cases, with a second model, in evaluation mode, and with gradients turned off."""
+    return lambda bounds: cases(bounds).map(lambda case: replace(case, again=True))
+
+
+@st.composite
+def half_evaluations(draw: Draw, bounds: Bounds) -> EvaluationCase:
+    """A model in bfloat16, and on each rank one batch whose number of samples bfloat16 does not hold exactly."""
+    world_size, seed = draw(_worlds(bounds)), draw(_SEEDS)
+    size = 2 * draw(st.integers(128, 160)) + 1
+    return EvaluationCase(world_size, seed, ((size,),) * world_size, half=True)
 
 
 @st.composite

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from bug import Bug, right
+from planted_data_bugs import DATA_BUGS
 from planted_part_bugs import PART_BUGS
 
 from conformance.cases import (
@@ -26,7 +27,9 @@ CASES = [
     ("overhead_model", OverheadCase()),
     ("distributed_sampler", SamplerCase(3, length=10)),
     ("distributed_sampler", SamplerCase(2, length=3, shuffle=False, drop_last=True)),
+    ("distributed_sampler", SamplerCase(2, length=45, drop_last=True, epochs=(None, 0, 3, None, 1), replicas=4)),
     ("evaluation", EvaluationCase(2, sizes=((3, 1), ()), gated=True)),
+    ("evaluation", EvaluationCase(2, sizes=((257,), (257,)), again=True, half=True)),
     ("loader_generator", GeneratorCase(2)),
     ("gradient_accumulation", AccumulationCase(2, steps=3, scaled=True, overflow=1)),
     ("gradient_accumulation", AccumulationCase(2, steps=2, samples=2)),
@@ -38,11 +41,12 @@ CASES = [
     ("fsdp", FsdpCase(2, widths=(3, 4, 2), steps=2, gated=True)),
     ("fsdp", FsdpCase(2, widths=(3, 4, 2), steps=3, half=True, alike=False)),
 ]
-_IN_EVERY_RUN = {CASES[7]}
+_IN_EVERY_RUN = {CASES[9]}
 _RIGHT = [pytest.param(*pair, marks=() if pair in _IN_EVERY_RUN else pytest.mark.long) for pair in CASES]
-_SHOWN = {bug.component: bug for bug in PART_BUGS}
+_BUGS = [*DATA_BUGS, *PART_BUGS]
+_SHOWN = {bug.component: bug for bug in _BUGS}
 _SAMPLE = {_SHOWN["checkpoint"]}
-_WRONG = [pytest.param(bug, id=str(bug), marks=() if bug in _SAMPLE else pytest.mark.long) for bug in PART_BUGS]
+_WRONG = [pytest.param(bug, id=str(bug), marks=() if bug in _SAMPLE else pytest.mark.long) for bug in _BUGS]
 
 
 def run(script: str | Path, *launcher: str) -> subprocess.CompletedProcess[str]:

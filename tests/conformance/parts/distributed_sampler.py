@@ -10,12 +10,12 @@ class Sampler(torch.utils.data.Sampler):
         self.dataset, self.num_replicas, self.rank = dataset, num_replicas, rank
         self.shuffle, self.seed, self.drop_last, self.epoch = shuffle, seed, drop_last, 0
 
-    def set_epoch(self, epoch):
-        self.epoch = epoch
-
     def __len__(self):
         share = len(self.dataset) / self.num_replicas
         return math.floor(share) if self.drop_last else math.ceil(share)
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
 
     def __iter__(self):
         indices = list(range(len(self.dataset)))
