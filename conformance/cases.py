@@ -124,6 +124,9 @@ class CheckpointCase(Case):
         scaled: whether there is a gradient scaler.
         apart: whether each rank is given a path in a folder of its own; rank 0's is loaded.
         failing: whether a second save, to the same path, fails half way.
+        again: whether there was a save to the same path before, at the beginning of training.
+        unscaled: whether training goes on without the gradient scaler.
+        goes_on: whether the training that was saved goes on, too.
     """
 
     load_world_size: int = 1
@@ -132,6 +135,9 @@ class CheckpointCase(Case):
     scaled: bool = True
     apart: bool = False
     failing: bool = False
+    again: bool = False
+    unscaled: bool = False
+    goes_on: bool = False
 
     @property
     def worlds(self) -> tuple[int, ...]:

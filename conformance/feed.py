@@ -88,9 +88,12 @@ def _sync_batchnorm(case: SyncBatchNormCase, seed: int, rank: int) -> Tensors:
 
 
 def _checkpoint(case: CheckpointCase, seed: int, rank: int) -> Tensors:
-    """Draw weights and batches that all ranks share, other weights of each rank's own to load over, and the epoch."""
+    """Draw weights and batches that all ranks share, other weights of each rank's own to load over, and the epoch.
+
+    Each rank also gets a seed of its own for the global generator.
+    """
     shared, own = _generator(seed), _generator(seed + 1 + rank)
-    given: Tensors = {"epoch": torch.tensor(3 + seed % 50)}
+    given: Tensors = {"epoch": torch.tensor(seed % 3), "own": torch.tensor(seed % 1000 + 1 + rank)}
     for name, shape in small_network().items():
         for whose, generator in (("start", shared), ("other", own)):
             given[f"{whose}/{name}"] = torch.randn(shape, generator=generator, dtype=torch.float64)

@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
-from conformance.cases import AccumulationCase, Case, EvaluationCase, FsdpCase, SyncBatchNormCase
+from conformance.cases import AccumulationCase, Case, CheckpointCase, EvaluationCase, FsdpCase, SyncBatchNormCase
 from conformance.checks.fsdp import HALF, SINGLE, share
 from conformance.classifier import Classifier
 from conformance.feed import CHANNELS, LEARNING_RATE, MOMENTUM, SCALE, draw_feed
 from conformance.models import GAIN
 from conformance.replicated import Replicated
+from conformance.resumable import DECAY
 from conformance.script import Script
 
 _TOLERANCE = 1e-9
@@ -71,6 +72,7 @@ def _fsdp(case: FsdpCase) -> dict[str, Any]:
 
 _ABOUT: dict[type[Case], Callable[[Any], dict[str, Any]]] = {
     AccumulationCase: _accumulation,
+    CheckpointCase: lambda _: {"decay": DECAY},
     EvaluationCase: lambda _: {"sources": inspect.getsource(Classifier).rstrip()},
     FsdpCase: _fsdp,
     SyncBatchNormCase: lambda _: {"channels": CHANNELS},

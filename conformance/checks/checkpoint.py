@@ -65,6 +65,15 @@ def another_world_size(trial: CaseTrial) -> None:
         raise Violation(ranks + (model or end), advice)
 
 
+def the_last_save_counts(trial: CaseTrial) -> None:
+    """A save to a path where there is a checkpoint replaces it."""
+    problem, _ = _wrong_model(trial)
+    if problem:
+        raise Violation(
+            f"After a second save to the same path: {problem}", "Write the new file, and `os.replace` the old one."
+        )
+
+
 def survives_a_failed_save(trial: CaseTrial) -> None:
     """A save that fails half way leaves the checkpoint that was there before."""
     problem, _ = _wrong_model(trial)
@@ -73,6 +82,63 @@ def survives_a_failed_save(trial: CaseTrial) -> None:
             f"After a second save that failed half way: {problem}",
             "Write to another name in the same folder, and `os.replace` when it is complete.",
         )
+
+
+def complete_when_it_returns(trial: CaseTrial) -> None:
+    """When `save_checkpoint` has returned, on whichever rank, the file is there.
+
+    Rank 0's `torch.save` begins when the others have returned, or wait in a collective.
+    """
+    for rank, answer in enumerate(trial.phases[0]):
+        if not bool(answer.tensors["there"]):
+            raise Violation(
+                f"`save_checkpoint` returned on rank {rank} of {len(trial.phases[0])} before rank 0 had written the "
+                "file: a rank that loads it then finds none, or half of one.",
+                "Let all ranks wait at a barrier until rank 0 has written it.",
+            )
+
+
+def saving_leaves_training_alone(trial: CaseTrial) -> None:
+    """Who has saved trains on as if nothing had happened: modes, gradients and learning rates are as before."""
+    expected = _trained(trial, trial.case.before + trial.case.after).state()
+    for rank, answer in enumerate(trial.phases[0]):
+        wrong = first_mismatch(_under(answer.tensors, "went_on/"), expected)
+        if wrong:
+            raise Violation(
+                f"On rank {rank}, {trial.case.after} more steps after saving do not give what they give without it: "
+                f"`{wrong.name}` {wrong.words}.",
+                "Save copies, and change neither the model nor its mode, nor what requires gradients.",
+            )
+
+
+def other_files_stay(trial: CaseTrial) -> None:
+    """Files beside the checkpoint stay, such as another training's."""
+    for rank, answer in enumerate(trial.phases[0]):
+        if not bool(answer.tensors["beside"]):
+            raise Violation(
+                f"After saving, rank {rank} does not find `best.pt` any more, which was beside the checkpoint.",
+                "Remove no file but those that this call has made.",
+            )
+
+
+def ranks_draw_apart(trial: CaseTrial) -> None:
+    """After loading, each rank has random numbers of its own, as before, and not all those of one rank."""
+    drawn = [tuple(answer["drawn"].tolist()) for answer in trial.answers]
+    for rank, numbers in enumerate(drawn):
+        if numbers in drawn[:rank]:
+            raise Violation(
+                f"After loading, ranks {drawn.index(numbers)} and {rank} draw the same random numbers; before, each "
+                "had a seed of its own.",
+                "Save the generator's state of every rank, and give each its own; or leave generators alone.",
+            )
+
+
+def scaler_may_be_left_out(trial: CaseTrial) -> None:
+    """A checkpoint with a gradient scaler in it loads where there is none, and training goes on."""
+    model, _ = _wrong_model(trial)
+    end, _ = _wrong_end(trial)
+    if model or end:
+        raise Violation(f"Saved with a scaler, and loaded with `scaler=None`: {model or end}")
 
 
 def _wrong_model(trial: CaseTrial) -> tuple[str, str]:
@@ -102,7 +168,10 @@ def _wrong_end(trial: CaseTrial) -> tuple[str, str]:
                 f"On rank {rank}, {case.before} steps, a checkpoint and {case.after} more steps do not give what "
                 f"{case.before + case.after} steps without a break give: `{wrong.name}` {wrong.words}."
             )
-            return problem, "Save `optimizer.state_dict()`, and load it: without it the moments start from zero."
+            return problem, (
+                "Save `optimizer.state_dict()`, and load all of it on every rank: without it the moments start from "
+                "zero, and the learning rate is that of construction."
+            )
     return "", ""
 
 

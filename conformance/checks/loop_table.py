@@ -129,6 +129,22 @@ _CHECKPOINT = (
     Check(checkpoint.one_rank_writes, loop.checkpoints(apart=True), requires=_LOADED),
     Check(checkpoint.another_world_size, loop.checkpoints_of_other_worlds, requires=("training_goes_on",)),
     Check(checkpoint.survives_a_failed_save, loop.failing_checkpoints, "extended", requires=_LOADED),
+    Check(checkpoint.complete_when_it_returns, loop.checkpoints(), "extended", requires=_LOADED),
+    Check(
+        checkpoint.saving_leaves_training_alone,
+        loop.checkpoints(goes_on=True),
+        "extended",
+        requires=("training_goes_on",),
+    ),
+    Check(checkpoint.the_last_save_counts, loop.checkpoints(again=True), requires=_LOADED),
+    Check(checkpoint.other_files_stay, loop.checkpoints(), "extended", requires=_LOADED),
+    Check(checkpoint.ranks_draw_apart, loop.checkpoints(), "extended", requires=_LOADED),
+    Check(
+        checkpoint.scaler_may_be_left_out,
+        loop.checkpoints_without_scaler,
+        "extended",
+        requires=("training_goes_on",),
+    ),
 )
 
 _WAITED = ("shards_are_waited_for",)

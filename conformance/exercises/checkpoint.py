@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from conformance.data import Tensors
 from conformance.exercises.desk import Desk
+from conformance.exercises.last_to_write import last_to_write
 from conformance.resumable import Resumable
 
 
@@ -33,28 +34,45 @@ def save_and_load(desk: Desk) -> None:
 
 def _save(desk: Desk) -> None:
     case, training = desk.case, Resumable(_weights(desk, "start"), scaled=desk.case.scaled)
-    for step in range(case.before):
-        training.step((desk.given[f"x/{step}"], desk.given[f"y/{step}"]))
-    desk.answer |= {f"saved/{name}": value for name, value in training.state().items()}
     path = _path(desk, dist.get_rank())
     path.parent.mkdir(exist_ok=True)
+    other = path.with_name("best.pt")
+    if not case.apart:
+        other.touch()
     parts: tuple[Any, ...] = (training.model, training.optimizer)
-    desk.call("save_checkpoint", str(path), *parts, training.scaler, int(desk.given["epoch"]))
+    torch.manual_seed(int(desk.given["own"]))
+    if case.again:
+        desk.call("save_checkpoint", str(path), *parts, training.scaler, int(desk.given["epoch"]) + 7)
+    _steps(desk, training, range(case.before), "a step before saving")
+    desk.answer |= {f"saved/{name}": value for name, value in training.state().items()}
+    with last_to_write(_path(desk, 0)) as seen:
+        desk.call("save_checkpoint", str(path), *parts, training.scaler, int(desk.given["epoch"]))
+    desk.answer |= {"there": torch.tensor(seen.there), "beside": torch.tensor(case.apart or other.exists())}
     desk.answer["files"] = torch.tensor(len(list(path.parent.iterdir())))
     if case.failing:
         with suppress(Exception):
             desk.call("save_checkpoint", str(path), *parts, Unwritable(), 0)
+    if case.goes_on:
+        _steps(desk, training, range(case.before, case.before + case.after), "a step after saving")
+        desk.answer |= {f"went_on/{name}": value for name, value in training.state().items()}
 
 
 def _load(desk: Desk) -> None:
-    case, training = desk.case, Resumable(_weights(desk, "other"), scaled=desk.case.scaled)
+    case = desk.case
+    training = Resumable(_weights(desk, "other"), scaled=case.scaled and not case.unscaled)
     path = str(_path(desk, 0))
+    torch.manual_seed(1000 + int(desk.given["own"]))
     desk.number("epoch", desk.call("load_checkpoint", path, training.model, training.optimizer, training.scaler))
     desk.answer |= {f"loaded/{name}": value for name, value in training.state().items()} | {"scale": training.scale()}
-    for step in range(case.before, case.before + case.after):
-        with desk.stage("the first step after loading"):
-            training.step((desk.given[f"x/{step}"], desk.given[f"y/{step}"]))
+    desk.answer["drawn"] = torch.rand(4, dtype=torch.float64)
+    _steps(desk, training, range(case.before, case.before + case.after), "a step after loading")
     desk.answer |= {f"end/{name}": value for name, value in training.state().items()}
+
+
+def _steps(desk: Desk, training: Resumable, steps: range, name: str) -> None:
+    for step in steps:
+        with desk.stage(name):
+            training.step((desk.given[f"x/{step}"], desk.given[f"y/{step}"]))
 
 
 def _weights(desk: Desk, whose: str) -> Tensors:

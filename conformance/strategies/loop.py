@@ -182,15 +182,17 @@ def plain_norms(draw: Draw, bounds: Bounds) -> SyncBatchNormCase:
     return replace(case, plain=True)
 
 
-def checkpoints(*, apart: bool = False) -> Callable[[Bounds], st.SearchStrategy[CheckpointCase]]:
-    """Return a strategy of trainings, with a scaler or without, that go on in a world of the same size."""
+def checkpoints(**unusual: bool) -> Callable[[Bounds], st.SearchStrategy[CheckpointCase]]:
+    """Return a strategy of trainings, with a scaler or without, that go on in a world of the same size.
+
+    What else is unusual is given by the names of `CheckpointCase`.
+    """
 
     @st.composite
     def resuming(draw: Draw, bounds: Bounds) -> CheckpointCase:
         world_size, seed, steps = draw(_worlds(bounds)), draw(_SEEDS), st.integers(1, 3)
-        return CheckpointCase(
-            world_size, seed, world_size, draw(steps), draw(steps), draw(st.sampled_from((True, False))), apart
-        )
+        scaled = draw(st.sampled_from((True, False)))
+        return CheckpointCase(world_size, seed, world_size, draw(steps), draw(steps), scaled, **unusual)
 
     return resuming
 
@@ -201,6 +203,13 @@ def checkpoints_of_other_worlds(draw: Draw, bounds: Bounds) -> CheckpointCase:
     case: CheckpointCase = draw(checkpoints()(bounds))
     others = [size for size in range(1, bounds.world_size + 1) if size != case.world_size]
     return replace(case, load_world_size=draw(st.sampled_from(others)))
+
+
+@st.composite
+def checkpoints_without_scaler(draw: Draw, bounds: Bounds) -> CheckpointCase:
+    """The training that is saved has a gradient scaler, and the one that goes on has none."""
+    case: CheckpointCase = draw(checkpoints()(bounds))
+    return replace(case, scaled=True, unscaled=True)
 
 
 @st.composite
