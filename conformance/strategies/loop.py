@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
@@ -30,6 +30,11 @@ def _worlds(bounds: Bounds) -> st.SearchStrategy[int]:
 def gated(cases: Callable[[Bounds], st.SearchStrategy[C]]) -> Callable[[Bounds], st.SearchStrategy[C]]:
     """Return a strategy of the same cases, in which results of collectives arrive only when they are waited for."""
     return lambda bounds: cases(bounds).map(lambda case: replace(case, gated=True))
+
+
+def having(cases: Callable[[Bounds], st.SearchStrategy[C]], **options: Any) -> Callable[[Bounds], st.SearchStrategy[C]]:
+    """Return a strategy of the same cases, but for some attributes."""
+    return lambda bounds: cases(bounds).map(lambda case: replace(case, **options))
 
 
 @st.composite
@@ -113,7 +118,8 @@ def norms(*, uneven: bool = False, steps: int = 1) -> Callable[[Bounds], st.Sear
         world_size, seed, dimensions = draw(_worlds(bounds)), draw(_SEEDS), draw(st.integers(2, 4))
         size = draw(st.integers(2, 4))
         sizes = [size, *(size + uneven * draw(st.integers(1, 3)) for _ in range(world_size - 1))]
-        return SyncBatchNormCase(world_size, seed, tuple(sizes), dimensions, steps)
+        eps, momentum = draw(st.sampled_from((1e-5, 1e-3, 0.1))), draw(st.sampled_from((0.1, 0.3, 0.01)))
+        return SyncBatchNormCase(world_size, seed, tuple(sizes), dimensions, steps, eps, momentum)
 
     return normalising
 
@@ -127,10 +133,10 @@ def norms_of_an_empty_rank(draw: Draw, bounds: Bounds) -> SyncBatchNormCase:
 
 
 @st.composite
-def plain_norms(draw: Draw, bounds: Bounds) -> SyncBatchNormCase:
-    """Without weight, bias and running statistics."""
+def untracked_norms(draw: Draw, bounds: Bounds) -> SyncBatchNormCase:
+    """Without running statistics; with weight and bias or without."""
     case: SyncBatchNormCase = draw(norms(uneven=True)(bounds))
-    return replace(case, plain=True)
+    return replace(case, tracked=False, affine=draw(st.sampled_from((True, False))))
 
 
 def checkpoints(*, apart: bool = False) -> Callable[[Bounds], st.SearchStrategy[CheckpointCase]]:

@@ -1,9 +1,9 @@
 """Bugs planted in the right submissions of `tests/conformance/parts`, each with the check that catches it first."""
 
 from bug import Bug
+from planted_norm_bugs import NORM_BUGS
 
 _ACCUMULATION = "gradient_accumulation"
-_NORM = "sync_batchnorm"
 _CHECKPOINT = "checkpoint"
 _FSDP = "fsdp"
 _EVALUATION = "evaluation"
@@ -128,64 +128,7 @@ PART_BUGS = [
         "overflow_skips_the_step",
         "is to be skipped",
     ),
-    Bug(
-        _NORM, "        new.load_state_dict(module.state_dict())\n", "", "conversion_keeps_state", "conversion changed"
-    ),
-    Bug(
-        _NORM,
-        "dist.all_reduce(x)",
-        "dist.all_reduce(x, async_op=True)",
-        "statistics_are_waited_for",
-        "Nobody waited at all for all_reduce",
-    ),
-    Bug(
-        _NORM,
-        "dist.all_reduce(grad)",
-        "dist.all_reduce(grad, async_op=True)",
-        "statistics_are_waited_for",
-        "the gradient of the input",
-    ),
-    Bug(_NORM, "        dist.all_reduce(x)\n", "", "forward_over_all_ranks", "each rank's own statistics"),
-    Bug(_NORM, "convert_sync_batchnorm(child)", "child", "forward_over_all_ranks", "each rank's own statistics"),
-    Bug(_NORM, "n = moments[-1].detach()", "n = count * dist.get_world_size()", "forward_of_uneven_batches", ""),
-    Bug(_NORM, "        dist.all_reduce(grad)\n", "", "backward_over_all_ranks", "in backward too"),
-    Bug(_NORM, "var * n / (n - 1)", "var", "running_statistics", "divided by N, not by N - 1"),
-    Bug(
-        _NORM,
-        "            mean, var = self",
-        "            dist.barrier()\n            mean, var = self",
-        "no_collective_in_evaluation",
-        "collectives; expected none",
-    ),
-    Bug(_NORM, "y if self.weight is None else", "", "without_weight_and_statistics", ""),
-    Bug(
-        _NORM,
-        "(moments[:-1] / n)",
-        "((moments / n).detach() + (moments - moments.detach()) / count / dist.get_world_size())[:-1]",
-        "backward_of_uneven_batches",
-        "the number of samples of all ranks",
-    ),
-    Bug(
-        _NORM,
-        "        return new",
-        "        _ = affine and new.weight.register_hook(Sum.apply)\n        return new",
-        "gradients_of_weight_and_bias",
-        "Every rank has the sum over all",
-    ),
-    Bug(
-        _NORM,
-        "if self.training or self.running_mean is None:",
-        "if True:",
-        "evaluation_by_running_statistics",
-        "in evaluation mode",
-    ),
-    Bug(
-        _NORM,
-        "            rows = x",
-        "            assert len(x)\n            rows = x",
-        "rank_without_samples",
-        "AssertionError",
-    ),
+    *NORM_BUGS,
     Bug(
         _CHECKPOINT,
         '    model.load_state_dict(state["model"])\n',
