@@ -125,7 +125,7 @@ NORM_BUGS = [
     Bug(
         _NORM,
         f"        return {_OUTPUT}",
-        f"        self.spread = spread = float(var.mean())\n        y = {_OUTPUT}\n"
+        f"        self.spread = spread = float(var.detach().mean())\n        y = {_OUTPUT}\n"
         "        _ = y.requires_grad and y.register_hook(lambda g: g * (self.spread / spread))\n        return y",
         "forwards_before_backwards",
         "the next forward overwrites it",
