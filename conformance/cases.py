@@ -103,15 +103,37 @@ class SyncBatchNormCase(Case):
 
     Attributes:
         sizes: samples per batch, of each rank.
-        dimensions: of the input: 2 for (N, C), 3 for (N, C, L), 4 for (N, C, H, W).
-        steps: training forwards and backwards.
-        plain: without weight, bias and running statistics.
+        dimensions: of the input: 2 for (N, C), 3 for (N, C, L), 4 for (N, C, H, W), 5 for (N, C, D, H, W).
+        steps: forwards and backwards.
+        eps, momentum, affine, tracked: options of the norm; `tracked` is `track_running_stats`.
+        frozen: whether weight and bias do not require gradients.
+        evaluating: whether the model is in evaluation mode when it is converted, and stays in it.
+        bare: whether the model is the norm alone.
+        at_once: whether all forwards come before the first backward.
     """
 
     sizes: tuple[int, ...] = (2,)
     dimensions: int = 2
     steps: int = 1
-    plain: bool = False
+    eps: float = 1e-5
+    momentum: float | None = 0.1
+    affine: bool = True
+    tracked: bool = True
+    frozen: bool = False
+    evaluating: bool = False
+    bare: bool = False
+    at_once: bool = False
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        """The names in the norm's `state_dict`."""
+        tracked = ("running_mean", "running_var", "num_batches_tracked")
+        return ("weight", "bias") * self.affine + tracked * self.tracked
+
+    @property
+    def prefix(self) -> str:
+        """What comes before them in the model's."""
+        return "" if self.bare else "1.0."
 
 
 @dataclass(frozen=True)

@@ -75,12 +75,11 @@ def _accumulation(case: AccumulationCase, seed: int, rank: int) -> Tensors:
 def _sync_batchnorm(case: SyncBatchNormCase, seed: int, rank: int) -> Tensors:
     """Draw what the norm starts with, the same on all ranks, and inputs and output gradients of this rank's own."""
     shared, own = _generator(seed), _generator(seed + 1 + rank)
-    given: Tensors = {}
-    if not case.plain:
-        start = 0.5 + torch.rand(4, CHANNELS, generator=shared, dtype=torch.float64)
-        given = dict(zip(("weight", "bias", "running_mean", "running_var"), start, strict=True))
-        given["num_batches_tracked"] = torch.tensor(3)
-    shape = (case.sizes[rank], CHANNELS, *(3, 2)[: case.dimensions - 2])
+    numbers = 0.5 + torch.rand(4, CHANNELS, generator=shared, dtype=torch.float64)
+    start = dict(zip(("weight", "bias", "running_mean", "running_var"), numbers, strict=True))
+    start["num_batches_tracked"] = torch.tensor(3)
+    given: Tensors = {name: start[name] for name in case.state}
+    shape = (case.sizes[rank], CHANNELS, *(3, 2, 2)[: case.dimensions - 2])
     for step in range(case.steps):
         x, gradient = torch.randn(2, *shape, generator=own, dtype=torch.float64)
         given |= {f"x/{step}": (1 + rank) * x + rank, f"gradient/{step}": gradient}

@@ -1,6 +1,16 @@
 """Which checks each part of the training loop is held to, in the order in which they run."""
 
-from conformance.checks import accumulation, checkpoint, evaluation, fsdp, loader, overhead, sampler, sync_batchnorm
+from conformance.checks import (
+    accumulation,
+    checkpoint,
+    conversion,
+    evaluation,
+    fsdp,
+    loader,
+    overhead,
+    sampler,
+    sync_batchnorm,
+)
 from conformance.checks.check import Check
 from conformance.strategies import loop
 
@@ -93,8 +103,9 @@ _ACCUMULATION = (
 )
 
 _FORWARD = ("forward_over_all_ranks",)
+_TRAINS = ("backward_over_all_ranks", "running_statistics")
 _SYNC_BATCHNORM = (
-    Check(sync_batchnorm.conversion_keeps_state, loop.norms()),
+    Check(conversion.conversion_keeps_state, loop.norms()),
     Check(sync_batchnorm.statistics_are_waited_for, loop.gated(loop.norms()), requires=("conversion_keeps_state",)),
     Check(sync_batchnorm.forward_over_all_ranks, loop.norms(), points=2, requires=("statistics_are_waited_for",)),
     Check(sync_batchnorm.forward_of_uneven_batches, loop.norms(uneven=True, steps=2), requires=_FORWARD),
@@ -106,6 +117,8 @@ _SYNC_BATCHNORM = (
     ),
     Check(sync_batchnorm.gradients_of_weight_and_bias, loop.norms(), requires=_FORWARD),
     Check(sync_batchnorm.running_statistics, loop.norms(uneven=True, steps=2), requires=_FORWARD),
+    Check(conversion.norms_of_volumes, loop.having(loop.norms(), dimensions=5), requires=_TRAINS),
+    Check(sync_batchnorm.changes_nothing_in_place, loop.norms(), requires=_FORWARD),
     Check(
         sync_batchnorm.evaluation_by_running_statistics,
         loop.norms(uneven=True, steps=2),
@@ -117,7 +130,39 @@ _SYNC_BATCHNORM = (
         requires=("evaluation_by_running_statistics",),
     ),
     Check(sync_batchnorm.rank_without_samples, loop.norms_of_an_empty_rank, "extended", requires=_FORWARD),
-    Check(sync_batchnorm.without_weight_and_statistics, loop.plain_norms, "extended", requires=_FORWARD),
+    Check(
+        conversion.without_weight_and_bias,
+        loop.having(loop.norms(uneven=True), affine=False),
+        "extended",
+        requires=_TRAINS,
+    ),
+    Check(conversion.without_running_statistics, loop.untracked_norms, "extended", requires=_TRAINS),
+    Check(
+        sync_batchnorm.cumulative_average,
+        loop.having(loop.norms(uneven=True, steps=2), momentum=None),
+        "extended",
+        requires=("running_statistics",),
+    ),
+    Check(conversion.frozen_weight_and_bias, loop.having(loop.norms(), frozen=True), "extended", requires=_TRAINS),
+    Check(conversion.norm_at_the_top, loop.having(loop.norms(), bare=True), "extended", requires=_TRAINS),
+    Check(
+        conversion.conversion_keeps_the_mode,
+        loop.having(loop.norms(), evaluating=True),
+        "extended",
+        requires=("evaluation_by_running_statistics",),
+    ),
+    Check(
+        sync_batchnorm.gradients_in_evaluation,
+        loop.having(loop.norms(), evaluating=True),
+        "extended",
+        requires=("conversion_keeps_the_mode",),
+    ),
+    Check(
+        sync_batchnorm.forwards_before_backwards,
+        loop.having(loop.norms(steps=2), at_once=True),
+        "extended",
+        requires=_TRAINS,
+    ),
 )
 
 _LOADED = ("model_comes_back",)

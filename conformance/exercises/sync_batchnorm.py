@@ -1,5 +1,6 @@
 """Converts a batch norm, trains it and evaluates it."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,41 +10,82 @@ from conformance.exercises.desk import Desk
 from conformance.feed import CHANNELS
 from pytest_ddp.collectives import watch_collectives
 
-_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d}
+_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
 
 
 def normalise(desk: Desk) -> None:
     """Note the state after conversion; outputs and gradients of each step; state, output and collectives at the end."""
     model = desk.call("convert_sync_batchnorm", _model(desk))
     _keep(desk, "converted", model)
-    with desk.stage("`model.train()`"):
-        model.train()
-    for step in range(desk.case.steps):
-        x = desk.given[f"x/{step}"].clone().requires_grad_()
-        with desk.stage("forward"):
-            output = model(x)
-        with desk.stage("backward"):
-            torch.autograd.backward((output * desk.given[f"gradient/{step}"]).sum())
-        desk.answer |= {f"output/{step}": output, f"input/{step}": torch.zeros_like(x) if x.grad is None else x.grad}
+    if not desk.case.evaluating:
+        with desk.stage("`model.train()`"):
+            model.train()
+    forwards = (_forward(desk, model, step) for step in range(desk.case.steps))
+    for step, forward in enumerate(list(forwards) if desk.case.at_once else forwards):
+        _backward(desk, step, forward)
     _keep(desk, "end", model)
-    desk.answer |= {f"affine/{name}": p.grad for name, p in model.named_parameters() if p.grad is not None}
+    for name, p in model.named_parameters():
+        desk.answer |= {f"requires_grad/{name}": torch.tensor(p.requires_grad)}
+        desk.answer |= {} if p.grad is None else {f"affine/{name}": p.grad}
+    desk.answer |= {f"graph/{name}": torch.tensor(b.requires_grad) for name, b in model.named_buffers()}
     _evaluate(desk, model)
 
 
 def _model(desk: Desk) -> nn.Module:
-    """Return a model that holds the norm beside a layer that is none of a converter's business."""
-    plain = desk.case.plain
-    norm = _NORMS[desk.case.dimensions](CHANNELS, affine=not plain, track_running_stats=not plain, dtype=torch.float64)
+    """Return a model that holds the norm beside a layer that is none of a converter's business, or the norm alone."""
+    case = desk.case
+    norm = _NORMS[case.dimensions](CHANNELS, case.eps, case.momentum, case.affine, case.tracked, dtype=torch.float64)
     norm.load_state_dict({name: desk.given[name] for name in norm.state_dict()})
-    return nn.Sequential(nn.Identity(), nn.Sequential(norm))
+    norm.requires_grad_(not case.frozen)
+    model = norm if case.bare else nn.Sequential(nn.Identity(), nn.Sequential(norm))
+    return model.train(not case.evaluating)
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """A forward whose backward is to come.
+
+    Attributes:
+        start: what gets the gradient of the input.
+        x, output: what the model was given, and what it gave.
+        beside: what is added to the output, as in a residual block. It is older than the output, so that its gradient
+            is looked at once the model's backward is over.
+    """
+
+    start: torch.Tensor
+    x: torch.Tensor
+    output: Any
+    beside: torch.Tensor
+
+
+def _forward(desk: Desk, model: Any, step: int) -> _Forward:
+    start = desk.given[f"x/{step}"].clone().requires_grad_()
+    beside = torch.zeros_like(start, requires_grad=True).clone()
+    beside.retain_grad()
+    x = start.clone()  # no leaf, which torch itself would not let anybody change
+    with desk.stage("forward"):
+        return _Forward(start, x, model(x), beside)
+
+
+def _backward(desk: Desk, step: int, forward: _Forward) -> None:
+    start, beside = forward.start, forward.beside
+    with desk.stage("backward"):
+        torch.autograd.backward(((forward.output + beside) * desk.given[f"gradient/{step}"]).sum())
+    desk.answer |= {
+        f"output/{step}": forward.output,
+        f"input/{step}": torch.zeros_like(start) if start.grad is None else start.grad,
+        f"x/{step}": forward.x,
+        f"gradient/{step}": torch.zeros_like(start) if beside.grad is None else beside.grad,
+    }
 
 
 def _evaluate(desk: Desk, model: Any) -> None:
     seen: list[Any] = []
+    x = desk.given["x/0"].clone()
     with desk.stage("a forward in evaluation mode"), torch.no_grad(), watch_collectives(seen.append):
         model.eval()
-        desk.answer["evaluation"] = model(desk.given["x/0"])
-    desk.answer["collectives"] = torch.tensor(len(seen))
+        desk.answer["evaluation"] = model(x)
+    desk.answer |= {"collectives": torch.tensor(len(seen)), "x/evaluation": x}
 
 
 def _keep(desk: Desk, moment: str, model: Any) -> None:

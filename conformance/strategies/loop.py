@@ -39,6 +39,11 @@ def gated(cases: Callable[[Bounds], st.SearchStrategy[C]]) -> Callable[[Bounds],
     return lambda bounds: cases(bounds).map(lambda case: replace(case, gated=True))
 
 
+def having(cases: Callable[[Bounds], st.SearchStrategy[C]], **options: Any) -> Callable[[Bounds], st.SearchStrategy[C]]:
+    """Return a strategy of the same cases, but for some attributes."""
+    return lambda bounds: cases(bounds).map(lambda case: replace(case, **options))
+
+
 @st.composite
 def overheads(draw: Draw, _: Bounds) -> OverheadCase:
     """One prediction; it needs no other rank."""
@@ -162,7 +167,8 @@ def norms(*, uneven: bool = False, steps: int = 1) -> Callable[[Bounds], st.Sear
         world_size, seed, dimensions = draw(_worlds(bounds)), draw(_SEEDS), draw(st.integers(2, 4))
         size = draw(st.integers(2, 4))
         sizes = [size, *(size + uneven * draw(st.integers(1, 3)) for _ in range(world_size - 1))]
-        return SyncBatchNormCase(world_size, seed, tuple(sizes), dimensions, steps)
+        eps, momentum = draw(st.sampled_from((1e-5, 1e-3, 0.1))), draw(st.sampled_from((0.1, 0.3, 0.01)))
+        return SyncBatchNormCase(world_size, seed, tuple(sizes), dimensions, steps, eps, momentum)
 
     return normalising
 
@@ -176,10 +182,10 @@ def norms_of_an_empty_rank(draw: Draw, bounds: Bounds) -> SyncBatchNormCase:
 
 
 @st.composite
-def plain_norms(draw: Draw, bounds: Bounds) -> SyncBatchNormCase:
-    """Without weight, bias and running statistics."""
+def untracked_norms(draw: Draw, bounds: Bounds) -> SyncBatchNormCase:
+    """Without running statistics; with weight and bias or without."""
     case: SyncBatchNormCase = draw(norms(uneven=True)(bounds))
-    return replace(case, plain=True)
+    return replace(case, tracked=False, affine=draw(st.sampled_from((True, False))))
 
 
 def checkpoints(**unusual: bool) -> Callable[[Bounds], st.SearchStrategy[CheckpointCase]]:

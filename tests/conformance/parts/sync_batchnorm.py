@@ -34,8 +34,9 @@ class SyncBatchNorm(nn.modules.batchnorm._NormBase):
             if self.running_mean is not None:
                 with torch.no_grad():
                     self.num_batches_tracked += 1
-                    self.running_mean.lerp_(mean, self.momentum)
-                    self.running_var.lerp_(var * n / (n - 1), self.momentum)
+                    share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+                    self.running_mean.lerp_(mean, share)
+                    self.running_var.lerp_(var * n / (n - 1), share)
         else:
             mean, var = self.running_mean, self.running_var
         y = (x - mean.view(shape)) * (var.view(shape) + self.eps).rsqrt()
@@ -47,7 +48,9 @@ def convert_sync_batchnorm(module):
         affine, track = module.weight is not None, module.running_mean is not None
         new = SyncBatchNorm(module.num_features, module.eps, module.momentum, affine, track, dtype=torch.float64)
         new.load_state_dict(module.state_dict())
-        return new
+        for name, p in module.named_parameters():
+            new.get_parameter(name).requires_grad_(p.requires_grad)
+        return new.train(module.training)
     for name, child in module.named_children():
         setattr(module, name, convert_sync_batchnorm(child))
     return module

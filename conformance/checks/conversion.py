@@ -1,0 +1,79 @@
+"""Checks of what converting a model's batch norms keeps: their state and options, and how they are used."""
+
+from conformance.checks.check import CaseTrial, Violation, first_mismatch
+from conformance.checks.whole_batch import under, wrong_input_gradient, wrong_output, wrong_statistics
+
+
+def conversion_keeps_state(trial: CaseTrial) -> None:
+    """Conversion replaces batch norms at any depth, and keeps names and values of parameters and buffers."""
+    _hold_state(trial)
+
+
+def norms_of_volumes(trial: CaseTrial) -> None:
+    """Batch norms of volumes, `nn.BatchNorm3d`, are converted like those of sequences and images."""
+    _hold_training(trial, "Convert `nn.BatchNorm3d` too.")
+
+
+def norm_at_the_top(trial: CaseTrial) -> None:
+    """A model that is itself a batch norm is converted too: it is what is returned that is used."""
+    _hold_state(trial)
+    _hold_training(trial, "Return the converted norm where the module that is given is a batch norm itself.")
+
+
+def without_weight_and_bias(trial: CaseTrial) -> None:
+    """The option `affine=False` is kept, beside running statistics too."""
+    _hold_state(trial)
+    _hold_training(trial)
+
+
+def without_running_statistics(trial: CaseTrial) -> None:
+    """The option `track_running_stats=False` is kept, with weight and bias or without."""
+    _hold_state(trial)
+    _hold_training(trial)
+
+
+def frozen_weight_and_bias(trial: CaseTrial) -> None:
+    """A weight and a bias that do not require gradients do not after conversion, and gradients flow on to the input."""
+    for rank, answer in enumerate(trial.answers):
+        for name, required in under(answer, "requires_grad/").items():
+            if required:
+                raise Violation(
+                    f"On rank {rank}, `{name}` requires a gradient after conversion; before, it was frozen.",
+                    "Keep the parameters themselves, or give the new ones their `requires_grad`.",
+                )
+    _hold_training(trial)
+
+
+def conversion_keeps_the_mode(trial: CaseTrial) -> None:
+    """A model that is converted in evaluation mode is in it afterwards."""
+    problem = wrong_output(trial)[0] or wrong_statistics(trial)[0]
+    if problem:
+        raise Violation(
+            f"The model was in evaluation mode when it was converted, and nobody called `train()`. {problem}",
+            "Give each converted norm the mode of the old one: `new.train(old.training)`.",
+        )
+
+
+def _hold_state(trial: CaseTrial) -> None:
+    """Hold the state after conversion to that before."""
+    start = {f"{trial.case.prefix}{name}": trial.given[0][name] for name in trial.case.state}
+    for rank, answer in enumerate(trial.answers):
+        kept = under(answer, "converted/")
+        if set(kept) != set(start):
+            raise Violation(
+                f"On rank {rank}, the converted model's `state_dict` has {', '.join(sorted(kept)) or 'nothing'}; "
+                f"expected {', '.join(sorted(start)) or 'nothing'}."
+            )
+        wrong = first_mismatch(kept, start)
+        if wrong:
+            raise Violation(f"On rank {rank}, conversion changed `{wrong.name}`: it {wrong.words}.")
+
+
+def _hold_training(trial: CaseTrial, advice: str = "") -> None:
+    """Hold outputs, gradients of inputs and running statistics to those of one process."""
+    problem, fits = wrong_output(trial)
+    problem = problem or wrong_input_gradient(trial)
+    if not problem:
+        problem, fits = wrong_statistics(trial)
+    if problem:
+        raise Violation(problem, " ".join(filter(None, (fits, advice))))

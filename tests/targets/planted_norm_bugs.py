@@ -1,0 +1,141 @@
+"""Bugs planted in the right synchronised batch norm, each with the check that catches it first."""
+
+from bug import Bug
+
+_NORM = "sync_batchnorm"
+_OPTIONS = "affine, track = module.weight is not None, module.running_mean is not None"
+_OUTPUT = "y if self.weight is None else y * self.weight.view(shape) + self.bias.view(shape)"
+NORM_BUGS = [
+    Bug(
+        _NORM, "        new.load_state_dict(module.state_dict())\n", "", "conversion_keeps_state", "conversion changed"
+    ),
+    Bug(
+        _NORM,
+        "dist.all_reduce(x)",
+        "dist.all_reduce(x, async_op=True)",
+        "statistics_are_waited_for",
+        "Nobody waited at all for all_reduce",
+    ),
+    Bug(
+        _NORM,
+        "dist.all_reduce(grad)",
+        "dist.all_reduce(grad, async_op=True)",
+        "statistics_are_waited_for",
+        "the gradient of the input",
+    ),
+    Bug(_NORM, "        dist.all_reduce(x)\n", "", "forward_over_all_ranks", "each rank's own statistics"),
+    Bug(_NORM, "convert_sync_batchnorm(child)", "child", "forward_over_all_ranks", "each rank's own statistics"),
+    Bug(_NORM, "n = moments[-1].detach()", "n = count * dist.get_world_size()", "forward_of_uneven_batches", ""),
+    Bug(_NORM, "        dist.all_reduce(grad)\n", "", "backward_over_all_ranks", "in backward too"),
+    Bug(_NORM, "var * n / (n - 1)", "var", "running_statistics", "divided by N, not by N - 1"),
+    Bug(
+        _NORM,
+        "            mean, var = self",
+        "            dist.barrier()\n            mean, var = self",
+        "no_collective_in_evaluation",
+        "collectives; expected none",
+    ),
+    Bug(_NORM, "y if self.weight is None else", "", "without_weight_and_bias", ""),
+    Bug(
+        _NORM,
+        "(moments[:-1] / n)",
+        "((moments / n).detach() + (moments - moments.detach()) / count / dist.get_world_size())[:-1]",
+        "backward_of_uneven_batches",
+        "the number of samples of all ranks",
+    ),
+    Bug(
+        _NORM,
+        "        return new",
+        "        _ = affine and new.weight.register_hook(Sum.apply)\n        return new",
+        "gradients_of_weight_and_bias",
+        "Every rank has the sum over all",
+    ),
+    Bug(
+        _NORM,
+        "if self.training or self.running_mean is None:",
+        "if True:",
+        "evaluation_by_running_statistics",
+        "in evaluation mode",
+    ),
+    Bug(
+        _NORM,
+        "            rows = x",
+        "            assert len(x)\n            rows = x",
+        "rank_without_samples",
+        "AssertionError",
+    ),
+    Bug(_NORM, "module.eps", "1e-5", "forward_over_all_ranks", "an eps of 1e-05, not the norm's own"),
+    Bug(_NORM, "module.momentum", "0.1", "running_statistics", "a momentum of 0.1, not the norm's own"),
+    Bug(_NORM, "1 / float(self.num_batches_tracked)", "0.1", "cumulative_average", "a momentum of 0.1"),
+    Bug(
+        _NORM,
+        "1 / float(self.num_batches_tracked)",
+        "1 / float(self.num_batches_tracked + 1)",
+        "cumulative_average",
+        "this one counted",
+    ),
+    Bug(_NORM, _OPTIONS, "affine = track = module.running_mean is not None", "without_weight_and_bias", "Missing key"),
+    Bug(_NORM, _OPTIONS, "affine = track = module.weight is not None", "without_weight_and_bias", "Unexpected key"),
+    Bug(
+        _NORM,
+        _OPTIONS,
+        "affine, track = module.weight is not None, True",
+        "without_running_statistics",
+        "Missing key",
+    ),
+    Bug(
+        _NORM,
+        "nn.modules.batchnorm._BatchNorm",
+        "(nn.BatchNorm1d, nn.BatchNorm2d)",
+        "norms_of_volumes",
+        "nn.BatchNorm3d",
+    ),
+    Bug(_NORM, "requires_grad_(p.requires_grad)", "requires_grad_(True)", "frozen_weight_and_bias", "it was frozen"),
+    Bug(_NORM, ".train(module.training)", "", "conversion_keeps_the_mode", "in evaluation mode when it was converted"),
+    Bug(
+        _NORM,
+        "convert_sync_batchnorm(child))\n    return module",
+        "of_children(child))\n    return module\n\n\nof_children = convert_sync_batchnorm\n\n\n"
+        "def convert_sync_batchnorm(module):\n    of_children(module)\n    return module",
+        "norm_at_the_top",
+        "Return the converted norm",
+    ),
+    Bug(
+        _NORM,
+        f"        return {_OUTPUT}",
+        f"        y = {_OUTPUT}\n"
+        "        _ = y.requires_grad and y.register_hook(lambda g: g.mul_(2) / 2)\n        return y",
+        "changes_nothing_in_place",
+        "changed the output's gradient in place",
+    ),
+    Bug(
+        _NORM,
+        "        shape = (1, -1)",
+        "        x = x.mul_(2) / 2\n        shape = (1, -1)",
+        "changes_nothing_in_place",
+        "changed its input in place",
+    ),
+    Bug(
+        _NORM,
+        "            mean, var = self.running_mean, self.running_var\n",
+        "            mean, var = self.running_mean, self.running_var\n            x = x.mul_(2) / 2\n",
+        "changes_nothing_in_place",
+        "changed its input in evaluation mode in place",
+    ),
+    Bug(
+        _NORM,
+        f"        return {_OUTPUT}",
+        f"        self.spread = spread = float(var.detach().mean())\n        y = {_OUTPUT}\n"
+        "        _ = y.requires_grad and y.register_hook(lambda g: g * (self.spread / spread))\n        return y",
+        "forwards_before_backwards",
+        "the next forward overwrites it",
+    ),
+    Bug(
+        _NORM,
+        "            mean, var = self.running_mean, self.running_var\n",
+        "            mean, var = self.running_mean, self.running_var\n            x = x.detach()\n",
+        "gradients_in_evaluation",
+        "no `detach()` there",
+    ),
+    Bug(_NORM, "with torch.no_grad():", "with torch.enable_grad():", "running_statistics", "autograd graphs"),
+]
