@@ -70,12 +70,14 @@ def global_batch(inputs: list[RankInputs], micro: int) -> Batch:
 def _draw_rank(scenario: Scenario, seed: int, rank: int) -> RankInputs:
     """Draw one rank's numbers; targets are shifted by the rank, so that shards differ in magnitude too.
 
-    Where gradients are to be large, all targets are far off on the same side.
+    Where gradients are to be large, all targets are far off on the same side; where they are to be infinite, those of
+    the last rank are.
     """
     generator = torch.Generator().manual_seed(seed + rank)
     spec = scenario.model
     outputs = spec.widths[-1]
     far = FAR if scenario.large else 0.0
+    far += torch.inf if scenario.overflows and rank == scenario.world_size - 1 else 0.0
 
     def normal(*shape: int, scale: float = 1.0, shift: float = 0.0, dtype: Dtype = spec.dtype) -> torch.Tensor:
         if dtype == "complex128":

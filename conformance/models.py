@@ -90,7 +90,7 @@ class Perceptron(nn.Module):
 
     def _branches(self) -> list[tuple[int, nn.Module]]:
         """Return the branches that this rank uses, in its order; each has a weight of its own, lest they be alike."""
-        used = self.spec.branch == "order_by_rank" or (self.spec.branch == "used_on_rank_0" and self.rank == 0)
+        used = self.spec.branch in {"order_by_rank", f"used_on_rank_{self.rank}"}
         return list(enumerate(self.branches))[:: -1 if self.rank % 2 else 1] if used else []
 
     def _as_for(self, index: int, hidden: torch.Tensor) -> torch.Tensor:

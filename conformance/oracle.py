@@ -18,7 +18,7 @@ from conformance.scenario import Scenario
 from conformance.schedule import Schedule
 from conformance.tolerance import Limits, equal, float64_limits, gradient_limits, parameter_limit, scale_of
 
-_PER_RANK = {"used_on_rank_0", "order_by_rank"}
+PER_RANK = {"used_on_rank_0", "used_on_rank_1", "order_by_rank"}
 
 
 @dataclass
@@ -127,7 +127,7 @@ class _Run:
 
     def _loss(self, micro: int) -> torch.Tensor:
         x, y = self.inputs[0].batches[micro] if self.scenario.replicated else global_batch(self.inputs, micro)
-        if self.scenario.replicated or self.scenario.model.branch not in _PER_RANK:
+        if self.scenario.replicated or self.scenario.model.branch not in PER_RANK:
             return loss_of(call(self.scenario, self.model, x), y, self.scenario.loss_scale)
         outputs = []
         for rank, own in enumerate(self.inputs):

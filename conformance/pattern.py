@@ -41,7 +41,7 @@ def in_common(spec: ModelSpec, wrong: Sequence[str], every: Sequence[str]) -> tu
 
 def _kinds(spec: ModelSpec, every: Sequence[str]) -> list[tuple[set[str], str, str]]:
     """Return kinds of parameters, most telling first: names, words, advice."""
-    waits = spec.branch in {"unused", "used_on_rank_0"}
+    waits = spec.branch not in {"none", "order_by_rank"}
     waiting = " A parameter without gradient must not keep others waiting: send what is left after backward."
     kinds = [
         ({"scale"} if spec.scale else set(), "the 0-dimensional parameter", " Do not skip tensors without dimensions."),

@@ -22,7 +22,7 @@ from conformance.layers import (
     Residual,
 )
 from conformance.models import GAIN
-from conformance.oracle import train
+from conformance.oracle import PER_RANK, train
 from conformance.scenario import (
     AddGroup,
     Decay,
@@ -114,7 +114,7 @@ def _about_model(scenario: Scenario) -> dict[str, Any]:
         "nested_gain": GAIN,
         "mixed": spec.mixed,
         "tolerance": max(_TOLERANCES[dtype] for dtype in (spec.dtype, *spec.dtypes.values())),
-        "per_rank": spec.branch in {"used_on_rank_0", "order_by_rank"},
+        "per_rank": spec.branch in PER_RANK,
     }
 
 

@@ -128,6 +128,7 @@ class Scenario(Brief):
         joined: the micro-batches' losses are added up, and have one backward pass together.
         no_sync: all micro-batches but the last are computed under the wrapper's `no_sync`, if it has one.
         evaluates: before each step, the model computes the step's batch in evaluation mode, without gradients.
+        in_evaluation: the model trains in evaluation mode, as where its norms are to stay at rest.
         aborts: before the second step, a backward pass raises half way, on all ranks, and its gradients are cleared;
             it leaves the wrapper's `no_sync` by that, where micro-batches are computed under it.
         clip: the norm of all gradients, at most, when the optimizer steps; None for any.
@@ -140,6 +141,7 @@ class Scenario(Brief):
         gated: whether results of collectives arrive only when somebody waits for them, and are NaN until then.
         large: targets are so far off, and losses multiplied so, that the gradients of the last layer's bias are just
             within the range of float16: the sum of those of two ranks is not.
+        overflows: targets of the last rank are infinite, and so are the gradients of the losses.
         twins: whether a second model with the same numbers is wrapped too, and computes the gradients of the first
             batch in each step, its forward and backward between those of the first.
         counted: whether the tensors and handles that are alive after each step are counted.
@@ -157,6 +159,7 @@ class Scenario(Brief):
     joined: bool = False
     no_sync: bool = False
     evaluates: bool = False
+    in_evaluation: bool = False
     aborts: bool = False
     clip: float | None = None
     replicated: bool = False
@@ -167,6 +170,7 @@ class Scenario(Brief):
     closure: bool = False
     gated: bool = False
     large: bool = False
+    overflows: bool = False
     twins: bool = False
     counted: bool = False
     schedule: tuple[Event, ...] = ()

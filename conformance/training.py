@@ -111,6 +111,9 @@ class _Run:
         self.saved = SavedWeights(self.task, self.wrapped)
         with self.stage("construction of the optimizer"):
             self.plan = Schedule(scenario, self.named, self._make_optimizer, self.saved.load)
+        if scenario.in_evaluation:
+            with self.stage("`eval()`"):
+                self._switch(training=False)
 
     def _layer_noter(self) -> Listener:
         """Return what notes down the layers that backward reaches; a function, which copies of the model can share."""
@@ -163,12 +166,14 @@ class _Run:
 
     def _evaluate(self, step: int) -> None:
         with self.stage("forward in evaluation mode", step), torch.no_grad():
-            switched = self.wrapped if hasattr(self.wrapped, "eval") else _bare(self.wrapped, self.model)
-            switched.eval()
-            self.in_training = False
+            self._switch(training=False)
             call(self.task.scenario, self.wrapped, self.task.inputs.batches[self.task.scenario.micro(step)[0]][0])
-            switched.train()
-            self.in_training = True
+            self._switch(training=True)
+
+    def _switch(self, *, training: bool) -> None:
+        switched = self.wrapped if hasattr(self.wrapped, "eval") else _bare(self.wrapped, self.model)
+        switched.train() if training else switched.eval()
+        self.in_training = training
 
     def _abort(self, step: int) -> None:
         """Let a backward pass raise when it reaches the first layer, and clear what it has computed."""

@@ -35,6 +35,7 @@ Shows: TypeAlias = Literal[
     "dropped",
     "moved",
     "altered",
+    "overflow",
 ]
 UNSYNCHRONISED = "never synchronised"
 WAIT = (

@@ -166,6 +166,31 @@ def unfreezing_after_wrapping(trial: Trial) -> None:
     training_equals_one_process(trial)
 
 
+def trains_in_evaluation_mode(trial: Trial) -> None:
+    """Backward synchronises in evaluation mode too, in which models train whose norms are to stay at rest."""
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
+def gradients_outside_the_optimizer(trial: Trial) -> None:
+    """Gradients of parameters that the optimizer does not hold yet are averaged like others."""
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
+def overflow_reaches_every_rank(trial: Trial) -> None:
+    """Where one rank's gradient is infinite or NaN, all ranks see that: a scaler then skips the step on all."""
+    broken = [name for name, value in trial.expected.gradients[0].items() if not bool(value.isfinite().all())]
+    for rank, seen in enumerate(trial.observations):
+        hidden = [name for name in broken if bool(seen.gradients(0)[name].isfinite().all())]
+        if hidden:
+            raise Violation(
+                f"Rank {trial.scenario.world_size - 1} has infinite losses; on rank {rank}, the gradients of "
+                f"{listed(hidden)} are finite all the same.",
+                "Average what there is: put no number in place of what is infinite or NaN, and leave nobody out.",
+            )
+
+
 def sparse_gradients(trial: Trial) -> None:
     """Sparse gradients, as `nn.Embedding(sparse=True)` gives them, are averaged like others."""
     gradients_averaged(trial)

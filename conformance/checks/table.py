@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 
-from conformance.checks import communication, extended, optimizer, precision, traffic, training
+from conformance.checks import communication, extended, precision, traffic, training
 from conformance.checks.check import UNSYNCHRONISED, Check
 from conformance.checks.loop_table import LOOP_CHECKS
+from conformance.checks.optimizer_table import OPTIMIZER_CHECKS
 from conformance.contract import COMPONENTS, Component
-from conformance.strategies import changing
 from conformance.strategies import extended as beyond
-from conformance.strategies import optimizer as stepping
 from conformance.strategies import wrapper as wrapping
 
 _OUT = (UNSYNCHRONISED,)
@@ -77,7 +76,7 @@ _WRAPPER_EXTENDED = (
     Check(extended.freezing_after_wrapping, beyond.freezing, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(
         extended.unused_on_some_ranks,
-        beyond.with_branch("used_on_rank_0"),
+        beyond.with_branch("used_on_rank_0", "used_on_rank_1"),
         "extended",
         requires=_NUMBERS,
         rules_out=_OUT,
@@ -91,6 +90,15 @@ _WRAPPER_EXTENDED = (
         requires=("freezing_after_wrapping",),
         shows="collectives",
     ),
+    Check(
+        extended.trains_in_evaluation_mode,
+        beyond.in_evaluation_mode,
+        "extended",
+        requires=_NUMBERS,
+        rules_out=_OUT,
+    ),
+    Check(extended.gradients_outside_the_optimizer, beyond.held_later, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.overflow_reaches_every_rank, beyond.overflowing, "extended", requires=_NUMBERS, shows="overflow"),
     Check(extended.empty_parameter, beyond.with_empty, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(extended.nested_arguments, beyond.with_nested, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(extended.accumulates_gradients, beyond.accumulating, "extended", requires=_NUMBERS, rules_out=_OUT),
@@ -129,157 +137,6 @@ _WRAPPER_EXTENDED = (
     ),
 )
 
-_BASE = ("equals_unsharded_optimizer",)
-_STILL = ("never trained",)
-_RESUMED = ("state_dict_round_trip",)
-_IGNORED = ("change of an option ignored",)
-_OPTIMIZER = (
-    Check(training.runs_to_the_end, stepping.optimized, rules_out=_STILL),
-    Check(communication.results_are_waited_for, stepping.optimized_gated, requires=_RUNS, shows="waits"),
-    Check(optimizer.one_rank_optimizer, stepping.optimized_on_one_rank, requires=_RUNS, rules_out=_STILL),
-    Check(optimizer.equals_unsharded_optimizer, stepping.optimized, points=2, requires=_WAITED, rules_out=_STILL),
-    Check(precision.trains_in_float32, stepping.optimized_in_float32, requires=_BASE, rules_out=_STILL),
-    Check(precision.trains_in_bfloat16, stepping.optimized_in_bfloat16, requires=_BASE, rules_out=_STILL),
-    Check(optimizer.any_torch_optimizer, stepping.optimized_in_another_way, requires=_BASE, rules_out=_STILL),
-    Check(optimizer.convolution, stepping.optimized_with_convolution, requires=_BASE, rules_out=_STILL),
-    Check(optimizer.clipped_gradients, stepping.optimized_clipped, requires=_BASE, rules_out=_STILL),
-    Check(
-        optimizer.param_groups_keep_options,
-        stepping.with_groups,
-        points=2,
-        requires=_BASE,
-        rules_out=("first group's options everywhere", "options of groups ignored"),
-    ),
-    Check(
-        optimizer.groups_smaller_than_the_world,
-        stepping.with_small_group,
-        requires=("param_groups_keep_options",),
-        rules_out=("first group's options everywhere", "options of groups ignored"),
-    ),
-    Check(
-        optimizer.add_param_group_before_training,
-        changing.adding_group(before_training=True),
-        requires=_BASE,
-        rules_out=("added group never trained", "first group's options everywhere"),
-    ),
-    Check(
-        optimizer.add_param_group_during_training,
-        changing.adding_group(before_training=False),
-        points=2,
-        requires=(*_BASE, "add_param_group_before_training"),
-        rules_out=("added group never trained", "first group's options everywhere"),
-    ),
-    Check(optimizer.lr_through_param_groups, changing.changing_lr, requires=_BASE, rules_out=_IGNORED),
-    Check(
-        optimizer.options_through_param_groups,
-        changing.changing_another_option,
-        requires=("lr_through_param_groups",),
-        rules_out=_IGNORED,
-    ),
-    Check(
-        optimizer.changes_in_one_group,
-        changing.changing_one_group,
-        requires=("param_groups_keep_options", "lr_through_param_groups"),
-        rules_out=(*_IGNORED, "change of one group made in all"),
-    ),
-    Check(optimizer.lr_through_scheduler, changing.with_scheduler, requires=_BASE, rules_out=_IGNORED),
-    Check(optimizer.closure, stepping.with_closure, requires=_BASE, shows="closure", rules_out=_STILL),
-    Check(optimizer.zero_grad_clears_all, stepping.clearing, requires=_BASE, shows="zero_grad"),
-    Check(optimizer.frozen_parameters_in_groups, stepping.optimized_frozen, requires=_BASE, rules_out=_STILL),
-    Check(optimizer.state_is_sharded, stepping.with_state, points=2, requires=_BASE, shows="state"),
-    Check(
-        optimizer.state_is_balanced, stepping.with_large_weights, requires=(*_BASE, "state_is_sharded"), shows="state"
-    ),
-    Check(optimizer.more_ranks_than_parameters, stepping.with_more_ranks, requires=_BASE, rules_out=_STILL),
-    Check(
-        optimizer.beside_data_parallel,
-        stepping.beside_wrapper,
-        requires=(*_BASE, "zero_grad_clears_all"),
-        rules_out=_OUT,
-    ),
-    Check(communication.work_does_not_grow, stepping.optimized_lasting, "extended", requires=_BASE, shows="growth"),
-    Check(communication.memory_does_not_grow, stepping.optimized_lasting, "extended", requires=_BASE, shows="growth"),
-    Check(
-        optimizer.zero_grad_keeps_tensors,
-        stepping.clearing_in_place,
-        "extended",
-        requires=("zero_grad_clears_all",),
-        shows="dropped",
-    ),
-    Check(optimizer.parameters_keep_their_memory, stepping.optimized, "extended", requires=_BASE, shows="moved"),
-    Check(
-        optimizer.parameters_of_any_shape,
-        stepping.optimized_of_any_shape,
-        "extended",
-        requires=_BASE,
-        rules_out=_STILL,
-    ),
-    Check(precision.mixed_dtypes, stepping.optimized_in_mixed_dtypes, "extended", requires=_BASE, rules_out=_STILL),
-    Check(
-        optimizer.groups_of_generators,
-        changing.adding_generators,
-        "extended",
-        requires=("add_param_group_before_training",),
-        rules_out=("added group never trained",),
-    ),
-    Check(
-        optimizer.loaded_weights_are_the_start,
-        changing.loading_weights,
-        "extended",
-        requires=_BASE,
-        rules_out=(*_STILL, "loaded weights not used"),
-    ),
-    Check(
-        optimizer.options_through_scheduler,
-        changing.with_one_cycle,
-        "extended",
-        requires=("options_through_param_groups", "lr_through_scheduler"),
-        rules_out=(*_IGNORED, "only changes of lr take effect"),
-    ),
-    Check(
-        optimizer.unfreezing_in_groups,
-        changing.optimized_unfreezing,
-        "extended",
-        requires=("frozen_parameters_in_groups",),
-        rules_out=("unfrozen parameter never trained",),
-    ),
-    Check(
-        traffic.parameters_travel_once,
-        stepping.with_broad_groups,
-        "extended",
-        requires=("param_groups_keep_options",),
-        shows="volume",
-    ),
-    Check(
-        optimizer.state_dict_round_trip,
-        changing.saving_and_loading,
-        "extended",
-        requires=_BASE,
-        rules_out=("state lost",),
-    ),
-    Check(
-        optimizer.options_survive_loading,
-        changing.loading_changed_options,
-        "extended",
-        requires=_RESUMED,
-        rules_out=("saved options lost",),
-    ),
-    Check(
-        optimizer.options_change_after_loading,
-        changing.changing_options_after_loading,
-        "extended",
-        requires=_RESUMED,
-        rules_out=_IGNORED,
-    ),
-    Check(
-        optimizer.loading_leaves_the_state_dict,
-        changing.saving_and_loading,
-        "extended",
-        requires=_RESUMED,
-        shows="altered",
-    ),
-)
-
 _STRUCTURE: dict[str, tuple[Check, ...]] = {
     "naive_ddp": (replace(_ONCE, level="extended"),),
     "flat_ddp": (*_FLAT, _ONCE),
@@ -292,7 +149,7 @@ _STRUCTURE: dict[str, tuple[Check, ...]] = {
 def _checks(component: Component) -> tuple[Check, ...]:
     if component.kind == "wrapper":
         return (*_WRAPPER_CORE, *_STRUCTURE[component.name], *_WRAPPER_EXTENDED)
-    return _OPTIMIZER if component.kind == "optimizer" else LOOP_CHECKS[component.name]
+    return OPTIMIZER_CHECKS if component.kind == "optimizer" else LOOP_CHECKS[component.name]
 
 
 CHECKS = {name: _checks(component) for name, component in COMPONENTS.items()}

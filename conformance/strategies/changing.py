@@ -19,14 +19,21 @@ from conformance.scenario import (
     SetOption,
     Unfreeze,
 )
-from conformance.strategies.optimizer import draw_optimized, draw_own_options, draw_stateful, in_groups, with_groups
+from conformance.strategies.optimizer import (
+    draw_optimized,
+    draw_own_options,
+    draw_stateful,
+    in_groups,
+    of_one_parameter,
+    with_groups,
+)
 from conformance.strategies.parts import Bounds, Draw, Scenarios, draw_optimizer
 
 _CHANGES: tuple[tuple[str, Option], ...] = (("lr", 0.5), ("lr", 0.001), ("weight_decay", 0.5))
 
 
 def adding_group(*, before_training: bool) -> Callable[[Bounds], Scenarios]:
-    """Return a strategy that adds the last layer as a group, before training or between two steps.
+    """Return a strategy that adds the last layer, or all but one parameter, as a group, at first or between two steps.
 
     Between two steps, the layer may have been frozen until then, as in gradual unfreezing. It has options of its own,
     or those that the constructor was given, while the group that is there has its own.
@@ -36,20 +43,18 @@ def adding_group(*, before_training: bool) -> Callable[[Bounds], Scenarios]:
     def drawn(draw: Draw, bounds: Bounds) -> Scenario:
         steps = draw(st.integers(1, 3)) if before_training else draw(st.integers(2, 4))
         scenario = draw_optimized(draw, bounds, draw_optimizer(draw), more_layers=1, steps=steps)
-        last = len(scenario.model.layers) - 1
-        group = Group((f"layers.{last}.weight", f"layers.{last}.bias"), draw_own_options(draw, scenario.optimizer.kind))
+        names = tuple(scenario.model.shapes)
+        added = draw(st.sampled_from((names[-2:], names[1:])))
+        group = Group(added, draw_own_options(draw, scenario.optimizer.kind))
         if draw(st.booleans()):
-            present = Group(
-                tuple(name for name in scenario.model.shapes if name not in group.parameters), group.options
-            )
+            present = Group(tuple(name for name in names if name not in added), group.options)
             scenario = replace(scenario, optimizer=replace(scenario.optimizer, groups=(present,)))
             group = replace(group, options={})
         step = 0 if before_training else draw(st.integers(1, steps - 1))
-        added = AddGroup(step, group)
         if before_training or not draw(st.booleans()):
-            return replace(scenario, schedule=(added,))
-        model = replace(scenario.model, frozen=group.parameters)
-        return replace(scenario, model=model, schedule=(Unfreeze(step, group.parameters), added))
+            return replace(scenario, schedule=(AddGroup(step, group),))
+        model = replace(scenario.model, frozen=added)
+        return replace(scenario, model=model, schedule=(Unfreeze(step, added), AddGroup(step, group)))
 
     return drawn
 
@@ -127,12 +132,14 @@ def optimized_unfreezing(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def saving_and_loading(draw: Draw, bounds: Bounds) -> Scenario:
-    """Between two steps, the state of an optimizer with one group, or two, moves to a new one by `state_dict`."""
+    """Between two steps, the state of an optimizer moves to a new one; it has two groups, one, or one parameter."""
     steps = draw(st.integers(2, 3))
     event: Event = SaveAndLoad(draw(st.integers(1, steps - 1)))
     drawn = draw_optimized(draw, bounds, draw_stateful(draw), steps=steps, schedule=(event,))
     names = tuple(drawn.model.shapes)
-    return in_groups(draw, drawn, names[::2], names[1::2]) if draw(st.booleans()) else drawn
+    grouped = in_groups(draw, drawn, names[::2], names[1::2])
+    kept: Scenario = draw(st.sampled_from((drawn, grouped, of_one_parameter(drawn))))
+    return kept
 
 
 @st.composite

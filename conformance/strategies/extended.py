@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from conformance.layers import Embedding, Linear, Magnitude
 from conformance.model_spec import Branch, ModelSpec
-from conformance.scenario import Freeze, LoadWeights, OptimizerSpec, Options, Scenario, Unfreeze
+from conformance.scenario import AddGroup, Freeze, Group, LoadWeights, OptimizerSpec, Options, Scenario, Unfreeze
 from conformance.strategies.parts import RATES, Bounds, Draw, Scenarios, decaying, draw_model, draw_sgd
 from conformance.strategies.wrapper import draw_frozen, draw_wrapped
 
@@ -86,12 +86,12 @@ def at_the_end_of_float16(draw: Draw, bounds: Bounds) -> Scenario:
     return draw_wrapped(draw, bounds, model, optimizer=draw_sgd(draw), steps=1, large=True)
 
 
-def with_branch(branch: Branch) -> Callable[[Bounds], Scenarios]:
-    """Return a strategy of models that have a second path of this kind."""
+def with_branch(*branches: Branch) -> Callable[[Bounds], Scenarios]:
+    """Return a strategy of models that have a second path of one of these kinds."""
 
     @st.composite
     def drawn(draw: Draw, bounds: Bounds) -> Scenario:
-        model = replace(draw_model(draw, layers=(1, 2)), branch=branch)
+        model = replace(draw_model(draw, layers=(1, 2)), branch=draw(st.sampled_from(branches)))
         return decaying(draw_wrapped(draw, bounds, model, steps=2))
 
     return drawn
@@ -141,6 +141,30 @@ def recomputing(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def unfreezing(draw: Draw, bounds: Bounds) -> Scenario:
-    """Frozen parameters are let train after the first step."""
+    """Frozen parameters are let train after the first step; or after the second one, having trained in the first."""
     model = draw_frozen(draw, draw_model(draw, layers=(1, 3), biases=True))
+    if draw(st.booleans()):
+        again = (Freeze(1, model.frozen), Unfreeze(2, model.frozen))
+        return draw_wrapped(draw, bounds, replace(model, frozen=()), steps=3, schedule=again)
     return draw_wrapped(draw, bounds, model, steps=3, schedule=(Unfreeze(1, model.frozen),))
+
+
+@st.composite
+def in_evaluation_mode(draw: Draw, bounds: Bounds) -> Scenario:
+    """The model is in evaluation mode while it trains."""
+    return draw_wrapped(draw, bounds, draw_model(draw), in_evaluation=True)
+
+
+@st.composite
+def overflowing(draw: Draw, bounds: Bounds) -> Scenario:
+    """One rank's gradients are infinite, or no numbers."""
+    return draw_wrapped(draw, bounds, draw_model(draw), overflows=True, steps=1)
+
+
+@st.composite
+def held_later(draw: Draw, bounds: Bounds) -> Scenario:
+    """The optimizer holds the last layer's parameters only from the second step on; they have gradients before."""
+    model = draw_model(draw, layers=(2, 3), biases=True)
+    last = len(model.layers) - 1
+    added = AddGroup(1, Group((f"layers.{last}.weight", f"layers.{last}.bias"), {}))
+    return draw_wrapped(draw, bounds, model, steps=2, schedule=(added,))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from conformance.layers import Linear
 from conformance.model_spec import ModelSpec
 from conformance.scenario import (
+    AddGroup,
     Group,
     OptimizerSpec,
     Options,
@@ -166,16 +167,24 @@ def draw_own_options(draw: Draw, kind: str) -> Options:
 
 @st.composite
 def with_closure(draw: Draw, bounds: Bounds) -> Scenario:
-    """`step` gets a closure."""
-    return draw_optimized(draw, bounds, draw_optimizer(draw), steps=draw(st.integers(1, 2)), closure=True)
+    """`step` gets a closure; there may be a single parameter, so that some ranks own none."""
+    drawn = draw_optimized(draw, bounds, draw_optimizer(draw), steps=draw(st.integers(1, 2)), closure=True)
+    return of_one_parameter(drawn) if draw(st.booleans()) else drawn
+
+
+def of_one_parameter(drawn: Scenario) -> Scenario:
+    """Return the scenario with a single parameter."""
+    return replace(drawn, model=replace(drawn.model, layers=(Linear(drawn.model.widths[1], bias=False),)))
 
 
 @st.composite
 def clearing(draw: Draw, bounds: Bounds) -> Scenario:
-    """Gradients are cleared by the optimizer, in either way."""
-    return draw_optimized(
+    """Gradients are cleared by the optimizer, in either way; one parameter may have been added as a group."""
+    drawn = draw_optimized(
         draw, bounds, draw_optimizer(draw), steps=1, cleared_by="optimizer", set_to_none=draw(st.booleans())
     )
+    added = AddGroup(0, Group(tuple(drawn.model.shapes)[-1:], {}))
+    return replace(drawn, schedule=(added,)) if draw(st.booleans()) else drawn
 
 
 @st.composite

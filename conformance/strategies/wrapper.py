@@ -202,10 +202,12 @@ def deep_and_broad(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def with_bucket_size(draw: Draw, bounds: Bounds) -> Scenario:
-    """At least three layers, and a bucket that holds a little more than all of them, or a fourth."""
+    """At least three layers, and a bucket that holds a little more than all of them, or a fourth; or half of six."""
     model = draw_model(draw, layers=(3, _DEEP), widest=4)
+    alike = ModelSpec(width := draw(st.integers(2, 4)), (Linear(width, bias=False),) * 6)
+    model, shares = draw(st.sampled_from(((model, 0.0), (model, 4.0), (alike, 2.0))))
     total = _BYTES * sum(map(math.prod, model.shapes.values()))
-    size = draw(st.sampled_from((total + _BYTES, total / 4)))
+    size = total / shares if shares else total + _BYTES
     return draw_wrapped(draw, bounds, model, steps=2, bucket_size_mb=size / _MIB)
 
 

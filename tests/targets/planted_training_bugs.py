@@ -4,6 +4,7 @@ from bug import Bug
 from planted_wrapper_bugs import NAIVE_FINISH
 
 _NAIVE, _FLAT, _EACH, _BUCKETED = "naive_ddp", "flat_ddp", "ddp_individual_parameters", "ddp_bucketed"
+_DDP = "ddp"
 _NEVER = "never synchronised"
 _CALL = "        return self.module(*args, **kwargs)\n"
 _NAIVE_ADAPTER = """def naive_ddp_on_after_backward(ddp_model, optimizer):
@@ -184,4 +185,36 @@ TRAINING_BUGS = [
         "the model's alone has no prefix",
     ),
     Bug(_BUCKETED, _TRAINABLE, _ASSIGNS_LOADED + _TRAINABLE, "loaded_weights_are_trained", "without `assign=True`"),
+    Bug(
+        _NAIVE,
+        NAIVE_FINISH,
+        f"        if not self.training:\n            return\n{NAIVE_FINISH}",
+        "trains_in_evaluation_mode",
+        _NEVER,
+    ),
+    Bug(
+        _NAIVE,
+        _NAIVE_ADAPTER,
+        _NAIVE_ADAPTER.replace(
+            "    ddp",
+            "    held = [p for group in optimizer.param_groups for p in group['params']]\n"
+            "    ddp_model.trainable = lambda: [p for p in held if p.requires_grad]\n    ddp",
+        ),
+        "gradients_outside_the_optimizer",
+        _NEVER,
+    ),
+    Bug(
+        _NAIVE,
+        "p.grad.to_dense() for",
+        "torch.nan_to_num(p.grad.to_dense(), 0.0, 0.0, 0.0) for",
+        "overflow_reaches_every_rank",
+        "are finite all the same",
+    ),
+    Bug(
+        _DDP,
+        "    dist.all_reduce(flags, op=dist.ReduceOp.MAX)\n",
+        "    dist.broadcast(flags, src=0)\n",
+        "unused_on_some_ranks",
+    ),
+    Bug(_BUCKETED, "numel() * param.element_size()", "numel() * 4", "bucket_size_respected", "element_size()"),
 ]

@@ -1,0 +1,160 @@
+"""Which checks sharded optimizers are held to, in the order in which they run."""
+
+from conformance.checks import communication, optimizer, precision, traffic, training
+from conformance.checks.check import UNSYNCHRONISED, Check
+from conformance.strategies import changing
+from conformance.strategies import optimizer as stepping
+
+_OUT = (UNSYNCHRONISED,)
+_RUNS = ("runs_to_the_end",)
+_WAITED = ("results_are_waited_for",)
+_BASE = ("equals_unsharded_optimizer",)
+_STILL = ("never trained",)
+_RESUMED = ("state_dict_round_trip",)
+_IGNORED = ("change of an option ignored",)
+OPTIMIZER_CHECKS = (
+    Check(training.runs_to_the_end, stepping.optimized, rules_out=_STILL),
+    Check(communication.results_are_waited_for, stepping.optimized_gated, requires=_RUNS, shows="waits"),
+    Check(optimizer.one_rank_optimizer, stepping.optimized_on_one_rank, requires=_RUNS, rules_out=_STILL),
+    Check(optimizer.equals_unsharded_optimizer, stepping.optimized, points=2, requires=_WAITED, rules_out=_STILL),
+    Check(precision.trains_in_float32, stepping.optimized_in_float32, requires=_BASE, rules_out=_STILL),
+    Check(precision.trains_in_bfloat16, stepping.optimized_in_bfloat16, requires=_BASE, rules_out=_STILL),
+    Check(optimizer.any_torch_optimizer, stepping.optimized_in_another_way, requires=_BASE, rules_out=_STILL),
+    Check(optimizer.convolution, stepping.optimized_with_convolution, requires=_BASE, rules_out=_STILL),
+    Check(optimizer.clipped_gradients, stepping.optimized_clipped, requires=_BASE, rules_out=_STILL),
+    Check(
+        optimizer.param_groups_keep_options,
+        stepping.with_groups,
+        points=2,
+        requires=_BASE,
+        rules_out=("first group's options everywhere", "options of groups ignored"),
+    ),
+    Check(
+        optimizer.groups_smaller_than_the_world,
+        stepping.with_small_group,
+        requires=("param_groups_keep_options",),
+        rules_out=("first group's options everywhere", "options of groups ignored"),
+    ),
+    Check(
+        optimizer.add_param_group_before_training,
+        changing.adding_group(before_training=True),
+        requires=_BASE,
+        rules_out=("added group never trained", "first group's options everywhere"),
+    ),
+    Check(
+        optimizer.add_param_group_during_training,
+        changing.adding_group(before_training=False),
+        points=2,
+        requires=(*_BASE, "add_param_group_before_training"),
+        rules_out=("added group never trained", "first group's options everywhere"),
+    ),
+    Check(optimizer.lr_through_param_groups, changing.changing_lr, requires=_BASE, rules_out=_IGNORED),
+    Check(
+        optimizer.options_through_param_groups,
+        changing.changing_another_option,
+        requires=("lr_through_param_groups",),
+        rules_out=_IGNORED,
+    ),
+    Check(
+        optimizer.changes_in_one_group,
+        changing.changing_one_group,
+        requires=("param_groups_keep_options", "lr_through_param_groups"),
+        rules_out=(*_IGNORED, "change of one group made in all"),
+    ),
+    Check(optimizer.lr_through_scheduler, changing.with_scheduler, requires=_BASE, rules_out=_IGNORED),
+    Check(optimizer.closure, stepping.with_closure, requires=_BASE, shows="closure", rules_out=_STILL),
+    Check(optimizer.zero_grad_clears_all, stepping.clearing, requires=_BASE, shows="zero_grad"),
+    Check(optimizer.frozen_parameters_in_groups, stepping.optimized_frozen, requires=_BASE, rules_out=_STILL),
+    Check(optimizer.state_is_sharded, stepping.with_state, points=2, requires=_BASE, shows="state"),
+    Check(
+        optimizer.state_is_balanced, stepping.with_large_weights, requires=(*_BASE, "state_is_sharded"), shows="state"
+    ),
+    Check(optimizer.more_ranks_than_parameters, stepping.with_more_ranks, requires=_BASE, rules_out=_STILL),
+    Check(
+        optimizer.beside_data_parallel,
+        stepping.beside_wrapper,
+        requires=(*_BASE, "zero_grad_clears_all"),
+        rules_out=_OUT,
+    ),
+    Check(communication.work_does_not_grow, stepping.optimized_lasting, "extended", requires=_BASE, shows="growth"),
+    Check(communication.memory_does_not_grow, stepping.optimized_lasting, "extended", requires=_BASE, shows="growth"),
+    Check(
+        optimizer.zero_grad_keeps_tensors,
+        stepping.clearing_in_place,
+        "extended",
+        requires=("zero_grad_clears_all",),
+        shows="dropped",
+    ),
+    Check(optimizer.parameters_keep_their_memory, stepping.optimized, "extended", requires=_BASE, shows="moved"),
+    Check(
+        optimizer.parameters_of_any_shape,
+        stepping.optimized_of_any_shape,
+        "extended",
+        requires=_BASE,
+        rules_out=_STILL,
+    ),
+    Check(precision.mixed_dtypes, stepping.optimized_in_mixed_dtypes, "extended", requires=_BASE, rules_out=_STILL),
+    Check(
+        optimizer.groups_of_generators,
+        changing.adding_generators,
+        "extended",
+        requires=("add_param_group_before_training",),
+        rules_out=("added group never trained",),
+    ),
+    Check(
+        optimizer.loaded_weights_are_the_start,
+        changing.loading_weights,
+        "extended",
+        requires=_BASE,
+        rules_out=(*_STILL, "loaded weights not used"),
+    ),
+    Check(
+        optimizer.options_through_scheduler,
+        changing.with_one_cycle,
+        "extended",
+        requires=("options_through_param_groups", "lr_through_scheduler"),
+        rules_out=(*_IGNORED, "only changes of lr take effect"),
+    ),
+    Check(
+        optimizer.unfreezing_in_groups,
+        changing.optimized_unfreezing,
+        "extended",
+        requires=("frozen_parameters_in_groups",),
+        rules_out=("unfrozen parameter never trained",),
+    ),
+    Check(
+        traffic.parameters_travel_once,
+        stepping.with_broad_groups,
+        "extended",
+        requires=("param_groups_keep_options",),
+        shows="volume",
+    ),
+    Check(
+        optimizer.state_dict_round_trip,
+        changing.saving_and_loading,
+        "extended",
+        requires=_BASE,
+        rules_out=("state lost",),
+    ),
+    Check(
+        optimizer.options_survive_loading,
+        changing.loading_changed_options,
+        "extended",
+        requires=_RESUMED,
+        rules_out=("saved options lost",),
+    ),
+    Check(
+        optimizer.options_change_after_loading,
+        changing.changing_options_after_loading,
+        "extended",
+        requires=_RESUMED,
+        rules_out=_IGNORED,
+    ),
+    Check(
+        optimizer.loading_leaves_the_state_dict,
+        changing.saving_and_loading,
+        "extended",
+        requires=_RESUMED,
+        shows="altered",
+    ),
+)

@@ -1,0 +1,99 @@
+"""Bugs planted in the bundled right sharded optimizer in what it keeps of groups, options and state."""
+
+from bug import Bug
+
+_FORWARD = "                local_group.update(options_of(self.param_groups[number]))\n"
+_FLAT = "            flat = torch.cat([p.detach().reshape(-1) for p in params])\n"
+_STATE_ALONE = """    def state_dict(self):
+        return {"state": {} if self.local is None else self.local.state_dict()["state"]}
+
+    def load_state_dict(self, state_dict):
+        if self.local is not None:
+            self.local.load_state_dict({**self.local.state_dict(), "state": state_dict["state"]})
+            self.local_group = dict(zip(self.local_group, self.local.param_groups, strict=True))
+"""
+_STATE_AND_OPTIONS = """    def state_dict(self):
+        local = None if self.local is None else self.local.state_dict()
+        return {"local": local, "options": [options_of(group) for group in self.param_groups]}
+
+    def load_state_dict(self, state_dict):
+        for group, options in zip(self.param_groups, state_dict.pop("options"), strict=True):
+            group.update(options)
+        if self.local is not None:
+            self.local.load_state_dict(state_dict["local"])
+            self.local_group = dict(zip(self.local_group, self.local.param_groups, strict=True))
+"""
+_STATE_OF_OLD_GROUPS = _STATE_AND_OPTIONS.replace(".pop", ".get").replace(
+    """            self.local_group = dict(zip(self.local_group, self.local.param_groups, strict=True))
+""",
+    """            for number, group in zip(self.local_group, self.local.param_groups, strict=True):
+                group.update(options_of(self.param_groups[number]))
+""",
+)
+_STATE_OF_ONE_GROUP = """    def state_dict(self):
+        first = [] if self.local is None else self.local.param_groups[0]["params"]
+        return {"state": [dict(self.local.state[p]) for p in first]}
+
+    def load_state_dict(self, state_dict):
+        first = [] if self.local is None else self.local.param_groups[0]["params"]
+        self.local.state.update(zip(first, state_dict["state"], strict=True))
+"""
+_OPTIONS = f"""        if self.local is not None:
+            for number, local_group in self.local_group.items():
+{_FORWARD}"""
+_ZIPPED = """        if self.local is not None:
+            for group, local_group in zip(self.param_groups, self.local.param_groups):
+                local_group.update(options_of(group))
+"""
+_LR_OF_ALL = f"""        for group in self.param_groups:
+            if group["lr"] != group.setdefault("first_lr", group["lr"]):
+                self.lr = group["lr"]
+{_OPTIONS}                local_group["lr"] = getattr(self, "lr", local_group["lr"])
+"""
+_OF_A_COPY = """            copies = self.__dict__.setdefault("copies", {})
+            for p, rank in self.owner.items():
+                if rank == dist.get_rank():
+                    p.data.copy_(copies.setdefault(p, p.detach().clone()))
+            self.local.step()
+            copies.update((p, p.detach().clone()) for p in copies)
+"""
+_APART = f"""(rank, param.dtype, param.device), []).append(param)
+        for (rank, *_), params in flats.items():
+{_FLAT}"""
+_OF_THE_FIRST = _APART.replace("param.dtype, ", "").replace("p.detach()", "p.detach().to(params[0].dtype)")
+_STATE_DICT = """    def state_dict(self):
+        raise RuntimeError("ShardedOptimizer cannot be saved: every rank holds the state of its own parameters only")
+
+    def load_state_dict(self, state_dict):  # noqa: ARG002  # torch's signature
+        raise RuntimeError("ShardedOptimizer cannot load a state: every rank holds that of its own parameters only")
+"""
+
+
+def _bug(old, new, check, words=""):
+    return Bug("sharded_optimizer", old, new, check, words)
+
+
+GROUP_BUGS = [
+    _bug(
+        _STATE_DICT,
+        _STATE_AND_OPTIONS.replace("None if self.local is None else ", "").replace(".pop", ".get"),
+        "state_dict_round_trip",
+        "'NoneType' object has no attribute",
+    ),
+    _bug(_OPTIONS, _ZIPPED, "groups_smaller_than_the_world", "first group's options everywhere"),
+    _bug(_OPTIONS, _LR_OF_ALL, "changes_in_one_group", "change of one group made in all"),
+    _bug(
+        "        super().add_param_group(param_group)\n",
+        "        self.count = sum(p.numel() for p in param_group['params'])\n"
+        "        super().add_param_group(param_group)\n",
+        "groups_of_generators",
+        "",
+    ),
+    _bug(_APART, _OF_THE_FIRST, "mixed_dtypes"),
+    _bug("            self.local.step()\n", _OF_A_COPY, "loaded_weights_are_the_start"),
+    _bug(_STATE_DICT, "", "state_dict_round_trip", "state lost"),
+    _bug(_STATE_DICT, _STATE_OF_ONE_GROUP, "state_dict_round_trip", ""),
+    _bug(_STATE_DICT, _STATE_OF_OLD_GROUPS, "options_change_after_loading", "change of an option ignored"),
+    _bug(_STATE_DICT, _STATE_ALONE, "options_survive_loading", "saved options lost"),
+    _bug(_STATE_DICT, _STATE_AND_OPTIONS, "loading_leaves_the_state_dict", "`['options']`"),
+]
