@@ -23,13 +23,18 @@ _STATE_AND_OPTIONS = """    def state_dict(self):
             self.local.load_state_dict(state_dict["local"])
             self.local_group = dict(zip(self.local_group, self.local.param_groups, strict=True))
 """
-_STATE_OF_OLD_GROUPS = _STATE_AND_OPTIONS.replace(".pop", ".get").replace(
-    """            self.local_group = dict(zip(self.local_group, self.local.param_groups, strict=True))
-""",
-    """            for number, group in zip(self.local_group, self.local.param_groups, strict=True):
+_STATE_OF_OLD_GROUPS = """    def state_dict(self):
+        options = [options_of(group) for group in self.param_groups]
+        return {"local": None if self.local is None else self.local.state_dict(), "options": options}
+
+    def load_state_dict(self, state_dict):
+        for group, options in zip(self.param_groups, state_dict["options"], strict=True):
+            group.update(options)
+        if self.local is not None:
+            self.local.load_state_dict(state_dict["local"])
+            for number, group in zip(self.local_group, self.local.param_groups, strict=True):
                 group.update(options_of(self.param_groups[number]))
-""",
-)
+"""
 _STATE_OF_ONE_GROUP = """    def state_dict(self):
         first = [] if self.local is None else self.local.param_groups[0]["params"]
         return {"state": [dict(self.local.state[p]) for p in first]}
