@@ -22,6 +22,7 @@ OPTIMIZER_CHECKS = (
     Check(optimizer.any_torch_optimizer, stepping.optimized_in_another_way, requires=_BASE, rules_out=_STILL),
     Check(optimizer.convolution, stepping.optimized_with_convolution, requires=_BASE, rules_out=_STILL),
     Check(optimizer.clipped_gradients, stepping.optimized_clipped, requires=_BASE, rules_out=_STILL),
+    Check(optimizer.more_ranks_than_parameters, stepping.with_more_ranks, requires=_BASE, rules_out=_STILL),
     Check(
         optimizer.param_groups_keep_options,
         stepping.with_groups,
@@ -69,7 +70,6 @@ OPTIMIZER_CHECKS = (
     Check(
         optimizer.state_is_balanced, stepping.with_large_weights, requires=(*_BASE, "state_is_sharded"), shows="state"
     ),
-    Check(optimizer.more_ranks_than_parameters, stepping.with_more_ranks, requires=_BASE, rules_out=_STILL),
     Check(
         optimizer.beside_data_parallel,
         stepping.beside_wrapper,
