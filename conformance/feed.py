@@ -95,7 +95,8 @@ def _checkpoint(case: CheckpointCase, seed: int, rank: int) -> Tensors:
     given: Tensors = {"epoch": torch.tensor(seed % 3), "own": torch.tensor(seed % 1000 + 1 + rank)}
     for name, shape in small_network().items():
         for whose, generator in (("start", shared), ("other", own)):
-            given[f"{whose}/{name}"] = torch.randn(shape, generator=generator, dtype=torch.float64)
+            value = torch.randn(shape, generator=generator, dtype=torch.float64)
+            given[f"{whose}/{name.replace('2.', 'submodule.')}"] = value
     for step in range(case.before + case.after):
         given[f"x/{step}"] = torch.randn(4, _FEATURES, generator=shared, dtype=torch.float64)
         given[f"y/{step}"] = torch.randn(4, 1, generator=shared, dtype=torch.float64)

@@ -1,5 +1,7 @@
 """A small training that can be interrupted: the same on the judge's side and on ranks, as the models are."""
 
+from collections import OrderedDict
+
 import torch
 from torch import nn
 
@@ -12,14 +14,16 @@ _SCALE, _INTERVAL = 2.0**8, 3
 class Resumable:
     """A model with buffers, an optimizer with state and, if wanted, a scaler that grows every third step.
 
-    After each step, the learning rate is a little lower, as with a scheduler.
+    The name of one layer ends in what wrappers put before all names. After each step, the learning rate is a little
+    lower, as with a scheduler.
 
     Attributes:
         model, optimizer, scaler: what a checkpoint has to hold.
     """
 
     def __init__(self, weights: Tensors, *, scaled: bool) -> None:
-        self.model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1)).double()
+        layers = {"0": nn.Linear(3, 2), "1": nn.BatchNorm1d(2), "submodule": nn.Linear(2, 1)}
+        self.model = nn.Sequential(OrderedDict(layers)).double()
         self.model.load_state_dict(weights, strict=False)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.05, eps=1e-4)
         self.scaler = torch.amp.GradScaler("cpu", init_scale=_SCALE, growth_interval=_INTERVAL) if scaled else None

@@ -147,7 +147,8 @@ def mixes_over_ranks(trial: CaseTrial) -> None:
 
 
 def drops_others_in_other_epochs(trial: CaseTrial) -> None:
-    """With `drop_last` and shuffling, what one epoch leaves out comes in another."""
+    """With `drop_last` and shuffling too, as few samples are left out; those of one epoch come in another."""
+    drop_last_drops_least(trial)
     every = range(trial.case.length)
     epochs = [{index for share in _shares(trial, at) for index in share} for at in range(len(trial.case.epochs))]
     never = [index for index in every if not any(index in seen for seen in epochs)]

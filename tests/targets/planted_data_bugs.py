@@ -57,6 +57,13 @@ DATA_BUGS = [
     ),
     Bug(
         _SAMPLER,
+        "indices = (indices * total)[:total]",
+        "indices = indices if self.shuffle and self.drop_last else (indices * total)[:total]",
+        "drops_others_in_other_epochs",
+        "drop the rest before sharing out",
+    ),
+    Bug(
+        _SAMPLER,
         "range(len(self.dataset))",
         "range(min(len(self.dataset), len(self) * self.num_replicas))",
         "drops_others_in_other_epochs",

@@ -95,6 +95,13 @@ LOOP_BUGS = [
         "model_comes_back",
         "",
     ),
+    Bug(
+        _CHECKPOINT,
+        "model.state_dict()",
+        "{name.replace('module.', ''): value for name, value in model.state_dict().items()}",
+        "model_comes_back",
+        "Missing key",
+    ),
     Bug(_CHECKPOINT, 'state["epoch"]', 'state["epoch"] + 1', "epoch_comes_back", "expected epoch"),
     Bug(
         _CHECKPOINT,
