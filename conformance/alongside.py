@@ -18,10 +18,13 @@ _LOOK_SECONDS = 0.001
 
 @dataclass
 class Alongside:
-    """What a step has done so far, and for how many seconds more one side of it waits for the other."""
+    """What a step has done so far, and how many times more one side of it looks whether the other has gone on.
+
+    Looks are counted, not seconds: where the machine is busy they take longer, as does what they wait for.
+    """
 
     happened: Sequence[Happening]
-    patience: float = 1.0
+    patience: int = 1000
 
     def let_launch(self) -> None:
         """Let other threads, if there are any, launch something in this backward pass, where nothing has been yet."""
@@ -38,7 +41,6 @@ class Alongside:
         return self.happened[at + 1 :]
 
     def _until(self, holds: Callable[[], bool]) -> None:
-        end = time.monotonic() + self.patience
-        while not holds() and time.monotonic() < end:
+        while self.patience and not holds():
             time.sleep(_LOOK_SECONDS)
-        self.patience = max(0.0, end - time.monotonic())
+            self.patience -= 1
