@@ -197,7 +197,7 @@ OPTIMIZER_BUGS = [
     ),
     _bug(
         'optimizer_cls([{"params": []}], **kwargs).defaults)',
-        '{"lr": kwargs["lr"]})',
+        '{"lr": optimizer_cls([{"params": []}], **kwargs).defaults["lr"]})',
         "options_through_scheduler",
         "the defaults of the inner",
     ),
