@@ -2,6 +2,7 @@
 
 Around every phase of a test pytest attaches two handlers to the root logger and to each logger that does not propagate,
 and takes logging's lock for every one. torch has some sixty such loggers: a trivial test spent a fifth of its time so.
+Here each of those has one handler that stays, a relay to whoever catches at the moment.
 """
 
 import logging
@@ -15,54 +16,95 @@ import _pytest.logging
 _lock = logging._lock  # type: ignore[attr-defined]  # noqa: SLF001  as logging does where it changes several loggers
 
 
-class CatchingLogs:
-    """Pytest's `catching_logs`, but for taking the lock once, and for looking for loggers once.
+class Relay(logging.Handler):
+    """Hands the records of loggers that do not propagate to the handlers in `catching`."""
 
-    Pytest enters two of these one right after the other; the second one takes over what the first has found.
+    def __init__(self) -> None:
+        super().__init__()
+        self.catching: list[logging.Handler] = []
+        self._loggers: list[logging.Logger] = []
+
+    def attach(self) -> None:
+        """Be on every logger that does not propagate, and on no other."""
+        known = logging.root.manager.loggerDict.values()
+        apart = [logger for logger in known if isinstance(logger, logging.Logger) and not logger.propagate]
+        if apart != self._loggers:
+            self.detach()
+        for logger in apart:
+            if self not in logger.handlers:  # a test may have taken it off
+                with _lock:
+                    logger.handlers.append(self)
+        self._loggers = apart
+
+    def detach(self) -> None:
+        """Leave every logger."""
+        with _lock:
+            for logger in self._loggers:
+                if self in logger.handlers:
+                    logger.handlers.remove(self)
+        self._loggers = []
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Hand the record on, but not to handlers that get it from their logger too: tests attach `caplog.handler`."""
+        others = [handler for handler in _handlers(logging.getLogger(record.name)) if handler is not self]
+        for handler in tuple(self.catching):  # another thread may be at the end of a phase
+            if handler not in others and record.levelno >= handler.level:
+                handler.handle(record)
+        if not (self.catching or others) and logging.lastResort and record.levelno >= logging.lastResort.level:
+            logging.lastResort.handle(record)  # as if this one were not here
+        return True
+
+
+def _handlers(logger: logging.Logger) -> list[logging.Handler]:
+    """Return the handlers that a record of this logger comes to."""
+    found = list(logger.handlers)
+    while logger.propagate and logger.parent is not None:
+        logger = logger.parent
+        found += logger.handlers
+    return found
+
+
+class CatchingLogs:
+    """Pytest's `catching_logs`, but for the relay.
+
+    Pytest enters two of these one right after the other; only the first one looks where the relay has to be.
     """
 
-    _latest: ClassVar[tuple[object, int, list[logging.Logger]] | None] = None  # who looked, among how many, and found
+    relay: ClassVar[Relay] = Relay()
+    _first: ClassVar["CatchingLogs | None"] = None
 
     def __init__(self, handler: logging.Handler, level: int | None = None) -> None:
         self._handler, self._level = handler, level
-        self._attached: list[logging.Logger] = []
+        self._added = False
 
     def __enter__(self) -> logging.Handler:
         """Attach the handler."""
-        root = logging.getLogger()
+        root, relay = logging.root, self.relay
         if self._level is not None:
             self._handler.setLevel(self._level)
-        with _lock:
-            self._attached = [logger for logger in self._loggers(root) if self._handler not in logger.handlers]
-            for logger in self._attached:
-                logger.handlers.append(self._handler)
+        if self._handler not in relay.catching:
+            relay.catching.append(self._handler)
+            root.addHandler(self._handler)
+            self._added = True
+        if CatchingLogs._first is None:
+            relay.attach()
+        CatchingLogs._first = self if CatchingLogs._first is None else None
         if self._level is not None:
             self._before = root.level
             root.setLevel(min(root.level, self._level))
         return self._handler
 
-    def _loggers(self, root: logging.Logger) -> list[logging.Logger]:
-        """Return the root logger and those that do not propagate."""
-        known, latest = root.manager.loggerDict, CatchingLogs._latest
-        if latest is not None and latest[1] == len(known):
-            CatchingLogs._latest = None
-            return latest[2]
-        apart = [logger for logger in known.values() if isinstance(logger, logging.Logger) and not logger.propagate]
-        CatchingLogs._latest = self, len(known), [root, *apart]
-        return [root, *apart]
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Detach the handler."""
-        if CatchingLogs._latest is not None and CatchingLogs._latest[0] is self:
-            CatchingLogs._latest = None
+        if CatchingLogs._first is self:
+            CatchingLogs._first = None
         if self._level is not None:
-            logging.getLogger().setLevel(self._before)
-        with _lock:
-            for logger in self._attached:
-                if self._handler in logger.handlers:
-                    logger.handlers.remove(self._handler)
+            logging.root.setLevel(self._before)
+        if self._added:
+            self.relay.catching.remove(self._handler)
+            logging.root.removeHandler(self._handler)
 
 
 def catch_logs_quickly() -> None:
@@ -80,3 +122,4 @@ def caught_quickly() -> Iterator[None]:
         yield
     finally:
         _pytest.logging.catching_logs = before  # type: ignore[misc]  # what it was
+        CatchingLogs.relay.detach()

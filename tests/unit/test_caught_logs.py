@@ -27,6 +27,7 @@ def apart() -> Iterator[logging.Logger]:
     logger.propagate = False
     yield logger
     logger.propagate = True
+    CatchingLogs.relay.detach()
 
 
 @pytest.mark.parametrize("way", [PYTESTS_OWN, CatchingLogs])
@@ -39,6 +40,7 @@ def test_records_of_all_loggers_are_caught(way, apart):
         logging.getLogger("some.child").debug("below the level")
         apart.warning("two")
     apart.warning("after")
+    CatchingLogs.relay.detach()
     assert handler.messages == ["one", "two"]
     assert handler.level == logging.INFO
     assert [root.level, root.handlers, apart.handlers] == before
@@ -48,7 +50,7 @@ def test_records_of_all_loggers_are_caught(way, apart):
 def test_a_handler_that_a_test_removes_is_not_missed(way, apart):
     handler = Records()
     with way(handler):
-        apart.removeHandler(handler)
+        apart.handlers.clear()
         apart.warning("unheard")
         logging.getLogger().warning("heard")
     assert handler.messages == ["heard"]
@@ -58,8 +60,51 @@ def test_a_handler_that_is_there_already_is_attached_once(apart):
     handler = Records()
     with CatchingLogs(handler), CatchingLogs(handler):
         apart.warning("once")
-    assert handler.messages == ["once"]
-    assert handler not in apart.handlers
+        logging.getLogger().warning("twice")
+    logging.getLogger().warning("after")
+    apart.warning("after")
+    assert handler.messages == ["once", "twice"]
+
+
+@pytest.mark.parametrize("way", [PYTESTS_OWN, CatchingLogs])
+def test_a_handler_that_a_test_attaches_itself_hears_once(way, apart):
+    """As tests do with `caplog.handler`, for a logger that does not propagate."""
+    handler = Records()
+    with way(handler):
+        apart.addHandler(handler)
+        apart.warning("itself")
+        apart.getChild("below").warning("below")
+    apart.removeHandler(handler)
+    assert handler.messages == ["itself", "below"]
+
+
+def test_every_phase_looks_again_which_loggers_propagate(apart):
+    handler = Records()
+    with CatchingLogs(handler), CatchingLogs(Records()):
+        apart.warning("setup")
+    apart.propagate = True
+    with CatchingLogs(handler), CatchingLogs(Records()):
+        apart.warning("call")
+    apart.propagate = False
+    with CatchingLogs(handler), CatchingLogs(Records()):
+        apart.warning("teardown")
+    assert handler.messages == ["setup", "call", "teardown"]
+
+
+def test_between_phases_records_go_where_they_would_without_it(apart, monkeypatch):
+    last = Records()
+    last.setLevel(logging.WARNING)
+    monkeypatch.setattr(logging, "lastResort", last)
+    apart.handlers.clear()  # those of the test run around this test
+    with CatchingLogs(Records()):
+        apart.warning("caught")
+    apart.warning("nobody else hears")
+    apart.info("below the level")
+    own = Records()
+    apart.addHandler(own)
+    apart.warning("somebody hears")
+    apart.removeHandler(own)
+    assert (last.messages, own.messages) == (["nobody else hears"], ["somebody hears"])
 
 
 def test_pytest_is_told_only_where_it_attaches_to_such_loggers(monkeypatch):
@@ -88,3 +133,10 @@ def test_pytest_has_its_own_way_back_even_after_an_error(monkeypatch):
         interrupted()
     assert inside == [CatchingLogs]
     assert _pytest.logging.catching_logs is PYTESTS_OWN
+
+
+def test_nothing_stays_on_loggers_in_the_controller(apart):
+    apart.handlers.clear()  # those of the test run around this test
+    with caught_quickly(), CatchingLogs(Records()):
+        assert CatchingLogs.relay in apart.handlers
+    assert apart.handlers == []
