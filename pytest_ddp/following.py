@@ -43,6 +43,12 @@ def following(
     return None
 
 
+def after(item: pytest.Item) -> pytest.Item | None:
+    """Return the test that pytest's own loop runs after this one."""
+    position = _position(item, item.session)
+    return None if position is None else next(iter(item.session.items[position + 1 :]), None)
+
+
 def _position(item: pytest.Item | None, session: pytest.Session) -> int | None:
     """Return where the test stands among those of the run; None if it is not there."""
     positions = session.stash.setdefault(_positions, {})

@@ -83,6 +83,10 @@ class Member:
         self._unread = []
         self._printed.start_over()
 
+    def go_on(self) -> None:
+        """Forget the output that has been told: the run's second answer is to come."""
+        self._printed.go_on()
+
     def trim_output(self) -> None:
         """Drop the middle of an output that has no end: a rank that prints and prints must not fill the disk."""
         self._printed.trim()

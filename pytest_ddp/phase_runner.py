@@ -8,11 +8,12 @@ import pytest
 
 from pytest_ddp.certainty import Certainty, ends_alone
 from pytest_ddp.debugger import NO_TRACE, Debugger
+from pytest_ddp.early import Early, are_ready, may_begin_early
 from pytest_ddp.errors import LaunchError, UsageError
 from pytest_ddp.example_ranks import ExampleRanks
 from pytest_ddp.exits import leave_if_asked
 from pytest_ddp.failure import failures
-from pytest_ddp.following import following
+from pytest_ddp.following import after, following
 from pytest_ddp.given_items import check_hypothesis, is_given, run_given
 from pytest_ddp.given_report import Bugs
 from pytest_ddp.items import node_id, request_of
@@ -55,7 +56,9 @@ class PhaseRunner:
     _failed: bool = False
     _asked: PhaseRequest | None = None
     _following: pytest.Item | None = None
-    _announced: pytest.Item | None = None
+    _announced: ItemId | None = None
+    _torn_down: Sequence[Outcome] | None = None
+    _early: Early | None = None
     _latest: Sequence[Outcome] = ()
     _one_go: OneGo | None = None
     _called: bool = False
@@ -76,14 +79,25 @@ class PhaseRunner:
             return
         if self._one_go is not None or self._called:
             self._ask(item, "teardown")
+            if self._goes_on():
+                self._begin_next()
         elif not is_given(item):
             self._ask(item, "call")
 
     def close(self) -> None:
         """Give up the ranks; a test that is still set up then has nothing left to tear down."""
         self._withdraw()
+        if self._early is not None:
+            self._early.place.group.wind_up()
+            self._early = None
         self._place = None
         self.places.close()
+
+    def finish(self) -> None:
+        """Let ranks finish a test that they have begun and pytest will not come to; nobody sees what becomes of it."""
+        early, self._early = self._early, None
+        if early is not None:
+            early.place.group.answers()
 
     @property
     def is_in_a_test(self) -> bool:
@@ -91,14 +105,17 @@ class PhaseRunner:
         return self._place is not None
 
     def _setup(self, item: pytest.Item) -> None:
+        early = self._begun(item)
         run = self._decide(item)
         item.stash[world_key] = run.world
         try:
             self._place = self.places.enter(item, run)
         except LaunchError as error:
             pytest.fail(str(error), pytrace=False)
-        self._timeout, self._shared_path = run.timeout, self.new_shared_path()
-        self._failed, self._called, self._one_go, self._announced = False, False, None, None
+        self._timeout = run.timeout
+        self._shared_path = early.shared_path if early else self.new_shared_path()
+        self._failed, self._called, self._one_go, self._torn_down = False, False, None, None
+        self._asked, self._announced = early, early.following if early else None
         if self._following is not item:
             self._certainty.forget()
         self._following = None
@@ -150,7 +167,9 @@ class PhaseRunner:
         self._asked = None
         wait = self._current().group.answers
         outcomes: Sequence[Outcome]
-        if asked.with_call:
+        if self._torn_down is not None:
+            outcomes = self._torn_down
+        elif asked.with_call:
             self._one_go = item.stash[one_go_key] = OneGo.of(wait)
             outcomes = self._one_go.setup
         else:
@@ -163,10 +182,11 @@ class PhaseRunner:
         if self.debugger:
             self.debugger.watch(place.group)
         if when == "teardown":
-            self._following = self._next(item)
+            self._following = self._next(item, self.upcoming)
         request = self._request(item, when, self._following)
         if when == "setup" and self._may_go_on_at_once(item):
-            request = self._in_one_go(item, request)
+            request = self._in_one_go(item, self.upcoming, self._shared_path)
+            self._announced = request.following
         self._asked = request
         if when == "teardown" and self._goes_on():
             place.group.expect_more(timeout=self._timeout)
@@ -174,21 +194,47 @@ class PhaseRunner:
             place.group.ask(_PHASE_TARGET, request.encode(), timeout=self._timeout)
         return request
 
-    def _next(self, item: pytest.Item) -> pytest.Item | None:
-        return following(item.session, self.upcoming, self._current(), self._plan, failed=self._failed)
+    def _begin_next(self) -> None:
+        """Begin the next test too, if that is sure to be one for the same ranks, as soon as they have torn down."""
+        item, place = self._following, self._current()
+        if item is None or item is not self.upcoming or not place.holds(item, place.world):
+            return
+        if not (self._may_go_on_at_once(item) and may_begin_early(item)):
+            return
+        self._torn_down = place.group.answers()
+        decision = self._plan(item)
+        if not (are_ready(self._torn_down) and isinstance(decision, Run)):
+            return
+        request = self._in_one_go(item, after(item), self.new_shared_path())
+        place.group.ask(_PHASE_TARGET, request.encode(), timeout=decision.timeout)
+        self._early = Early(item, place, request)
 
-    def _in_one_go(self, item: pytest.Item, request: PhaseRequest) -> PhaseRequest:
-        """Ask for the call too, and for teardown if ranks need not wait for one another before it."""
-        upcoming = self._next(item)
-        if self._current().world.observe or not ends_alone(item, upcoming):
-            return replace(request, with_call=True)
-        self._announced = upcoming
-        return replace(self._request(item, "setup", upcoming), with_call=True, with_teardown=True)
+    def _begun(self, item: pytest.Item) -> PhaseRequest | None:
+        """Return what ranks were asked for this test already; they are replaced if it was for another one."""
+        early = self._early
+        if early is None or early.item is item:
+            self._early = None
+            return early.request if early else None
+        self.finish()
+        self.places.retire(early.place)
+        return None
+
+    def _next(self, item: pytest.Item, upcoming: pytest.Item | None) -> pytest.Item | None:
+        return following(item.session, upcoming, self._current(), self._plan, failed=self._failed)
+
+    def _in_one_go(self, item: pytest.Item, upcoming: pytest.Item | None, shared_path: str) -> PhaseRequest:
+        """Ask for setup and the call, and for teardown if ranks need not wait for one another before it."""
+        alone = PhaseRequest("setup", _item_id(item), shared_path=shared_path, with_call=True)
+        later = self._next(item, upcoming)
+        if later is None or self._current().world.observe or not ends_alone(item, later):
+            return alone
+        return replace(alone, following=_item_id(later), with_teardown=True)
 
     def _goes_on(self) -> bool:
         """Whether every rank tears down already, for the test that follows."""
-        as_announced = self._announced is not None and self._announced is self._following
-        return as_announced and all(answer_of(outcome).goes_on for outcome in self._known())
+        if self._announced is None or self._following is None or self._announced != _item_id(self._following):
+            return False
+        return all(answer_of(outcome).goes_on for outcome in self._known())
 
     def _known(self) -> Sequence[Outcome]:
         """Return the latest outcomes; of a call that was run with setup, also before pytest comes to ask for it."""

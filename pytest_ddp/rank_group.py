@@ -107,7 +107,13 @@ class RankGroup:
 
     def expect_more(self, *, timeout: float) -> None:
         """Begin to wait for the second answers of the latest run: its target makes ranks go on and answer once more."""
-        self._expect(timeout, None, self._number + 1)
+        for member in self._expect(timeout, None, self._number + 1):
+            member.go_on()
+
+    def wind_up(self) -> None:
+        """Wait for a run whose outcomes nobody will see, but not for longer than the grace."""
+        self._timeout = min(self._timeout, time.monotonic() - self._started + self.grace)
+        self._finish(self.grace, hang_up=False)
 
     def give_up(self) -> None:
         """End the ranks that still run what nobody waits for any more."""

@@ -151,7 +151,13 @@ class Controller:
     def pytest_runtestloop(self) -> Generator[None, object, object]:
         """Let the ranks finish inside the wrappers of others: pytest-cov's collects what the ranks have measured."""
         try:
-            return (yield)
+            result = yield
+        except (pytest.Session.Failed, pytest.Session.Interrupted):  # told to stop, between two tests
+            self.runner.finish()
+            raise
+        else:
+            self.runner.finish()
+            return result
         finally:
             if not self.runner.is_in_a_test:  # one that was interrupted is torn down in pytest_sessionfinish
                 self.close()

@@ -2,7 +2,7 @@
 
 import functools
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch  # noqa: F401  pytester forgets what an inner run imports, and torch cannot be imported twice
@@ -39,11 +39,11 @@ def light_garbage_collections() -> Iterator[None]:
 def run_suite(pytester: pytest.Pytester) -> Callable[..., pytest.RunResult]:
     """Write a test module and run pytest on it, in this process: the fork server is shared with the outer run."""
 
-    def run(source: str, *args: str, conftest: str = "") -> pytest.RunResult:
+    def run(source: str, *args: str, conftest: str = "", plugins: Sequence[object] = ()) -> pytest.RunResult:
         pytester.makepyfile(test_suite=PREAMBLE + "\n".join(_dedented(source)))
         if conftest:
             pytester.makeconftest(conftest)
-        return pytester.runpytest_inprocess("-p", "no:cacheprovider", *args)
+        return pytester.runpytest_inprocess("-p", "no:cacheprovider", *args, plugins=plugins)
 
     return run
 
