@@ -92,5 +92,5 @@ FURTHER_BUGS = [
         "wrapping_leaves_the_generators",
         "Python's `random`",
     ),
-    Bug(_NAIVE, _NAIVE_START, _GATHERS_ROWS, "uneven_sparse_gradients"),
+    Bug(_NAIVE, _NAIVE_START, _GATHERS_ROWS, "uneven_sparse_gradients", "another size than on its peers"),
 ]
