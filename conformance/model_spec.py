@@ -9,7 +9,16 @@ from conformance.layers import Dtype, Layer, Linear, Shape, dtype_of, layer_from
 
 Activation: TypeAlias = Literal["tanh", "gelu", "relu"]
 _WIDE: frozenset[Dtype] = frozenset({"float64", "complex128"})
-Branch: TypeAlias = Literal["none", "unused", "used_on_rank_0", "used_on_rank_1", "order_by_rank"]
+Branch: TypeAlias = Literal[
+    "none",
+    "unused",
+    "used_on_rank_0",
+    "used_on_rank_1",
+    "order_by_rank",
+    "used_in_even_steps",
+    "used_in_odd_steps",
+    "used_in_turn",
+]
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,10 +36,12 @@ class ModelSpec(Brief):
         transposed: index of a linear layer whose weight is stored transposed, so that it is not contiguous.
         buffer: whether the model has buffers (a float, an integer and a non-persistent one).
         recomputed: whether the hidden layers are computed again in backward (activation checkpointing, not reentrant).
-        branch: a second path, `branches.0` (and `branches.1`), beside the layers: never used, used on one rank only,
-            or two of one shape that odd ranks compute in the other order.
+        branch: a second path, `branches.0` (and `branches.1`), beside the layers: never used, used on one rank only, or
+            two of one shape that odd ranks compute in the other order; or used by all ranks in every other step (the
+            first one is even), or by even ranks in even steps and by odd ones in odd steps.
         keyword: whether `forward` is called with the keyword argument `gain`.
         nested: whether `forward` is called with a dict of a tuple, and returns a dict.
+        named: whether `forward` is called with a named tuple, and returns one.
         dtype: of inputs, targets, buffers, and of parameters whose layer has none of its own.
     """
 
@@ -47,6 +58,7 @@ class ModelSpec(Brief):
     branch: Branch = "none"
     keyword: bool = False
     nested: bool = False
+    named: bool = False
     dtype: Dtype = "float64"
 
     @property

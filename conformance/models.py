@@ -1,7 +1,7 @@
 """Builds the module that a `ModelSpec` describes, fills it and calls it: the same on the judge's side and on ranks."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -22,11 +22,24 @@ Listener = Callable[[int], None]
 GAIN = 1.5
 
 
+class Given(NamedTuple):
+    """What a named model is called with."""
+
+    x: torch.Tensor
+    gain: float
+
+
+class Result(NamedTuple):
+    """What a named model returns."""
+
+    output: torch.Tensor
+
+
 class Perceptron(nn.Module):
     """Layers one after the other, with the unusual parts that their spec asks for.
 
     Attributes:
-        rank: the rank it computes for; a spec's branch may depend on it.
+        rank, step: the rank and the step that it computes for; a spec's branch may depend on them.
         listener: called in backward with a layer's index when backward reaches that layer's activation: the gradients
             of all later layers are then ready, those of that layer and of earlier ones are not.
     """
@@ -37,7 +50,7 @@ class Perceptron(nn.Module):
 
     def __init__(self, spec: ModelSpec, rank: int = 0) -> None:
         super().__init__()
-        self.spec, self.rank = spec, rank
+        self.spec, self.rank, self.step = spec, rank, 0
         self.activation = _ACTIVATIONS[spec.activation]
         self.layers = nn.ModuleList(_layers(spec))
         dtype = torch_dtype(spec.dtype)
@@ -58,11 +71,13 @@ class Perceptron(nn.Module):
     def forward(self, x: Any, *, gain: float = 1.0) -> Any:
         """Map (samples, inputs) to (samples, outputs of the last layer).
 
-        In a nested model, map {"batch": (that, gain)} to {"output": this}.
+        In a nested model, map {"batch": (that, gain)} to {"output": this}; in a named one, a `Given` to a `Result`.
         """
         if self.spec.nested:
             x, gain = x["batch"]
             return {"output": self._compute(x, gain)}
+        if self.spec.named:
+            return Result(self._compute(x.x, x.gain))
         return self._compute(x, gain)
 
     def _compute(self, x: torch.Tensor, gain: float) -> torch.Tensor:
@@ -89,8 +104,9 @@ class Perceptron(nn.Module):
         return output
 
     def _branches(self) -> list[tuple[int, nn.Module]]:
-        """Return the branches that this rank uses, in its order; each has a weight of its own, lest they be alike."""
-        used = self.spec.branch in {"order_by_rank", f"used_on_rank_{self.rank}"}
+        """Return the branches that are used now, in order; each has a weight of its own, lest they be alike."""
+        now = {"order_by_rank", f"used_on_rank_{self.rank}", f"used_in_{'odd' if self.step % 2 else 'even'}_steps"}
+        used = self.spec.branch in now | ({"used_in_turn"} if (self.rank + self.step) % 2 == 0 else set())
         return list(enumerate(self.branches))[:: -1 if self.rank % 2 else 1] if used else []
 
     def _as_for(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
@@ -154,6 +170,9 @@ def call(scenario: Scenario, model: Any, x: torch.Tensor) -> torch.Tensor:
     if scenario.model.nested:
         nested: torch.Tensor = model({"batch": (x, GAIN)})["output"]
         return nested
+    if scenario.model.named:
+        named: torch.Tensor = model(Given(x, GAIN)).output
+        return named
     output: torch.Tensor = model(x, gain=GAIN) if scenario.model.keyword else model(x)
     return output
 

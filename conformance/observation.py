@@ -100,6 +100,7 @@ class Observation:
         closures: per step, where the scenario uses closures.
         offers_no_sync, offers_state_dict: whether the wrapped model offers `no_sync`, and a `state_dict` to load.
         early_gradients: parameters that had a gradient right after wrapping.
+        generators: global random generators that wrapping has moved.
         moved: parameters that were elsewhere in memory after a step than before training, once for each such step.
         wrong_modes: the model's mode in each forward in which it was not the one that had been asked for.
         altered: places in a saved state that loading it has changed.
@@ -121,6 +122,7 @@ class Observation:
     offers_no_sync: bool = False
     offers_state_dict: bool = False
     early_gradients: list[str] = field(default_factory=list)
+    generators: list[str] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)
     wrong_modes: list[str] = field(default_factory=list)
     altered: list[str] = field(default_factory=list)

@@ -18,7 +18,7 @@ from conformance.scenario import Scenario
 from conformance.schedule import Schedule
 from conformance.tolerance import Limits, equal, float64_limits, gradient_limits, parameter_limit, scale_of
 
-PER_RANK = {"used_on_rank_0", "used_on_rank_1", "order_by_rank"}
+PER_RANK = {"used_on_rank_0", "used_on_rank_1", "order_by_rank", "used_in_turn"}
 
 
 @dataclass
@@ -93,6 +93,7 @@ class _Run:
         return Perceptron(self.scenario.model.in_float64)
 
     def step(self, step: int) -> None:
+        self.model.step = step
         self.plan.before_step(step)
         self.seen.starts.append(_values(self.named))
         self.model.zero_grad()
@@ -161,7 +162,7 @@ class _Run:
     def _in_float64(self, rank: int, batch: Batch) -> Tensors:
         """Return the gradients of one rank's batch as they would be without rounding."""
         twin = self.twin
-        twin.rank = rank
+        twin.rank, twin.step = rank, self.model.step
         twin.zero_grad()
         fill(twin, _values(self.named), dict(self.model.named_buffers()))
         named = dict(twin.named_parameters())
@@ -214,6 +215,7 @@ def shard_gradients(
     With `last`, those of the step's last backward pass alone.
     """
     model, found = Perceptron(scenario.model), []
+    model.step = step
     for rank, own in enumerate(inputs):
         model.rank = rank
         model.zero_grad()

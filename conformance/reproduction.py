@@ -1,6 +1,7 @@
 """Writes a standalone script that shows a failure with torch and the submission alone."""
 
 import inspect
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,7 @@ _TOLERANCES: dict[Dtype, float] = {
     "float16": 0.02,
     "complex128": 1e-9,
 }
+_MANY = 10_000  # elements; of a larger tensor a script prints one
 # Methods of a module that spare complex numbers, as `to(dtype)` does not.
 _CASTS = {"float64": "double", "float32": "float", "bfloat16": "bfloat16", "float16": "half"}
 
@@ -71,7 +73,7 @@ class Reproduction(Script):
             m=self.scenario.model,
             o=self.scenario.optimizer,
             shows=self.check.shows,
-            watches=self.check.shows in {"overlap", "collectives", "volume"},
+            watches=self.check.shows in {"overlap", "collectives", "volume", "lazy"},
             weight_scale=WEIGHT_SCALE,
             far=FAR,
             optimizer_component=wanted.kind == "optimizer",
@@ -113,8 +115,10 @@ def _about_model(scenario: Scenario) -> dict[str, Any]:
         "gain": f", gain={GAIN}" if spec.keyword else "",
         "nested_gain": GAIN,
         "mixed": spec.mixed,
+        "is_large": any(math.prod(shape) > _MANY for shape in spec.shapes.values()),
         "tolerance": max(_TOLERANCES[dtype] for dtype in (spec.dtype, *spec.dtypes.values())),
         "per_rank": spec.branch in PER_RANK,
+        "steps_differ": spec.branch in {"used_in_even_steps", "used_in_odd_steps", "used_in_turn"},
     }
 
 

@@ -127,6 +127,7 @@ class Scenario(Brief):
         micro_batches: backward passes per step, whose gradients add up.
         joined: the micro-batches' losses are added up, and have one backward pass together.
         no_sync: all micro-batches but the last are computed under the wrapper's `no_sync`, if it has one.
+        nests: before each of these, another block of `no_sync` is entered and left within the first.
         evaluates: before each step, the model computes the step's batch in evaluation mode, without gradients.
         in_evaluation: the model trains in evaluation mode, as where its norms are to stay at rest.
         aborts: before the second step, a backward pass raises half way, on all ranks, and its gradients are cleared;
@@ -158,6 +159,7 @@ class Scenario(Brief):
     micro_batches: int = 1
     joined: bool = False
     no_sync: bool = False
+    nests: bool = False
     evaluates: bool = False
     in_evaluation: bool = False
     aborts: bool = False

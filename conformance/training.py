@@ -4,8 +4,8 @@
 step; any other exception is a fault of this harness.
 """
 
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
@@ -18,6 +18,7 @@ from conformance.alongside import Alongside
 from conformance.borrowing import noticing
 from conformance.contract import COMPONENTS, Component
 from conformance.data import Tensors
+from conformance.global_generators import noting_moved_generators
 from conformance.models import Listener, Perceptron, call, loss_of
 from conformance.naming import Named, holder, hooks_on, parameters_by_name, take_hooks_off
 from conformance.observation import ClosureCall, Happening, Observation, Task
@@ -54,6 +55,7 @@ class _Run:
     twin: Twin | None = None
     in_training: bool = True
     wrong_modes: list[str] = field(default_factory=list)
+    moved_generators: list[str] = field(default_factory=list)
 
     def observe(self) -> Observation:
         self._build()
@@ -82,6 +84,7 @@ class _Run:
         at_end |= {"offers_no_sync": hasattr(self.wrapped, "no_sync"), "offers_state_dict": self.saved.offered}
         at_end["stubbed"] = sorted(stubs.used)
         at_end |= {"wrong_modes": self.wrong_modes, "altered": self.plan.altered}
+        at_end["generators"] = self.moved_generators
         if self.component.kind == "optimizer":
             at_end["state_bytes"] = state_bytes(self.plan.optimizer)
             had = {name for name, p in self.named.items() if p.grad is not None}
@@ -98,13 +101,14 @@ class _Run:
         self.model = make_model(self.task)
         self.wrapped: Any = self.model
         if self.component.kind == "wrapper":
-            self.wrapped = wrap(self.task, self.component, self.adapters, self.model)
+            with noting_moved_generators(self.moved_generators):
+                self.wrapped = wrap(self.task, self.component, self.adapters, self.model)
             self.twin = Twin(self.task, self.component, self.adapters) if scenario.twins else None
         with self.stage("a look at the parameters of the wrapped model"):
             self.named, self.extra = parameters_by_name(self.wrapped, tuple(scenario.model.shapes))
         self._keep("wrapped", self.named)
         self.early = [name for name, p in self.named.items() if p.grad is not None]
-        bare = _bare(self.wrapped, self.model)
+        self.bare = bare = _bare(self.wrapped, self.model)
         bare.register_forward_pre_hook(self._note_mode)
         bare.listener = self._layer_noter()  # not before wrapping: a wrapper may copy the model by pickling
         self.tensors |= {f"buffer/{name}": b.clone() for name, b in bare.named_buffers()}
@@ -136,6 +140,7 @@ class _Run:
         return function(self.adapters, self.component.get)(params, optimizer_cls, **options)
 
     def _step(self, step: int) -> float:
+        self.bare.step = step
         if self.task.scenario.evaluates:
             self._evaluate(step)
         if self.task.scenario.aborts and step == 1:
@@ -171,7 +176,7 @@ class _Run:
             self._switch(training=True)
 
     def _switch(self, *, training: bool) -> None:
-        switched = self.wrapped if hasattr(self.wrapped, "eval") else _bare(self.wrapped, self.model)
+        switched = self.wrapped if hasattr(self.wrapped, "eval") else self.bare
         switched.train() if training else switched.eval()
         self.in_training = training
 
@@ -183,18 +188,25 @@ class _Run:
                 raise _AbortedError
 
         with self.stage("a backward pass that raises", step):
-            model = _bare(self.wrapped, self.model)
-            listening, model.listener = model.listener, refuse
+            listening, self.bare.listener = self.bare.listener, refuse
             x, y = self.task.inputs.batches[step]
             with suppress(_AbortedError), self.wrapped.no_sync() if self._is_lazy else nullcontext():
                 torch.autograd.backward(loss_of(call(self.task.scenario, self.wrapped, x), y))
-            model.listener = listening
+            self.bare.listener = listening
         self._clear(step)
 
     @property
     def _is_lazy(self) -> bool:
         """Whether the wrapper's `no_sync` is to be used."""
         return self.task.scenario.no_sync and hasattr(self.wrapped, "no_sync")
+
+    @contextmanager
+    def _lazily(self) -> Iterator[None]:
+        """Enter the wrapper's `no_sync`, and where the scenario says so, another one for a moment."""
+        with self.wrapped.no_sync():
+            with self.wrapped.no_sync() if self.task.scenario.nests else nullcontext():
+                pass
+            yield
 
     def _backward(self, step: int) -> float:
         """Compute the gradients of a step; return the sum of its micro-batches' losses."""
@@ -211,7 +223,7 @@ class _Run:
     def _pass(self, step: int, micro: Sequence[int], *, synchronise: bool) -> float:
         """Compute forward on some micro-batches, and one backward; return the loss."""
         scenario = self.task.scenario
-        with self.stage("no_sync", step), nullcontext() if synchronise else self.wrapped.no_sync():
+        with self.stage("no_sync", step), nullcontext() if synchronise else self._lazily():
             with self.stage("forward", step):
                 loss = torch.stack([self._loss(number) for number in micro]).sum()
             other = self.twin.forward(step) if self.twin else None

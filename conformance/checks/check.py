@@ -36,8 +36,11 @@ Shows: TypeAlias = Literal[
     "moved",
     "altered",
     "overflow",
+    "generators",
+    "lazy",
 ]
 UNSYNCHRONISED = "never synchronised"
+GENERATORS = {"torch": "torch's", "random": "Python's `random`", "numpy": "NumPy's"}
 WAIT = (
     "Every collective with `async_op=True` returns a handle: call its `wait()` before its result is used. Without "
     "that, numbers are wrong now and then, on a fast network more often."
@@ -220,8 +223,12 @@ def never_awaited(operations: list[str]) -> str:
 
 def moved_generators(answer: Tensors) -> str:
     """Return which of the global generators have moved on a rank, in words; nothing if none has."""
-    words = {"torch": "torch's", "random": "Python's `random`", "numpy": "NumPy's"}
-    return " and ".join(word for name, word in words.items() if bool(answer[f"moved/{name}"]))
+    return generators_listed(name for name in GENERATORS if bool(answer[f"moved/{name}"]))
+
+
+def generators_listed(names: Iterable[str]) -> str:
+    """Return these global generators in words."""
+    return " and ".join(GENERATORS[name] for name in names)
 
 
 def listed(names: Iterable[str]) -> str:

@@ -2,7 +2,15 @@
 
 import torch
 
-from conformance.checks.check import NotOffered, Trial, Violation, first_mismatch, listed, of_the_model, step_words
+from conformance.checks.check import (
+    NotOffered,
+    Trial,
+    Violation,
+    first_mismatch,
+    generators_listed,
+    listed,
+    step_words,
+)
 from conformance.checks.training import gradients_averaged, initial_broadcast, training_equals_one_process
 from conformance.scenario import LoadWeights
 
@@ -87,25 +95,6 @@ def several_forwards_one_backward(trial: Trial) -> None:
     training_equals_one_process(trial)
 
 
-def accumulates_without_synchronising(trial: Trial) -> None:
-    """Under the wrapper's `no_sync` nothing is sent; the next backward outside of it synchronises the whole sum."""
-    if not all(seen.offers_no_sync for seen in trial.observations):
-        raise NotOffered("the wrapped model has no `no_sync`")
-    for step in range(trial.scenario.steps):
-        for rank, seen in enumerate(trial.observations):
-            happened = seen.happenings[step]
-            ends = [at for at, one in enumerate(happened) if one.what == "returned"]
-            early = [one for one in happened[: ends[-2] + 1] if of_the_model(one, trial.scenario)]
-            if early:
-                raise Violation(
-                    f"On rank {rank} at {step_words(trial.scenario, step)}, gradients were sent under `no_sync`: "
-                    f"{early[0].op}, and {len(early) - 1} further collectives.",
-                    "Under `no_sync` gradients only add up in `.grad`: let the hooks do nothing.",
-                )
-    gradients_averaged(trial)
-    training_equals_one_process(trial)
-
-
 def recomputed_activations(trial: Trial) -> None:
     """Activations that backward computes again (`torch.utils.checkpoint`, not reentrant) change nothing."""
     gradients_averaged(trial)
@@ -116,16 +105,6 @@ def recovers_from_an_exception(trial: Trial) -> None:
     """After a backward pass that raised on all ranks, and `zero_grad`, training goes on as if it had not been."""
     gradients_averaged(trial)
     training_equals_one_process(trial)
-
-
-def no_sync_ends_with_an_exception(trial: Trial) -> None:
-    """A backward pass that raises under `no_sync` ends it: what comes after is synchronised again."""
-    try:
-        gradients_averaged(trial)
-        training_equals_one_process(trial)
-    except Violation as wrong:
-        advice = "The block of `no_sync` may be left by an exception: put back in a `finally` what it has switched off."
-        raise Violation(wrong.message, advice) from None
 
 
 def loaded_weights_are_trained(trial: Trial) -> None:
@@ -158,6 +137,55 @@ def unused_on_some_ranks(trial: Trial) -> None:
 def unused_everywhere(trial: Trial) -> None:
     """A parameter that no rank uses is left alone by the optimizer, and nobody waits for its gradient."""
     training_equals_one_process(trial)
+
+
+def used_in_some_steps(trial: Trial) -> None:
+    """A parameter that no rank uses in every other step trains in the others alone: nothing is remembered of it."""
+    training_equals_one_process(trial)
+    gradients_averaged(trial)
+
+
+def used_by_ranks_in_turn(trial: Trial) -> None:
+    """Where ranks take turns in using a parameter, one that does not use it adds zero, and not what it had before."""
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
+def large_parameter(trial: Trial) -> None:
+    """A parameter of more than 2^20 elements trains to its last one, in a bucket of 1 MiB or of 25."""
+    try:
+        initial_broadcast(trial)
+        gradients_averaged(trial)
+        training_equals_one_process(trial)
+    except Violation as wrong:
+        advice = (
+            "A parameter here has 1049600 elements, more than 2**20. Is there a limit to what is sent at once, or a "
+            "remainder that is lost where something is sent in pieces?"
+        )
+        raise Violation(wrong.message, advice) from None
+
+
+def named_tuples(trial: Trial) -> None:
+    """A named tuple reaches the model's `forward`, and comes back from it, as what it is."""
+    gradients_averaged(trial)
+
+
+def uneven_sparse_gradients(trial: Trial) -> None:
+    """Sparse gradients may have other numbers of rows on other ranks, as where batches have different sizes."""
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
+def wrapping_leaves_the_generators(trial: Trial) -> None:
+    """Wrapping leaves the global generators as they were: torch's, Python's and NumPy's."""
+    for rank, seen in enumerate(trial.observations):
+        if seen.generators:
+            raise Violation(
+                f"On rank {rank}, wrapping moved a global generator of random numbers, "
+                f"{generators_listed(seen.generators)}; expected all of them as they were.",
+                "What is drawn afterwards, such as dropout, depends on it, and ranks that share a seed draw alike: "
+                "make a generator of your own (`torch.Generator()`, `random.Random()`), and seed that.",
+            )
 
 
 def unfreezing_after_wrapping(trial: Trial) -> None:

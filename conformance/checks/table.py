@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from conformance.checks import communication, extended, precision, traffic, training
+from conformance.checks import communication, extended, no_sync, precision, traffic, training
 from conformance.checks.check import UNSYNCHRONISED, Check
 from conformance.checks.loop_table import LOOP_CHECKS
 from conformance.checks.optimizer_table import OPTIMIZER_CHECKS
@@ -106,10 +106,11 @@ _WRAPPER_EXTENDED = (
     Check(extended.recomputed_activations, beyond.recomputing, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(extended.recovers_from_an_exception, beyond.aborting, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(
-        extended.accumulates_without_synchronising,
+        no_sync.accumulates_without_synchronising,
         beyond.accumulating_lazily,
         "extended",
         requires=("accumulates_gradients",),
+        shows="lazy",
         rules_out=_OUT,
     ),
     Check(extended.sparse_gradients, beyond.with_sparse_gradients, "extended", requires=_NUMBERS, rules_out=_OUT),
@@ -122,7 +123,7 @@ _WRAPPER_EXTENDED = (
         rules_out=_OUT,
     ),
     Check(
-        extended.no_sync_ends_with_an_exception,
+        no_sync.no_sync_ends_with_an_exception,
         beyond.aborting_lazily,
         "extended",
         requires=("accumulates_without_synchronising", "recovers_from_an_exception"),
@@ -134,6 +135,50 @@ _WRAPPER_EXTENDED = (
         "extended",
         requires=_NUMBERS,
         rules_out=(*_OUT, "loaded weights not used"),
+    ),
+    Check(
+        extended.used_in_some_steps,
+        beyond.used_now_and_then,
+        "extended",
+        requires=("unused_everywhere",),
+        rules_out=_OUT,
+    ),
+    Check(
+        extended.used_by_ranks_in_turn,
+        beyond.used_in_turn,
+        "extended",
+        requires=("unused_on_some_ranks",),
+        rules_out=_OUT,
+    ),
+    Check(
+        extended.large_parameter,
+        beyond.with_large,
+        "extended",
+        requires=("trains_in_float32",),
+        rules_out=_SEEN,
+    ),
+    Check(
+        no_sync.no_sync_may_be_nested,
+        beyond.nesting_no_sync,
+        "extended",
+        requires=("accumulates_without_synchronising",),
+        shows="lazy",
+        rules_out=_OUT,
+    ),
+    Check(
+        no_sync.no_sync_on_one_rank,
+        beyond.lazily_on_one_rank,
+        "extended",
+        requires=("accumulates_without_synchronising", "one_rank"),
+    ),
+    Check(extended.named_tuples, beyond.with_named_tuples, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.wrapping_leaves_the_generators, wrapping.plain, "extended", requires=_RUNS, shows="generators"),
+    Check(
+        extended.uneven_sparse_gradients,
+        beyond.with_uneven_sparse_gradients,
+        "extended",
+        requires=("sparse_gradients", "uneven_batches"),
+        rules_out=_OUT,
     ),
 )
 

@@ -14,6 +14,7 @@ import torch
 
 from conformance.answer import Assignment
 from conformance.data import Tensors
+from conformance.global_generators import states_of_global_generators
 from conformance.stage import stage
 
 
@@ -73,19 +74,10 @@ class Desk:
         torch.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed)  # noqa: NPY002  the global generator is what old transforms use
-        before = _states_of_global_generators()
+        before = states_of_global_generators()
         yield
-        for name, state in _states_of_global_generators().items():
+        for name, state in states_of_global_generators().items():
             self.answer[f"moved/{name}"] = torch.tensor(state != before[name])
 
 
 Exercise = Callable[[Desk], None]
-
-
-def _states_of_global_generators() -> dict[str, Any]:
-    numpys = np.random.get_state(legacy=False)["state"]  # noqa: NPY002  see above
-    return {
-        "torch": torch.get_rng_state().tolist(),
-        "random": random.getstate(),
-        "numpy": (numpys["key"].tolist(), numpys["pos"]),
-    }

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from conformance.layers import Embedding, Linear, Magnitude
 from conformance.model_spec import Branch, ModelSpec
 from conformance.scenario import AddGroup, Freeze, Group, LoadWeights, OptimizerSpec, Options, Scenario, Unfreeze
-from conformance.strategies.parts import RATES, Bounds, Draw, Scenarios, decaying, draw_model, draw_sgd
+from conformance.strategies.parts import NARROW_RATES, RATES, Bounds, Draw, Scenarios, decaying, draw_model, draw_sgd
 from conformance.strategies.wrapper import draw_frozen, draw_wrapped
 
 
@@ -37,6 +37,12 @@ def with_nested(draw: Draw, bounds: Bounds) -> Scenario:
 
 
 @st.composite
+def with_named_tuples(draw: Draw, bounds: Bounds) -> Scenario:
+    """The model is called with a named tuple, and returns one."""
+    return draw_wrapped(draw, bounds, replace(draw_model(draw, layers=(1, 2)), named=True), steps=1)
+
+
+@st.composite
 def accumulating(draw: Draw, bounds: Bounds) -> Scenario:
     """Gradients of two or three backward passes add up; each is synchronised."""
     return draw_wrapped(draw, bounds, draw_model(draw), micro_batches=draw(st.integers(2, 3)))
@@ -57,6 +63,20 @@ def accumulating_lazily(draw: Draw, bounds: Bounds) -> Scenario:
 
 
 @st.composite
+def nesting_no_sync(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same, another block of `no_sync` having been entered and left in each."""
+    drawn: Scenario = draw(accumulating_lazily(bounds))
+    return replace(drawn, nests=True)
+
+
+@st.composite
+def lazily_on_one_rank(draw: Draw, bounds: Bounds) -> Scenario:
+    """Micro-batches under `no_sync` in a world of one."""
+    drawn: Scenario = draw(accumulating_lazily(bounds))
+    return replace(drawn, world_size=1)
+
+
+@st.composite
 def with_buffers(draw: Draw, bounds: Bounds) -> Scenario:
     """The model has buffers, which differ between ranks."""
     return draw_wrapped(draw, bounds, replace(draw_model(draw, layers=(1, 2)), buffer=True), steps=1)
@@ -69,6 +89,13 @@ def with_sparse_gradients(draw: Draw, bounds: Bounds) -> Scenario:
     model = ModelSpec(1, (Linear(draw(st.integers(1, 3))), table, Linear(draw(st.integers(1, 2)))))
     options: Options = {"lr": draw(st.sampled_from(RATES)), "momentum": draw(st.sampled_from((0.0, 0.9)))}
     return draw_wrapped(draw, bounds, model, optimizer=OptimizerSpec("SGD", options))
+
+
+@st.composite
+def with_uneven_sparse_gradients(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same, each rank with one sample more than the one before."""
+    drawn: Scenario = draw(with_sparse_gradients(bounds))
+    return replace(drawn, uneven=True)
 
 
 @st.composite
@@ -95,6 +122,29 @@ def with_branch(*branches: Branch) -> Callable[[Bounds], Scenarios]:
         return decaying(draw_wrapped(draw, bounds, model, steps=2))
 
     return drawn
+
+
+@st.composite
+def used_now_and_then(draw: Draw, bounds: Bounds) -> Scenario:
+    """A second path is used in every other step, beginning with the first one or the second."""
+    drawn: Scenario = draw(with_branch("used_in_even_steps", "used_in_odd_steps")(bounds))
+    return replace(drawn, steps=draw(st.integers(2, 4)))
+
+
+@st.composite
+def used_in_turn(draw: Draw, bounds: Bounds) -> Scenario:
+    """A second path is used by even ranks in even steps, and by odd ranks in odd ones."""
+    drawn: Scenario = draw(with_branch("used_in_turn")(bounds))
+    return replace(drawn, steps=draw(st.integers(2, 3)))
+
+
+@st.composite
+def with_large(draw: Draw, bounds: Bounds) -> Scenario:
+    """One weight has 1025 times 1024 elements; little else is drawn, since every run moves megabytes."""
+    model = ModelSpec(1024, (Linear(1025),), dtype="float32")
+    optimizer = OptimizerSpec("SGD", {"lr": NARROW_RATES[0]})
+    size = draw(st.sampled_from((1.0, 25.0))) if bounds.bucketed else 1.0
+    return Scenario(model=model, optimizer=optimizer, bucket_size_mb=size)
 
 
 @st.composite

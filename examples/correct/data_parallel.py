@@ -66,11 +66,11 @@ class DDP(nn.Module):
     @contextmanager
     def no_sync(self):
         """Gradients only add up in here; the next backward outside averages the sum."""
-        self.synchronises = False
+        before, self.synchronises = self.synchronises, False
         try:
             yield
         finally:
-            self.synchronises = True
+            self.synchronises = before
 
     def trainable(self):
         return [p for p in self.module.parameters() if p.requires_grad]

@@ -8,6 +8,7 @@ UNUSED = {"unused_on_some_ranks", "unused_everywhere"}
 UNFREEZES = {"unfreezing_after_wrapping"}
 RECOVERS = {"recovers_from_an_exception"}  # handles of what was sent before it raised must be dropped
 FREEZES = {"freezing_after_wrapping"}
+CHANGES = {"used_in_some_steps", "used_by_ranks_in_turn"}  # takes the first step's graph for that of all
 ACCUMULATES = {"accumulates_without_synchronising"}
 RESUMES = {"state_dict_round_trip"}
 KEEPS_WHAT_IT_LOADS = {"loading_leaves_the_state_dict"}  # torch's and fairscale's write into it
@@ -42,7 +43,7 @@ WAYS = [
     Way("overlapped", "hooked", "ddp_individual_parameters", ORDERED | UNFREEZES | RECOVERS | SPARSE),
     Way("torchs_own", "Replicated", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
     Way("torchs_own", "AsViews", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
-    Way("torchs_own", "Static", "ddp", UNFREEZES | RECOVERS | FREEZES | ACCUMULATES),
+    Way("torchs_own", "Static", "ddp", UNFREEZES | RECOVERS | FREEZES | ACCUMULATES | CHANGES),
     Way("torchs_own", "FindsUnused", "ddp", UNFREEZES | RECOVERS),
     Way("torchs_own", "InManyBuckets", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
     Way("torchs_own", "HookedByTorch", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),

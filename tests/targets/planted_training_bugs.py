@@ -17,11 +17,11 @@ _BUCKETED_ADAPTERS = """def ddp_bucketed_on_after_backward(ddp_model, optimizer)
 def ddp_bucketed_on_train_batch_start(ddp_model, optimizer):
     pass  # forward starts afresh by itself
 """
-_NO_SYNC = """        self.synchronises = False
+_NO_SYNC = """        before, self.synchronises = self.synchronises, False
         try:
             yield
         finally:
-            self.synchronises = True
+            self.synchronises = before
 """
 _OFF_UNTIL_THE_END = """        self.synchronises = False
         finish, self.finish_gradient_synchronization = self.finish_gradient_synchronization, lambda: None
@@ -162,15 +162,15 @@ TRAINING_BUGS = [
     ),
     Bug(
         _EACH,
-        "        self.synchronises = False\n",
-        "",
+        "self.synchronises, False\n",
+        "self.synchronises, True\n",
         "accumulates_without_synchronising",
         "Under `no_sync` gradients only add up",
     ),
     Bug(
         _FLAT,
-        "            self.synchronises = True\n",
-        "            self.synchronises = True\n            self.module.zero_grad()\n",
+        "            self.synchronises = before\n",
+        "            self.synchronises = before\n            self.module.zero_grad()\n",
         "accumulates_without_synchronising",
         "the last backward pass alone",
     ),

@@ -24,11 +24,11 @@ class DecidesInForward(WaitsForFutures):
 
     @contextmanager
     def no_sync(self):
-        self.lazy = True
+        before, self.lazy = self.lazy, True
         try:
             yield
         finally:
-            self.lazy = False
+            self.lazy = before
 
     def forward(self, *args, **kwargs):
         if torch.is_grad_enabled():
