@@ -181,6 +181,9 @@ class FsdpCase(Case):
         keyword: whether forward is called with a keyword argument.
         evaluates: whether a forward without gradients comes before each step.
         frozen: whether the first layer's weight does not train.
+        buffered: whether the model has buffers, the same on all ranks.
+        tied: whether the second layer uses the first one's weight.
+        scalar: whether a parameter without dimensions multiplies the output.
     """
 
     widths: tuple[int, ...] = (2, 2)
@@ -193,6 +196,9 @@ class FsdpCase(Case):
     keyword: bool = False
     evaluates: bool = False
     frozen: bool = False
+    buffered: bool = False
+    tied: bool = False
+    scalar: bool = False
 
     @property
     def scenario(self) -> Scenario:
@@ -203,6 +209,9 @@ class FsdpCase(Case):
                 self.widths[0],
                 tuple(Linear(width) for width in self.widths[1:]),
                 frozen=("layers.0.weight",) if self.frozen else (),
+                tied=(0, 1) if self.tied else None,
+                scale=self.scalar,
+                buffer=self.buffered,
                 keyword=self.keyword,
                 dtype=self.dtype,
             ),

@@ -104,10 +104,11 @@ def _checkpoint(case: CheckpointCase, seed: int, rank: int) -> Tensors:
 
 
 def _fsdp(case: FsdpCase, seed: int, rank: int) -> Tensors:
-    """Draw what a training with a wrapper gets, but equal weights where ranks are to start alike."""
+    """Draw what a training with a wrapper gets, but equal buffers, and equal weights where ranks are to start alike."""
     inputs = draw_inputs(case.scenario, seed)
     weights = inputs[0 if case.alike else rank].weights
     given = {f"weight/{name}": value for name, value in weights.items()}
+    given |= {f"buffer/{name}": value for name, value in inputs[0].buffers.items()}
     for step, (x, y) in enumerate(inputs[rank].batches):
         given |= {f"x/{step}": x, f"y/{step}": y}
     return given

@@ -210,6 +210,9 @@ _FSDP = (
     Check(fsdp.evaluation_between_steps, loop.sharded_trainings(evaluates=True), "extended", requires=_TRAINED),
     Check(fsdp.accumulates_gradients, loop.sharded_trainings(micro_batches=2), "extended", requires=_TRAINED),
     Check(fsdp.frozen_parameters_stay, loop.sharded_trainings(frozen=True), "extended", requires=_TRAINED),
+    Check(fsdp.buffers_reach_forward, loop.sharded_trainings(buffered=True), "extended", requires=_TRAINED),
+    Check(fsdp.tied_parameters, loop.tied_trainings, "extended", requires=_TRAINED),
+    Check(fsdp.scalar_parameter, loop.sharded_trainings(scalar=True), "extended", requires=_TRAINED),
 )
 
 LOOP_CHECKS: dict[str, tuple[Check, ...]] = {

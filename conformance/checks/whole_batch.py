@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import batch_norm
 
 from conformance.checks.check import CaseTrial, first_mismatch
-from conformance.data import Tensors
+from conformance.data import Tensors, under
 
 _USUAL_EPS, _USUAL_MOMENTUM = 1e-5, 0.1
 
@@ -80,11 +80,6 @@ def wrong_statistics(trial: CaseTrial) -> tuple[str, str]:
                 _named_statistics(trial, rank, seen),
             )
     return "", ""
-
-
-def under(answer: Tensors, prefix: str) -> Tensors:
-    """Return what has a prefix in its name, without it."""
-    return {name.removeprefix(prefix): value for name, value in answer.items() if name.startswith(prefix)}
 
 
 def _local(trial: CaseTrial, rank: int, step: int) -> torch.Tensor:

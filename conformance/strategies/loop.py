@@ -241,3 +241,10 @@ def sharded_trainings(
         return FsdpCase(draw(_worlds(bounds)), draw(_SEEDS), widths, steps, batch, alike, half, **unusual)
 
     return training
+
+
+@st.composite
+def tied_trainings(draw: Draw, bounds: Bounds) -> FsdpCase:
+    """Layers of one width, of which the first two share their weight."""
+    case: FsdpCase = draw(sharded_trainings(tied=True)(bounds))
+    return replace(case, widths=(draw(st.integers(2, 5)),) * draw(st.integers(3, 4)))
