@@ -110,6 +110,7 @@ class SyncBatchNormCase(Case):
         evaluating: whether the model is in evaluation mode when it is converted, and stays in it.
         bare: whether the model is the norm alone.
         at_once: whether all forwards come before the first backward.
+        far: whether norm and inputs are in float32, and the inputs' mean is thousands of times their spread.
     """
 
     sizes: tuple[int, ...] = (2,)
@@ -123,6 +124,7 @@ class SyncBatchNormCase(Case):
     evaluating: bool = False
     bare: bool = False
     at_once: bool = False
+    far: bool = False
 
     @property
     def state(self) -> tuple[str, ...]:

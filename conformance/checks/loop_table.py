@@ -5,6 +5,7 @@ from conformance.checks import (
     checkpoint,
     conversion,
     evaluation,
+    far_from_zero,
     fsdp,
     loader,
     overhead,
@@ -163,6 +164,7 @@ _SYNC_BATCHNORM = (
         "extended",
         requires=_TRAINS,
     ),
+    Check(far_from_zero.statistics_far_from_zero, loop.far_norms, "extended", requires=_TRAINS),
 )
 
 _LOADED = ("model_comes_back",)

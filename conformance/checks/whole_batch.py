@@ -24,7 +24,7 @@ class Whole:
 
 def whole(trial: CaseTrial) -> Whole:
     """Return what one process gives."""
-    start, case = trial.given[0], trial.case
+    case, start = trial.case, {name: _wide(value) for name, value in trial.given[0].items()}
     state = {name: start[name].clone() for name in case.state}
     leaves: Tensors = {name: state[name] for name in ("weight", "bias") if name in state}
     for leaf in leaves.values():
@@ -153,7 +153,11 @@ def _normalised(
 
 
 def _together(trial: CaseTrial, name: str) -> torch.Tensor:
-    return torch.cat([given[name] for given in trial.given])
+    return torch.cat([_wide(given[name]) for given in trial.given])
+
+
+def _wide(value: torch.Tensor) -> torch.Tensor:
+    return value.double() if value.is_floating_point() else value
 
 
 def _alike(seen: torch.Tensor, wanted: torch.Tensor) -> bool:
