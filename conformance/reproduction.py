@@ -207,7 +207,7 @@ def _about_expectations(wanted: Reproduction) -> dict[str, Any]:
         "everything_frozen": (0, 0),
     }.get(check.id, expected_exchanges(scenario))
     sizes = train(scenario, draw_inputs(scenario, wanted.seed)).state_bytes if check.shows == "state" else {"": 0}
-    balanced = check.id == "state_is_balanced"
+    balanced = check.id in {"state_is_balanced", "groups_are_balanced_together"}
     return {
         "fewest": fewest,
         "most": most,
