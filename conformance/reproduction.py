@@ -85,6 +85,7 @@ class Reproduction(Script):
             world_size=self.scenario.world_size,
             verdict="differences(in_one_process(), ranks)",
             floor=1000,
+            by_dtype=_by_dtype(self.scenario) if wanted.kind == "optimizer" else "",
             **_about_model(self.scenario),
             **_about_schedule(self.scenario),
             **_about_expectations(self),
@@ -116,6 +117,13 @@ def _about_model(scenario: Scenario) -> dict[str, Any]:
         "tolerance": max(_TOLERANCES[dtype] for dtype in (spec.dtype, *spec.dtypes.values())),
         "per_rank": spec.branch in PER_RANK,
     }
+
+
+def _by_dtype(scenario: Scenario) -> str:
+    """Return the dtypes of parameters with their tolerances, where ranks get equal gradients of several; or nothing."""
+    dtypes = sorted({*scenario.model.dtypes.values()})
+    pairs = ", ".join(f"(torch.{dtype}, {_TOLERANCES[dtype]})" for dtype in dtypes)
+    return f"({pairs})" if scenario.replicated and len(dtypes) > 1 else ""
 
 
 def _made(layer: Layer, width: int) -> str:
