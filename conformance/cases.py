@@ -47,6 +47,7 @@ class SamplerCase(Case):
         shuffle, drop_last: as a sampler is told.
         epochs: those that one sampler is iterated over, in this order; None where `set_epoch` is not called before.
         replicas: a number of replicas, all of whose shares every rank asks for besides; 0 for none.
+        later: whether a further sampler is made at what looks like a later time, in another process.
     """
 
     length: int = 4
@@ -54,6 +55,7 @@ class SamplerCase(Case):
     drop_last: bool = False
     epochs: tuple[int | None, ...] = (0, 1, 0)
     replicas: int = 0
+    later: bool = False
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,12 @@ _SAMPLER = (
     ),
     Check(sampler.shares_of_other_replicas, loop.samplings_for_others, "extended", requires=("seed_shared_by_ranks",)),
     Check(sampler.leaves_the_global_generator, loop.long_samplings(shuffle=True), "extended", requires=("shuffles",)),
+    Check(
+        sampler.repeats_in_another_run,
+        loop.having(loop.long_samplings(shuffle=True), later=True),
+        "extended",
+        requires=("shuffles", "epochs_repeat"),
+    ),
 )
 
 _COUNTED, _TWICE = ("global_accuracy",), loop.evaluated_again(loop.even_evaluations)
