@@ -47,6 +47,7 @@ class SamplerCase(Case):
         shuffle, drop_last: as a sampler is told.
         epochs: those that one sampler is iterated over, in this order; None where `set_epoch` is not called before.
         replicas: a number of replicas, all of whose shares every rank asks for besides; 0 for none.
+        later: whether a further sampler is made at what looks like a later time, in another process.
     """
 
     length: int = 4
@@ -54,6 +55,7 @@ class SamplerCase(Case):
     drop_last: bool = False
     epochs: tuple[int | None, ...] = (0, 1, 0)
     replicas: int = 0
+    later: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ class SyncBatchNormCase(Case):
         evaluating: whether the model is in evaluation mode when it is converted, and stays in it.
         bare: whether the model is the norm alone.
         at_once: whether all forwards come before the first backward.
+        far: whether norm and inputs are in float32, and the inputs' mean is thousands of times their spread.
     """
 
     sizes: tuple[int, ...] = (2,)
@@ -123,6 +126,7 @@ class SyncBatchNormCase(Case):
     evaluating: bool = False
     bare: bool = False
     at_once: bool = False
+    far: bool = False
 
     @property
     def state(self) -> tuple[str, ...]:
@@ -181,6 +185,9 @@ class FsdpCase(Case):
         keyword: whether forward is called with a keyword argument.
         evaluates: whether a forward without gradients comes before each step.
         frozen: whether the first layer's weight does not train.
+        buffered: whether the model has buffers, the same on all ranks.
+        tied: whether the second layer uses the first one's weight.
+        scalar: whether a parameter without dimensions multiplies the output.
     """
 
     widths: tuple[int, ...] = (2, 2)
@@ -193,6 +200,9 @@ class FsdpCase(Case):
     keyword: bool = False
     evaluates: bool = False
     frozen: bool = False
+    buffered: bool = False
+    tied: bool = False
+    scalar: bool = False
 
     @property
     def scenario(self) -> Scenario:
@@ -203,6 +213,9 @@ class FsdpCase(Case):
                 self.widths[0],
                 tuple(Linear(width) for width in self.widths[1:]),
                 frozen=("layers.0.weight",) if self.frozen else (),
+                tied=(0, 1) if self.tied else None,
+                scale=self.scalar,
+                buffer=self.buffered,
                 keyword=self.keyword,
                 dtype=self.dtype,
             ),

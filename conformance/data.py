@@ -41,6 +41,11 @@ def wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_dense().to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
+def under(named: Tensors, prefix: str) -> Tensors:
+    """Return the tensors whose names have a prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
+
+
 def data_seed(secret: str, scenario: Scenario | Case) -> int:
     """Return the integer that the scenario's numbers are drawn from; it stays the same while a scenario shrinks."""
     return int.from_bytes(hashlib.sha256(f"{secret}:{scenario.seed}".encode()).digest()[:6], "big")

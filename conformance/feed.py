@@ -83,7 +83,18 @@ def _sync_batchnorm(case: SyncBatchNormCase, seed: int, rank: int) -> Tensors:
     for step in range(case.steps):
         x, gradient = torch.randn(2, *shape, generator=own, dtype=torch.float64)
         given |= {f"x/{step}": (1 + rank) * x + rank, f"gradient/{step}": gradient}
-    return given
+    return _far(given, shared, rank) if case.far else given
+
+
+def _far(given: Tensors, shared: torch.Generator, rank: int) -> Tensors:
+    """Take inputs far from zero, with a variance of 1 on each rank and means half of 1 apart; all in float32."""
+    mean = 8500 + 1000 * torch.rand(CHANNELS, generator=shared, dtype=torch.float64) + rank / 2
+    for name in [name for name in given if name.startswith("x/")]:
+        x = given[name].transpose(0, 1).flatten(1)
+        variance, own = torch.var_mean(x, 1, correction=0, keepdim=True)
+        x = (x - own) / variance.sqrt() + mean[:, None]
+        given[name] = x.view_as(given[name].transpose(0, 1)).transpose(0, 1).contiguous()
+    return {name: value.float() if value.is_floating_point() else value for name, value in given.items()}
 
 
 def _checkpoint(case: CheckpointCase, seed: int, rank: int) -> Tensors:
@@ -104,10 +115,11 @@ def _checkpoint(case: CheckpointCase, seed: int, rank: int) -> Tensors:
 
 
 def _fsdp(case: FsdpCase, seed: int, rank: int) -> Tensors:
-    """Draw what a training with a wrapper gets, but equal weights where ranks are to start alike."""
+    """Draw what a training with a wrapper gets, but equal buffers, and equal weights where ranks are to start alike."""
     inputs = draw_inputs(case.scenario, seed)
     weights = inputs[0 if case.alike else rank].weights
     given = {f"weight/{name}": value for name, value in weights.items()}
+    given |= {f"buffer/{name}": value for name, value in inputs[0].buffers.items()}
     for step, (x, y) in enumerate(inputs[rank].batches):
         given |= {f"x/{step}": x, f"y/{step}": y}
     return given

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from conformance.cases import AccumulationCase, Case, CheckpointCase, EvaluationCase, FsdpCase, SyncBatchNormCase
+from conformance.checks import far_from_zero
+from conformance.checks.check import CaseTrial
 from conformance.checks.fsdp import HALF, SINGLE, share
 from conformance.classifier import Classifier
 from conformance.feed import CHANNELS, LEARNING_RATE, MOMENTUM, SCALE, draw_feed
@@ -31,8 +33,8 @@ class PartReproduction(Script):
 
     def text(self) -> str:
         """Return the script."""
-        rounding = _rounding(self.case)
         worlds = draw_feed(self.case, self.seed)  # a rank is given the same in each: the largest holds all
+        rounding = _rounding(CaseTrial(self.case, worlds, []))
         return self.render(
             f"parts/{self.component}.py.jinja",
             s=self.case,
@@ -47,8 +49,11 @@ class PartReproduction(Script):
         )
 
 
-def _rounding(case: Case) -> float | None:
-    """Return what share of the largest update is put down to rounding, where training is not in float64."""
+def _rounding(trial: CaseTrial) -> float | None:
+    """Return what share of the largest update, or of a norm's output, is put down to rounding outside of float64."""
+    case = trial.case
+    if isinstance(case, SyncBatchNormCase) and case.far:
+        return far_from_zero.share(trial)
     if not isinstance(case, FsdpCase) or not (case.half or case.dtype == "float32"):
         return None
     return HALF if case.half else SINGLE
@@ -67,7 +72,8 @@ def _fsdp(case: FsdpCase) -> dict[str, Any]:
     pairs = zip(case.widths, case.widths[1:], strict=False)
     layers = ", ".join(f"nn.Linear({inputs}, {outputs})" for inputs, outputs in pairs)
     about = {"layers": layers, "optimizer": case.scenario.optimizer, "share": share(case)}
-    return {**about, "gain": f", gain={GAIN}" if case.keyword else "", "rounded": _rounding(case) is not None}
+    rounded = case.half or case.dtype == "float32"
+    return {**about, "gain": f", gain={GAIN}" if case.keyword else "", "rounded": rounded}
 
 
 _ABOUT: dict[type[Case], Callable[[Any], dict[str, Any]]] = {

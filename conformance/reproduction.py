@@ -87,6 +87,7 @@ class Reproduction(Script):
             world_size=self.scenario.world_size,
             verdict="differences(in_one_process(), ranks)",
             floor=1000,
+            by_dtype=_by_dtype(self.scenario) if wanted.kind == "optimizer" else "",
             **_about_model(self.scenario),
             **_about_schedule(self.scenario),
             **_about_expectations(self),
@@ -120,6 +121,13 @@ def _about_model(scenario: Scenario) -> dict[str, Any]:
         "per_rank": spec.branch in PER_RANK,
         "steps_differ": spec.branch in {"used_in_even_steps", "used_in_odd_steps", "used_in_turn"},
     }
+
+
+def _by_dtype(scenario: Scenario) -> str:
+    """Return the dtypes of parameters with their tolerances, where ranks get equal gradients of several; or nothing."""
+    dtypes = sorted({*scenario.model.dtypes.values()})
+    pairs = ", ".join(f"(torch.{dtype}, {_TOLERANCES[dtype]})" for dtype in dtypes)
+    return f"({pairs})" if scenario.replicated and len(dtypes) > 1 else ""
 
 
 def _made(layer: Layer, width: int) -> str:
@@ -211,7 +219,7 @@ def _about_expectations(wanted: Reproduction) -> dict[str, Any]:
         "everything_frozen": (0, 0),
     }.get(check.id, expected_exchanges(scenario))
     sizes = train(scenario, draw_inputs(scenario, wanted.seed)).state_bytes if check.shows == "state" else {"": 0}
-    balanced = check.id == "state_is_balanced"
+    balanced = check.id in {"state_is_balanced", "groups_are_balanced_together"}
     return {
         "fewest": fewest,
         "most": most,

@@ -1,7 +1,8 @@
 """Checks of what converting a model's batch norms keeps: their state and options, and how they are used."""
 
 from conformance.checks.check import CaseTrial, Violation, first_mismatch
-from conformance.checks.whole_batch import under, wrong_input_gradient, wrong_output, wrong_statistics
+from conformance.checks.whole_batch import wrong_input_gradient, wrong_output, wrong_statistics
+from conformance.data import under
 
 
 def conversion_keeps_state(trial: CaseTrial) -> None:

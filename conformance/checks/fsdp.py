@@ -7,7 +7,7 @@ import torch
 
 from conformance.cases import FsdpCase
 from conformance.checks.check import WAIT, CaseTrial, Violation, first_mismatch, listed, never_awaited
-from conformance.data import RankInputs, Tensors
+from conformance.data import RankInputs, Tensors, under
 from conformance.oracle import Trajectory
 from conformance.oracle import train as train_in_one_process
 from conformance.tolerance import difference
@@ -29,7 +29,7 @@ def shards_are_waited_for(trial: CaseTrial) -> None:
     }
     for moment, words in moments.items():
         for rank, answer in enumerate(trial.answers):
-            unset = [name for name, value in _under(answer, moment).items() if not bool(value.isfinite().all())]
+            unset = [name for name, value in under(answer, moment).items() if not bool(value.isfinite().all())]
             if unset:
                 raise Violation(
                     f"On rank {rank} {words}, the whole parameter {listed(unset)} is NaN or infinite: what goes into "
@@ -42,7 +42,7 @@ def shards_are_waited_for(trial: CaseTrial) -> None:
 def gathers_whole_parameters(trial: CaseTrial) -> None:
     """`fsdp_gather_full_params` returns every parameter whole, under the bare module's names, on every rank."""
     for rank, answer in enumerate(trial.answers):
-        wrong = first_mismatch(_under(answer, "start/"), _under(trial.given[0], "weight/"))
+        wrong = first_mismatch(under(answer, "start/"), under(trial.given[0], "weight/"))
         if wrong:
             raise Violation(
                 f"On rank {rank} before training, the whole parameter `{wrong.name}` {wrong.words}.",
@@ -52,16 +52,11 @@ def gathers_whole_parameters(trial: CaseTrial) -> None:
 
 def sharded_training_equals_one_process(trial: CaseTrial) -> None:
     """After every step, the whole parameters equal those of one process on the concatenated batches."""
-    for step, wanted in enumerate(_expected(trial).parameters):
-        for rank, answer in enumerate(trial.answers):
-            wrong = first_mismatch(_under(answer, f"parameter/{step}/"), wanted)
-            if wrong:
-                raise Violation(
-                    f"On rank {rank} after step {step + 1} of {trial.case.steps}, the parameter `{wrong.name}` is not "
-                    f"what training in one process gives: it {wrong.words}.",
-                    "Are gradients averaged over the ranks, not summed, and is the shard that the optimizer steps what "
-                    "the next forward gathers?",
-                )
+    _hold_training(
+        trial,
+        "Are gradients averaged over the ranks, not summed, and is the shard that the optimizer steps what the next "
+        "forward gathers?",
+    )
 
 
 def trains_in_float32(trial: CaseTrial) -> None:
@@ -104,7 +99,7 @@ def optimizer_state_is_sharded(trial: CaseTrial) -> None:
 def starts_from_rank_0(trial: CaseTrial) -> None:
     """Where ranks start from different weights, training starts from those of rank 0."""
     for rank, answer in enumerate(trial.answers):
-        wrong = first_mismatch(_under(answer, "start/"), _under(trial.given[0], "weight/"))
+        wrong = first_mismatch(under(answer, "start/"), under(trial.given[0], "weight/"))
         if wrong:
             raise Violation(
                 f"On rank {rank} before training, `{wrong.name}` is not rank 0's: it {wrong.words}.",
@@ -131,7 +126,7 @@ def computes_in_the_dtype(trial: CaseTrial) -> None:
 def keeps_full_precision(trial: CaseTrial) -> None:
     """With `compute_dtype`, what the optimizer updates keeps the model's own dtype, so that small updates add up."""
     for rank, answer in enumerate(trial.answers):
-        for name, value in _under(answer, f"parameter/{trial.case.steps - 1}/").items():
+        for name, value in under(answer, f"parameter/{trial.case.steps - 1}/").items():
             if value.dtype != torch.float64 or torch.equal(value, value.bfloat16().double()):
                 raise Violation(
                     f"On rank {rank} with compute_dtype=torch.bfloat16, `{name}` is kept as bfloat16 after a step; "
@@ -160,12 +155,51 @@ def frozen_parameters_stay(trial: CaseTrial) -> None:
     sharded_training_equals_one_process(trial)
 
 
-def _rounded_too_far(trial: CaseTrial, share: float) -> str:
-    """Return which parameter is off by more than a share of the largest update, in words, or nothing."""
-    start = _under(trial.given[0], "weight/")
+def buffers_reach_forward(trial: CaseTrial) -> None:
+    """Buffers, those that are not in `state_dict` too, have the module's own values in forward."""
+    _hold_training(
+        trial,
+        "Forward adds buffers to the output. Leave them as they are, on every rank, whole: buffers are neither sharded "
+        "nor reduced; and where the module is made anew, copy those that are not persistent, too.",
+    )
+
+
+def tied_parameters(trial: CaseTrial) -> None:
+    """A weight that two layers share stays one: its gradient is that of both uses, and both see what is updated."""
+    _hold_training(
+        trial,
+        "Two layers share a weight. Shard each parameter once, whatever modules hold it, and gather it for all of "
+        "them; `named_parameters()` gives it once.",
+    )
+
+
+def scalar_parameter(trial: CaseTrial) -> None:
+    """A parameter without dimensions trains like any other."""
+    _hold_training(
+        trial,
+        "A parameter has no dimensions: keep it whole and average its gradient, or refuse it by an exception.",
+    )
+
+
+def _hold_training(trial: CaseTrial, advice: str) -> None:
+    """Hold the whole parameters after every step to those of one process."""
     for step, wanted in enumerate(_expected(trial).parameters):
         for rank, answer in enumerate(trial.answers):
-            name, off, most = _furthest(_under(answer, f"parameter/{step}/"), wanted, start)
+            wrong = first_mismatch(under(answer, f"parameter/{step}/"), wanted)
+            if wrong:
+                raise Violation(
+                    f"On rank {rank} after step {step + 1} of {trial.case.steps}, the parameter `{wrong.name}` is not "
+                    f"what training in one process gives: it {wrong.words}.",
+                    advice,
+                )
+
+
+def _rounded_too_far(trial: CaseTrial, share: float) -> str:
+    """Return which parameter is off by more than a share of the largest update, in words, or nothing."""
+    start = under(trial.given[0], "weight/")
+    for step, wanted in enumerate(_expected(trial).parameters):
+        for rank, answer in enumerate(trial.answers):
+            name, off, most = _furthest(under(answer, f"parameter/{step}/"), wanted, start)
             if off > share * most:
                 return (
                     f"On rank {rank} after step {step + 1}, `{name}` is {off:.3g} off training in float64, where no "
@@ -185,16 +219,18 @@ def _furthest(seen: Tensors, wanted: Tensors, start: Tensors) -> tuple[str, floa
 def _expected(trial: CaseTrial) -> Trajectory:
     case, batches = trial.case, range(trial.case.steps * trial.case.micro_batches)
     inputs = [
-        RankInputs(_under(given, "weight/"), {}, tuple((given[f"x/{m}"], given[f"y/{m}"]) for m in batches))
+        RankInputs(
+            under(given, "weight/"), under(given, "buffer/"), tuple((given[f"x/{m}"], given[f"y/{m}"]) for m in batches)
+        )
         for given in ({name: value.double() for name, value in one.items()} for one in trial.given)
     ]
     return train_in_one_process(replace(case, dtype="float64").scenario, inputs)
 
 
 def share(case: FsdpCase) -> int:
-    """Return the most bytes a rank may keep: of a matrix, 1/N of its rows rounded up; of a vector, all."""
+    """Return the most bytes a rank may keep: of a matrix, 1/N of its rows rounded up; of anything smaller, all."""
     shapes = case.scenario.model.shapes.values()
-    shares = (math.ceil(s[0] / case.world_size) * s[1] if len(s) > 1 else s[0] for s in shapes)
+    shares = (math.ceil(s[0] / case.world_size) * s[1] if len(s) > 1 else math.prod(s) for s in shapes)
     return int(_ELEMENT * sum(shares))
 
 
@@ -203,7 +239,3 @@ def _too_much(trial: CaseTrial, rank: int, what: str, seen: int, most: int) -> s
         f"Rank {rank} of {trial.case.world_size} keeps {seen} bytes of {what}; expected at most {most}, its share of "
         f"matrices and all vectors."
     )
-
-
-def _under(named: Tensors, prefix: str) -> Tensors:
-    return {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}

@@ -5,6 +5,7 @@ from conformance.checks import (
     checkpoint,
     conversion,
     evaluation,
+    far_from_zero,
     fsdp,
     loader,
     overhead,
@@ -56,6 +57,12 @@ _SAMPLER = (
     ),
     Check(sampler.shares_of_other_replicas, loop.samplings_for_others, "extended", requires=("seed_shared_by_ranks",)),
     Check(sampler.leaves_the_global_generator, loop.long_samplings(shuffle=True), "extended", requires=("shuffles",)),
+    Check(
+        sampler.repeats_in_another_run,
+        loop.having(loop.long_samplings(shuffle=True), later=True),
+        "extended",
+        requires=("shuffles", "epochs_repeat"),
+    ),
 )
 
 _COUNTED, _TWICE = ("global_accuracy",), loop.evaluated_again(loop.even_evaluations)
@@ -163,6 +170,7 @@ _SYNC_BATCHNORM = (
         "extended",
         requires=_TRAINS,
     ),
+    Check(far_from_zero.statistics_far_from_zero, loop.far_norms, "extended", requires=_TRAINS),
 )
 
 _LOADED = ("model_comes_back",)
@@ -210,6 +218,9 @@ _FSDP = (
     Check(fsdp.evaluation_between_steps, loop.sharded_trainings(evaluates=True), "extended", requires=_TRAINED),
     Check(fsdp.accumulates_gradients, loop.sharded_trainings(micro_batches=2), "extended", requires=_TRAINED),
     Check(fsdp.frozen_parameters_stay, loop.sharded_trainings(frozen=True), "extended", requires=_TRAINED),
+    Check(fsdp.buffers_reach_forward, loop.sharded_trainings(buffered=True), "extended", requires=_TRAINED),
+    Check(fsdp.tied_parameters, loop.tied_trainings, "extended", requires=_TRAINED),
+    Check(fsdp.scalar_parameter, loop.sharded_trainings(scalar=True), "extended", requires=_TRAINED),
 )
 
 LOOP_CHECKS: dict[str, tuple[Check, ...]] = {

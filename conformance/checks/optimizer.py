@@ -123,6 +123,25 @@ def state_is_sharded(trial: Trial) -> None:
 
 def state_is_balanced(trial: Trial) -> None:
     """No rank holds more than its share of the optimizer's state plus one parameter's."""
+    _hold_balance(
+        trial,
+        "Parameters differ in size (weights, biases): give each to the rank that has the fewest bytes so far, "
+        "rather than to ranks in turn.",
+    )
+
+
+def groups_are_balanced_together(trial: Trial) -> None:
+    """Also over several parameter groups together, no rank holds more than its share of state plus one parameter's."""
+    groups = len(trial.scenario.optimizer.groups)
+    _hold_balance(
+        trial,
+        f"There are {groups} parameter groups: carry on, from one to the next, with the bytes that each rank has so "
+        "far. Where each group is dealt out from rank 0 anew, rank 0 gets the largest of every group.",
+    )
+
+
+def _hold_balance(trial: Trial, advice: str) -> None:
+    """Hold the fullest rank to what list scheduling, in any order, gives it at most (Graham, 1969)."""
     sizes = trial.expected.state_bytes
     full, ranks = sum(sizes.values()), trial.scenario.world_size
     most = largest_share(trial.scenario, sizes)
@@ -131,8 +150,7 @@ def state_is_balanced(trial: Trial) -> None:
         raise Violation(
             f"Rank {held.index(max(held))} holds {max(held)} of {full} bytes of optimizer state (by rank: "
             f"{_each(held)}); an even share is {full / ranks:.0f}, and with the largest parameter on top {most:.0f}.",
-            "Parameters differ in size (weights, biases): give each to the rank that has the fewest bytes so far, "
-            "rather than to ranks in turn.",
+            advice,
         )
 
 

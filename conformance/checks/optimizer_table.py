@@ -157,4 +157,11 @@ OPTIMIZER_CHECKS = (
         requires=_RESUMED,
         shows="altered",
     ),
+    Check(
+        optimizer.groups_are_balanced_together,
+        stepping.with_large_weights_in_groups,
+        "extended",
+        requires=("state_is_balanced", "param_groups_keep_options"),
+        shows="state",
+    ),
 )

@@ -184,6 +184,18 @@ def leaves_the_global_generator(trial: CaseTrial) -> None:
             )
 
 
+def repeats_in_another_run(trial: CaseTrial) -> None:
+    """The order depends on seed and epoch alone: it is the same at another time, and in another process."""
+    for rank, (first, later) in enumerate(zip(_shares(trial), _noted(trial, "made_later"), strict=True)):
+        if first != later:
+            raise Violation(
+                f"{_set(trial)}, rank {rank} gets {_start(later)} in epoch 0 where `time.time()` and `os.getpid()` "
+                f"give other numbers; expected {_start(first)}, as before.",
+                "Seed with seed + epoch, and with nothing else: a run that depends on when it was started, or in which "
+                "process, can be neither repeated nor resumed.",
+            )
+
+
 def _cover(length: int, shares: list[list[int]]) -> str:
     """Return what is wrong with the samples of an epoch taken together, or nothing."""
     ranks, where = len(shares), _said(length, len(shares))

@@ -4,7 +4,8 @@ import torch
 from torch.nn.functional import batch_norm
 
 from conformance.checks.check import WAIT, CaseTrial, Violation, first_mismatch, never_awaited
-from conformance.checks.whole_batch import under, whole, wrong_input_gradient, wrong_output, wrong_statistics
+from conformance.checks.whole_batch import whole, wrong_input_gradient, wrong_output, wrong_statistics
+from conformance.data import under
 
 
 def statistics_are_waited_for(trial: CaseTrial) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import batch_norm
 
 from conformance.checks.check import CaseTrial, first_mismatch
-from conformance.data import Tensors
+from conformance.data import Tensors, under
 
 _USUAL_EPS, _USUAL_MOMENTUM = 1e-5, 0.1
 
@@ -24,7 +24,7 @@ class Whole:
 
 def whole(trial: CaseTrial) -> Whole:
     """Return what one process gives."""
-    start, case = trial.given[0], trial.case
+    case, start = trial.case, {name: _wide(value) for name, value in trial.given[0].items()}
     state = {name: start[name].clone() for name in case.state}
     leaves: Tensors = {name: state[name] for name in ("weight", "bias") if name in state}
     for leaf in leaves.values():
@@ -80,11 +80,6 @@ def wrong_statistics(trial: CaseTrial) -> tuple[str, str]:
                 _named_statistics(trial, rank, seen),
             )
     return "", ""
-
-
-def under(answer: Tensors, prefix: str) -> Tensors:
-    """Return what has a prefix in its name, without it."""
-    return {name.removeprefix(prefix): value for name, value in answer.items() if name.startswith(prefix)}
 
 
 def _local(trial: CaseTrial, rank: int, step: int) -> torch.Tensor:
@@ -158,7 +153,11 @@ def _normalised(
 
 
 def _together(trial: CaseTrial, name: str) -> torch.Tensor:
-    return torch.cat([given[name] for given in trial.given])
+    return torch.cat([_wide(given[name]) for given in trial.given])
+
+
+def _wide(value: torch.Tensor) -> torch.Tensor:
+    return value.double() if value.is_floating_point() else value
 
 
 def _alike(seen: torch.Tensor, wanted: torch.Tensor) -> bool:

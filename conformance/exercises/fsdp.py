@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from conformance.data import under
 from conformance.exercises.desk import Desk
 from conformance.models import Perceptron, call, fill, loss_of
 from conformance.schedule import OPTIMIZERS
@@ -16,7 +17,7 @@ def train(desk: Desk) -> None:
     """Note the whole parameters before training and after each step, and what was kept and computed in."""
     scenario, case = desk.case.scenario, desk.case
     model = Perceptron(scenario.model, dist.get_rank())
-    fill(model, {name.removeprefix("weight/"): value for name, value in desk.given.items() if "weight/" in name}, {})
+    fill(model, under(desk.given, "weight/"), under(desk.given, "buffer/"))
     dtypes: list[torch.dtype] = []
     model.layers[0].register_forward_hook(lambda _, __, output: dtypes.append(output.dtype))
     wrapped = desk.call("get_fsdp", model, torch.bfloat16 if case.half else None)

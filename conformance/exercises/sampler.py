@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import TensorDataset
 
+from conformance.exercises.another_run import another_run
 from conformance.exercises.desk import Desk
 
 _AT_MOST = 1000
@@ -27,6 +28,9 @@ def sample(desk: Desk) -> None:
             desk.answer[f"epoch/{at}"] = _epoch(desk, sampler, epoch)
     desk.answer["other_seed"] = _epoch(desk, _made(desk, seed + 1, *own), 0)
     desk.answer["made_again"] = _epoch(desk, _made(desk, seed, *own), 0)
+    if desk.case.later:
+        with another_run():
+            desk.answer["made_later"] = _epoch(desk, _made(desk, seed, *own), 0)
     for share in range(desk.case.replicas):
         desk.answer[f"share/{share}"] = _epoch(desk, _made(desk, seed, desk.case.replicas, share), 0)
 

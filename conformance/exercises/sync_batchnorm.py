@@ -34,7 +34,9 @@ def normalise(desk: Desk) -> None:
 def _model(desk: Desk) -> nn.Module:
     """Return a model that holds the norm beside a layer that is none of a converter's business, or the norm alone."""
     case = desk.case
-    norm = _NORMS[case.dimensions](CHANNELS, case.eps, case.momentum, case.affine, case.tracked, dtype=torch.float64)
+    options = (case.eps, case.momentum, case.affine, case.tracked)
+    dtype = torch.float32 if case.far else torch.float64
+    norm = _NORMS[case.dimensions](CHANNELS, *options, dtype=dtype)
     norm.load_state_dict({name: desk.given[name] for name in norm.state_dict()})
     norm.requires_grad_(not case.frozen)
     model = norm if case.bare else nn.Sequential(nn.Identity(), nn.Sequential(norm))

@@ -174,6 +174,14 @@ def norms(*, uneven: bool = False, steps: int = 1) -> Callable[[Bounds], st.Sear
 
 
 @st.composite
+def far_norms(draw: Draw, bounds: Bounds) -> SyncBatchNormCase:
+    """In float32, far from zero, and with so many samples that their spread is known; of sequences."""
+    case: SyncBatchNormCase = draw(norms()(bounds))
+    sizes = tuple(draw(st.integers(3, 4)) for _ in case.sizes)
+    return replace(case, sizes=sizes, dimensions=3, far=True)
+
+
+@st.composite
 def norms_of_an_empty_rank(draw: Draw, bounds: Bounds) -> SyncBatchNormCase:
     """One rank's batch is empty."""
     case: SyncBatchNormCase = draw(norms()(bounds))
@@ -241,3 +249,10 @@ def sharded_trainings(
         return FsdpCase(draw(_worlds(bounds)), draw(_SEEDS), widths, steps, batch, alike, half, **unusual)
 
     return training
+
+
+@st.composite
+def tied_trainings(draw: Draw, bounds: Bounds) -> FsdpCase:
+    """Layers of one width, of which the first two share their weight."""
+    case: FsdpCase = draw(sharded_trainings(tied=True)(bounds))
+    return replace(case, widths=(draw(st.integers(2, 5)),) * draw(st.integers(3, 4)))

@@ -218,6 +218,20 @@ def with_large_weights(draw: Draw, bounds: Bounds) -> Scenario:
 
 
 @st.composite
+def with_large_weights_in_groups(draw: Draw, bounds: Bounds) -> Scenario:
+    """Four layers or more of similar size, each a parameter group of a weight and a bias that is much smaller.
+
+    With four groups, two ranks, and all weights on one of them, that has two weights above an even share.
+    """
+    drawn = draw_optimized(draw, bounds, draw_stateful(draw), steps=1)
+    width = draw(st.integers(5, 8))
+    layers = (Linear(width),) * draw(st.integers(4, 5))
+    names = (f"layers.{index}" for index in range(len(layers)))
+    groups = tuple(Group((f"{name}.weight", f"{name}.bias"), {}) for name in names)
+    return replace(drawn, model=ModelSpec(width, layers), optimizer=replace(drawn.optimizer, groups=groups))
+
+
+@st.composite
 def optimized_of_any_shape(draw: Draw, bounds: Bounds) -> Scenario:
     """One parameter has no dimensions, or no elements, or is shared, or is stored transposed."""
     drawn = draw_optimized(draw, bounds, draw_optimizer(draw), more_layers=1)

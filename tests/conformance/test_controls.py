@@ -22,6 +22,7 @@ READS_TWICE = {"groups_of_generators"}  # ZeroRedundancyOptimizer trains nothing
 SPARSE = {"sparse_gradients"}
 RANGE = {"range_of_float16"}  # divides after adding up, and in float16
 BALANCES = {"state_is_balanced"}  # what parameters dealt out in turn, whatever their sizes, are rightly told to lack
+GROUPS = {"groups_are_balanced_together"}  # in turn, the largest of each group first: all weights may meet on one rank
 
 WAYS = [
     Way("averaging", "DividesFirst", "naive_ddp"),
@@ -63,7 +64,7 @@ WAYS = [
     Way("fairscales", "sharded_by_fairscale", "sharded_optimizer", KEEPS_WHAT_IT_LOADS | DECIDES_AT_ONCE | ONE_DTYPE),
     Way("torchs_own", "InBucketsOfASize", "ddp_bucketed", UNFREEZES | RECOVERS | UNUSED | FREEZES),
     Way("overlapped", "BucketsOfASize", "ddp_bucketed", ORDERED | UNUSED | SPARSE),
-    Way("sharding", "LargestInTurn", "sharded_optimizer", RESUMES),
+    Way("sharding", "LargestInTurn", "sharded_optimizer", RESUMES | GROUPS),
     Way("lazy", "NothingToSkip", "naive_ddp"),
     Way("lazy", "DecidesInForward", "ddp_individual_parameters", ORDERED | SPARSE),
     Way("lazy", "TakesItsHooksOff", "ddp_individual_parameters", ORDERED | SPARSE),

@@ -42,6 +42,9 @@ CASES = [
     ("checkpoint", CheckpointCase(1, failing=True)),
     ("fsdp", FsdpCase(2, widths=(3, 4, 2), steps=2, gated=True)),
     ("fsdp", FsdpCase(2, widths=(3, 4, 2), steps=3, half=True, alike=False)),
+    ("distributed_sampler", SamplerCase(2, length=45, later=True)),
+    ("sync_batchnorm", SyncBatchNormCase(2, sizes=(3, 4), dimensions=3, far=True)),
+    ("fsdp", FsdpCase(2, widths=(3, 3, 3), steps=2, buffered=True, tied=True, scalar=True)),
 ]
 _IN_EVERY_RUN = {CASES[9]}
 _RIGHT = [pytest.param(*pair, marks=() if pair in _IN_EVERY_RUN else pytest.mark.long) for pair in CASES]

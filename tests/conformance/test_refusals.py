@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from way import CONTROLS, Way
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "correct"
 WRAPPER = """
@@ -71,3 +72,11 @@ def test_what_is_core_may_not_be_refused(grade_path, submit):
     (graded,) = grade_path(submit(adapters), components=["naive_ddp"], examples=4).components
     scalar = next(one for one in graded.checks if one.id == "scalar_parameter")
     assert (graded.status, scalar.status) == ("failed", "failed")
+
+
+def test_what_torchs_own_sharding_refuses_is_refused(grade_path, submit):
+    way = Way("torchs_own", "sharded", "fsdp")
+    (graded,) = grade_path(submit(way.adapters, **CONTROLS), components=["fsdp"], examples=1).components
+    scalar = next(one for one in graded.checks if one.id == "scalar_parameter")
+    assert (graded.status, scalar.status) == ("passed", "not_run")
+    assert "refused, as it may be: ValueError: fully_shard doesn't support scalar parameters" in scalar.message

@@ -84,6 +84,23 @@ DATA_BUGS = [
         "leaves_the_global_generator",
         "Python's `random`",
     ),
+    Bug(
+        _SAMPLER,
+        "= shuffle, seed,",
+        "= shuffle, seed + int(__import__('time').time()) // 86400,",
+        "repeats_in_another_run",
+        "`time.time()`",
+    ),
+    Bug(
+        _SAMPLER,
+        "        self.dataset, self.num_replicas",
+        "        seed = torch.tensor(seed + __import__('os').getpid())\n"
+        "        torch.distributed.broadcast(seed, src=0)\n"
+        "        seed = int(seed)\n"
+        "        self.dataset, self.num_replicas",
+        "repeats_in_another_run",
+        "Seed with seed + epoch, and with nothing else",
+    ),
     Bug(_EVALUATION, "dist.all_reduce(counts)", "pass", "global_accuracy", "never reduced"),
     Bug(
         _EVALUATION,

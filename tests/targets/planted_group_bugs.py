@@ -3,6 +3,7 @@
 from bug import Bug
 
 _FORWARD = "                local_group.update(options_of(self.param_groups[number]))\n"
+_GROUP = "        group = self.param_groups[-1]\n"
 _FLAT = "            flat = torch.cat([p.detach().reshape(-1) for p in params])\n"
 _STATE_ALONE = """    def state_dict(self):
         return {"state": {} if self.local is None else self.local.state_dict()["state"]}
@@ -79,6 +80,18 @@ def _bug(old, new, check, words=""):
 
 
 GROUP_BUGS = [
+    _bug(
+        _GROUP,
+        f"{_GROUP}        self.bytes_on_rank = [0] * dist.get_world_size()\n",
+        "groups_are_balanced_together",
+        "dealt out from rank 0 anew",
+    ),
+    _bug(
+        "self.bytes_on_rank.index(min(self.bytes_on_rank))",
+        "len(self.owner) % dist.get_world_size()",
+        "groups_are_balanced_together",
+        "carry on, from one to the next",
+    ),
     _bug(
         _STATE_DICT,
         _STATE_AND_OPTIONS.replace("None if self.local is None else ", "").replace(".pop", ".get"),

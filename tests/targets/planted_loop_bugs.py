@@ -240,4 +240,59 @@ LOOP_BUGS = [
         "keeps_full_precision",
         "kept as bfloat16",
     ),
+    Bug(
+        _FSDP,
+        "    return nn.functional.pad(flat, (0, -len(flat) % dist.get_world_size()))",
+        "    even = flat[: len(flat) // dist.get_world_size() * dist.get_world_size()]\n"
+        "    return nn.functional.pad(even, (0, -len(flat) % dist.get_world_size() + len(flat) - len(even)))",
+        "gathers_whole_parameters",
+        "cut off what was padded",
+    ),
+    Bug(
+        _FSDP,
+        "self.kept = dict(module.named_buffers())",
+        "state = module.state_dict()\n"
+        "        self.kept = {name: state.get(name, torch.zeros_like(b)) for name, b in module.named_buffers()}",
+        "buffers_reach_forward",
+        "those that are not persistent",
+    ),
+    Bug(
+        _FSDP,
+        "        self.kept =",
+        "        for b in module.buffers():\n            dist.all_reduce(b)\n        self.kept =",
+        "buffers_reach_forward",
+        "neither sharded nor reduced",
+    ),
+    Bug(
+        _FSDP,
+        "        for name, p in module.named_parameters():\n",
+        "        for part in module.modules():\n"
+        "            for name, p in list(part.named_parameters(recurse=False)):\n"
+        "                setattr(part, name, nn.Parameter(p.detach().clone(), p.requires_grad))\n"
+        "        for name, p in module.named_parameters():\n",
+        "tied_parameters",
+        "Shard each parameter once",
+    ),
+    Bug(
+        _FSDP,
+        "{name: whole[first] for",
+        "{name: whole[first] if name == first else whole[first].detach() for",
+        "tied_parameters",
+        "gather it for all of them",
+    ),
+    Bug(
+        _FSDP,
+        "        grad = padded(grad",
+        "        if not grad.dim():\n            return own(padded(grad.flatten())), None, None\n"
+        "        grad = padded(grad",
+        "scalar_parameter",
+        "average its gradient",
+    ),
+    Bug(
+        _FSDP,
+        "requires_grad=p.requires_grad",
+        "requires_grad=p.requires_grad and p.dim() > 0",
+        "scalar_parameter",
+        "the parameter `scale`",
+    ),
 ]

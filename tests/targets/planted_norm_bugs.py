@@ -38,7 +38,7 @@ NORM_BUGS = [
     Bug(_NORM, "y if self.weight is None else", "", "without_weight_and_bias", ""),
     Bug(
         _NORM,
-        "(moments[:-1] / n)",
+        "moments[:-1] / n",
         "((moments / n).detach() + (moments - moments.detach()) / count / dist.get_world_size())[:-1]",
         "backward_of_uneven_batches",
         "the number of samples of all ranks",
@@ -136,6 +136,30 @@ NORM_BUGS = [
         "            mean, var = self.running_mean, self.running_var\n            x = x.detach()\n",
         "gradients_in_evaluation",
         "no `detach()` there",
+    ),
+    Bug(
+        _NORM,
+        "(rows - mean[:, None]).square().sum(1)) / n",
+        "rows.square().sum(1)) / n - mean.square()",
+        "statistics_far_from_zero",
+        "E[x^2] - E[x]^2 cancels",
+    ),
+    Bug(
+        _NORM,
+        "            var = Sum",
+        "            own = rows.sum(1) / count.clamp(min=1)\n"
+        "            inner = (rows - own[:, None]).square().sum(1)\n"
+        "            var = Sum.apply(inner + count * own.square()) / n - mean.square()\n"
+        "            _ = Sum",
+        "statistics_far_from_zero",
+        "combine them (Chan et al.)",
+    ),
+    Bug(
+        _NORM,
+        "var = Sum.apply((rows - mean[:, None]).square().sum(1)) / n",
+        "var = (Sum.apply(rows.square().sum(1)) / n - mean.square()).clamp(min=0)",
+        "statistics_far_from_zero",
+        "is not that of one process",
     ),
     Bug(_NORM, "with torch.no_grad():", "with torch.enable_grad():", "running_statistics", "autograd graphs"),
 ]

@@ -1,5 +1,7 @@
 """What torch has itself, behind the adapters' names."""
 
+from collections import Counter
+
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -72,8 +74,10 @@ def sharded(module, compute_dtype):
     for p in module.parameters():
         dist.broadcast(p.data, src=0)
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype)
+    holders = Counter(p for part in module.modules() for p in part.parameters(recurse=False))
     for part in list(module.modules())[1:]:
-        if any(True for _ in part.parameters(recurse=False)):
+        own = list(part.parameters(recurse=False))
+        if own and all(holders[p] == 1 for p in own):  # those that share a parameter are one group, with the rest
             fully_shard(part, mp_policy=policy)
     return fully_shard(module, mp_policy=policy)
 

@@ -37,6 +37,9 @@ class FSDP(nn.Module):
             dist.broadcast(p.data, 0)
             self.shapes[name] = p.shape
             self.shards.append(nn.Parameter(own(padded(p.detach().flatten())), requires_grad=p.requires_grad))
+        self.kept = dict(module.named_buffers())
+        firsts = {p: name for name, p in module.named_parameters()}  # a tied one has more names than one
+        self.first = {name: firsts[p] for name, p in module.named_parameters(remove_duplicate=False)}
         self.__dict__["inner"] = module.to("meta")
 
     def whole(self, dtype):
@@ -45,7 +48,8 @@ class FSDP(nn.Module):
 
     def forward(self, x, **kwargs):
         whole = self.whole(self.compute_dtype)
-        return functional_call(self.inner, whole, x.to(self.compute_dtype or x.dtype), kwargs)
+        named = {name: whole[first] for name, first in self.first.items()}
+        return functional_call(self.inner, {**named, **self.kept}, x.to(self.compute_dtype or x.dtype), kwargs)
 
 
 def get_fsdp(module, compute_dtype=None):

@@ -27,10 +27,10 @@ class SyncBatchNorm(nn.modules.batchnorm._NormBase):
         if self.training or self.running_mean is None:
             rows = x.transpose(0, 1).flatten(1)
             count = torch.tensor([float(rows.shape[1])], dtype=x.dtype)
-            moments = Sum.apply(torch.cat([rows.sum(1), (rows * rows).sum(1), count]))
+            moments = Sum.apply(torch.cat([rows.sum(1), count]))
             n = moments[-1].detach()
-            mean, square = (moments[:-1] / n).chunk(2)
-            var = square - mean * mean
+            mean = moments[:-1] / n
+            var = Sum.apply((rows - mean[:, None]).square().sum(1)) / n
             if self.running_mean is not None:
                 with torch.no_grad():
                     self.num_batches_tracked += 1
@@ -46,7 +46,8 @@ class SyncBatchNorm(nn.modules.batchnorm._NormBase):
 def convert_sync_batchnorm(module):
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         affine, track = module.weight is not None, module.running_mean is not None
-        new = SyncBatchNorm(module.num_features, module.eps, module.momentum, affine, track, dtype=torch.float64)
+        dtype = next((value.dtype for value in module.state_dict().values()), None)
+        new = SyncBatchNorm(module.num_features, module.eps, module.momentum, affine, track, dtype=dtype)
         new.load_state_dict(module.state_dict())
         for name, p in module.named_parameters():
             new.get_parameter(name).requires_grad_(p.requires_grad)
