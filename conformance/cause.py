@@ -1,9 +1,13 @@
 """What is behind a failure: whether it comes every time, and which known mistake it looks like."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
 from conformance.cases import Case
 from conformance.checks.check import NotOffered, Trial, Violation
 from conformance.diagnosis import diagnose
-from conformance.execution import Broken, Observed
+from conformance.execution import Broken, Execution, Observed
 from conformance.mishap import explain
 from conformance.scenario import Scenario
 from conformance.search import Search
@@ -11,12 +15,33 @@ from conformance.strategies.wrapper import PLAIN, widened
 
 REPEATS = 10
 _REPEATS_BROKEN = 3
+HASH_APART = (
+    "It goes well where all ranks are forks of one process, and so agree on the `hash` of a text. Real ranks, such as "
+    "torchrun starts, do not: each sees a set of names in an order of its own. Take the order that ranks must agree on "
+    "from a list or a dict, or sort the names; deal by number, not by `hash`."
+)
 
 
-def cause_of(search: Search, scenario: Scenario | Case, violation: Violation) -> str:
-    """Return in words whether a failure comes every time, and which known mistake explains it, if any."""
+@dataclass(frozen=True)
+class Cause:
+    """What is behind a failure.
+
+    Attributes:
+        said: in words, whether it comes every time, and which known mistake explains it; empty if nothing is known.
+        hash_apart: whether it comes only where ranks do not agree on `hash`.
+    """
+
+    said: str
+    hash_apart: bool = False
+
+
+def cause_of(search: Search, scenario: Scenario | Case, violation: Violation) -> Cause:
+    """Find out what is behind a failure."""
+    race = _race(search, scenario)
+    if not race and _needs_hash_apart(search, scenario):
+        return Cause(HASH_APART, hash_apart=True)
     said = violation.advice or _explain(search, scenario)
-    return "\n".join(part for part in (_race(search, scenario), said) if part)
+    return Cause("\n".join(part for part in (race, said) if part))
 
 
 def _race(search: Search, scenario: Scenario | Case) -> str:
@@ -25,7 +50,7 @@ def _race(search: Search, scenario: Scenario | Case) -> str:
     repeats = _REPEATS_BROKEN if isinstance(execution, Broken) else REPEATS
     if isinstance(execution, Broken) and execution.hung:  # each takes as long as a run may
         repeats = 1
-    failed = 1 + sum(_fails_again(search, scenario) for _ in range(repeats))
+    failed = 1 + sum(_fails_again(search, scenario, search.executor.run_again) for _ in range(repeats))
     if failed > repeats:
         return ""
     return (
@@ -34,9 +59,15 @@ def _race(search: Search, scenario: Scenario | Case) -> str:
     )
 
 
-def _fails_again(search: Search, scenario: Scenario | Case) -> bool:
+def _needs_hash_apart(search: Search, scenario: Scenario | Case) -> bool:
+    """Whether new ranks fail that hash texts apart, and none that hash them alike."""
+    alike, apart = partial(search.executor.run_afresh, alike=True), search.executor.run_afresh
+    return not _fails_again(search, scenario, alike) and _fails_again(search, scenario, apart)
+
+
+def _fails_again(search: Search, scenario: Scenario | Case, run: Callable[..., Execution]) -> bool:
     try:
-        search.judge(search.executor.run_again(search.component, scenario), scenario)
+        search.judge(run(search.component, scenario), scenario)
     except Violation:
         return True
     except NotOffered:
