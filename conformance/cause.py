@@ -1,9 +1,13 @@
 """What is behind a failure: whether it comes every time, and which known mistake it looks like."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
 from conformance.cases import Case
 from conformance.checks.check import NotOffered, Trial, Violation
 from conformance.diagnosis import diagnose
-from conformance.execution import Broken, Observed
+from conformance.execution import Broken, Execution, Observed
 from conformance.mishap import explain
 from conformance.scenario import Scenario
 from conformance.search import Search
@@ -11,21 +15,44 @@ from conformance.strategies.wrapper import PLAIN, widened
 
 REPEATS = 10
 _REPEATS_BROKEN = 3
+HASH_APART = (
+    "It goes well where all ranks are forks of one process, and so agree on the `hash` of a text. Real ranks, such as "
+    "torchrun starts, do not: each sees a set of names in an order of its own. Take the order that ranks must agree on "
+    "from a list or a dict, or sort the names; deal by number, not by `hash`."
+)
 
 
-def cause_of(search: Search, scenario: Scenario | Case, violation: Violation) -> str:
-    """Return in words whether a failure comes every time, and which known mistake explains it, if any."""
-    said = violation.advice or _explain(search, scenario)
-    return "\n".join(part for part in (_race(search, scenario), said) if part)
+@dataclass(frozen=True)
+class Cause:
+    """What is behind a failure.
+
+    Attributes:
+        said: in words, whether it comes every time, and which known mistake explains it; empty if nothing is known.
+        hash_apart: whether it comes only where ranks do not agree on `hash`.
+    """
+
+    said: str
+    hash_apart: bool = False
 
 
-def _race(search: Search, scenario: Scenario | Case) -> str:
-    """Run what failed again, and say how often it fails, unless it always does."""
+def cause_of(search: Search, scenario: Scenario | Case, violation: Violation) -> Cause:
+    """Find out what is behind a failure."""
     execution = search.executor.run(search.component, scenario)
+    hung = isinstance(execution, Broken) and execution.hung  # takes as long as a run may: not more often than needed
+    always = hung and _fails_alike(search, scenario)
+    race = "" if always else _race(search, scenario, execution)
+    if not (always or race) and _needs_hash_apart(search, scenario):
+        return Cause(HASH_APART, hash_apart=True)
+    said = violation.advice or _explain(search, scenario)
+    return Cause("\n".join(part for part in (race, said) if part))
+
+
+def _race(search: Search, scenario: Scenario | Case, execution: Execution) -> str:
+    """Run what failed again, and say how often it fails, unless it always does."""
     repeats = _REPEATS_BROKEN if isinstance(execution, Broken) else REPEATS
-    if isinstance(execution, Broken) and execution.hung:  # each takes as long as a run may
+    if isinstance(execution, Broken) and execution.hung:
         repeats = 1
-    failed = 1 + sum(_fails_again(search, scenario) for _ in range(repeats))
+    failed = 1 + sum(_fails_again(search, scenario, search.executor.run_again) for _ in range(repeats))
     if failed > repeats:
         return ""
     return (
@@ -34,9 +61,19 @@ def _race(search: Search, scenario: Scenario | Case) -> str:
     )
 
 
-def _fails_again(search: Search, scenario: Scenario | Case) -> bool:
+def _needs_hash_apart(search: Search, scenario: Scenario | Case) -> bool:
+    """Whether new ranks fail that hash texts apart, and none that hash them alike."""
+    return not _fails_alike(search, scenario) and _fails_again(search, scenario, search.executor.run_afresh)
+
+
+def _fails_alike(search: Search, scenario: Scenario | Case) -> bool:
+    """Whether new ranks fail too that all hash texts alike."""
+    return _fails_again(search, scenario, partial(search.executor.run_afresh, alike=True))
+
+
+def _fails_again(search: Search, scenario: Scenario | Case, run: Callable[..., Execution]) -> bool:
     try:
-        search.judge(search.executor.run_again(search.component, scenario), scenario)
+        search.judge(run(search.component, scenario), scenario)
     except Violation:
         return True
     except NotOffered:

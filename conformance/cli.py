@@ -13,9 +13,9 @@ from rich.console import Console
 
 from conformance.contract import COMPONENTS
 from conformance.location import locate
-from conformance.pool import fork_server, ranks_from
+from conformance.pool import fork_servers, ranks_from
+from conformance.servers import ForkServers
 from pytest_ddp.errors import UsageError
-from pytest_ddp.launcher import ForkLauncher
 
 if TYPE_CHECKING:
     from conformance.grading import Grading
@@ -69,8 +69,8 @@ def _grade(options: argparse.Namespace) -> int:
         raise UsageError("\n".join(misplaced))
     components = _components(options.components)
     examples = _positive("--max-examples", options.max_examples)
-    with fork_server() as launcher:
-        from conformance.grading import Grading  # noqa: PLC0415  imports torch, while the server does too
+    with fork_servers() as launcher:
+        from conformance.grading import Grading  # noqa: PLC0415  imports torch, while the servers do too
         from conformance.report import show  # noqa: PLC0415
 
         seed = secrets.randbits(_SEED_BITS) if options.seed is None else options.seed
@@ -86,7 +86,7 @@ def _grade(options: argparse.Namespace) -> int:
     return max((report.exit_code for report in reports), default=PASSED)
 
 
-def _report(path: str, grading: "Grading", launcher: ForkLauncher) -> "Report":
+def _report(path: str, grading: "Grading", launcher: ForkServers) -> "Report":
     """Grade one submission on ranks of its own, or say why it cannot be."""
     from conformance.grading import grade, ungraded  # noqa: PLC0415  as above
 
@@ -112,8 +112,8 @@ def _misplaced(path: str) -> str:
 
 def _replay(path: Path) -> int:
     """Run one scenario or case again, and say what is wrong with it."""
-    with fork_server() as launcher, ranks_from(launcher) as ranks:
-        from conformance.replay import Replay  # noqa: PLC0415  imports torch, while the server does too
+    with fork_servers() as launcher, ranks_from(launcher) as ranks:
+        from conformance.replay import Replay  # noqa: PLC0415  imports torch, while the servers do too
 
         wanted = Replay.read(path)
         result = wanted.run(ranks)

@@ -21,6 +21,7 @@ from conformance.framing import MalformedError
 from conformance.location import Location
 from conformance.observation import Observation, Probe, Task
 from conformance.scenario import Scenario
+from conformance.servers import ForkServers
 from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.outcome import Outcome, Raised, Returned
 from pytest_ddp.ranks import Ranks
@@ -83,6 +84,13 @@ class Executor:
         with self._running(component, scenario) as run:
             pass
         return run.execution
+
+    def run_afresh(self, component: str, scenario: Scenario | Case, *, alike: bool = False) -> Execution:
+        """Run a scenario or a case on new processes, of which all hash texts alike if so asked; raise as `run` does."""
+        with self.ranks.fresh() as own:
+            if alike and isinstance(own.launcher, ForkServers):
+                own.launcher = own.launcher.alike
+            return replace(self, ranks=own).run_again(component, scenario)
 
     def ahead(self, component: str, drawn: Sequence[Scenario | Case]) -> Generator[Scenario | Case]:
         """Yield each once it has run if it is a scenario: ranks are at the next one while the caller looks at this one.

@@ -188,6 +188,7 @@ def _write(component: str, result: Result, scenario: Scenario | Case, executor: 
         "seed": executor.seed(scenario),
         "message": f"{result.message}\n\n{result.diagnosis}".rstrip(),
         "stubbed": frozenset(executor.stubbed),
+        "hash_apart": result.hash_apart,
     }
     if isinstance(scenario, Case):
         return PartReproduction(case=scenario, **about).write(folder)

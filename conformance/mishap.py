@@ -51,7 +51,8 @@ def explain(broken: Broken, scenario: Scenario | Case) -> str:
     if isinstance(root, TimedOut | Deadlocked):
         return (
             "Most often this is a rank that waits for a collective which others never enter. Do all ranks launch "
-            "the same collectives, in the same order, whatever their own gradients or parameters are?"
+            "the same collectives, in the same order, whatever their own gradients or parameters are? A set has an "
+            "order of its own on each."
         )
     if isinstance(root, Died):
         return _explain_death(root)

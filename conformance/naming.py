@@ -8,10 +8,11 @@ import torch
 Named = dict[str, torch.nn.Parameter]
 
 
-def parameters_by_name(wrapped: Any, names: Sequence[str]) -> tuple[Named, list[str]]:
+def parameters_by_name(wrapped: Any, names: Sequence[str], before: Named) -> tuple[Named, list[str]]:
     """Return the wrapped model's parameters under the model's own names, and the names of any that it has besides.
 
-    A wrapper may put one fixed prefix before every name, and may hold a copy of the model.
+    A wrapper may put one fixed prefix before every name, and may hold a copy of the model. It may also give new names
+    to the very parameters that the model had before, in any order; new names of copies say nothing, and are refused.
 
     Raises:
         TypeError: the wrapper offers no `named_parameters`, and holds no `module` that does.
@@ -20,10 +21,17 @@ def parameters_by_name(wrapped: Any, names: Sequence[str]) -> tuple[Named, list[
     seen = dict(holder(wrapped).named_parameters())
     prefix = next((name.removesuffix(names[0]) for name in seen if name.endswith(names[0])), "")
     absent = [name for name in names if prefix + name not in seen]
+    if absent and all(name in before and _is_among(before[name], seen.values()) for name in names):
+        own = {name: before[name] for name in names}
+        return own, [name for name, parameter in seen.items() if not _is_among(parameter, own.values())]
     if absent:
         raise ValueError(f"the wrapped model has no parameter {absent[0]!r}; it has {', '.join(seen) or 'none'}")
     own = {name: seen[prefix + name] for name in names}
     return own, [name.removeprefix(prefix) for name in seen if name.removeprefix(prefix) not in own]
+
+
+def _is_among(parameter: torch.nn.Parameter, others: Iterable[torch.nn.Parameter]) -> bool:
+    return any(parameter is other for other in others)
 
 
 def hooks_on(parameters: Iterable[torch.nn.Parameter]) -> int:

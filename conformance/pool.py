@@ -1,13 +1,14 @@
-"""Ranks for grading: a fork server that has this package imported, and fresh processes for each submission.
+"""Ranks for grading: fork servers that have this package imported, and fresh processes for each submission.
 
-Importing this starts no torch, so that the server can import it while the controller does the same.
+Importing this starts no torch, so that the servers can import it while the controller does the same.
 """
 
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pytest_ddp.launcher import PRELOAD, ForkLauncher
+from conformance.servers import ForkServers
+from pytest_ddp.launcher import PRELOAD
 from pytest_ddp.ranks import Ranks
 
 _GRACE_SECONDS = 0.3
@@ -15,9 +16,9 @@ _OURS = ("conformance.training", "conformance.probe")
 
 
 @contextmanager
-def fork_server() -> Iterator[ForkLauncher]:
-    """Give a fork server that is starting; end it, and every rank that came from it, at last."""
-    launcher = ForkLauncher((*PRELOAD, *_OURS))
+def fork_servers() -> Iterator[ForkServers]:
+    """Give fork servers that are starting; end them, and every rank that came from them, at last."""
+    launcher = ForkServers((*PRELOAD, *_OURS))
     launcher.begin()
     try:
         yield launcher
@@ -26,7 +27,7 @@ def fork_server() -> Iterator[ForkLauncher]:
 
 
 @contextmanager
-def ranks_from(launcher: ForkLauncher) -> Iterator[Ranks]:
+def ranks_from(launcher: ForkServers) -> Iterator[Ranks]:
     """Give ranks for one submission; they must serve no other.
 
     Scenarios differ in their worlds: a group that ranks join ahead is seldom the one that is wanted next. And a grading

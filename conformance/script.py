@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from conformance.checks.check import Check
 from conformance.location import Location
+from conformance.servers import HASH_SEEDS
 
 _WIDTH = 110
 TEMPLATES = Environment(
@@ -36,6 +37,7 @@ class Script(ABC):
         seed: the integer that the numbers derive from.
         message: what was wrong.
         stubbed: what was used in place of something absent.
+        hash_apart: whether its ranks must not agree on `hash`.
     """
 
     location: Location
@@ -44,6 +46,7 @@ class Script(ABC):
     seed: int
     message: str
     stubbed: frozenset[str] = frozenset()
+    hash_apart: bool = False
 
     @property
     def file(self) -> str:
@@ -69,6 +72,7 @@ class Script(ABC):
             property=self.check.property,
             message=_as_docstring(self.message),
             file=self.file,
+            hash_seeds=HASH_SEEDS if self.hash_apart else (),
             import_roots=list(self.location.import_roots),
             import_line=_import_line(self.location.module),
             stubs=sorted(name.removeprefix("package ") for name in self.stubbed if name.startswith("package ")),

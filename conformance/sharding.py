@@ -13,20 +13,26 @@ _CLOSED = (torch.Tensor, torch.nn.Module, type, ModuleType, FrameType)  # not en
 def state_bytes(optimizer: Any) -> int | None:
     """Return the bytes of state in every torch optimizer reachable from `optimizer`, itself included.
 
+    Where there is none, in those that train the same parameters from elsewhere, such as a table of the module's.
     Counters of steps are left out; memory that several tensors share counts once. None if no torch optimizer is found.
     """
     found = list(_optimizers(optimizer))
-    if not found:
-        return None
-    kept = [
+    kept = _state_of(found)
+    if not kept:
+        found += _elsewhere(optimizer)
+        kept = _state_of(found)
+    return _memory(kept) if found else None
+
+
+def _state_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.Tensor]:
+    return [
         local_part(tensor)
-        for inner in found
+        for inner in optimizers
         for state in inner.state.values()
         if isinstance(state, dict)
         for key, tensor in state.items()
         if key != "step" and isinstance(tensor, torch.Tensor)
     ]
-    return _memory(kept)
 
 
 def _memory(tensors: Iterable[torch.Tensor]) -> int:
@@ -54,3 +60,18 @@ def _optimizers(outer: Any) -> Iterator[torch.optim.Optimizer]:
         if isinstance(thing, torch.optim.Optimizer):
             yield thing
         ahead += (thing.__closure__ or ()) if isinstance(thing, FunctionType) else gc.get_referents(thing)
+
+
+def _elsewhere(outer: Any) -> list[torch.optim.Optimizer]:
+    """Return the live optimizers that train memory of this one's parameters, though nothing leads from it to them."""
+    trained = _trained(outer)
+    gc.collect()  # what an earlier optimizer of the same parameters has left is no state that is held
+    # By `type`: a proxy that is asked for its class may be one of something that is gone.
+    everything = (one for one in gc.get_objects() if issubclass(type(one), torch.optim.Optimizer))
+    return [one for one in everything if one is not outer and trained & _trained(one)]
+
+
+def _trained(optimizer: Any) -> set[int]:
+    """Return where the storages of an optimizer's parameters are."""
+    params = [p for group in getattr(optimizer, "param_groups", ()) for p in group["params"]]
+    return {local_part(p).untyped_storage().data_ptr() for p in params if isinstance(p, torch.Tensor)} - {0}

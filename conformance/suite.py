@@ -34,6 +34,7 @@ class Result:
         scenario: the smallest one found that fails, or the smallest case.
         examples: scenarios or cases that were held to the property.
         seconds: how long it took.
+        hash_apart: whether it failed only where ranks do not agree on `hash`.
     """
 
     check: Check
@@ -43,6 +44,7 @@ class Result:
     scenario: Scenario | Case | None = None
     examples: int = 0
     seconds: float = 0.0
+    hash_apart: bool = False
 
 
 def run_check(component: str, check: Check, executor: Executor, *, world_size: int, seed: int, examples: int) -> Result:
@@ -66,10 +68,13 @@ def run_check(component: str, check: Check, executor: Executor, *, world_size: i
     seconds = time.perf_counter() - started
     if status != "passed" or not search.failures:
         return Result(check, status, message, examples=search.examples, seconds=seconds)
-    scenario, violation = search.failures[search.last]
-    return Result(
-        check, "failed", str(violation), cause_of(search, scenario, violation), scenario, search.examples, seconds
-    )
+    return _failed(search, *search.failures[search.last], seconds)
+
+
+def _failed(search: Search, drawn: Scenario | Case, violation: Violation, seconds: float = 0.0) -> Result:
+    cause = cause_of(search, drawn, violation)
+    said, examples = str(violation), search.examples
+    return Result(search.check, "failed", said, cause.said, drawn, examples, seconds, cause.hash_apart)
 
 
 def _held(search: Search, draws: Draws) -> Search:
@@ -95,7 +100,7 @@ def judged(search: Search, drawn: Scenario | Case) -> Result:
         for _ in range(REPEATS):
             search.judge(search.executor.run_again(search.component, drawn), drawn)
     except Violation as violation:
-        return Result(search.check, "failed", str(violation), cause_of(search, drawn, violation), drawn, 1)
+        return _failed(search, drawn, violation)
     except NotOffered as lack:
         return Result(search.check, "not_run", str(lack))
     return Result(search.check, "passed", examples=1)

@@ -16,7 +16,7 @@ from conformance.contract import COMPONENTS
 from conformance.execute import Executor
 from conformance.grading import Grading, grade_check, lacks, not_from_scratch, submitted_components
 from conformance.location import locate
-from conformance.pool import fork_server, ranks_from
+from conformance.pool import fork_servers, ranks_from
 from conformance.report import CheckReport
 from pytest_ddp.errors import UsageError
 from pytest_ddp.options import value_given
@@ -76,7 +76,7 @@ def grader(pytestconfig: pytest.Config) -> Iterator[Grader]:
     from_scratch = pytestconfig.getoption("--ddp-from-scratch")
     seed = int(seeded[0]) if seeded else secrets.randbits(_SEED_BITS)
     grading = Grading(seed, world_size, tuple(COMPONENTS), MAX_EXAMPLES, from_scratch=from_scratch)
-    with fork_server() as launcher, ranks_from(launcher) as ranks:
+    with fork_servers() as launcher, ranks_from(launcher) as ranks:
         executor = Executor(ranks, locate(given), secret=str(grading.seed))
         try:
             submitted = submitted_components(executor, grading.components)

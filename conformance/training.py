@@ -100,12 +100,13 @@ class _Run:
         scenario = self.task.scenario
         self.model = make_model(self.task)
         self.wrapped: Any = self.model
+        before = dict(self.model.named_parameters())
         if self.component.kind == "wrapper":
             with noting_moved_generators(self.moved_generators):
                 self.wrapped = wrap(self.task, self.component, self.adapters, self.model)
             self.twin = Twin(self.task, self.component, self.adapters) if scenario.twins else None
         with self.stage("a look at the parameters of the wrapped model"):
-            self.named, self.extra = parameters_by_name(self.wrapped, tuple(scenario.model.shapes))
+            self.named, self.extra = parameters_by_name(self.wrapped, tuple(scenario.model.shapes), before)
         self._keep("wrapped", self.named)
         self.early = [name for name, p in self.named.items() if p.grad is not None]
         self.bare = bare = _bare(self.wrapped, self.model)

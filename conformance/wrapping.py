@@ -58,9 +58,11 @@ class Twin:
 
     def __init__(self, task: Task, component: Component, adapters: ModuleType) -> None:
         self._task, self._component, self._adapters = task, component, adapters
-        self._wrapped = wrap(task, component, adapters, make_model(task))
+        model = make_model(task)
+        before = dict(model.named_parameters())
+        self._wrapped = wrap(task, component, adapters, model)
         with self._stage("a look at the parameters of a second wrapped model"):
-            self.named: Named = parameters_by_name(self._wrapped, tuple(task.scenario.model.shapes))[0]
+            self.named: Named = parameters_by_name(self._wrapped, tuple(task.scenario.model.shapes), before)[0]
         self._optimizer = torch.optim.SGD(self.named.values())
 
     def forward(self, step: int) -> torch.Tensor:

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Protocol
 
@@ -29,6 +29,7 @@ EXIT_SECONDS = 10.0
 class Shared:
     """The controller's ends of what it shares with one rank; nothing of it has a name on disk."""
 
+    rank: int
     channel: socket.socket
     theirs: socket.socket
     output: IO[bytes]
@@ -37,13 +38,13 @@ class Shared:
     board: IO[bytes]
 
     @classmethod
-    def make(cls, board: IO[bytes]) -> "Shared":
+    def make(cls, rank: int, board: IO[bytes]) -> "Shared":
         """Open a socket pair and three anonymous files, beside the board that all ranks of the pool share.
 
         A full disk must not take stacks and black box away.
         """
         ours, theirs = socket.socketpair()
-        return cls(ours, theirs, _append_only(_disk_file()), _append_only(memory_file()), memory_file(), board)
+        return cls(rank, ours, theirs, _append_only(_disk_file()), _append_only(memory_file()), memory_file(), board)
 
     @property
     def fds(self) -> tuple[int, ...]:
@@ -96,9 +97,15 @@ def _interpreter(call: str) -> list[str]:
 
 @dataclass
 class ForkLauncher:
-    """Forks ranks from a server that has already imported `preload` (see `zygote`)."""
+    """Forks ranks from a server that has already imported `preload` (see `zygote`).
+
+    Attributes:
+        preload: modules that the server imports.
+        environment: variables that its interpreter starts with, besides our own.
+    """
 
     preload: Sequence[str] = PRELOAD
+    environment: Mapping[str, str] = field(default_factory=dict)
     _server: "subprocess.Popen[bytes] | None" = None
     _control: socket.socket = field(init=False)
     _ready: bool = False
@@ -117,7 +124,7 @@ class ForkLauncher:
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            env={**os.environ, **_ONE_THREAD},
+            env={**os.environ, **_ONE_THREAD, **self.environment},
         )
         theirs.close()
 

@@ -206,7 +206,7 @@ class Ranks:
 
     def _launch(self, rank: int) -> Member:
         make_room(self._board.fileno(), rank + 1)
-        shared = Shared.make(self._board)
+        shared = Shared.make(rank, self._board)
         try:
             member = Member(rank, self.launcher.start(shared), shared)
         except BaseException:  # LaunchError, or an interruption

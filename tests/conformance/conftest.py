@@ -1,4 +1,4 @@
-"""Grades submissions on ranks from one fork server; each submission gets processes of its own."""
+"""Grades submissions on ranks from the same fork servers; each submission gets processes of its own."""
 
 import textwrap
 from collections.abc import Callable, Iterator
@@ -12,25 +12,25 @@ from conformance.contract import COMPONENTS
 from conformance.execute import Executor
 from conformance.grading import Grading, grade
 from conformance.location import locate
-from conformance.pool import fork_server, ranks_from
+from conformance.pool import fork_servers, ranks_from
 from conformance.report import CheckReport, Report
-from pytest_ddp.launcher import ForkLauncher
+from conformance.servers import ForkServers
 
 
 @pytest.fixture(scope="session")
-def launcher() -> Iterator[ForkLauncher]:
-    with fork_server() as server:
+def launcher() -> Iterator[ForkServers]:
+    with fork_servers() as server:
         yield server
 
 
 @pytest.fixture
-def one_server(launcher: ForkLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the command use the session's fork server instead of starting one."""
-    monkeypatch.setattr("conformance.cli.fork_server", lambda: nullcontext(launcher))
+def one_server(launcher: ForkServers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command use the session's fork servers instead of starting some."""
+    monkeypatch.setattr("conformance.cli.fork_servers", lambda: nullcontext(launcher))
 
 
 @pytest.fixture
-def grade_path(launcher: ForkLauncher, tmp_path: Path) -> Callable[..., Report]:
+def grade_path(launcher: ForkServers, tmp_path: Path) -> Callable[..., Report]:
     """Grade what is at a path; scripts that show failures go to `tmp_path / "repro"`."""
 
     def run(
@@ -44,7 +44,7 @@ def grade_path(launcher: ForkLauncher, tmp_path: Path) -> Callable[..., Report]:
 
 
 @pytest.fixture
-def first_failed(launcher: ForkLauncher, tmp_path: Path) -> Callable[..., CheckReport]:
+def first_failed(launcher: ForkServers, tmp_path: Path) -> Callable[..., CheckReport]:
     """Grade a component at a path until a check fails, and return that; its script goes where those of others go."""
 
     def run(path: str | Path, component: str, *, seed=1, examples=10, world_size=3) -> CheckReport:

@@ -16,9 +16,9 @@ from pathlib import Path
 from conformance.execute import Executor
 from conformance.grading import Grading
 from conformance.location import locate
-from conformance.pool import fork_server, ranks_from
+from conformance.pool import fork_servers, ranks_from
 from conformance.report import CheckReport
-from pytest_ddp.launcher import ForkLauncher
+from conformance.servers import ForkServers
 from pytest_ddp.mortality import die_with
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "targets"))
@@ -58,7 +58,7 @@ def main(seeds: Sequence[int]) -> int:
 
 
 def batched(bugs: Sequence[Bug], size: int) -> Iterator[Sequence[Bug]]:
-    """Cut into pieces of at most `size`; each is graded by ranks from one fork server."""
+    """Cut into pieces of at most `size`; each is graded by ranks from the same fork servers."""
     yield from (bugs[at : at + size] for at in range(0, len(bugs), size))
 
 
@@ -71,11 +71,11 @@ def _write(seeds: Sequence[int], rows: list[str]) -> None:
 
 
 def _grade(bugs: Sequence[Bug], seeds: Sequence[int]) -> list[Graded]:
-    with fork_server() as server:
+    with fork_servers() as server:
         return [_graded(bug, seeds, server) for bug in bugs]
 
 
-def _graded(bug: Bug, seeds: Sequence[int], server: ForkLauncher) -> Graded:
+def _graded(bug: Bug, seeds: Sequence[int], server: ForkServers) -> Graded:
     graded = Graded(bug)
     with tempfile.TemporaryDirectory() as folder:
         for name, text in bug.planted().items():

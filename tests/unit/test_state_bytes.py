@@ -1,6 +1,7 @@
 """How much optimizer state a process holds: by the suite, and by the scripts that it writes."""
 
 import gc
+import weakref
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
@@ -80,6 +81,52 @@ def closure_of(optimizer):
 @pytest.mark.parametrize("measure", [sharding.state_bytes, by_script])
 def test_an_inner_optimizer_is_found_wherever_it_is_kept(keep, measure):
     assert measure(Outer(keep(stepped(3, 5)))) == 8 * 4
+
+
+TABLE = weakref.WeakKeyDictionary()
+BY_NUMBER = {}
+
+
+class Facade:
+    """Like an optimizer of all parameters, of which the inner ones are to be found in a table only."""
+
+    def __init__(self, inner):
+        self.param_groups = [{"params": [*inner.param_groups[0]["params"], nn.Parameter(torch.ones(7))]}]
+
+
+class OptimizerFacade(torch.optim.SGD):
+    """Is an optimizer, and keeps no state itself."""
+
+    def __init__(self, inner):
+        super().__init__(inner.param_groups[0]["params"], lr=0.1)
+
+
+@pytest.mark.parametrize("facade", [Facade, OptimizerFacade])
+@pytest.mark.parametrize("measure", [sharding.state_bytes, by_script])
+def test_an_inner_optimizer_is_found_in_a_weak_table(facade, measure):
+    others, inner = stepped(11), stepped(3, 5)
+    outer = facade(inner)
+    TABLE[outer], TABLE[others] = inner, stepped(13)
+    del inner
+    assert measure(outer) == 8 * 4
+
+
+@pytest.mark.parametrize("measure", [sharding.state_bytes, by_script])
+def test_an_optimizer_of_views_is_found_in_a_table_of_the_module(measure):
+    whole = nn.Parameter(torch.ones(8))
+    BY_NUMBER[0] = inner = torch.optim.SGD([whole.detach()[2:5]], lr=0.1, momentum=0.9)
+    inner.param_groups[0]["params"][0].grad = torch.ones(3)
+    inner.step()
+    assert measure(torch.optim.SGD([whole], lr=0.1)) == 3 * 4
+
+
+@pytest.mark.parametrize("measure", [sharding.state_bytes, by_script])
+def test_what_an_earlier_optimizer_has_left_is_not_counted(measure):
+    earlier = stepped(8)
+    later = torch.optim.SGD(earlier.param_groups[0]["params"], lr=0.1)
+    earlier.itself = earlier
+    del earlier
+    assert measure(later) == 0
 
 
 @pytest.mark.parametrize("make", [in_one_buffer, listed_twice, whole_and_in_pieces, empty_too, lambda: stepped(3, 5)])

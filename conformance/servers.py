@@ -1,0 +1,57 @@
+"""Forks ranks from two servers in turn, so that ranks of one world hash texts apart, as those that torchrun starts do.
+
+Each interpreter draws a seed for `hash` when it starts. Forks share that of their server: among them a set of names has
+one order, and an implementation that takes its buckets from it, or deals by `hash(name)`, would seem right.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pytest_ddp.launcher import EXIT_SECONDS, ForkLauncher, Launcher, Shared
+
+# Constant, so that a grading can be repeated. Of the pairs below 60, the one for which names of layers differ most in
+# the order of their sets and in which rank they are dealt to.
+HASH_SEEDS = ("14", "30")
+
+
+@dataclass
+class ForkServers:
+    """Two fork servers with different hash seeds: one for ranks of even places, one for those of odd ones.
+
+    Attributes:
+        preload: modules that both import.
+    """
+
+    preload: Sequence[str]
+    _servers: tuple[ForkLauncher, ...] = field(init=False)
+    _server_of: dict[int, ForkLauncher] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._servers = tuple(ForkLauncher(self.preload, {"PYTHONHASHSEED": seed}) for seed in HASH_SEEDS)
+
+    @property
+    def alike(self) -> Launcher:
+        """What starts ranks that all hash alike."""
+        return self._servers[0]
+
+    def begin(self) -> None:
+        """Start both servers, if they do not run yet, without waiting for their imports."""
+        for server in self._servers:
+            server.begin()
+
+    def start(self, shared: Shared) -> int:
+        """Fork one rank from the server of its place, also where it replaces another."""
+        server = self._servers[shared.rank % len(self._servers)]
+        pid = server.start(shared)
+        self._server_of[pid] = server
+        return pid
+
+    def exit_code(self, pid: int, seconds: float = EXIT_SECONDS) -> int | None:
+        """Ask the server that has forked the rank how it ended."""
+        server = self._server_of.get(pid)
+        return None if server is None else server.exit_code(pid, seconds)
+
+    def close(self) -> None:
+        """End both servers, and every rank that is left."""
+        for server in self._servers:
+            server.close()

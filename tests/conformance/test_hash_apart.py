@@ -1,0 +1,98 @@
+"""Ranks of one world do not agree on the `hash` of a text, as under torchrun; their hash seeds are constant."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+from bug import right
+from planted_hash_bugs import HASH_BUGS
+from rank_targets import hash_of_a_text, leaves
+
+from conformance.cause import HASH_APART
+from conformance.pool import fork_servers, ranks_from
+from pytest_ddp.launcher import EXIT_SECONDS, ForkLauncher
+from pytest_ddp.outcome import Died, Returned
+from pytest_ddp.world import World
+
+SECONDS = 60
+SPAWNED = 'start_method="spawn"'
+TARGET = f"rank_targets:{hash_of_a_text.__name__}"
+
+
+def hashes(ranks, size=3):
+    outcomes = ranks.run(World(size), TARGET, timeout=SECONDS)
+    return [outcome.body for outcome in outcomes if isinstance(outcome, Returned)]
+
+
+def test_ranks_of_a_world_hash_apart_whatever_the_environment_says(launcher, monkeypatch):
+    with ranks_from(launcher) as ranks:
+        first, second, third = hashes(ranks)
+    assert first == third != second
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    with fork_servers() as others, ranks_from(others) as ranks:
+        assert hashes(ranks) == [first, second, third]
+
+
+def test_a_rank_that_takes_the_place_of_another_hashes_like_it(launcher):
+    with ranks_from(launcher) as ranks:
+        before = hashes(ranks)
+        outcomes = ranks.run(World(2), f"rank_targets:{leaves.__name__}", timeout=SECONDS)
+        assert [outcome.exit_code for outcome in outcomes if isinstance(outcome, Died)] == [3, 3]
+        assert hashes(ranks) == before
+
+
+def test_ranks_of_one_server_hash_alike(launcher):
+    with ranks_from(launcher) as ranks, ranks.fresh() as own:
+        own.launcher = launcher.alike
+        assert len(set(hashes(own))) == 1
+
+
+def test_a_server_that_died_is_replaced_and_none_is_left():
+    with fork_servers() as servers:
+        with ranks_from(servers) as ranks:
+            before = hashes(ranks)
+            started = [psutil.Process(server._server.pid) for server in servers._servers]
+            started[1].kill()
+            started[1].wait(EXIT_SECONDS)
+            assert hashes(ranks) == before
+        started = [psutil.Process(server._server.pid) for server in servers._servers]
+    assert not any(server.is_running() for server in started)
+
+
+def test_both_servers_begin_at_once(monkeypatch):
+    begun = []
+    monkeypatch.setattr(ForkLauncher, "begin", lambda server: begun.append(server.environment["PYTHONHASHSEED"]))
+    with fork_servers():
+        assert len(set(begun)) == 2
+
+
+def test_a_script_has_ranks_that_hash_apart_where_that_is_the_cause(first_failed, submit):
+    bug = HASH_BUGS[0]
+    found = first_failed(submit(**bug.planted()), bug.component)
+    wrong = _run(found.repro)
+    assert (wrong.returncode, SPAWNED in _text(found.repro)) == (1, True), wrong.stdout + wrong.stderr
+    submit(**right(bug.component))
+    assert _run(found.repro).stdout == "nothing differs\n"
+
+
+def test_no_hash_is_suspected_of_what_fails_anyhow(first_failed):
+    failed = first_failed("examples/unsynchronised_flat", "flat_ddp")
+    assert HASH_APART not in failed.diagnosis
+    assert SPAWNED not in _text(failed.repro)
+
+
+def test_of_what_is_left_behind_in_a_process_no_hash_is_suspected(first_failed, submit):
+    """New ranks pass, and so do those that hash alike: neither says anything of the other."""
+    broken = "    CALLS.append(1)\n    assert len(CALLS) < 4\n    return FlatDDP(module)\n"
+    files = right("flat_ddp")
+    files["adapters"] = files["adapters"].replace("    return FlatDDP(module)\n", broken) + "\n\nCALLS = []\n"
+    assert HASH_APART not in first_failed(submit(**files), "flat_ddp").diagnosis
+
+
+def _run(script):
+    return subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=120)
+
+
+def _text(script):
+    return Path(script).read_text(encoding="utf-8")
