@@ -3,8 +3,9 @@
 The figure is the median over a way's tests after its first, from the start of one to the start of the next: everything
 that a test costs, what pytest does around it too. The first one, which starts what the others find started, is a figure
 of its own: each of torch's classes starts processes, our ranks serve all modules of a run. A way is compared with ours
-of its own isolation class: the process group is reused, or fresh for every test, or the processes are new. `--json`
-keeps the figures, the load of the machine among them. Needs the extra `bench`.
+of its own isolation class: the process group is reused, or fresh for every test, or the processes are new. What takes
+milliseconds is run in rounds, since a machine may be faster in one minute than in the next. Nobody has other plugins
+beside pytest's own. `--json` keeps the figures, the load of the machine among them. Needs the extra `bench`.
 
     python benchmarks/per_test_cost.py [--json results.json]
 """
@@ -47,22 +48,30 @@ class Cost:
     load: float
 
 
-def measure(size: int, counts: dict[str, int]) -> list[Cost]:
-    """Run the suite once; return the cost of each way."""
+def measure(size: int, counts: dict[str, int], rounds: int) -> list[Cost]:
+    """Run every way, the quick ones in several rounds; return the cost of each."""
+    quick = {"quick": -(-counts["quick"] // rounds)}
+    ran = [_run(size, {**counts, **quick}), *(_run(size, quick) for _ in range(rounds - 1))]
+    load = os.getloadavg()[0]
+    taken = {way.name: [runs for seconds in ran if (runs := _taken(way.name, seconds))] for way in WAYS}
+    median = {name: statistics.median(one for _, *others in runs for one in others) for name, runs in taken.items()}
+    first = {name: statistics.median(run[0] for run in runs) for name, runs in taken.items()}
+    ratio = {way.name: median[way.name] / median[OURS[way.isolation]] for way in WAYS}
+    return [
+        Cost(way.title, way.isolation, size, median[way.name], first[way.name], ratio[way.name], load) for way in WAYS
+    ]
+
+
+def _run(size: int, counts: dict[str, int]) -> dict[str, float]:
+    """Run the tests of the ways whose speed has a count; return the seconds of each test."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_ddp.plugin"]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     with tempfile.TemporaryDirectory() as folder:
         for name, text in {"conftest.py": CONFTEST, **modules(size, counts)}.items():
             Path(folder, name).write_text(text, encoding="utf-8")
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
-        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
         seconds: dict[str, float] = json.loads(Path(folder, "seconds.json").read_text(encoding="utf-8"))
-    load = os.getloadavg()[0]
-    taken = {way.name: _taken(way.name, seconds) for way in WAYS}
-    median = {name: statistics.median(others) for name, (_, *others) in taken.items()}
-    ratio = {way.name: median[way.name] / median[OURS[way.isolation]] for way in WAYS}
-    return [
-        Cost(way.title, way.isolation, size, median[way.name], taken[way.name][0], ratio[way.name], load)
-        for way in WAYS
-    ]
+    return seconds
 
 
 def _taken(way: str, seconds: dict[str, float]) -> list[float]:
@@ -91,12 +100,13 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the figures here too")
-    parser.add_argument("--quick", type=int, default=200, help="tests of each way that takes milliseconds")
+    parser.add_argument("--quick", type=int, default=300, help="tests of each way that takes milliseconds")
+    parser.add_argument("--rounds", type=int, default=8, help="in how many runs of their own those take place")
     parser.add_argument("--middling", type=int, default=15, help="tests of each way that takes a fraction of a second")
     parser.add_argument("--slow", type=int, default=3, help="tests of each way that takes seconds")
     options = parser.parse_args()
     counts = {speed: getattr(options, speed) for speed in ("quick", "middling", "slow")}
-    costs = [cost for size in WORLD_SIZES for cost in measure(size, counts)]
+    costs = [cost for size in WORLD_SIZES for cost in measure(size, counts, options.rounds)]
     show(costs)
     if options.json:
         options.json.write_text(json.dumps([asdict(cost) for cost in costs], indent=2), encoding="utf-8")
