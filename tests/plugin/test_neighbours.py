@@ -144,7 +144,7 @@ def test_xdist_workers_share_the_machine(pytester, how):
     result.stdout.fnmatch_lines(
         ["rank 1 of 2 (gloo, cpu) raised AssertionError: *", "FAILED *test_one[[]3[]]* - rank 1*"]
     )
-    assert not list(pytester.path.parent.rglob("ddp-slots"))
+    assert not list(pytester.path.rglob("ddp-slots"))
 
 
 HELPED = """
