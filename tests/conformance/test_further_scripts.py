@@ -41,15 +41,8 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize(
-    "bug",
-    [
-        pytest.param(
-            bug, id=f"{bug.check} of {bug.component}", marks=() if bug is FURTHER_BUGS[0] else pytest.mark.long
-        )
-        for bug in FURTHER_BUGS
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("bug", FURTHER_BUGS, ids=lambda bug: f"{bug.check} of {bug.component}")
 def test_a_script_tells_the_bug_from_right_code(bug, submit, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(written(bug, submit(**bug.planted())))

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 from bug import right
 from planted_hash_bugs import HASH_BUGS
 from rank_targets import hash_of_a_text, leaves
@@ -48,6 +49,7 @@ def test_ranks_of_one_server_hash_alike(launcher):
         assert len(set(hashes(own))) == 1
 
 
+@pytest.mark.long
 def test_a_server_that_died_is_replaced_and_none_is_left():
     with fork_servers() as servers:
         with ranks_from(servers) as ranks:
@@ -67,6 +69,7 @@ def test_both_servers_begin_at_once(monkeypatch):
         assert len(set(begun)) == 2
 
 
+@pytest.mark.long
 def test_a_script_has_ranks_that_hash_apart_where_that_is_the_cause(first_failed, submit):
     bug = HASH_BUGS[0]
     found = first_failed(submit(**bug.planted()), bug.component)

@@ -72,6 +72,7 @@ def test_a_wrapper_that_renames_every_parameter_is_understood(held_to, check):
     assert result.status == "passed", result.message
 
 
+@pytest.mark.long
 def test_a_script_understands_it_too(first_failed, submit):
     files = changed("flat_ddp", _FORWARD, _RENAMED)
     averages = {name: text.replace("/ dist.get_world_size()", "") for name, text in files.items()}
