@@ -29,6 +29,9 @@ def test_setup_and_call_have_their_own_reports_and_durations():
     for report in (setup, call, teardown):
         one_go.correct(report)
     assert (setup.duration, call.duration, teardown.duration) == (1.0, 7.0, 4.0)
+    brief = SimpleNamespace(when="setup", duration=0.5)
+    one_go.correct(brief)
+    assert brief.duration == 0.0
 
 
 def test_a_rank_that_gave_no_answer_was_in_the_call():
