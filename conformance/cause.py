@@ -38,10 +38,12 @@ class Cause:
 def cause_of(search: Search, scenario: Scenario | Case, violation: Violation) -> Cause:
     """Find out what is behind a failure."""
     execution = search.executor.run(search.component, scenario)
-    hung = isinstance(execution, Broken) and execution.hung  # takes as long as a run may: not more often than needed
-    always = hung and _fails_alike(search, scenario)
-    race = "" if always else _race(search, scenario, execution)
-    if not (always or race) and _needs_hash_apart(search, scenario):
+    # What hangs takes as long as a run may: where new ranks hang too that hash alike, that is all there is to learn.
+    alike = _fails_alike(search, scenario) if isinstance(execution, Broken) and execution.hung else None
+    race = "" if alike else _race(search, scenario, execution)
+    if not race and alike is None:
+        alike = _fails_alike(search, scenario)
+    if not (race or alike) and _fails_again(search, scenario, search.executor.run_afresh):
         return Cause(HASH_APART, hash_apart=True)
     said = violation.advice or _explain(search, scenario)
     return Cause("\n".join(part for part in (race, said) if part))
@@ -59,11 +61,6 @@ def _race(search: Search, scenario: Scenario | Case, execution: Execution) -> st
         f"This is a race: with the same numbers, {failed} of {repeats + 1} runs failed. Something is used before it is "
         "ready, or depends on chance: a wait that is missing, a random choice, what an earlier run left behind."
     )
-
-
-def _needs_hash_apart(search: Search, scenario: Scenario | Case) -> bool:
-    """Whether new ranks fail that hash texts apart, and none that hash them alike."""
-    return not _fails_alike(search, scenario) and _fails_again(search, scenario, search.executor.run_afresh)
 
 
 def _fails_alike(search: Search, scenario: Scenario | Case) -> bool:

@@ -1,6 +1,7 @@
 """What a check is, what it gets, and how it says no."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import getdoc
@@ -56,6 +57,15 @@ class Violation(AssertionError):  # noqa: N818  a verdict, not a fault of the pr
 
     def __str__(self) -> str:
         return self.message
+
+
+@contextmanager
+def advising(advice: str) -> Iterator[None]:
+    """Let a violation of a property that is held inside, under special circumstances, say what to do about these."""
+    try:
+        yield
+    except Violation as wrong:
+        raise Violation(wrong.message, advice) from None
 
 
 class NotOffered(Exception):  # noqa: N818  no fault of anybody

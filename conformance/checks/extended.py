@@ -6,6 +6,7 @@ from conformance.checks.check import (
     NotOffered,
     Trial,
     Violation,
+    advising,
     first_mismatch,
     generators_listed,
     listed,
@@ -57,10 +58,8 @@ def two_models_side_by_side(trial: Trial) -> None:
         "Another model was wrapped and trained beside it. Keep what belongs to one wrapper in that object, not in its "
         "class or in a global of the module."
     )
-    try:
+    with advising(advice):
         gradients_averaged(trial)
-    except Violation as wrong:
-        raise Violation(wrong.message, advice) from None
     for step in range(trial.scenario.steps):
         for rank, seen in enumerate(trial.observations):
             other = first_mismatch(seen.twin(step), trial.expected.gradients[0], trial.expected.gradient_limits[0])
@@ -153,16 +152,13 @@ def used_by_ranks_in_turn(trial: Trial) -> None:
 
 def large_parameter(trial: Trial) -> None:
     """A parameter of more than 2^20 elements trains to its last one, in a bucket of 1 MiB or of 25."""
-    try:
+    with advising(
+        "A parameter here has 1049600 elements, more than 2**20. Is there a limit to what is sent at once, or a "
+        "remainder that is lost where something is sent in pieces?"
+    ):
         initial_broadcast(trial)
         gradients_averaged(trial)
         training_equals_one_process(trial)
-    except Violation as wrong:
-        advice = (
-            "A parameter here has 1049600 elements, more than 2**20. Is there a limit to what is sent at once, or a "
-            "remainder that is lost where something is sent in pieces?"
-        )
-        raise Violation(wrong.message, advice) from None
 
 
 def named_tuples(trial: Trial) -> None:

@@ -1,6 +1,6 @@
 """Extended checks of a wrapper's `no_sync`, which it need not have."""
 
-from conformance.checks.check import NotOffered, Trial, Violation, of_the_model, step_words
+from conformance.checks.check import NotOffered, Trial, Violation, advising, of_the_model, step_words
 from conformance.checks.training import gradients_averaged, training_equals_one_process
 
 
@@ -25,24 +25,18 @@ def accumulates_without_synchronising(trial: Trial) -> None:
 
 def no_sync_ends_with_an_exception(trial: Trial) -> None:
     """A backward pass that raises under `no_sync` ends it: what comes after is synchronised again."""
-    try:
+    with advising("The block of `no_sync` may be left by an exception: put back in a `finally` what it switches off."):
         gradients_averaged(trial)
         training_equals_one_process(trial)
-    except Violation as wrong:
-        advice = "The block of `no_sync` may be left by an exception: put back in a `finally` what it has switched off."
-        raise Violation(wrong.message, advice) from None
 
 
 def no_sync_may_be_nested(trial: Trial) -> None:
     """The end of a block of `no_sync` within another one leaves the outer one in force."""
-    try:
+    with advising(
+        "A second `no_sync` was entered and left within the first. When the block ends, put back what was before it, "
+        "in place of switching synchronisation on."
+    ):
         accumulates_without_synchronising(trial)
-    except Violation as wrong:
-        advice = (
-            "A second `no_sync` was entered and left within the first. When the block ends, put back what was before "
-            "it, in place of switching synchronisation on."
-        )
-        raise Violation(wrong.message, advice) from None
 
 
 def no_sync_on_one_rank(trial: Trial) -> None:
