@@ -2,7 +2,8 @@
 
 Around every phase of a test pytest attaches two handlers to the root logger and to each logger that does not propagate,
 and takes logging's lock for every one. torch has some sixty such loggers: a trivial test spent a fifth of its time so.
-Here each of those has one handler that stays, a relay to whoever catches at the moment.
+Here each of those has one handler that stays, a relay to whoever catches at the moment; which loggers these are is
+looked at where other code may have run since: once for a test in the controller, for what is asked of a rank there.
 """
 
 import logging
@@ -65,13 +66,9 @@ def _handlers(logger: logging.Logger) -> list[logging.Handler]:
 
 
 class CatchingLogs:
-    """Pytest's `catching_logs`, but for the relay.
-
-    Pytest enters two of these one right after the other; only the first one looks where the relay has to be.
-    """
+    """Pytest's `catching_logs`, but for the relay, which somebody has to attach before."""
 
     relay: ClassVar[Relay] = Relay()
-    _first: ClassVar["CatchingLogs | None"] = None
 
     def __init__(self, handler: logging.Handler, level: int | None = None) -> None:
         self._handler, self._level = handler, level
@@ -86,9 +83,6 @@ class CatchingLogs:
             relay.catching.append(self._handler)
             root.addHandler(self._handler)
             self._added = True
-        if CatchingLogs._first is None:
-            relay.attach()
-        CatchingLogs._first = self if CatchingLogs._first is None else None
         if self._level is not None:
             self._before = root.level
             root.setLevel(min(root.level, self._level))
@@ -98,8 +92,6 @@ class CatchingLogs:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Detach the handler."""
-        if CatchingLogs._first is self:
-            CatchingLogs._first = None
         if self._level is not None:
             logging.root.setLevel(self._before)
         if self._added:
@@ -111,6 +103,14 @@ def catch_logs_quickly() -> None:
     """Replace pytest's own way, in this process, where that attaches to loggers which do not propagate (since 9.2)."""
     if "attached_loggers" in getattr(_pytest.logging.catching_logs, "__slots__", ()):
         _pytest.logging.catching_logs = CatchingLogs  # type: ignore[assignment,misc]
+        look_for_loggers()
+
+
+def look_for_loggers() -> None:
+    """See which loggers do not propagate now; a handler of ours is on these, where pytest's own way is replaced."""
+    way: object = _pytest.logging.catching_logs
+    if way is CatchingLogs:
+        CatchingLogs.relay.attach()
 
 
 @contextmanager

@@ -42,8 +42,12 @@ class Member:
 
     def send(self, message: Message) -> bool:
         """Send a message; False when the process is gone."""
+        return self.send_encoded(encode(message))
+
+    def send_encoded(self, message: bytes) -> bool:
+        """Send what `encode` made of a message; False when the process is gone."""
         try:
-            self.shared.channel.sendall(encode(message))
+            self.shared.channel.sendall(message)
         except OSError:
             return False
         return True

@@ -63,5 +63,7 @@ def _setup_of(outcome: Outcome) -> Outcome:
 
 
 def _seconds_of_call(outcome: Outcome) -> float:
-    report = answer_of(outcome).report
-    return outcome.seconds if report is None else float(report["duration"])
+    answer = answer_of(outcome)
+    if answer.passed is not None:
+        return answer.passed
+    return outcome.seconds if answer.report is None else float(answer.report["duration"])

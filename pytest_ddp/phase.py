@@ -1,5 +1,6 @@
 """What the controller's pytest and a rank's pytest say to each other: one phase of one test at a time."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 
@@ -76,8 +77,10 @@ class PhaseAnswer:
     """What a rank's pytest made of a phase.
 
     Attributes:
-        report: pytest's report, serialised; None if there is none.
-        setup: the answer for setup, encoded, where `report` is that of a call which followed it at once.
+        report: pytest's report, serialised; None if there is none, or `passed` says all.
+        passed: the seconds of a phase that passed and has nothing to tell but `sections`; None for any other.
+        sections: what pytest has caught on the rank in this test, as (title, text).
+        setup: the answer for setup, encoded, where this is that of a call which followed it at once.
         goes_on: whether the rank goes on to teardown at once, and answers for it next.
         subtests: the reports of subtests, serialised, in order.
         warnings: the warnings of the test, with its last phase.
@@ -86,6 +89,8 @@ class PhaseAnswer:
     """
 
     report: dict[str, Any] | None = None
+    passed: float | None = None
+    sections: tuple[tuple[str, str], ...] = ()
     subtests: tuple[dict[str, Any], ...] = ()
     warnings: tuple[RankWarning, ...] = ()
     suite_properties: tuple[tuple[str, str], ...] = ()
@@ -95,21 +100,32 @@ class PhaseAnswer:
 
     def encode(self) -> bytes:
         """Return the answer as bytes; what is not JSON in reports (user properties) travels as text."""
-        warnings = [vars(warning) for warning in self.warnings]
-        return dumps({**vars(self), "warnings": warnings}, default=str).encode()
+        told = {name: value for name, value in vars(self).items() if value != getattr(PhaseAnswer, name)}
+        return dumps(told, default=_as_plain).encode()
 
     @classmethod
     @lru_cache(maxsize=256)  # whoever looks at a phase's outcomes asks anew
     def decode(cls, body: bytes) -> "PhaseAnswer":
         """Return the answer that `encode` made; an empty one for no bytes."""
-        if not body:
-            return cls()
-        plain = loads(body)
-        warnings = tuple(_warning(**warning) for warning in plain["warnings"])
-        properties = tuple((name, value) for name, value in plain["suite_properties"])
-        more = {"subtests": tuple(plain["subtests"]), "warnings": warnings, "suite_properties": properties}
-        return cls(**{**plain, **more})
+        told = loads(body) if body else {}
+        for name, of_one in _PARTS.items():
+            if name in told:
+                told[name] = tuple(map(of_one, told[name]))
+        return cls(**told)
 
 
-def _warning(location: list[Any] | None, **plain: Any) -> RankWarning:
-    return RankWarning(**plain, location=(location[0], location[1], location[2]) if location else None)
+def _as_plain(value: object) -> object:
+    return vars(value) if isinstance(value, RankWarning) else str(value)
+
+
+def _warning(plain: dict[str, Any]) -> RankWarning:
+    location = plain["location"]
+    return RankWarning(**{**plain, "location": tuple(location) if location else None})
+
+
+_PARTS: dict[str, Callable[[Any], object]] = {
+    "sections": tuple,
+    "subtests": dict,
+    "warnings": _warning,
+    "suite_properties": tuple,
+}

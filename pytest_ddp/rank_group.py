@@ -13,7 +13,7 @@ from pytest_ddp.errors import ProtocolError
 from pytest_ddp.failure import RankFailure, details, failures
 from pytest_ddp.launcher import Launcher
 from pytest_ddp.member import Member, dump_stacks
-from pytest_ddp.messages import Answer, Debugging, Recall, Run
+from pytest_ddp.messages import Answer, Debugging, Recall, Run, encode
 from pytest_ddp.observed.detector import LOOK_SECONDS, Detector
 from pytest_ddp.outcome import Deadlocked, Died, Ended, Outcome, Raised, Returned, Stopped, TimedOut
 from pytest_ddp.patience import Patience
@@ -94,10 +94,13 @@ class RankGroup:
         ranks: Collection[int] | None = None,
     ) -> None:
         """Begin a run; nothing else may be asked before its `answers` are there."""
+        encoded: dict[bytes, bytes] = {}  # what is the same for all is encoded once
         for member in self._expect(timeout, ranks):
             member.start_over()
             body = payloads if isinstance(payloads, bytes) else payloads[member.rank]
-            member.send(self._run(target, timeout, body))
+            if body not in encoded:
+                encoded[body] = encode(self._run(target, timeout, body))
+            member.send_encoded(encoded[body])
 
     def answers(self, *, hang_up: bool = False) -> list[Outcome]:
         """Wait for the outcomes of the run that was begun."""

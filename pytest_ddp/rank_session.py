@@ -18,8 +18,8 @@ import pytest
 from _pytest.config import Config
 from _pytest.junitxml import _check_record_param_type
 
-from pytest_ddp.bounds import bounded
-from pytest_ddp.caught_logs import catch_logs_quickly
+from pytest_ddp.bounds import both_ends, bounded
+from pytest_ddp.caught_logs import catch_logs_quickly, look_for_loggers
 from pytest_ddp.items import node_id
 from pytest_ddp.messages import Ready, Run
 from pytest_ddp.phase import ItemId, PhaseAnswer, PhaseRequest, RankWarning, When
@@ -143,6 +143,7 @@ class RankPlugin:
 
     def phase(self, request: PhaseRequest) -> bytes:
         """Run one phase; raise what tells the controller about a failure."""
+        look_for_loggers()
         if request.when == "setup":
             self._protocol(request)
         if self._item is None:
@@ -248,7 +249,7 @@ class RankPlugin:
         """Run a phase of the current item with pytest's own functions."""
         report = run_phase(self.item, when, **arguments)
         subtests, self._subtests = self._subtests, []
-        answer = PhaseAnswer(self._plain(report), tuple(map(self._plain, subtests)), setup=self._setup)
+        answer = replace(self._answer(report), subtests=tuple(map(self._plain, subtests)), setup=self._setup)
         self._setup = None
         if report.failed or (report.skipped and hasattr(report, "wasxfail")):
             raise Failed(*_kind_and_message(report), report.longreprtext, answer.encode())
@@ -260,6 +261,13 @@ class RankPlugin:
         if isinstance(report.longrepr, tuple):
             raise SkipRun(report.longrepr[2].removeprefix("Skipped: "), answer.encode())
         return answer
+
+    def _answer(self, report: pytest.TestReport) -> PhaseAnswer:
+        """Return what the controller needs of a report: of one that passed, as most do, next to nothing."""
+        sections = tuple((title, both_ends(text)) for title, text in report.sections)
+        if report.passed and not report.user_properties and not hasattr(report, "wasxfail"):
+            return PhaseAnswer(passed=report.duration, sections=sections)
+        return PhaseAnswer({**self._plain(report), "sections": []}, sections=sections)
 
     def _plain(self, report: pytest.TestReport) -> dict[str, Any]:
         data: dict[str, Any] = self.config.hook.pytest_report_to_serializable(config=self.config, report=report)

@@ -20,7 +20,7 @@ def merge(report: pytest.TestReport, outcomes: Sequence[Outcome], world: World, 
     """Turn the controller's `report` of a phase into that of all ranks."""
     if report.passed and all(passed_plainly(outcome) for outcome in outcomes):
         return
-    reports = {outcome.rank: found for outcome in outcomes if (found := _rank_report(outcome, config))}
+    reports = {outcome.rank: found for outcome in outcomes if (found := _rank_report(outcome, report, config))}
     for found in reports.values():
         report.user_properties += [pair for pair in found.user_properties if pair not in report.user_properties]
     expected = expected_failure(outcomes, reports)
@@ -34,8 +34,7 @@ def output_sections(outcomes: Sequence[Outcome], when: str) -> list[tuple[str, s
     """Return what the ranks printed and logged in this phase, as sections of a report."""
     found = [(f"Captured stdout+stderr {when} (rank {o.rank})", o.output) for o in outcomes if o.output.strip()]
     for outcome in outcomes:
-        rank_report = answer_of(outcome).report or {"sections": []}
-        for title, text in rank_report["sections"]:
+        for title, text in answer_of(outcome).sections:
             if title.endswith(when):
                 found.append((f"{title} (rank {outcome.rank})", text))
     found += [(f"Last collectives {when} ({ranks})", text) for ranks, text in last_collectives(outcomes)]
@@ -44,8 +43,7 @@ def output_sections(outcomes: Sequence[Outcome], when: str) -> list[tuple[str, s
 
 def passed_plainly(outcome: Outcome) -> bool:
     """Whether a rank passed and has nothing to add: so it mostly is, and its report need not be made."""
-    data = answer_of(outcome).report if isinstance(outcome, Returned) else None
-    return data is not None and data["outcome"] == "passed" and not data["user_properties"] and "wasxfail" not in data
+    return isinstance(outcome, Returned) and answer_of(outcome).passed is not None
 
 
 def answer_of(outcome: Outcome) -> PhaseAnswer:
@@ -63,9 +61,11 @@ def revived(data: dict[str, Any], config: pytest.Config) -> pytest.TestReport:
     return report
 
 
-def _rank_report(outcome: Outcome, config: pytest.Config) -> pytest.TestReport | None:
-    data = answer_of(outcome).report
-    return None if data is None else revived(data, config)
+def _rank_report(outcome: Outcome, ours: pytest.TestReport, config: pytest.Config) -> pytest.TestReport | None:
+    answer = answer_of(outcome)
+    if answer.passed is not None:
+        return pytest.TestReport(ours.nodeid, ours.location, {}, "passed", None, ours.when)
+    return None if answer.report is None else revived(answer.report, config)
 
 
 def _fail(

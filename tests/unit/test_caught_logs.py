@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import _pytest.logging
 import pytest
 
-from pytest_ddp.caught_logs import CatchingLogs, catch_logs_quickly, caught_quickly
+from pytest_ddp.caught_logs import CatchingLogs, catch_logs_quickly, caught_quickly, look_for_loggers
 
 PYTESTS_OWN = _pytest.logging.catching_logs
 
@@ -20,6 +21,14 @@ class Records(logging.Handler):
         self.messages.append(record.getMessage())
 
 
+@contextmanager
+def quickly(handler: logging.Handler, level: int | None = None) -> Iterator[logging.Handler]:
+    """Catch logs as in a test that has just begun."""
+    CatchingLogs.relay.attach()
+    with CatchingLogs(handler, level) as given:
+        yield given
+
+
 @pytest.fixture
 def apart() -> Iterator[logging.Logger]:
     """A logger that does not propagate."""
@@ -30,7 +39,7 @@ def apart() -> Iterator[logging.Logger]:
     CatchingLogs.relay.detach()
 
 
-@pytest.mark.parametrize("way", [PYTESTS_OWN, CatchingLogs])
+@pytest.mark.parametrize("way", [PYTESTS_OWN, quickly])
 def test_records_of_all_loggers_are_caught(way, apart):
     root, handler = logging.getLogger(), Records()
     before = [root.level, list(root.handlers), list(apart.handlers)]
@@ -46,7 +55,7 @@ def test_records_of_all_loggers_are_caught(way, apart):
     assert [root.level, root.handlers, apart.handlers] == before
 
 
-@pytest.mark.parametrize("way", [PYTESTS_OWN, CatchingLogs])
+@pytest.mark.parametrize("way", [PYTESTS_OWN, quickly])
 def test_a_handler_that_a_test_removes_is_not_missed(way, apart):
     handler = Records()
     with way(handler):
@@ -58,7 +67,7 @@ def test_a_handler_that_a_test_removes_is_not_missed(way, apart):
 
 def test_a_handler_that_is_there_already_is_attached_once(apart):
     handler = Records()
-    with CatchingLogs(handler), CatchingLogs(handler):
+    with quickly(handler), CatchingLogs(handler):
         apart.warning("once")
         logging.getLogger().warning("twice")
     logging.getLogger().warning("after")
@@ -66,7 +75,7 @@ def test_a_handler_that_is_there_already_is_attached_once(apart):
     assert handler.messages == ["once", "twice"]
 
 
-@pytest.mark.parametrize("way", [PYTESTS_OWN, CatchingLogs])
+@pytest.mark.parametrize("way", [PYTESTS_OWN, quickly])
 def test_a_handler_that_a_test_attaches_itself_hears_once(way, apart):
     """As tests do with `caplog.handler`, for a logger that does not propagate."""
     handler = Records()
@@ -78,17 +87,21 @@ def test_a_handler_that_a_test_attaches_itself_hears_once(way, apart):
     assert handler.messages == ["itself", "below"]
 
 
-def test_every_phase_looks_again_which_loggers_propagate(apart):
+def test_it_is_looked_again_which_loggers_propagate(apart, monkeypatch):
+    monkeypatch.setattr(_pytest.logging, "catching_logs", CatchingLogs)
     handler = Records()
-    with CatchingLogs(handler), CatchingLogs(Records()):
-        apart.warning("setup")
-    apart.propagate = True
-    with CatchingLogs(handler), CatchingLogs(Records()):
-        apart.warning("call")
-    apart.propagate = False
-    with CatchingLogs(handler), CatchingLogs(Records()):
-        apart.warning("teardown")
-    assert handler.messages == ["setup", "call", "teardown"]
+    for propagates in (False, True, False):
+        apart.propagate = propagates
+        look_for_loggers()
+        with CatchingLogs(handler):
+            apart.warning("%s", propagates)
+    assert handler.messages == ["False", "True", "False"]
+
+
+def test_loggers_are_left_alone_where_pytest_has_its_own_way(apart, monkeypatch):
+    monkeypatch.setattr(_pytest.logging, "catching_logs", PYTESTS_OWN)
+    look_for_loggers()
+    assert CatchingLogs.relay not in apart.handlers
 
 
 def test_between_phases_records_go_where_they_would_without_it(apart, monkeypatch):
@@ -96,7 +109,7 @@ def test_between_phases_records_go_where_they_would_without_it(apart, monkeypatc
     last.setLevel(logging.WARNING)
     monkeypatch.setattr(logging, "lastResort", last)
     apart.handlers.clear()  # those of the test run around this test
-    with CatchingLogs(Records()):
+    with quickly(Records()):
         apart.warning("caught")
     apart.warning("nobody else hears")
     apart.info("below the level")

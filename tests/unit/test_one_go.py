@@ -9,21 +9,20 @@ from pytest_ddp.outcome import Died, Outcome, Raised, Returned, Stopped
 from pytest_ddp.phase import PhaseAnswer
 from pytest_ddp.report import answer_of
 
-SETUP = {"outcome": "passed", "when": "setup", "duration": 0.25}
+SETUP = PhaseAnswer(passed=0.25)
 
 
 def called(rank: int, seconds: float) -> Returned:
-    """Return the outcome of a rank that has passed both phases."""
-    report = {"outcome": "passed", "when": "call", "duration": seconds}
-    return Returned(
-        rank=rank, seconds=seconds + 0.5, body=PhaseAnswer(report, setup=PhaseAnswer(SETUP).encode().decode()).encode()
-    )
+    """Return the outcome of a rank that has passed both phases; rank 1 has recorded a property in the call."""
+    report = {"outcome": "passed", "user_properties": [("loss", 1)], "duration": seconds} if rank == 1 else None
+    answer = PhaseAnswer(report, None if report else seconds, setup=SETUP.encode().decode())
+    return Returned(rank=rank, seconds=seconds + 0.5, body=answer.encode())
 
 
 def test_setup_and_call_have_their_own_reports_and_durations():
     outcomes: list[Outcome] = [called(0, 2.0), called(1, 3.0)]
     one_go = OneGo.of(lambda: outcomes)
-    assert [answer_of(outcome).report for outcome in one_go.setup] == [SETUP, SETUP]
+    assert [answer_of(outcome) for outcome in one_go.setup] == [SETUP, SETUP]
     assert one_go.call == outcomes
     setup, call, teardown = (SimpleNamespace(when=when, duration=4.0) for when in ("setup", "call", "teardown"))
     for report in (setup, call, teardown):
@@ -42,7 +41,7 @@ def test_a_rank_that_gave_no_answer_was_in_the_call():
 
 
 def test_a_failure_in_setup_leaves_no_call():
-    failed = Raised(rank=1, kind="OSError", message="", traceback="", body=PhaseAnswer(SETUP).encode())
+    failed = Raised(rank=1, kind="OSError", message="", traceback="", body=SETUP.encode())
     one_go = OneGo.of(lambda: [called(0, 1.0), failed, Stopped(rank=2)])
     assert one_go.call == ()
     assert [type(outcome) for outcome in one_go.setup] == [Returned, Raised, Stopped]

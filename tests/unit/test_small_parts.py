@@ -36,11 +36,22 @@ def test_phase_requests_survive_the_trip(request):
 def test_a_rank_s_answer_travels_with_what_json_does_not_know_as_text():
     warning = RankWarning("text", "builtins:UserWarning", "a.py", 3, "runtest", "a.py::test_it", ("a.py", 3, "test_it"))
     sent = PhaseAnswer(
-        {"user_properties": [("shape", {1})]}, ({"outcome": "failed"},), (warning,), (("a", "1"),), "1 thread"
+        {"user_properties": [("shape", {1})]},
+        sections=(("Captured log call", "text"),),
+        subtests=({"outcome": "failed"},),
+        warnings=(warning, replace(warning, location=None)),
+        suite_properties=(("a", "1"),),
+        retire="1 thread",
     )
     received = PhaseAnswer.decode(sent.encode())
     assert received == replace(sent, report={"user_properties": [["shape", "{1}"]]})
     assert PhaseAnswer.decode(b"") == PhaseAnswer()
+
+
+def test_a_rank_that_passed_says_little():
+    plain = PhaseAnswer(passed=0.0, setup=PhaseAnswer(passed=0.5).encode().decode(), goes_on=True)
+    assert PhaseAnswer.decode(plain.encode()) == plain
+    assert len(plain.encode()) < 80
 
 
 def test_stacks_lose_the_harness_below_the_users_frames_and_threads_of_ours():
