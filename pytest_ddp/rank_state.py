@@ -19,7 +19,7 @@ from pytest_ddp.seeding import seed_of
 from pytest_ddp.settings import Settings
 from pytest_ddp.worker import Rank
 
-_TESTS_BETWEEN_LOOKS = 16
+_GROUPS_BETWEEN_LOOKS = 16
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,14 @@ class RankState:
         self.retire = ""
         self._settings = settings
         self._before = Snapshot.take()
-        self._tests = 0
+        self._groups = 0
         self._group = _Group()
 
     def begin(self, item: pytest.Item, shared_path: str) -> None:
         """Turn to the next test."""
         self.retire = ""
-        self._tests += 1
         self._group = _Group.of_test(item, self._group)
+        self._groups += not self._group.shared
         self.context.begin(seed_of(self._settings.seed, node_id(item)), shared_path)
         item.setup = partial(self._setup, item)  # type: ignore[method-assign]
         self.seed()
@@ -120,7 +120,8 @@ class RankState:
 
     def _tidy(self, item: pytest.Item) -> None:
         # Long before the core would replace this rank without finishing the fixtures that live on it.
-        if self._tests % _TESTS_BETWEEN_LOOKS == 0 and held_groups() > HELD_GROUPS // 2:
+        due = not self._group.shared and self._groups % _GROUPS_BETWEEN_LOOKS == 0
+        if due and held_groups() > HELD_GROUPS // 2:
             self.retire = "process groups that cannot be freed"
         leaks = [*self._before.put_back(), *self._group.leaks()]
         if not leaks:
