@@ -1,8 +1,12 @@
 """Every test finds the same state on its ranks: seeds, and nothing that another test left behind."""
 
 import re
+import sys
+
+import pytest
 
 WHEN = ("begun", "finished")
+WORDS = ("used", "ended")
 CHANGES = """
 import subprocess, sys, tempfile, time, random
 import numpy
@@ -261,3 +265,28 @@ def test_ranks_that_hold_too_many_groups_finish_their_fixtures_before_they_are_r
     begun, finished = ({path.name.rpartition("-")[2] for path in pytester.path.glob(f"{what}-*")} for what in WHEN)
     assert len(begun) > 2
     assert begun == finished
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is looked up in /proc")
+def test_ranks_that_hold_groups_for_good_finish_their_fixtures_before_they_go(run_suite, pytester):
+    result = run_suite(
+        """
+        held = []
+
+        @pytest.fixture(scope="module")
+        def process():
+            yield os.getpid()
+            open(f"ended-{os.getpid()}", "w").close()
+
+        @pytest.mark.parametrize("number", range(50))
+        @distributed(world_size=2)
+        def test_holds(number, process):
+            held.append(dist.all_reduce(torch.ones(1), async_op=True))
+            held[-1].wait()
+            open(f"used-{process}", "w").close()
+        """
+    )
+    result.assert_outcomes(passed=50)
+    used, ended = ({path.name.partition("-")[2] for path in pytester.path.glob(f"{word}-*")} for word in WORDS)
+    assert len(used) == 4
+    assert ended == used
