@@ -10,37 +10,43 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from threading import get_ident
 
+from conformance.asleep import Sleeper
 from conformance.observation import Happening
 from pytest_ddp.observed.company import has_company
 
 _LOOK_SECONDS = 0.001
+_AT_WORK = 0.1
 
 
 @dataclass
 class Alongside:
     """What a step has done so far, and how many times more one side of it looks whether the other has gone on.
 
-    Looks are counted, not seconds: where the machine is busy they take longer, as does what they wait for.
+    Looks are counted, not seconds: where the machine is busy they take longer, as does what they wait for. A look that
+    finds backward at work, or kept from it by the machine, counts as a tenth.
     """
 
     happened: Sequence[Happening]
-    patience: int = 1000
+    patience: float = 1000
 
     def let_launch(self) -> None:
         """Let other threads, if there are any, launch something in this backward pass, where nothing has been yet."""
         if has_company({get_ident()}):
-            self._until(lambda: any(one.what == "launched" for one in self._after("returned")))
+            self._until(lambda: any(one.what == "launched" for one in self._after("returned")), lambda: True)
 
-    def let_go_on(self, number: int, running: Collection[int]) -> None:
-        """Let backward compute something after the launch of this number, as long as a pass is running."""
-        self._until(lambda: not running or any(one.what == "reached" for one in self._after("launched", number)))
+    def let_go_on(self, number: int, running: Collection[int], backward: Sleeper) -> None:
+        """Let backward, in its thread, compute something after the launch of this number, as long as a pass runs."""
+        self._until(
+            lambda: not running or any(one.what == "reached" for one in self._after("launched", number)),
+            backward.sleeps,
+        )
 
     def _after(self, what: str, number: int = 0) -> Sequence[Happening]:
         """Return what has happened since this did last, or all if it did not."""
         at = max((at for at, one in enumerate(self.happened) if (one.what, one.number) == (what, number)), default=-1)
         return self.happened[at + 1 :]
 
-    def _until(self, holds: Callable[[], bool]) -> None:
-        while self.patience and not holds():
+    def _until(self, holds: Callable[[], bool], stands_still: Callable[[], bool]) -> None:
+        while self.patience > 0 and not holds():
             time.sleep(_LOOK_SECONDS)
-            self.patience -= 1
+            self.patience -= 1 if stands_still() else _AT_WORK

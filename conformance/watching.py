@@ -4,12 +4,13 @@ import gc
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from threading import get_ident
+from threading import get_ident, get_native_id
 
 import torch
 import torch.distributed as dist
 
 from conformance.alongside import Alongside
+from conformance.asleep import Sleeper
 from conformance.cases import Case
 from conformance.observation import Happening
 from conformance.scenario import Scenario
@@ -39,7 +40,7 @@ def noting(happened: list[Happening], scenario: Scenario) -> Iterator[None]:
     def launched(seen: Collective) -> None:
         happened.append(Happening("launched", op=seen.op, bytes=seen.bytes, dtype=seen.dtype, group=seen.group))
 
-    alongside, here = Alongside(happened), get_ident()
+    alongside, here, backward = Alongside(happened), get_ident(), Sleeper(get_native_id())
     elsewhere, running = set[int](), set[int]()  # operations that other threads launch; backward passes
 
     def told(event: Event) -> None:
@@ -53,7 +54,7 @@ def noting(happened: list[Happening], scenario: Scenario) -> Iterator[None]:
                 elsewhere.add(event.number)
         elif isinstance(event, CollectiveWaited):
             if get_ident() != here:
-                alongside.let_go_on(event.number, running)
+                alongside.let_go_on(event.number, running, backward)
             happened.append(Happening("waited", number=event.number))
 
     if not scenario.gated:

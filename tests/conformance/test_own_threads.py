@@ -67,14 +67,16 @@ def overlap(launcher, submit):
 
 
 def test_a_thread_that_sends_while_backward_goes_on_overlaps(overlap):
-    assert overlap(SENT).status == "passed"
+    report = overlap(SENT)
+    assert report.status == "passed", report.message
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("hook", "finish", "message"),
     [
         pytest.param(WAITS_AT_ONCE, "pass", "backward stands still for each collective that it launches", id="waits"),
-        pytest.param("pass", SENDS_ALL, "was launched while backward", id="sends late", marks=pytest.mark.long),
+        pytest.param("pass", SENDS_ALL, "was launched while backward", id="sends late"),
     ],
 )
 def test_a_thread_that_backward_waits_for_does_not(overlap, hook, finish, message):
