@@ -21,13 +21,21 @@ def one_line(text: str) -> str:
 
 
 def bounded(value: Any, limit: int = TEXT_LIMIT) -> Any:
-    """Return plain data (lists, dicts, strings, ...) in which every string, and every list of lines, is bounded."""
+    """Return plain data (lists, dicts, strings, ...) in which every string is bounded.
+
+    So is, as one text, what a dict has under "lines", as pytest's reports have it. Other lists of strings keep their
+    length: a name with its value.
+    """
     if isinstance(value, str):
         return both_ends(value, limit)
     if isinstance(value, dict):
-        return {key: bounded(part, limit) for key, part in value.items()}
+        return {key: _lines(part, limit) if key == "lines" else bounded(part, limit) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        if value and all(isinstance(part, str) for part in value) and sum(map(len, value)) > limit:
-            return both_ends("\n".join(value), limit).split("\n")
         return [bounded(part, limit) for part in value]
     return value
+
+
+def _lines(value: Any, limit: int) -> Any:
+    if not isinstance(value, list | tuple) or not all(isinstance(line, str) for line in value):
+        return bounded(value, limit)
+    return both_ends("\n".join(value), limit).split("\n") if sum(map(len, value)) > limit else list(value)

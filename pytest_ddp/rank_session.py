@@ -18,7 +18,7 @@ import pytest
 from _pytest.config import Config
 from _pytest.junitxml import _check_record_param_type
 
-from pytest_ddp.bounds import both_ends, bounded
+from pytest_ddp.bounds import bounded
 from pytest_ddp.caught_logs import catch_logs_quickly, look_for_loggers
 from pytest_ddp.items import node_id
 from pytest_ddp.messages import Ready, Run
@@ -74,6 +74,10 @@ def _kind_and_message(report: pytest.TestReport) -> tuple[str, str]:
         return "an error", errors[0] if errors else report.longreprtext
     kind, _, message = crash.message.partition(": ")
     return (kind, message) if kind.replace(".", "_").isidentifier() else ("AssertionError", crash.message)
+
+
+def _sections(report: pytest.TestReport) -> tuple[tuple[str, str], ...]:
+    return tuple((title, bounded(text)) for title, text in report.sections)
 
 
 class RankPlugin:
@@ -264,14 +268,14 @@ class RankPlugin:
 
     def _answer(self, report: pytest.TestReport) -> PhaseAnswer:
         """Return what the controller needs of a report: of one that passed, as most do, next to nothing."""
-        sections = tuple((title, both_ends(text)) for title, text in report.sections)
+        sections = _sections(report)
         if report.passed and not report.user_properties and not hasattr(report, "wasxfail"):
             return PhaseAnswer(passed=report.duration, sections=sections)
         return PhaseAnswer({**self._plain(report), "sections": []}, sections=sections)
 
     def _plain(self, report: pytest.TestReport) -> dict[str, Any]:
         data: dict[str, Any] = self.config.hook.pytest_report_to_serializable(config=self.config, report=report)
-        return {**data, "longrepr": bounded(data["longrepr"]), "sections": bounded(data["sections"])}
+        return {**data, "longrepr": bounded(data["longrepr"]), "sections": _sections(report)}
 
     def _upcoming(self, test: ItemId | None) -> pytest.Item | None:
         """Return the test that comes next; one that is not found here will say so when its own turn comes."""

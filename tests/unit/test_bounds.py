@@ -38,6 +38,12 @@ def test_strings_and_lists_of_lines_are_bounded_wherever_they_are():
     assert len(lines) < 10
 
 
+def test_a_name_and_its_value_stay_two():
+    name, text = bounded({"args": [["tokens", "x" * 100]]}, 20)["args"][0]
+    assert name == "tokens"
+    assert len(text) < 60
+
+
 def test_a_line_is_the_first_and_not_endless():
     assert one_line("\n first\nsecond") == "first"
     assert one_line("x" * 2 * LINE_LIMIT) == "x" * LINE_LIMIT + "..."
