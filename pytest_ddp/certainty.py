@@ -54,7 +54,8 @@ def ends_alone(item: pytest.Item, following: pytest.Item | None) -> bool:
         and following.parent is item.parent
         and "request" not in item._fixtureinfo.argnames  # type: ignore[attr-defined]  # noqa: SLF001  it adds finalizers
         and not _has_hooks_in_conftest(item, "pytest_runtest_teardown")
-        and item.config.option.capture in {"fd", "no"}  # else the ranks' output is told apart by what asks for it
+        and item.config.getoption("capture", "no")
+        in {"fd", "no"}  # else the ranks' output is told apart by what asks for it
         and all(_has_nothing_to_end(fixture) for _, fixture in _fixtures(item))
     )
 

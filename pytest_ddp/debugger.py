@@ -71,7 +71,7 @@ def choose_rank(outcomes: Sequence[Outcome], wanted: int | None) -> int | str:
 
 def debugger_for(config: pytest.Config) -> "Debugger | None":
     """Return the debugger of a run that may need one."""
-    if not (config.option.usepdb or config.option.ddp_pdb_rank is not None):
+    if not (config.getoption("usepdb", False) or config.option.ddp_pdb_rank is not None):
         return None
     debugger = Debugger(config)
     config.pluginmanager.register(debugger, _PLUGIN)
@@ -92,7 +92,7 @@ class Debugger:
 
     def after(self, item: pytest.Item, when: When, group: "RankGroup", outcomes: Sequence[Outcome]) -> None:
         """Debug a failed phase, if the user asked for that with --pdb."""
-        if not self._config.option.usepdb:
+        if not self._config.getoption("usepdb", False):
             return
         report = pytest.TestReport(item.nodeid, item.location, {}, "passed", None, when)
         merge(report, outcomes, group.world, self._config)
@@ -126,7 +126,7 @@ class Debugger:
         if is_distributed(item):
             if call.excinfo is not None and isinstance(call.excinfo.value, KeyboardInterrupt):
                 raise Exit("Ctrl-C") from call.excinfo.value  # under --pdb, pytest would take it for a failure
-            if call.excinfo is not None and report.failed and self._config.option.usepdb:
+            if call.excinfo is not None and report.failed and self._config.getoption("usepdb", False):
                 self._say("no debugger: the test did not get as far as its ranks")
             call.excinfo = None
             if item.stash.get(_shown, False):

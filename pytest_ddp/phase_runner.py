@@ -73,7 +73,9 @@ class PhaseRunner:
     def go_on(self, item: pytest.Item) -> None:
         """Let the ranks begin the next phase, if all is well: pytest reports the last one meanwhile."""
         place = self._place
-        if place is None or place.group.lost or self.debugger or self._asked or item.config.option.setuponly:
+        if place is None or place.group.lost or self.debugger or self._asked:
+            return
+        if item.config.getoption("setuponly", False):
             return
         if not all(passed_plainly(outcome) for outcome in self._known()):
             return
@@ -241,8 +243,8 @@ class PhaseRunner:
         return self._one_go.call or self._latest if self._one_go else self._latest
 
     def _may_go_on_at_once(self, item: pytest.Item) -> bool:
-        option = item.config.option
-        stops_between = self.debugger or option.setuponly or option.setupshow or is_given(item)
+        shows_setup = any(item.config.getoption(name, False) for name in ("setuponly", "setupshow"))
+        stops_between = self.debugger or shows_setup or is_given(item)
         return not stops_between and self._certainty.of_setup(item)
 
     def _withdraw(self) -> None:
@@ -266,7 +268,7 @@ class PhaseRunner:
         return self._place
 
     def _decide(self, item: pytest.Item) -> Run:
-        if item.config.option.trace:
+        if item.config.getoption("trace", False):
             pytest.fail(NO_TRACE, pytrace=False)
         check_hypothesis(item)
         decision = self._plan(item)

@@ -7,6 +7,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from pytest_ddp.errors import LaunchError
 from pytest_ddp.rank_coverage import measurement
 from pytest_ddp.settings import Settings
 from pytest_ddp.terminal import terminal_name, without_capture
@@ -39,6 +40,8 @@ _NEUTRAL: dict[str, Any] = {
     "tx": [],
     "px": [],
 }
+_NEEDED = ("reports", "tmpdir")
+_MISSING = "ranks cannot do without pytest's own plugin {0}: leave out `-p no:{0}`"
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,14 @@ class SessionStart:
 
 
 def rank_start(config: pytest.Config, settings: Settings) -> SessionStart:
-    """Return what a rank needs to run a session with this one's root, ini, options and plugins."""
+    """Return what a rank needs to run a session with this one's root, ini, options and plugins.
+
+    Raises:
+        LaunchError: a plugin of pytest's own is missing that ranks cannot do without.
+    """
+    missing = [name for name in _NEEDED if not config.pluginmanager.has_plugin(name)]
+    if missing:
+        raise LaunchError(_MISSING.format(missing[0]))
     args = [f"--rootdir={config.rootpath}", "--capture=no", "--override-ini=strict_config=false"]
     if config.inipath is not None:
         args += ["-c", str(config.inipath)]
@@ -87,6 +97,7 @@ def rank_start(config: pytest.Config, settings: Settings) -> SessionStart:
 def _plugin_args(asked: list[str]) -> list[str]:
     """Return the arguments that load and block the plugins that this command line does, without those of `_BLOCKED`."""
     last_word = {name.removeprefix("no:"): name for name in asked}
+    last_word.pop("capture", None)  # ranks have the option that turns it off
     wanted = [
         word for name, word in last_word.items() if name.removeprefix("pytest_").partition(".")[0] not in _BLOCKED
     ]
@@ -94,7 +105,7 @@ def _plugin_args(asked: list[str]) -> list[str]:
 
 
 def _terminal(config: pytest.Config) -> str | None:
-    if not config.option.usepdb and config.option.ddp_pdb_rank is None:
+    if not config.getoption("usepdb", False) and config.option.ddp_pdb_rank is None:
         return None
     with without_capture(config):
         return terminal_name()

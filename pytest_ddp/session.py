@@ -67,7 +67,7 @@ class Controller:
     def ranks(self, device: str) -> Ranks:
         """Return the warm ranks of this run for a device, each with a pytest session."""
         if device not in self._ranks:
-            capture = self.config.getoption("capture") != "no"
+            capture = self.config.getoption("capture", "no") != "no"
             body = cloudpickle.dumps(rank_start(self.config, self.settings))
             launcher = launcher_for(device)
             tally = self._summary.ranks

@@ -181,3 +181,25 @@ def pytest_addoption(parser):
 """,
     )
     result.assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("name", ["capture", "debugging", "setuponly", "logging", "terminal"])
+def test_plugins_of_pytests_own_may_be_left_out(pytester, name):
+    pytester.makepyfile("""
+        from pytest_ddp import distributed
+
+        @distributed(world_size=2)
+        def test_passes(): pass
+
+        @distributed(world_size=2)
+        def test_fails(ddp): assert ddp.rank == 0
+    """)
+    result = pytester.inline_run("-p", f"no:{name}")
+    result.assertoutcome(passed=1, failed=1)
+
+
+@pytest.mark.parametrize("name", ["reports", "tmpdir"])
+def test_a_plugin_that_ranks_need_is_asked_for_and_plain_tests_run_without(run_suite, name):
+    result = run_suite("@distributed\ndef test_it(): pass\n\ndef test_plain(): pass", "-p", f"no:{name}")
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines([f"ranks cannot do without pytest's own plugin {name}: leave out `-p no:{name}`"])
