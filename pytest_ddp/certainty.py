@@ -49,13 +49,13 @@ class Certainty:
 
 def ends_alone(item: pytest.Item, following: pytest.Item | None) -> bool:
     """Whether a rank may tear the test down while others are still in its call: no code of the project's own runs."""
+    captured = item.config.getoption("capture", "no")
     return (
         following is not None
         and following.parent is item.parent
         and "request" not in item._fixtureinfo.argnames  # type: ignore[attr-defined]  # noqa: SLF001  it adds finalizers
         and not _has_hooks_in_conftest(item, "pytest_runtest_teardown")
-        and item.config.getoption("capture", "no")
-        in {"fd", "no"}  # else the ranks' output is told apart by what asks for it
+        and captured in {"fd", "no"}  # else the ranks' output is told apart by what asks for it
         and all(_has_nothing_to_end(fixture) for _, fixture in _fixtures(item))
     )
 

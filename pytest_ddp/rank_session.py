@@ -268,10 +268,10 @@ class RankPlugin:
 
     def _answer(self, report: pytest.TestReport) -> PhaseAnswer:
         """Return what the controller needs of a report: of one that passed, as most do, next to nothing."""
-        sections = _sections(report)
         if report.passed and not report.user_properties and not hasattr(report, "wasxfail"):
-            return PhaseAnswer(passed=report.duration, sections=sections)
-        return PhaseAnswer({**self._plain(report), "sections": []}, sections=sections)
+            return PhaseAnswer(passed=report.duration, sections=_sections(report))
+        plain = self._plain(report)
+        return PhaseAnswer({**plain, "sections": []}, sections=plain["sections"])
 
     def _plain(self, report: pytest.TestReport) -> dict[str, Any]:
         data: dict[str, Any] = self.config.hook.pytest_report_to_serializable(config=self.config, report=report)
