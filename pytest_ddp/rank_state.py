@@ -90,6 +90,7 @@ class RankState:
         return replace(Snapshot.take(), cuda_bytes=self._before.cuda_bytes) == self._before
 
     def _setup(self, item: pytest.Item) -> None:
+        __tracebackhide__ = True
         self._before = Snapshot.take()
         item.addfinalizer(partial(self._tidy, item))  # the first of its finalizers, so the last to run
         type(item).setup(item)
@@ -100,6 +101,7 @@ class RankState:
         self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
     ) -> Generator[None, object, object]:
         """Seed a fixture of wider scope by its own name, and let it keep what it changes."""
+        __tracebackhide__ = True
         if fixturedef.scope == "function":
             return (yield)
         name = f"{fixturedef.baseid}::{fixturedef.argname}{getattr(request, 'param_index', '')}"
@@ -113,6 +115,7 @@ class RankState:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
         """Finish the fixtures of wider scope too when this process will not see another test."""
+        __tracebackhide__ = True
         result = yield
         if self.retire:
             item.session._setupstate.teardown_exact(None)  # noqa: SLF001  what pytest's own teardown calls

@@ -115,6 +115,7 @@ class Controller:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """Let the ranks go on when every plugin is content."""
+        __tracebackhide__ = True
         result = yield
         self.runner.go_on(item)
         return result

@@ -207,3 +207,41 @@ def test_each_option_has_the_value_given_nearest_to_the_test(run_suite):
                 assert not self.pids
         """)
     result.assert_outcomes(passed=2)
+
+
+def test_no_line_of_ours_stands_above_a_fixture_of_a_conftest_that_fails(run_suite):
+    result = run_suite(
+        """
+        @distributed(world_size=2)
+        def test_setup(at_once): ...
+
+        @distributed(world_size=2)
+        def test_teardown(at_the_end): ...
+
+        @distributed(world_size=2)
+        def test_lasting(lasting): ...
+
+        def test_plain(at_once): ...
+        """,
+        conftest="""
+import pytest
+from pytest_ddp import distributed
+
+@pytest.fixture
+def at_once():
+    raise ValueError("at once")
+
+@pytest.fixture
+def at_the_end():
+    yield
+    raise ValueError("at the end")
+
+@distributed
+@pytest.fixture(scope="module")
+def lasting():
+    raise ValueError("lasting")
+""",
+    )
+    result.assert_outcomes(passed=1, errors=4)  # the test of the teardown has passed by then
+    assert result.stdout.str().count("conftest.py:6: ValueError") == 2
+    result.stdout.no_fnmatch_line("*pytest_ddp*.py*")
