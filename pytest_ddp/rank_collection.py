@@ -5,7 +5,8 @@ first ones would be lost, fixtures of package scope be torn down between files. 
 not take the end of one file's collection for the end of all.
 """
 
-from collections.abc import Generator
+import os
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,24 @@ class RankCollection:
 
     def __init__(self) -> None:
         self._folders: dict[Path, pytest.Collector | None] = {}
+        self._only: Path | None = None
+
+    def collect(self, file: Path, session: pytest.Session) -> Sequence[pytest.Item]:
+        """Return the tests of a file.
+
+        Pytest takes no argument in which the name of a folder holds "[" or "::", yet finds what is there from above:
+        such a file is asked for by a folder above it, in which nothing else is looked at.
+        """
+        inside = Path(os.path.relpath(file, session.config.invocation_params.dir))
+        asked = next(path for path in (file, inside, *inside.parents) if _may_be_asked_for(path))
+        self._only = None if asked == file else file
+        return session.perform_collect([str(asked)], genitems=True)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Ignore what does not lead to the file."""
+        leads_there = self._only is None or collection_path in (self._only, *self._only.parents)
+        return None if leads_there else True
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collect_directory(self, path: Path) -> Generator[None, pytest.Collector | None, pytest.Collector | None]:
@@ -30,3 +49,7 @@ class RankCollection:
         pending = dict(conftests)
         yield
         conftests.update(pending)
+
+
+def _may_be_asked_for(path: Path) -> bool:
+    return not any(mark in str(path) for mark in ("[", "::"))

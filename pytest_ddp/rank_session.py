@@ -56,7 +56,7 @@ def _run_session(start: SessionStart) -> None:
     config.pluginmanager.register(plugin, PLUGIN)
     config.pluginmanager.register(plugin.state, "ddp-rank-state")
     config.pluginmanager.register(RankDebugger(config, start.terminal), "ddp-rank-debugger")
-    config.pluginmanager.register(RankCollection())
+    config.pluginmanager.register(plugin.collection)
     config.pluginmanager.register(Blame())
     config.hook.pytest_cmdline_main(config=config)
 
@@ -90,6 +90,7 @@ class RankPlugin:
         self.rank = rank
         self.config = config
         self.state = RankState(settings)
+        self.collection = RankCollection()
         self._collected: dict[str, dict[str, pytest.Item]] = {}
         self._item: pytest.Item | None = None
         self._request: PhaseRequest | None = None
@@ -286,7 +287,7 @@ class RankPlugin:
 
     def _find(self, test: ItemId) -> pytest.Item:
         if test.path not in self._collected:
-            items = self._session.perform_collect([test.path], genitems=True)
+            items = self.collection.collect(Path(test.path), self._session)
             self._collected[test.path] = {node_id(item): item for item in items}
         try:
             return self._collected[test.path][test.nodeid]

@@ -180,3 +180,20 @@ def test_the_rootdir_may_be_elsewhere_than_the_current_folder(project, pytester,
 def test_a_test_is_chosen_by_its_id_from_a_folder_below(project, pytester, monkeypatch):
     monkeypatch.chdir(project / "checks" / "far")
     pytester.runpytest_inprocess("../near/test_same.py::test_rank", "test_same.py").assert_outcomes(passed=3)
+
+
+@pytest.mark.parametrize(("current", "arguments"), [(".", []), ("the [new]", ["."])], ids=["above", "inside"])
+def test_folders_may_have_names_that_pytest_takes_for_parameters(pytester, monkeypatch, current, arguments):
+    folder = pytester.path / "the [new]" / "far [off]" / "odd::names"
+    folder.mkdir(parents=True)
+    (folder / "conftest.py").write_text("import pytest\n@pytest.fixture(scope='package')\ndef far(): return []")
+    for name, seen in (("one", []), ("two", [1])):
+        (folder / f"test_{name}.py").write_text(
+            "from pytest_ddp import distributed\n@distributed(world_size=2)\n"
+            f"def test_{name}(far):\n    assert far == {seen}\n    far.append(1)"
+        )
+    beside = folder.parent / "test_beside.py"
+    beside.write_text("with open(__file__ + '.read', 'a') as file: file.write('once')")
+    monkeypatch.chdir(pytester.path / current)
+    pytester.runpytest_inprocess(*arguments).assert_outcomes(passed=2)
+    assert (folder.parent / "test_beside.py.read").read_text() == "once"  # by the controller
