@@ -40,8 +40,8 @@ class Certainty:
         """Whether the test's setup is sure to go alike on every rank."""
         return (
             type(item) is pytest.Function
-            and not any(item.get_closest_marker(name) for name in _DECISIVE_MARKS)
-            and not any(_has_hooks_in_conftest(item, name) for name in _HOOKS)
+            and not any(mark.name in _DECISIVE_MARKS for mark in item.iter_markers())
+            and not _has_hooks_in_conftest(item, *_HOOKS)
             and not _limits_calls_alone(item.config)
             and all(key in self._alive or _is_pytests_own(fixture) for key, fixture in _fixtures(item))
         )
@@ -75,8 +75,9 @@ def _is_pytests_own(fixture: pytest.FixtureDef[Any]) -> bool:
     return fixture.func.__module__.startswith(_OURS) and not fixture.argname.startswith(_IN_DISGUISE)
 
 
-def _has_hooks_in_conftest(item: pytest.Item, name: str) -> bool:
-    hooks = getattr(item.ihook, name).get_hookimpls()
+def _has_hooks_in_conftest(item: pytest.Item, *names: str) -> bool:
+    relay = item.ihook  # made anew whenever it is asked for
+    hooks = (hook for name in names for hook in getattr(relay, name).get_hookimpls())
     return any(hook.plugin_name.endswith("conftest.py") for hook in hooks)
 
 

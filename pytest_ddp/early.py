@@ -50,7 +50,8 @@ def may_begin_early(item: pytest.Item) -> bool:
     is_worker = hasattr(config, "workerinput")  # xdist's: what comes after the next test is not known there
     if is_worker or config.option.maxfail or config.getoption("capture", "no") != "fd":
         return False
-    hooks = [hook for name in _DECIDING_HOOKS for hook in getattr(item.ihook, name).get_hookimpls()]
+    relay = item.ihook
+    hooks = [hook for name in _DECIDING_HOOKS for hook in getattr(relay, name).get_hookimpls()]
     return all(hook.function.__module__.startswith(_KNOWN) for hook in hooks)
 
 

@@ -1,7 +1,6 @@
 """Which test, if any, will find the fixtures of wider scope that a test leaves on its ranks."""
 
 from collections.abc import Callable
-from itertools import islice
 from typing import Any
 
 import pytest
@@ -36,7 +35,7 @@ def following(
         return None
     if position is None or (failed and place.keeper is not None):
         return None
-    for later in islice(items, position, None):
+    for later in map(items.__getitem__, range(position, len(items))):  # without a walk or a copy up to there
         decision = plan(later) if is_distributed(later) else None
         if isinstance(decision, Run) and decision.isolation == "warm":
             return later if decision.world == place.world else None
@@ -45,8 +44,8 @@ def following(
 
 def after(item: pytest.Item) -> pytest.Item | None:
     """Return the test that pytest's own loop runs after this one."""
-    position = _position(item, item.session)
-    return None if position is None else next(iter(item.session.items[position + 1 :]), None)
+    items, position = item.session.items, _position(item, item.session)
+    return None if position is None or position + 1 == len(items) else items[position + 1]
 
 
 def _position(item: pytest.Item | None, session: pytest.Session) -> int | None:

@@ -62,6 +62,7 @@ class PhaseRunner:
     _latest: Sequence[Outcome] = ()
     _one_go: OneGo | None = None
     _called: bool = False
+    _foreseen: tuple[pytest.Item, Plan] | None = None
     _certainty: Certainty = field(default_factory=Certainty)
 
     def take_over(self, item: pytest.Item) -> None:
@@ -204,7 +205,7 @@ class PhaseRunner:
         if not (self._may_go_on_at_once(item) and may_begin_early(item)):
             return
         self._torn_down = place.group.answers()
-        decision = self._plan(item)
+        decision = self._foresee(item)
         if not (are_ready(self._torn_down) and isinstance(decision, Run)):
             return
         request = self._in_one_go(item, after(item), self.new_shared_path())
@@ -222,7 +223,7 @@ class PhaseRunner:
         return None
 
     def _next(self, item: pytest.Item, upcoming: pytest.Item | None) -> pytest.Item | None:
-        return following(item.session, upcoming, self._current(), self._plan, failed=self._failed)
+        return following(item.session, upcoming, self._current(), self._foresee, failed=self._failed)
 
     def _in_one_go(self, item: pytest.Item, upcoming: pytest.Item | None, shared_path: str) -> PhaseRequest:
         """Ask for setup and the call, and for teardown if ranks need not wait for one another before it."""
@@ -277,6 +278,12 @@ class PhaseRunner:
         if isinstance(decision, Refuse):
             pytest.fail(decision.reason, pytrace=False)
         return decision
+
+    def _foresee(self, item: pytest.Item) -> Plan:
+        """Return what will be decided of a test to come, which is wanted several times while the one before it runs."""
+        if self._foreseen is None or self._foreseen[0] is not item:
+            self._foreseen = item, self._plan(item)
+        return self._foreseen[1]
 
     def _plan(self, item: pytest.Item) -> Plan:
         try:

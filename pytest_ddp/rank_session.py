@@ -254,7 +254,7 @@ class RankPlugin:
         """Run a phase of the current item with pytest's own functions."""
         report = run_phase(self.item, when, **arguments)
         subtests, self._subtests = self._subtests, []
-        answer = replace(self._answer(report), subtests=tuple(map(self._plain, subtests)), setup=self._setup)
+        answer = self._answer(report, subtests=tuple(map(self._plain, subtests)), setup=self._setup)
         self._setup = None
         if report.failed or (report.skipped and hasattr(report, "wasxfail")):
             raise Failed(*_kind_and_message(report), report.longreprtext, answer.encode())
@@ -267,12 +267,12 @@ class RankPlugin:
             raise SkipRun(report.longrepr[2].removeprefix("Skipped: "), answer.encode())
         return answer
 
-    def _answer(self, report: pytest.TestReport) -> PhaseAnswer:
+    def _answer(self, report: pytest.TestReport, **more: Any) -> PhaseAnswer:
         """Return what the controller needs of a report: of one that passed, as most do, next to nothing."""
         if report.passed and not report.user_properties and not hasattr(report, "wasxfail"):
-            return PhaseAnswer(passed=report.duration, sections=_sections(report))
+            return PhaseAnswer(passed=report.duration, sections=_sections(report), **more)
         plain = self._plain(report)
-        return PhaseAnswer({**plain, "sections": []}, sections=plain["sections"])
+        return PhaseAnswer({**plain, "sections": []}, sections=plain["sections"], **more)
 
     def _plain(self, report: pytest.TestReport) -> dict[str, Any]:
         data: dict[str, Any] = self.config.hook.pytest_report_to_serializable(config=self.config, report=report)

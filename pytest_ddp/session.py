@@ -1,6 +1,7 @@
 """The controller's side of distributed tests: hooks of the process that runs pytest."""
 
 import itertools
+import os
 import sys
 from collections.abc import Generator
 from contextlib import AbstractContextManager, nullcontext
@@ -138,14 +139,15 @@ class Controller:
         What another plugin raised around the round trip stands, unless the ranks failed too. Otherwise all plugins
         see an exception like the one that was raised on a rank.
         """
+        if not is_distributed(item):
+            return (yield)
         raised = call.excinfo is not None
-        if is_distributed(item) and not raised and not self.runner.debugger:
+        if not (raised or self.runner.debugger):
             call.excinfo = stand_in(item.stash.get(outcomes_key, ()))
         report = yield
-        if is_distributed(item):
-            self._complete(item, report, raised=raised)
-            if one_go := item.stash.get(one_go_key, None):
-                one_go.correct(report)
+        self._complete(item, report, raised=raised)
+        if one_go := item.stash.get(one_go_key, None):
+            one_go.correct(report)
         return report
 
     @pytest.hookimpl(wrapper=True, trylast=True)
@@ -204,4 +206,4 @@ class Controller:
 
     def _new_shared_path(self) -> str:
         basetemp = self.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # noqa: SLF001  no public way
-        return str(basetemp / f"ddp-shared{next(self._numbers)}")
+        return f"{basetemp}{os.sep}ddp-shared{next(self._numbers)}"
