@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +36,15 @@ def node_id(item: pytest.Item) -> str:
 def is_distributed(item: pytest.Item) -> bool:
     """Whether the test carries the marker `distributed`."""
     return item.get_closest_marker("distributed") is not None
+
+
+def mentions_distributed(module: Path) -> bool:
+    """Whether a test module that is not imported yet is likely to have distributed tests."""
+    try:
+        text = module.read_bytes()
+    except OSError:  # whoever imports it will say so
+        return False
+    return b"pytest_ddp" in text or b"mark.distributed" in text
 
 
 def request_of(item: pytest.Item) -> Request:

@@ -107,24 +107,32 @@ class ForkLauncher:
     preload: Sequence[str] = PRELOAD
     environment: Mapping[str, str] = field(default_factory=dict)
     _server: "subprocess.Popen[bytes] | None" = None
+    _begun_with: tuple[Sequence[str], Mapping[str, str]] | None = None
     _control: socket.socket = field(init=False)
     _ready: bool = False
     _lines: bytes = b""
     _exits: dict[int, int] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """Start the server, if it does not run yet, without waiting for its imports."""
-        if self._server is not None:
-            return
-        self._control, theirs = socket.socketpair()
+        """Start the server, if it does not run yet, without waiting for its imports.
+
+        One that nobody has waited for is started anew if it would be another one by now: a test module may have set
+        variables that torch reads when it is imported, or have imported what ranks should not import one by one.
+        """
         preload = (*self.preload, *(name for name in _PRELOAD_IF_USED if name in sys.modules))
+        begun_with = preload, {**os.environ, **_ONE_THREAD, **self.environment}
+        if self._server is not None and (self._ready or self._begun_with == begun_with):
+            return
+        self.close()
+        self._begun_with = begun_with
+        self._control, theirs = socket.socketpair()
         call = f"from pytest_ddp.zygote import main; main({theirs.fileno()}, {os.getpid()}, {preload!r})"
         self._server = subprocess.Popen(
             _interpreter(call),
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            env={**os.environ, **_ONE_THREAD, **self.environment},
+            env=begun_with[1],
         )
         theirs.close()
 
@@ -137,7 +145,8 @@ class ForkLauncher:
             return self._fork(shared)
 
     def _fork(self, shared: Shared) -> int:
-        self.begin()
+        if self._server is None:
+            self.begin()
         if not self._ready:
             self._hear("ready", _START_SECONDS)
             self._ready = True

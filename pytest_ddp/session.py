@@ -6,6 +6,7 @@ import sys
 from collections.abc import Generator
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -18,7 +19,7 @@ from pytest_ddp.forward import forward_subtests, forward_suite_properties, forwa
 from pytest_ddp.given_items import fixtures_stay_on_ranks
 from pytest_ddp.given_report import report_bugs
 from pytest_ddp.interruption import Interruption
-from pytest_ddp.items import is_distributed, node_id
+from pytest_ddp.items import is_distributed, mentions_distributed, node_id
 from pytest_ddp.launcher import SpawnLauncher, launcher_for, shared_launcher
 from pytest_ddp.lease import Leases
 from pytest_ddp.machine import Machine
@@ -88,12 +89,24 @@ class Controller:
         """Hold what a world needs among the workers of this run; give the world with the GPUs that it got."""
         return self._leases.hold(world, self.machine)
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pycollect_makemodule(self, module_path: Path) -> None:
+        """Begin to start the fork server while a module of distributed tests is imported: both of them import torch."""
+        if self._forks and mentions_distributed(module_path):
+            shared_launcher().begin()
+
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Let the phases of a distributed test happen on the ranks instead of here."""
         if is_distributed(item) and not self.config.getoption("setupplan", default=False):
-            if sys.platform == "linux" and not self.config.getoption("collectonly"):
+            if self._forks:
                 shared_launcher().begin()
             self.runner.take_over(item)
+
+    @cached_property
+    def _forks(self) -> bool:
+        """Whether tests are to run, and where ranks can be forked."""
+        plans = any(self.config.getoption(name, default=False) for name in ("collectonly", "setupplan"))
+        return sys.platform == "linux" and not plans
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, object]:

@@ -1,14 +1,16 @@
-"""The black box, the trimming of stacks, phases, collectives as text, the public face."""
+"""The black box, the trimming of stacks, phases, collectives as text, modules that mention tests, the public face."""
 
 import tempfile
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import pytest_ddp
 from pytest_ddp.blackbox import SLOT, SLOTS, BlackBox
 from pytest_ddp.collectives import Collective
+from pytest_ddp.items import mentions_distributed
 from pytest_ddp.member import trim_stacks
 from pytest_ddp.phase import ItemId, PhaseAnswer, PhaseRequest, RankWarning
 
@@ -80,3 +82,19 @@ def test_collectives_as_text():
 
 def test_everything_public_is_there():
     assert all(hasattr(pytest_ddp, name) for name in pytest_ddp.__all__)
+
+
+@pytest.mark.parametrize(
+    ("text", "mentioned"),
+    [
+        ("from pytest_ddp import distributed", True),
+        ("@pytest.mark.distributed", True),
+        ("import torch.distributed", False),
+        (None, False),
+    ],
+)
+def test_a_module_mentions_distributed_tests_by_our_name_or_the_marker(tmp_path, text, mentioned):
+    module = tmp_path / "test_it.py"
+    if text is not None:
+        module.write_text(text)
+    assert mentions_distributed(module) == mentioned
