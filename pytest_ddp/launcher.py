@@ -210,7 +210,7 @@ class ForkLauncher:
 
 @functools.cache
 def shared_launcher() -> ForkLauncher:
-    """Return the one fork server of this process, which ends with it; it starts when first asked for a rank."""
+    """Return the one fork server of this process, which ends with it; it starts by `begin` or for the first rank."""
     launcher = ForkLauncher()
     atexit.register(launcher.close)
     return launcher

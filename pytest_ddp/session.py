@@ -48,7 +48,7 @@ _sections = pytest.StashKey[list[tuple[str, str]]]()
 
 
 class Controller:
-    """Starts no process and imports no torch before a test needs it."""
+    """Starts no process before a module speaks of distributed tests, and imports no torch before a test needs it."""
 
     def __init__(self, config: pytest.Config, settings: Settings, summary: Summary) -> None:
         self.config = config
