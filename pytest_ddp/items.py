@@ -1,5 +1,6 @@
 """Which tests are distributed, and what each of them asks for."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ _NODES: dict[str, tuple[type[pytest.Collector], ...]] = {
     "module": (pytest.Module,),
     "class": (pytest.Class, pytest.Module),
 }
+_MENTION = re.compile(rb"\bpytest_ddp\b(?!\.)|\bmark\.distributed\b")
 _node_id = pytest.StashKey[str]()
 
 
@@ -44,7 +46,7 @@ def mentions_distributed(module: Path) -> bool:
         text = module.read_bytes()
     except OSError:  # whoever imports it will say so
         return False
-    return b"pytest_ddp" in text or b"mark.distributed" in text
+    return _MENTION.search(text) is not None
 
 
 def request_of(item: pytest.Item) -> Request:

@@ -90,6 +90,7 @@ def test_everything_public_is_there():
         ("from pytest_ddp import distributed", True),
         ("@pytest.mark.distributed", True),
         ("import torch.distributed", False),
+        ("from pytest_ddp.errors import UsageError", False),
         (None, False),
     ],
 )
