@@ -1,5 +1,8 @@
 """Grades every planted bug with several seeds, and writes what catches it into `docs/mutants.md`.
 
+With the first seed, a bug is held to every check up to the one that is to catch it; with the others to that one alone,
+and to those that it requires.
+
 python tests/conformance/mutants.py [SEED ...]; exit code 1 if a bug was missed, or caught first by another check.
 """
 
@@ -22,7 +25,7 @@ from conformance.servers import ForkServers
 from pytest_ddp.mortality import die_with
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "targets"))
-from bug import Bug, first_failure
+from bug import Bug, first_failure, verdict
 from planted_bugs import BUGS
 
 _DOCS = Path(__file__).parents[2] / "docs"
@@ -83,19 +86,20 @@ def _graded(bug: Bug, seeds: Sequence[int], server: ForkServers) -> Graded:
         for seed in seeds:
             with ranks_from(server) as ranks:
                 grading = Grading(seed, _WORLD_SIZE, (bug.component,), _EXAMPLES)
-                first = first_failure(Executor(ranks, locate(folder), secret=f"{seed}"), grading)
-            graded.examples += [first.examples] if first else []
-            graded.faults += _faults(bug, seed, first)
+                executor = Executor(ranks, locate(folder), secret=f"{seed}")
+                found = first_failure(executor, grading) if seed == seeds[0] else verdict(bug, executor, grading)
+            graded.examples += [found.examples] if found else []
+            graded.faults += _faults(bug, seed, found)
     return graded
 
 
-def _faults(bug: Bug, seed: int, first: CheckReport | None) -> list[str]:
-    if first is None:
+def _faults(bug: Bug, seed: int, found: CheckReport | None) -> list[str]:
+    if found is None:
         return [f"seed {seed}: passed every check"]
-    text = f"{first.message}\n{first.diagnosis}"
-    if first.status == "failed" and first.id == bug.check and bug.words in text:
+    text = f"{found.message}\n{found.diagnosis}"
+    if found.status == "failed" and found.id == bug.check and bug.words in text:
         return []
-    return [f"seed {seed}: {first.id} {first.status}, not {bug.check} and {bug.words!r}: {text}"]
+    return [f"seed {seed}: {found.id} {found.status}, not {bug.check} and {bug.words!r}: {text}"]
 
 
 def _row(graded: Graded) -> str:

@@ -7,6 +7,7 @@ from conformance.checks.table import CHECKS
 from conformance.execute import Executor
 from conformance.grading import Grading, grade_check, submitted_components
 from conformance.report import CheckReport
+from conformance.test_submission import Grader
 
 _TESTS = Path(__file__).parents[1]
 _PARTS = _TESTS / "conformance" / "parts"
@@ -50,6 +51,12 @@ def first_failure(executor: Executor, grading: Grading) -> CheckReport | None:
         if report.status not in {"passed", "not_run"}:
             return report
     return None
+
+
+def verdict(bug: Bug, executor: Executor, grading: Grading) -> CheckReport:
+    """Hold a submission to the check that is to catch the bug, and before to those that it requires."""
+    submitted = submitted_components(executor, grading.components)
+    return Grader(executor, grading, submitted).report(bug.component, bug.check)
 
 
 def _brief(code: str, length: int) -> str:
