@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from bug import first_failure
 
+import conformance.test_submission  # noqa: F401  pytester forgets what an inner run imports
+from conformance.checks.table import CHECKS
 from conformance.contract import COMPONENTS
 from conformance.execute import Executor
 from conformance.grading import Grading, grade
@@ -15,6 +17,7 @@ from conformance.location import locate
 from conformance.pool import fork_servers, ranks_from
 from conformance.report import CheckReport, Report
 from conformance.servers import ForkServers
+from conformance.suite import Result, run_check
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +58,19 @@ def first_failed(launcher: ForkServers, tmp_path: Path) -> Callable[..., CheckRe
         return failed
 
     return run
+
+
+@pytest.fixture
+def held_to(launcher: ForkServers) -> Callable[..., Result]:
+    """Hold a component at a path to one of its checks alone."""
+
+    def hold(path: str | Path, component: str, check_id: str, *, seed=1, examples=10, world_size=3) -> Result:
+        check = next(check for check in CHECKS[component] if check.id == check_id)
+        with ranks_from(launcher) as ranks:
+            executor = Executor(ranks, locate(str(path)), str(seed))
+            return run_check(component, check, executor, world_size=world_size, seed=seed, examples=examples)
+
+    return hold
 
 
 @pytest.fixture

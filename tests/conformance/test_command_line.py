@@ -1,10 +1,11 @@
 """`python -m conformance grade`: misuse is told in a sentence with exit code 2, before anything expensive."""
 
+import functools
 import json
-import os
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -130,66 +131,77 @@ def test_an_error_of_ours_in_one_submission_costs_the_next_nothing(capsys, tmp_p
     assert "RuntimeError: a fault of the harness" in capsys.readouterr().err
 
 
-def failures(report):
-    """Return what failed in the first component, with every number that was seen."""
-    return {check.id: (check.message, check.scenario) for check in report.components[0].checks if check.message}
+def verdicts(report):
+    """Return what became of every check of the first component, with every number that was seen."""
+    return {check.id: (check.status, check.message, check.scenario) for check in report.components[0].checks}
 
 
 def test_a_seed_repeats_a_grading_wherever_the_submission_lies(grade_path, tmp_path):
     elsewhere = shutil.copytree(EXAMPLES / "summed_gradients", tmp_path / "elsewhere")
     asked = {"components": ["naive_ddp"], "examples": 2, "world_size": 2}
     here, there, other = (
-        failures(grade_path(place, seed=seed, **asked))
+        verdicts(grade_path(place, seed=seed, **asked))
         for place, seed in ((EXAMPLES / "summed_gradients", 7), (elsewhere, 7), (elsewhere, 8))
     )
-    assert "gradients_averaged" in here
+    assert here["gradients_averaged"][0] == "failed"
     assert here == there != other
 
 
-@pytest.mark.parametrize("chosen", [("-k", "runs_to or averaged"), pytest.param((), marks=pytest.mark.long)])
-def test_the_same_suite_runs_as_tests(chosen, tmp_path, first_failed):
-    command = [sys.executable, "-m", "pytest", "--pyargs", "conformance", "-p", "no:cacheprovider", "-q", "-rxf"]
-    submission = [f"--ddp-submission={EXAMPLES / 'summed_gradients'}", "--ddp-world-size=2", *chosen]
-    seeded = {**os.environ, "PYTEST_DDP_SEED": "7"}
-    run = subprocess.run([*command, *submission], capture_output=True, text=True, cwd=tmp_path, env=seeded, check=False)
-    assert run.returncode == 1, run.stdout + run.stderr
-    assert "summed, not averaged" in run.stdout
-    assert "FAILED" in run.stdout
-    assert "test_submission[naive_ddp-gradients_averaged]" in run.stdout
-    assert "The same again: --ddp-seed=7." in run.stdout
+@pytest.fixture
+def as_tests(pytester, launcher, monkeypatch):
+    """Run the suite as tests in this process, on ranks from the session's fork servers."""
+    monkeypatch.setattr("conformance.test_submission.fork_servers", lambda: nullcontext(launcher))
+    return functools.partial(pytester.runpytest_inprocess, "--pyargs", "conformance", "-p", "no:cacheprovider", "-q")
+
+
+def test_the_same_suite_runs_as_tests(as_tests, first_failed, monkeypatch):
+    monkeypatch.setenv("PYTEST_DDP_SEED", "7")
+    submission = f"--ddp-submission={EXAMPLES / 'summed_gradients'}"
+    run = as_tests("-rxf", submission, "--ddp-world-size=2", "-k", "runs_to or averaged")
+    assert run.ret == 1
+    said = run.stdout.str()
+    assert "summed, not averaged" in said
+    assert "FAILED" in said
+    assert "test_submission[naive_ddp-gradients_averaged]" in said
+    assert "The same again: --ddp-seed=7." in said
     command = f"grade {EXAMPLES / 'summed_gradients'} --components naive_ddp --world-size 2 --seed 7"
-    assert f"As a script without this suite: python -m conformance {command}" in run.stdout
+    assert f"As a script without this suite: python -m conformance {command}" in said
     graded = first_failed(EXAMPLES / "summed_gradients", "naive_ddp", seed=7, world_size=2)
     assert graded.id == "gradients_averaged"
-    assert graded.message in run.stdout, "`grade --seed 7` has seen the same"
-    assert repr(graded.scenario) in run.stdout
+    assert graded.message in said, "`grade --seed 7` has seen the same"
+    assert repr(graded.scenario) in said
 
 
-DDP = """
-    from torch.nn.parallel import DistributedDataParallel as get_ddp
-    def ddp_on_after_backward(ddp_model, optimizer): ...
-    """
+@pytest.mark.long
+def test_the_whole_suite_runs_as_tests_in_a_process_of_its_own(tmp_path):
+    command = [sys.executable, "-m", "pytest", "--pyargs", "conformance", "-p", "no:cacheprovider", "-q"]
+    submission = [f"--ddp-submission={EXAMPLES / 'summed_gradients'}", "--ddp-world-size=2"]
+    run = subprocess.run([*command, *submission], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "summed, not averaged" in run.stdout
+
+
+SAMPLER = "from torch.utils.data import DistributedSampler as get_distributed_sampler\n"
 
 
 @pytest.mark.usefixtures("one_server")
 def test_torchs_own_is_told_and_forbidden_on_demand(capsys, submit, tmp_path):
-    command = ["grade", str(submit(DDP)), "--world-size", "2", "--max-examples", "1", "--repro-dir", str(tmp_path)]
+    command = ["grade", str(submit(SAMPLER)), "--max-examples", "1", "--repro-dir", str(tmp_path)]
     main(command)
     said = " ".join(capsys.readouterr().out.split())
-    assert "torch's own: ddp uses torch.nn.parallel.DistributedDataParallel" in said
+    assert "torch's own: distributed_sampler uses torch.utils.data.DistributedSampler" in said
     assert main([*command, "--from-scratch"]) == 1
     said = " ".join(capsys.readouterr().out.split())
-    assert "ddp uses torch.nn.parallel.DistributedDataParallel; nothing else of it counts" in said
+    assert "distributed_sampler uses torch.utils.data.DistributedSampler; nothing else of it counts" in said
 
 
-def test_the_suite_as_tests_forbids_it_too_and_says_why_another_is_skipped(submit):
-    command = [sys.executable, "-m", "pytest", "--pyargs", "conformance", "-q", "-rs", "-k", "runs_to_the_end and ddp-"]
-    submission = submit(DDP + "def get_flat_ddp(module): ...")
-    asked = [f"--ddp-submission={submission}", "--ddp-from-scratch", "--ddp-world-size=2", "-p", "no:cacheprovider"]
-    run = subprocess.run([*command, *asked], capture_output=True, text=True, check=False)
-    assert run.returncode == 1, run.stdout + run.stderr
-    assert "ddp uses torch.nn.parallel.DistributedDataParallel" in run.stdout
-    assert "not submitted: flat_ddp lacks flat_ddp_on_after_backward(ddp_model, optimizer)" in run.stdout
+def test_the_suite_as_tests_forbids_it_too_and_says_why_another_is_skipped(as_tests, submit):
+    submission = f"--ddp-submission={submit(SAMPLER + 'def get_flat_ddp(module): ...')}"
+    run = as_tests("-rs", submission, "--ddp-from-scratch", "--ddp-world-size=2", "-k", "flat or sampler")
+    assert run.ret == 1
+    said = run.stdout.str()
+    assert "distributed_sampler uses torch.utils.data.DistributedSampler" in said
+    assert "not submitted: flat_ddp lacks flat_ddp_on_after_backward(ddp_model, optimizer)" in said
 
 
 def test_a_wrong_path_stops_the_tests_at_once(tmp_path):

@@ -8,12 +8,7 @@ import torch
 from bug import right
 from torch import nn
 
-from conformance.checks.table import CHECKS
-from conformance.execute import Executor
-from conformance.location import locate
 from conformance.naming import parameters_by_name
-from conformance.pool import ranks_from
-from conformance.suite import run_check
 
 _CLASS = "class ShardedOptimizer(Optimizer):\n"
 _IN_A_TABLE = f"""LOCALS = WeakKeyDictionary()
@@ -36,17 +31,6 @@ _RENAMED = f"""    def named_parameters(self, *args, **kwargs):
 {_FORWARD}"""
 
 
-@pytest.fixture
-def held_to(launcher, submit):
-    def hold(component, check_id, files):
-        check = next(check for check in CHECKS[component] if check.id == check_id)
-        with ranks_from(launcher) as ranks:
-            executor = Executor(ranks, locate(str(submit(**files))), "1")
-            return run_check(component, check, executor, world_size=3, seed=1, examples=10)
-
-    return hold
-
-
 def changed(component, old, new):
     files = right(component)
     assert any(old in text for text in files.values())
@@ -54,12 +38,12 @@ def changed(component, old, new):
 
 
 @pytest.mark.parametrize("check", ["state_is_sharded", "state_is_balanced", "state_dict_round_trip"])
-def test_state_of_an_optimizer_in_a_weak_table_is_measured(held_to, check):
+def test_state_of_an_optimizer_in_a_weak_table_is_measured(held_to, submit, check):
     files = changed("sharded_optimizer", _CLASS, _IN_A_TABLE)
     files["sharded_optimizer"] = files["sharded_optimizer"].replace(
         "import torch\n", "from weakref import WeakKeyDictionary\n\nimport torch\n", 1
     )
-    result = held_to("sharded_optimizer", check, files)
+    result = held_to(submit(**files), "sharded_optimizer", check)
     assert result.status == ("not_run" if check == "state_dict_round_trip" else "passed"), result.message
 
 
@@ -67,8 +51,8 @@ _CHECKS = ("initial_broadcast", "training_equals_one_process", "tied_parameters"
 
 
 @pytest.mark.parametrize("check", _CHECKS)
-def test_a_wrapper_that_renames_every_parameter_is_understood(held_to, check):
-    result = held_to("flat_ddp", check, changed("flat_ddp", _FORWARD, _RENAMED))
+def test_a_wrapper_that_renames_every_parameter_is_understood(held_to, submit, check):
+    result = held_to(submit(**changed("flat_ddp", _FORWARD, _RENAMED)), "flat_ddp", check)
     assert result.status == "passed", result.message
 
 

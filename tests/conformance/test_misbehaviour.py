@@ -1,9 +1,11 @@
 """Submissions that crash, leave, hang or lie fail with words; none is taken for right, none stops the grader."""
 
 import re
+import textwrap
 
 import pytest
 import torch
+from bug import right
 from rich.console import Console
 
 from conformance.report import show
@@ -56,13 +58,12 @@ def test_it_fails_with_what_it_did(grade_path, submit, line, words):
     assert "error" not in {check.status for check in component.checks}
 
 
-def test_what_fails_now_and_then_is_told_as_a_race_with_its_rate(grade_path, submit):
+def test_what_fails_now_and_then_is_told_as_a_race_with_its_rate(first_failed, submit):
     every_third = "new = not hasattr(ddp_model, 'run'); sys.runs = getattr(sys, 'runs', 0) + new"
     every_third += "; ddp_model.run = sys.runs; sys.runs % 3 or ddp_model.layers[0].weight.grad.mul_(3)"
-    (component,) = grade_path(submit(misbehaving(every_third)), components=["naive_ddp"], world_size=2).components
-    first = next(check for check in component.checks if check.status == "failed")
+    first = first_failed(submit(misbehaving(every_third)), "naive_ddp", world_size=2)
+    assert first.status == "failed"
     assert re.search(r"This is a race: with the same numbers, [3-5] of 11 runs failed", first.diagnosis), first
-    assert "error" not in {check.status for check in component.checks}
 
 
 @pytest.mark.long
@@ -77,16 +78,15 @@ def test_a_hang_that_does_not_come_again_is_a_race_too(grade_path, submit, tmp_p
 
 
 def test_the_body_itself_is_right(grade_path, submit):
-    (component,) = grade_path(submit(BODY), components=["naive_ddp"], world_size=2, examples=4).components
+    (component,) = grade_path(submit(BODY), components=["naive_ddp"], world_size=2, examples=1).components
     assert component.status == "passed"
     lacking = next(check for check in component.checks if check.id == "accumulates_without_synchronising")
     assert (lacking.status, lacking.message) == ("not_run", "the wrapped model has no `no_sync`")
 
 
-def test_output_of_a_submission_does_not_matter(grade_path, submit):
+def test_output_of_a_submission_does_not_matter(held_to, submit):
     noisy = misbehaving("print('x' * 100000)")
-    (component,) = grade_path(submit(noisy), components=["naive_ddp"], world_size=2, examples=3).components
-    assert component.status == "passed"
+    assert held_to(submit(noisy), "naive_ddp", "training_equals_one_process").status == "passed"
 
 
 def test_not_implemented_means_not_submitted(grade_path, submit):
@@ -94,16 +94,17 @@ def test_not_implemented_means_not_submitted(grade_path, submit):
     def get_flat_ddp(module): raise NotImplementedError
     def flat_ddp_on_after_backward(ddp_model, optimizer): ...
     """
-    statuses = {part.name: part.status for part in grade_path(submit(BODY + more), world_size=2, examples=2).components}
+    report = grade_path(submit(right("overhead_model")["adapters"] + textwrap.dedent(more)))
+    statuses = {part.name: part.status for part in report.components}
     assert statuses["flat_ddp"] == "not_submitted"
-    assert statuses["naive_ddp"] == "passed"
+    assert statuses["overhead_model"] == "passed"
 
 
 def test_a_component_that_lacks_a_function_is_not_submitted_and_the_function_is_named(grade_path, submit, capsys):
     more = """
     def get_ddp_bucketed(module, bucket_size_mb): return module
     """
-    report = grade_path(submit(BODY + more), world_size=2, examples=2)
+    report = grade_path(submit(right("overhead_model")["adapters"] + textwrap.dedent(more)))
     parts = {part.name: part for part in report.components}
     lacking = (
         "ddp_bucketed_on_after_backward(ddp_model, optimizer)",
@@ -120,12 +121,15 @@ def test_a_component_that_lacks_a_function_is_not_submitted_and_the_function_is_
 def test_what_stands_in_for_absent_things_is_said(grade_path, submit):
     more = """
     import importlib.metadata
+    import torch
     import wandb
     VERSION = importlib.metadata.version("no-such-course")
     torch.cuda.synchronize()
     torch.cuda.nvtx.range_push("x")
     """
-    report = grade_path(submit(BODY + more), components=["naive_ddp"], world_size=2, examples=2)
+    report = grade_path(
+        submit(right("overhead_model")["adapters"] + textwrap.dedent(more)), components=["overhead_model"]
+    )
     (component,) = report.components
     assert component.status == "passed"
     said = " ".join(report.stubbed)
@@ -134,7 +138,7 @@ def test_what_stands_in_for_absent_things_is_said(grade_path, submit):
     assert torch.cuda.is_available() or "torch.cuda.synchronize does nothing on a CPU" in said
 
 
-def test_adapters_in_a_tests_folder_may_import_their_neighbours_and_their_package(grade_path, submit):
+def test_adapters_in_a_tests_folder_may_import_their_neighbours_and_their_package(held_to, submit):
     folder = submit(
         "",
         tests__adapters="""
@@ -145,5 +149,4 @@ def test_adapters_in_a_tests_folder_may_import_their_neighbours_and_their_packag
         my_systems__ddp=BODY,
     )
     (folder / "adapters.py").unlink()
-    (component,) = grade_path(folder, components=["naive_ddp"], world_size=2, examples=2).components
-    assert component.status == "passed"
+    assert held_to(folder, "naive_ddp", "gradients_averaged").status == "passed"
