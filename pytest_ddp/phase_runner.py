@@ -7,23 +7,23 @@ from functools import partial
 import pytest
 
 from pytest_ddp.certainty import Certainty, ends_alone
-from pytest_ddp.debugger import NO_TRACE, Debugger
+from pytest_ddp.debugger import Debugger
+from pytest_ddp.decisions import Decisions
 from pytest_ddp.early import Early, are_ready, may_begin_early
-from pytest_ddp.errors import LaunchError, UsageError
+from pytest_ddp.errors import LaunchError
 from pytest_ddp.example_ranks import ExampleRanks
 from pytest_ddp.exits import leave_if_asked
 from pytest_ddp.failure import failures
 from pytest_ddp.following import after, following
-from pytest_ddp.given_items import check_hypothesis, is_given, run_given
+from pytest_ddp.given_items import is_given, run_given
 from pytest_ddp.given_report import Bugs
-from pytest_ddp.items import node_id, request_of
+from pytest_ddp.items import node_id
 from pytest_ddp.one_go import OneGo
 from pytest_ddp.outcome import Outcome
 from pytest_ddp.phase import ItemId, PhaseRequest, When
 from pytest_ddp.places import Place, Places
-from pytest_ddp.plan import Plan, Refuse, Run, Skip
+from pytest_ddp.plan import Run
 from pytest_ddp.report import answer_of, passed_plainly
-from pytest_ddp.request import Request
 from pytest_ddp.world import World
 
 _PHASE_TARGET = "pytest_ddp.rank_session:phase"
@@ -39,14 +39,14 @@ class PhaseRunner:
 
     Attributes:
         places: where tests run.
-        plan: decides what to do with what a test asks for.
+        decisions: what becomes of each test.
         new_shared_path: gives a folder name for each test.
         debugger: shows a failure on a rank's debugger.
         upcoming: the test that pytest runs next.
     """
 
     places: Places
-    plan: Callable[[Request], Plan]
+    decisions: Decisions
     new_shared_path: Callable[[], str]
     debugger: Debugger | None = None
     upcoming: pytest.Item | None = None
@@ -62,7 +62,6 @@ class PhaseRunner:
     _latest: Sequence[Outcome] = ()
     _one_go: OneGo | None = None
     _called: bool = False
-    _foreseen: tuple[pytest.Item, Plan] | None = None
     _certainty: Certainty = field(default_factory=Certainty)
 
     def take_over(self, item: pytest.Item) -> None:
@@ -109,7 +108,7 @@ class PhaseRunner:
 
     def _setup(self, item: pytest.Item) -> None:
         early = self._begun(item)
-        run = self._decide(item)
+        run = self.decisions.of(item)
         item.stash[world_key] = run.world
         try:
             self._place = self.places.enter(item, run)
@@ -205,7 +204,7 @@ class PhaseRunner:
         if not (self._may_go_on_at_once(item) and may_begin_early(item)):
             return
         self._torn_down = place.group.answers()
-        decision = self._foresee(item)
+        decision = self.decisions.foresee(item)
         if not (are_ready(self._torn_down) and isinstance(decision, Run)):
             return
         request = self._in_one_go(item, after(item), self.new_shared_path())
@@ -223,7 +222,7 @@ class PhaseRunner:
         return None
 
     def _next(self, item: pytest.Item, upcoming: pytest.Item | None) -> pytest.Item | None:
-        return following(item.session, upcoming, self._current(), self._foresee, failed=self._failed)
+        return following(item.session, upcoming, self._current(), self.decisions.foresee, failed=self._failed)
 
     def _in_one_go(self, item: pytest.Item, upcoming: pytest.Item | None, shared_path: str) -> PhaseRequest:
         """Ask for setup and the call, and for teardown if ranks need not wait for one another before it."""
@@ -267,29 +266,6 @@ class PhaseRunner:
         if self._place is None:
             raise RuntimeError("no distributed test is being run")
         return self._place
-
-    def _decide(self, item: pytest.Item) -> Run:
-        if item.config.getoption("trace", False):
-            pytest.fail(NO_TRACE, pytrace=False)
-        check_hypothesis(item)
-        decision = self._plan(item)
-        if isinstance(decision, Skip):
-            pytest.skip(decision.reason)
-        if isinstance(decision, Refuse):
-            pytest.fail(decision.reason, pytrace=False)
-        return decision
-
-    def _foresee(self, item: pytest.Item) -> Plan:
-        """Return what will be decided of a test to come, which is wanted several times while the one before it runs."""
-        if self._foreseen is None or self._foreseen[0] is not item:
-            self._foreseen = item, self._plan(item)
-        return self._foreseen[1]
-
-    def _plan(self, item: pytest.Item) -> Plan:
-        try:
-            return self.plan(request_of(item))
-        except UsageError as error:
-            return Refuse(str(error))
 
 
 def _item_id(item: pytest.Item) -> ItemId:

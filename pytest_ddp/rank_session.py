@@ -8,26 +8,24 @@ wrappers (warnings, assertion rewriting) must enclose all three phases.
 
 import os
 import pickle
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
-from warnings import WarningMessage
 
 import pytest
 from _pytest.config import Config
-from _pytest.junitxml import _check_record_param_type
 
-from pytest_ddp.bounds import bounded
 from pytest_ddp.caught_logs import catch_logs_quickly, look_for_loggers
 from pytest_ddp.items import node_id
 from pytest_ddp.messages import Ready, Run
-from pytest_ddp.phase import ItemId, PhaseAnswer, PhaseRequest, RankWarning, When
+from pytest_ddp.phase import ItemId, PhaseAnswer, PhaseRequest, When
+from pytest_ddp.rank_answer import answer_for
 from pytest_ddp.rank_blame import Blame
 from pytest_ddp.rank_collection import RankCollection
 from pytest_ddp.rank_coverage import measured
 from pytest_ddp.rank_debugger import RankDebugger
 from pytest_ddp.rank_phase import run_phase
+from pytest_ddp.rank_records import RankRecords
 from pytest_ddp.rank_start import SessionStart
 from pytest_ddp.rank_state import RankState
 from pytest_ddp.settings import Settings
@@ -57,6 +55,7 @@ def _run_session(start: SessionStart) -> None:
     config.pluginmanager.register(plugin.state, "ddp-rank-state")
     config.pluginmanager.register(RankDebugger(config, start.terminal), "ddp-rank-debugger")
     config.pluginmanager.register(plugin.collection)
+    config.pluginmanager.register(plugin.records)
     config.pluginmanager.register(Blame())
     config.hook.pytest_cmdline_main(config=config)
 
@@ -64,20 +63,6 @@ def _run_session(start: SessionStart) -> None:
 def phase(body: bytes) -> bytes:
     """Run one phase of one test (a `PhaseRequest`); return pytest's report, serialised."""
     return RankPlugin.current.phase(PhaseRequest.decode(body))
-
-
-def _kind_and_message(report: pytest.TestReport) -> tuple[str, str]:
-    """Return the exception's type and message as far as pytest's report still tells them."""
-    crash = getattr(report.longrepr, "reprcrash", None)
-    if crash is None:
-        errors = [line[1:].strip() for line in report.longreprtext.splitlines() if line.startswith("E ")]
-        return "an error", errors[0] if errors else report.longreprtext
-    kind, _, message = crash.message.partition(": ")
-    return (kind, message) if kind.replace(".", "_").isidentifier() else ("AssertionError", crash.message)
-
-
-def _sections(report: pytest.TestReport) -> tuple[tuple[str, str], ...]:
-    return tuple((title, bounded(text)) for title, text in report.sections)
 
 
 class RankPlugin:
@@ -91,42 +76,13 @@ class RankPlugin:
         self.config = config
         self.state = RankState(settings)
         self.collection = RankCollection()
+        self.records = RankRecords()
         self._collected: dict[str, dict[str, pytest.Item]] = {}
         self._item: pytest.Item | None = None
         self._request: PhaseRequest | None = None
         self._torn_down: tuple[PhaseAnswer | Failed | SkipRun, bytes] | None = None
         self._setup: str | None = None
         self._ending: tuple[Run, PhaseAnswer | Failed | SkipRun] | None = None
-        self._subtests: list[pytest.TestReport] = []
-        self._warnings: list[RankWarning] = []
-        self._suite_properties: list[tuple[str, str]] = []
-
-    @pytest.fixture(scope="session")
-    def record_testsuite_property(self) -> Callable[[str, object], None]:
-        """Record a property of the whole run, as pytest's own fixture does where the JUnit file is written."""
-
-        def record(name: str, value: object) -> None:
-            _check_record_param_type("name", name)
-            self._suite_properties.append((name, str(value)))
-
-        return record
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the reports of subtests, the only ones that are logged here."""
-        self._subtests.append(report)
-
-    def pytest_warning_recorded(
-        self,
-        warning_message: WarningMessage,
-        when: str,
-        nodeid: str,
-        location: tuple[str, int, str] | None,
-    ) -> None:
-        """Keep the warnings of tests; those of collection are the controller's too."""
-        if when == "runtest":
-            category = f"{warning_message.category.__module__}:{warning_message.category.__qualname__}"
-            text, file, line = str(warning_message.message), warning_message.filename, warning_message.lineno
-            self._warnings.append(RankWarning(text, category, file, line, when, nodeid, location))
 
     def pytest_collection(self, session: pytest.Session) -> bool:
         """Collect nothing: tests are collected when they are asked for."""
@@ -235,8 +191,7 @@ class RankPlugin:
         if self._ending is None:
             return
         (run, answer), self._ending = self._ending, None
-        given, self._warnings = tuple(self._warnings), []
-        recorded, self._suite_properties = tuple(self._suite_properties), []
+        given, recorded = self.records.take_warnings(), self.records.take_suite_properties()
         plain = answer if isinstance(answer, PhaseAnswer) else PhaseAnswer.decode(answer.body)
         body = replace(plain, warnings=given, suite_properties=recorded, retire=self.state.retire).encode()
         self._torn_down = answer, body
@@ -253,30 +208,8 @@ class RankPlugin:
     def _report(self, when: When, **arguments: Any) -> PhaseAnswer:
         """Run a phase of the current item with pytest's own functions."""
         report = run_phase(self.item, when, **arguments)
-        subtests, self._subtests = self._subtests, []
-        answer = self._answer(report, subtests=tuple(map(self._plain, subtests)), setup=self._setup)
-        self._setup = None
-        if report.failed or (report.skipped and hasattr(report, "wasxfail")):
-            raise Failed(*_kind_and_message(report), report.longreprtext, answer.encode())
-        failed = [subtest for subtest in subtests if subtest.failed]
-        if failed:
-            kind, message = _kind_and_message(failed[0])
-            contains = f"contains {len(failed)} failed subtest{'s' if len(failed) > 1 else ''}"
-            raise Failed(f"{kind} in a subtest", message, contains, answer.encode())
-        if isinstance(report.longrepr, tuple):
-            raise SkipRun(report.longrepr[2].removeprefix("Skipped: "), answer.encode())
-        return answer
-
-    def _answer(self, report: pytest.TestReport, **more: Any) -> PhaseAnswer:
-        """Return what the controller needs of a report: of one that passed, as most do, next to nothing."""
-        if report.passed and not report.user_properties and not hasattr(report, "wasxfail"):
-            return PhaseAnswer(passed=report.duration, sections=_sections(report), **more)
-        plain = self._plain(report)
-        return PhaseAnswer({**plain, "sections": []}, sections=plain["sections"], **more)
-
-    def _plain(self, report: pytest.TestReport) -> dict[str, Any]:
-        data: dict[str, Any] = self.config.hook.pytest_report_to_serializable(config=self.config, report=report)
-        return {**data, "longrepr": bounded(data["longrepr"]), "sections": _sections(report)}
+        setup, self._setup = self._setup, None
+        return answer_for(self.config, report, self.records.take_subtests(), setup)
 
     def _upcoming(self, test: ItemId | None) -> pytest.Item | None:
         """Return the test that comes next; one that is not found here will say so when its own turn comes."""

@@ -14,6 +14,7 @@ import pytest
 
 from pytest_ddp.caught_logs import caught_quickly
 from pytest_ddp.debugger import GROUP_SECONDS, debugger_for
+from pytest_ddp.decisions import Decisions
 from pytest_ddp.failure import failures
 from pytest_ddp.forward import forward_subtests, forward_suite_properties, forward_warnings
 from pytest_ddp.given_items import fixtures_stay_on_ranks
@@ -55,7 +56,7 @@ class Controller:
         self.settings = settings
         self._summary = summary
         self.places = Places(self)
-        self.runner = PhaseRunner(self.places, self.plan, self._new_shared_path, debugger_for(config))
+        self.runner = PhaseRunner(self.places, Decisions(self.plan), self._new_shared_path, debugger_for(config))
         self._numbers = itertools.count()
         self._ranks: dict[str, Ranks] = {}
         self._leases = Leases(shared_folder(config))

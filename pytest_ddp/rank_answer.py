@@ -1,0 +1,60 @@
+"""What a rank answers of a phase: pytest's reports as plain data, and a failure or skip as what the core knows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from _pytest.config import Config
+
+from pytest_ddp.bounds import bounded
+from pytest_ddp.phase import PhaseAnswer
+from pytest_ddp.worker import Failed, SkipRun
+
+
+def answer_for(
+    config: Config, report: pytest.TestReport, subtests: Sequence[pytest.TestReport], setup: str | None
+) -> PhaseAnswer:
+    """Return the answer for a phase that passed; `setup` is that for the setup which ran in the same go.
+
+    Raises:
+        Failed: the phase failed, or a subtest of it did, or it failed as expected; it holds the answer.
+        SkipRun: the test was skipped; likewise.
+    """
+    answer = _answer(config, report, subtests=tuple(_plain(config, subtest) for subtest in subtests), setup=setup)
+    if report.failed or (report.skipped and hasattr(report, "wasxfail")):
+        raise Failed(*_kind_and_message(report), report.longreprtext, answer.encode())
+    failed = [subtest for subtest in subtests if subtest.failed]
+    if failed:
+        kind, message = _kind_and_message(failed[0])
+        contains = f"contains {len(failed)} failed subtest{'s' if len(failed) > 1 else ''}"
+        raise Failed(f"{kind} in a subtest", message, contains, answer.encode())
+    if isinstance(report.longrepr, tuple):
+        raise SkipRun(report.longrepr[2].removeprefix("Skipped: "), answer.encode())
+    return answer
+
+
+def _answer(config: Config, report: pytest.TestReport, **more: Any) -> PhaseAnswer:
+    """Return what the controller needs of a report: of one that passed, as most do, next to nothing."""
+    if report.passed and not report.user_properties and not hasattr(report, "wasxfail"):
+        return PhaseAnswer(passed=report.duration, sections=_sections(report), **more)
+    plain = _plain(config, report)
+    return PhaseAnswer({**plain, "sections": []}, sections=plain["sections"], **more)
+
+
+def _plain(config: Config, report: pytest.TestReport) -> dict[str, Any]:
+    data: dict[str, Any] = config.hook.pytest_report_to_serializable(config=config, report=report)
+    return {**data, "longrepr": bounded(data["longrepr"]), "sections": _sections(report)}
+
+
+def _sections(report: pytest.TestReport) -> tuple[tuple[str, str], ...]:
+    return tuple((title, bounded(text)) for title, text in report.sections)
+
+
+def _kind_and_message(report: pytest.TestReport) -> tuple[str, str]:
+    """Return the exception's type and message as far as pytest's report still tells them."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is None:
+        errors = [line[1:].strip() for line in report.longreprtext.splitlines() if line.startswith("E ")]
+        return "an error", errors[0] if errors else report.longreprtext
+    kind, _, message = crash.message.partition(": ")
+    return (kind, message) if kind.replace(".", "_").isidentifier() else ("AssertionError", crash.message)
