@@ -189,12 +189,10 @@ def test_lines_that_run_on_ranks_only_are_covered(pytester, workers):
     result.stderr.no_fnmatch_line("*CoverageWarning*")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "append"),
-    [
-        pytest.param([], ["--append"], id="one file"),
-        pytest.param(["--parallel-mode"], [], id="many files", marks=pytest.mark.long),
-    ],
+    [pytest.param([], ["--append"], id="one file"), pytest.param(["--parallel-mode"], [], id="many files")],
 )
 def test_lines_that_run_on_ranks_are_combined_with_those_of_coverage_run(pytester, options, append):
     pytester.makepyfile(test_it=HELPED, helper=HELPER)

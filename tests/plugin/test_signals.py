@@ -120,10 +120,8 @@ def test_a_second_interrupt_during_shutdown_leaves_nothing(pytester):
     assert run.exitstatus != 0
 
 
-@pytest.mark.parametrize(
-    "ending",
-    ["SIGKILL", *(pytest.param(name, marks=pytest.mark.long) for name in ("SIGTERM", "the terminal is closed"))],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("ending", ["SIGKILL", "SIGTERM", "the terminal is closed"])
 def test_nothing_survives_the_end_of_pytest(pytester, ending):
     with hanging_run(pytester, "-k", "test_hang") as (run, _):
         if ending in signal.Signals.__members__:
