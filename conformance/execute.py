@@ -51,6 +51,7 @@ class Executor:
         stubbed: what was used in place of something absent, so far.
         borrowed: torch's own implementations that a component has used so far, by its name.
         missing: functions that a component lacks which is defined in part, by its name.
+        watched: components that have hung. Their ranks are observed from then on, to end as soon as they stand still.
         executions: scenarios and cases run so far.
     """
 
@@ -61,6 +62,7 @@ class Executor:
     stubbed: set[str] = field(default_factory=set)
     borrowed: dict[str, set[str]] = field(default_factory=dict)
     missing: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    watched: set[str] = field(default_factory=set)
     executions: int = 0
     _known: dict[str, Execution] = field(default_factory=dict)
     _encoded: dict[str, list[bytes]] = field(default_factory=dict)
@@ -155,7 +157,7 @@ class Executor:
         """Let ranks run a scenario during the block; when they are done, let them join the world of the next one."""
         run, inputs = _Run(), self.inputs(scenario)
         with _ranks_or_an_error_of_ours():
-            with self.ranks.group(_world(scenario)) as group:
+            with self.ranks.group(self._world(component, scenario)) as group:
                 group.ask("conformance.training:run", self._tasks(component, scenario, inputs), timeout=self._deadline)
                 try:
                     yield run
@@ -164,7 +166,7 @@ class Executor:
                 finally:
                     outcomes = group.answers()
             if isinstance(then, Scenario):
-                self.ranks.prepare(_world(then))
+                self.ranks.prepare(self._world(component, then))
         run.execution = self._seen(component, scenario, inputs, outcomes)
 
     def _tasks(self, component: str, scenario: Scenario, inputs: list[RankInputs]) -> list[bytes]:
@@ -177,7 +179,7 @@ class Executor:
     def _seen(self, component: str, scenario: Scenario, inputs: list[RankInputs], outcomes: list[Outcome]) -> Execution:
         self.executions += 1
         if not all(isinstance(outcome, Returned) for outcome in outcomes):
-            return self._broken(outcomes)
+            return self._broken(component, outcomes)
         observations = []
         for outcome in outcomes:
             try:
@@ -203,10 +205,10 @@ class Executor:
                 tasks = [
                     Assignment(self.location, component, case, own, phase, folder, self.stubs).encode() for own in feeds
                 ]
-                world = World(len(feeds), observe=case.gated)
+                world = World(len(feeds), observe=case.gated or component in self.watched)
                 outcomes = self._on_ranks(world, "conformance.exercises.table:run", tasks, self._deadline)
                 if not all(isinstance(outcome, Returned) for outcome in outcomes):
-                    return self._broken(outcomes)
+                    return self._broken(component, outcomes)
                 for outcome in outcomes:
                     try:
                         answer = Answer.decode(outcome.body if isinstance(outcome, Returned) else b"")
@@ -227,9 +229,15 @@ class Executor:
         """Seconds until a run counts as hung: far more than any run takes on this machine, however slow it is."""
         return _FIRST_RUN_SECONDS if math.isinf(self._fastest) else max(RUN_SECONDS, _SLOWER * self._fastest)
 
-    def _broken(self, outcomes: list[Outcome]) -> Broken:
+    def _world(self, component: str, scenario: Scenario) -> World:
+        observe = scenario.gated or scenario.counted or component in self.watched
+        return World(scenario.world_size, observe=observe)
+
+    def _broken(self, component: str, outcomes: list[Outcome]) -> Broken:
         broken = Broken(tuple(outcomes))
         root = broken.root
+        if broken.hung:
+            self.watched.add(component)
         if isinstance(root, Raised) and not root.body:
             raise HarnessError(f"rank {root.rank}: {root.traceback}")
         return broken
@@ -253,7 +261,3 @@ def _ranks_or_an_error_of_ours() -> Iterator[None]:
         yield
     except PytestDDPError as error:
         raise HarnessError(f"no ranks to run on: {error}") from error
-
-
-def _world(scenario: Scenario) -> World:
-    return World(scenario.world_size, observe=scenario.gated or scenario.counted)

@@ -1,0 +1,53 @@
+"""A component that has hung is observed from then on: each further deadlock costs no deadline."""
+
+import pytest
+
+from conformance.cases import EvaluationCase
+from conformance.execute import Executor
+from conformance.execution import Broken
+from conformance.location import locate
+from conformance.mishap import explain, say
+from conformance.pool import ranks_from
+from conformance.scenario import Scenario
+from pytest_ddp.outcome import Deadlocked, TimedOut
+
+WAITS_FOR_OTHERS = """
+    import torch.distributed as dist
+
+    def get_naive_ddp(module):
+        return module
+
+    def naive_ddp_on_after_backward(ddp_model, optimizer):
+        if dist.get_rank() == 0:
+            dist.barrier()
+
+    def evaluate(model, batches):
+        naive_ddp_on_after_backward(model, None)
+        return 1.0
+    """
+
+
+@pytest.mark.parametrize(
+    ("component", "first", "second"),
+    [
+        ("naive_ddp", Scenario(world_size=2), Scenario(world_size=3)),
+        ("evaluation", EvaluationCase(2, sizes=((1,), (1,))), EvaluationCase(2, sizes=((2,), (1,)))),
+    ],
+)
+def test_only_the_first_hang_of_a_component_waits_for_its_deadline(
+    launcher, submit, monkeypatch, component, first, second
+):
+    with ranks_from(launcher) as ranks:
+        executor = Executor(ranks, locate(str(submit(WAITS_FOR_OTHERS))), "7")
+        with monkeypatch.context() as patched:
+            patched.setattr("conformance.execute._FIRST_RUN_SECONDS", 1.0)
+            hung = executor.run(component, first)
+        assert isinstance(hung, Broken)
+        assert isinstance(hung.root, TimedOut)
+        assert executor.watched == {component}
+        deadlocked = executor.run(component, second)
+    assert isinstance(deadlocked, Broken)
+    assert isinstance(deadlocked.root, Deadlocked)
+    assert "rank 0" in say(deadlocked, second)
+    assert "waits in barrier" in say(deadlocked, second)
+    assert explain(deadlocked, second) == explain(hung, first) != ""
