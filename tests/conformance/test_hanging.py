@@ -27,16 +27,13 @@ WAITS_FOR_OTHERS = """
     """
 
 
-@pytest.mark.parametrize(
-    ("component", "first", "second"),
-    [
-        ("naive_ddp", Scenario(world_size=2), Scenario(world_size=3)),
-        ("evaluation", EvaluationCase(2, sizes=((1,), (1,))), EvaluationCase(2, sizes=((2,), (1,)))),
-    ],
-)
-def test_only_the_first_hang_of_a_component_waits_for_its_deadline(
-    launcher, submit, monkeypatch, component, first, second
-):
+EVALUATIONS = EvaluationCase(2, sizes=((1,), (1,))), EvaluationCase(2, sizes=((2,), (1,)))
+TRAININGS = Scenario(world_size=2), Scenario(world_size=3)
+
+
+@pytest.mark.parametrize(("component", "asked"), [("naive_ddp", TRAININGS), ("evaluation", EVALUATIONS)])
+def test_only_the_first_hang_of_a_component_waits_for_its_deadline(launcher, submit, monkeypatch, component, asked):
+    first, second = asked
     with ranks_from(launcher) as ranks:
         executor = Executor(ranks, locate(str(submit(WAITS_FOR_OTHERS))), "7")
         with monkeypatch.context() as patched:
