@@ -170,8 +170,8 @@ LOOP_BUGS = [
     Bug(
         _FSDP,
         "        whole = self.whole(self.compute_dtype)\n",
-        "        self.__dict__.setdefault('kept', self.whole(self.compute_dtype))\n"
-        "        whole = self.__dict__.pop('kept') if torch.is_grad_enabled() else self.kept\n",
+        "        self.__dict__.setdefault('gathered', self.whole(self.compute_dtype))\n"
+        "        whole = self.__dict__.pop('gathered') if torch.is_grad_enabled() else self.gathered\n",
         "evaluation_between_steps",
         "does not require grad",
     ),
