@@ -62,7 +62,7 @@ def test_what_fails_now_and_then_is_told_as_a_race_with_its_rate(first_failed, s
     every_third = "new = not hasattr(ddp_model, 'run'); sys.runs = getattr(sys, 'runs', 0) + new"
     every_third += "; ddp_model.run = sys.runs; sys.runs % 3 or ddp_model.layers[0].weight.grad.mul_(3)"
     first = first_failed(submit(misbehaving(every_third)), "naive_ddp", world_size=2)
-    assert first.status == "failed"
+    assert first.status == "failed", first
     assert re.search(r"This is a race: with the same numbers, [3-5] of 11 runs failed", first.diagnosis), first
 
 
