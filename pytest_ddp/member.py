@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pytest_ddp.blackbox import BlackBox
 from pytest_ddp.launcher import Shared
@@ -22,11 +23,16 @@ _BETWEEN = "/pytest_ddp/observed/"  # between torch, which calls it, and torch, 
 
 @dataclass
 class Member:
-    """A rank of the pool: its process, its channel, and the files that outlive it."""
+    """A rank of the pool: its process, its channel, and the files that outlive it.
+
+    Attributes:
+        is_reporting: whether its run has ended by an exception, and its answer is to come.
+    """
 
     rank: int
     pid: int
     shared: Shared
+    is_reporting: bool = False
     _decoder: Decoder = field(default_factory=Decoder)
     _box: BlackBox = field(init=False)
     _unread: list[Message] = field(default_factory=list)
@@ -84,11 +90,12 @@ class Member:
 
     def start_over(self) -> None:
         """Forget the output of earlier runs, and what was said of them."""
-        self._unread = []
+        self._unread, self.is_reporting = [], False
         self._printed.start_over()
 
     def go_on(self) -> None:
         """Forget the output that has been told: the run's second answer is to come."""
+        self.is_reporting = False
         self._printed.go_on()
 
     def trim_output(self) -> None:
@@ -137,6 +144,15 @@ class Member:
             return str(psutil.Process(self.pid).status())
         except psutil.NoSuchProcess:
             return "gone"
+
+    @property
+    def waited_for_processor(self) -> float:
+        """Seconds, since its start, in which the process could have run but no processor was free; off Linux, 0."""
+        try:
+            _, waited, _ = Path(f"/proc/{self.pid}/schedstat").read_text(encoding="ascii").split()
+        except OSError:
+            return 0.0
+        return int(waited) / 1e9
 
     def ask_for_stacks(self) -> None:
         """Make the process write its Python stacks; works with the GIL held, and wakes a process that is stopped."""

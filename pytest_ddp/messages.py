@@ -74,6 +74,11 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Reporting:
+    """The run at hand has ended by an exception; the answer that tells of it is being made, which may take a while."""
+
+
+@dataclass(frozen=True)
 class Recall:
     """Answer, as run `number`, with what you have communicated in this group, as text."""
 
@@ -97,9 +102,9 @@ class Close:
     """Finish: tear down what lives on the rank, then leave."""
 
 
-Message: TypeAlias = Launch | Ready | Run | Answer | Recall | Debugging | HangUp | Close
+Message: TypeAlias = Launch | Ready | Run | Answer | Reporting | Recall | Debugging | HangUp | Close
 _KINDS: dict[str, type[Message]] = {
-    kind.__name__: kind for kind in (Launch, Ready, Run, Answer, Recall, Debugging, HangUp, Close)
+    kind.__name__: kind for kind in (Launch, Ready, Run, Answer, Reporting, Recall, Debugging, HangUp, Close)
 }
 
 

@@ -9,6 +9,7 @@ from pytest_ddp.messages import HangUp
 from pytest_ddp.outcome import Outcome, Returned, Skipped
 
 _LOOK_SECONDS = 0.005
+_REPORT_SECONDS = 0.1
 
 
 @dataclass
@@ -17,7 +18,8 @@ class Patience:
 
     Attributes:
         deadline: when ranks that still run are ended, by the monotonic clock.
-        grace: seconds that ranks get once another one has failed.
+        grace: seconds that ranks get once another one has failed; those in which they would have run, but waited for
+            a processor, do not count, and who is about to say what it has failed of is waited for.
         hang_up: whether ranks that gave up break their connections, so that those which wait for them fail at once.
         someone_failed: whether the grace has begun.
     """
@@ -27,6 +29,8 @@ class Patience:
     hang_up: bool = False
     someone_failed: bool = False
     _still_since: float | None = None
+    _grace_ends: float | None = None
+    _waited: dict[int, float] = field(default_factory=dict)
     _gave_up: list[Member] = field(default_factory=list)
     _hung_up: set[int] = field(default_factory=set)
 
@@ -35,21 +39,26 @@ class Patience:
         """How long to wait before the next look; None for as long as it takes."""
         if self._still_since is not None:
             return None
-        left = max(0.0, self.deadline - time.monotonic())
+        left = max(0.0, self._end - time.monotonic())
         looking = self._gave_up and (self.hang_up or not self.someone_failed)
         return min(left, _LOOK_SECONDS) if looking else left
 
-    @property
-    def is_over(self) -> bool:
-        """Whether what still runs is to be ended."""
-        return self._still_since is None and time.monotonic() >= self.deadline
+    def is_over(self, pending: Collection[Member]) -> bool:
+        """Whether these ranks, which still run, are to be ended."""
+        if self._still_since is not None or time.monotonic() < self._end:
+            return False
+        self._prolong_grace(pending)
+        return time.monotonic() >= self._end
 
     def stand_still(self, *, debugging: bool) -> None:
         """Let the clock stand still as long as a rank is in a debugger."""
         if debugging and self._still_since is None:
             self._still_since = time.monotonic()
         elif not debugging and self._still_since is not None:
-            self.deadline += time.monotonic() - self._still_since
+            stood = time.monotonic() - self._still_since
+            self.deadline += stood
+            if self._grace_ends is not None:
+                self._grace_ends += stood
             self._still_since = None
 
     @property
@@ -57,19 +66,19 @@ class Patience:
         """Whether a rank has failed or skipped."""
         return bool(self._gave_up)
 
-    def hear(self, member: Member, outcome: Outcome) -> None:
-        """Take note of how a rank's run ended."""
+    def hear(self, member: Member, outcome: Outcome, pending: Collection[Member]) -> None:
+        """Take note of how a rank's run ended, while these others still run."""
         if not isinstance(outcome, Returned):
             self._gave_up.append(member)
         if not isinstance(outcome, Returned | Skipped):
-            self._begin_grace()
+            self._begin_grace(pending)
 
     def look(self, pending: Collection[Member]) -> bool:
         """See whether a rank waits for one that gave up; return whether a rank has hung up for that."""
         least = min((member.entered for member in self._gave_up), default=None)
         if least is None or not any(member.entered > least for member in pending):
             return False
-        self._begin_grace()
+        self._begin_grace(pending)
         if not self.hang_up:
             return False
         for member in self._gave_up:
@@ -78,7 +87,24 @@ class Patience:
                 member.send(HangUp())
         return True
 
-    def _begin_grace(self) -> None:
+    @property
+    def _end(self) -> float:
+        return self.deadline if self._grace_ends is None else min(self.deadline, self._grace_ends)
+
+    def _begin_grace(self, pending: Collection[Member]) -> None:
         if not self.someone_failed:
             self.someone_failed = True
-            self.deadline = min(self.deadline, time.monotonic() + self.grace)
+            self._grace_ends = time.monotonic() + self.grace
+            self._waited = _waits(pending)
+
+    def _prolong_grace(self, pending: Collection[Member]) -> None:
+        """Give back what a busy machine has taken: a rank that fails of another one's end must be able to say so."""
+        if self._grace_ends is not None:
+            before, self._waited = self._waited, _waits(pending)
+            more = [waited - before.get(rank, waited) for rank, waited in self._waited.items()]
+            more += [_REPORT_SECONDS for member in pending if member.is_reporting]
+            self._grace_ends += max(more, default=0.0)
+
+
+def _waits(pending: Collection[Member]) -> dict[int, float]:
+    return {member.rank: member.waited_for_processor for member in pending}

@@ -13,7 +13,7 @@ from pytest_ddp.errors import ProtocolError
 from pytest_ddp.failure import RankFailure, details, failures
 from pytest_ddp.launcher import Launcher
 from pytest_ddp.member import Member, dump_stacks
-from pytest_ddp.messages import Answer, Debugging, Recall, Run, encode
+from pytest_ddp.messages import Answer, Debugging, Recall, Reporting, Run, encode
 from pytest_ddp.observed.detector import LOOK_SECONDS, Detector
 from pytest_ddp.outcome import Deadlocked, Died, Ended, Outcome, Raised, Returned, Stopped, TimedOut
 from pytest_ddp.patience import Patience
@@ -185,7 +185,7 @@ class RankGroup:
         self._detector = Detector(self.board.fileno(), self.world.size, self.name) if self.world.observe else None
         while pending:
             readable = self._readable(pending.values(), patience)
-            if not readable and patience.is_over:
+            if not readable and patience.is_over(pending.values()):
                 late = Stopped if patience.someone_failed else partial(TimedOut, timeout=self._timeout)
                 yield from self._end(pending, late)
             for member in readable:
@@ -195,7 +195,7 @@ class RankGroup:
                     continue
                 del pending[member.rank]
                 yield member.rank, outcome
-                self._hear(patience, member, outcome)
+                self._hear(patience, member, outcome, pending)
             for member in pending.values():
                 member.trim_output()
             self.hung_up |= patience.look(pending.values())
@@ -212,8 +212,8 @@ class RankGroup:
             return None
         return min(patience.seconds, _TRIM_SECONDS if self._detector is None else LOOK_SECONDS)
 
-    def _hear(self, patience: Patience, member: Member, outcome: Outcome) -> None:
-        patience.hear(member, outcome)
+    def _hear(self, patience: Patience, member: Member, outcome: Outcome, pending: dict[int, Member]) -> None:
+        patience.hear(member, outcome, pending.values())
         if self._detector is not None:
             self._detector.hear(outcome)
 
@@ -225,7 +225,7 @@ class RankGroup:
         for rank, outcome in self._end(stuck, Stopped if patience.someone_gave_up else Deadlocked):
             member = pending.pop(rank)
             yield rank, outcome
-            self._hear(patience, member, outcome)
+            self._hear(patience, member, outcome, pending)
 
     def _outcome(self, member: Member) -> Outcome | None:
         try:
@@ -238,6 +238,8 @@ class RankGroup:
         for position, message in enumerate(messages, 1):
             if isinstance(message, Debugging):
                 self._debugging(member, entered=message.entered)
+            if isinstance(message, Reporting):
+                member.is_reporting = True
             if isinstance(message, Answer) and message.number == self._number:
                 member.put_back(messages[position:])
                 return answered(member, message)

@@ -17,7 +17,7 @@ from _pytest.config import Config
 
 from pytest_ddp.caught_logs import catch_logs_quickly, look_for_loggers
 from pytest_ddp.items import node_id
-from pytest_ddp.messages import Ready, Run
+from pytest_ddp.messages import Ready, Reporting, Run
 from pytest_ddp.phase import ItemId, PhaseAnswer, PhaseRequest, When
 from pytest_ddp.rank_answer import answer_for
 from pytest_ddp.rank_blame import Blame
@@ -123,6 +123,12 @@ class RankPlugin:
         finally:
             self._answer_teardown()
         raise Answered
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> None:
+        """Say that there is an exception before it is shown, with the code around it: the others may have failed."""
+        if call.excinfo is not None:
+            self.rank.send(Reporting())
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool:

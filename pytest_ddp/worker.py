@@ -18,7 +18,20 @@ from typing import TYPE_CHECKING, NoReturn
 from pytest_ddp.blackbox import BlackBox
 from pytest_ddp.bounds import both_ends
 from pytest_ddp.hangup import hang_up
-from pytest_ddp.messages import Answer, Close, Debugging, HangUp, Launch, Message, Ready, Recall, Run, encode, receive
+from pytest_ddp.messages import (
+    Answer,
+    Close,
+    Debugging,
+    HangUp,
+    Launch,
+    Message,
+    Ready,
+    Recall,
+    Reporting,
+    Run,
+    encode,
+    receive,
+)
 from pytest_ddp.observed import current
 
 if TYPE_CHECKING:
@@ -114,7 +127,7 @@ class Rank:
             "raised", kind=failed.kind, message=failed.message, traceback=failed.text, body=failed.body, run=run
         )
 
-    def send(self, message: Answer | Ready | Debugging) -> None:
+    def send(self, message: Answer | Ready | Reporting | Debugging) -> None:
         """Send a message to the controller; leave if it is gone, or if this is not the rank's own process."""
         data = encode(message)
         try:
