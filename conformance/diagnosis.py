@@ -16,7 +16,7 @@ from conformance.checks.check import Trial, listed
 from conformance.data import Tensors
 from conformance.gradient_mistakes import GRADIENT_MISTAKES, Shards
 from conformance.oracle import shard_gradients
-from conformance.parameter_diagnosis import diagnose_loading, diagnose_parameters
+from conformance.parameter_diagnosis import diagnose_omission, diagnose_parameters
 from conformance.pattern import in_common
 from conformance.tolerance import Limits, equal, scale_of
 
@@ -50,7 +50,7 @@ def diagnose(trial: Trial, wider: Trial | None = None) -> str:
         if wrong and {one.name for one in wrong} < set(wider.expected.gradients[step]):
             layers = len(wider.scenario.model.layers)
             return f"With a model of {layers} layers more can be seen. {_explain_gradients(wider, wrong, step)}"
-    found = _initial_values(trial) or diagnose_loading(trial)
+    found = _initial_values(trial) or diagnose_omission(trial)
     if not found:
         step, wrong = _wrong_gradients(trial)
         found = _explain_gradients(trial, wrong, step) if wrong else diagnose_parameters(trial)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from conformance.blocks import AddedEmbedding, ComplexMagnitude, ResidualLinear, SelfAttention, SpreadConv2d
-from conformance.data import Tensors, torch_dtype
+from conformance.data import Batch, Tensors, torch_dtype
 from conformance.layers import Again, Attention, Conv, Embedding, Layer, Linear, Magnitude, Norm, dtype_of
 from conformance.model_spec import ModelSpec
 from conformance.scenario import Scenario
@@ -175,6 +175,30 @@ def call(scenario: Scenario, model: Any, x: torch.Tensor) -> torch.Tensor:
         return named
     output: torch.Tensor = model(x, gain=GAIN) if scenario.model.keyword else model(x)
     return output
+
+
+def loss_on(scenario: Scenario, model: Any, batch: Batch) -> torch.Tensor:
+    """Return what a model, bare or wrapped, is to make small on a batch: an average over its samples."""
+    x, y = batch
+    if not scenario.penalised:
+        return loss_of(call(scenario, model, x), y, scenario.loss_scale)
+    x = x.clone().requires_grad_()
+    output = call(scenario, model, x)
+    return loss_of(output, y, scenario.loss_scale) + _penalty(output, x)
+
+
+def _penalty(output: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Return the mean square of the outputs' gradient by the inputs, as a function of the parameters.
+
+    As in the gradient penalty of Gulrajani et al., "Improved Training of Wasserstein GANs", 2017.
+    """
+    (slope,) = torch.autograd.grad(output.sum(), x, create_graph=True, allow_unused=True)
+    if slope is None:
+        raise RuntimeError(
+            "the outputs have no gradient by the inputs, which the loss needs here: hand the model what the wrapper's "
+            "forward was given, not a copy that is detached"
+        )
+    return slope.square().mean()
 
 
 def loss_of(output: torch.Tensor, target: torch.Tensor, scale: float = 1.0) -> torch.Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from conformance.data import Batch, RankInputs, Tensors, global_batch, wide
-from conformance.models import Perceptron, call, fill, loss_of
+from conformance.models import Perceptron, fill, loss_on
 from conformance.scenario import Scenario
 from conformance.schedule import Schedule
 from conformance.tolerance import Limits, equal, float64_limits, gradient_limits, parameter_limit, scale_of
@@ -127,14 +127,14 @@ class _Run:
         self.seen.gradient_limits.append(float64_limits(gradients))
 
     def _loss(self, micro: int) -> torch.Tensor:
-        x, y = self.inputs[0].batches[micro] if self.scenario.replicated else global_batch(self.inputs, micro)
         if self.scenario.replicated or self.scenario.model.branch not in PER_RANK:
-            return loss_of(call(self.scenario, self.model, x), y, self.scenario.loss_scale)
-        outputs = []
+            whole = self.inputs[0].batches[micro] if self.scenario.replicated else global_batch(self.inputs, micro)
+            return loss_on(self.scenario, self.model, whole)
+        losses = []
         for rank, own in enumerate(self.inputs):
             self.model.rank = rank
-            outputs.append(call(self.scenario, self.model, own.batches[micro][0]))
-        return loss_of(torch.cat(outputs), y, self.scenario.loss_scale)
+            losses.append(loss_on(self.scenario, self.model, own.batches[micro]) * self.scenario.weight(rank))
+        return torch.stack(losses).mean()
 
     def _average(self, step: int) -> None:
         """Compute each rank's gradients, and take their average in float64; let the model have it rounded.
@@ -223,8 +223,7 @@ def shard_gradients(
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name in expected.gradients[step])
         for micro in scenario.micro(step)[-1 if last else 0 :]:
-            x, y = own.batches[micro]
-            loss = loss_of(call(scenario, model, x), y, scenario.loss_scale) * scenario.weight(rank)
+            loss = loss_on(scenario, model, own.batches[micro]) * scenario.weight(rank)
             if scenario.trains(step):
                 torch.autograd.backward(loss)
         found.append(_gradients(dict(model.named_parameters())))
@@ -238,7 +237,7 @@ def _gradients(named: dict[str, torch.nn.Parameter]) -> Tensors:
 
 def _backward(scenario: Scenario, model: Perceptron, batch: Batch) -> float:
     """Compute gradients on a batch, and return the loss."""
-    loss = loss_of(call(scenario, model, batch[0]), batch[1], scenario.loss_scale)
+    loss = loss_on(scenario, model, batch)
     torch.autograd.backward(loss)
     return float(loss.detach())
 

@@ -42,17 +42,18 @@ def diagnose_parameters(trial: Trial) -> str:
     return ""
 
 
-def diagnose_loading(trial: Trial) -> str:
-    """Return whether ranks trained as if the weights that were to be loaded had not been, in words, or nothing."""
-    mistake = BY_NAME["loaded weights not used"]
-    changed = mistake.instead(trial.scenario)
-    if changed == trial.scenario:
-        return ""
-    other, ranks = trial.under(changed), range(trial.scenario.world_size)
+def diagnose_omission(trial: Trial) -> str:
+    """Return whether all ranks trained as if something that the scenario has were not in it, in words, or nothing."""
+    ranks, steps = range(trial.scenario.world_size), range(trial.scenario.steps)
     everything = [Wrong(rank, name) for rank in ranks for name in trial.scenario.model.shapes]
-    if not all(_leads_to(other, trial, everything, step) for step in range(trial.scenario.steps)):
-        return ""
-    return f"Looks like *{mistake.name}*: {mistake.seen}. {mistake.advice}"
+    for mistake in (BY_NAME["loaded weights not used"], BY_NAME["penalty not trained on"]):
+        changed = mistake.instead(trial.scenario)
+        if changed == trial.scenario:
+            continue
+        other = trial.under(changed)
+        if all(_leads_to(other, trial, everything, step) for step in steps):
+            return f"Looks like *{mistake.name}*: {mistake.seen}. {mistake.advice}"
+    return ""
 
 
 def _made_up(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:

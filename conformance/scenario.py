@@ -143,6 +143,8 @@ class Scenario(Brief):
         large: targets are so far off, and losses multiplied so, that the gradients of the last layer's bias are just
             within the range of float16: the sum of those of two ranks is not.
         overflows: targets of the last rank are infinite, and so are the gradients of the losses.
+        penalised: the mean square of the outputs' gradient by the inputs is part of the loss, so that backward goes
+            through that gradient's computation as well.
         twins: whether a second model with the same numbers is wrapped too, and computes the gradients of the first
             batch in each step, its forward and backward between those of the first.
         counted: whether the tensors and handles that are alive after each step are counted.
@@ -173,6 +175,7 @@ class Scenario(Brief):
     gated: bool = False
     large: bool = False
     overflows: bool = False
+    penalised: bool = False
     twins: bool = False
     counted: bool = False
     schedule: tuple[Event, ...] = ()

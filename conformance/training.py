@@ -19,7 +19,7 @@ from conformance.borrowing import noticing
 from conformance.contract import COMPONENTS, Component
 from conformance.data import Tensors
 from conformance.global_generators import noting_moved_generators
-from conformance.models import Listener, Perceptron, call, loss_of
+from conformance.models import Listener, Perceptron, call, loss_on
 from conformance.naming import Named, holder, hooks_on, parameters_by_name, take_hooks_off
 from conformance.observation import ClosureCall, Happening, Observation, Task
 from conformance.schedule import Schedule
@@ -190,9 +190,8 @@ class _Run:
 
         with self.stage("a backward pass that raises", step):
             listening, self.bare.listener = self.bare.listener, refuse
-            x, y = self.task.inputs.batches[step]
             with suppress(_AbortedError), self.wrapped.no_sync() if self._is_lazy else nullcontext():
-                torch.autograd.backward(loss_of(call(self.task.scenario, self.wrapped, x), y))
+                torch.autograd.backward(loss_on(self.task.scenario, self.wrapped, self.task.inputs.batches[step]))
             self.bare.listener = listening
         self._clear(step)
 
@@ -242,9 +241,8 @@ class _Run:
         return float(loss.detach())
 
     def _loss(self, micro: int) -> torch.Tensor:
-        scenario, (x, y) = self.task.scenario, self.task.inputs.batches[micro]
-        loss = loss_of(call(scenario, self.wrapped, x), y, scenario.loss_scale)
-        return loss * scenario.weight(dist.get_rank())
+        loss = loss_on(self.task.scenario, self.wrapped, self.task.inputs.batches[micro])
+        return loss * self.task.scenario.weight(dist.get_rank())
 
     def _step_with_closure(self, step: int) -> ClosureCall:
         losses: list[float] = []

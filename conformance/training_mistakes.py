@@ -172,6 +172,13 @@ TRAINING_MISTAKES = (
         lambda s: _without(s, LoadWeights),
     ),
     TrainingMistake(
+        "penalty not trained on",
+        "training went on as if the gradient by the inputs, a part of the loss, were a constant",
+        "Let that gradient keep its graph on its way through the wrapper: what it passes there (an "
+        "`autograd.Function`, a hook) must not detach it.",
+        lambda s: replace(s, penalised=False),
+    ),
+    TrainingMistake(
         "state lost",
         "momentum started again from nothing at the change",
         "The inner optimizer was built again, which drops its state: add to it in place.",

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from conformance.contract import Component
-from conformance.models import Perceptron, call, fill, loss_of
+from conformance.models import Perceptron, fill, loss_on
 from conformance.naming import Named, parameters_by_name
 from conformance.observation import Task
 from conformance.scenario import LoadWeights
@@ -67,11 +67,10 @@ class Twin:
 
     def forward(self, step: int) -> torch.Tensor:
         """Start a training step, and return the loss of the first batch."""
-        x, y = self._task.inputs.batches[0]
         self._call(self._component.batch_start, "on_train_batch_start", step)
         self._optimizer.zero_grad()
         with self._stage("forward", step):
-            return loss_of(call(self._task.scenario, self._wrapped, x), y)
+            return loss_on(self._task.scenario, self._wrapped, self._task.inputs.batches[0])
 
     def backward(self, loss: torch.Tensor, step: int) -> None:
         """Compute the gradients of that loss, averaged."""

@@ -100,6 +100,12 @@ def recomputed_activations(trial: Trial) -> None:
     training_equals_one_process(trial)
 
 
+def gradient_penalty(trial: Trial) -> None:
+    """A loss may hold the outputs' gradient by the inputs (`create_graph=True`): backward goes through that too."""
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
 def recovers_from_an_exception(trial: Trial) -> None:
     """After a backward pass that raised on all ranks, and `zero_grad`, training goes on as if it had not been."""
     gradients_averaged(trial)

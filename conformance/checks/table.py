@@ -180,6 +180,13 @@ _WRAPPER_EXTENDED = (
         requires=("sparse_gradients", "uneven_batches"),
         rules_out=_OUT,
     ),
+    Check(
+        extended.gradient_penalty,
+        beyond.penalising,
+        "extended",
+        requires=_NUMBERS,
+        rules_out=(*_OUT, "penalty not trained on"),
+    ),
 )
 
 _STRUCTURE: dict[str, tuple[Check, ...]] = {

@@ -190,6 +190,12 @@ def recomputing(draw: Draw, bounds: Bounds) -> Scenario:
 
 
 @st.composite
+def penalising(draw: Draw, bounds: Bounds) -> Scenario:
+    """The outputs' gradient by the inputs is part of the loss."""
+    return draw_wrapped(draw, bounds, draw_model(draw), penalised=True)
+
+
+@st.composite
 def unfreezing(draw: Draw, bounds: Bounds) -> Scenario:
     """Frozen parameters are let train after the first step; or after the second one, having trained in the first."""
     model = draw_frozen(draw, draw_model(draw, layers=(1, 3), biases=True))

@@ -20,6 +20,7 @@ LATE_GRADIENTS = {
 ONE_DTYPE = {"mixed_dtypes"}  # refuses parameters of two
 READS_TWICE = {"groups_of_generators"}  # ZeroRedundancyOptimizer trains nothing of a group that comes as a generator
 SPARSE = {"sparse_gradients"}
+PENALTIES = {"gradient_penalty"}  # torch's DDP with a static graph never sends anything then, and says nothing
 RANGE = {"range_of_float16"}  # divides after adding up, and in float16
 BALANCES = {"state_is_balanced"}  # what parameters dealt out in turn, whatever their sizes, are rightly told to lack
 GROUPS = {"groups_are_balanced_together"}  # in turn, the largest of each group first: all weights may meet on one rank
@@ -44,7 +45,7 @@ WAYS = [
     Way("overlapped", "hooked", "ddp_individual_parameters", ORDERED | UNFREEZES | RECOVERS | SPARSE),
     Way("torchs_own", "Replicated", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
     Way("torchs_own", "AsViews", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
-    Way("torchs_own", "Static", "ddp", UNFREEZES | RECOVERS | FREEZES | ACCUMULATES | CHANGES),
+    Way("torchs_own", "Static", "ddp", UNFREEZES | RECOVERS | FREEZES | ACCUMULATES | CHANGES | PENALTIES),
     Way("torchs_own", "FindsUnused", "ddp", UNFREEZES | RECOVERS),
     Way("torchs_own", "InManyBuckets", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
     Way("torchs_own", "HookedByTorch", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),

@@ -28,6 +28,7 @@ SCENARIOS = {
     "no_sync_on_one_rank": Scenario(world_size=1, model=PLAIN, micro_batches=2, no_sync=True),
     "named_tuples": Scenario(model=ModelSpec(2, (Linear(1),), named=True)),
     "wrapping_leaves_the_generators": Scenario(model=PLAIN),
+    "gradient_penalty": Scenario(model=PLAIN, penalised=True),
     "uneven_sparse_gradients": Scenario(
         model=ModelSpec(1, (Linear(2), Embedding(sparse=True), Linear(1))), uneven=True
     ),

@@ -44,6 +44,39 @@ _GATHERS_ROWS = """        for p in self.trainable():
         used = used_anywhere(params)
         for"""
 _TO_THE_MODEL = "        self.module = module\n"
+_LETS_IN = """        class Entrance(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.view_as(x)
+
+            @staticmethod
+            def backward(ctx, grad):
+                return grad.detach()
+
+        args = [Entrance.apply(arg) if torch.is_tensor(arg) else arg for arg in args]
+"""
+_COPIES_ARGUMENTS = "        args = [arg.detach() if torch.is_tensor(arg) else arg for arg in args]\n"
+_FINISH = """    def finish_gradient_synchronization(self):
+        if not self.buckets:  # backward without our forward
+"""
+_FINISHES_WITH_BACKWARD = """    def __call__(self, *args, **kwargs):
+        output, self.began = super().__call__(*args, **kwargs), False
+        if self.synchronises and torch.is_tensor(output) and output.requires_grad:
+            output.register_hook(self.on_backward)
+        return output
+
+    def on_backward(self, grad):
+        if not self.began:
+            self.began = True
+            torch.autograd.Variable._execution_engine.queue_callback(self.average)
+
+    def finish_gradient_synchronization(self):
+        if not self.began:
+            self.average()
+
+    def average(self):
+        if not self.buckets:
+"""
 
 FURTHER_BUGS = [
     Bug(
@@ -93,4 +126,7 @@ FURTHER_BUGS = [
         "Python's `random`",
     ),
     Bug(_NAIVE, _NAIVE_START, _GATHERS_ROWS, "uneven_sparse_gradients", "another size than on its peers"),
+    Bug(_FLAT, _CALL, _LETS_IN + _CALL, "gradient_penalty", "penalty not trained on"),
+    Bug(_NAIVE, _CALL, _COPIES_ARGUMENTS + _CALL, "gradient_penalty", "not a copy that is detached"),
+    Bug(_EACH, _FINISH, _FINISHES_WITH_BACKWARD, "gradient_penalty", "never synchronised"),
 ]
