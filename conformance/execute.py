@@ -30,6 +30,7 @@ from pytest_ddp.world import World
 RUN_SECONDS = 10.0
 _FIRST_RUN_SECONDS = 30.0
 _SLOWER = 100.0
+_SLOWER_IMPORT = 10.0  # ranks import the submission all at a time, and new ones do so in the midst of grading
 _PROBE_SECONDS = 120.0
 
 
@@ -67,6 +68,7 @@ class Executor:
     _known: dict[str, Execution] = field(default_factory=dict)
     _encoded: dict[str, list[bytes]] = field(default_factory=dict)
     _fastest: float = math.inf
+    _import_seconds: float = 0.0
 
     def run(self, component: str, scenario: Scenario | Case) -> Execution:
         """Run a scenario or a case with a component.
@@ -226,8 +228,9 @@ class Executor:
 
     @property
     def _deadline(self) -> float:
-        """Seconds until a run counts as hung: far more than any run takes on this machine, however slow it is."""
-        return _FIRST_RUN_SECONDS if math.isinf(self._fastest) else max(RUN_SECONDS, _SLOWER * self._fastest)
+        """Seconds until a run counts as hung: far more than any takes here, with the submission's import in it."""
+        run = _FIRST_RUN_SECONDS if math.isinf(self._fastest) else max(RUN_SECONDS, _SLOWER * self._fastest)
+        return run + min(_SLOWER_IMPORT * self._import_seconds, _PROBE_SECONDS)
 
     def _world(self, component: str, scenario: Scenario) -> World:
         observe = scenario.gated or scenario.counted or component in self.watched
@@ -252,6 +255,7 @@ class Executor:
         (outcome,) = self._on_ranks(World(1), f"conformance.probe:{question}", payload, seconds)
         if isinstance(outcome, Raised):
             raise HarnessError(outcome.traceback)
+        self._import_seconds = max(self._import_seconds, outcome.seconds)
         return Probe(**json.loads(outcome.body)) if isinstance(outcome, Returned) else None
 
 

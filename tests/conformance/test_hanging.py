@@ -4,7 +4,7 @@ import pytest
 
 from conformance.cases import EvaluationCase
 from conformance.execute import Executor
-from conformance.execution import Broken
+from conformance.execution import Broken, Observed
 from conformance.location import locate
 from conformance.mishap import explain, say
 from conformance.pool import ranks_from
@@ -24,6 +24,19 @@ WAITS_FOR_OTHERS = """
     def evaluate(model, batches):
         naive_ddp_on_after_backward(model, None)
         return 1.0
+    """
+
+
+TAKES_LONG_TO_IMPORT = """
+    import time
+
+    time.sleep(1)
+
+    def get_naive_ddp(module):
+        return module
+
+    def naive_ddp_on_after_backward(ddp_model, optimizer):
+        pass
     """
 
 
@@ -48,3 +61,13 @@ def test_only_the_first_hang_of_a_component_waits_for_its_deadline(launcher, sub
     assert "rank 0" in say(deadlocked, second)
     assert "waits in barrier" in say(deadlocked, second)
     assert explain(deadlocked, second) == explain(hung, first) != ""
+
+
+def test_an_import_that_takes_long_is_no_hang(launcher, submit, monkeypatch):
+    monkeypatch.setattr("conformance.execute._FIRST_RUN_SECONDS", 0.5)
+    monkeypatch.setattr("conformance.execute._SLOWER_IMPORT", 100.0)
+    with ranks_from(launcher) as ranks:
+        executor = Executor(ranks, locate(str(submit(TAKES_LONG_TO_IMPORT))), "7")
+        assert not executor.look().error
+        ran = executor.run_afresh("naive_ddp", Scenario(world_size=2))
+    assert isinstance(ran, Observed), ran
