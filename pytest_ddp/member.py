@@ -4,7 +4,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from pytest_ddp.printed import Printed
 _PIECE = 2**16  # bytes; a larger buffer costs more to make than most messages to read
 _DUMP_SECONDS = 2.0
 _DUMP_POLL_SECONDS = 0.02
+_BUSY = ("R", "D")  # see proc(5)
 _HARNESS = ("/_pytest/", "/pluggy/", "/pytest_ddp/")
 _BETWEEN = "/pytest_ddp/observed/"  # between torch, which calls it, and torch, which it calls
 
@@ -146,13 +147,15 @@ class Member:
             return "gone"
 
     @property
-    def waited_for_processor(self) -> float:
-        """Seconds, since its start, in which the process could have run but no processor was free; off Linux, 0."""
-        try:
-            _, waited, _ = Path(f"/proc/{self.pid}/schedstat").read_text(encoding="ascii").split()
-        except OSError:
-            return 0.0
-        return int(waited) / 1e9
+    def is_busy(self) -> bool:
+        """Whether any of its threads runs, or would with a processor or an answer of the disk; off Linux, no."""
+        return any(status[0] in _BUSY for status in _statuses(Path(f"/proc/{self.pid}/task").glob("*/stat")))
+
+    @property
+    def processor_seconds(self) -> float:
+        """Processor time that the process has had; off Linux, 0."""
+        ticks = [int(status[11]) + int(status[12]) for status in _statuses([Path(f"/proc/{self.pid}/stat")])]
+        return sum(ticks) / os.sysconf("SC_CLK_TCK")
 
     def ask_for_stacks(self) -> None:
         """Make the process write its Python stacks; works with the GIL held, and wakes a process that is stopped."""
@@ -167,6 +170,13 @@ class Member:
                 end(self.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 continue
+
+
+def _statuses(files: Iterable[Path]) -> Iterator[list[str]]:
+    """Yield what such files tell (see proc(5)), from the state on: the name before it may have spaces."""
+    for file in files:
+        with suppress(OSError):  # the process, or the thread, has ended
+            yield file.read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
 
 
 def dump_stacks(members: Sequence[Member]) -> None:

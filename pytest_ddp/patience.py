@@ -9,7 +9,7 @@ from pytest_ddp.messages import HangUp
 from pytest_ddp.outcome import Outcome, Returned, Skipped
 
 _LOOK_SECONDS = 0.005
-_REPORT_SECONDS = 0.1
+_MORE_SECONDS = 0.1
 
 
 @dataclass
@@ -18,8 +18,8 @@ class Patience:
 
     Attributes:
         deadline: when ranks that still run are ended, by the monotonic clock.
-        grace: seconds that ranks get once another one has failed; those in which they would have run, but waited for
-            a processor, do not count, and who is about to say what it has failed of is waited for.
+        grace: seconds that ranks get once another one has failed. Who is busy is waited for until it has had as much
+            processor time, and who is about to say what it has failed of, until it has.
         hang_up: whether ranks that gave up break their connections, so that those which wait for them fail at once.
         someone_failed: whether the grace has begun.
     """
@@ -30,7 +30,7 @@ class Patience:
     someone_failed: bool = False
     _still_since: float | None = None
     _grace_ends: float | None = None
-    _waited: dict[int, float] = field(default_factory=dict)
+    _had: dict[int, float] = field(default_factory=dict)
     _gave_up: list[Member] = field(default_factory=list)
     _hung_up: set[int] = field(default_factory=set)
 
@@ -95,16 +95,13 @@ class Patience:
         if not self.someone_failed:
             self.someone_failed = True
             self._grace_ends = time.monotonic() + self.grace
-            self._waited = _waits(pending)
+            self._had = {member.rank: member.processor_seconds for member in pending}
 
     def _prolong_grace(self, pending: Collection[Member]) -> None:
         """Give back what a busy machine has taken: a rank that fails of another one's end must be able to say so."""
-        if self._grace_ends is not None:
-            before, self._waited = self._waited, _waits(pending)
-            more = [waited - before.get(rank, waited) for rank, waited in self._waited.items()]
-            more += [_REPORT_SECONDS for member in pending if member.is_reporting]
-            self._grace_ends += max(more, default=0.0)
+        if self._grace_ends is not None and any(map(self._is_kept_from_saying, pending)):
+            self._grace_ends = time.monotonic() + _MORE_SECONDS
 
-
-def _waits(pending: Collection[Member]) -> dict[int, float]:
-    return {member.rank: member.waited_for_processor for member in pending}
+    def _is_kept_from_saying(self, member: Member) -> bool:
+        had = member.processor_seconds - self._had.get(member.rank, 0.0)
+        return member.is_reporting or (member.is_busy and had < self.grace)

@@ -17,13 +17,14 @@ from _pytest.config import Config
 
 from pytest_ddp.caught_logs import catch_logs_quickly, look_for_loggers
 from pytest_ddp.items import node_id
-from pytest_ddp.messages import Ready, Reporting, Run
+from pytest_ddp.messages import Ready, Run
 from pytest_ddp.phase import ItemId, PhaseAnswer, PhaseRequest, When
 from pytest_ddp.rank_answer import answer_for
 from pytest_ddp.rank_blame import Blame
 from pytest_ddp.rank_collection import RankCollection
 from pytest_ddp.rank_coverage import measured
 from pytest_ddp.rank_debugger import RankDebugger
+from pytest_ddp.rank_notice import ExceptionNotice
 from pytest_ddp.rank_phase import run_phase
 from pytest_ddp.rank_records import RankRecords
 from pytest_ddp.rank_start import SessionStart
@@ -57,6 +58,7 @@ def _run_session(start: SessionStart) -> None:
     config.pluginmanager.register(plugin.collection)
     config.pluginmanager.register(plugin.records)
     config.pluginmanager.register(Blame())
+    config.pluginmanager.register(ExceptionNotice(Rank.current))
     config.hook.pytest_cmdline_main(config=config)
 
 
@@ -123,12 +125,6 @@ class RankPlugin:
         finally:
             self._answer_teardown()
         raise Answered
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> None:
-        """Say that there is an exception before it is shown, with the code around it: the others may have failed."""
-        if call.excinfo is not None:
-            self.rank.send(Reporting())
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool:

@@ -171,6 +171,7 @@ class Rank:
         except Failed as failed:
             self.answer_failed(failed)
         except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt are outcomes like any other
+            self.send(Reporting())
             kind, message, text = describe(error)
             self.answer("raised", kind=kind, message=message, traceback=text)
         finally:
