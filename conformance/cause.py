@@ -29,10 +29,12 @@ class Cause:
     Attributes:
         said: in words, whether it comes every time, and which known mistake explains it; empty if nothing is known.
         hash_apart: whether it comes only where ranks do not agree on `hash`.
+        left_behind: whether it comes only in processes that have run something before.
     """
 
     said: str
     hash_apart: bool = False
+    left_behind: bool = False
 
 
 def cause_of(search: Search, scenario: Scenario | Case, violation: Violation) -> Cause:
@@ -43,8 +45,11 @@ def cause_of(search: Search, scenario: Scenario | Case, violation: Violation) ->
     race = "" if alike else _race(search, scenario, execution)
     if not race and alike is None:
         alike = _fails_alike(search, scenario)
-    if not (race or alike) and _fails_again(search, scenario, search.executor.run_afresh):
-        return Cause(HASH_APART, hash_apart=True)
+    if not (race or alike):
+        if _fails_again(search, scenario, search.executor.run_afresh):
+            return Cause(HASH_APART, hash_apart=True)
+        if not _fails_again(search, scenario, search.executor.run_afresh):
+            return Cause("", left_behind=True)
     said = violation.advice or _explain(search, scenario)
     return Cause("\n".join(part for part in (race, said) if part))
 

@@ -22,9 +22,9 @@ from conformance.location import Location
 from conformance.observation import Observation, Probe, Task
 from conformance.scenario import Scenario
 from conformance.servers import ForkServers
+from conformance.sized_ranks import SizedRanks
 from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.outcome import Outcome, Raised, Returned
-from pytest_ddp.ranks import Ranks
 from pytest_ddp.world import World
 
 RUN_SECONDS = 10.0
@@ -52,17 +52,19 @@ class Executor:
         stubbed: what was used in place of something absent, so far.
         borrowed: torch's own implementations that a component has used so far, by its name.
         missing: functions that a component lacks which is defined in part, by its name.
+        alone: components that fail only in processes which have run something before. Theirs run nothing else.
         watched: components that have hung. Their ranks are observed from then on, to end as soon as they stand still.
         executions: scenarios and cases run so far.
     """
 
-    ranks: Ranks
+    ranks: SizedRanks
     location: Location
     secret: str
     stubs: tuple[str, ...] = ()
     stubbed: set[str] = field(default_factory=set)
     borrowed: dict[str, set[str]] = field(default_factory=dict)
     missing: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    alone: set[str] = field(default_factory=set)
     watched: set[str] = field(default_factory=set)
     executions: int = 0
     _known: dict[str, Execution] = field(default_factory=dict)
@@ -83,6 +85,8 @@ class Executor:
 
     def run_again(self, component: str, scenario: Scenario | Case) -> Execution:
         """Run a scenario or a case, also where it has run already; raise as `run` does."""
+        if component in self.alone:
+            return self.run_afresh(component, scenario)
         if isinstance(scenario, Case):
             return self._ask(component, scenario)
         with self._running(component, scenario) as run:
@@ -94,7 +98,12 @@ class Executor:
         with self.ranks.fresh() as own:
             if alike and isinstance(own.launcher, ForkServers):
                 own.launcher = own.launcher.alike
-            return replace(self, ranks=own).run_again(component, scenario)
+            return replace(self, ranks=own, alone=set()).run_again(component, scenario)
+
+    def isolate(self, component: str) -> None:
+        """Run everything of a component in new processes from now on, and forget what was seen in others."""
+        self.alone.add(component)
+        self._known = {key: seen for key, seen in self._known.items() if not key.startswith(f"{component}: ")}
 
     def ahead(self, component: str, drawn: Sequence[Scenario | Case]) -> Generator[Scenario | Case]:
         """Yield each once it has run if it is a scenario: ranks are at the next one while the caller looks at this one.
@@ -105,7 +114,7 @@ class Executor:
         ready: tuple[Scenario | Case, ...] = ()
         for one, then in zip_longest(drawn, drawn[1:]):
             key = self.key(component, one)
-            if isinstance(one, Scenario) and key not in self._known:
+            if isinstance(one, Scenario) and key not in self._known and component not in self.alone:
                 with self._running(component, one, then) as run:
                     yield from ready
                 self._known[key] = run.execution

@@ -20,9 +20,9 @@ from conformance.replay import Replay
 from conformance.report import CheckReport, ComponentReport, Environment, Report
 from conformance.reproduction import Reproduction
 from conformance.scenario import Scenario
+from conformance.sized_ranks import SizedRanks
 from conformance.suite import Result, Status, run_check
 from pytest_ddp.errors import UsageError
-from pytest_ddp.ranks import Ranks
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Grading:
     from_scratch: bool = False
 
 
-def grade(location: Location, grading: Grading, ranks: Ranks) -> Report:
+def grade(location: Location, grading: Grading, ranks: SizedRanks) -> Report:
     """Grade a submission on ranks that serve no other.
 
     Raises:
@@ -121,7 +121,8 @@ def _grade_component(name: str, executor: Executor, grading: Grading) -> Compone
         reports.append(grade_check(name, check, executor, grading, {report.id: report for report in reports}))
     copied = not_from_scratch(name, executor, grading)
     checks = (copied, *map(_not_run, CHECKS[name])) if copied else tuple(reports)
-    return ComponentReport(name, checks, borrowed=tuple(sorted(executor.borrowed.get(name, ()))))
+    borrowed = tuple(sorted(executor.borrowed.get(name, ())))
+    return ComponentReport(name, checks, borrowed=borrowed, alone=name in executor.alone)
 
 
 def not_from_scratch(component: str, executor: Executor, grading: Grading) -> CheckReport | None:

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from conformance.servers import ForkServers
+from conformance.sized_ranks import SizedRanks
 from pytest_ddp.launcher import PRELOAD
-from pytest_ddp.ranks import Ranks
 
-_GRACE_SECONDS = 0.3
 _OURS = ("conformance.training", "conformance.probe")
 
 
@@ -27,16 +26,15 @@ def fork_servers() -> Iterator[ForkServers]:
 
 
 @contextmanager
-def ranks_from(launcher: ForkServers) -> Iterator[Ranks]:
+def ranks_from(launcher: ForkServers) -> Iterator[SizedRanks]:
     """Give ranks for one submission; they must serve no other.
 
-    Scenarios differ in their worlds: a group that ranks join ahead is seldom the one that is wanted next. And a grading
-    makes much garbage: whoever collects it need not look through all of torch each time.
+    A grading makes much garbage: whoever collects it need not look through all of torch each time.
     """
     gc.collect()
     gc.freeze()
     try:
-        with Ranks(launcher, grace=_GRACE_SECONDS, warm=False) as ranks:
+        with SizedRanks(launcher) as ranks:
             yield ranks
     finally:
         gc.unfreeze()

@@ -11,9 +11,9 @@ from conformance.execute import Executor
 from conformance.location import Location, locate
 from conformance.scenario import Scenario, from_json
 from conformance.search import Search
+from conformance.sized_ranks import SizedRanks
 from conformance.suite import Result, judged
 from pytest_ddp.errors import UsageError
-from pytest_ddp.ranks import Ranks
 
 SCHEMA = "pytest-ddp/case/1"
 
@@ -72,7 +72,7 @@ class Replay:
         path.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
         return path
 
-    def run(self, ranks: Ranks) -> Result:
+    def run(self, ranks: SizedRanks) -> Result:
         """Hold the submission to the check on this alone.
 
         Raises:

@@ -62,7 +62,7 @@ class ComponentReport:
     """One component's part of a report; status and points come from core checks alone.
 
     `borrowed` names torch's own implementations that it uses; `missing` the functions that keep it from being submitted
-    although others of it are there.
+    although others of it are there; `alone` says that each run of it had to be in new processes.
     """
 
     name: str
@@ -70,6 +70,7 @@ class ComponentReport:
     submitted: bool = True
     borrowed: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    alone: bool = False
 
     @property
     def core(self) -> list[CheckReport]:
@@ -102,6 +103,7 @@ class ComponentReport:
             "max_points": self.max_points,
             "borrowed": list(self.borrowed),
             "missing": list(self.missing),
+            "alone": self.alone,
             "checks": [check.to_json() for check in self.checks],
         }
 
@@ -144,6 +146,8 @@ def show(report: Report, console: Console) -> None:
     for component in report.components:
         for name in component.borrowed:
             console.print(f"[yellow]torch's own[/]: {component.name} uses {escape(name)}")
+        if component.alone:
+            console.print(f"[yellow]in new processes[/]: {component.name} keeps something of earlier runs in a process")
     for component in report.components:
         for check in component.checks:
             if check.status in {"failed", "error"}:

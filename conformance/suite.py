@@ -35,6 +35,7 @@ class Result:
         examples: scenarios or cases that were held to the property.
         seconds: how long it took.
         hash_apart: whether it failed only where ranks do not agree on `hash`.
+        left_behind: whether it failed only in processes that had run something before: no verdict to be told.
     """
 
     check: Check
@@ -45,14 +46,26 @@ class Result:
     examples: int = 0
     seconds: float = 0.0
     hash_apart: bool = False
+    left_behind: bool = False
 
 
 def run_check(component: str, check: Check, executor: Executor, *, world_size: int, seed: int, examples: int) -> Result:
-    """Hold a component to one check on up to `examples` scenarios of up to `world_size` ranks."""
-    started = time.perf_counter()
-    search = Search(component, check, executor)
+    """Hold a component to one check on up to `examples` scenarios of up to `world_size` ranks.
+
+    The processes of a real run see one world and, mostly, one model: what fails only in those that have run something
+    before is held to the check again, in new ones.
+    """
     bounds = Bounds(world_size, bucketed=len(COMPONENTS[component].get.parameters) > 1)
     draws = Draws(check.scenarios, check.rules_out, bounds, seed, executor.secret, examples)
+    result = _run(Search(component, check, executor), draws)
+    if result.left_behind:
+        executor.isolate(component)
+        result = _run(Search(component, check, executor), draws)
+    return result
+
+
+def _run(search: Search, draws: Draws) -> Result:
+    started, check = time.perf_counter(), search.check
     status: Status = "passed"
     message = ""
     try:
@@ -74,7 +87,9 @@ def run_check(component: str, check: Check, executor: Executor, *, world_size: i
 def _failed(search: Search, drawn: Scenario | Case, violation: Violation, seconds: float = 0.0) -> Result:
     cause = cause_of(search, drawn, violation)
     said, examples = str(violation), search.examples
-    return Result(search.check, "failed", said, cause.said, drawn, examples, seconds, cause.hash_apart)
+    return Result(
+        search.check, "failed", said, cause.said, drawn, examples, seconds, cause.hash_apart, cause.left_behind
+    )
 
 
 def _held(search: Search, draws: Draws) -> Search:
@@ -94,6 +109,14 @@ def _held(search: Search, draws: Draws) -> Search:
 
 def judged(search: Search, drawn: Scenario | Case) -> Result:
     """Hold a component to one check on one scenario or case; where it passes, again and again, in case it is a race."""
+    result = _judged(search, drawn)
+    if result.left_behind:
+        search.executor.isolate(search.component)
+        result = _judged(Search(search.component, search.check, search.executor), drawn)
+    return result
+
+
+def _judged(search: Search, drawn: Scenario | Case) -> Result:
     try:
         search.hold(drawn)
         search.settle()

@@ -1,0 +1,75 @@
+"""Ranks whose processes see worlds of one size alone, as the processes of a real run do.
+
+A submission may read the world size once, when it is imported or at its first use, and keep it for good.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Self
+
+from pytest_ddp.launcher import Launcher
+from pytest_ddp.outcome import Outcome
+from pytest_ddp.rank_group import RankGroup
+from pytest_ddp.ranks import Ranks
+from pytest_ddp.rendezvous import Rendezvous
+from pytest_ddp.world import World
+
+_GRACE_SECONDS = 0.3
+
+
+@dataclass
+class SizedRanks:
+    """A pool for each size of worlds; use as a context manager.
+
+    Scenarios differ in their worlds: a group that ranks join ahead, unasked, is seldom the one that is wanted next.
+
+    Attributes:
+        launcher: starts the processes.
+        tally: how many processes were started, and how many places in groups they served; shared with `fresh` ones.
+    """
+
+    launcher: Launcher
+    tally: Counter[str] = field(default_factory=Counter)
+    _rendezvous: Rendezvous = field(default_factory=Rendezvous)
+    _pools: dict[int, Ranks] = field(default_factory=dict)
+    _prepared: set[int] = field(default_factory=set)
+
+    def run(
+        self, world: World, target: str, payloads: bytes | Sequence[bytes] = b"", *, timeout: float
+    ) -> list[Outcome]:
+        """Run a target once on every rank of a fresh process group, as `Ranks.run` does; raise as it does."""
+        with self.group(world) as group:
+            return group.run(target, payloads, timeout=timeout)
+
+    @contextmanager
+    def group(self, world: World) -> Iterator[RankGroup]:
+        """Give a fresh process group, for several runs that share it; raise LaunchError."""
+        self._prepared.discard(world.size)
+        with self._of(world).group(world) as group:
+            yield group
+
+    def prepare(self, world: World) -> None:
+        """Let ranks join a fresh process group before it is wanted, unless those of its size are in one already."""
+        if world.size not in self._prepared:
+            self._prepared.add(world.size)
+            self._of(world).prepare(world)
+
+    def fresh(self) -> "SizedRanks":
+        """Return others with processes of their own; close them before these."""
+        return SizedRanks(self.launcher, self.tally, self._rendezvous)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for ranks in self._pools.values():
+            ranks.close()
+
+    def _of(self, world: World) -> Ranks:
+        if world.size not in self._pools:
+            self._pools[world.size] = Ranks(
+                self.launcher, grace=_GRACE_SECONDS, rendezvous=self._rendezvous, tally=self.tally, warm=False
+            )
+        return self._pools[world.size]
