@@ -23,7 +23,8 @@ class Alongside:
     """What a step has done so far, and how many times more one side of it looks whether the other has gone on.
 
     Looks are counted, not seconds: where the machine is busy they take longer, as does what they wait for. A look that
-    finds backward at work, or kept from it by the machine, counts as a tenth.
+    finds backward at work, or kept from it by the machine, counts as a tenth; one in which other threads have had more
+    processor time than a look takes, as one that polls has, counts as so many.
     """
 
     happened: Sequence[Happening]
@@ -48,5 +49,12 @@ class Alongside:
 
     def _until(self, holds: Callable[[], bool], stands_still: Callable[[], bool]) -> None:
         while self.patience > 0 and not holds():
+            before = _others_seconds()
             time.sleep(_LOOK_SECONDS)
-            self.patience -= 1 if stands_still() else _AT_WORK
+            looks = max(1.0, (_others_seconds() - before) / _LOOK_SECONDS)
+            self.patience -= looks if stands_still() else _AT_WORK * looks
+
+
+def _others_seconds() -> float:
+    """Return the processor time of this process's other threads."""
+    return time.process_time() - time.thread_time()

@@ -32,6 +32,7 @@ _FIRST_RUN_SECONDS = 30.0
 _SLOWER = 100.0
 _SLOWER_IMPORT = 10.0  # ranks import the submission all at a time, and new ones do so in the midst of grading
 _PROBE_SECONDS = 120.0
+_ALONGSIDE_SECONDS = 10.0  # a step; `alongside` looks for one, or some, where other threads have the interpreter
 
 
 class _Run:
@@ -167,9 +168,10 @@ class Executor:
     def _running(self, component: str, scenario: Scenario, then: Scenario | Case | None = None) -> Iterator[_Run]:
         """Let ranks run a scenario during the block; when they are done, let them join the world of the next one."""
         run, inputs = _Run(), self.inputs(scenario)
+        seconds = self._deadline + (_ALONGSIDE_SECONDS * scenario.steps if scenario.gated else 0.0)
         with _ranks_or_an_error_of_ours():
             with self.ranks.group(self._world(component, scenario)) as group:
-                group.ask("conformance.training:run", self._tasks(component, scenario, inputs), timeout=self._deadline)
+                group.ask("conformance.training:run", self._tasks(component, scenario, inputs), timeout=seconds)
                 try:
                     yield run
                     if isinstance(then, Scenario):

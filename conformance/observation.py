@@ -63,7 +63,8 @@ class Happening:
     `reached`: backward reached the activation after layer `layer`, so that all later gradients are ready;
     `launched`: the collective `op` of `group` was entered with `bytes` bytes of `dtype`; `waited`: somebody began to
     wait for the one of this `number` (in gated scenarios); `returned`: backward was over; `finished`: so was the
-    adapter's `on_after_backward`. What the optimizer's step launches comes after that.
+    adapter's `on_after_backward`. What the optimizer's step launches comes after that. `elsewhere` tells, in gated
+    scenarios, that another thread than backward's did it.
     """
 
     what: Literal["reached", "launched", "waited", "returned", "finished"]
@@ -73,6 +74,7 @@ class Happening:
     dtype: str = ""
     group: str = ""
     number: int = 0
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conformance.blocks import AddedEmbedding, ComplexMagnitude, ResidualLinear, SelfAttention, SpreadConv2d
+from conformance.checks.communication import late_exchanges
 from conformance.checks.optimizer import largest_share, padding
 from conformance.checks.traffic import expected_exchanges, most_bytes
 from conformance.contract import COMPONENTS
@@ -224,6 +225,7 @@ def _about_expectations(wanted: Reproduction) -> dict[str, Any]:
         "fewest": fewest,
         "most": most,
         "model_dtypes": ", ".join(f"torch.{dtype}" for dtype in sorted(dtypes)),
+        "late": late_exchanges(scenario),
         "most_bytes": most_bytes(scenario, ""),
         "most_scattered": most_bytes(scenario, "reduce_scatter"),
         "freezes_all": check.id == "everything_frozen",

@@ -90,7 +90,7 @@ def _in_full(one: Happening, entries: dict[int, Entry], elsewhere: Collection[in
     if one.what != "launched" or one.number not in entries:
         yield one
         return
-    entry = entries[one.number]
-    yield replace(one, op=entry.op, bytes=entry.bytes, dtype=entry.dtype, group=entry.group)
-    if not entry.asynchronous and one.number not in elsewhere:
+    entry, other = entries[one.number], one.number in elsewhere
+    yield replace(one, op=entry.op, bytes=entry.bytes, dtype=entry.dtype, group=entry.group, elsewhere=other)
+    if not entry.asynchronous and not other:
         yield Happening("waited", number=one.number)

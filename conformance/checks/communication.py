@@ -45,6 +45,30 @@ def overlaps_backward(trial: Trial) -> None:
                 "In the hook, launch with `async_op=True` and keep the handle; call its `wait()` in "
                 "`on_after_backward`.",
             )
+        early, least, count = _launched_in_time(happened, last, trial.scenario)
+        if early < least:
+            raise Violation(
+                f"On rank {rank} at {step_words(trial.scenario, step)}, {early} of {count} exchanges of gradients "
+                "began before those of the first layer were computed, though all but the first layer's had long been "
+                f"ready; expected {least} at least.",
+                "Launch each bucket as soon as its last gradient is there, not the first one alone: does what points "
+                "to the next bucket move on?",
+            )
+
+
+def _launched_in_time(happened: list[Happening], last: int, scenario: Scenario) -> tuple[int, int, int]:
+    """Return how many exchanges began before backward was at the first layer, how many had to, and how many there were.
+
+    Another thread gets its turn when it pleases the interpreter: nothing more is asked of that.
+    """
+    count = exchanges(happened, scenario)
+    own = not any(happened[at].elsewhere for at in launches(happened, scenario))
+    return exchanges(happened[:last], scenario), count - late_exchanges(scenario) if own else 0, count
+
+
+def late_exchanges(scenario: Scenario) -> int:
+    """Return how many exchanges may begin late: those with a gradient of the first layer, and one that lags behind."""
+    return sum(name.startswith("layers.0.") for name in scenario.model.trainable) + 1
 
 
 def starts_in_backward(trial: Trial) -> None:

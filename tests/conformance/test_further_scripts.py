@@ -28,12 +28,16 @@ SCENARIOS = {
     "no_sync_on_one_rank": Scenario(world_size=1, model=PLAIN, micro_batches=2, no_sync=True),
     "named_tuples": Scenario(model=ModelSpec(2, (Linear(1),), named=True)),
     "wrapping_leaves_the_generators": Scenario(model=PLAIN),
+    "overlaps_backward": Scenario(
+        model=ModelSpec(2, (Linear(3), Linear(2), Linear(2), Linear(1))), bucket_size_mb=2**-20, steps=2, gated=True
+    ),
     "gradient_penalty": Scenario(model=PLAIN, penalised=True),
     "uneven_sparse_gradients": Scenario(
         model=ModelSpec(1, (Linear(2), Embedding(sparse=True), Linear(1))), uneven=True
     ),
 }
 SAID = {
+    "overlaps_backward": "rank 0 launched 1 of 8 collectives before the first layer's gradients were computed",
     "used_in_some_steps": "rank 0, step 2, branches.0.weight",
     "used_by_ranks_in_turn": "rank 0, step 2, gradient of branches.0.weight",
     "large_parameter": "layers.0.weight: element ",

@@ -65,3 +65,18 @@ def test_one_bucket_for_the_whole_model_may_start_with_the_last_gradient_where_n
 def test_what_does_not_overlap_is_told_with_when_it_launched(check, case, words):
     with pytest.raises(Violation, match=words):
         check(case)
+
+
+def one_after_the_other(*, elsewhere: bool) -> Trial:
+    """Return a step of six exchanges, of which the first alone begins before backward is at the first layer."""
+    one = Happening("launched", op="all_reduce", bytes=8, dtype="float64", elsewhere=elsewhere)
+    return trial(one, reached(1), reached(0), RETURNED, *[one] * 5)
+
+
+def test_one_early_launch_of_many_is_no_overlap():
+    with pytest.raises(Violation, match=r"1 of 6 exchanges .* all but the first layer's .* expected 3 at least"):
+        overlaps_backward(one_after_the_other(elsewhere=False))
+
+
+def test_of_another_thread_no_more_than_one_early_launch_is_asked():
+    overlaps_backward(one_after_the_other(elsewhere=True))

@@ -83,3 +83,49 @@ def test_a_thread_that_backward_waits_for_does_not(overlap, hook, finish, messag
     failed = overlap(hook, finish)
     assert failed.status == "failed"
     assert message in failed.message
+
+
+POLLS = """
+import queue
+import threading
+
+import torch.distributed as dist
+from torch import nn
+
+
+class Polling(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module, self.jobs, self.done = module, queue.Queue(), queue.Queue()
+        for tensor in [*module.parameters(), *module.buffers()]:
+            dist.broadcast(tensor.data, src=0)
+        threading.Thread(target=self.send, daemon=True).start()
+
+    def forward(self, *args, **kwargs):
+        return self.module(*args, **kwargs)
+
+    def send(self):
+        while True:
+            try:
+                job = self.jobs.get_nowait()
+            except queue.Empty:
+                continue
+            dist.all_reduce(job)
+            self.done.put(job)
+
+    def finish(self):
+        for p in self.parameters():
+            p.grad /= dist.get_world_size()
+            self.jobs.put(p.grad)
+            self.done.get()
+
+
+def get_naive_ddp(module): return Polling(module)
+def naive_ddp_on_after_backward(ddp_model, optimizer): ddp_model.finish()
+"""
+
+
+@pytest.mark.long
+def test_a_thread_that_takes_the_interpreter_all_the_time_is_no_hang(held_to, submit):
+    held = held_to(submit(POLLS), "naive_ddp", "results_are_waited_for", examples=3)
+    assert held.status == "passed", held.message

@@ -56,6 +56,12 @@ _LETS_IN = """        class Entrance(torch.autograd.Function):
         args = [Entrance.apply(arg) if torch.is_tensor(arg) else arg for arg in args]
 """
 _COPIES_ARGUMENTS = "        args = [arg.detach() if torch.is_tensor(arg) else arg for arg in args]\n"
+_AS_THEY_FILL = """        while self.sent < len(self.buckets) and not self.buckets[self.sent].waiting_for:
+            self.send_next()
+"""
+_THE_FIRST_ALONE = """        if not self.sent and not self.buckets[0].waiting_for:
+            self.send_next()
+"""
 _FINISH = """    def finish_gradient_synchronization(self):
         if not self.buckets:  # backward without our forward
 """
@@ -129,4 +135,5 @@ FURTHER_BUGS = [
     Bug(_FLAT, _CALL, _LETS_IN + _CALL, "gradient_penalty", "penalty not trained on"),
     Bug(_NAIVE, _CALL, _COPIES_ARGUMENTS + _CALL, "gradient_penalty", "not a copy that is detached"),
     Bug(_EACH, _FINISH, _FINISHES_WITH_BACKWARD, "gradient_penalty", "never synchronised"),
+    Bug(_BUCKETED, _AS_THEY_FILL, _THE_FIRST_ALONE, "overlaps_backward", "does what points to the next bucket move on"),
 ]

@@ -1,5 +1,6 @@
 """A thread of a submission's own gives backward time to go on: as long as that works, and not much longer."""
 
+import itertools
 import sys
 import threading
 from collections.abc import Iterator
@@ -29,6 +30,22 @@ class Scripted(Sleeper):
         if self.looks in self.at_look:
             self.happened.append(self.at_look[self.looks])
         return self.looks > self.works
+
+
+@pytest.fixture(autouse=True)
+def others(monkeypatch):
+    """What the process's other threads use in a look, in seconds: nothing, whatever those of the test run do."""
+    used = [0.0]
+    times = itertools.count()
+    monkeypatch.setattr("conformance.alongside._others_seconds", lambda: used[0] * next(times))
+    return used
+
+
+def test_where_other_threads_have_the_interpreter_all_the_time_a_look_counts_as_many(others):
+    others[0] = 0.0055  # as long as a thread that polls keeps the interpreter
+    backward = Scripted(works=0)
+    Alongside(backward.happened, patience=10).let_go_on(1, {7}, backward)
+    assert backward.looks == 2
 
 
 def test_the_thread_goes_on_when_backward_has():
