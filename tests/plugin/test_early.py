@@ -1,6 +1,9 @@
 import itertools
+import time
+from contextlib import nullcontext
 
 import pytest
+from hanging import ended_when, hangs
 
 from pytest_ddp.phase import PhaseRequest
 
@@ -134,8 +137,8 @@ FAILS = {
     "dies": ("ddp.rank == 1 and number == 2 and os._exit(3)", "rank 1 of 2 *exit code 3*"),
     "skips": ("ddp.rank == 1 and number == 2 and pytest.skip('why')", "*rank*1*skipped*"),
     "hangs": (
-        "ddp.rank == 1 and number == 2 and threading.Event().wait()",
-        "rank 1 of 2 *still running at its deadline of 2 s*",
+        "ddp.rank == 1 and number == 2 and (print('hanging', flush=True), threading.Event().wait())",
+        "rank 1 of 2 *still running at its deadline of 1 s*",
     ),
 }
 
@@ -143,7 +146,8 @@ FAILS = {
 @pytest.mark.parametrize(("body", "told"), FAILS.values(), ids=FAILS)
 def test_what_goes_wrong_in_a_test_begun_early_is_told_of_it(run_watched, events, body, told):
     suite = PASSES.replace("print(", f"{body}; print(")
-    result = run_watched(SHARED + suite, "--ddp-timeout=2" if "wait" in body else "--ddp-timeout=60")
+    with ended_when(lambda ranks: all(hangs(rank) for rank in ranks)) if "wait" in body else nullcontext():
+        result = run_watched(SHARED + suite, "--ddp-timeout=1" if "wait" in body else "--ddp-timeout=60")
     result.assert_outcomes(passed=4, failed=1)
     assert "test_number[2]" in events.early()
     result.stdout.fnmatch_lines(["*_ test_number?2? _*", told])
@@ -189,6 +193,8 @@ def test_an_interrupted_run_does_not_wait_for_a_test_that_hangs(run_watched, eve
     class Interrupts:
         def pytest_runtest_logreport(self, report):
             if report.nodeid.endswith("[1]") and report.when == "teardown":
+                while ran(pytester) != ["1 2 "] * 2:
+                    time.sleep(0.01)
                 raise KeyboardInterrupt
 
     suite = PASSES.replace("print(", "number == 2 and threading.Event().wait(); print(")

@@ -1,6 +1,7 @@
 """The faults that need a test's whole life: fixtures, teardown, pytest's own ways out."""
 
 import pytest
+from hanging import ended_when, hangs
 from plugin_fault_table import TEST_FAULTS, TestFault
 
 
@@ -32,7 +33,8 @@ def test_every_fault_is_reported_at_its_phase_and_the_next_test_is_unharmed(pyte
     modules = {f"test_fault_{number:02}": fault for number, fault in enumerate(TEST_FAULTS)}
     pytester.makepyfile(**{name: fault.module() for name, fault in modules.items()})
     reports = Reports()
-    pytester.inline_run("-p", "no:cacheprovider", plugins=[reports])
+    with ended_when(lambda ranks: all(hangs(rank) or rank.entered for rank in ranks)):
+        pytester.inline_run("-p", "no:cacheprovider", plugins=[reports])
     for name, fault in modules.items():
         check(fault, reports.of(name, "test_it"))
         assert [report.outcome for report in reports.of(name, "test_next")] == ["passed"] * 3, f"after: {fault.what}"

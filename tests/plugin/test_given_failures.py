@@ -1,5 +1,7 @@
 """Failing examples of `@distributed @given` tests: shrunk where that can be, told in any case."""
 
+from hanging import ended_when, hangs, waits
+
 
 def test_failing_examples_shrink_to_the_least(run_given):
     result = run_given("""
@@ -92,23 +94,31 @@ def test_a_crash_shrinks_and_the_next_test_is_unharmed(run_given):
 
 
 def test_a_hang_is_shown_as_it_was_found(run_given):
-    result = run_given("""
-        @distributed(timeout=3)
+    suite = """
+        @distributed(timeout=1)
         @given(x=st.integers(0, 1000))
         @fast
         def test_it(ddp, x):
             if ddp.rank == 1 and x >= 3:
+                print("hanging", flush=True)
                 threading.Event().wait()
             dist.all_reduce(torch.ones(3))
-        """)
+        """
+    with ended_when(one_hangs_and_is_waited_for):
+        result = run_given(suite)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "rank 1 of 2 (gloo, cpu) was still running at its deadline of 3 s; *",
+            "rank 1 of 2 (gloo, cpu) was still running at its deadline of 1 s; *",
             "E * Not shrunk: every example that hangs takes until the deadline.",
             "E * test_it(",
         ]
     )
+
+
+def one_hangs_and_is_waited_for(ranks) -> bool:
+    """Whether rank 1 hangs while rank 0 waits for it."""
+    return len(ranks) == 2 and hangs(ranks[1]) and waits(ranks[0], ranks[1].entered + 1)
 
 
 def test_what_cannot_be_is_named_with_the_way_around(run_given):

@@ -1,5 +1,7 @@
 """A failure of any rank is one report: root cause first, values shown, every rank accounted for."""
 
+from hanging import ended_when, hangs, waits
+
 
 def test_a_failing_assertion_shows_its_values_and_what_became_of_the_others(run_suite):
     result = run_suite("""
@@ -39,8 +41,8 @@ def test_a_failing_assertion_shows_its_values_and_what_became_of_the_others(run_
 
 
 def test_the_last_collectives_of_every_rank_are_told_when_one_hangs(run_suite):
-    result = run_suite("""
-        @distributed(world_size=3, timeout=2)
+    suite = """
+        @distributed(world_size=3, timeout=1)
         def test_it(ddp):
             for size in range(1, 11):
                 dist.all_reduce(torch.ones(size))
@@ -48,7 +50,9 @@ def test_the_last_collectives_of_every_rank_are_told_when_one_hangs(run_suite):
                 dist.barrier()
             while ddp.rank == 0:
                 pass
-        """)
+        """
+    with ended_when(lambda ranks: all(waits(rank, 11) if rank.rank else rank.entered == 10 for rank in ranks)):
+        result = run_suite(suite)
     result.assert_outcomes(failed=1)
     everywhere = [f"all_reduce #{number} float32[[]{number}[]]" for number in range(1, 11)]
     result.stdout.fnmatch_lines(
@@ -101,13 +105,15 @@ def test_a_rank_that_goes_on_after_a_failed_subtest_is_not_waited_for(run_suite)
 
 
 def test_an_output_without_end_is_told_with_both_its_ends(run_suite):
-    result = run_suite("""
-        @distributed(timeout=3)
+    suite = """
+        @distributed(timeout=1)
         def test_it(ddp):
             print("first words")
             while True:
                 print("printed and printed " * 50)
-        """)
+        """
+    with ended_when(lambda ranks: all("bytes left out" in rank.output for rank in ranks)):
+        result = run_suite(suite)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         ["*Captured stdout+stderr call (rank 1)*", "first words", "*", "... * bytes left out ..."]
@@ -173,24 +179,24 @@ def test_a_killed_rank_and_a_segfault_are_reported_with_their_signal(run_suite):
 
 
 def test_a_hang_is_reported_with_stacks_and_who_waits_for_whom(run_suite):
-    result = run_suite(
-        """
+    suite = """
         @distributed
         def test_it(ddp):
             if ddp.rank == 1:
+                print("hanging", flush=True)
                 threading.Event().wait()
             dist.all_reduce(torch.ones(3))
 
-        @distributed
+        @distributed(timeout=60)
         def test_next(): dist.barrier()
-        """,
-        "--ddp-timeout=3",
-    )
+        """
+    with ended_when(lambda ranks: all(hangs(rank) or waits(rank, 1) for rank in ranks)):
+        result = run_suite(suite, "--ddp-timeout=1")
     result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(
         [
-            "rank 1 of 2 (gloo, cpu) was still running at its deadline of 3 s; it had entered no collective",
-            "  rank 0: was still running at its deadline of 3 s; last collective entered: all_reduce #1 float32[[]3[]]",
+            "rank 1 of 2 (gloo, cpu) was still running at its deadline of 1 s; it had entered no collective",
+            "  rank 0: was still running at its deadline of 1 s; last collective entered: all_reduce #1 float32[[]3[]]",
             "  rank 0 waited in all_reduce #1 float32[[]3[]], which rank 1 never entered",
             "*rank 1: Python stacks*",
             "*in test_it",

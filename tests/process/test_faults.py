@@ -7,6 +7,7 @@ import psutil
 import pytest
 import rank_targets
 from fault_table import FAULTS, HANG, Fault
+from hanging import ended_when, hangs, waits
 
 from pytest_ddp.errors import LaunchError
 from pytest_ddp.failure import RankFailure, peer_left, root_cause
@@ -15,11 +16,24 @@ from pytest_ddp.ranks import Ranks
 from pytest_ddp.world import World
 
 SECONDS_TO_DIE = 30
+LONG = 300.0  # seconds; nothing here may need them
 _NO_GROUP = r"could not form a process group:\nrank . of 2 \(nope, cpu\) raised AssertionError: Unknown backend"
 
 
 def run(ranks, target, payload: bytes = b"", timeout: float = 60.0):
     return ranks.run(World(2), f"rank_targets:{target.__name__}", payload, timeout=timeout)
+
+
+def run_patiently(ranks, target):
+    """Run with a grace that no rank needs which has something to say."""
+    with ranks.group(World(2)) as group:
+        group.grace = LONG
+        return group.run(f"rank_targets:{target.__name__}", timeout=LONG)
+
+
+def are_where_they_stay(ranks) -> bool:
+    """Whether the ranks that misbehave, or wait for one that does, have come to where they will not go on."""
+    return all(hangs(rank) or waits(rank, 2) or rank.is_halted for rank in ranks)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +71,8 @@ def below_fork_server(ranks) -> set[psutil.Process]:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.target for fault in FAULTS])
 def test_the_fault_table(ranks, fault: Fault):
-    outcomes = ranks.run(World(2), "fault_targets:misbehave", fault.target.encode(), timeout=fault.timeout)
+    with ended_when(are_where_they_stay):
+        outcomes = ranks.run(World(2), "fault_targets:misbehave", fault.target.encode(), timeout=fault.timeout)
     assert isinstance(outcomes[1], fault.outcome)
     if fault.outcome is Returned:
         assert isinstance(outcomes[0], Returned)
@@ -69,14 +84,16 @@ def test_the_fault_table(ranks, fault: Fault):
 
 @pytest.mark.parametrize("target", ["hangs", "hangs_in_c"])
 def test_a_hang_is_told_with_the_stacks_of_all_ranks_and_who_waits_for_whom(ranks, target):
-    outcomes = ranks.run(World(2), "fault_targets:misbehave", target.encode(), timeout=HANG)
+    with ended_when(are_where_they_stay):
+        outcomes = ranks.run(World(2), "fault_targets:misbehave", target.encode(), timeout=HANG)
     assert "in misbehave" in outcomes[0].stack
     assert f"in {target}" in outcomes[1].stack
     assert "rank 0 waited in all_reduce #2 float32[4], which rank 1 never entered" in str(RankFailure(outcomes))
 
 
 def test_one_rank_raises_while_the_other_waits(ranks):
-    outcomes = run(ranks, rank_targets.one_raises)
+    with ended_when(lambda waiting: all(waits(rank, 1) for rank in waiting)):
+        outcomes = run(ranks, rank_targets.one_raises)
     root = root_cause(outcomes)
     assert isinstance(root, Raised)
     assert (root.rank, root.kind, root.message) == (1, "ValueError", "rank 1 has had enough")
@@ -88,7 +105,7 @@ def test_one_rank_raises_while_the_other_waits(ranks):
 
 
 def test_all_ranks_raise(ranks):
-    assert [outcome.message for outcome in run(ranks, rank_targets.all_raise)] == ["everybody", "everybody"]
+    assert [outcome.message for outcome in run_patiently(ranks, rank_targets.all_raise)] == ["everybody", "everybody"]
 
 
 def test_all_ranks_skip(ranks):
@@ -96,7 +113,7 @@ def test_all_ranks_skip(ranks):
 
 
 def test_a_rank_that_waits_for_one_that_left_is_not_the_cause(ranks):
-    outcomes = run(ranks, rank_targets.one_exits)
+    outcomes = run_patiently(ranks, rank_targets.one_exits)
     assert peer_left(outcomes[0])
     assert outcomes[1].last_collective == "all_reduce #1 float32[4]"
 

@@ -7,12 +7,15 @@ from pytest_ddp.outcome import Died, Raised, Returned, Skipped, Stopped
 from pytest_ddp.standstill import peer_left
 from pytest_ddp.world import World
 
+LONG = 300.0  # seconds; nothing here may need them
+
 
 @pytest.mark.parametrize("how", ["skip", "raise"])
 @pytest.mark.parametrize("size", [2, 4])
 def test_ranks_that_give_up_free_those_that_wait_for_them(ranks, how, size):
     """No rank is lost; the group is of no more use, and is renewed on the same processes."""
     with ranks.group(World(size)) as group:
+        group.grace = LONG
         for _ in range(2):
             pids = [member.pid for member in group.members]
             outcomes = group.run("rank_targets:one_gives_up", how.encode(), timeout=60, hang_up=True)

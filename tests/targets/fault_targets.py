@@ -21,6 +21,7 @@ from pathlib import Path
 import rank_targets
 import torch
 import torch.distributed as dist
+from hanging import HANGING
 
 from pytest_ddp.worker import Rank
 
@@ -128,12 +129,14 @@ def destroys_the_group() -> None:
 
 
 def hangs() -> None:
+    print(HANGING, flush=True)
     threading.Event().wait()
 
 
 def hangs_in_c() -> None:
     library, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
     library.pthread_mutex_lock(mutex)
+    print(HANGING, flush=True)
     library.pthread_mutex_lock(mutex)  # PyDLL keeps the GIL: no Python code can run in this process any more
 
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from textwrap import dedent
 
+from hanging import HANGING
+
 
 @dataclass(frozen=True)
 class TestFault:
@@ -54,6 +56,7 @@ def in_fixture(before: str, after: str, **options: object) -> str:
 
 
 HANG = 1.5
+HANGS = f"print({HANGING!r}, flush=True), threading.Event().wait()"
 HUNG = f"was still running at its deadline of {HANG:g} s"
 
 FORK = """
@@ -69,10 +72,10 @@ def test_it(one):
 TEST_FAULTS = [
     TestFault("a fixture raises", in_fixture("raise ValueError('no model')", "pass"), "setup", "ValueError: no model"),
     TestFault("a fixture exits", in_fixture("os._exit(4)", "pass"), "setup", "left with exit code 4"),
-    TestFault("a fixture hangs", in_fixture("threading.Event().wait()", "pass", timeout=HANG), "setup", HUNG),
+    TestFault("a fixture hangs", in_fixture(HANGS, "pass", timeout=HANG), "setup", HUNG),
     TestFault("teardown raises", in_fixture("pass", "raise ValueError('late')"), "teardown", "ValueError: late"),
     TestFault("teardown exits", in_fixture("pass", "os._exit(4)"), "teardown", "left with exit code 4"),
-    TestFault("teardown hangs", in_fixture("pass", "threading.Event().wait()", timeout=HANG), "teardown", HUNG),
+    TestFault("teardown hangs", in_fixture("pass", HANGS, timeout=HANG), "teardown", HUNG),
     TestFault("the test exits", in_test("os._exit(0)"), "call", "left with exit code 0"),
     TestFault("the test interrupts itself", in_test("raise KeyboardInterrupt"), "call", "raised KeyboardInterrupt"),
     TestFault("closes stdout", in_test("sys.stdout.close(), os.close(1)"), None, ""),
