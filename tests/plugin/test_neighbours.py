@@ -1,12 +1,15 @@
 """Plugins beside ours: what each of them promises holds for tests on ranks too."""
 
 import re
+import signal
 import sys
 
 import psutil
 import pytest
+from hanging import hangs
 
 from pytest_ddp.launcher import shared_launcher
+from pytest_ddp.patience import Patience
 
 SHUFFLED = """
 @pytest.mark.parametrize("number", range(8))
@@ -31,16 +34,21 @@ HANGING = """
 def test_warms_up(ddp):
     dist.barrier()
 
-@pytest.mark.timeout(2, method="signal")
+@pytest.mark.timeout(100, method="signal")
 @distributed
 def test_hangs(ddp):
+    print("hanging", flush=True)
     if ddp.rank == 1:
         threading.Event().wait()
     dist.barrier()
 
-@pytest.mark.timeout(2, method="signal")
+def hang():
+    print("hanging", flush=True)
+    threading.Event().wait()
+
+@pytest.mark.timeout(100, method="signal")
 def test_hangs_too(ddp_ranks):
-    ddp_ranks(world_size=2).run(lambda: threading.Event().wait())
+    ddp_ranks(world_size=2).run(hang)
 
 @distributed
 def test_next(ddp):
@@ -54,13 +62,27 @@ def ranks_alive() -> set[psutil.Process]:
     return set(psutil.Process(server.pid).children()) if server else set()
 
 
+@pytest.fixture
+def alarm_when_all_hang(monkeypatch):
+    """Give pytest-timeout its alarm while ranks are waited for, as soon as they hang: no machine is too slow for it."""
+    look = Patience.look
+
+    def look_and_alarm(patience, pending):
+        if pending and all(hangs(rank) for rank in pending):
+            signal.raise_signal(signal.SIGALRM)
+        return look(patience, pending)
+
+    monkeypatch.setattr(Patience, "look", look_and_alarm)
+
+
+@pytest.mark.usefixtures("alarm_when_all_hang")
 def test_timeout_is_an_outer_guard_that_shows_what_the_ranks_did(run_suite):
     before = ranks_alive()
     result = run_suite(HANGING, "--strict-markers")
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(
         [
-            "E *Failed: Timeout (>2.0s) from pytest-timeout.",
+            "E *Failed: Timeout (>100.0s) from pytest-timeout.",
             "E *---- rank ?: Python stacks ----",
             "E * in test_hangs",
             "E *---- rank ?: Python stacks ----",
