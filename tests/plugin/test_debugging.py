@@ -17,6 +17,16 @@ def barrier():  # pytest itself need not import torch for these tests: that take
     distributed.barrier()
 """
 PROMPT = r"\(Pdb\) "
+# For pytest itself an hour passes when there is a file "later".
+AN_HOUR_PASSES = """
+import os, time
+
+real = time.monotonic
+
+def pytest_configure(config):
+    if not config.pluginmanager.has_plugin("ddp-rank"):
+        time.monotonic = lambda: real() + 3600 * os.path.exists("later")
+"""
 
 
 class Terminal:
@@ -26,7 +36,7 @@ class Terminal:
         pytester.makepyfile(test_suite=MARKED + source)
         command = ["-m", "pytest", "-p", "no:cacheprovider", "--color=no", *args]
         self.run = pexpect.spawn(
-            sys.executable, command, cwd=str(pytester.path), encoding="utf-8", timeout=60, dimensions=(24, 200)
+            sys.executable, command, cwd=str(pytester.path), encoding="utf-8", timeout=240, dimensions=(24, 200)
         )
 
     def expect(self, *patterns: str) -> None:
@@ -172,10 +182,11 @@ def test_given(number):
     assert at.end()[0] == pytest.ExitCode.TESTS_FAILED
 
 
-def test_breakpoints_stop_one_rank_and_the_clock(terminal):
+def test_breakpoints_stop_one_rank_and_the_clock(terminal, pytester):
+    pytester.makeconftest(AN_HOUR_PASSES)
     at = terminal(
         """
-@distributed(timeout=3)
+@distributed(timeout=60)
 def test_it(ddp):
     here = 100 + ddp.rank
     breakpoint()
@@ -200,7 +211,7 @@ def test_never(): pass
     )
     at.expect("PDB on rank 1")
     at.ask("p here", "101")
-    at.answer("import time; time.sleep(3.5)")  # longer than the test's deadline
+    at.answer("open('later', 'w').close()")  # its deadline is over
     at.ask("until 14", "stepped over")
     at.answer("b 16")
     at.ask("c", "PDB continue")

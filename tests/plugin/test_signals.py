@@ -56,7 +56,7 @@ def hanging_run(pytester, *args: str) -> Iterator[tuple[pexpect.spawn, list[psut
         command,
         cwd=str(pytester.path),
         encoding="utf-8",
-        timeout=60,
+        timeout=240,
         dimensions=(24, 200),
         preexec_fn=heed_signals,
     )
