@@ -72,9 +72,24 @@ def test_next():
 def test_a_thread_that_is_about_to_end_is_waited_for(run_suite):
     result = run_suite(
         """
+        class EndsWhenWaitedFor(threading.Thread):
+            def __init__(self):
+                super().__init__()
+                self.is_waited_for = threading.Event()
+
+            def run(self):
+                self.is_waited_for.wait()
+
+            def join(self, timeout=None):
+                self.is_waited_for.set()
+                super().join(timeout)
+
         @distributed(world_size=2)
-        def test_leaves_a_timer(ddp):
-            threading.Timer(0.02, lambda: None).start()
+        def test_leaves_a_thread(ddp):
+            from pytest_ddp import leaks
+
+            leaks._ENDING_SECONDS = 60  # on this rank, until the run is over
+            EndsWhenWaitedFor().start()
         """,
         "--ddp-leaks=error",
     )
