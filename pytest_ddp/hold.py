@@ -14,6 +14,8 @@ from pytest_ddp.world import World
 _MAKE = "pytest_ddp.hold:make"
 _USE = "pytest_ddp.hold:use"
 _RELEASE = "pytest_ddp.hold:release"
+_ELSEWHERE = "the same ranks have run something else meanwhile"
+_ENDED = "their processes have ended"
 _held: list[Any] = []
 Lease = Callable[[], AbstractContextManager[World]]
 
@@ -51,7 +53,7 @@ class Held:
         """
         __tracebackhide__ = True
         if not self._over and self._ranks.newest != self._name:
-            self._over = "the same ranks have run something else meanwhile"
+            self._over = _ELSEWHERE if self._ranks.newest else _ENDED
         if self._over:
             raise PytestDDPError(f"these ranks hold nothing any more: {self._over}; make a new object with hold()")
         return self._run(_USE, dump_call(function, arguments, keywords))

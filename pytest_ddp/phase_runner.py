@@ -101,11 +101,6 @@ class PhaseRunner:
         if early is not None:
             early.place.group.answers()
 
-    @property
-    def is_in_a_test(self) -> bool:
-        """Whether a test is set up and not yet torn down."""
-        return self._place is not None
-
     def _setup(self, item: pytest.Item) -> None:
         early = self._begun(item)
         run = self.decisions.of(item)

@@ -44,7 +44,7 @@ class Ranks:
         warm: whether its ranks prepare their next group as soon as they leave one: worth while where it will be alike.
         slack: seconds that the groups' own timeouts lie behind those of runs.
         farewells: what ranks printed while they ended, such as exceptions in their `atexit` handlers.
-        newest: the name of the group that was made last; ranks have left all others.
+        newest: the name of the group that was made last; ranks have left all others. Empty when there are no ranks.
     """
 
     launcher: Launcher = field(default_factory=shared_launcher)
@@ -139,6 +139,7 @@ class Ranks:
             if member.output:
                 self.farewells[member.rank] = self.farewells.get(member.rank, "") + member.output
             self._discard(member)
+        self.newest = ""
         if self._opened is not None:
             self._opened.close()
             self._opened = None

@@ -165,8 +165,11 @@ class Controller:
         return report
 
     @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """Let the ranks finish inside the wrappers of others: pytest-cov's collects what the ranks have measured."""
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Let the ranks finish inside the wrappers of others: pytest-cov's collects what the ranks have measured.
+
+        What an interrupted run has left set up is torn down in pytest_sessionfinish, and may need its ranks for that.
+        """
         try:
             result = yield
         except (pytest.Session.Failed, pytest.Session.Interrupted):  # told to stop, between two tests
@@ -176,7 +179,7 @@ class Controller:
             self.runner.finish()
             return result
         finally:
-            if not self.runner.is_in_a_test:  # one that was interrupted is torn down in pytest_sessionfinish
+            if not session._setupstate.stack:  # noqa: SLF001  no public way
                 self.close()
 
     @pytest.hookimpl(trylast=True)

@@ -49,7 +49,7 @@ class Slots:
         while True:
             for slot in (slot for slot in self._preferred if slot not in taken):
                 if len(taken) < wanted and lock_descriptor(self._files[slot], blocking=False):
-                    held.callback(unlock_descriptor, self._files[slot])
+                    held.callback(self._release, slot)
                     taken.append(slot)
             if len(taken) == wanted:
                 return taken
@@ -59,6 +59,11 @@ class Slots:
         """Close the lock files, which frees whatever is still held."""
         for file in (self._gate, *self._files):
             os.close(file)
+        self._files.clear()
+
+    def _release(self, slot: int) -> None:
+        if self._files:  # else closed, and free: their numbers may be another file's by now
+            unlock_descriptor(self._files[slot])
 
 
 def _open(path: Path) -> int:

@@ -1,5 +1,7 @@
 """`ddp_ranks(...).hold(...)`: objects that live on ranks between calls."""
 
+import pytest
+
 MODEL = """
         import gc
 
@@ -79,6 +81,48 @@ def test_a_failed_call_breaks_the_hold(run_suite):
         """
     )
     result.assert_outcomes(passed=3)
+
+
+STOPS = """
+import pytest
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    result = yield
+    if item.name == "test_stops":
+        item.session.shouldstop = "enough"
+    return result
+"""
+
+
+@pytest.mark.parametrize("ending", ["test_exits", "test_stops"])
+def test_what_a_fixture_holds_ends_in_order_when_the_run_is_interrupted(run_suite, ending):
+    """Ctrl-C goes the way of `pytest.exit`; a run that stops between two tests leaves the module set up, too."""
+    result = run_suite(
+        MODEL
+        + """
+        @pytest.fixture(scope="module")
+        def counter(ddp_ranks):
+            with ddp_ranks(world_size=2).hold(Counter, 10) as counter:
+                yield counter
+                print("in the end:", counter.run(total))
+
+        def test_before(counter):
+            assert counter.run(add, 5) == [15, 16]
+
+        def test_exits(counter): pytest.exit("enough")
+
+        def test_stops(counter): pass
+
+        def test_never(counter): pass
+        """,
+        "-s",
+        "-k",
+        f"test_before or {ending} or test_never",
+        conftest=STOPS,
+    )
+    result.stdout.fnmatch_lines(["*in the end: [[]31, 31[]]", "*enough*", "*passed*"])
+    result.stderr.no_fnmatch_line("*Traceback*")
 
 
 def test_a_state_machine_over_ranks_shrinks_to_the_least_steps(run_suite):

@@ -1,14 +1,18 @@
 """The pool of warm ranks: what it promises when all goes well."""
 
 import threading
+from contextlib import nullcontext
 
 import psutil
 import pytest
 import rank_targets
 
+from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.failure import failures
+from pytest_ddp.hold import Held
 from pytest_ddp.outcome import Raised, Returned, Skipped
 from pytest_ddp.ranks import Ranks
+from pytest_ddp.travel import dump_call
 from pytest_ddp.world import World
 
 TIMEOUT = 60.0
@@ -51,6 +55,16 @@ def test_a_fresh_pool_has_processes_of_its_own(ranks):
     with ranks.fresh() as own:
         assert not set(bodies(run(own, rank_targets.process_id))) & set(warm)
     assert bodies(run(ranks, rank_targets.process_id)) == warm
+
+
+def test_what_ranks_hold_is_over_when_they_are_closed():
+    with Ranks() as pool:
+        held = Held(pool, lambda: nullcontext(World(2)), TIMEOUT, dump_call(list, ("ab",), {}))
+        assert held.run(len) == [2, 2]
+        pool.close()
+        with pytest.raises(PytestDDPError, match=r"hold nothing any more: their processes have ended; make a new"):
+            held.run(len)
+        held.close()
 
 
 def test_output_of_both_streams_is_kept_per_rank_whatever_the_bytes(ranks):

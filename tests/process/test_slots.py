@@ -92,3 +92,12 @@ def test_more_slots_than_there_are_cannot_be_had(tmp_path):
     with pytest.raises(ValueError, match="5 slots wanted, there are 4"), slots.take(5):
         pass
     slots.close()
+
+
+def test_slots_that_are_still_held_when_they_are_closed_are_free_and_done_with(tmp_path):
+    mine, others = Slots(tmp_path, "gpu", SLOTS), Slots(tmp_path, "gpu", SLOTS)
+    with mine.take(2):
+        mine.close()
+        with others.take(SLOTS) as taken:
+            assert taken == [0, 1, 2, 3]
+    others.close()
