@@ -61,5 +61,6 @@ class ExampleRanks:
             LaunchError: when ranks cannot be started.
         """
         self.group.run(_PHASE, self.teardown, timeout=self.timeout)  # in a broken group it may well fail
+        self.pool.inhabited = 0
         self.pool.renew(self.group)
         return self.group.run(_PHASE, self.setup, timeout=self.timeout)

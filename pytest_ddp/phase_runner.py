@@ -106,14 +106,14 @@ class PhaseRunner:
         run = self.decisions.of(item)
         item.stash[world_key] = run.world
         try:
-            self._place = self.places.enter(item, run)
+            self._place = self.places.enter(item, run, begun=early is not None)
         except LaunchError as error:
             pytest.fail(str(error), pytrace=False)
         self._timeout = run.timeout
         self._shared_path = early.shared_path if early else self.new_shared_path()
         self._failed, self._called, self._one_go, self._torn_down = False, False, None, None
         self._asked, self._announced = early, early.following if early else None
-        if self._following is not item:
+        if self._following is not item or not self._place.pool.inhabited:
             self._certainty.forget()
         self._following = None
         item.addfinalizer(partial(self._teardown, item))

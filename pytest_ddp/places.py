@@ -55,6 +55,11 @@ class Place:
             return False
         return self.world == world and self.keeper in item.listchain()
 
+    @property
+    def is_well(self) -> bool:
+        """Whether its ranks live and have nothing to say."""
+        return all(member.is_quiet() for member in self.group.members)
+
     def widen(self, keeper: pytest.Collector | None) -> None:
         """Let the group live as long as the fixtures of a test that joins it."""
         if keeper is not None and self.keeper is not None and keeper in self.keeper.listchain():
@@ -75,8 +80,10 @@ class Places:
     _kept: Place | None = None
     _alive: World | None = field(default=None)
 
-    def enter(self, item: pytest.Item, run: Run) -> Place:
-        """Return the place of a test; raise LaunchError."""
+    def enter(self, item: pytest.Item, run: Run, *, begun: bool) -> Place:
+        """Return the place of a test, which may have begun there; raise LaunchError."""
+        if self._kept is not None and not (begun or self._kept.is_well):  # a rank died between two tests
+            self._retire(self._kept.world)
         self._current = self._find(item, run)
         return self._current
 
@@ -86,6 +93,7 @@ class Places:
         place.turn.close()
         if place.warm:
             self._alive = place.world if following else None
+            place.pool.inhabited = place.world.size if following else 0
         if place.holds(following, place.world):
             self._kept = place
             return

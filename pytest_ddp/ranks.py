@@ -45,6 +45,8 @@ class Ranks:
         slack: seconds that the groups' own timeouts lie behind those of runs.
         farewells: what ranks printed while they ended, such as exceptions in their `atexit` handlers.
         newest: the name of the group that was made last; ranks have left all others. Empty when there are no ranks.
+        inhabited: in how many of its places fixtures may be alive between runs. When one of these ranks is lost, all
+            of them finish theirs and end before new ones start, so that all have the same fixtures alive.
     """
 
     launcher: Launcher = field(default_factory=shared_launcher)
@@ -58,6 +60,7 @@ class Ranks:
     slack: float = GROUP_SLACK_SECONDS
     farewells: dict[int, str] = field(default_factory=dict)
     newest: str = ""
+    inhabited: int = 0
     _opened: IO[bytes] | None = None
     _ahead: RankGroup | None = None
     _members: dict[int, Member] = field(default_factory=dict)
@@ -106,9 +109,10 @@ class Ranks:
 
         Only where nothing runs, and no group has been prepared.
         """
-        if all(rank in self._members for rank in range(world.size)):
+        members = [self._members[rank] for rank in range(world.size) if rank in self._members]
+        if len(members) == world.size and all(member.is_quiet() for member in members):
             self._ahead = self._new(world)
-            self._ahead.begin(self._new_group(), [self._members[rank] for rank in range(world.size)])
+            self._ahead.begin(self._new_group(), members)
             self._ahead.begin_to_join()
 
     def renew(self, group: RankGroup) -> None:
@@ -129,6 +133,12 @@ class Ranks:
     def close(self) -> None:
         """Let every rank finish what lives on it, then end it."""
         self._joined_ahead(World(0))
+        self._empty()
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def _empty(self) -> None:
         for member in self._members.values():
             member.start_over()
             member.send(Close())
@@ -139,10 +149,7 @@ class Ranks:
             if member.output:
                 self.farewells[member.rank] = self.farewells.get(member.rank, "") + member.output
             self._discard(member)
-        self.newest = ""
-        if self._opened is not None:
-            self._opened.close()
-            self._opened = None
+        self.newest, self.inhabited = "", 0
 
     def __enter__(self) -> Self:
         return self
@@ -200,6 +207,8 @@ class Ranks:
         """Have a live rank in every place below `size`; what died between runs is replaced. Return how many are new."""
         for member in [member for member in self._members.values() if not member.is_quiet()]:
             self._discard(member)
+        if any(rank not in self._members for rank in range(self.inhabited)):
+            self._empty()
         fresh = [self._launch(rank) for rank in range(size) if rank not in self._members]
         for member in fresh:
             self._await_ready(member)
