@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,8 +14,6 @@ from pytest_ddp.messages import DUMP_SIGNAL, Decoder, Message, encode
 from pytest_ddp.printed import Printed
 
 _PIECE = 2**16  # bytes; a larger buffer costs more to make than most messages to read
-_DUMP_SECONDS = 2.0
-_DUMP_POLL_SECONDS = 0.02
 _BUSY = ("R", "D")  # see proc(5)
 _HARNESS = ("/_pytest/", "/pluggy/", "/pytest_ddp/")
 _BETWEEN = "/pytest_ddp/observed/"  # between torch, which calls it, and torch, which it calls
@@ -177,18 +174,6 @@ def _statuses(files: Iterable[Path]) -> Iterator[list[str]]:
     for file in files:
         with suppress(OSError):  # the process, or the thread, has ended
             yield file.read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
-
-
-def dump_stacks(members: Sequence[Member]) -> None:
-    """Make processes write their Python stacks, all at a time; wait until they have."""
-    for member in members:
-        member.ask_for_stacks()
-    sizes, end = [0] * len(members), time.monotonic() + _DUMP_SECONDS
-    while members and time.monotonic() < end:
-        select.select([], [], [], _DUMP_POLL_SECONDS)
-        before, sizes = sizes, [os.fstat(member.shared.stacks.fileno()).st_size for member in members]
-        if sizes == before and all(sizes):
-            return
 
 
 def trim_stacks(text: str) -> str:

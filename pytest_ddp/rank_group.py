@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import IO
 
+from pytest_ddp.dump import dump_stacks
 from pytest_ddp.endings import answered, died, last_words
 from pytest_ddp.errors import ProtocolError
 from pytest_ddp.failure import RankFailure, details, failures
 from pytest_ddp.launcher import Launcher
-from pytest_ddp.member import Member, dump_stacks
+from pytest_ddp.member import Member
 from pytest_ddp.messages import Answer, Debugging, Recall, Reporting, Run, encode
 from pytest_ddp.observed.detector import LOOK_SECONDS, Detector
 from pytest_ddp.outcome import Deadlocked, Died, Ended, Outcome, Raised, Returned, Stopped, TimedOut
