@@ -23,6 +23,10 @@ _PRELOAD_IF_USED = ("hypothesis",)  # takes a rank 0.3 s, but only where tests u
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _START_SECONDS = 120.0
 EXIT_SECONDS = 10.0
+_NO_FORK = (
+    "no more rank can be started, the system forks no more processes ({}): end some that run beside, raise the limit "
+    "on processes or memory, or ask for fewer ranks"
+)
 
 
 @dataclass
@@ -74,6 +78,10 @@ def _append_only(file: IO[bytes]) -> IO[bytes]:
 
     fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
     return file
+
+
+class _ForkError(LaunchError):
+    """The fork server is well, but the system forks no more processes."""
 
 
 class Launcher(Protocol):
@@ -137,9 +145,11 @@ class ForkLauncher:
         theirs.close()
 
     def start(self, shared: Shared) -> int:
-        """Fork one rank; a server that is gone is replaced once."""
+        """Fork one rank; a server that is gone is replaced once, one that cannot fork keeps the ranks that it has."""
         try:
             return self._fork(shared)
+        except _ForkError:
+            raise
         except LaunchError:
             self.close()
             return self._fork(shared)
@@ -156,6 +166,8 @@ class ForkLauncher:
             raise LaunchError(f"the fork server is gone ({error}): no more ranks can be started") from error
         try:
             pid = self._hear("forked", EXIT_SECONDS)
+        except _ForkError:
+            raise
         except BaseException:  # interrupted: the answer that is still to come must not be taken for one to the next
             self.close()
             raise
@@ -195,6 +207,8 @@ class ForkLauncher:
             said = json.loads(line)
             if "exited" in said:
                 self._exits[said["exited"]] = said["status"]
+            if "failed" in said:
+                raise _ForkError(_NO_FORK.format(said["failed"]))
             if word in said:
                 return int(said[word])
 

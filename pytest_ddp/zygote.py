@@ -1,8 +1,9 @@
 """The fork server: imports torch and pytest once, stays single-threaded, and forks ranks that start in milliseconds.
 
 It is started by the controller (see `launcher`) and speaks lines of JSON over a Unix socket:
-`{"fork": true}` with a rank's five file descriptors is answered by `{"forked": pid}`; a rank that ends is told as
-`{"exited": pid, "status": status}`. When the controller is gone it kills everything below it and leaves.
+`{"fork": true}` with a rank's five file descriptors is answered by `{"forked": pid}`, or by `{"failed": reason}` where
+the system forks no more; a rank that ends is told as `{"exited": pid, "status": status}`. When the controller is gone
+it kills everything below it and leaves.
 """
 
 import gc
@@ -12,6 +13,7 @@ import os
 import select
 import signal
 import socket
+import traceback
 from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any, NoReturn
@@ -35,6 +37,8 @@ def main(control_fd: int, parent: int, preload: Sequence[str]) -> NoReturn:
         _say(control, {"ready": True, "threads": _threads()})
         if os.getppid() == parent:
             _serve(control)
+    except BaseException:  # noqa: BLE001  the way out below tells nothing
+        traceback.print_exc()
     finally:
         kill_descendants()
         os._exit(0)
@@ -51,21 +55,34 @@ def _serve(control: socket.socket) -> None:
             os.read(wake, 4096)
             _reap(control)
         if control.fileno() in readable:
-            request, fds, _, _ = socket.recv_fds(control, 4096, FDS)
-            if not request:
+            if not (fds := _asked(control)):
                 return
             _fork(control, Files(*fds))
 
 
+def _asked(control: socket.socket) -> Sequence[int]:
+    """Return the descriptors for the rank that is wanted; none when the controller is gone."""
+    try:
+        _, fds, _, _ = socket.recv_fds(control, 4096, FDS)
+    except ConnectionResetError:  # it left without hearing all that we said
+        return []
+    return fds
+
+
 def _fork(control: socket.socket, files: Files) -> None:
     me = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        _become_rank(control, me, files)
+    try:
+        pid = os.fork()
+    except OSError as error:  # the ranks that are there are none the worse
+        answer: dict[str, Any] = {"failed": str(error)}
+    else:
+        if pid == 0:
+            _become_rank(control, me, files)
+        _ranks.add(pid)
+        answer = {"forked": pid}
     for fd in astuple(files):
         os.close(fd)
-    _ranks.add(pid)
-    _say(control, {"forked": pid})
+    _say(control, answer)
 
 
 def _become_rank(control: socket.socket, zygote: int, files: Files) -> NoReturn:

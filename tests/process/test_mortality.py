@@ -163,11 +163,24 @@ def test_the_answer_to_an_interrupted_start_is_not_taken_for_one_to_the_next(mon
     launcher.close()
 
 
-def test_a_launcher_that_cannot_start_says_so():
+def test_a_fork_that_fails_says_why_and_leaves_the_ranks_that_are_there():
+    launcher = ForkLauncher((*PRELOAD, "few_forks"))
+    with Ranks(launcher) as pool:
+        before = pool.run(World(2), f"{rank_targets.__name__}:process_id", timeout=60)
+        with pytest.raises(LaunchError, match=r"forks no more processes \(.*temporarily unavailable\): end some"):
+            pool.run(World(3), f"{rank_targets.__name__}:process_id", timeout=60)
+        again = pool.run(World(3), f"{rank_targets.__name__}:process_id", timeout=60)
+        first, second = (outcome.body for outcome in before if isinstance(outcome, Returned))
+        assert [outcome.body for outcome in again if isinstance(outcome, Returned)][:2] == [first, second]
+    launcher.close()
+
+
+def test_a_launcher_that_cannot_start_says_so(capfd):
     launcher = ForkLauncher(preload=("no_such_module",))
     with Ranks(launcher) as pool, pytest.raises(LaunchError, match="the fork server ended; its own error output"):
         pool.run(World(1), f"{rank_targets.__name__}:process_id", timeout=60)
     launcher.close()
+    assert "ModuleNotFoundError: No module named 'no_such_module'" in capfd.readouterr().err
 
 
 def test_cuda_gets_fresh_interpreters_and_cpu_the_fork_server():
