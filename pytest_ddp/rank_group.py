@@ -260,6 +260,8 @@ class RankGroup:
         ran_on = code is None and member.is_running
         if ran_on:
             dump_stacks([member])
+        elif code is None:  # it has ended, and on a busy machine the news takes longer
+            code = self.launcher.exit_code(member.pid)
         self._lose([member])
         return died(member, self._seconds, code, ran_on=ran_on)
 
