@@ -256,14 +256,14 @@ class RankGroup:
             self.on_debugging(member, entered)
 
     def _death(self, member: Member) -> Died:
-        code = self.launcher.exit_code(member.pid, _HANG_UP_SECONDS)
+        seconds, code = self._seconds, self.launcher.exit_code(member.pid, _HANG_UP_SECONDS)
         ran_on = code is None and member.is_running
         if ran_on:
             dump_stacks([member])
         elif code is None:  # it has ended, and on a busy machine the news takes longer
             code = self.launcher.exit_code(member.pid)
         self._lose([member])
-        return died(member, self._seconds, code, ran_on=ran_on)
+        return died(member, seconds, code, ran_on=ran_on)
 
     def _end(self, pending: dict[int, Member], outcome: Callable[..., Ended]) -> Iterator[tuple[int, Ended]]:
         """End every rank that still runs, after taking its stacks."""
