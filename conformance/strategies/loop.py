@@ -51,17 +51,13 @@ def overheads(draw: Draw, _: Bounds) -> OverheadCase:
 
 
 def samplings(
-    *,
-    shuffle: bool,
-    drop_last: bool = False,
-    lengths: tuple[int, int] = (1, 13),
-    epochs: tuple[int | None, ...] = (0, 1, 0),
+    *, shuffle: bool, drop_last: bool = False, epochs: tuple[int | None, ...] = (0, 1, 0)
 ) -> Callable[[Bounds], st.SearchStrategy[SamplerCase]]:
     """Return a strategy of data sets, most of which do not divide evenly, and some of which have too few samples."""
 
     @st.composite
     def sharing(draw: Draw, bounds: Bounds) -> SamplerCase:
-        return SamplerCase(draw(_worlds(bounds)), draw(_SEEDS), draw(st.integers(*lengths)), shuffle, drop_last, epochs)
+        return SamplerCase(draw(_worlds(bounds)), draw(_SEEDS), draw(st.integers(1, 13)), shuffle, drop_last, epochs)
 
     return sharing
 
@@ -69,8 +65,15 @@ def samplings(
 def long_samplings(
     *, shuffle: bool, epochs: tuple[int | None, ...] = (0, 1, 0)
 ) -> Callable[[Bounds], st.SearchStrategy[SamplerCase]]:
-    """Return a strategy of data sets so long that no two shuffles of them are alike."""
-    return samplings(shuffle=shuffle, lengths=(40, 60), epochs=epochs)
+    """Return a strategy of data sets so long that of no rank's share two shuffles are alike, or one is sorted."""
+
+    @st.composite
+    def sharing(draw: Draw, bounds: Bounds) -> SamplerCase:
+        world_size, seed, share = draw(_worlds(bounds)), draw(_SEEDS), draw(st.integers(15, 20))
+        length = world_size * share + draw(st.integers(0, world_size - 1))
+        return SamplerCase(world_size, seed, length, shuffle, epochs=epochs)
+
+    return sharing
 
 
 def indivisible_samplings(*, drop_last: bool = False) -> Callable[[Bounds], st.SearchStrategy[SamplerCase]]:

@@ -1,0 +1,42 @@
+"""Samplers that shuffle are not accused by chance, however many ranks share the samples."""
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DistributedSampler
+
+from conformance.answer import Answer
+from conformance.cases import SamplerCase
+from conformance.checks.check import CaseTrial
+from conformance.checks.loop_table import LOOP_CHECKS
+from conformance.data import Tensors
+from conformance.strategies import Bounds
+
+_UNLIKE = {"shuffles", "set_epoch_reshuffles", "seed_decides", "mixes_over_ranks", "drops_others_in_other_epochs"}
+_CHECKS = [check for check in LOOP_CHECKS["distributed_sampler"] if check.id in _UNLIKE]
+
+
+def answered_rightly(case: SamplerCase) -> CaseTrial:
+    """Return what torch's own sampler gives in epochs that are all set."""
+    answers = [Answer(_of_rank(case, rank)) for rank in range(case.world_size)]
+    return CaseTrial(case, [], [answers])
+
+
+def _of_rank(case: SamplerCase, rank: int) -> Tensors:
+    epochs = {f"epoch/{at}": _share(case, rank, case.seed, epoch or 0) for at, epoch in enumerate(case.epochs)}
+    return {**epochs, "other_seed": _share(case, rank, case.seed + 1, 0)}
+
+
+def _share(case: SamplerCase, rank: int, seed: int, epoch: int) -> torch.Tensor:
+    options = {"shuffle": case.shuffle, "seed": seed, "drop_last": case.drop_last}
+    sampler = DistributedSampler(range(case.length), case.world_size, rank, **options)
+    sampler.set_epoch(epoch)
+    return torch.tensor(list(sampler))
+
+
+@pytest.mark.parametrize("check", _CHECKS, ids=lambda check: check.id)
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_right_sampler_of_many_ranks_passes(check, data):
+    check.function(answered_rightly(data.draw(check.scenarios(Bounds(16)))))
