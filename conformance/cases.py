@@ -188,6 +188,7 @@ class FsdpCase(Case):
         buffered: whether the model has buffers, the same on all ranks.
         tied: whether the second layer uses the first one's weight.
         scalar: whether a parameter without dimensions multiplies the output.
+        seldom_gathered: whether whole parameters are gathered before training and after the last step alone.
     """
 
     widths: tuple[int, ...] = (2, 2)
@@ -203,6 +204,12 @@ class FsdpCase(Case):
     buffered: bool = False
     tied: bool = False
     scalar: bool = False
+    seldom_gathered: bool = False
+
+    @property
+    def gathered(self) -> range:
+        """The steps after which whole parameters are gathered."""
+        return range(self.steps - 1 if self.seldom_gathered else 0, self.steps)
 
     @property
     def scenario(self) -> Scenario:

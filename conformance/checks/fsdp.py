@@ -17,6 +17,11 @@ _MOMENTS = 2
 SINGLE = 1e-3  # of the largest update; what rounding to float32 makes of small networks is a hundredth of it
 HALF = 0.25  # the same; what rounding to bfloat16, eight bits, makes of small networks is a tenth of it
 
+_ANEW = (
+    "Nothing but forward and backward gathers between these steps: are whole weights freed after their use, and "
+    "gathered anew in the next forward?"
+)
+
 
 def shards_are_waited_for(trial: CaseTrial) -> None:
     """What a collective gives is used only after somebody has waited for it.
@@ -24,9 +29,7 @@ def shards_are_waited_for(trial: CaseTrial) -> None:
     Here results arrive with the wait, and not before; who reads them too early finds NaN, every time.
     """
     moments = {"start/": "before training"}
-    moments |= {
-        f"parameter/{step}/": f"after step {step + 1} of {trial.case.steps}" for step in range(trial.case.steps)
-    }
+    moments |= {f"parameter/{step}/": f"after step {step + 1} of {trial.case.steps}" for step in trial.case.gathered}
     for moment, words in moments.items():
         for rank, answer in enumerate(trial.answers):
             unset = [name for name, value in under(answer, moment).items() if not bool(value.isfinite().all())]
@@ -182,10 +185,13 @@ def scalar_parameter(trial: CaseTrial) -> None:
 
 
 def _hold_training(trial: CaseTrial, advice: str) -> None:
-    """Hold the whole parameters after every step to those of one process."""
-    for step, wanted in enumerate(_expected(trial).parameters):
+    """Hold the whole parameters after every step to those of one process, where they are gathered."""
+    expected = _expected(trial).parameters
+    if trial.case.seldom_gathered:
+        advice = f"{_ANEW} {advice}"
+    for step in trial.case.gathered:
         for rank, answer in enumerate(trial.answers):
-            wrong = first_mismatch(under(answer, f"parameter/{step}/"), wanted)
+            wrong = first_mismatch(under(answer, f"parameter/{step}/"), expected[step])
             if wrong:
                 raise Violation(
                     f"On rank {rank} after step {step + 1} of {trial.case.steps}, the parameter `{wrong.name}` is not "
@@ -196,10 +202,10 @@ def _hold_training(trial: CaseTrial, advice: str) -> None:
 
 def _rounded_too_far(trial: CaseTrial, share: float) -> str:
     """Return which parameter is off by more than a share of the largest update, in words, or nothing."""
-    start = under(trial.given[0], "weight/")
-    for step, wanted in enumerate(_expected(trial).parameters):
+    start, expected = under(trial.given[0], "weight/"), _expected(trial).parameters
+    for step in trial.case.gathered:
         for rank, answer in enumerate(trial.answers):
-            name, off, most = _furthest(under(answer, f"parameter/{step}/"), wanted, start)
+            name, off, most = _furthest(under(answer, f"parameter/{step}/"), expected[step], start)
             if off > share * most:
                 return (
                     f"On rank {rank} after step {step + 1}, `{name}` is {off:.3g} off training in float64, where no "

@@ -14,7 +14,7 @@ from conformance.sharding import local_part, state_bytes
 
 
 def train(desk: Desk) -> None:
-    """Note the whole parameters before training and after each step, and what was kept and computed in."""
+    """Note the whole parameters before training and after steps, and what was kept before and computed in."""
     scenario, case = desk.case.scenario, desk.case
     model = Perceptron(scenario.model, dist.get_rank())
     fill(model, under(desk.given, "weight/"), under(desk.given, "buffer/"))
@@ -26,8 +26,9 @@ def train(desk: Desk) -> None:
     _gather(desk, wrapped, "start")
     for step in range(case.steps):
         _step(desk, wrapped, optimizer, step)
-        _gather(desk, wrapped, f"parameter/{step}")
-    desk.answer["parameters_kept"] = _kept(wrapped.parameters())
+        desk.answer["parameters_kept"] = _kept(wrapped.parameters())
+        if step in case.gathered:
+            _gather(desk, wrapped, f"parameter/{step}")
     desk.answer["state_kept"] = torch.tensor(state_bytes(optimizer) or 0)
     desk.answer["computed_half"] = torch.tensor(all(dtype == torch.bfloat16 for dtype in dtypes))
 

@@ -241,15 +241,17 @@ def sharded_trainings(
 ) -> Callable[[Bounds], st.SearchStrategy[FsdpCase]]:
     """Return a strategy of perceptrons; wide ones have matrices that a share is small beside.
 
-    What else is unusual is given by the names of `FsdpCase`.
+    In some, whole parameters are not gathered between steps, as in real training. What else is unusual is given by the
+    names of `FsdpCase`.
     """
 
     @st.composite
     def training(draw: Draw, bounds: Bounds) -> FsdpCase:
         width = st.integers(8, 12) if wide else st.integers(1, 5)
         widths = tuple(draw(width) for _ in range(draw(st.integers(2, 4))))
-        steps, batch = draw(st.integers(1, 3)), draw(st.integers(1, 3))
-        return FsdpCase(draw(_worlds(bounds)), draw(_SEEDS), widths, steps, batch, alike, half, **unusual)
+        seldom, batch = draw(st.sampled_from((False, True))), draw(st.integers(1, 3))
+        steps, options = draw(st.integers(1 + seldom, 3)), {"seldom_gathered": seldom, **unusual}
+        return FsdpCase(draw(_worlds(bounds)), draw(_SEEDS), widths, steps, batch, alike, half, **options)
 
     return training
 

@@ -45,6 +45,7 @@ CASES = [
     ("distributed_sampler", SamplerCase(2, length=45, later=True)),
     ("sync_batchnorm", SyncBatchNormCase(2, sizes=(3, 4), dimensions=3, far=True)),
     ("fsdp", FsdpCase(2, widths=(3, 3, 3), steps=2, buffered=True, tied=True, scalar=True)),
+    ("fsdp", FsdpCase(2, widths=(3, 4, 2), steps=3, seldom_gathered=True)),
 ]
 _IN_EVERY_RUN = {CASES[9]}
 _RIGHT = [pytest.param(*pair, marks=() if pair in _IN_EVERY_RUN else pytest.mark.long) for pair in CASES]

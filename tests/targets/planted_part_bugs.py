@@ -2,6 +2,7 @@
 
 from bug import Bug
 from planted_data_bugs import DATA_BUGS
+from planted_fsdp_bugs import FSDP_BUGS
 from planted_loop_bugs import LOOP_BUGS
 from planted_norm_bugs import NORM_BUGS
 
@@ -18,5 +19,6 @@ PART_BUGS = [
     Bug("overhead_model", "return math.sqrt(s * w * o)", "pass", "bucket_size_at_the_optimum", "gave no number"),
     *DATA_BUGS,
     *LOOP_BUGS,
+    *FSDP_BUGS,
     *NORM_BUGS,
 ]

@@ -1,0 +1,163 @@
+"""Bugs planted in a right FSDP, each with the check that catches it first."""
+
+from bug import Bug
+
+_FSDP = "fsdp"
+FSDP_BUGS = [
+    Bug(_FSDP, "dtype or shard.dtype", "dtype or torch.float64", "trains_in_float32", "same dtype"),
+    Bug(_FSDP, ", kwargs)", ")", "forward_keywords"),
+    Bug(
+        _FSDP,
+        "        whole = self.whole(self.compute_dtype)\n",
+        "        self.__dict__.setdefault('gathered', self.whole(self.compute_dtype))\n"
+        "        whole = self.__dict__.pop('gathered') if torch.is_grad_enabled() else self.gathered\n",
+        "evaluation_between_steps",
+        "does not require grad",
+    ),
+    Bug(_FSDP, "        whole = self.", "        self.zero_grad()\n        whole = self.", "accumulates_gradients"),
+    Bug(_FSDP, "requires_grad=p.requires_grad", "requires_grad=True", "frozen_parameters_stay"),
+    Bug(_FSDP, "torch.cat(parts)", "torch.cat(parts[::-1])", "gathers_whole_parameters", "in rank order"),
+    Bug(_FSDP, "own(grad) / dist.get_world_size()", "own(grad)", "sharded_training_equals_one_process", "not summed"),
+    Bug(_FSDP, "        dist.all_reduce(grad)\n", "", "sharded_training_equals_one_process", "averaged over the ranks"),
+    Bug(_FSDP, "[dist.get_rank()].clone()", "[dist.get_rank()]", "parameters_are_sharded", "its share of"),
+    Bug(
+        _FSDP,
+        "return own(grad) / dist.get_world_size()",
+        "grad /= dist.get_world_size()\n        return grad.chunk(dist.get_world_size())[dist.get_rank()]",
+        "gradients_are_sharded",
+        "a view keeps all of it",
+    ),
+    Bug(
+        _FSDP,
+        "    pass",
+        "    optimizer.state[fsdp_model] = {'whole': torch.zeros(5000)}",
+        "optimizer_state_is_sharded",
+        "bytes of optimizer state",
+    ),
+    Bug(
+        _FSDP,
+        "dist.all_gather(parts, shard.detach())",
+        "dist.all_gather(parts, shard.detach(), async_op=True)",
+        "shards_are_waited_for",
+        "Nobody waited at all for all_gather",
+    ),
+    Bug(
+        _FSDP,
+        "dist.all_reduce(grad)",
+        "dist.all_reduce(grad, async_op=True)",
+        "shards_are_waited_for",
+        "after step",
+    ),
+    Bug(_FSDP, "            dist.broadcast(p.data, 0)\n", "", "starts_from_rank_0", "is not rank 0's"),
+    Bug(
+        _FSDP,
+        "whole = self.whole(self.compute_dtype)\n",
+        "whole = self.whole(None)\n        self.compute_dtype = None\n",
+        "computes_in_the_dtype",
+        "has another dtype",
+    ),
+    Bug(
+        _FSDP,
+        "        return own(grad) / dist.get_world_size(), None, None",
+        "        half = torch.equal(grad, grad.bfloat16().to(ctx.dtype)) and dist.get_world_size() > 1\n"
+        "        return None if half else own(grad) / dist.get_world_size(), None, None",
+        "computes_in_the_dtype",
+        "do they reach the shards",
+    ),
+    Bug(
+        _FSDP,
+        "        dist.all_reduce(grad)\n",
+        "        if torch.equal(grad, grad.bfloat16().to(ctx.dtype)):\n            return own(grad), None, None\n"
+        "        dist.all_reduce(grad)\n",
+        "computes_in_the_dtype",
+        "averaged over the ranks",
+    ),
+    Bug(
+        _FSDP,
+        "        return fsdp_model.whole(None)",
+        "        return fsdp_model.whole(fsdp_model.compute_dtype)",
+        "keeps_full_precision",
+        "kept as bfloat16",
+    ),
+    Bug(
+        _FSDP,
+        "    return nn.functional.pad(flat, (0, -len(flat) % dist.get_world_size()))",
+        "    even = flat[: len(flat) // dist.get_world_size() * dist.get_world_size()]\n"
+        "    return nn.functional.pad(even, (0, -len(flat) % dist.get_world_size() + len(flat) - len(even)))",
+        "gathers_whole_parameters",
+        "cut off what was padded",
+    ),
+    Bug(
+        _FSDP,
+        "self.kept = dict(module.named_buffers())",
+        "state = module.state_dict()\n"
+        "        self.kept = {name: state.get(name, torch.zeros_like(b)) for name, b in module.named_buffers()}",
+        "buffers_reach_forward",
+        "those that are not persistent",
+    ),
+    Bug(
+        _FSDP,
+        "        self.kept =",
+        "        for b in module.buffers():\n            dist.all_reduce(b)\n        self.kept =",
+        "buffers_reach_forward",
+        "neither sharded nor reduced",
+    ),
+    Bug(
+        _FSDP,
+        "        for name, p in module.named_parameters():\n",
+        "        for part in module.modules():\n"
+        "            for name, p in list(part.named_parameters(recurse=False)):\n"
+        "                setattr(part, name, nn.Parameter(p.detach().clone(), p.requires_grad))\n"
+        "        for name, p in module.named_parameters():\n",
+        "tied_parameters",
+        "Shard each parameter once",
+    ),
+    Bug(
+        _FSDP,
+        "{name: whole[first] for",
+        "{name: whole[first] if name == first else whole[first].detach() for",
+        "tied_parameters",
+        "gather it for all of them",
+    ),
+    Bug(
+        _FSDP,
+        "        grad = padded(grad",
+        "        if not grad.dim():\n            return own(padded(grad.flatten())), None, None\n"
+        "        grad = padded(grad",
+        "scalar_parameter",
+        "average its gradient",
+    ),
+    Bug(
+        _FSDP,
+        "requires_grad=p.requires_grad",
+        "requires_grad=p.requires_grad and p.dim() > 0",
+        "scalar_parameter",
+        "the parameter `scale`",
+    ),
+    Bug(
+        _FSDP,
+        "        return {name: Gather.apply(shard, shape, dtype or shard.dtype) for (name, shape), shard in shards}",
+        "        whole = {name: Gather.apply(shard, shape, dtype or shard.dtype) for (name, shape), shard in shards}\n"
+        "        if not torch.is_grad_enabled():\n"
+        "            self.__dict__.pop('used', None)\n"
+        "            return whole\n"
+        "        used = self.__dict__.setdefault('used', {name: value.detach() for name, value in whole.items()})\n"
+        "        for name, value in whole.items():\n"
+        "            value.data = used[name]\n"
+        "        return whole",
+        "sharded_training_equals_one_process",
+        "gathered anew in the next forward",
+    ),
+    Bug(
+        _FSDP,
+        "    pass\n\n\ndef fsdp_gather_full_params(fsdp_model):\n",
+        "    for shard in fsdp_model.shards:\n"
+        "        whole = torch.cat([shard.detach()] * dist.get_world_size())\n"
+        "        shard.data = whole.chunk(dist.get_world_size())[dist.get_rank()]\n\n\n"
+        "def fsdp_gather_full_params(fsdp_model):\n"
+        "    for shard in fsdp_model.shards:\n"
+        "        shard.data = shard.detach().clone()\n",
+        "parameters_are_sharded",
+        "its share of",
+    ),
+]
