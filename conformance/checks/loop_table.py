@@ -136,7 +136,7 @@ _SYNC_BATCHNORM = (
         loop.norms(uneven=True, steps=2),
         requires=("evaluation_by_running_statistics",),
     ),
-    Check(sync_batchnorm.rank_without_samples, loop.norms_of_an_empty_rank, "extended", requires=_FORWARD),
+    Check(sync_batchnorm.rank_without_samples, loop.norms_of_an_empty_rank, "extended", requires=_TRAINS),
     Check(
         conversion.without_weight_and_bias,
         loop.having(loop.norms(uneven=True), affine=False),

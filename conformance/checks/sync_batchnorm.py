@@ -126,6 +126,13 @@ def rank_without_samples(trial: CaseTrial) -> None:
     problem = problem or wrong_input_gradient(trial)
     if problem:
         raise Violation(problem)
+    problem, _ = wrong_statistics(trial)
+    if problem:
+        raise Violation(
+            problem,
+            "Update running statistics on a rank without samples too, from those of all ranks: what it evaluates, or "
+            "saves, is the same as on the others.",
+        )
 
 
 def forwards_before_backwards(trial: CaseTrial) -> None:

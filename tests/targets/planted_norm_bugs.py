@@ -64,6 +64,13 @@ NORM_BUGS = [
         "rank_without_samples",
         "AssertionError",
     ),
+    Bug(
+        _NORM,
+        "            if self.running_mean is not None:",
+        "            if self.running_mean is not None and len(x):",
+        "rank_without_samples",
+        "on a rank without samples too",
+    ),
     Bug(_NORM, "module.eps", "1e-5", "forward_over_all_ranks", "an eps of 1e-05, not the norm's own"),
     Bug(_NORM, "module.momentum", "0.1", "running_statistics", "a momentum of 0.1, not the norm's own"),
     Bug(_NORM, "1 / float(self.num_batches_tracked)", "0.1", "cumulative_average", "a momentum of 0.1"),
