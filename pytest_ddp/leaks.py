@@ -24,7 +24,9 @@ from pytest_ddp.observed import current
 _NOT_THE_TESTS = b"PYTEST_CURRENT_TEST"
 # Libraries keep small workspaces on the device for good; a tensor that a test forgot is seldom smaller than this.
 _CUDA_BYTES = 2**20
-_ENDING_SECONDS = 1.0  # for a thread that was told to end, and not waited for: a progress bar's, an executor's
+# For a thread, or a process, that was told to end, and not waited for: a progress bar's, an executor's, a server.
+_ENDING_SECONDS = 1.0
+_LOOK_SECONDS = 0.01
 
 
 def _default_device() -> torch.device:
@@ -116,7 +118,8 @@ class Snapshot:
             yield Leak(f"{_count(len(names), 'thread')} still running: {', '.join(names)}", lasting=True)
 
     def _children(self) -> Iterator[Leak]:
-        ended = [pid for pid in _children() - self.children if _end(pid)]
+        new, until = _children() - self.children, time.monotonic() + _ENDING_SECONDS
+        ended = [pid for pid in new if _end(pid, until)]
         if ended:
             yield Leak(f"{_count(len(ended), 'child process', 'child processes')} still running: ended")
 
@@ -144,10 +147,14 @@ def _write(write: Callable[[Any], Any], value: Any) -> bool:
     return True
 
 
-def _end(pid: int) -> bool:
-    """End a child; whether it was still running rather than just not waited for."""
+def _end(pid: int, until: float) -> bool:
+    """End a child that does not end by itself until then; whether it was still running, not just not waited for."""
     try:
-        if os.waitpid(pid, os.WNOHANG) != (0, 0):
+        while os.waitpid(pid, os.WNOHANG) == (0, 0):
+            if time.monotonic() >= until:
+                break
+            time.sleep(_LOOK_SECONDS)
+        else:
             return False
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

@@ -96,6 +96,23 @@ def test_a_thread_that_is_about_to_end_is_waited_for(run_suite):
     result.assert_outcomes(passed=1)
 
 
+def test_a_child_process_that_is_about_to_end_is_waited_for(run_suite):
+    result = run_suite(
+        """
+        import subprocess
+
+        @distributed(world_size=2)
+        def test_leaves_a_process(ddp):
+            from pytest_ddp import leaks
+
+            leaks._ENDING_SECONDS = 60  # on this rank, until the run is over
+            subprocess.Popen(["sleep", "0.3"]).terminate() if ddp.rank else subprocess.Popen(["sleep", "0.3"])
+        """,
+        "--ddp-leaks=error",
+    )
+    result.assert_outcomes(passed=1)
+
+
 def test_ranks_with_a_thread_that_still_runs_are_replaced(run_suite, tmp_path):
     suite = f"""
         from pathlib import Path
