@@ -20,6 +20,7 @@ class ExceptionNotice:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Generator[None, object, object]:
         """Run a phase, and tell of what it raises."""
+        __tracebackhide__ = True
         try:
             return (yield)
         except BaseException:

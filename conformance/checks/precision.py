@@ -5,8 +5,17 @@ batch gives with the parameters of that step, and parameters to what the optimiz
 agree to the last bit all the same.
 """
 
-from conformance.checks.check import Trial
+from collections.abc import Iterator
+
+import torch
+
+from conformance.checks.check import Trial, Violation, element_apart, step_words
 from conformance.checks.training import gradients_averaged, ranks_stay_identical, training_equals_one_process
+from conformance.data import Tensors, torch_dtype
+from conformance.gradient_mistakes import is_rounded
+from conformance.tolerance import unit_roundoff
+
+_FURTHER_BITS = 20
 
 
 def trains_in_float32(trial: Trial) -> None:
@@ -20,8 +29,56 @@ def trains_in_bfloat16(trial: Trial) -> None:
 
 
 def mixed_dtypes(trial: Trial) -> None:
-    """A model with parameters of two dtypes trains like any other."""
+    """A model with parameters of two dtypes trains like any other.
+
+    Rounding in the narrower layers reaches all gradients, so that limits do not tell which dtype one was sent in. Its
+    last bits do.
+    """
     _trains(trial)
+    if not trial.scenario.replicated:
+        _hold_width(trial)
+
+
+def _hold_width(trial: Trial) -> None:
+    """Hold gradients of the wider dtype to more bits than the narrower one has."""
+    ranks, narrow = trial.scenario.world_size, _narrowest(trial)
+    for where, seen, expected in _all_gradients(trial):
+        for name in _wider(trial):
+            if is_rounded(seen[name], narrow, ranks) and _needs_more_bits(expected[name], narrow, ranks):
+                dtype = str(narrow).removeprefix("torch.")
+                raise Violation(
+                    f"{where}, the gradient of `{name}`, a {trial.scenario.model.dtypes[name]} parameter, was rounded "
+                    f"to {dtype} on its way: {element_apart(seen[name], expected[name])}, which {dtype} cannot hold.",
+                    "A flat buffer has one dtype: group gradients by dtype, and let each travel in its own.",
+                )
+
+
+def _narrowest(trial: Trial) -> torch.dtype:
+    return torch_dtype(max(trial.scenario.model.dtypes.values(), key=unit_roundoff))
+
+
+def _wider(trial: Trial) -> list[str]:
+    """Return the trainable parameters that have a wider dtype than the narrowest."""
+    spec = trial.scenario.model
+    return [name for name in spec.trainable if torch_dtype(spec.dtypes[name]) != _narrowest(trial)]
+
+
+def _all_gradients(trial: Trial) -> Iterator[tuple[str, Tensors, Tensors]]:
+    """Yield where, what was seen, and what was expected, for each step and rank."""
+    for step, expected in enumerate(trial.expected.gradients):
+        for rank, seen in enumerate(trial.observations):
+            yield f"On rank {rank} at {step_words(trial.scenario, step)}", seen.gradients(step), expected
+
+
+def _needs_more_bits(expected: torch.Tensor, narrow: torch.dtype, world_size: int) -> bool:
+    """Return whether an element, and it times the world size, needs 20 bits more than a narrow dtype has.
+
+    An average of few numbers that came out of a narrow layer may be one that the narrow dtype holds, by chance, where
+    rounding is a little other than here. With so many bits, the chance is one in a million.
+    """
+    units = 2 / torch.finfo(narrow).eps * 2**_FURTHER_BITS
+    scaled = [torch.frexp(expected * times).mantissa * units for times in (1, world_size)]
+    return bool(torch.stack([one != one.round() for one in scaled]).all(0).any())
 
 
 def _trains(trial: Trial) -> None:

@@ -183,6 +183,17 @@ WRAPPER_BUGS = [
         _NEVER,
     ),
     Bug(
+        _FLAT,
+        "        for bucket in self.make_buckets(params, self.max_bytes):\n"
+        "            bucket.launch()\n            bucket.collect(used)\n",
+        "        flat = torch.cat([p.grad.reshape(-1).to(params[0].dtype) for p in params]) / dist.get_world_size()\n"
+        "        dist.all_reduce(flat)\n"
+        "        for p, part in zip(params, flat.split([p.numel() for p in params])):\n"
+        "            p.grad = part.view_as(p).to(p.dtype)\n",
+        "mixed_dtypes",
+        "rounded to float32 on its way",
+    ),
+    Bug(
         _EACH,
         "if p.requires_grad]",
         "]",
