@@ -1,7 +1,5 @@
 """`@distributed` on fixtures, and how long fixtures live on ranks."""
 
-import pytest
-
 LOG = """
 from pathlib import Path
 
@@ -94,78 +92,6 @@ def dataset(ddp):
         "rank0": ["up 2", "down", "up 1", "down", "up 2", "down"],
         "rank1": ["up 2", "down", "up 2", "down"],
     }
-
-
-LOST_BETWEEN_TESTS = """
-import psutil
-from pathlib import Path
-from pytest_ddp import RankFailure
-
-folder = Path({folder!r})
-
-def log(rank, *words):
-    with (folder / f"rank{{rank}}").open("a") as file:
-        print(*words, file=file)
-
-{kind}
-@pytest.fixture(scope="module")
-def dataset(ddp):
-    log(ddp.rank, "up")
-    (folder / f"pid{{ddp.rank}}").write_text(str(os.getpid()))
-    if ddp.rank == 1 and (folder / "broken").exists():
-        raise ValueError("broken")
-    yield
-    log(ddp.rank, "down")
-
-@distributed(world_size=2)
-def test_before(dataset): pass
-
-def leave():
-    if dist.get_rank() == 1:
-        os._exit(3)
-
-def test_leaves(ddp_ranks):
-    with pytest.raises(RankFailure, match="exit code 3"):
-        ddp_ranks(world_size=2).run(leave)
-
-def test_makes_way(ddp_ranks):
-    ddp_ranks(world_size=2).run(int)
-
-def test_kills():
-    process = psutil.Process(int((folder / "pid1").read_text()))
-    process.kill()
-    process.wait(60)
-
-def test_breaks():
-    (folder / "broken").touch()
-
-@distributed(world_size=2)
-def test_after(dataset, ddp):
-    log(ddp.rank, "used")
-    dist.barrier()
-"""
-
-
-@pytest.mark.parametrize(("kind", "between"), [("", "leaves"), ("", "kills"), ("@distributed", "kills")])
-def test_a_rank_that_is_lost_between_two_tests_takes_the_fixtures_of_all_along(run_suite, tmp_path, kind, between):
-    result = run_suite(
-        LOST_BETWEEN_TESTS.format(folder=str(tmp_path), kind=kind), "-k", f"before or {between} or after"
-    )
-    result.assert_outcomes(passed=3, deselected=3)
-    seen = logged(tmp_path)
-    assert seen["rank1"] == ["up", "up", "used", "down"]
-    if (kind, between) == ("", "kills") and seen["rank0"].count("down") == 1:  # it waited for rank 1 in a next group
-        seen["rank0"].insert(1, "down")
-    assert seen["rank0"] == ["up", "down", "up", "used", "down"]
-
-
-@pytest.mark.parametrize(("kind", "between"), [("", "leaves"), ("@distributed", "makes_way")])
-def test_a_fixture_that_is_made_anew_is_waited_for_on_all_ranks(run_suite, tmp_path, kind, between):
-    """Setup and call are one message only where everything that the test uses is alive on the ranks."""
-    source = LOST_BETWEEN_TESTS.format(folder=str(tmp_path), kind=kind)
-    result = run_suite(source, "-k", f"before or {between} or breaks or after")
-    result.assert_outcomes(passed=3, errors=1, deselected=2)
-    assert "used" not in logged(tmp_path)["rank0"]
 
 
 def test_a_fixture_is_finalised_after_a_failure_and_made_anew(run_suite, tmp_path):
