@@ -59,9 +59,10 @@ def overlaps_backward(trial: Trial) -> None:
 def _launched_in_time(happened: list[Happening], last: int, scenario: Scenario) -> tuple[int, int, int]:
     """Return how many exchanges began before backward was at the first layer, how many had to, and how many there were.
 
-    Another thread gets its turn when it pleases the interpreter: nothing more is asked of that.
+    Another thread gets its turn when it pleases the interpreter: nothing more is asked of that. What is sent again is
+    no matter of overlap, and not counted.
     """
-    count = exchanges(happened, scenario)
+    count = min(exchanges(happened, scenario), len(scenario.model.trainable))
     own = not any(happened[at].elsewhere for at in launches(happened, scenario))
     return exchanges(happened[:last], scenario), count - late_exchanges(scenario) if own else 0, count
 

@@ -80,3 +80,7 @@ def test_one_early_launch_of_many_is_no_overlap():
 
 def test_of_another_thread_no_more_than_one_early_launch_is_asked():
     overlaps_backward(one_after_the_other(elsewhere=True))
+
+
+def test_what_is_sent_again_after_backward_does_not_count():
+    overlaps_backward(trial(LAUNCH, reached(1), *[LAUNCH] * 3, reached(0), *[LAUNCH] * 2, RETURNED, *[LAUNCH] * 6))
