@@ -11,6 +11,7 @@ from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.example import Told
 from pytest_ddp.failure import RankFailure, blame, details, failures, headline, root_cause
 from pytest_ddp.outcome import Died, Outcome, Raised
+from pytest_ddp.standstill import came_of_peer
 from pytest_ddp.world import World
 
 _PLACE = re.compile(r'File "[^"]+", line \d+|^\S+:\d+(?=: )', re.MULTILINE)  # as Python writes it, as pytest does
@@ -48,7 +49,7 @@ def failed(outcomes: Sequence[Outcome], told: Mapping[int, Told], world: World) 
     if not found or blame(found[0]):
         return _type_of_bug("the ranks disagree", "")(outcomes, world)
     # Of ranks that failed by themselves the first in time is the root cause, but which one that is may change.
-    root = min((outcome for outcome in found if not blame(outcome)), key=lambda outcome: outcome.rank)
+    root = min((o for o in found if not blame(o)), key=lambda outcome: (came_of_peer(outcome), outcome.rank))
     account = told.get(root.rank, Told())
     return _type_of_bug(account.origin or _origin(root), account.kind)(outcomes, world)
 

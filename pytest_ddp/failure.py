@@ -1,7 +1,8 @@
 """Finds the root cause among the outcomes of a run, and says it in words.
 
 A rank that failed by itself comes before ranks that failed because a peer left, which come before ranks that we
-ended; among equals the one that failed first comes first.
+ended; among equals the one that failed first comes first. A rank that raised an exception of its own from the loss of
+a peer comes after those that failed with no such reason, whatever the clocks say: a death is seen some time after it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +11,7 @@ from pytest_ddp.bounds import one_line
 from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.hints import hint
 from pytest_ddp.outcome import Deadlocked, Died, Ended, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
-from pytest_ddp.standstill import peer_left, standstill
+from pytest_ddp.standstill import came_of_peer, peer_left, standstill
 from pytest_ddp.world import World, rank_list
 
 _COLLECTIVES_SHOWN = 8
@@ -61,10 +62,10 @@ def raise_for(outcomes: Sequence[Outcome], world: World | None = None) -> None:
         raise RankFailure(outcomes, world)
 
 
-def _precedence(outcome: Outcome) -> tuple[int, int, float, int]:
+def _precedence(outcome: Outcome) -> tuple[int, bool, int, float, int]:
     # Of ranks that stand still, the one that is halted, or that came least far, is the one that the others wait for.
     progress = len(outcome.collectives) if isinstance(outcome, Ended) and not outcome.halted else 0
-    return blame(outcome), progress, outcome.seconds, outcome.rank
+    return blame(outcome), came_of_peer(outcome), progress, outcome.seconds, outcome.rank
 
 
 def blame(outcome: Outcome) -> int:

@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -57,9 +58,13 @@ class Member:
         return True
 
     def receive(self, seconds: float) -> list[Message] | None:
-        """Wait for messages: an empty list when none came in time, None when the process is gone."""
-        readable, _, _ = select.select([self], [], [], max(0.0, seconds))
-        return self.read() if readable else []
+        """Wait for whole messages: an empty list when none came in time, None when the process is gone."""
+        end = time.monotonic() + seconds
+        while select.select([self], [], [], max(0.0, end - time.monotonic()))[0]:
+            messages = self.read()
+            if messages or messages is None:
+                return messages
+        return []
 
     @property
     def has_unread(self) -> bool:

@@ -26,6 +26,7 @@ from pytest_ddp.world import World
 
 _START_SECONDS = 120.0
 _CLOSE_SECONDS = 10.0
+_STILL_ENDING = "was stopped: after {:g} s it was still at the teardown of its fixtures, or in a function of atexit\n"
 
 
 @dataclass
@@ -144,10 +145,10 @@ class Ranks:
             member.send(Close())
         end = time.monotonic() + _CLOSE_SECONDS
         for member in list(self._members.values()):
-            while member.receive(end - time.monotonic()):
+            while messages := member.receive(end - time.monotonic()):
                 pass
-            if member.output:
-                self.farewells[member.rank] = self.farewells.get(member.rank, "") + member.output
+            if words := member.output + ("" if messages is None else _STILL_ENDING.format(_CLOSE_SECONDS)):
+                self.farewells[member.rank] = self.farewells.get(member.rank, "") + words
             self._discard(member)
         self.newest, self.inhabited = "", 0
 

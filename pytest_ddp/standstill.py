@@ -12,6 +12,8 @@ _PEER_LEFT = re.compile(
     r"|Timed out waiting \d+ms for (recv|send)|remote process exited|NCCL communicator was aborted",
     re.IGNORECASE,
 )
+# A line that names an exception: as Python writes it, as pytest does, and as either does in an exception group.
+_NAMES_LOSS = re.compile(rf"^[E|\s]*[\w.]+: .*(?:{_PEER_LEFT.pattern})", re.IGNORECASE | re.MULTILINE)
 _POINT_TO_POINT = ("send", "recv")
 # Every rank must bring the same dtype and shape to these; to the others (gather, all_to_all) shapes may differ.
 _SAME_EVERYWHERE = ("all_reduce", "broadcast", "reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
@@ -29,6 +31,11 @@ def standstill(outcomes: Sequence[Outcome]) -> list[str]:
 def peer_left(outcome: Outcome) -> bool:
     """Whether a rank failed only because another one had left the group."""
     return isinstance(outcome, Raised) and _PEER_LEFT.search(outcome.message) is not None
+
+
+def came_of_peer(outcome: Outcome) -> bool:
+    """Whether a rank's exception is that of a peer that had left, or was raised from it or while handling it."""
+    return isinstance(outcome, Raised) and (peer_left(outcome) or _NAMES_LOSS.search(outcome.traceback) is not None)
 
 
 def _may_have_waited(outcome: Outcome) -> bool:

@@ -258,7 +258,8 @@ def _live(channel: socket.socket, launch: Launch, files: Files, footing: "Footin
             else:
                 resolve(launch.host)(launch.body)
     except BaseException as error:  # noqa: BLE001  a host that fails to start is reported, whatever it raised
-        rank.send(Answer(-1, "raised", 0.0, *describe(error)))
+        kind, message, text = describe(error)
+        rank.send(Answer(-1, "raised", 0.0, kind, both_ends(message), both_ends(text)))
     else:
         atexit._run_exitfuncs()  # noqa: SLF001  likewise
     finally:

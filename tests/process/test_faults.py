@@ -147,6 +147,21 @@ def test_an_exception_at_exit_is_kept():
     assert pool.farewells[1].rstrip().endswith("ValueError: had enough")
 
 
+def test_a_rank_that_does_not_end_is_stopped_and_named(monkeypatch):
+    monkeypatch.setattr("pytest_ddp.ranks._CLOSE_SECONDS", 0.25)
+    with Ranks() as pool:
+        pool.run(World(2), "fault_targets:misbehave", b"hangs_at_exit", timeout=60)
+    assert pool.farewells[1].startswith("was stopped: after 0.25 s it was still at the teardown of its fixtures, or in")
+
+
+def test_a_host_that_tells_at_length_why_it_cannot_start_is_heard():
+    with Ranks(host="fault_targets:is_no_host") as pool, pytest.raises(LaunchError) as caught:
+        pool.run(World(1), "rank_targets:all_reduce", timeout=60)
+    assert str(caught.value).startswith("rank 0 could not start: Traceback (most recent call last):\n")
+    assert "characters left out" in str(caught.value)
+    assert str(caught.value).endswith("for this reason")
+
+
 def test_ranks_that_cannot_form_a_group_are_replaced_only_when_they_were_used():
     with Ranks() as own, pytest.raises(LaunchError, match=_NO_GROUP):
         own.run(World(2, backend="nope"), "rank_targets:all_reduce", timeout=60)

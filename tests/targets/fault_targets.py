@@ -284,6 +284,14 @@ def raises_at_exit() -> None:
     atexit.register(raises)
 
 
+def is_no_host(_: bytes) -> None:
+    raise RuntimeError("." * 500_000 + "for this reason")
+
+
+def hangs_at_exit() -> None:
+    atexit.register(threading.Event().wait)
+
+
 def replaces_modules() -> None:
     for module, names in {
         time: ("sleep", "perf_counter", "monotonic", "time"),

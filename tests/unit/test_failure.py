@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 
+from pytest_ddp.bug import failed
 from pytest_ddp.failure import RankFailure, describe, details, failures, headline, raise_for, root_cause
 from pytest_ddp.outcome import Deadlocked, Died, Raised, Returned, Skipped, Stopped, TimedOut
 from pytest_ddp.world import World
@@ -29,6 +30,28 @@ STOPPED = Stopped(rank=3, seconds=0.01, stack="S3", collectives=("all_reduce #1"
 def test_local_failures_come_before_peers_that_left_and_those_before_ranks_we_stopped():
     order = failures([CLOSED, STOPPED, KILLED, OWN, Returned(rank=4)])
     assert [outcome.rank for outcome in order] == [1, 2, 0, 3]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RuntimeError: [gloo/pair.cc:1] Connection closed by peer [::1]:7",
+        "E   RuntimeError: [gloo/pair.cc:1] Connection closed by peer [::1]:7",
+        "  | torch.distributed.DistBackendError: NCCL communicator was aborted on rank 0.",
+    ],
+)
+def test_who_raised_its_own_exception_from_the_loss_of_a_peer_comes_after_that_peer(line):
+    traceback = f"T\n{line}\nSyncError: no sync"
+    wrapped = Raised(rank=0, seconds=0.1, kind="SyncError", message="no sync", traceback=traceback)
+    assert root_cause([wrapped, KILLED]) is KILLED
+    assert root_cause([wrapped, CLOSED]) is wrapped
+    assert type(failed([wrapped, KILLED], {}, World(3))).__doc__ == "was killed by SIGKILL"
+
+
+def test_who_only_speaks_of_a_lost_peer_is_the_first_in_time():
+    source = '    log("Connection closed by peer")\nSyncError: no sync'
+    speaks = Raised(rank=0, seconds=0.1, kind="SyncError", message="no sync", traceback=source)
+    assert root_cause([KILLED, speaks]) is speaks
 
 
 def test_of_ranks_that_hang_the_one_that_came_least_far_is_the_cause():
