@@ -13,7 +13,7 @@ _PEER_LEFT = re.compile(
     re.IGNORECASE,
 )
 # A line that names an exception: as Python writes it, as pytest does, and as either does in an exception group.
-_NAMES_LOSS = re.compile(rf"^[E|\s]*[\w.]+: .*(?:{_PEER_LEFT.pattern})", re.IGNORECASE | re.MULTILINE)
+_NAMES_LOSS = re.compile(rf"^[E| \t]*[\w.]+: .*(?:{_PEER_LEFT.pattern})", re.IGNORECASE | re.MULTILINE)
 _POINT_TO_POINT = ("send", "recv")
 # Every rank must bring the same dtype and shape to these; to the others (gather, all_to_all) shapes may differ.
 _SAME_EVERYWHERE = ("all_reduce", "broadcast", "reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
