@@ -219,7 +219,8 @@ def _about_expectations(wanted: Reproduction) -> dict[str, Any]:
         "one_collective_per_parameter": (parameters, parameters),
         "everything_frozen": (0, 0),
     }.get(check.id, expected_exchanges(scenario))
-    sizes = train(scenario, draw_inputs(scenario, wanted.seed)).state_bytes if check.shows == "state" else {"": 0}
+    sizes = train(scenario, draw_inputs(scenario, wanted.seed)).state_bytes if check.shows == "state" else {}
+    full, filling = sum(sizes.values()), padding(scenario, sizes)
     balanced = check.id in {"state_is_balanced", "groups_are_balanced_together"}
     return {
         "fewest": fewest,
@@ -229,7 +230,7 @@ def _about_expectations(wanted: Reproduction) -> dict[str, Any]:
         "most_bytes": most_bytes(scenario, ""),
         "most_scattered": most_bytes(scenario, "reduce_scatter"),
         "freezes_all": check.id == "everything_frozen",
-        "full": sum(sizes.values()),
-        "padding": padding(scenario),
-        "most_state": round(largest_share(scenario, sizes)) if balanced else sum(sizes.values()) + padding(scenario),
+        "full": full,
+        "padding": filling,
+        "most_state": round(largest_share(scenario, sizes)) if balanced else full + filling,
     }

@@ -150,7 +150,7 @@ def in_groups(draw: Draw, drawn: Scenario, first: tuple[str, ...], second: tuple
 
 @st.composite
 def with_broad_groups(draw: Draw, bounds: Bounds) -> Scenario:
-    """The same with layers of several KiB."""
+    """The same with layers of many KiB."""
     drawn: Scenario = draw(with_groups(bounds))
     return replace(drawn, model=broadened(drawn.model))
 
@@ -204,17 +204,18 @@ def optimized_frozen(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def with_state(draw: Draw, bounds: Bounds) -> Scenario:
-    """The optimizer keeps state; the sizes of parameters differ much."""
-    return draw_optimized(draw, bounds, draw_stateful(draw), more_layers=1, widest=8, steps=1)
+    """The optimizer keeps state of weights of many KiB, and of biases that are much smaller."""
+    drawn = draw_optimized(draw, bounds, draw_stateful(draw), more_layers=1, widest=8, steps=1)
+    return replace(drawn, model=broadened(drawn.model))
 
 
 @st.composite
 def with_large_weights(draw: Draw, bounds: Bounds) -> Scenario:
-    """The optimizer keeps state of several weights of similar size, and of biases that are much smaller."""
+    """The same with several weights for every rank, of similar size."""
     drawn = draw_optimized(draw, bounds, draw_stateful(draw), steps=1)
     sizes = st.integers(4, 8)
     layers = tuple(Linear(draw(sizes)) for _ in range(3 * drawn.world_size))
-    return replace(drawn, model=ModelSpec(draw(sizes), layers))
+    return replace(drawn, model=broadened(ModelSpec(draw(sizes), layers)))
 
 
 @st.composite
@@ -228,7 +229,8 @@ def with_large_weights_in_groups(draw: Draw, bounds: Bounds) -> Scenario:
     layers = (Linear(width),) * draw(st.integers(4, 5))
     names = (f"layers.{index}" for index in range(len(layers)))
     groups = tuple(Group((f"{name}.weight", f"{name}.bias"), {}) for name in names)
-    return replace(drawn, model=ModelSpec(width, layers), optimizer=replace(drawn.optimizer, groups=groups))
+    model = broadened(ModelSpec(width, layers))
+    return replace(drawn, model=model, optimizer=replace(drawn.optimizer, groups=groups))
 
 
 @st.composite

@@ -38,7 +38,7 @@ _OWN_OPTIONS: dict[OptimizerKind, tuple[Options, ...]] = {
     "Rprop": ({}, {"etas": (0.3, 1.5)}),
 }
 _WITHOUT_DECAY = {"Rprop"}
-_BROAD = 32
+_BROAD = 64
 DTYPES: tuple[Dtype, ...] = ("float64", "float32", "bfloat16")
 
 

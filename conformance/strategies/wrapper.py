@@ -195,7 +195,7 @@ def deep(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def deep_and_broad(draw: Draw, bounds: Bounds) -> Scenario:
-    """The same with layers of several KiB."""
+    """The same with layers of many KiB."""
     drawn: Scenario = draw(deep(bounds))
     return replace(drawn, model=broadened(drawn.model))
 

@@ -74,6 +74,8 @@ WAYS = [
     Way("averaging", "OfAPickle", "naive_ddp"),
     Way("flat", "Aligned", "flat_ddp", RANGE),
     Way("flat", "AsBytes", "flat_ddp"),
+    Way("sharding", "ByElementAligned", "sharded_optimizer", RESUMES | DECIDES_AT_ONCE),
+    Way("sharding", "EachByElementAligned", "sharded_optimizer", RESUMES | DECIDES_AT_ONCE),
     Way("overlapped", "FromItsOwnThread", "ddp_individual_parameters", ORDERED | RECOVERS | SPARSE),
 ]
 

@@ -110,6 +110,12 @@ OPTIMIZER_BUGS = [
         "Clear the parameters of the outer",
     ),
     _bug("if self.owner[p] == dist.get_rank()]", "]", "state_is_sharded", "only the parameters that the rank owns"),
+    _bug(
+        "if self.owner[p] == dist.get_rank()]",
+        "if self.owner[p] == dist.get_rank() or p is max(self.owner, key=torch.numel)]",
+        "state_is_sharded",
+        "only the parameters that the rank owns",
+    ),
     _bug("self.bytes_on_rank.index(min(self.bytes_on_rank))", "0", "state_is_balanced", "the fewest bytes so far"),
     _bug(
         """param in sorted(group["params"], key=lambda p: -p.numel() * p.element_size()):

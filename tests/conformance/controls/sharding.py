@@ -127,20 +127,24 @@ class GathersObjects(LargestToTheLeastLaden):
 class ByElement(Sharded):
     """Each rank has an equal part of all elements of a group, whatever parameter they belong to."""
 
+    aligned = 1  # each rank's part is filled up to a multiple of so many elements
+
     def own(self, params):
         self.flats = getattr(self, "flats", [])
         trainable = [p for p in params if p.requires_grad]
         mine = []
-        for dtype in {p.dtype: None for p in trainable}:
-            of_dtype = [p for p in trainable if p.dtype == dtype]
-            shard = nn.Parameter(self.shard_of([p.detach() for p in of_dtype]))
-            self.flats.append((of_dtype, shard))
+        for together in self.cut(trainable):
+            shard = nn.Parameter(self.shard_of([p.detach() for p in together]))
+            self.flats.append((together, shard))
             mine.append(shard)
         return mine
 
+    def cut(self, params):
+        return [[p for p in params if p.dtype == dtype] for dtype in {p.dtype: None for p in params}]
+
     def shard_of(self, tensors):
         flat, ranks = torch.cat([tensor.flatten() for tensor in tensors]), dist.get_world_size()
-        flat = nn.functional.pad(flat, (0, -len(flat) % ranks))
+        flat = nn.functional.pad(flat, (0, -len(flat) % (ranks * self.aligned)))
         return flat.chunk(ranks)[dist.get_rank()].clone()
 
     def update(self):
@@ -156,3 +160,16 @@ class ByElement(Sharded):
             flat = torch.cat(parts)[: sum(p.numel() for p in params)]
             for p, part in zip(params, flat.split([p.numel() for p in params]), strict=True):
                 p.detach().copy_(part.view_as(p))
+
+
+class ByElementAligned(ByElement):
+    """Parts of 128 elements, or a multiple of that."""
+
+    aligned = 128
+
+
+class EachByElementAligned(ByElementAligned):
+    """Each parameter for itself."""
+
+    def cut(self, params):
+        return [[p] for p in params]
