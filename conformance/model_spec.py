@@ -40,6 +40,7 @@ class ModelSpec(Brief):
             two of one shape that odd ranks compute in the other order; or used by all ranks in every other step (the
             first one is even), or by even ranks in even steps and by odd ones in odd steps.
         keyword: whether `forward` is called with the keyword argument `gain`.
+        positional: whether it is called with `gain` as a second positional argument.
         nested: whether `forward` is called with a dict of a tuple, and returns a dict.
         named: whether `forward` is called with a named tuple, and returns one.
         dtype: of inputs, targets, buffers, and of parameters whose layer has none of its own.
@@ -57,6 +58,7 @@ class ModelSpec(Brief):
     recomputed: bool = False
     branch: Branch = "none"
     keyword: bool = False
+    positional: bool = False
     nested: bool = False
     named: bool = False
     dtype: Dtype = "float64"

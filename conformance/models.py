@@ -68,7 +68,7 @@ class Perceptron(nn.Module):
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(name not in spec.frozen)
 
-    def forward(self, x: Any, *, gain: float = 1.0) -> Any:
+    def forward(self, x: Any, gain: float = 1.0) -> Any:
         """Map (samples, inputs) to (samples, outputs of the last layer).
 
         In a nested model, map {"batch": (that, gain)} to {"output": this}; in a named one, a `Given` to a `Result`.
@@ -173,6 +173,9 @@ def call(scenario: Scenario, model: Any, x: torch.Tensor) -> torch.Tensor:
     if scenario.model.named:
         named: torch.Tensor = model(Given(x, GAIN)).output
         return named
+    if scenario.model.positional:
+        second: torch.Tensor = model(x, GAIN)
+        return second
     output: torch.Tensor = model(x, gain=GAIN) if scenario.model.keyword else model(x)
     return output
 

@@ -94,7 +94,7 @@ class Observation:
     Attributes:
         tensors: "wrapped/NAME" and "buffer/NAME" right after wrapping; "gradient/STEP/NAME" after the adapter's
             `on_after_backward`, where there is one; "parameter/STEP/NAME" after the optimizer's step; "twin/STEP/NAME"
-            a second model's gradients.
+            a second model's gradients; "evaluation/STEP/output" what a forward in evaluation mode gave before it.
         losses: per step.
         happenings: per step.
         hooks: per step, hooks on parameters after it.
@@ -105,7 +105,9 @@ class Observation:
         generators: global random generators that wrapping has moved.
         moved: parameters that were elsewhere in memory after a step than before training, once for each such step.
         wrong_modes: the model's mode in each forward in which it was not the one that had been asked for.
+        forwards: how many times the model was called, as a module with its hooks.
         altered: places in a saved state that loading it has changed.
+        unlisted: parameters of the optimizer that none of its `param_groups` holds.
         uncleared: parameters that still had a gradient after the optimizer's `zero_grad`, at the end.
         dropped: parameters whose gradient that `zero_grad` set to None.
         extra_parameters: parameters of the wrapped model that the model itself does not have.
@@ -127,7 +129,9 @@ class Observation:
     generators: list[str] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)
     wrong_modes: list[str] = field(default_factory=list)
+    forwards: int = 0
     altered: list[str] = field(default_factory=list)
+    unlisted: list[str] = field(default_factory=list)
     uncleared: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     extra_parameters: list[str] = field(default_factory=list)
@@ -149,6 +153,10 @@ class Observation:
     def gradients(self, step: int) -> Tensors:
         """Return the gradients of a step, of the parameters that had one."""
         return _under(self.tensors, f"gradient/{step}/")
+
+    def evaluation(self, step: int) -> Tensors:
+        """Return the output in evaluation mode before a step, as "output"; nothing if it was no tensor."""
+        return _under(self.tensors, f"evaluation/{step}/")
 
     def twin(self, step: int) -> Tensors:
         """Return the gradients of the second model in a step."""

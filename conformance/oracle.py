@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from conformance.data import Batch, RankInputs, Tensors, global_batch, wide
-from conformance.models import Perceptron, fill, loss_on
+from conformance.models import Perceptron, call, fill, loss_on
 from conformance.scenario import Scenario
 from conformance.schedule import Schedule
 from conformance.tolerance import Limits, equal, float64_limits, gradient_limits, parameter_limit, scale_of
@@ -228,6 +228,20 @@ def shard_gradients(
                 torch.autograd.backward(loss)
         found.append(_gradients(dict(model.named_parameters())))
     return found
+
+
+@_like_a_rank()
+@torch.no_grad()
+def outputs_before(scenario: Scenario, inputs: list[RankInputs], expected: Trajectory, step: int) -> list[torch.Tensor]:
+    """Return the model's output on each rank's batch, with the oracle's parameters before a step."""
+    model = Perceptron(scenario.model)
+    model.step = step
+    fill(model, expected.starts[step], inputs[0].buffers)
+    outputs = []
+    for rank, own in enumerate(inputs):
+        model.rank = rank
+        outputs.append(call(scenario, model, own.batches[scenario.micro(step)[0]][0]))
+    return outputs
 
 
 def _gradients(named: dict[str, torch.nn.Parameter]) -> Tensors:

@@ -10,7 +10,7 @@ import torch
 from conformance.cases import AccumulationCase, Case, CheckpointCase, EvaluationCase, FsdpCase, SyncBatchNormCase
 from conformance.checks import far_from_zero
 from conformance.checks.check import CaseTrial
-from conformance.checks.fsdp import HALF, SINGLE, share
+from conformance.checks.fsdp import EXACT, HALF, SINGLE, share
 from conformance.classifier import Classifier
 from conformance.feed import CHANNELS, LEARNING_RATE, MOMENTUM, SCALE, draw_feed
 from conformance.models import GAIN
@@ -71,7 +71,7 @@ def _accumulation(_: AccumulationCase) -> dict[str, Any]:
 def _fsdp(case: FsdpCase) -> dict[str, Any]:
     pairs = zip(case.widths, case.widths[1:], strict=False)
     layers = ", ".join(f"nn.Linear({inputs}, {outputs})" for inputs, outputs in pairs)
-    about = {"layers": layers, "optimizer": case.scenario.optimizer, "share": share(case)}
+    about = {"layers": layers, "optimizer": case.scenario.optimizer, "share": share(case), "exact": EXACT}
     rounded = case.half or case.dtype == "float32"
     return {**about, "gain": f", gain={GAIN}" if case.keyword else "", "rounded": rounded}
 

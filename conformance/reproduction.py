@@ -8,7 +8,7 @@ from typing import Any
 from conformance.blocks import AddedEmbedding, ComplexMagnitude, ResidualLinear, SelfAttention, SpreadConv2d
 from conformance.checks.communication import late_exchanges
 from conformance.checks.optimizer import largest_share, padding
-from conformance.checks.traffic import expected_exchanges, most_bytes
+from conformance.checks.traffic import expected_exchanges, longest_flags, most_bytes
 from conformance.contract import COMPONENTS
 from conformance.data import FAR, WEIGHT_SCALE, draw_inputs
 from conformance.layers import (
@@ -32,6 +32,7 @@ from conformance.scenario import (
     Freeze,
     LoadWeights,
     OneCycle,
+    Save,
     SaveAndLoad,
     Scenario,
     SetOption,
@@ -114,7 +115,7 @@ def _about_model(scenario: Scenario) -> dict[str, Any]:
         "activation": _ACTIVATIONS[spec.activation],
         "branches": sum(name.startswith("branches.") for name in spec.shapes),
         "transposed_shape": tuple(reversed(shape)),
-        "gain": f", gain={GAIN}" if spec.keyword else "",
+        "gain": f", gain={GAIN}" if spec.keyword else f", {GAIN}" if spec.positional else "",
         "nested_gain": GAIN,
         "mixed": spec.mixed,
         "is_large": any(math.prod(shape) > _MANY for shape in spec.shapes.values()),
@@ -162,7 +163,7 @@ def _about_schedule(scenario: Scenario) -> dict[str, Any]:
         ],
         "groups": scenario.optimizer.groups,
         "loads_weights": any(isinstance(event, LoadWeights) for event in scenario.schedule),
-        "saves": any(isinstance(event, SaveAndLoad) for event in scenario.schedule),
+        "saves": any(isinstance(event, SaveAndLoad | Save) for event in scenario.schedule),
         "scheduler": next((made for event in scenario.schedule if (made := _scheduler(event))), ""),
     }
 
@@ -196,13 +197,15 @@ def _lines(event: Event, *, generators: bool) -> list[str]:
         case SaveAndLoad():
             return [
                 f"if step == {event.step}:",
-                "    saved = state_of(optimizer)",
+                "    saved = through_a_file(state_of(optimizer))",
                 "    before = repr(saved)",
                 "    take_hooks_off(named.values())  # as in a new process",
                 "    optimizer = make_optimizer(named, make)",
                 "    optimizer.load_state_dict(saved)",
                 '    seen["altered"] = before != repr(saved)',
             ]
+        case Save():
+            return [f"if step == {event.step}:", "    state_of(optimizer)"]
         case LoadWeights():
             return [f"if step == {event.step}:", "    wrapped.load_state_dict(weights)"]
         case _:
@@ -229,6 +232,7 @@ def _about_expectations(wanted: Reproduction) -> dict[str, Any]:
         "late": late_exchanges(scenario),
         "most_bytes": most_bytes(scenario, ""),
         "most_scattered": most_bytes(scenario, "reduce_scatter"),
+        "flags": parameters if longest_flags(scenario, scenario.model.dtype) else 0,
         "freezes_all": check.id == "everything_frozen",
         "full": full,
         "padding": filling,

@@ -96,6 +96,13 @@ class SaveAndLoad(Brief):
 
 
 @dataclass(frozen=True, repr=False)
+class Save(Brief):
+    """Before step `step`, take the optimizer's `state_dict`, and go on."""
+
+    step: int
+
+
+@dataclass(frozen=True, repr=False)
 class Rebuild(Brief):
     """Before step `step`, make a new optimizer without the old one's state. Never drawn: a known mistake."""
 
@@ -109,7 +116,9 @@ class LoadWeights(Brief):
     step: int
 
 
-Event: TypeAlias = SetOption | Decay | OneCycle | AddGroup | Unfreeze | Freeze | SaveAndLoad | Rebuild | LoadWeights
+Event: TypeAlias = (
+    SetOption | Decay | OneCycle | AddGroup | Unfreeze | Freeze | SaveAndLoad | Save | Rebuild | LoadWeights
+)
 _EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
@@ -145,6 +154,7 @@ class Scenario(Brief):
         overflows: targets of the last rank are infinite, and so are the gradients of the losses.
         penalised: the mean square of the outputs' gradient by the inputs is part of the loss, so that backward goes
             through that gradient's computation as well.
+        peeks: between each forward and its backward, the model is called without gradients.
         twins: whether a second model with the same numbers is wrapped too, and computes the gradients of the first
             batch in each step, its forward and backward between those of the first.
         counted: whether the tensors and handles that are alive after each step are counted.
@@ -176,6 +186,7 @@ class Scenario(Brief):
     large: bool = False
     overflows: bool = False
     penalised: bool = False
+    peeks: bool = False
     twins: bool = False
     counted: bool = False
     schedule: tuple[Event, ...] = ()

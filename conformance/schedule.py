@@ -5,6 +5,7 @@ The ranks use this on the submission's optimizer, the oracle on torch's own: bot
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
+from io import BytesIO
 from typing import Any, get_args
 
 import torch
@@ -20,6 +21,7 @@ from conformance.scenario import (
     OneCycle,
     OptimizerKind,
     Rebuild,
+    Save,
     SaveAndLoad,
     Scenario,
     SetOption,
@@ -60,23 +62,27 @@ class Schedule:
             match event:
                 case SetOption():
                     self._set(event)
-                case Decay():
-                    self._scheduler = ExponentialLR(self.optimizer, event.gamma)
-                case OneCycle():
-                    self._scheduler = OneCycleLR(
-                        self.optimizer, event.max_lr, self._scenario.steps + 1, cycle_momentum=event.momentum
-                    )
+                case Decay() | OneCycle():
+                    self._scheduler = self._scheduler_of(event)
                 case AddGroup():
                     self.optimizer.add_param_group(self._group(event.group))
                 case Unfreeze() | Freeze():
                     self._let_train(event.parameters, wanted=isinstance(event, Unfreeze))
                 case SaveAndLoad():
                     self._save_and_load()
+                case Save():
+                    self._saved()
                 case Rebuild():
                     options = [dict(group) for group in self.optimizer.param_groups]
                     self.optimizer = self._make(options, OPTIMIZERS[self._scenario.optimizer.kind])
                 case LoadWeights():
                     self._load_weights()
+
+    def _scheduler_of(self, event: Decay | OneCycle) -> LRScheduler:
+        if isinstance(event, Decay):
+            return ExponentialLR(self.optimizer, event.gamma)
+        steps = self._scenario.steps + 1
+        return OneCycleLR(self.optimizer, event.max_lr, steps, cycle_momentum=event.momentum)
 
     def clip(self) -> None:
         """Clip the gradients, where the scenario says so, before an optimizer step."""
@@ -111,7 +117,7 @@ class Schedule:
             group[event.option] = event.value
 
     def _save_and_load(self) -> None:
-        saved = self._saved()
+        saved = _through_a_file(self._saved())
         before = deepcopy(saved)
         self.optimizer = self._new()
         self.optimizer.load_state_dict(saved)
@@ -125,6 +131,14 @@ class Schedule:
         saved = [self.optimizer.state_dict() if dist.get_rank() == 0 else None]
         dist.broadcast_object_list(saved)
         return saved[0]
+
+
+def _through_a_file(saved: Any) -> Any:
+    """Return what a later process reads of a state: equal, but with nothing in it that the optimizer knows."""
+    file = BytesIO()
+    torch.save(saved, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
 
 
 def _differing(before: Any, after: Any, place: str = "") -> Iterator[str]:

@@ -55,6 +55,7 @@ class _Run:
     twin: Twin | None = None
     in_training: bool = True
     wrong_modes: list[str] = field(default_factory=list)
+    forwards: int = 0
     moved_generators: list[str] = field(default_factory=list)
 
     def observe(self) -> Observation:
@@ -83,10 +84,13 @@ class _Run:
         at_end: dict[str, Any] = {"unawaited": unawaited(self.task.scenario)}
         at_end |= {"offers_no_sync": hasattr(self.wrapped, "no_sync"), "offers_state_dict": self.saved.offered}
         at_end["stubbed"] = sorted(stubs.used)
-        at_end |= {"wrong_modes": self.wrong_modes, "altered": self.plan.altered}
+        at_end |= {"wrong_modes": self.wrong_modes, "forwards": self.forwards, "altered": self.plan.altered}
         at_end["generators"] = self.moved_generators
         if self.component.kind == "optimizer":
             at_end["state_bytes"] = state_bytes(self.plan.optimizer)
+            with self.stage("a look at `param_groups`"):
+                listed = {id(p) for group in self.plan.optimizer.param_groups for p in group["params"]}
+            at_end["unlisted"] = [name for name, p in self.named.items() if id(p) not in listed]
             had = {name for name, p in self.named.items() if p.grad is not None}
             self._clear(self.task.scenario.steps)
             at_end["uncleared"] = [n for n, p in self.named.items() if p.grad is not None and bool(p.grad.any())]
@@ -131,6 +135,7 @@ class _Run:
         return note
 
     def _note_mode(self, model: torch.nn.Module, _: object) -> None:
+        self.forwards += 1
         if model.training is not self.in_training:
             self.wrong_modes.append("training" if model.training else "evaluation")
 
@@ -173,7 +178,9 @@ class _Run:
     def _evaluate(self, step: int) -> None:
         with self.stage("forward in evaluation mode", step), torch.no_grad():
             self._switch(training=False)
-            call(self.task.scenario, self.wrapped, self.task.inputs.batches[self.task.scenario.micro(step)[0]][0])
+            x, _ = self.task.inputs.batches[self.task.scenario.micro(step)[0]]
+            if isinstance(output := call(self.task.scenario, self.wrapped, x), torch.Tensor):
+                self._keep(f"evaluation/{step}", {"output": output})
             self._switch(training=True)
 
     def _switch(self, *, training: bool) -> None:
@@ -226,6 +233,9 @@ class _Run:
         with self.stage("no_sync", step), nullcontext() if synchronise else self._lazily():
             with self.stage("forward", step):
                 loss = torch.stack([self._loss(number) for number in micro]).sum()
+            if scenario.peeks:
+                with self.stage("a forward without gradients", step), torch.no_grad():
+                    call(scenario, self.wrapped, self.task.inputs.batches[micro[0]][0])
             other = self.twin.forward(step) if self.twin else None
             with self.stage("backward", step):
                 if scenario.trains(step):

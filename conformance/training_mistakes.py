@@ -57,8 +57,10 @@ def _without(scenario: Scenario, *kinds: type) -> Scenario:
 
 
 def _never_added(scenario: Scenario) -> Scenario:
-    """Put off every added group until training is over."""
-    schedule = (replace(e, step=scenario.steps) if isinstance(e, AddGroup) else e for e in scenario.schedule)
+    """Put off every added group until training is over, and leave out changes of one."""
+    there = max(1, len(scenario.optimizer.groups))
+    kept = (event for event in scenario.schedule if not isinstance(event, SetOption) or event.group < there)
+    schedule = (replace(e, step=scenario.steps) if isinstance(e, AddGroup) else e for e in kept)
     return replace(scenario, schedule=tuple(schedule))
 
 

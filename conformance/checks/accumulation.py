@@ -50,6 +50,11 @@ def one_exchange_of_gradients(trial: CaseTrial) -> None:
                 )
 
 
+def one_exchange_with_a_scaler(trial: CaseTrial) -> None:
+    """With a scaler too, gradients are exchanged once a step."""
+    one_exchange_of_gradients(trial)
+
+
 def scaler_used(trial: CaseTrial) -> None:
     """With a scaler, the loss is scaled, the step goes through the scaler, and its scale is updated once a step."""
     rank, step, wrong = _first_wrong(trial)

@@ -34,6 +34,7 @@ Shows: TypeAlias = Literal[
     "early_gradients",
     "modes",
     "dropped",
+    "unlisted",
     "moved",
     "altered",
     "overflow",

@@ -12,12 +12,17 @@ from conformance.checks.check import (
     listed,
     step_words,
 )
-from conformance.checks.training import gradients_averaged, initial_broadcast, training_equals_one_process
+from conformance.checks.training import (
+    gradients_averaged,
+    initial_broadcast,
+    ranks_stay_identical,
+    training_equals_one_process,
+)
 from conformance.scenario import LoadWeights
 
 
 def buffers_broadcast(trial: Trial) -> None:
-    """After wrapping, every rank holds the buffers of rank 0: integer and non-persistent ones too."""
+    """Every rank holds rank 0's buffers after wrapping, integer and non-persistent ones too, and trains with them."""
     for rank, seen in enumerate(trial.observations):
         for name, wanted in trial.inputs[0].buffers.items():
             value = seen.buffers.get(name)
@@ -27,6 +32,8 @@ def buffers_broadcast(trial: Trial) -> None:
                     f"{value if value is None else value.tolist()}, expected {wanted.tolist()}.",
                     "Broadcast `module.buffers()` as well as `module.parameters()`.",
                 )
+    with advising("The model adds its buffers to its output: does a forward change them?"):
+        gradients_averaged(trial)
 
 
 def wrapping_makes_no_gradients(trial: Trial) -> None:
@@ -49,6 +56,18 @@ def mode_reaches_the_model(trial: Trial) -> None:
                 f"On rank {rank}, a forward in {asked} mode ran with the model in {seen.wrong_modes[0]} mode.",
                 "A wrapper that is an `nn.Module` with the model as a submodule passes `train()` and `eval()` on by "
                 "itself: override neither, and call neither.",
+            )
+
+
+def calls_the_model_once(trial: Trial) -> None:
+    """A forward of the wrapped model calls the model, with the hooks that it has, and does so once."""
+    made = trial.scenario.steps * (2 if trial.scenario.evaluates else 1)
+    for rank, seen in enumerate(trial.observations):
+        if seen.forwards != made:
+            raise Violation(
+                f"On rank {rank}, the model was called {seen.forwards} times in {made} forwards of the wrapped model.",
+                "Let the wrapper's `forward` return `self.module(*args, **kwargs)`: `self.module.forward(...)` passes "
+                "over the model's hooks, and a second call moves dropout and running statistics once more.",
             )
 
 
@@ -80,6 +99,18 @@ def empty_parameter(trial: Trial) -> None:
 def nested_arguments(trial: Trial) -> None:
     """Tensors in tuples and dicts reach the model's `forward`, and come back from it."""
     gradients_averaged(trial)
+
+
+def positional_arguments(trial: Trial) -> None:
+    """All positional arguments reach the model's `forward`."""
+    gradients_averaged(trial)
+
+
+def forward_without_gradients(trial: Trial) -> None:
+    """A forward under `torch.no_grad()` between forward and backward changes nothing, as where targets are computed."""
+    with advising("Between this forward and its backward, the model was called under `torch.no_grad()`."):
+        gradients_averaged(trial)
+        training_equals_one_process(trial)
 
 
 def accumulates_gradients(trial: Trial) -> None:
@@ -144,6 +175,12 @@ def unused_everywhere(trial: Trial) -> None:
     training_equals_one_process(trial)
 
 
+def unused_while_accumulating(trial: Trial) -> None:
+    """Also where gradients add up, a rank that does not use a parameter adds nothing, and takes nothing away."""
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+
+
 def used_in_some_steps(trial: Trial) -> None:
     """A parameter that no rank uses in every other step trains in the others alone: nothing is remembered of it."""
     training_equals_one_process(trial)
@@ -176,6 +213,7 @@ def uneven_sparse_gradients(trial: Trial) -> None:
     """Sparse gradients may have other numbers of rows on other ranks, as where batches have different sizes."""
     gradients_averaged(trial)
     training_equals_one_process(trial)
+    ranks_stay_identical(trial)
 
 
 def wrapping_leaves_the_generators(trial: Trial) -> None:
@@ -226,6 +264,7 @@ def sparse_gradients(trial: Trial) -> None:
     """Sparse gradients, as `nn.Embedding(sparse=True)` gives them, are averaged like others."""
     gradients_averaged(trial)
     training_equals_one_process(trial)
+    ranks_stay_identical(trial)
 
 
 def complex_parameter(trial: Trial) -> None:
@@ -233,6 +272,7 @@ def complex_parameter(trial: Trial) -> None:
     initial_broadcast(trial)
     gradients_averaged(trial)
     training_equals_one_process(trial)
+    ranks_stay_identical(trial)
 
 
 def range_of_float16(trial: Trial) -> None:

@@ -24,7 +24,7 @@ _SHARED, _RESHUFFLED = ("every_sample_once",), ("set_epoch_reshuffles",)
 _SAMPLER = (
     Check(sampler.equal_shares, loop.samplings(shuffle=False)),
     Check(sampler.every_sample_once, loop.samplings(shuffle=False), points=2, requires=("equal_shares",)),
-    Check(sampler.drop_last_drops_least, loop.samplings(shuffle=False, drop_last=True), requires=("equal_shares",)),
+    Check(sampler.drop_last_drops_least, loop.dropping_samplings, requires=("equal_shares",)),
     Check(sampler.seed_shared_by_ranks, loop.samplings(shuffle=True), points=2, requires=_SHARED),
     Check(sampler.shuffles, loop.long_samplings(shuffle=True), requires=_SHARED),
     Check(
@@ -106,7 +106,18 @@ _ACCUMULATION = (
         "extended",
         requires=("forward_through_the_wrapper",),
     ),
-    Check(accumulation.finishes_before_the_step, loop.accumulations(steps=2, at="finish"), "extended", requires=_BIG),
+    Check(
+        accumulation.finishes_before_the_step,
+        loop.scaled_or_not(loop.accumulations(steps=2, at="finish")),
+        "extended",
+        requires=(*_BIG, "scaler_used"),
+    ),
+    Check(
+        accumulation.one_exchange_with_a_scaler,
+        loop.accumulations(scaled=True),
+        "extended",
+        requires=("one_exchange_of_gradients", "scaler_used"),
+    ),
 )
 
 _FORWARD = ("forward_over_all_ranks",)
@@ -136,6 +147,7 @@ _SYNC_BATCHNORM = (
         loop.norms(uneven=True, steps=2),
         requires=("evaluation_by_running_statistics",),
     ),
+    Check(sync_batchnorm.one_sample_on_each_rank, loop.norms_of_one_sample, requires=_TRAINS),
     Check(sync_batchnorm.rank_without_samples, loop.norms_of_an_empty_rank, "extended", requires=_TRAINS),
     Check(
         conversion.without_weight_and_bias,
@@ -203,6 +215,7 @@ _CHECKPOINT = (
 _WAITED = ("shards_are_waited_for",)
 _GATHERED = ("gathers_whole_parameters",)
 _TRAINED = ("sharded_training_equals_one_process",)
+_HALF = loop.sharded_trainings(half=True, dtype="float32")  # autocast leaves float64 as it is
 _FSDP = (
     Check(fsdp.shards_are_waited_for, loop.gated(loop.sharded_trainings())),
     Check(fsdp.gathers_whole_parameters, loop.sharded_trainings(), requires=_WAITED),
@@ -212,8 +225,8 @@ _FSDP = (
     Check(fsdp.gradients_are_sharded, loop.sharded_trainings(wide=True), requires=_TRAINED),
     Check(fsdp.optimizer_state_is_sharded, loop.sharded_trainings(wide=True), requires=_TRAINED),
     Check(fsdp.starts_from_rank_0, loop.sharded_trainings(alike=False), "extended", requires=_GATHERED),
-    Check(fsdp.computes_in_the_dtype, loop.sharded_trainings(half=True), "extended", requires=_TRAINED),
-    Check(fsdp.keeps_full_precision, loop.sharded_trainings(half=True), "extended", requires=_TRAINED),
+    Check(fsdp.computes_in_the_dtype, _HALF, "extended", requires=_TRAINED),
+    Check(fsdp.keeps_full_precision, _HALF, "extended", requires=_TRAINED),
     Check(fsdp.forward_keywords, loop.sharded_trainings(keyword=True), "extended", requires=_TRAINED),
     Check(fsdp.evaluation_between_steps, loop.sharded_trainings(evaluates=True), "extended", requires=_TRAINED),
     Check(fsdp.accumulates_gradients, loop.sharded_trainings(micro_batches=2), "extended", requires=_TRAINED),
@@ -221,6 +234,18 @@ _FSDP = (
     Check(fsdp.buffers_reach_forward, loop.sharded_trainings(buffered=True), "extended", requires=_TRAINED),
     Check(fsdp.tied_parameters, loop.tied_trainings, "extended", requires=_TRAINED),
     Check(fsdp.scalar_parameter, loop.sharded_trainings(scalar=True), "extended", requires=_TRAINED),
+    Check(
+        fsdp.frozen_parameters_are_sharded,
+        loop.sharded_trainings(wide=True, frozen=True),
+        "extended",
+        requires=("parameters_are_sharded", "frozen_parameters_stay"),
+    ),
+    Check(
+        fsdp.frozen_parameters_from_rank_0,
+        loop.sharded_trainings(alike=False, frozen=True),
+        "extended",
+        requires=("starts_from_rank_0", "frozen_parameters_stay"),
+    ),
 )
 
 LOOP_CHECKS: dict[str, tuple[Check, ...]] = {

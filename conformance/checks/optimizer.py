@@ -2,7 +2,7 @@
 
 import math
 
-from conformance.checks.check import Trial, Violation, first_mismatch, listed, step_words
+from conformance.checks.check import Trial, Violation, advising, first_mismatch, listed, step_words
 from conformance.checks.training import ranks_stay_identical, training_equals_one_process
 from conformance.scenario import Scenario
 from conformance.tolerance import TOLERANCE
@@ -189,6 +189,46 @@ def parameters_of_any_shape(trial: Trial) -> None:
 def options_through_scheduler(trial: Trial) -> None:
     """A scheduler that moves momentum or betas besides the learning rate (`OneCycleLR`) works on the optimizer."""
     training_equals_one_process(trial)
+
+
+def changes_in_an_added_group(trial: Trial) -> None:
+    """A learning rate written to `optimizer.param_groups` takes effect also in a group that was added later."""
+    training_equals_one_process(trial)
+
+
+def unused_parameters(trial: Trial) -> None:
+    """A parameter that requires a gradient and has none is left as it is: no weight decay, no momentum."""
+    with advising("Here a parameter has no gradient in some steps: skip it there, as torch's optimizers do."):
+        training_equals_one_process(trial)
+
+
+def large_parameters(trial: Trial) -> None:
+    """Parameters of 1 MiB and more train to the last element, and reach every rank."""
+    with advising(
+        "Three parameters here have 1 MiB or more. Is there a limit to what is sent at once, or a remainder that is "
+        "lost where something is sent in pieces?"
+    ):
+        training_equals_one_process(trial)
+        ranks_stay_identical(trial)
+
+
+def param_groups_hold_all(trial: Trial) -> None:
+    """On every rank, `optimizer.param_groups` holds all parameters, not only those that the rank owns."""
+    for rank, seen in enumerate(trial.observations):
+        if seen.unlisted:
+            raise Violation(
+                f"On rank {rank}, `optimizer.param_groups` lacks {listed(seen.unlisted)} "
+                f"({len(seen.unlisted)} of {len(trial.scenario.model.shapes)} parameters).",
+                "Gradient scalers and clipping look for gradients there: with other parameters on each rank, one skips "
+                "a step that others make. Give all parameters to `Optimizer.__init__`, and each rank's own to the "
+                "inner optimizer alone.",
+            )
+
+
+def saving_changes_nothing(trial: Trial) -> None:
+    """Taking `state_dict` changes nothing: training goes on as if it had not been."""
+    with advising("`state_dict` was called before: build it from copies, and leave `param_groups` and `state` alone."):
+        training_equals_one_process(trial)
 
 
 def options_survive_loading(trial: Trial) -> None:

@@ -164,4 +164,21 @@ OPTIMIZER_CHECKS = (
         requires=("state_is_balanced", "param_groups_keep_options"),
         shows="state",
     ),
+    Check(
+        optimizer.changes_in_an_added_group,
+        changing.changing_added_group,
+        "extended",
+        requires=("add_param_group_during_training", "changes_in_one_group"),
+        rules_out=_IGNORED,
+    ),
+    Check(optimizer.unused_parameters, stepping.optimized_unused, "extended", requires=_BASE, rules_out=_STILL),
+    Check(
+        optimizer.large_parameters,
+        stepping.optimized_large,
+        "extended",
+        requires=("trains_in_float32",),
+        rules_out=_STILL,
+    ),
+    Check(optimizer.param_groups_hold_all, stepping.optimized, "extended", requires=_BASE, shows="unlisted"),
+    Check(optimizer.saving_changes_nothing, changing.saving, "extended", requires=_RESUMED),
 )

@@ -38,7 +38,8 @@ def every_sample_once(trial: CaseTrial) -> None:
 
 
 def drop_last_drops_least(trial: CaseTrial) -> None:
-    """With `drop_last`, nobody gets a sample twice, and fewer samples are left out than there are ranks."""
+    """With `drop_last`, shares are equal, no sample is used twice, and fewer are left out than there are ranks."""
+    equal_shares(trial)
     case = trial.case
     seen = Counter(index for share in _shares(trial) for index in share)
     twice = sorted(index for index, times in seen.items() if times > 1)

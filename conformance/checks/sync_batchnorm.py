@@ -135,6 +135,19 @@ def rank_without_samples(trial: CaseTrial) -> None:
         )
 
 
+def one_sample_on_each_rank(trial: CaseTrial) -> None:
+    """One sample on each rank is enough: mean and variance are those of all ranks' samples."""
+    problem, _ = wrong_output(trial)
+    problem = problem or wrong_input_gradient(trial)
+    problem = problem or wrong_statistics(trial)[0]
+    if problem:
+        raise Violation(
+            f"With one sample on each rank: {problem}",
+            "Take sums and numbers of samples from all ranks before dividing: a rank's own variance, without bias, is "
+            "0 / 0 here.",
+        )
+
+
 def forwards_before_backwards(trial: CaseTrial) -> None:
     """Two forwards may come before the backward of both, as where two inputs are compared."""
     problem = wrong_input_gradient(trial)

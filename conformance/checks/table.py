@@ -44,7 +44,7 @@ _OVERLAP = Check(communication.overlaps_backward, wrapping.deep, points=2, requi
 _STARTS = Check(communication.starts_in_backward, wrapping.deep, points=2, requires=_NUMBERS, shows="overlap")
 _ONCE = Check(traffic.gradients_travel_once, wrapping.deep_and_broad, requires=_NUMBERS, shows="volume")
 _FLAT = (
-    Check(traffic.one_collective_per_dtype, wrapping.deep, points=2, requires=_NUMBERS, shows="collectives"),
+    Check(traffic.one_collective_per_dtype, wrapping.deep_and_broad, points=2, requires=_NUMBERS, shows="collectives"),
     Check(
         traffic.as_many_collectives_as_dtypes,
         wrapping.in_two_dtypes,
@@ -62,6 +62,7 @@ _WRAPPER_EXTENDED = (
     Check(communication.memory_does_not_grow, beyond.lasting, "extended", requires=_NUMBERS, shows="growth"),
     Check(extended.wrapping_makes_no_gradients, wrapping.plain, "extended", requires=_RUNS, shows="early_gradients"),
     Check(extended.mode_reaches_the_model, wrapping.evaluating, "extended", requires=_NUMBERS, shows="modes"),
+    Check(extended.calls_the_model_once, wrapping.evaluating, "extended", requires=_NUMBERS, shows="modes"),
     Check(extended.two_models_side_by_side, beyond.beside_a_twin, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(
         extended.buffers_broadcast, beyond.with_buffers, "extended", requires=("initial_broadcast",), shows="buffers"
@@ -187,6 +188,15 @@ _WRAPPER_EXTENDED = (
         requires=_NUMBERS,
         rules_out=(*_OUT, "penalty not trained on"),
     ),
+    Check(
+        extended.unused_while_accumulating,
+        beyond.accumulating_unused,
+        "extended",
+        requires=("unused_on_some_ranks", "accumulates_gradients"),
+        rules_out=_OUT,
+    ),
+    Check(extended.positional_arguments, beyond.with_two_arguments, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.forward_without_gradients, beyond.peeking, "extended", requires=_NUMBERS, rules_out=_OUT),
 )
 
 _STRUCTURE: dict[str, tuple[Check, ...]] = {

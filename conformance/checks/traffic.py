@@ -125,10 +125,18 @@ def exchanges(happened: list[Happening], scenario: Scenario) -> int:
     """Return how many times gradients were exchanged.
 
     An exchange may take two operations (reduce-scatter, then all-gather), so of each dtype the most frequent one is
-    counted; traffic of a dtype that the model does not have, such as flags of used parameters, is not.
+    counted. What carries a flag of each parameter is not: of another dtype than the model's, or too short for any
+    gradient.
     """
-    ops = Counter((happened[at].dtype, happened[at].op) for at in launches(happened, scenario))
+    sent = [happened[at] for at in launches(happened, scenario)]
+    ops = Counter((one.dtype, one.op) for one in sent if one.bytes > longest_flags(scenario, one.dtype))
     return sum(max(n for (own, _), n in ops.items() if own == dtype) for dtype in {dtype for dtype, _ in ops})
+
+
+def longest_flags(scenario: Scenario, dtype: str) -> int:
+    """Return the bytes of a flag for each parameter, in a dtype of the model; 0 where a gradient may be as short."""
+    flags = len(scenario.model.trainable) * next((size for known, size in BYTES.items() if known == dtype), 0)
+    return flags if flags < min(_sizes(scenario), default=0) else 0
 
 
 def most_bytes(scenario: Scenario, op: str) -> int:

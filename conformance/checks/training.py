@@ -3,6 +3,7 @@
 import torch
 
 from conformance.checks.check import Trial, Violation, element_apart, first_mismatch, listed, step_words
+from conformance.oracle import outputs_before
 
 
 def runs_to_the_end(trial: Trial) -> None:
@@ -139,9 +140,19 @@ def gradient_clipping(trial: Trial) -> None:
 
 
 def evaluation_between_steps(trial: Trial) -> None:
-    """A forward in evaluation mode between two steps changes nothing, and needs no backward."""
+    """A forward in evaluation mode between two steps gives the model's output, changes nothing, needs no backward."""
     gradients_averaged(trial)
     training_equals_one_process(trial)
+    for step in range(trial.scenario.steps):
+        wanted = outputs_before(trial.scenario, trial.inputs, trial.expected, step)
+        for rank, seen in enumerate(trial.observations):
+            wrong = first_mismatch(seen.evaluation(step), {"output": wanted[rank]})
+            if wrong:
+                raise Violation(
+                    f"On rank {rank} before {step_words(trial.scenario, step)}, the output of a forward in evaluation "
+                    f"mode, without gradients, is not the model's: it {wrong.words}.",
+                    "Return what the model returns, whichever way the wrapper's `forward` takes.",
+                )
 
 
 def uneven_batches(trial: Trial) -> None:

@@ -30,7 +30,7 @@ def train(desk: Desk) -> None:
         if step in case.gathered:
             _gather(desk, wrapped, f"parameter/{step}")
     desk.answer["state_kept"] = torch.tensor(state_bytes(optimizer) or 0)
-    desk.answer["computed_half"] = torch.tensor(all(dtype == torch.bfloat16 for dtype in dtypes))
+    desk.answer["computed_half"] = torch.tensor(set(dtypes) == {torch.bfloat16})
 
 
 def _step(desk: Desk, wrapped: Any, optimizer: torch.optim.Optimizer, step: int) -> None:

@@ -14,6 +14,7 @@ from conformance.scenario import (
     LoadWeights,
     OneCycle,
     Option,
+    Save,
     SaveAndLoad,
     Scenario,
     SetOption,
@@ -30,6 +31,10 @@ from conformance.strategies.optimizer import (
 from conformance.strategies.parts import Bounds, Draw, Scenarios, draw_optimizer
 
 _CHANGES: tuple[tuple[str, Option], ...] = (("lr", 0.5), ("lr", 0.001), ("weight_decay", 0.5))
+_OWN_CHANGES: dict[str, tuple[tuple[str, Option], ...]] = {
+    "SGD": (("momentum", 0.5),),
+    "AdamW": (("betas", (0.5, 0.9)), ("eps", 0.1)),
+}
 
 
 def adding_group(*, before_training: bool) -> Callable[[Bounds], Scenarios]:
@@ -69,13 +74,13 @@ def changing_lr(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def changing_another_option(draw: Draw, bounds: Bounds) -> Scenario:
-    """Another option than the learning rate is changed through `param_groups`."""
+    """Other options than the learning rate are changed through `param_groups`."""
     steps = draw(st.integers(2, 4))
     spec = draw_optimizer(draw)
-    own: tuple[str, Option] = ("momentum", 0.5) if spec.kind == "SGD" else ("betas", (0.5, 0.9))
-    option, value = draw(st.sampled_from((("weight_decay", 0.5), own, ("maximize", True))))
-    event: Event = SetOption(draw(st.integers(1, steps - 1)), option, value)
-    return draw_optimized(draw, bounds, spec, steps=steps, schedule=(event,))
+    step = draw(st.integers(1, steps - 1))
+    changes = (*_OWN_CHANGES[spec.kind], draw(st.sampled_from((("weight_decay", 0.5), ("maximize", True)))))
+    events: tuple[Event, ...] = tuple(SetOption(step, option, value) for option, value in changes)
+    return draw_optimized(draw, bounds, spec, steps=steps, schedule=events)
 
 
 @st.composite
@@ -87,6 +92,25 @@ def changing_one_group(draw: Draw, bounds: Bounds) -> Scenario:
         draw(st.integers(1, steps - 1)), "lr", draw(st.sampled_from((0.5, 0.001))), draw(st.integers(0, 1))
     )
     return replace(drawn, steps=steps, schedule=(event,))
+
+
+@st.composite
+def changing_added_group(draw: Draw, bounds: Bounds) -> Scenario:
+    """A group is added between two steps, and its learning rate changed, at once or later."""
+    drawn: Scenario = draw(adding_group(before_training=False)(bounds))
+    added = next(event.step for event in drawn.schedule if isinstance(event, AddGroup))
+    step = draw(st.integers(added, drawn.steps - 1))
+    change = SetOption(step, "lr", draw(st.sampled_from((0.5, 0.001))), draw(st.sampled_from((1, -1))))
+    return replace(drawn, schedule=(*drawn.schedule, change))
+
+
+@st.composite
+def saving(draw: Draw, bounds: Bounds) -> Scenario:
+    """Between two steps the optimizer's state is saved, and training goes on."""
+    steps = draw(st.integers(2, 3))
+    event: Event = Save(draw(st.integers(1, steps - 1)))
+    cleared = draw(st.sampled_from(("optimizer", "model")))
+    return draw_optimized(draw, bounds, draw_stateful(draw), steps=steps, schedule=(event,), cleared_by=cleared)
 
 
 @st.composite
@@ -144,12 +168,15 @@ def saving_and_loading(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def loading_changed_options(draw: Draw, bounds: Bounds) -> Scenario:
-    """An option is changed before the optimizer's state moves to a new optimizer."""
+    """An option, of one of two groups perhaps, is changed before the optimizer's state moves to a new optimizer."""
     steps = draw(st.integers(2, 3))
     change, load = sorted(draw(st.integers(1, steps - 1)) for _ in range(2))
     option, value = draw(st.sampled_from(_CHANGES))
-    events: tuple[Event, ...] = (SetOption(change, option, value), SaveAndLoad(load))
-    return draw_optimized(draw, bounds, draw_stateful(draw), steps=steps, schedule=events)
+    group = draw(st.sampled_from((-1, 0, 1)))
+    events: tuple[Event, ...] = (SetOption(change, option, value, group), SaveAndLoad(load))
+    drawn = draw_optimized(draw, bounds, draw_stateful(draw), steps=steps, schedule=events)
+    names = tuple(drawn.model.shapes)
+    return drawn if group < 0 else in_groups(draw, drawn, names[:1], names[1:])
 
 
 @st.composite

@@ -43,9 +43,28 @@ def with_named_tuples(draw: Draw, bounds: Bounds) -> Scenario:
 
 
 @st.composite
+def with_two_arguments(draw: Draw, bounds: Bounds) -> Scenario:
+    """The model is called with two positional arguments."""
+    return draw_wrapped(draw, bounds, replace(draw_model(draw, layers=(1, 2)), positional=True), steps=1)
+
+
+@st.composite
+def peeking(draw: Draw, bounds: Bounds) -> Scenario:
+    """Between forward and backward, the model is called without gradients."""
+    return draw_wrapped(draw, bounds, draw_model(draw, layers=(1, 2)), peeks=True)
+
+
+@st.composite
 def accumulating(draw: Draw, bounds: Bounds) -> Scenario:
     """Gradients of two or three backward passes add up; each is synchronised."""
     return draw_wrapped(draw, bounds, draw_model(draw), micro_batches=draw(st.integers(2, 3)))
+
+
+@st.composite
+def accumulating_unused(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same, where a second path is used by one rank alone."""
+    drawn: Scenario = draw(with_branch("used_on_rank_0", "used_on_rank_1")(bounds))
+    return replace(drawn, micro_batches=2, steps=draw(st.integers(1, 2)))
 
 
 @st.composite
@@ -78,8 +97,9 @@ def lazily_on_one_rank(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def with_buffers(draw: Draw, bounds: Bounds) -> Scenario:
-    """The model has buffers, which differ between ranks."""
-    return draw_wrapped(draw, bounds, replace(draw_model(draw, layers=(1, 2)), buffer=True), steps=1)
+    """The model has buffers, which differ between ranks; what is not waited for is seen."""
+    model = replace(draw_model(draw, layers=(1, 2)), buffer=True)
+    return draw_wrapped(draw, bounds, model, steps=1, gated=True)
 
 
 @st.composite

@@ -34,6 +34,13 @@ def _several(bounds: Bounds) -> st.SearchStrategy[int]:
     return st.integers(2, bounds.world_size)
 
 
+def scaled_or_not(
+    cases: Callable[[Bounds], st.SearchStrategy[AccumulationCase]],
+) -> Callable[[Bounds], st.SearchStrategy[AccumulationCase]]:
+    """Return a strategy of the same cases, with a gradient scaler or without."""
+    return lambda bounds: st.builds(lambda case, scaled: replace(case, scaled=scaled), cases(bounds), st.booleans())
+
+
 def gated(cases: Callable[[Bounds], st.SearchStrategy[C]]) -> Callable[[Bounds], st.SearchStrategy[C]]:
     """Return a strategy of the same cases, in which results of collectives arrive only when they are waited for."""
     return lambda bounds: cases(bounds).map(lambda case: replace(case, gated=True))
@@ -60,6 +67,16 @@ def samplings(
         return SamplerCase(draw(_worlds(bounds)), draw(_SEEDS), draw(st.integers(1, 13)), shuffle, drop_last, epochs)
 
     return sharing
+
+
+@st.composite
+def dropping_samplings(draw: Draw, bounds: Bounds) -> SamplerCase:
+    """The last samples are dropped; in half of the cases there are some."""
+    case: SamplerCase = draw(samplings(shuffle=False, drop_last=True)(bounds))
+    if draw(st.booleans()):
+        return case
+    world_size, share = draw(_several(bounds)), draw(st.integers(1, 4))
+    return replace(case, world_size=world_size, length=world_size * share + draw(st.integers(1, world_size - 1)))
 
 
 def long_samplings(
@@ -170,7 +187,7 @@ def norms(*, uneven: bool = False, steps: int = 1) -> Callable[[Bounds], st.Sear
         world_size, seed, dimensions = draw(_worlds(bounds)), draw(_SEEDS), draw(st.integers(2, 4))
         size = draw(st.integers(2, 4))
         sizes = [size, *(size + uneven * draw(st.integers(1, 3)) for _ in range(world_size - 1))]
-        eps, momentum = draw(st.sampled_from((1e-5, 1e-3, 0.1))), draw(st.sampled_from((0.1, 0.3, 0.01)))
+        eps, momentum = draw(st.sampled_from((1e-5, 1e-3, 0.1))), draw(st.sampled_from((0.1, 0.3, 0.01, 0.0)))
         return SyncBatchNormCase(world_size, seed, tuple(sizes), dimensions, steps, eps, momentum)
 
     return normalising
@@ -190,6 +207,14 @@ def norms_of_an_empty_rank(draw: Draw, bounds: Bounds) -> SyncBatchNormCase:
     case: SyncBatchNormCase = draw(norms()(bounds))
     empty = draw(st.integers(0, case.world_size - 1)) if case.world_size > 1 else -1
     return replace(case, sizes=tuple(0 if rank == empty else size for rank, size in enumerate(case.sizes)))
+
+
+@st.composite
+def norms_of_one_sample(draw: Draw, bounds: Bounds) -> SyncBatchNormCase:
+    """One sample on each of several ranks, where large inputs leave room for no more."""
+    case: SyncBatchNormCase = draw(norms()(bounds))
+    world_size = draw(_several(bounds))
+    return replace(case, world_size=world_size, sizes=(1,) * world_size)
 
 
 @st.composite

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from conformance.layers import Linear
-from conformance.model_spec import ModelSpec
+from conformance.model_spec import Branch, ModelSpec
 from conformance.scenario import (
     AddGroup,
     Group,
@@ -83,8 +83,8 @@ def optimized_clipped(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def optimized_gated(draw: Draw, bounds: Bounds) -> Scenario:
-    """The same, where results of collectives arrive only when they are waited for."""
-    drawn: Scenario = draw(optimized(bounds))
+    """One parameter group or two, where results of collectives arrive only when they are waited for."""
+    drawn: Scenario = draw(st.one_of(optimized(bounds), with_groups(bounds)))
     return replace(drawn, gated=True)
 
 
@@ -203,9 +203,29 @@ def optimized_frozen(draw: Draw, bounds: Bounds) -> Scenario:
 
 
 @st.composite
+def optimized_unused(draw: Draw, bounds: Bounds) -> Scenario:
+    """One parameter is used in no step, or in every other one; weight decay would move it if it had a gradient."""
+    model = draw_model(draw, layers=(2, 3), biases=True)
+    branch: Branch = draw(st.sampled_from(("unused", "used_in_odd_steps", "used_in_even_steps")))
+    drawn = draw_optimized(draw, bounds, draw_optimizer(draw), steps=draw(st.integers(2, 3)))
+    return decaying(replace(drawn, model=replace(model, branch=branch)))
+
+
+@st.composite
+def optimized_large(draw: Draw, bounds: Bounds) -> Scenario:
+    """Three weights of 1 MiB, or a little more; little else is drawn, since every run moves megabytes."""
+    widths = st.sampled_from((512, 520))
+    model = ModelSpec(512, tuple(Linear(draw(widths), bias=False) for _ in range(3)), dtype="float32")
+    optimizer = OptimizerSpec("SGD", {"lr": NARROW_RATES[0]})
+    return Scenario(bounds.world_size, model, optimizer, replicated=True, cleared_by="model")
+
+
+@st.composite
 def with_state(draw: Draw, bounds: Bounds) -> Scenario:
     """The optimizer keeps state of weights of many KiB, and of biases that are much smaller."""
-    drawn = draw_optimized(draw, bounds, draw_stateful(draw), more_layers=1, widest=8, steps=1)
+    at_once = OptimizerSpec("Adagrad", {"lr": 0.1})  # has its state from construction on
+    optimizer = at_once if draw(st.booleans()) else draw_stateful(draw)
+    drawn = draw_optimized(draw, bounds, optimizer, more_layers=1, widest=8, steps=1)
     return replace(drawn, model=broadened(drawn.model))
 
 

@@ -27,6 +27,7 @@ _MIB = 2**20
 _BYTES = 8
 _BUCKETS = (1.0, 25.0, 64 / _MIB, 8 / _MIB, 1 / _MIB, 200 / _MIB)
 _DEEP = 4
+_ALL = 1.1  # holds all also where MB are taken for 10^6 bytes
 
 
 def draw_wrapped(draw: Draw, bounds: Bounds, model: ModelSpec, **fixed: Any) -> Scenario:
@@ -99,17 +100,17 @@ PLAIN = (plain, on_one_rank, in_float32, in_bfloat16)
 
 @st.composite
 def in_mixed_dtypes(draw: Draw, bounds: Bounds) -> Scenario:
-    """One layer computes in float32, the others in float64."""
+    """One layer computes in float32, the others in float64; what is not waited for is seen."""
     model = draw_model(draw, layers=(2, 3))
     odd = draw(st.integers(0, len(model.layers) - 1))
-    drawn = draw_wrapped(draw, bounds, model.with_dtype(odd, "float32"))
+    drawn = draw_wrapped(draw, bounds, model.with_dtype(odd, "float32"), gated=True)
     return replace(drawn, optimizer=draw_optimizer(draw, NARROW_RATES))
 
 
 @st.composite
 def in_two_dtypes(draw: Draw, bounds: Bounds) -> Scenario:
-    """One layer computes in bfloat16, in which nobody sends flags or counts, and the others in float64."""
-    model = draw_model(draw, layers=(2, 3))
+    """One layer computes in bfloat16, and the others in float64; all are of many KiB."""
+    model = broadened(draw_model(draw, layers=(2, 3)))
     odd = draw(st.integers(0, len(model.layers) - 1))
     return draw_wrapped(draw, bounds, model.with_dtype(odd, "bfloat16"))
 
@@ -202,13 +203,13 @@ def deep_and_broad(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def with_bucket_size(draw: Draw, bounds: Bounds) -> Scenario:
-    """At least three layers, and a bucket that holds a little more than all of them, or a fourth; or half of six."""
+    """At least three layers, and a bucket that holds all of them, or a fourth; or half of six, or a third of twelve."""
     model = draw_model(draw, layers=(3, _DEEP), widest=4)
-    alike = ModelSpec(width := draw(st.integers(2, 4)), (Linear(width, bias=False),) * 6)
-    model, shares = draw(st.sampled_from(((model, 0.0), (model, 4.0), (alike, 2.0))))
+    width = draw(st.integers(2, 4))
+    six, twelve = (ModelSpec(width, (Linear(width, bias=False),) * count) for count in (6, 12))
+    model, share = draw(st.sampled_from(((model, _ALL), (model, 1 / 4), (six, 1 / 2), (twelve, 1 / 3))))
     total = _BYTES * sum(map(math.prod, model.shapes.values()))
-    size = total / shares if shares else total + _BYTES
-    return draw_wrapped(draw, bounds, model, steps=2, bucket_size_mb=size / _MIB)
+    return draw_wrapped(draw, bounds, model, steps=2, bucket_size_mb=share * total / _MIB)
 
 
 @st.composite

@@ -22,6 +22,7 @@ READS_TWICE = {"groups_of_generators"}  # ZeroRedundancyOptimizer trains nothing
 SPARSE = {"sparse_gradients"}
 PENALTIES = {"gradient_penalty"}  # torch's DDP with a static graph never sends anything then, and says nothing
 RANGE = {"range_of_float16"}  # divides after adding up, and in float16
+NEEDS_GRADIENTS = {"unused_parameters"}  # makes one tensor of the gradients of all parameters
 BALANCES = {"state_is_balanced"}  # what parameters dealt out in turn, whatever their sizes, are rightly told to lack
 GROUPS = {"groups_are_balanced_together"}  # in turn, the largest of each group first: all weights may meet on one rank
 
@@ -58,7 +59,7 @@ WAYS = [
     Way("sharding", "SendsAllAtOnce", "sharded_optimizer", RESUMES),
     Way("sharding", "AddsZeros", "sharded_optimizer", RESUMES),
     Way("sharding", "GathersObjects", "sharded_optimizer", RESUMES),
-    Way("sharding", "ByElement", "sharded_optimizer", RESUMES | DECIDES_AT_ONCE),
+    Way("sharding", "ByElement", "sharded_optimizer", RESUMES | DECIDES_AT_ONCE | NEEDS_GRADIENTS),
     Way("early", "SendsAsItSteps", "sharded_optimizer"),
     Way("early", "StepsInBackward", "sharded_optimizer", DECIDES_AT_ONCE | LATE_GRADIENTS),
     # Has a call of its own to look again at what is frozen.
@@ -74,8 +75,10 @@ WAYS = [
     Way("averaging", "OfAPickle", "naive_ddp"),
     Way("flat", "Aligned", "flat_ddp", RANGE),
     Way("flat", "AsBytes", "flat_ddp"),
-    Way("sharding", "ByElementAligned", "sharded_optimizer", RESUMES | DECIDES_AT_ONCE),
-    Way("sharding", "EachByElementAligned", "sharded_optimizer", RESUMES | DECIDES_AT_ONCE),
+    Way("overlapped", "BucketsOfAMillionBytes", "ddp_bucketed", ORDERED | UNUSED | SPARSE),
+    Way("flat", "FlagsOfTheirDtype", "flat_ddp", RANGE),
+    Way("sharding", "ByElementAligned", "sharded_optimizer", RESUMES | DECIDES_AT_ONCE | NEEDS_GRADIENTS),
+    Way("sharding", "EachByElementAligned", "sharded_optimizer", RESUMES | DECIDES_AT_ONCE | NEEDS_GRADIENTS),
     Way("overlapped", "FromItsOwnThread", "ddp_individual_parameters", ORDERED | RECOVERS | SPARSE),
 ]
 

@@ -2,20 +2,25 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from bug import Bug, right
+from planted_forward_bugs import FORWARD_BUGS
 from planted_further_bugs import FURTHER_BUGS
+from planted_sharing_bugs import SHARING_BUGS
 
 from conformance.checks.table import CHECKS
 from conformance.layers import Embedding, Linear
 from conformance.location import locate
 from conformance.model_spec import ModelSpec
 from conformance.reproduction import Reproduction
-from conformance.scenario import OptimizerSpec, Scenario
+from conformance.scenario import AddGroup, Group, OptimizerSpec, Scenario, SetOption
 
 PLAIN = ModelSpec(2, (Linear(3), Linear(1)))
 DECAYING = OptimizerSpec(options={"lr": 0.1, "weight_decay": 0.1})
+OPTIMIZED = Scenario(model=PLAIN, replicated=True, cleared_by="model")
+NAMES = tuple(PLAIN.shapes)
 SCENARIOS = {
     "used_in_some_steps": Scenario(
         model=ModelSpec(2, (Linear(1),), branch="used_in_even_steps"), optimizer=DECAYING, steps=2
@@ -35,19 +40,51 @@ SCENARIOS = {
     "uneven_sparse_gradients": Scenario(
         model=ModelSpec(1, (Linear(2), Embedding(sparse=True), Linear(1))), uneven=True
     ),
+    "evaluation_between_steps": Scenario(model=PLAIN, evaluates=True, steps=2),
+    "calls_the_model_once": Scenario(model=PLAIN, evaluates=True),
+    "positional_arguments": Scenario(model=ModelSpec(2, (Linear(1),), positional=True)),
+    "buffers_broadcast": Scenario(model=ModelSpec(2, (Linear(1),), buffer=True), gated=True),
+    "forward_without_gradients": Scenario(model=PLAIN, peeks=True),
+    "bucket_size_respected": Scenario(
+        model=ModelSpec(2, (Linear(2, bias=False),) * 12), bucket_size_mb=4 * 32 / 2**20, steps=2
+    ),
+    "mixed_dtypes": Scenario(model=PLAIN.with_dtype(1, "float32"), gated=True),
+    "unused_while_accumulating": Scenario(
+        model=ModelSpec(2, (Linear(1),), branch="used_on_rank_0"), optimizer=DECAYING, micro_batches=2
+    ),
+    "options_through_param_groups": replace(
+        OPTIMIZED, optimizer=OptimizerSpec("AdamW"), steps=2, schedule=(SetOption(1, "eps", 0.1),)
+    ),
+    "results_are_waited_for": replace(
+        OPTIMIZED, optimizer=OptimizerSpec(groups=(Group(NAMES[:2], {}), Group(NAMES[2:], {}))), gated=True
+    ),
+    "unused_parameters": replace(
+        OPTIMIZED, model=ModelSpec(2, (Linear(1),), branch="used_in_even_steps"), optimizer=DECAYING, steps=2
+    ),
+    "changes_in_an_added_group": replace(
+        OPTIMIZED, steps=2, schedule=(AddGroup(1, Group(NAMES[2:], {})), SetOption(1, "lr", 0.5, 1))
+    ),
+    "large_parameters": replace(OPTIMIZED, model=ModelSpec(512, (Linear(520, bias=False),) * 2, dtype="float32")),
+    "param_groups_hold_all": OPTIMIZED,
 }
+REFUSED_BY_THE_RIGHT_ONE = {"state_dict_round_trip", "options_survive_loading", "saving_changes_nothing"}
+BUGS = [*FURTHER_BUGS, *FORWARD_BUGS, *(bug for bug in SHARING_BUGS if bug.check not in REFUSED_BY_THE_RIGHT_ONE)]
 SAID = {
     "overlaps_backward": "rank 0 launched 1 of 8 collectives before the first layer's gradients were computed",
     "used_in_some_steps": "rank 0, step 2, branches.0.weight",
     "used_by_ranks_in_turn": "rank 0, step 2, gradient of branches.0.weight",
     "large_parameter": "layers.0.weight: element ",
+    "large_parameters": "layers.0.weight: element ",
+    "evaluation_between_steps": "rank 0, step 1, the output in evaluation mode: None",
+    "param_groups_hold_all": "rank 0: optimizer.param_groups lacks [",
+    "bucket_size_respected": "rank 0 exchanged gradients 9 times in a step, not 3 to 6 times",
     "no_sync_may_be_nested": "rank 0: under no_sync, ['launched allreduce_",
     "wrapping_leaves_the_generators": "rank 1: wrapping moved the global generators of ",
 }
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("bug", FURTHER_BUGS, ids=lambda bug: f"{bug.check} of {bug.component}")
+@pytest.mark.parametrize("bug", BUGS, ids=str)
 def test_a_script_tells_the_bug_from_right_code(bug, submit, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(written(bug, submit(**bug.planted())))

@@ -36,12 +36,15 @@ class OneTensor(Wrapper):
             copy_from_rank_0(buffer)
 
     def finish(self):
-        params = used_anywhere([p for p in self.module.parameters() if p.requires_grad])
+        params = self.used([p for p in self.module.parameters() if p.requires_grad])
         for dtype in {p.dtype: None for p in params}:
             of_dtype = [p for p in params if p.dtype == dtype]
             grads = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in of_dtype]
             for p, average in zip(of_dtype, self.averages(grads), strict=True):
                 p.grad = average.view(p.shape)
+
+    def used(self, params):
+        return used_anywhere(params)
 
     def averages(self, grads):
         flat = torch.cat([grad.flatten() for grad in grads])
@@ -65,3 +68,14 @@ class AsBytes(OneTensor):
         everyone = [torch.empty_like(flat) for _ in range(self.ranks)]
         dist.all_gather([one.view(torch.uint8) for one in everyone], flat.view(torch.uint8))
         return torch.stack(everyone).mean(0).split([grad.numel() for grad in grads])
+
+
+class FlagsOfTheirDtype(OneTensor):
+    """Which parameters have a gradient is told in the dtype of the first of them."""
+
+    def used(self, params):
+        if not params:
+            return []
+        flags = torch.tensor([p.grad is not None for p in params], dtype=params[0].dtype)
+        dist.all_reduce(flags)
+        return [p for p, flag in zip(params, flags.tolist(), strict=True) if flag]

@@ -155,6 +155,13 @@ class BucketsOfASize(BucketsInAnyOrder):
         return buckets
 
 
+class BucketsOfAMillionBytes(BucketsOfASize):
+    """A megabyte has 10^6 bytes."""
+
+    def __init__(self, module, bucket_size_mb):
+        super().__init__(module, None if bucket_size_mb is None else bucket_size_mb * 10**6 / 2**20)
+
+
 def hooked(module):
     """Return the module itself, with hooks."""
     for tensor in [*module.parameters(), *module.buffers()]:
