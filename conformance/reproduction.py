@@ -7,7 +7,7 @@ from typing import Any
 
 from conformance.blocks import AddedEmbedding, ComplexMagnitude, ResidualLinear, SelfAttention, SpreadConv2d
 from conformance.checks.communication import late_exchanges
-from conformance.checks.optimizer import largest_share, padding
+from conformance.checks.optimizer_state import largest_share, padding
 from conformance.checks.traffic import expected_exchanges, longest_flags, most_bytes
 from conformance.contract import COMPONENTS
 from conformance.data import FAR, WEIGHT_SCALE, draw_inputs

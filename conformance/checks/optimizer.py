@@ -4,10 +4,8 @@ import math
 
 from conformance.checks.check import Trial, Violation, advising, first_mismatch, listed, step_words
 from conformance.checks.training import ranks_stay_identical, training_equals_one_process
-from conformance.scenario import Scenario
 from conformance.tolerance import TOLERANCE
 
-_ALIGNED = 128
 _CLOSURE = (
     "Call the closure once in the sharded optimizer's own `step`, before the inner optimizer's; give the inner "
     "`step` no closure, and return the value."
@@ -106,52 +104,6 @@ def zero_grad_clears_all(trial: Trial) -> None:
                 "Every rank computes gradients of all parameters: those that are not cleared add up from step to step. "
                 "Clear the parameters of the outer `param_groups`, not those of the inner optimizer.",
             )
-
-
-def state_is_sharded(trial: Trial) -> None:
-    """Together the ranks hold the optimizer's state once: nothing is kept by all, nothing is missing."""
-    sizes = trial.expected.state_bytes
-    full, held = sum(sizes.values()), _held(trial)
-    if not full <= sum(held) <= full + padding(trial.scenario, sizes):
-        everyone = all(bytes_ == full for bytes_ in held)
-        raise Violation(
-            f"The ranks hold {_each(held)} bytes of optimizer state, {sum(held)} in all; one unsharded optimizer has "
-            f"{full}." + (" Every rank keeps the state of all parameters: nothing is sharded." if everyone else ""),
-            "Give the inner optimizer only the parameters that the rank owns.",
-        )
-
-
-def state_is_balanced(trial: Trial) -> None:
-    """No rank holds more than its share of the optimizer's state plus one parameter's."""
-    _hold_balance(
-        trial,
-        "Parameters differ in size (weights, biases): give each to the rank that has the fewest bytes so far, "
-        "rather than to ranks in turn.",
-    )
-
-
-def groups_are_balanced_together(trial: Trial) -> None:
-    """Also over several parameter groups together, no rank holds more than its share of state plus one parameter's."""
-    groups = len(trial.scenario.optimizer.groups)
-    _hold_balance(
-        trial,
-        f"There are {groups} parameter groups: carry on, from one to the next, with the bytes that each rank has so "
-        "far. Where each group is dealt out from rank 0 anew, rank 0 gets the largest of every group.",
-    )
-
-
-def _hold_balance(trial: Trial, advice: str) -> None:
-    """Hold the fullest rank to what list scheduling, in any order, gives it at most (Graham, 1969)."""
-    sizes = trial.expected.state_bytes
-    full, ranks = sum(sizes.values()), trial.scenario.world_size
-    most = largest_share(trial.scenario, sizes)
-    held = _held(trial)
-    if max(held) > most:
-        raise Violation(
-            f"Rank {held.index(max(held))} holds {max(held)} of {full} bytes of optimizer state (by rank: "
-            f"{_each(held)}); an even share is {full / ranks:.0f}, and with the largest parameter on top {most:.0f}.",
-            advice,
-        )
 
 
 def more_ranks_than_parameters(trial: Trial) -> None:
@@ -292,34 +244,3 @@ def options_change_after_loading(trial: Trial) -> None:
 def state_dict_round_trip(trial: Trial) -> None:
     """A new optimizer that loads `state_dict` continues as if nothing had happened."""
     training_equals_one_process(trial)
-
-
-def _held(trial: Trial) -> list[int]:
-    """Return the bytes of state by rank; where none has any, it is kept where nobody can look."""
-    found = [seen.state_bytes for seen in trial.observations]
-    if None in found or not any(found):
-        where = f"On rank {found.index(None)} no torch optimizer" if None in found else "On no rank any optimizer state"
-        raise Violation(
-            f"{where} could be found in what get_sharded_optimizer returned, so its state cannot be measured.",
-            "Keep the inner optimizer in an attribute of what get_sharded_optimizer returns.",
-        )
-    return [held for held in found if held is not None]
-
-
-def largest_share(scenario: Scenario, sizes: dict[str, int]) -> float:
-    """Return the most bytes of state that a balanced rank may hold: an even share, and the largest parameter's."""
-    return sum(sizes.values()) / scenario.world_size + max(sizes.values())
-
-
-def padding(scenario: Scenario, sizes: dict[str, int]) -> int:
-    """Return the bytes that sharding by element may add to state of these sizes, by parameter.
-
-    Each rank's part, of all parameters together or of each, may be filled up to a multiple of `_ALIGNED` elements:
-    Megatron-LM does so for the speed of collectives.
-    """
-    elements = sum(math.prod(scenario.model.shapes[name]) for name in sizes)
-    return _ALIGNED * scenario.world_size * len(sizes) * sum(sizes.values()) // max(1, elements)
-
-
-def _each(held: list[int]) -> str:
-    return ", ".join(map(str, held))

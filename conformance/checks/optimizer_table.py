@@ -1,6 +1,6 @@
 """Which checks sharded optimizers are held to, in the order in which they run."""
 
-from conformance.checks import communication, optimizer, precision, traffic, training
+from conformance.checks import communication, optimizer, optimizer_state, precision, traffic, training
 from conformance.checks.check import UNSYNCHRONISED, Check
 from conformance.strategies import changing
 from conformance.strategies import optimizer as stepping
@@ -66,9 +66,12 @@ OPTIMIZER_CHECKS = (
     Check(optimizer.closure, stepping.with_closure, requires=_BASE, shows="closure", rules_out=_STILL),
     Check(optimizer.zero_grad_clears_all, stepping.clearing, requires=_BASE, shows="zero_grad"),
     Check(optimizer.frozen_parameters_in_groups, stepping.optimized_frozen, requires=_BASE, rules_out=_STILL),
-    Check(optimizer.state_is_sharded, stepping.with_state, points=2, requires=_BASE, shows="state"),
+    Check(optimizer_state.state_is_sharded, stepping.with_state, points=2, requires=_BASE, shows="state"),
     Check(
-        optimizer.state_is_balanced, stepping.with_large_weights, requires=(*_BASE, "state_is_sharded"), shows="state"
+        optimizer_state.state_is_balanced,
+        stepping.with_large_weights,
+        requires=(*_BASE, "state_is_sharded"),
+        shows="state",
     ),
     Check(
         optimizer.beside_data_parallel,
@@ -158,7 +161,7 @@ OPTIMIZER_CHECKS = (
         shows="altered",
     ),
     Check(
-        optimizer.groups_are_balanced_together,
+        optimizer_state.groups_are_balanced_together,
         stepping.with_large_weights_in_groups,
         "extended",
         requires=("state_is_balanced", "param_groups_keep_options"),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from conformance.checks.check import Trial, Violation
-from conformance.checks.optimizer import state_is_balanced, state_is_sharded
+from conformance.checks.optimizer_state import state_is_balanced, state_is_sharded
 from conformance.data import draw_inputs
 from conformance.layers import Linear
 from conformance.model_spec import ModelSpec
