@@ -25,14 +25,19 @@ def answered_rightly(case: SamplerCase) -> CaseTrial:
 
 def _of_rank(case: SamplerCase, rank: int) -> Tensors:
     epochs = {f"epoch/{at}": _share(case, rank, case.seed, epoch or 0) for at, epoch in enumerate(case.epochs)}
-    return {**epochs, "other_seed": _share(case, rank, case.seed + 1, 0)}
+    length = torch.tensor(len(_sampler(case, rank, case.seed)))
+    return {**epochs, "other_seed": _share(case, rank, case.seed + 1, 0), "length": length}
 
 
 def _share(case: SamplerCase, rank: int, seed: int, epoch: int) -> torch.Tensor:
-    options = {"shuffle": case.shuffle, "seed": seed, "drop_last": case.drop_last}
-    sampler = DistributedSampler(range(case.length), case.world_size, rank, **options)
+    sampler = _sampler(case, rank, seed)
     sampler.set_epoch(epoch)
     return torch.tensor(list(sampler))
+
+
+def _sampler(case: SamplerCase, rank: int, seed: int) -> DistributedSampler:
+    options = {"shuffle": case.shuffle, "seed": seed, "drop_last": case.drop_last}
+    return DistributedSampler(range(case.length), case.world_size, rank, **options)
 
 
 @pytest.mark.parametrize("check", _CHECKS, ids=lambda check: check.id)
