@@ -64,9 +64,7 @@ _WRAPPER_EXTENDED = (
     Check(extended.mode_reaches_the_model, wrapping.evaluating, "extended", requires=_NUMBERS, shows="modes"),
     Check(extended.calls_the_model_once, wrapping.evaluating, "extended", requires=_NUMBERS, shows="modes"),
     Check(extended.two_models_side_by_side, beyond.beside_a_twin, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(
-        extended.buffers_broadcast, beyond.with_buffers, "extended", requires=("initial_broadcast",), shows="buffers"
-    ),
+    Check(extended.buffers_broadcast, beyond.with_buffers, "extended", requires=_NUMBERS, shows="buffers"),
     Check(
         extended.gradient_order_differs,
         beyond.with_branch("order_by_rank"),
