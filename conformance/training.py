@@ -114,7 +114,7 @@ class _Run:
         self._keep("wrapped", self.named)
         self.early = [name for name, p in self.named.items() if p.grad is not None]
         self.bare = bare = _bare(self.wrapped, self.model)
-        bare.register_forward_pre_hook(self._note_mode)
+        bare.register_forward_pre_hook(self._note_forward)
         bare.listener = self._layer_noter()  # not before wrapping: a wrapper may copy the model by pickling
         self.tensors |= {f"buffer/{name}": b.clone() for name, b in bare.named_buffers()}
         self.saved = SavedWeights(self.task, self.wrapped)
@@ -134,7 +134,7 @@ class _Run:
 
         return note
 
-    def _note_mode(self, model: torch.nn.Module, _: object) -> None:
+    def _note_forward(self, model: torch.nn.Module, _: object) -> None:
         self.forwards += 1
         if model.training is not self.in_training:
             self.wrong_modes.append("training" if model.training else "evaluation")

@@ -32,7 +32,9 @@ def buffers_broadcast(trial: Trial) -> None:
                     f"{value if value is None else value.tolist()}, expected {wanted.tolist()}.",
                     "Broadcast `module.buffers()` as well as `module.parameters()`.",
                 )
-    with advising("The model adds its buffers to its output: does a forward change them?"):
+    with advising(
+        "The model adds its buffers to its output: does a forward change them? Leave them alone, or copy rank 0's."
+    ):
         gradients_averaged(trial)
 
 
@@ -108,7 +110,10 @@ def positional_arguments(trial: Trial) -> None:
 
 def forward_without_gradients(trial: Trial) -> None:
     """A forward under `torch.no_grad()` between forward and backward changes nothing, as where targets are computed."""
-    with advising("Between this forward and its backward, the model was called under `torch.no_grad()`."):
+    with advising(
+        "Between this forward and its backward, the model was called under `torch.no_grad()`: such a call must leave "
+        "alone what the one before has prepared for backward."
+    ):
         gradients_averaged(trial)
         training_equals_one_process(trial)
 

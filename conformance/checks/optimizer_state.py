@@ -5,7 +5,7 @@ import math
 from conformance.checks.check import Trial, Violation
 from conformance.scenario import Scenario
 
-_ALIGNED = 128
+_ALIGNED = 128  # elements
 
 
 def state_is_sharded(trial: Trial) -> None:
