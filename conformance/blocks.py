@@ -33,6 +33,18 @@ class AddedEmbedding(nn.Embedding):
         return x + 1.5 * super().forward(row)
 
 
+class SmoothNorm(nn.RMSNorm):
+    """Divides by the root of the mean square and 1, in the dtype of its weight, and gives the input's dtype back."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, eps=1.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (samples, width) to (samples, width)."""
+        values = x.to(self.weight.dtype)
+        return nn.functional.rms_norm(values, list(self.normalized_shape), self.weight, self.eps).to(x.dtype)
+
+
 class SelfAttention(nn.Module):
     """Self-attention over three multiples of the values, averaged."""
 

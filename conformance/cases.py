@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from conformance.layers import Dtype, Linear
+from conformance.layers import Dtype, Layer, Linear, SmoothNorm, TokenEmbedding
 from conformance.model_spec import ModelSpec
 from conformance.scenario import OptimizerSpec, Scenario, to_json
 
@@ -173,31 +173,37 @@ class CheckpointCase(Case):
 
 @dataclass(frozen=True)
 class FsdpCase(Case):
-    """A perceptron that is trained with its parameters sharded.
+    """A network on tokens that is trained with its parameters sharded.
+
+    It has an embedding, a norm and linear layers.
 
     Attributes:
-        widths: of the input, and of the outputs of each linear layer.
+        tokens: how many there are.
+        widths: of the embedding, and of the outputs of each linear layer.
         steps, batch: optimizer steps, and samples per rank in each.
         alike: whether ranks start from equal weights.
         half: whether to compute in bfloat16.
         dtype: of parameters and data.
         micro_batches: backwards before each step, each with samples of its own.
+        biased: whether linear layers add a bias.
         keyword: whether forward is called with a keyword argument.
         evaluates: whether a forward without gradients comes before each step.
-        frozen: whether the first layer's weight does not train.
+        frozen: whether the first linear layer's weight does not train.
         buffered: whether the model has buffers, the same on all ranks.
-        tied: whether the second layer uses the first one's weight.
+        tied: whether the last layer's weight is the embedding's; it has to have the shape for that.
         scalar: whether a parameter without dimensions multiplies the output.
         seldom_gathered: whether whole parameters are gathered before training and after the last step alone.
     """
 
+    tokens: int = 2
     widths: tuple[int, ...] = (2, 2)
     steps: int = 1
     batch: int = 1
     alike: bool = True
     half: bool = False
-    dtype: Dtype = "float64"
+    dtype: Dtype = "float32"
     micro_batches: int = 1
+    biased: bool = False
     keyword: bool = False
     evaluates: bool = False
     frozen: bool = False
@@ -214,13 +220,15 @@ class FsdpCase(Case):
     @property
     def scenario(self) -> Scenario:
         """The training, as any other."""
+        linear = (Linear(width, bias=self.biased) for width in self.widths[1:])
+        layers: tuple[Layer, ...] = (TokenEmbedding(self.tokens, self.widths[0]), SmoothNorm(), *linear)
         return Scenario(
             world_size=self.world_size,
             model=ModelSpec(
-                self.widths[0],
-                tuple(Linear(width) for width in self.widths[1:]),
-                frozen=("layers.0.weight",) if self.frozen else (),
-                tied=(0, 1) if self.tied else None,
+                _POSITIONS,
+                layers,
+                frozen=("layers.2.weight",) if self.frozen else (),
+                tied=(0, len(layers) - 1) if self.tied else None,
                 scale=self.scalar,
                 buffer=self.buffered,
                 keyword=self.keyword,
@@ -235,6 +243,7 @@ class FsdpCase(Case):
         )
 
 
+_POSITIONS = 2
 _STATEFUL = OptimizerSpec("AdamW", {"lr": 0.02, "eps": 1e-3, "weight_decay": 0.1})
 _PLAIN = OptimizerSpec("SGD", {"lr": 0.05})  # an update is as exact as the gradient: where that is small too
 SIMPLEST: dict[str, Case] = {

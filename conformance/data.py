@@ -92,8 +92,15 @@ def _draw_rank(scenario: Scenario, seed: int, rank: int) -> RankInputs:
 
     dtypes = spec.dtypes
     weights = {name: normal(*shape, scale=WEIGHT_SCALE, dtype=dtypes[name]) for name, shape in spec.shapes.items()}
-    samples, count = scenario.batch_of(rank), scenario.steps * scenario.micro_batches
-    batches = tuple((normal(samples, spec.inputs), normal(samples, outputs, shift=rank + far)) for _ in range(count))
+
+    def batch() -> Batch:
+        samples = scenario.batch_of(rank)
+        if spec.tokens:
+            ids = torch.randint(spec.tokens, (samples, spec.inputs), generator=generator)
+            return ids, normal(samples, spec.inputs, outputs, shift=rank + far)
+        return normal(samples, spec.inputs), normal(samples, outputs, shift=rank + far)
+
+    batches = tuple(batch() for _ in range(scenario.steps * scenario.micro_batches))
     buffers: Tensors = {}
     if spec.buffer:
         buffers = {"offset": normal(outputs), "calls": torch.tensor(rank + 1), "mask": normal(outputs)}

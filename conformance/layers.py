@@ -66,6 +66,15 @@ class Norm(_KeepsWidth):
 
 
 @dataclass(frozen=True, repr=False)
+class SmoothNorm(_KeepsWidth):
+    """A root mean square norm with a large epsilon, which gives values their dtype back."""
+
+    def shapes(self, inputs: int) -> dict[str, Shape]:
+        """Return name and shape of the weight."""
+        return {"weight": (inputs,)}
+
+
+@dataclass(frozen=True, repr=False)
 class Embedding(_KeepsWidth):
     """Adds the row of a table which the first value selects; the table's gradient may be sparse."""
 
@@ -75,6 +84,22 @@ class Embedding(_KeepsWidth):
     def shapes(self, inputs: int) -> dict[str, Shape]:
         """Return name and shape of the table."""
         return {"weight": (self.rows, inputs)}
+
+
+@dataclass(frozen=True, repr=False)
+class TokenEmbedding(Brief):
+    """The rows of a table which ids of tokens select: how many rows, and how wide; it can only come first."""
+
+    rows: int
+    outputs: int
+
+    def width(self, _: int) -> int:
+        """Return how many values it gives for each token."""
+        return self.outputs
+
+    def shapes(self, _: int) -> dict[str, Shape]:
+        """Return name and shape of the table."""
+        return {"weight": (self.rows, self.outputs)}
 
 
 @dataclass(frozen=True, repr=False)
@@ -115,9 +140,12 @@ class Again(_KeepsWidth):
         return {}
 
 
-Layer: TypeAlias = Linear | Conv | Norm | Embedding | Attention | Residual | Magnitude | Again
+Layer: TypeAlias = (
+    Linear | Conv | Norm | SmoothNorm | Embedding | TokenEmbedding | Attention | Residual | Magnitude | Again
+)
 _LAYERS: dict[str, type[Layer]] = {
-    kind.__name__: kind for kind in (Linear, Conv, Norm, Embedding, Attention, Residual, Magnitude, Again)
+    kind.__name__: kind
+    for kind in (Linear, Conv, Norm, SmoothNorm, Embedding, TokenEmbedding, Attention, Residual, Magnitude, Again)
 }
 
 
@@ -136,3 +164,28 @@ def layer_to_json(layer: Layer) -> dict[str, Any]:
 def layer_from_json(plain: dict[str, Any]) -> Layer:
     """Return the layer that `layer_to_json` made; raise KeyError or TypeError where it made something else."""
     return _LAYERS[plain["kind"]](**{name: value for name, value in plain.items() if name != "kind"})
+
+
+def layer_as_code(layer: Layer, width: int) -> str:
+    """Return the call that makes a layer's module, given how many values it gets for each sample."""
+    match layer:
+        case Linear():
+            return f"nn.Linear({width}, {layer.outputs}, bias={layer.bias})"
+        case Conv():
+            return f"SpreadConv2d({width}, {layer.outputs}, channels_last={layer.channels_last})"
+        case Norm():
+            return f"nn.{layer.name}({'1, ' if layer.name == 'GroupNorm' else ''}{width})"
+        case SmoothNorm():
+            return f"SmoothNorm({width})"
+        case Embedding():
+            return f"AddedEmbedding({layer.rows}, {width}, sparse={layer.sparse})"
+        case TokenEmbedding():
+            return f"nn.Embedding({layer.rows}, {layer.outputs})"
+        case Attention():
+            return f"SelfAttention({width})"
+        case Magnitude():
+            return f"ComplexMagnitude({width})"
+        case Residual():
+            return f"ResidualLinear({width}, {width})"
+        case _:
+            return "nn.Identity()"  # an earlier layer takes its place

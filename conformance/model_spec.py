@@ -5,7 +5,7 @@ from itertools import accumulate
 from typing import Any, Literal, TypeAlias
 
 from conformance.brief import Brief
-from conformance.layers import Dtype, Layer, Linear, Shape, dtype_of, layer_from_json, layer_to_json
+from conformance.layers import Dtype, Layer, Linear, Shape, TokenEmbedding, dtype_of, layer_from_json, layer_to_json
 
 Activation: TypeAlias = Literal["tanh", "gelu", "relu"]
 _WIDE: frozenset[Dtype] = frozenset({"float64", "complex128"})
@@ -26,11 +26,11 @@ class ModelSpec(Brief):
     """Layers one after the other, an activation between each two; where all are linear, a multilayer perceptron.
 
     Attributes:
-        inputs: width of the input.
+        inputs: width of the input; where the first layer is an embedding of tokens, how many tokens a sample has.
         layers: the layers in forward order.
         activation: name of the activation.
         frozen: names of parameters that do not require gradients.
-        tied: indices of two linear layers of one shape; the second uses the first one's weight.
+        tied: indices of two layers whose weights have one shape; the second uses the first one's.
         scale: whether a 0-dimensional parameter `scale` multiplies the output.
         empty: whether there is a parameter `empty` without elements, the sum of which is added to the output.
         transposed: index of a linear layer whose weight is stored transposed, so that it is not contiguous.
@@ -67,6 +67,12 @@ class ModelSpec(Brief):
     def widths(self) -> tuple[int, ...]:
         """Width of the input, and of what each layer gives."""
         return tuple(accumulate(self.layers, lambda width, layer: layer.width(width), initial=self.inputs))
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens there are, where that is what the model takes; 0 where it takes numbers."""
+        first = self.layers[0]
+        return first.rows if isinstance(first, TokenEmbedding) else 0
 
     @property
     def shapes(self) -> dict[str, Shape]:

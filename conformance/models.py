@@ -7,9 +7,22 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from conformance import blocks
 from conformance.blocks import AddedEmbedding, ComplexMagnitude, ResidualLinear, SelfAttention, SpreadConv2d
 from conformance.data import Batch, Tensors, torch_dtype
-from conformance.layers import Again, Attention, Conv, Embedding, Layer, Linear, Magnitude, Norm, dtype_of
+from conformance.layers import (
+    Again,
+    Attention,
+    Conv,
+    Embedding,
+    Layer,
+    Linear,
+    Magnitude,
+    Norm,
+    SmoothNorm,
+    TokenEmbedding,
+    dtype_of,
+)
 from conformance.model_spec import ModelSpec
 from conformance.scenario import Scenario
 
@@ -69,7 +82,7 @@ class Perceptron(nn.Module):
             parameter.requires_grad_(name not in spec.frozen)
 
     def forward(self, x: Any, gain: float = 1.0) -> Any:
-        """Map (samples, inputs) to (samples, outputs of the last layer).
+        """Map (samples, inputs) to (samples, outputs of the last layer); tokens to as much for each of them.
 
         In a nested model, map {"batch": (that, gain)} to {"output": this}; in a named one, a `Given` to a `Result`.
         """
@@ -146,8 +159,12 @@ def _module(layer: Layer, width: int) -> Any:
             return SpreadConv2d(width, layer.outputs, channels_last=layer.channels_last)
         case Norm():
             return nn.GroupNorm(1, width) if layer.name == "GroupNorm" else getattr(nn, layer.name)(width)
+        case SmoothNorm():
+            return blocks.SmoothNorm(width)
         case Embedding():
             return AddedEmbedding(layer.rows, width, sparse=layer.sparse)
+        case TokenEmbedding():
+            return nn.Embedding(layer.rows, layer.outputs)
         case Attention():
             return SelfAttention(width)
         case Magnitude():

@@ -3,16 +3,21 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any
 
 import torch
 
+from conformance.assignment_layers import of_the_assignment
+from conformance.blocks import SmoothNorm
 from conformance.cases import AccumulationCase, Case, CheckpointCase, EvaluationCase, FsdpCase, SyncBatchNormCase
 from conformance.checks import far_from_zero
 from conformance.checks.check import CaseTrial
-from conformance.checks.fsdp import EXACT, HALF, SINGLE, share
+from conformance.checks.fsdp import EXACT, HALF, SINGLE
+from conformance.checks.fsdp_memory import share
 from conformance.classifier import Classifier
 from conformance.feed import CHANNELS, LEARNING_RATE, MOMENTUM, SCALE, draw_feed
+from conformance.layers import layer_as_code
 from conformance.models import GAIN
 from conformance.replicated import Replicated
 from conformance.resumable import DECAY
@@ -54,7 +59,7 @@ def _rounding(trial: CaseTrial) -> float | None:
     case = trial.case
     if isinstance(case, SyncBatchNormCase) and case.far:
         return far_from_zero.share(trial)
-    if not isinstance(case, FsdpCase) or not (case.half or case.dtype == "float32"):
+    if not isinstance(case, FsdpCase) or case.dtype == "float64":
         return None
     return HALF if case.half else SINGLE
 
@@ -69,11 +74,17 @@ def _accumulation(_: AccumulationCase) -> dict[str, Any]:
 
 
 def _fsdp(case: FsdpCase) -> dict[str, Any]:
-    pairs = zip(case.widths, case.widths[1:], strict=False)
-    layers = ", ".join(f"nn.Linear({inputs}, {outputs})" for inputs, outputs in pairs)
-    about = {"layers": layers, "optimizer": case.scenario.optimizer, "share": share(case), "exact": EXACT}
-    rounded = case.half or case.dtype == "float32"
-    return {**about, "gain": f", gain={GAIN}" if case.keyword else "", "rounded": rounded}
+    spec = case.scenario.model
+    return {
+        "layers": ", ".join(starmap(layer_as_code, zip(spec.layers, spec.widths, strict=False))),
+        "frozen": spec.frozen,
+        "optimizer": case.scenario.optimizer,
+        "gain": f", gain={GAIN}" if case.keyword else "",
+        "share": share(case),
+        "exact": EXACT,
+        "rounded": case.dtype == "float32",
+        "sources": "\n\n\n".join(inspect.getsource(one).rstrip() for one in (SmoothNorm, of_the_assignment)),
+    }
 
 
 _ABOUT: dict[type[Case], Callable[[Any], dict[str, Any]]] = {

@@ -11,18 +11,7 @@ from conformance.checks.optimizer_state import largest_share, padding
 from conformance.checks.traffic import expected_exchanges, longest_flags, most_bytes
 from conformance.contract import COMPONENTS
 from conformance.data import FAR, WEIGHT_SCALE, draw_inputs
-from conformance.layers import (
-    Again,
-    Attention,
-    Conv,
-    Dtype,
-    Embedding,
-    Layer,
-    Linear,
-    Magnitude,
-    Norm,
-    Residual,
-)
+from conformance.layers import Again, Dtype, Embedding, Linear, Magnitude, layer_as_code
 from conformance.models import GAIN
 from conformance.oracle import PER_RANK, train
 from conformance.scenario import (
@@ -98,7 +87,7 @@ class Reproduction(Script):
 
 def _about_model(scenario: Scenario) -> dict[str, Any]:
     spec = scenario.model
-    layers = [_made(layer, width) for layer, width in zip(spec.layers, spec.widths, strict=False)]
+    layers = [layer_as_code(layer, width) for layer, width in zip(spec.layers, spec.widths, strict=False)]
     blocks = [block for block in _BLOCKS if any(line.startswith(block.__name__) for line in layers)]
     shape = spec.shapes[f"layers.{spec.transposed}.weight"] if spec.transposed is not None else ()
     return {
@@ -130,27 +119,6 @@ def _by_dtype(scenario: Scenario) -> str:
     dtypes = sorted({*scenario.model.dtypes.values()})
     pairs = ", ".join(f"(torch.{dtype}, {_TOLERANCES[dtype]})" for dtype in dtypes)
     return f"({pairs})" if scenario.replicated and len(dtypes) > 1 else ""
-
-
-def _made(layer: Layer, width: int) -> str:
-    """Return the call that makes a layer's module."""
-    match layer:
-        case Linear():
-            return f"nn.Linear({width}, {layer.outputs}, bias={layer.bias})"
-        case Conv():
-            return f"SpreadConv2d({width}, {layer.outputs}, channels_last={layer.channels_last})"
-        case Norm():
-            return f"nn.{layer.name}({'1, ' if layer.name == 'GroupNorm' else ''}{width})"
-        case Embedding():
-            return f"AddedEmbedding({layer.rows}, {width}, sparse={layer.sparse})"
-        case Attention():
-            return f"SelfAttention({width})"
-        case Magnitude():
-            return f"ComplexMagnitude({width})"
-        case Residual():
-            return f"ResidualLinear({width}, {width})"
-        case _:
-            return "nn.Identity()"  # an earlier layer takes its place
 
 
 def _about_schedule(scenario: Scenario) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from conformance.checks import (
     evaluation,
     far_from_zero,
     fsdp,
+    fsdp_memory,
     loader,
     overhead,
     sampler,
@@ -215,19 +216,21 @@ _CHECKPOINT = (
 _WAITED = ("shards_are_waited_for",)
 _GATHERED = ("gathers_whole_parameters",)
 _TRAINED = ("sharded_training_equals_one_process",)
-_HALF = loop.sharded_trainings(half=True, dtype="float32")  # autocast leaves float64 as it is
+_HALF = loop.sharded_trainings(half=True)
 _FSDP = (
     Check(fsdp.shards_are_waited_for, loop.gated(loop.sharded_trainings())),
     Check(fsdp.gathers_whole_parameters, loop.sharded_trainings(), requires=_WAITED),
     Check(fsdp.sharded_training_equals_one_process, loop.sharded_trainings(), points=2, requires=_GATHERED),
-    Check(fsdp.trains_in_float32, loop.sharded_trainings(dtype="float32"), requires=_TRAINED),
-    Check(fsdp.parameters_are_sharded, loop.sharded_trainings(wide=True), points=2, requires=_TRAINED),
-    Check(fsdp.gradients_are_sharded, loop.sharded_trainings(wide=True), requires=_TRAINED),
-    Check(fsdp.optimizer_state_is_sharded, loop.sharded_trainings(wide=True), requires=_TRAINED),
+    Check(fsdp.parts_of_any_shape, loop.sharded_trainings(uneven=True), requires=_TRAINED),
+    Check(fsdp_memory.parameters_are_sharded, loop.sharded_trainings(wide=True), points=2, requires=_TRAINED),
+    Check(fsdp_memory.gradients_are_sharded, loop.sharded_trainings(wide=True), requires=_TRAINED),
+    Check(fsdp_memory.optimizer_state_is_sharded, loop.sharded_trainings(wide=True), requires=_TRAINED),
+    Check(fsdp.keeps_full_precision, _HALF, requires=_TRAINED),
+    Check(fsdp.computes_in_the_dtype, _HALF, requires=("keeps_full_precision",)),
+    Check(fsdp.forward_keywords, loop.sharded_trainings(keyword=True), requires=_TRAINED),
     Check(fsdp.starts_from_rank_0, loop.sharded_trainings(alike=False), "extended", requires=_GATHERED),
-    Check(fsdp.computes_in_the_dtype, _HALF, "extended", requires=_TRAINED),
-    Check(fsdp.keeps_full_precision, _HALF, "extended", requires=_TRAINED),
-    Check(fsdp.forward_keywords, loop.sharded_trainings(keyword=True), "extended", requires=_TRAINED),
+    Check(fsdp.trains_in_float64, loop.sharded_trainings(dtype="float64"), "extended", requires=_TRAINED),
+    Check(fsdp.biases, loop.sharded_trainings(biased=True), "extended", requires=_TRAINED),
     Check(fsdp.evaluation_between_steps, loop.sharded_trainings(evaluates=True), "extended", requires=_TRAINED),
     Check(fsdp.accumulates_gradients, loop.sharded_trainings(micro_batches=2), "extended", requires=_TRAINED),
     Check(fsdp.frozen_parameters_stay, loop.sharded_trainings(frozen=True), "extended", requires=_TRAINED),
@@ -235,7 +238,7 @@ _FSDP = (
     Check(fsdp.tied_parameters, loop.tied_trainings, "extended", requires=_TRAINED),
     Check(fsdp.scalar_parameter, loop.sharded_trainings(scalar=True), "extended", requires=_TRAINED),
     Check(
-        fsdp.frozen_parameters_are_sharded,
+        fsdp_memory.frozen_parameters_are_sharded,
         loop.sharded_trainings(wide=True, frozen=True),
         "extended",
         requires=("parameters_are_sharded", "frozen_parameters_stay"),

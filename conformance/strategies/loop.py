@@ -1,5 +1,6 @@
 """Strategies for the parts of the training loop: cases, on two ranks first, then on more, and on one."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
@@ -262,27 +263,34 @@ def failing_checkpoints(draw: Draw, bounds: Bounds) -> CheckpointCase:
 
 
 def sharded_trainings(
-    *, wide: bool = False, alike: bool = True, half: bool = False, **unusual: Any
+    *, wide: bool = False, uneven: bool = False, **unusual: Any
 ) -> Callable[[Bounds], st.SearchStrategy[FsdpCase]]:
-    """Return a strategy of perceptrons; wide ones have matrices that a share is small beside.
+    """Return a strategy of networks whose weights all ranks can share evenly, but for uneven ones.
 
-    In some, whole parameters are not gathered between steps, as in real training. What else is unusual is given by the
-    names of `FsdpCase`.
+    Wide ones have matrices that a share is small beside. In some, whole parameters are not gathered between steps, as
+    in real training. What else is unusual is given by the names of `FsdpCase`.
     """
 
     @st.composite
     def training(draw: Draw, bounds: Bounds) -> FsdpCase:
-        width = st.integers(8, 12) if wide else st.integers(1, 5)
-        widths = tuple(draw(width) for _ in range(draw(st.integers(2, 4))))
+        world_size, seed = draw(_worlds(bounds)), draw(_SEEDS)
+        size = st.integers(1, 5) if uneven else _shared_evenly(world_size, 8 if wide else 1)
+        tokens, widths = draw(size), tuple(draw(size) for _ in range(draw(st.integers(2, 4))))
         seldom, batch = draw(st.sampled_from((False, True))), draw(st.integers(1, 3))
         steps, options = draw(st.integers(1 + seldom, 3)), {"seldom_gathered": seldom, **unusual}
-        return FsdpCase(draw(_worlds(bounds)), draw(_SEEDS), widths, steps, batch, alike, half, **options)
+        return FsdpCase(world_size, seed, tokens=tokens, widths=widths, steps=steps, batch=batch, **options)
 
     return training
 
 
+def _shared_evenly(world_size: int, least: int) -> st.SearchStrategy[int]:
+    """Multiples of the world size from `least` on: three of them, or two where it is large."""
+    first = math.ceil(least / world_size)
+    return st.integers(first, first + (2 if world_size == 1 else 1)).map(lambda parts: parts * world_size)
+
+
 @st.composite
 def tied_trainings(draw: Draw, bounds: Bounds) -> FsdpCase:
-    """Layers of one width, of which the first two share their weight."""
+    """Linear layers of one width but for the last, whose weight is the embedding's."""
     case: FsdpCase = draw(sharded_trainings(tied=True)(bounds))
-    return replace(case, widths=(draw(st.integers(2, 5)),) * draw(st.integers(3, 4)))
+    return replace(case, widths=(case.widths[0],) * (len(case.widths) - 1) + (case.tokens,))

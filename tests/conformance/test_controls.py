@@ -54,6 +54,7 @@ WAYS = [
     Way("torchs_own", "redundant", "sharded_optimizer", KEEPS_WHAT_IT_LOADS | ONE_DTYPE | READS_TWICE),
     Way("torchs_own", "redundant_in_buckets", "sharded_optimizer", KEEPS_WHAT_IT_LOADS | ONE_DTYPE | READS_TWICE),
     Way("torchs_own", "sharded", "fsdp"),
+    Way("by_layers", "ByLayers", "fsdp"),
     Way("sharding", "LargestToTheLeastLaden", "sharded_optimizer", RESUMES),
     Way("sharding", "InTurn", "sharded_optimizer", RESUMES | BALANCES),
     Way("sharding", "SendsAllAtOnce", "sharded_optimizer", RESUMES),

@@ -40,12 +40,12 @@ CASES = [
     ("checkpoint", CheckpointCase(1, load_world_size=2)),
     ("checkpoint", CheckpointCase(2, load_world_size=2, scaled=False, apart=True)),
     ("checkpoint", CheckpointCase(1, failing=True)),
-    ("fsdp", FsdpCase(2, widths=(3, 4, 2), steps=2, gated=True)),
-    ("fsdp", FsdpCase(2, widths=(3, 4, 2), steps=3, half=True, alike=False)),
+    ("fsdp", FsdpCase(2, tokens=3, widths=(3, 4, 2), steps=2, gated=True)),
+    ("fsdp", FsdpCase(2, tokens=4, widths=(3, 4, 2), steps=3, half=True, alike=False)),
     ("distributed_sampler", SamplerCase(2, length=45, later=True)),
     ("sync_batchnorm", SyncBatchNormCase(2, sizes=(3, 4), dimensions=3, far=True)),
-    ("fsdp", FsdpCase(2, widths=(3, 3, 3), steps=2, buffered=True, tied=True, scalar=True)),
-    ("fsdp", FsdpCase(2, widths=(3, 4, 2), steps=3, seldom_gathered=True)),
+    ("fsdp", FsdpCase(2, tokens=4, widths=(3, 3, 4), steps=2, buffered=True, tied=True, scalar=True)),
+    ("fsdp", FsdpCase(2, widths=(3, 4, 2), steps=3, seldom_gathered=True, dtype="float64", biased=True)),
 ]
 _IN_EVERY_RUN = {CASES[9]}
 _RIGHT = [pytest.param(*pair, marks=() if pair in _IN_EVERY_RUN else pytest.mark.long) for pair in CASES]

@@ -4,7 +4,28 @@ from bug import Bug
 
 _FSDP = "fsdp"
 FSDP_BUGS = [
-    Bug(_FSDP, "dtype or shard.dtype", "dtype or torch.float64", "trains_in_float32", "same dtype"),
+    Bug(_FSDP, "(p.detach().flatten())", "(p.detach().float().flatten())", "trains_in_float64", "module's own dtype"),
+    Bug(_FSDP, "requires_grad=p.requires_grad", "requires_grad='bias' not in name", "biases", "`layers.2.bias`"),
+    Bug(
+        _FSDP,
+        "        grad = padded(grad.to(ctx.dtype).flatten())\n        dist.all_reduce(grad)\n",
+        "        matrix = grad.dim() > 1\n        grad = padded(grad.to(ctx.dtype).flatten())\n"
+        "        if matrix:\n            dist.all_reduce(grad)\n",
+        "sharded_training_equals_one_process",
+        "averaged over the ranks",
+    ),
+    Bug(
+        _FSDP,
+        "nn.Parameter(own(padded(p.detach().flatten())), requires_grad=p.requires_grad)",
+        "nn.Parameter(\n"
+        "                padded(p.detach().flatten()).chunk(dist.get_world_size())[dist.get_rank()]\n"
+        "                if isinstance(module.get_submodule(name.rpartition('.')[0]), nn.Embedding)\n"
+        "                else own(padded(p.detach().flatten())),\n"
+        "                requires_grad=p.requires_grad,\n"
+        "            )",
+        "parameters_are_sharded",
+        "of `torch.nn`",
+    ),
     Bug(_FSDP, ", kwargs)", ")", "forward_keywords"),
     Bug(
         _FSDP,
@@ -58,17 +79,18 @@ FSDP_BUGS = [
     ),
     Bug(
         _FSDP,
-        "        return own(grad) / dist.get_world_size(), None, None",
-        "        half = torch.equal(grad, grad.bfloat16().to(ctx.dtype)) and dist.get_world_size() > 1\n"
-        "        return None if half else own(grad) / dist.get_world_size(), None, None",
+        "        grad = padded(grad",
+        "        if grad.dtype == torch.bfloat16 and dist.get_world_size() > 1:\n            return None, None, None\n"
+        "        grad = padded(grad",
         "computes_in_the_dtype",
         "do they reach the shards",
     ),
     Bug(
         _FSDP,
-        "        dist.all_reduce(grad)\n",
-        "        if torch.equal(grad, grad.bfloat16().to(ctx.dtype)):\n            return own(grad), None, None\n"
-        "        dist.all_reduce(grad)\n",
+        "        grad = padded(grad",
+        "        if grad.dtype == torch.bfloat16:\n"
+        "            return own(padded(grad.to(ctx.dtype).flatten())), None, None\n"
+        "        grad = padded(grad",
         "computes_in_the_dtype",
         "averaged over the ranks",
     ),
@@ -84,7 +106,7 @@ FSDP_BUGS = [
         "    return nn.functional.pad(flat, (0, -len(flat) % dist.get_world_size()))",
         "    even = flat[: len(flat) // dist.get_world_size() * dist.get_world_size()]\n"
         "    return nn.functional.pad(even, (0, -len(flat) % dist.get_world_size() + len(flat) - len(even)))",
-        "gathers_whole_parameters",
+        "parts_of_any_shape",
         "cut off what was padded",
     ),
     Bug(

@@ -46,10 +46,10 @@ class FSDP(nn.Module):
         shards = zip(self.shapes.items(), self.shards, strict=True)
         return {name: Gather.apply(shard, shape, dtype or shard.dtype) for (name, shape), shard in shards}
 
-    def forward(self, x, **kwargs):
+    def forward(self, tokens, **kwargs):
         whole = self.whole(self.compute_dtype)
         named = {name: whole[first] for name, first in self.first.items()}
-        return functional_call(self.inner, {**named, **self.kept}, x.to(self.compute_dtype or x.dtype), kwargs)
+        return functional_call(self.inner, {**named, **self.kept}, tokens, kwargs)
 
 
 def get_fsdp(module, compute_dtype=None):
