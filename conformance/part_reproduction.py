@@ -14,7 +14,7 @@ from conformance.cases import AccumulationCase, Case, CheckpointCase, Evaluation
 from conformance.checks import far_from_zero
 from conformance.checks.check import CaseTrial
 from conformance.checks.fsdp import EXACT, HALF, SINGLE
-from conformance.checks.fsdp_memory import share
+from conformance.checks.fsdp_memory import share, two_whole
 from conformance.classifier import Classifier
 from conformance.feed import CHANNELS, LEARNING_RATE, MOMENTUM, SCALE, draw_feed
 from conformance.layers import layer_as_code
@@ -81,6 +81,7 @@ def _fsdp(case: FsdpCase) -> dict[str, Any]:
         "optimizer": case.scenario.optimizer,
         "gain": f", gain={GAIN}" if case.keyword else "",
         "share": share(case),
+        "two_whole": two_whole(case),
         "exact": EXACT,
         "rounded": case.dtype == "float32",
         "sources": "\n\n\n".join(inspect.getsource(one).rstrip() for one in (SmoothNorm, of_the_assignment)),

@@ -216,6 +216,7 @@ _CHECKPOINT = (
 _WAITED = ("shards_are_waited_for",)
 _GATHERED = ("gathers_whole_parameters",)
 _TRAINED = ("sharded_training_equals_one_process",)
+_SHARDED = ("parameters_are_sharded",)
 _HALF = loop.sharded_trainings(half=True)
 _FSDP = (
     Check(fsdp.shards_are_waited_for, loop.gated(loop.sharded_trainings())),
@@ -223,6 +224,7 @@ _FSDP = (
     Check(fsdp.sharded_training_equals_one_process, loop.sharded_trainings(), points=2, requires=_GATHERED),
     Check(fsdp.parts_of_any_shape, loop.sharded_trainings(uneven=True), requires=_TRAINED),
     Check(fsdp_memory.parameters_are_sharded, loop.sharded_trainings(wide=True), points=2, requires=_TRAINED),
+    Check(fsdp_memory.weights_are_freed, loop.sharded_trainings(wide=True, deep=True), requires=_SHARDED),
     Check(fsdp_memory.gradients_are_sharded, loop.sharded_trainings(wide=True), requires=_TRAINED),
     Check(fsdp_memory.optimizer_state_is_sharded, loop.sharded_trainings(wide=True), requires=_TRAINED),
     Check(fsdp.keeps_full_precision, _HALF, requires=_TRAINED),
@@ -241,7 +243,7 @@ _FSDP = (
         fsdp_memory.frozen_parameters_are_sharded,
         loop.sharded_trainings(wide=True, frozen=True),
         "extended",
-        requires=("parameters_are_sharded", "frozen_parameters_stay"),
+        requires=(*_SHARDED, "frozen_parameters_stay"),
     ),
     Check(
         fsdp.frozen_parameters_from_rank_0,

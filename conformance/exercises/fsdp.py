@@ -35,7 +35,7 @@ def train(desk: Desk) -> None:
         desk.answer["parameters_kept"] = _kept(wrapped.parameters())
         if step in case.gathered:
             _gather(desk, wrapped, f"parameter/{step}")
-    desk.answer["state_kept"] = torch.tensor(state_bytes(optimizer) or 0)
+    desk.answer["optimizer_state_kept"] = torch.tensor(state_bytes(optimizer) or 0)
     desk.answer["computed_half"] = torch.tensor(set(dtypes) == {torch.bfloat16})
 
 
@@ -48,6 +48,7 @@ def _step(desk: Desk, wrapped: Any, optimizer: torch.optim.Optimizer, step: int)
     for micro in scenario.micro(step):
         with desk.stage("forward"):
             loss = loss_of(call(scenario, wrapped, desk.given[f"x/{micro}"]), desk.given[f"y/{micro}"])
+        desk.answer["parameters_kept_after_forward"] = _kept(wrapped.parameters())
         with desk.stage("backward"):
             torch.autograd.backward(loss)
         desk.call("fsdp_on_after_backward", wrapped, optimizer)

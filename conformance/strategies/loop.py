@@ -263,19 +263,22 @@ def failing_checkpoints(draw: Draw, bounds: Bounds) -> CheckpointCase:
 
 
 def sharded_trainings(
-    *, wide: bool = False, uneven: bool = False, **unusual: Any
+    *, wide: bool = False, uneven: bool = False, deep: bool = False, **unusual: Any
 ) -> Callable[[Bounds], st.SearchStrategy[FsdpCase]]:
     """Return a strategy of networks whose weights all ranks can share evenly, but for uneven ones.
 
-    Wide ones have matrices that a share is small beside. In some, whole parameters are not gathered between steps, as
-    in real training. What else is unusual is given by the names of `FsdpCase`.
+    Wide ones have matrices that a share is small beside, deep ones many of them. In some, whole parameters are not
+    gathered between steps, as in real training. What else is unusual is given by the names of `FsdpCase`.
     """
 
     @st.composite
     def training(draw: Draw, bounds: Bounds) -> FsdpCase:
         world_size, seed = draw(_worlds(bounds)), draw(_SEEDS)
         size = st.integers(1, 5) if uneven else _shared_evenly(world_size, 8 if wide else 1)
-        tokens, widths = draw(size), tuple(draw(size) for _ in range(draw(st.integers(2, 4))))
+        tokens, widths = (
+            draw(size),
+            tuple(draw(size) for _ in range(draw(st.integers(5, 6) if deep else st.integers(2, 4)))),
+        )
         seldom, batch = draw(st.sampled_from((False, True))), draw(st.integers(1, 3))
         steps, options = draw(st.integers(1 + seldom, 3)), {"seldom_gathered": seldom, **unusual}
         return FsdpCase(world_size, seed, tokens=tokens, widths=widths, steps=steps, batch=batch, **options)

@@ -29,6 +29,24 @@ FSDP_BUGS = [
     Bug(_FSDP, ", kwargs)", ")", "forward_keywords"),
     Bug(
         _FSDP,
+        "tokens, kwargs)\n\n\n"
+        "def get_fsdp(module, compute_dtype=None):\n    return FSDP(module, compute_dtype)\n\n\n"
+        "def fsdp_on_after_backward(fsdp_model, optimizer):\n    pass\n",
+        "tokens, kwargs) + self.keep(whole)\n\n"
+        "    def keep(self, whole):\n"
+        "        for shard, value in zip(self.shards, whole.values(), strict=True):\n"
+        "            if self.compute_dtype is None:\n"
+        "                flat = padded(value.detach().flatten())\n"
+        "                shard.data = flat.chunk(dist.get_world_size())[dist.get_rank()]\n"
+        "        return 0\n\n\n"
+        "def get_fsdp(module, compute_dtype=None):\n    return FSDP(module, compute_dtype)\n\n\n"
+        "def fsdp_on_after_backward(fsdp_model, optimizer):\n"
+        "    for shard in fsdp_model.shards:\n        shard.data = shard.detach().clone()\n",
+        "weights_are_freed",
+        "gather it anew",
+    ),
+    Bug(
+        _FSDP,
         "        whole = self.whole(self.compute_dtype)\n",
         "        self.__dict__.setdefault('gathered', self.whole(self.compute_dtype))\n"
         "        whole = self.__dict__.pop('gathered') if torch.is_grad_enabled() else self.gathered\n",
