@@ -1,6 +1,5 @@
 """Strategies for the parts of the training loop: cases, on two ranks first, then on more, and on one."""
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
@@ -12,23 +11,17 @@ from conformance.cases import (
     Case,
     CheckpointCase,
     EvaluationCase,
-    FsdpCase,
     GeneratorCase,
     OverheadCase,
     SamplerCase,
     SyncBatchNormCase,
 )
-from conformance.strategies.parts import Bounds, Draw
+from conformance.strategies.parts import SEEDS, Bounds, Draw, worlds
 
 C = TypeVar("C", bound=Case)
-_SEEDS = st.integers(0, 99)
 
 
 MANY_EPOCHS = (0, 1, 2, 3, 10, 100)
-
-
-def _worlds(bounds: Bounds) -> st.SearchStrategy[int]:
-    return st.sampled_from((*range(2, bounds.world_size + 1), 1))
 
 
 def _several(bounds: Bounds) -> st.SearchStrategy[int]:
@@ -55,7 +48,7 @@ def having(cases: Callable[[Bounds], st.SearchStrategy[C]], **options: Any) -> C
 @st.composite
 def overheads(draw: Draw, _: Bounds) -> OverheadCase:
     """One prediction; it needs no other rank."""
-    return OverheadCase(seed=draw(_SEEDS))
+    return OverheadCase(seed=draw(SEEDS))
 
 
 def samplings(
@@ -65,7 +58,7 @@ def samplings(
 
     @st.composite
     def sharing(draw: Draw, bounds: Bounds) -> SamplerCase:
-        return SamplerCase(draw(_worlds(bounds)), draw(_SEEDS), draw(st.integers(1, 13)), shuffle, drop_last, epochs)
+        return SamplerCase(draw(worlds(bounds)), draw(SEEDS), draw(st.integers(1, 13)), shuffle, drop_last, epochs)
 
     return sharing
 
@@ -87,7 +80,7 @@ def long_samplings(
 
     @st.composite
     def sharing(draw: Draw, bounds: Bounds) -> SamplerCase:
-        world_size, seed, share = draw(_worlds(bounds)), draw(_SEEDS), draw(st.integers(15, 20))
+        world_size, seed, share = draw(worlds(bounds)), draw(SEEDS), draw(st.integers(15, 20))
         length = world_size * share + draw(st.integers(0, world_size - 1))
         return SamplerCase(world_size, seed, length, shuffle, epochs=epochs)
 
@@ -99,7 +92,7 @@ def indivisible_samplings(*, drop_last: bool = False) -> Callable[[Bounds], st.S
 
     @st.composite
     def sharing(draw: Draw, bounds: Bounds) -> SamplerCase:
-        world_size, seed, share = draw(_several(bounds)), draw(_SEEDS), draw(st.integers(20, 30))
+        world_size, seed, share = draw(_several(bounds)), draw(SEEDS), draw(st.integers(20, 30))
         length = world_size * share + draw(st.integers(1, world_size - 1))
         return SamplerCase(world_size, seed, length, True, drop_last, MANY_EPOCHS)
 
@@ -116,7 +109,7 @@ def samplings_for_others(draw: Draw, bounds: Bounds) -> SamplerCase:
 @st.composite
 def even_evaluations(draw: Draw, bounds: Bounds) -> EvaluationCase:
     """As many batches on each rank, all of one size."""
-    world_size, seed = draw(_worlds(bounds)), draw(_SEEDS)
+    world_size, seed = draw(worlds(bounds)), draw(SEEDS)
     batches, size = draw(st.integers(1, 3)), draw(st.integers(2, 5))
     return EvaluationCase(world_size, seed, ((size,) * batches,) * world_size)
 
@@ -124,7 +117,7 @@ def even_evaluations(draw: Draw, bounds: Bounds) -> EvaluationCase:
 @st.composite
 def uneven_evaluations(draw: Draw, bounds: Bounds) -> EvaluationCase:
     """As many batches on each rank; the last one is smaller, and smaller still on the last rank."""
-    world_size, seed = draw(_worlds(bounds)), draw(_SEEDS)
+    world_size, seed = draw(worlds(bounds)), draw(SEEDS)
     batches, size = draw(st.integers(2, 3)), draw(st.integers(4, 6))
     rests = [*(draw(st.integers(2, 3)) for _ in range(world_size - 1)), 1]
     return EvaluationCase(world_size, seed, tuple((*(size,) * (batches - 1), rest) for rest in rests))
@@ -133,7 +126,7 @@ def uneven_evaluations(draw: Draw, bounds: Bounds) -> EvaluationCase:
 @st.composite
 def ragged_evaluations(draw: Draw, bounds: Bounds) -> EvaluationCase:
     """Fewer batches on some ranks, even none on the last."""
-    world_size, seed = draw(_several(bounds)), draw(_SEEDS)
+    world_size, seed = draw(_several(bounds)), draw(SEEDS)
     sizes = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
     last = draw(st.sampled_from(((), (2,))))
     return EvaluationCase(world_size, seed, ((3, 3, 3, 1), *(draw(sizes) for _ in range(world_size - 2)), last))
@@ -149,7 +142,7 @@ def evaluated_again(
 @st.composite
 def half_evaluations(draw: Draw, bounds: Bounds) -> EvaluationCase:
     """A model in bfloat16, and on each rank one batch whose number of samples bfloat16 does not hold exactly."""
-    world_size, seed = draw(_worlds(bounds)), draw(_SEEDS)
+    world_size, seed = draw(worlds(bounds)), draw(SEEDS)
     size = 2 * draw(st.integers(128, 160)) + 1
     return EvaluationCase(world_size, seed, ((size,),) * world_size, half=True)
 
@@ -157,7 +150,7 @@ def half_evaluations(draw: Draw, bounds: Bounds) -> EvaluationCase:
 @st.composite
 def generators(draw: Draw, bounds: Bounds) -> GeneratorCase:
     """One seed for all ranks."""
-    return GeneratorCase(draw(_worlds(bounds)), draw(_SEEDS))
+    return GeneratorCase(draw(worlds(bounds)), draw(SEEDS))
 
 
 def accumulations(
@@ -168,7 +161,7 @@ def accumulations(
     @st.composite
     def accumulating(draw: Draw, bounds: Bounds) -> AccumulationCase:
         micro_batches, samples = draw(st.sampled_from((2, 3, 4, 1))), draw(st.integers(1, 3))
-        return AccumulationCase(draw(_worlds(bounds)), draw(_SEEDS), steps, micro_batches, samples, scaled, at=at)
+        return AccumulationCase(draw(worlds(bounds)), draw(SEEDS), steps, micro_batches, samples, scaled, at=at)
 
     return accumulating
 
@@ -185,7 +178,7 @@ def norms(*, uneven: bool = False, steps: int = 1) -> Callable[[Bounds], st.Sear
 
     @st.composite
     def normalising(draw: Draw, bounds: Bounds) -> SyncBatchNormCase:
-        world_size, seed, dimensions = draw(_worlds(bounds)), draw(_SEEDS), draw(st.integers(2, 4))
+        world_size, seed, dimensions = draw(worlds(bounds)), draw(SEEDS), draw(st.integers(2, 4))
         size = draw(st.integers(2, 4))
         sizes = [size, *(size + uneven * draw(st.integers(1, 3)) for _ in range(world_size - 1))]
         eps, momentum = draw(st.sampled_from((1e-5, 1e-3, 0.1))), draw(st.sampled_from((0.1, 0.3, 0.01, 0.0)))
@@ -233,7 +226,7 @@ def checkpoints(**unusual: bool) -> Callable[[Bounds], st.SearchStrategy[Checkpo
 
     @st.composite
     def resuming(draw: Draw, bounds: Bounds) -> CheckpointCase:
-        world_size, seed, steps = draw(_worlds(bounds)), draw(_SEEDS), st.integers(1, 3)
+        world_size, seed, steps = draw(worlds(bounds)), draw(SEEDS), st.integers(1, 3)
         scaled = draw(st.sampled_from((True, False)))
         return CheckpointCase(world_size, seed, world_size, draw(steps), draw(steps), scaled, **unusual)
 
@@ -260,40 +253,3 @@ def failing_checkpoints(draw: Draw, bounds: Bounds) -> CheckpointCase:
     """A second save fails half way, on one rank, where no other can be left waiting."""
     case: CheckpointCase = draw(checkpoints()(bounds))
     return replace(case, world_size=1, load_world_size=1, failing=True)
-
-
-def sharded_trainings(
-    *, wide: bool = False, uneven: bool = False, deep: bool = False, **unusual: Any
-) -> Callable[[Bounds], st.SearchStrategy[FsdpCase]]:
-    """Return a strategy of networks whose weights all ranks can share evenly, but for uneven ones.
-
-    Wide ones have matrices that a share is small beside, deep ones many of them. In some, whole parameters are not
-    gathered between steps, as in real training. What else is unusual is given by the names of `FsdpCase`.
-    """
-
-    @st.composite
-    def training(draw: Draw, bounds: Bounds) -> FsdpCase:
-        world_size, seed = draw(_worlds(bounds)), draw(_SEEDS)
-        size = st.integers(1, 5) if uneven else _shared_evenly(world_size, 8 if wide else 1)
-        tokens, widths = (
-            draw(size),
-            tuple(draw(size) for _ in range(draw(st.integers(5, 6) if deep else st.integers(2, 4)))),
-        )
-        seldom, batch = draw(st.sampled_from((False, True))), draw(st.integers(1, 3))
-        steps, options = draw(st.integers(1 + seldom, 3)), {"seldom_gathered": seldom, **unusual}
-        return FsdpCase(world_size, seed, tokens=tokens, widths=widths, steps=steps, batch=batch, **options)
-
-    return training
-
-
-def _shared_evenly(world_size: int, least: int) -> st.SearchStrategy[int]:
-    """Multiples of the world size from `least` on: three of them, or two where it is large."""
-    first = math.ceil(least / world_size)
-    return st.integers(first, first + (2 if world_size == 1 else 1)).map(lambda parts: parts * world_size)
-
-
-@st.composite
-def tied_trainings(draw: Draw, bounds: Bounds) -> FsdpCase:
-    """Linear layers of one width but for the last, whose weight is the embedding's."""
-    case: FsdpCase = draw(sharded_trainings(tied=True)(bounds))
-    return replace(case, widths=(case.widths[0],) * (len(case.widths) - 1) + (case.tokens,))

@@ -19,6 +19,12 @@ class Bounds:
     bucketed: bool = False
 
 
+def worlds(bounds: Bounds) -> st.SearchStrategy[int]:
+    """Return a strategy of world sizes for a part: two ranks first, then more, then one."""
+    return st.sampled_from((*range(2, bounds.world_size + 1), 1))
+
+
+SEEDS = st.integers(0, 99)
 Draw: TypeAlias = Callable[[st.SearchStrategy[Any]], Any]
 Scenarios: TypeAlias = st.SearchStrategy[Scenario]
 Rates: TypeAlias = tuple[float, ...]

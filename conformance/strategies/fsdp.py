@@ -1,0 +1,46 @@
+"""Strategies for fully sharded data parallelism: networks, and how they are trained."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from conformance.cases import FsdpCase
+from conformance.strategies.parts import SEEDS, Bounds, Draw, worlds
+
+
+def sharded_trainings(
+    *, wide: bool = False, uneven: bool = False, deep: bool = False, **unusual: Any
+) -> Callable[[Bounds], st.SearchStrategy[FsdpCase]]:
+    """Return a strategy of networks whose weights all ranks can share evenly, but for uneven ones.
+
+    Wide ones have matrices that a share is small beside, deep ones many of them. In some, whole parameters are not
+    gathered between steps, as in real training. What else is unusual is given by the names of `FsdpCase`.
+    """
+
+    @st.composite
+    def training(draw: Draw, bounds: Bounds) -> FsdpCase:
+        world_size, seed = draw(worlds(bounds)), draw(SEEDS)
+        size = st.integers(1, 5) if uneven else _shared_evenly(world_size, 8 if wide else 1)
+        depth = draw(st.integers(5, 6) if deep else st.integers(2, 4))
+        tokens, widths = draw(size), tuple(draw(size) for _ in range(depth))
+        seldom, batch = draw(st.sampled_from((False, True))), draw(st.integers(1, 3))
+        steps, options = draw(st.integers(1 + seldom, 3)), {"seldom_gathered": seldom, **unusual}
+        return FsdpCase(world_size, seed, tokens=tokens, widths=widths, steps=steps, batch=batch, **options)
+
+    return training
+
+
+def _shared_evenly(world_size: int, least: int) -> st.SearchStrategy[int]:
+    """Multiples of the world size from `least` on: three of them, or two where it is large."""
+    first = math.ceil(least / world_size)
+    return st.integers(first, first + (2 if world_size == 1 else 1)).map(lambda parts: parts * world_size)
+
+
+@st.composite
+def tied_trainings(draw: Draw, bounds: Bounds) -> FsdpCase:
+    """Linear layers of one width but for the last, whose weight is the embedding's."""
+    case: FsdpCase = draw(sharded_trainings(tied=True)(bounds))
+    return replace(case, widths=(case.widths[0],) * (len(case.widths) - 1) + (case.tokens,))
