@@ -11,12 +11,15 @@ class Classifier(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(weight)
         self.frozen = nn.Identity().eval()  # stands for a norm that keeps its statistics while the rest trains
+        self.dropout = nn.Identity()  # stands for a module that is in the model's own mode
         self.modes: set[bool] = set()
+        self.dropout_modes: set[bool] = set()
         self.graphs: set[bool] = set()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (samples, features) to (samples, classes)."""
         logits = x @ self.weight.T
         self.modes.add(self.training)
+        self.dropout_modes.add(self.dropout.training)
         self.graphs.add(logits.requires_grad)
         return logits

@@ -1,11 +1,13 @@
 """Checks of distributed evaluation: one accuracy for all ranks, in which every sample counts once."""
 
 import math
+from itertools import product
 
 from conformance.accuracy import Counts, accuracy, mistaken
 from conformance.checks.check import WAIT, CaseTrial, Violation, never_awaited
 
 _EXACT = 1e-6  # sums may be kept in float32
+_MODULES = {"the model": "training", "its module `dropout`": "dropout_training"}
 _STARTS = (("", True), ("again/", False))  # evaluations, by whether the model trained, and gradients were turned on
 
 
@@ -46,16 +48,20 @@ def in_evaluation_mode(trial: CaseTrial) -> None:
     for rank, answer in enumerate(trial.answers):
         if bool(answer["called_in_training"]):
             raise Violation(f"On rank {rank}, the model was called in training mode.", "Call `model.eval()` before.")
+        if bool(answer["dropout_in_training"]):
+            raise Violation(
+                f"On rank {rank}, the model was called while its module `dropout` was in training mode.",
+                "Call `model.eval()`, which reaches every module: `model.training = False` is the model's own mode.",
+            )
 
 
 def leaves_the_mode(trial: CaseTrial) -> None:
     """The model is left in the mode in which it was, be it training or evaluation."""
     for rank, answer in enumerate(trial.answers):
-        for prefix, before in _STARTS:
-            if bool(answer[f"{prefix}training"]) != before:
+        for (prefix, before), (name, flag) in product(_STARTS, _MODULES.items()):
+            if bool(answer[f"{prefix}{flag}"]) != before:
                 raise Violation(
-                    f"On rank {rank}, the model was in {_mode(before)} before, and is in {_mode(not before)} "
-                    "afterwards.",
+                    f"On rank {rank}, {name} was in {_mode(before)} before, and is in {_mode(not before)} afterwards.",
                     "Keep `module.training` of each of `model.modules()` before, and set it at the end.",
                 )
 

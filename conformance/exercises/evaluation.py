@@ -19,14 +19,16 @@ def evaluate(desk: Desk) -> None:
 def _watch(desk: Desk, prefix: str, *, on: bool) -> None:
     """Note the accuracy, and the modes during evaluation and after it; before, all but one module's are as given."""
     model = Classifier(desk.given["weight"].clone())
-    model.training = on
+    model.training = model.dropout.training = on
     with torch.set_grad_enabled(on):
         desk.number(f"{prefix}accuracy", desk.call("evaluate", model, _batches(desk)))
         gradients = torch.is_grad_enabled()
     flags = {
         "called_in_training": True in model.modes,
+        "dropout_in_training": True in model.dropout_modes,
         "graphs_built": True in model.graphs,
         "training": model.training,
+        "dropout_training": model.dropout.training,
         "frozen_training": model.frozen.training,
         "gradients": gradients,
     }

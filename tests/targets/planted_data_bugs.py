@@ -134,6 +134,14 @@ DATA_BUGS = [
     Bug(_EVALUATION, "    counts = torch", "    [*batches][0]\n    counts = torch", "ranks_with_fewer_batches", ""),
     Bug(_EVALUATION, "model.eval()", "pass", "in_evaluation_mode", "in training mode"),
     Bug(_EVALUATION, "module.training = training", "pass", "leaves_the_mode", "in evaluation mode afterwards"),
+    Bug(_EVALUATION, "model.eval()", "model.training = False", "in_evaluation_mode", "reaches every module"),
+    Bug(
+        _EVALUATION,
+        "module.training = training",
+        "model.training = modes[model]",
+        "leaves_the_mode",
+        "`dropout` was in",
+    ),
     Bug(_EVALUATION, "module.training = training", "module.train()", "leaves_the_mode", "in training mode afterwards"),
     Bug(
         _EVALUATION,
