@@ -16,6 +16,7 @@ from conformance.checks.check import CaseTrial
 from conformance.checks.fsdp import EXACT, HALF, SINGLE
 from conformance.checks.fsdp_memory import share, two_whole
 from conformance.classifier import Classifier
+from conformance.exercises.full_disk import full_disk
 from conformance.feed import CHANNELS, LEARNING_RATE, MOMENTUM, SCALE, draw_feed
 from conformance.layers import layer_as_code
 from conformance.models import GAIN
@@ -90,7 +91,7 @@ def _fsdp(case: FsdpCase) -> dict[str, Any]:
 
 _ABOUT: dict[type[Case], Callable[[Any], dict[str, Any]]] = {
     AccumulationCase: _accumulation,
-    CheckpointCase: lambda _: {"decay": DECAY},
+    CheckpointCase: lambda _: {"decay": DECAY, "sources": inspect.getsource(full_disk).rstrip()},
     EvaluationCase: lambda _: {"sources": inspect.getsource(Classifier).rstrip()},
     FsdpCase: _fsdp,
     SyncBatchNormCase: lambda _: {"channels": CHANNELS},

@@ -75,11 +75,14 @@ def the_last_save_counts(trial: CaseTrial) -> None:
 
 
 def survives_a_failed_save(trial: CaseTrial) -> None:
-    """A save that fails half way leaves the checkpoint that was there before."""
+    """A save that fails half way leaves the checkpoint that was there before.
+
+    One breaks off while the state is being put together, one because there is no room for the file.
+    """
     problem, _ = _wrong_model(trial)
     if problem:
         raise Violation(
-            f"After a second save that failed half way: {problem}",
+            f"After saves that failed half way, by what could not be written and by a full disk: {problem}",
             "Write to another name in the same folder, and `os.replace` when it is complete.",
         )
 

@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from conformance.data import Tensors
 from conformance.exercises.desk import Desk
+from conformance.exercises.full_disk import full_disk
 from conformance.exercises.last_to_write import last_to_write
 from conformance.resumable import Resumable
 
@@ -52,6 +53,8 @@ def _save(desk: Desk) -> None:
     if case.failing:
         with suppress(Exception):
             desk.call("save_checkpoint", str(path), *parts, Unwritable(), 0)
+        with suppress(Exception), full_disk():
+            desk.call("save_checkpoint", str(path), *parts, training.scaler, 0)
     if case.goes_on:
         _steps(desk, training, range(case.before, case.before + case.after), "a step after saving")
         desk.answer |= {f"went_on/{name}": value for name, value in training.state().items()}

@@ -7,6 +7,7 @@ import sys
 import psutil
 import pytest
 from hanging import hangs
+from survivors import survivors
 
 from pytest_ddp.launcher import shared_launcher
 from pytest_ddp.patience import Patience
@@ -89,8 +90,7 @@ def test_timeout_is_an_outer_guard_that_shows_what_the_ranks_did(run_suite):
             "E * in test_hangs",
         ]
     )
-    _, alive = psutil.wait_procs(ranks_alive() - before, timeout=30)
-    assert not alive
+    assert not survivors(ranks_alive() - before)
 
 
 HANGING_FOR_GOOD = """
@@ -117,8 +117,7 @@ def test_a_timeout_that_ends_the_run_ends_the_ranks(pytester):
     result.stdout.fnmatch_lines(["*Timeout*"])
     ranks = [int(path.stem) for path in pytester.path.glob("*.pid")]
     assert len(ranks) == 2
-    _, alive = psutil.wait_procs([one for one in psutil.process_iter() if one.pid in ranks], timeout=30)
-    assert not alive
+    assert not survivors([one for one in psutil.process_iter() if one.pid in ranks])
 
 
 SHARED = """

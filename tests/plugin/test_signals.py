@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pexpect
 import psutil
 import pytest
+from survivors import survivors
 
 SUITE = """
 import os, pathlib, threading
@@ -43,7 +44,6 @@ def pytest_sessionfinish(session):
         while True:
             time.sleep(0.1)
 """
-SECONDS_TO_DIE = 30
 
 
 @contextmanager
@@ -66,8 +66,7 @@ def hanging_run(pytester, *args: str) -> Iterator[tuple[pexpect.spawn, list[psut
         below = psutil.Process(run.pid).children(recursive=True)
         assert len(below) >= 3, "two ranks and their fork server"
         yield run, below
-        _, alive = psutil.wait_procs(below, timeout=SECONDS_TO_DIE)
-        assert not alive
+        assert not survivors(below)
     finally:
         run.close(force=True)
 
@@ -144,5 +143,4 @@ def test_nothing_survives_the_end_of_pytest_under_xdist(pytester, ending):
     below = run.children(recursive=True)
     assert len(below) >= 4, "a worker, two ranks and their fork server"
     run.send_signal(signal.Signals[ending])
-    _, alive = psutil.wait_procs([run, *below], timeout=SECONDS_TO_DIE)
-    assert not alive
+    assert not survivors([run, *below])

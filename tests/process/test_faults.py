@@ -8,6 +8,7 @@ import pytest
 import rank_targets
 from fault_table import FAULTS, HANG, Fault
 from hanging import ended_when, hangs, waits
+from survivors import survivors
 
 from pytest_ddp.errors import LaunchError
 from pytest_ddp.failure import RankFailure, peer_left, root_cause
@@ -15,7 +16,6 @@ from pytest_ddp.outcome import Died, Raised, Returned, Skipped, Stopped
 from pytest_ddp.ranks import Ranks
 from pytest_ddp.world import World
 
-SECONDS_TO_DIE = 30
 LONG = 300.0  # seconds; nothing here may need them
 _NO_GROUP = r"could not form a process group:\nrank . of 2 \(nope, cpu\) raised AssertionError: Unknown backend"
 
@@ -54,9 +54,7 @@ def others(ranks):
 def next_run_is_unharmed_and_nothing_survives(ranks, others):
     yield
     assert all(isinstance(outcome, Returned) for outcome in run(ranks, rank_targets.all_reduce))
-    survivors = below_fork_server(ranks) - others - members(ranks)
-    _, alive = psutil.wait_procs(survivors, timeout=SECONDS_TO_DIE)
-    assert not alive
+    assert not survivors(below_fork_server(ranks) - others - members(ranks))
 
 
 def members(ranks) -> set[psutil.Process]:

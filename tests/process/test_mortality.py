@@ -8,6 +8,7 @@ import sys
 import psutil
 import pytest
 import rank_targets
+from survivors import survivors
 
 from pytest_ddp.errors import LaunchError
 from pytest_ddp.launcher import ForkLauncher, SpawnLauncher, launcher_for
@@ -29,7 +30,6 @@ outcomes = ranks.run(World(2), "rank_targets:leaves_a_child", timeout=60)
 print(*(outcome.body.decode() for outcome in outcomes), flush=True)
 sys.stdin.read()
 """
-SECONDS_TO_DIE = 30
 
 
 def processes(ids: str) -> list[psutil.Process]:
@@ -53,8 +53,7 @@ def test_nothing_outlives_the_controller(launcher, ending):
     if launcher == "SpawnLauncher()":  # without a server that adopts them, a rank's own children are out of reach
         below = [process for process in below if process.is_running() and process.name() != "sleep"]
     try:
-        _, alive = psutil.wait_procs(below, timeout=SECONDS_TO_DIE)
-        assert not alive
+        assert not survivors(below)
     finally:
         kill_sleepers()
 
@@ -88,8 +87,7 @@ def test_where_the_kernel_does_not_help_a_busy_rank_still_leaves_with_its_contro
         (rank,) = processes(run.stdout.readline())
         run.kill()
         run.wait()
-    _, alive = psutil.wait_procs([rank], timeout=SECONDS_TO_DIE)
-    assert not alive
+    assert not survivors([rank])
 
 
 def kill_sleepers() -> None:
@@ -102,8 +100,7 @@ def test_a_rank_takes_its_children_along(ranks):
     with ranks.fresh() as own:
         outcomes = own.run(World(2), "rank_targets:leaves_a_child", timeout=60)
         left = [process for outcome in outcomes for process in processes(outcome.body.decode())]
-    _, alive = psutil.wait_procs(left, timeout=SECONDS_TO_DIE)
-    assert not alive
+    assert not survivors(left)
 
 
 def test_closing_the_launcher_ends_the_server_at_once():
@@ -128,8 +125,7 @@ def test_a_fork_server_that_died_is_replaced():
         server = rank.parent()
         assert server is not None
         server.kill()
-        _, alive = psutil.wait_procs([server, rank], timeout=SECONDS_TO_DIE)
-        assert not alive
+        assert not survivors([server, rank])
         outcomes = pool.run(World(2), f"{rank_targets.__name__}:all_reduce", timeout=60)
         assert [outcome.body for outcome in outcomes if isinstance(outcome, Returned)] == [b"8", b"8"]
     launcher.close()

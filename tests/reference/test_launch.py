@@ -14,6 +14,7 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from survivors import survivors
 
 from reference.launch import in_job, launch
 
@@ -128,14 +129,6 @@ def ranks_that_never_end(folder: Path, start: str) -> Iterator[subprocess.Popen[
         parent.wait(timeout=60)
 
 
-def outliving(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that are still there when all should have gone; killed, so that a failing test leaves none behind."""
-    _, alive = psutil.wait_procs(processes, timeout=30)
-    for process in alive:
-        process.kill()
-    return alive
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT], ids=lambda ending: ending.name)
@@ -146,7 +139,7 @@ def test_ranks_end_with_the_process_that_started_them(start: str, ending: signal
             time.sleep(0.05)
         ranks = [psutil.Process(int(path.stem)) for path in found]
         os.kill(parent.pid, ending)
-    assert not outliving(ranks)
+    assert not survivors(ranks)
 
 
 @pytest.mark.long
@@ -157,7 +150,7 @@ def test_ranks_that_were_only_being_started_end_too(start: str, tmp_path: Path) 
             assert parent.poll() is None
             time.sleep(0.01)
         parent.kill()
-    assert not outliving(started)
+    assert not survivors(started)
     assert not list(tmp_path.glob("*.pid"))
 
 

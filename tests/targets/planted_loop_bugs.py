@@ -121,6 +121,14 @@ LOOP_BUGS = [
     Bug(_CHECKPOINT, 'f"{path}.{dist.get_rank()}"', "path", "survives_a_failed_save", ""),
     Bug(
         _CHECKPOINT,
+        "        torch.save(state, new)\n        Path(new).replace(path)\n",
+        "        import io\n\n        data = io.BytesIO()\n        torch.save(state, data)\n"
+        "        Path(path).write_bytes(data.getvalue())\n",
+        "survives_a_failed_save",
+        "full disk",
+    ),
+    Bug(
+        _CHECKPOINT,
         'optimizer.load_state_dict(state["optimizer"])',
         'optimizer.load_state_dict({**optimizer.state_dict(), "state": state["optimizer"]["state"]})',
         "training_goes_on",
