@@ -125,7 +125,18 @@ LOOP_BUGS = [
         "        import io\n\n        data = io.BytesIO()\n        torch.save(state, data)\n"
         "        Path(path).write_bytes(data.getvalue())\n",
         "survives_a_failed_save",
-        "full disk",
+        "in `load_checkpoint`",
+    ),
+    Bug(
+        _CHECKPOINT,
+        "        torch.save(state, new)\n        Path(new).replace(path)\n    dist.barrier()\n\n\n"
+        "def load_checkpoint(path, model, optimizer, scaler):\n    state = torch.load(path)\n",
+        "        torch.save(state, path)\n    dist.barrier()\n\n\n"
+        "def load_checkpoint(path, model, optimizer, scaler):\n"
+        "    try:\n        state = torch.load(path)\n"
+        "    except RuntimeError:\n        return 0\n",
+        "survives_a_failed_save",
+        "by a full disk",
     ),
     Bug(
         _CHECKPOINT,
