@@ -16,8 +16,8 @@ from conformance.checks.check import CaseTrial
 from conformance.checks.fsdp import EXACT, HALF, SINGLE
 from conformance.checks.fsdp_memory import share, two_whole
 from conformance.classifier import Classifier
-from conformance.exercises.full_disk import full_disk
 from conformance.feed import CHANNELS, LEARNING_RATE, MOMENTUM, SCALE, draw_feed
+from conformance.full_disk import full_disk
 from conformance.layers import layer_as_code
 from conformance.models import GAIN
 from conformance.replicated import Replicated

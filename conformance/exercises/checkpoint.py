@@ -9,8 +9,8 @@ import torch.distributed as dist
 
 from conformance.data import Tensors
 from conformance.exercises.desk import Desk
-from conformance.exercises.full_disk import full_disk
 from conformance.exercises.last_to_write import last_to_write
+from conformance.full_disk import full_disk
 from conformance.resumable import Resumable
 
 
