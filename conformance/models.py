@@ -8,7 +8,6 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from conformance import blocks
-from conformance.blocks import AddedEmbedding, ComplexMagnitude, ResidualLinear, SelfAttention, SpreadConv2d
 from conformance.data import Batch, Tensors, torch_dtype
 from conformance.layers import (
     Again,
@@ -156,21 +155,21 @@ def _module(layer: Layer, width: int) -> Any:
         case Linear():
             return nn.Linear(width, layer.outputs, bias=layer.bias)
         case Conv():
-            return SpreadConv2d(width, layer.outputs, channels_last=layer.channels_last)
+            return blocks.SpreadConv2d(width, layer.outputs, channels_last=layer.channels_last)
         case Norm():
             return nn.GroupNorm(1, width) if layer.name == "GroupNorm" else getattr(nn, layer.name)(width)
         case SmoothNorm():
             return blocks.SmoothNorm(width)
         case Embedding():
-            return AddedEmbedding(layer.rows, width, sparse=layer.sparse)
+            return blocks.AddedEmbedding(layer.rows, width, sparse=layer.sparse)
         case TokenEmbedding():
             return nn.Embedding(layer.rows, layer.outputs)
         case Attention():
-            return SelfAttention(width)
+            return blocks.SelfAttention(width)
         case Magnitude():
-            return ComplexMagnitude(width)
+            return blocks.ComplexMagnitude(width)
         case _:
-            return ResidualLinear(width, width)
+            return blocks.ResidualLinear(width, width)
 
 
 @torch.no_grad()
