@@ -60,14 +60,14 @@ class Task:
 class Happening:
     """Something that happened in a step, in order.
 
-    `reached`: backward reached the activation after layer `layer`, so that all later gradients are ready;
-    `launched`: the collective `op` of `group` was entered with `bytes` bytes of `dtype`; `waited`: somebody began to
-    wait for the one of this `number` (in gated scenarios); `returned`: backward was over; `finished`: so was the
-    adapter's `on_after_backward`. What the optimizer's step launches comes after that. `elsewhere` tells, in gated
-    scenarios, that another thread than backward's did it.
+    `began`: forward was over, and backward about to begin; `reached`: backward reached the activation after layer
+    `layer`, so that all later gradients are ready; `launched`: the collective `op` of `group` was entered with `bytes`
+    bytes of `dtype`; `waited`: somebody began to wait for the one of this `number` (in gated scenarios); `returned`:
+    backward was over; `finished`: so was the adapter's `on_after_backward`. What the optimizer's step launches comes
+    after that. `elsewhere` tells, in gated scenarios, that another thread than backward's did it.
     """
 
-    what: Literal["reached", "launched", "waited", "returned", "finished"]
+    what: Literal["began", "reached", "launched", "waited", "returned", "finished"]
     layer: int = -1
     op: str = ""
     bytes: int = 0

@@ -8,7 +8,7 @@ from typing import Any
 from conformance.blocks import AddedEmbedding, ComplexMagnitude, ResidualLinear, SelfAttention, SpreadConv2d
 from conformance.checks.communication import late_exchanges
 from conformance.checks.optimizer_state import largest_share, padding
-from conformance.checks.traffic import expected_exchanges, longest_flags, most_bytes
+from conformance.checks.traffic import expected_exchanges, longest_flags, model_bytes, most_bytes
 from conformance.contract import COMPONENTS
 from conformance.data import FAR, WEIGHT_SCALE, draw_inputs
 from conformance.layers import Again, Dtype, Embedding, Linear, Magnitude, layer_as_code
@@ -199,6 +199,8 @@ def _about_expectations(wanted: Reproduction) -> dict[str, Any]:
         "model_dtypes": ", ".join(f"torch.{dtype}" for dtype in sorted(dtypes)),
         "late": late_exchanges(scenario),
         "most_bytes": most_bytes(scenario, ""),
+        "all_bytes": model_bytes(scenario),
+        "weighs_forward": check.id == "gradients_travel_once",
         "most_scattered": most_bytes(scenario, "reduce_scatter"),
         "flags": parameters if longest_flags(scenario, scenario.model.dtype) else 0,
         "freezes_all": check.id == "everything_frozen",

@@ -237,6 +237,7 @@ class _Run:
                 with self.stage("a forward without gradients", step), torch.no_grad():
                     call(scenario, self.wrapped, self.task.inputs.batches[micro[0]][0])
             other = self.twin.forward(step) if self.twin else None
+            self.happened.append(Happening("began"))
             with self.stage("backward", step):
                 if scenario.trains(step):
                     torch.autograd.backward(loss)

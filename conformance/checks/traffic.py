@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator
+from itertools import takewhile
 
 from conformance.checks.check import Trial, Violation, launches, listed, of_the_model, step_words
 from conformance.checks.training import training_equals_one_process
@@ -51,7 +52,17 @@ def one_collective_per_parameter(trial: Trial) -> None:
 
 
 def gradients_travel_once(trial: Trial) -> None:
-    """Each gradient is sent once in a step: no operation carries more bytes than all gradients, aligned."""
+    """Each gradient is sent once in a step: no operation carries more bytes than all gradients, aligned.
+
+    The models here have no buffers: before backward there is nothing to send.
+    """
+    for where, early, whole in _sent_before_backward(trial):
+        raise Violation(
+            f"{where}, {sum(one.bytes for one in early)} bytes were sent before backward, by {len(early)} x "
+            f"{listed(list(dict.fromkeys(one.op for one in early)))}; expected nothing of note: parameters, which have "
+            f"{whole} bytes, are equal on all ranks from wrapping on.",
+            "Broadcast parameters from rank 0 once, when wrapping. Equal gradients then keep them equal.",
+        )
     for words in _repetitions(trial):
         raise Violation(
             f"{words} the gradients.",
@@ -150,9 +161,14 @@ def most_bytes(scenario: Scenario, op: str) -> int:
     return sum(sizes) + _ALIGNED * len(sizes) * parts
 
 
+def model_bytes(scenario: Scenario) -> int:
+    """Return the bytes of all parameters that train."""
+    return sum(_sizes(scenario))
+
+
 def _repetitions(trial: Trial) -> Iterator[str]:
     """Yield words for each operation that carries more in the last step than there is to send, up to "bytes of all"."""
-    whole = sum(_sizes(trial.scenario))
+    whole = model_bytes(trial.scenario)
     for rank, seen in enumerate(trial.observations):
         launched = [one for one in seen.happenings[-1] if of_the_model(one, trial.scenario)]
         for kind in dict.fromkeys((one.op, one.group) for one in launched if one.op not in _REPEATED):
@@ -162,6 +178,19 @@ def _repetitions(trial: Trial) -> Iterator[str]:
                     f"On rank {rank} at {_last(trial.scenario)}, {len(sizes)} x {kind[0]} carried {sum(sizes)} bytes, "
                     f"{sum(sizes) / whole:.2g} times the {whole} bytes of all"
                 )
+
+
+def _sent_before_backward(trial: Trial) -> Iterator[tuple[str, list[Happening], int]]:
+    """Yield words for each rank that sends half the parameters' bytes or more in forward, what it sent, and all bytes.
+
+    Flags of parameters, and objects that ranks agree by, are shorter in models of many KiB.
+    """
+    whole = model_bytes(trial.scenario)
+    for rank, seen in enumerate(trial.observations):
+        forward = takewhile(lambda one: one.what != "began", seen.happenings[-1])
+        early = [one for one in forward if one.what == "launched" and one.bytes]
+        if 2 * sum(one.bytes for one in early) >= whole:
+            yield f"On rank {rank} at {_last(trial.scenario)}", early, whole
 
 
 def _counts(trial: Trial) -> Iterator[tuple[str, int]]:

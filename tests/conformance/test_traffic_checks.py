@@ -1,5 +1,7 @@
 """What is sent is counted in collectives and in bytes: rightly unusual ways to average pass, and waste is told."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
@@ -26,8 +28,8 @@ def sent(op: str, size: int = EACH, dtype: str = "float64", group: str = "0") ->
     return Happening("launched", op=op, bytes=size, dtype=dtype, group=group)
 
 
-def trial(*happened: Happening, model: ModelSpec = FOUR) -> Trial:
-    seen = Observation({"x": torch.zeros(1)}, happenings=[list(happened)])
+def trial(*happened: Happening, model: ModelSpec = FOUR, forward: Sequence[Happening] = ()) -> Trial:
+    seen = Observation({"x": torch.zeros(1)}, happenings=[[*forward, Happening("began"), *happened]])
     return Trial(Scenario(model=model, world_size=2), [], (seen,))
 
 
@@ -71,6 +73,20 @@ def test_what_is_sent_again_is_told_with_its_bytes(happened):
         gradients_travel_once(trial(*happened))
     assert "On rank 0 at step 1 of 1" in told.value.message
     assert "send each gradient once" in told.value.advice
+
+
+@pytest.mark.parametrize("dtype", ["float64", "uint8"])
+def test_parameters_that_are_sent_before_backward_are_told(dtype):
+    with pytest.raises(
+        Violation, match="32768 bytes were sent before backward, by 4 x `broadcast`; expected noth"
+    ) as told:
+        gradients_travel_once(trial(*PER_PARAMETER, forward=[sent("broadcast", dtype=dtype)] * 4))
+    assert "once, when wrapping" in told.value.advice
+
+
+def test_what_ranks_agree_by_before_backward_passes():
+    names = sent("all_gather", 300, "uint8")
+    gradients_travel_once(trial(*PER_PARAMETER, forward=[names, FLAGS]))
 
 
 def test_one_parameter_that_is_sent_again_is_told():

@@ -62,6 +62,16 @@ TRAFFIC_BUGS = [
         for wrapper in (_NAIVE, _EACH, _BUCKETED, _DDP)
     ),
     *(
+        Bug(
+            wrapper,
+            "        return self.module(*args, **kwargs)",
+            "        copy_from_rank0(self.module.parameters())\n        return self.module(*args, **kwargs)",
+            "gradients_travel_once",
+            "when wrapping",
+        )
+        for wrapper in (_EACH, _DDP)
+    ),
+    *(
         Bug(wrapper, LAUNCH_IN_TURN, "\n    def send_next", check, "async_op=True")
         for wrapper, check in (
             (_EACH, "overlaps_backward"),
