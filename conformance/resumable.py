@@ -1,6 +1,7 @@
 """A small training that can be interrupted: the same on the judge's side and on ranks, as the models are."""
 
 from collections import OrderedDict
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,7 +13,7 @@ _SCALE, _INTERVAL = 2.0**8, 3
 
 
 class Resumable:
-    """A model with buffers, an optimizer with state and, if wanted, a scaler that grows every third step.
+    """A model with buffers, an optimizer with state and two groups, and if wanted a scaler that grows every third step.
 
     The name of one layer ends in what wrappers put before all names. After each step, the learning rate is a little
     lower, as with a scheduler.
@@ -25,7 +26,9 @@ class Resumable:
         layers = {"0": nn.Linear(3, 2), "1": nn.BatchNorm1d(2), "submodule": nn.Linear(2, 1)}
         self.model = nn.Sequential(OrderedDict(layers)).double()
         self.model.load_state_dict(weights, strict=False)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.05, eps=1e-4)
+        first, *others = self.model
+        slower: dict[str, Any] = {"params": [p for layer in others for p in layer.parameters()], "lr": 0.02}
+        self.optimizer = torch.optim.AdamW([{"params": first.parameters()}, slower], lr=0.05, eps=1e-4)
         self.scaler = torch.amp.GradScaler("cpu", init_scale=_SCALE, growth_interval=_INTERVAL) if scaled else None
 
     def step(self, batch: Batch) -> None:

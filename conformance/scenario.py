@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from conformance.brief import Brief
 from conformance.model_spec import ModelSpec, model_from_json, model_to_json
 
-Option: TypeAlias = float | bool | tuple[float, float]
+Option: TypeAlias = float | bool | str | tuple[float, float]
 Options: TypeAlias = dict[str, Option]
 OptimizerKind: TypeAlias = Literal[
     "SGD", "AdamW", "Adam", "Adagrad", "Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"

@@ -173,7 +173,7 @@ def _wrong_end(trial: CaseTrial) -> tuple[str, str]:
             )
             return problem, (
                 "Save `optimizer.state_dict()`, and load all of it on every rank: without it the moments start from "
-                "zero, and the learning rate is that of construction."
+                "zero, and the learning rate is that of construction; each group has its own."
             )
     return "", ""
 

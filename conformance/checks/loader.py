@@ -41,3 +41,15 @@ def leaves_the_global_generator(trial: CaseTrial) -> None:
                 f"On rank {rank}, the global generator has another state afterwards: {moved}.",
                 "Seed a `torch.Generator()` of its own, not with `torch.manual_seed`, and nothing besides.",
             )
+
+
+def generators_are_apart(trial: CaseTrial) -> None:
+    """Each loader has a generator of its own: what one draws changes nothing for another."""
+    for rank, answer in enumerate(trial.answers):
+        if answer["first"].tolist() != answer["beside_another"].tolist():
+            raise Violation(
+                f"On rank {rank}, a generator shuffles differently once another one from the same seed, made after it, "
+                "has been drawn from: they are one.",
+                "Return a new `torch.Generator()` from each call, not one that the module keeps and seeds again: the "
+                "loader of evaluation would change what the one of training draws.",
+            )

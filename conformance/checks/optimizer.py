@@ -53,6 +53,11 @@ def add_param_group_during_training(trial: Trial) -> None:
     training_equals_one_process(trial)
 
 
+def groups_may_have_names(trial: Trial) -> None:
+    """A parameter group may have keys that are no options, such as a name for logs and schedulers."""
+    training_equals_one_process(trial)
+
+
 def groups_of_generators(trial: Trial) -> None:
     """The parameters of a group may come as a generator, such as `module.parameters()`, which can be read once."""
     training_equals_one_process(trial)

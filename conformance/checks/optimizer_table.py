@@ -98,6 +98,13 @@ OPTIMIZER_CHECKS = (
     ),
     Check(precision.mixed_dtypes, stepping.optimized_in_mixed_dtypes, "extended", requires=_BASE, rules_out=_STILL),
     Check(
+        optimizer.groups_may_have_names,
+        stepping.with_named_groups,
+        "extended",
+        requires=("param_groups_keep_options",),
+        rules_out=_STILL,
+    ),
+    Check(
         optimizer.groups_of_generators,
         changing.adding_generators,
         "extended",

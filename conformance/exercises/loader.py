@@ -13,6 +13,8 @@ _SAMPLES = 50
 def draw(desk: Desk) -> None:
     """Note the order in which a shuffling loader gives samples: with a seed, with it again, and with another.
 
+    The last time with the first seed, another generator from it is made and drawn from in between.
+
     The global generators are alike on all ranks at first, and torch's another one on each of them the second time.
     """
     seed = int(desk.given["seed"])
@@ -22,6 +24,9 @@ def draw(desk: Desk) -> None:
     torch.manual_seed(int(desk.given["own"]))
     desk.answer["again"] = _order(desk, desk.call("get_ddp_generator", seed))
     desk.answer["other_seed"] = _order(desk, desk.call("get_ddp_generator", seed + 1000))
+    one, other = (desk.call("get_ddp_generator", seed) for _ in range(2))
+    _order(desk, other)
+    desk.answer["beside_another"] = _order(desk, one)
 
 
 def _order(desk: Desk, generator: Any) -> torch.Tensor:

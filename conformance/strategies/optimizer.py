@@ -149,6 +149,14 @@ def in_groups(draw: Draw, drawn: Scenario, first: tuple[str, ...], second: tuple
 
 
 @st.composite
+def with_named_groups(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same, and each group has a name, which is no option of the optimizer's."""
+    drawn: Scenario = draw(with_groups(bounds))
+    groups = [Group(one.parameters, {**one.options, "name": f"g{n}"}) for n, one in enumerate(drawn.optimizer.groups)]
+    return replace(drawn, optimizer=replace(drawn.optimizer, groups=tuple(groups)))
+
+
+@st.composite
 def with_broad_groups(draw: Draw, bounds: Bounds) -> Scenario:
     """The same with layers of many KiB."""
     drawn: Scenario = draw(with_groups(bounds))

@@ -209,4 +209,11 @@ DATA_BUGS = [
         "leaves_the_global_generator",
         "NumPy's",
     ),
+    Bug(
+        _GENERATOR,
+        "def get_ddp_generator(seed):\n    generator = torch.Generator()\n",
+        "generator = torch.Generator()\n\n\ndef get_ddp_generator(seed):\n",
+        "generators_are_apart",
+        "they are one",
+    ),
 ]

@@ -107,6 +107,13 @@ GROUP_BUGS = [
         "groups_of_generators",
         "",
     ),
+    _bug(
+        "        super().add_param_group(param_group)\n",
+        "        self.changed = [self.defaults[key] for key in param_group if key != 'params']\n"
+        "        super().add_param_group(param_group)\n",
+        "groups_may_have_names",
+        "KeyError",
+    ),
     _bug(_APART, _OF_THE_FIRST, "mixed_dtypes"),
     _bug("            self.local.step()\n", _OF_A_COPY, "loaded_weights_are_the_start"),
     _bug(_STATE_DICT, "", "state_dict_round_trip", "state lost"),

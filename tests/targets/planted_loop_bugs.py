@@ -109,6 +109,15 @@ LOOP_BUGS = [
         "training_goes_on",
         "the moments start from zero",
     ),
+    Bug(
+        _CHECKPOINT,
+        '    optimizer.load_state_dict(state["optimizer"])\n',
+        '    optimizer.load_state_dict(state["optimizer"])\n'
+        "    for group in optimizer.param_groups:\n"
+        "        group['lr'] = state['optimizer']['param_groups'][0]['lr']\n",
+        "training_goes_on",
+        "each group has its own",
+    ),
     Bug(_CHECKPOINT, "if scaler:", "if False:", "scaler_comes_back", "scaler.load_state_dict"),
     Bug(_CHECKPOINT, "if dist.get_rank() == 0:", "if True:", "one_rank_writes", "expected rank 0 alone"),
     Bug(
