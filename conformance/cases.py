@@ -5,10 +5,11 @@ Nothing here imports torch.
 """
 
 import json
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from conformance.layers import Dtype, Layer, Linear, SmoothNorm, TokenEmbedding
+from conformance.layers import BYTES, Dtype, Layer, Linear, SmoothNorm, TokenEmbedding
 from conformance.model_spec import ModelSpec
 from conformance.scenario import OptimizerSpec, Scenario, to_json
 
@@ -193,6 +194,7 @@ class FsdpCase(Case):
         tied: whether the last layer's weight is the embedding's; it has to have the shape for that.
         scalar: whether a parameter without dimensions multiplies the output.
         seldom_gathered: whether whole parameters are gathered before training and after the last step alone.
+        weighed: whether all that is in memory during forward is weighed.
     """
 
     tokens: int = 2
@@ -211,6 +213,13 @@ class FsdpCase(Case):
     tied: bool = False
     scalar: bool = False
     seldom_gathered: bool = False
+    weighed: bool = False
+
+    @property
+    def whole(self) -> list[int]:
+        """How many bytes each whole matrix has, the smallest first."""
+        shapes = self.scenario.model.shapes.values()
+        return sorted(BYTES[self.dtype] * math.prod(shape) for shape in shapes if len(shape) > 1)
 
     @property
     def gathered(self) -> range:

@@ -14,11 +14,12 @@ from conformance.cases import AccumulationCase, Case, CheckpointCase, Evaluation
 from conformance.checks import far_from_zero
 from conformance.checks.check import CaseTrial
 from conformance.checks.fsdp import EXACT, HALF, SINGLE
-from conformance.checks.fsdp_memory import share, two_whole
+from conformance.checks.fsdp_memory import AT_ONCE, LEFT, share, two_whole
 from conformance.classifier import Classifier
 from conformance.feed import CHANNELS, LEARNING_RATE, MOMENTUM, SCALE, draw_feed
 from conformance.full_disk import full_disk
 from conformance.layers import layer_as_code
+from conformance.live_memory import LiveMemory
 from conformance.models import GAIN
 from conformance.replicated import Replicated
 from conformance.resumable import DECAY
@@ -76,6 +77,7 @@ def _accumulation(_: AccumulationCase) -> dict[str, Any]:
 
 def _fsdp(case: FsdpCase) -> dict[str, Any]:
     spec = case.scenario.model
+    sources: tuple[Any, ...] = (SmoothNorm, of_the_assignment, *([LiveMemory] if case.weighed else []))
     return {
         "layers": ", ".join(starmap(layer_as_code, zip(spec.layers, spec.widths, strict=False))),
         "frozen": spec.frozen,
@@ -83,9 +85,11 @@ def _fsdp(case: FsdpCase) -> dict[str, Any]:
         "gain": f", gain={GAIN}" if case.keyword else "",
         "share": share(case),
         "two_whole": two_whole(case),
+        "at_once": AT_ONCE,
+        "left": LEFT,
         "exact": EXACT,
         "rounded": case.dtype == "float32",
-        "sources": "\n\n\n".join(inspect.getsource(one).rstrip() for one in (SmoothNorm, of_the_assignment)),
+        "sources": "\n\n\n".join(inspect.getsource(one).rstrip() for one in sources),
     }
 
 

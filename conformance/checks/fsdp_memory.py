@@ -7,11 +7,17 @@ from conformance.checks.check import CaseTrial, Violation
 from conformance.layers import BYTES
 
 _MOMENTS = 2
+_FREE = (
+    "Free what was gathered after its use, and cut a part off by `clone`: a view, contiguous or not, keeps all of it."
+)
+_SHARE = "from its share of matrices and all vectors"
+AT_ONCE = 7  # two to come, one in use, one not yet freed, and of some a copy: its parts, or in another dtype
+LEFT = 3  # for the start of backward
 
 
 def parameters_are_sharded(trial: CaseTrial) -> None:
     """Between steps, a rank keeps about 1/N of each matrix; vectors may be on every rank."""
-    _hold(trial, "parameters_kept", share(trial.case), "Free what was gathered after its use.")
+    _hold(trial, "parameters_kept", share(trial.case), _FREE)
 
 
 def weights_are_freed(trial: CaseTrial) -> None:
@@ -22,6 +28,29 @@ def weights_are_freed(trial: CaseTrial) -> None:
         share(trial.case) + two_whole(trial.case),
         "Two weights may be whole then. Free a layer's whole weight when its forward is over, and gather it anew in "
         "backward.",
+    )
+
+
+def gathers_layer_by_layer(trial: CaseTrial) -> None:
+    """When the first of ten layers has computed in forward, seven whole weights are in memory at most."""
+    _hold_whole(
+        trial,
+        "whole_weights_kept_when_the_first_layer_has_computed",
+        AT_ONCE,
+        "Gather a layer's weight shortly before the layer computes, two layers ahead for instance, and free it after.",
+    )
+
+
+def memory_of_weights_is_given_back(trial: CaseTrial) -> None:
+    """When forward is over, the memory of whole weights is free, but for three: autograd does not keep it either."""
+    _hold_whole(
+        trial,
+        "whole_weights_kept_in_memory_after_forward",
+        LEFT,
+        "Autograd keeps what a layer has computed with until backward, also where a parameter's `data` is another by "
+        "then: a linear layer saves a transposed view of its weight. Give the memory back by "
+        "`untyped_storage().resize_(0)` and gather into the same memory when the gradient of the layer's output "
+        "arrives, as `fully_shard` does; or compute the layer under `torch.utils.checkpoint`.",
     )
 
 
@@ -64,7 +93,7 @@ def two_whole(case: FsdpCase) -> int:
     return BYTES[case.dtype] * sum(beyond[-2:])
 
 
-def _hold(trial: CaseTrial, kept: str, most: int, advice: str) -> None:
+def _hold(trial: CaseTrial, kept: str, most: int, advice: str, what_is_allowed: str = _SHARE) -> None:
     """Hold what each rank has kept, under a name among its answers, to a number of bytes."""
     what, _, when = kept.replace("_", " ").partition(" kept")
     for rank, answer in enumerate(trial.answers):
@@ -72,7 +101,12 @@ def _hold(trial: CaseTrial, kept: str, most: int, advice: str) -> None:
         if seen > most:
             raise Violation(
                 f"Rank {rank} of {trial.case.world_size} keeps {seen} bytes of {what}{when}; expected at most {most}, "
-                "from its share of matrices and all vectors. The layers are `Linear`, `Embedding` and `RMSNorm` of "
-                f"`{whose}`.",
+                f"{what_is_allowed}. The layers are `Linear`, `Embedding` and `RMSNorm` of `{whose}`.",
                 advice,
             )
+
+
+def _hold_whole(trial: CaseTrial, kept: str, most: int, advice: str) -> None:
+    """Hold whole weights to a number of them; on one rank, its own part is whole."""
+    if trial.case.world_size > 1:
+        _hold(trial, kept, sum(trial.case.whole[-most:]), advice, f"of {most} among {len(trial.case.whole)}")

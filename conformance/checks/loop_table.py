@@ -86,6 +86,7 @@ _GENERATOR = (
     Check(loader.differs_by_rank, loop.generators, points=2, requires=_SAME),
     Check(loader.seed_decides, loop.generators, requires=_SAME),
     Check(loader.leaves_the_global_generator, loop.generators, requires=_SAME),
+    Check(loader.generators_are_apart, loop.generators, "extended", requires=_SAME),
 )
 
 _BIG = ("equals_one_big_batch",)
@@ -225,12 +226,19 @@ _FSDP = (
     Check(fsdp.sharded_training_equals_one_process, networks.sharded_trainings(), points=2, requires=_GATHERED),
     Check(fsdp.parts_of_any_shape, networks.sharded_trainings(uneven=True), requires=_TRAINED),
     Check(fsdp_memory.parameters_are_sharded, networks.sharded_trainings(wide=True), points=2, requires=_TRAINED),
-    Check(fsdp_memory.weights_are_freed, networks.sharded_trainings(wide=True, deep=True), requires=_SHARDED),
+    Check(fsdp_memory.weights_are_freed, networks.sharded_trainings(wide=True, depths=(5, 6)), requires=_SHARDED),
+    Check(fsdp_memory.gathers_layer_by_layer, networks.weighed_trainings, requires=("weights_are_freed",)),
     Check(fsdp_memory.gradients_are_sharded, networks.sharded_trainings(wide=True), requires=_TRAINED),
     Check(fsdp_memory.optimizer_state_is_sharded, networks.sharded_trainings(wide=True), requires=_TRAINED),
     Check(fsdp.keeps_full_precision, _HALF, requires=_TRAINED),
     Check(fsdp.computes_in_the_dtype, _HALF, requires=("keeps_full_precision",)),
     Check(fsdp.forward_keywords, networks.sharded_trainings(keyword=True), requires=_TRAINED),
+    Check(
+        fsdp_memory.memory_of_weights_is_given_back,
+        networks.weighed_trainings,
+        "extended",
+        requires=("gathers_layer_by_layer",),
+    ),
     Check(fsdp.starts_from_rank_0, networks.sharded_trainings(alike=False), "extended", requires=_GATHERED),
     Check(fsdp.trains_in_float64, networks.sharded_trainings(dtype="float64"), "extended", requires=_TRAINED),
     Check(fsdp.biases, networks.sharded_trainings(biased=True), "extended", requires=_TRAINED),

@@ -1,15 +1,18 @@
 """Trains a network whose parameters are sharded, and measures what a rank keeps."""
 
-from collections.abc import Iterable
-from contextlib import suppress
+import gc
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from conformance.assignment_layers import of_the_assignment
 from conformance.data import under
 from conformance.exercises.desk import Desk
+from conformance.live_memory import LiveMemory
 from conformance.models import Perceptron, call, fill, loss_of
 from conformance.schedule import OPTIMIZERS
 from conformance.sharding import local_part, state_bytes
@@ -23,15 +26,16 @@ def train(desk: Desk) -> None:
     fill(model, under(desk.given, "weight/"), under(desk.given, "buffer/"))
     with suppress(Exception):  # whatever its import raises: a submission that needs it has imported it
         with_stubs(lambda: of_the_assignment(model), desk.assignment.submission)
-    desk.answer["layers_of_torch"] = torch.tensor(type(model.layers[0]) is torch.nn.Embedding)
+    desk.answer["layers_of_torch"] = torch.tensor(type(model.layers[0]) is nn.Embedding)
     dtypes: list[torch.dtype] = []
-    model.layers[0].register_forward_hook(lambda _, __, output: dtypes.append(output.dtype))
+    first = model.layers[0]
+    first.register_forward_hook(lambda _, __, output: dtypes.append(output.dtype))
     wrapped = desk.call("get_fsdp", model, torch.bfloat16 if case.half else None)
     with desk.stage("construction of the optimizer"):
         optimizer = OPTIMIZERS[scenario.optimizer.kind](wrapped.parameters(), **scenario.optimizer.options)
     _gather(desk, wrapped, "start")
     for step in range(case.steps):
-        _step(desk, wrapped, optimizer, step)
+        _step(desk, wrapped, optimizer, step, first)
         desk.answer["parameters_kept"] = _kept(wrapped.parameters())
         if step in case.gathered:
             _gather(desk, wrapped, f"parameter/{step}")
@@ -39,14 +43,14 @@ def train(desk: Desk) -> None:
     desk.answer["computed_half"] = torch.tensor(set(dtypes) == {torch.bfloat16})
 
 
-def _step(desk: Desk, wrapped: Any, optimizer: torch.optim.Optimizer, step: int) -> None:
+def _step(desk: Desk, wrapped: Any, optimizer: torch.optim.Optimizer, step: int, first: nn.Module) -> None:
     scenario = desk.case.scenario
     optimizer.zero_grad()
     if scenario.evaluates:
         with desk.stage("a forward without gradients"), torch.no_grad():
             call(scenario, wrapped, desk.given[f"x/{scenario.micro(step)[0]}"])
     for micro in scenario.micro(step):
-        with desk.stage("forward"):
+        with desk.stage("forward"), _weighed(desk, first):
             loss = loss_of(call(scenario, wrapped, desk.given[f"x/{micro}"]), desk.given[f"y/{micro}"])
         desk.answer["parameters_kept_after_forward"] = _kept(wrapped.parameters())
         with desk.stage("backward"):
@@ -55,6 +59,20 @@ def _step(desk: Desk, wrapped: Any, optimizer: torch.optim.Optimizer, step: int)
     desk.answer["gradients_kept"] = _kept(p.grad for p in wrapped.parameters() if p.grad is not None)
     with desk.stage("the optimizer's step"):
         optimizer.step()
+
+
+@contextmanager
+def _weighed(desk: Desk, first: nn.Module) -> Iterator[None]:
+    """Note what whole weights weigh together, when the first layer has computed and at the end, where that is asked."""
+    if not desk.case.weighed:
+        yield
+        return
+    early: list[int] = [0]
+    with LiveMemory(desk.case.whole[0]) as memory, first.register_forward_hook(lambda *_: early.append(memory.bytes())):
+        yield
+    gc.collect()  # what cycles keep goes when it goes
+    desk.answer["whole_weights_kept_when_the_first_layer_has_computed"] = torch.tensor(max(early))
+    desk.answer["whole_weights_kept_in_memory_after_forward"] = torch.tensor(memory.bytes())
 
 
 def _gather(desk: Desk, wrapped: Any, moment: str) -> None:

@@ -12,19 +12,20 @@ from conformance.strategies.parts import SEEDS, Bounds, Draw, worlds
 
 
 def sharded_trainings(
-    *, wide: bool = False, uneven: bool = False, deep: bool = False, **unusual: Any
+    *, wide: bool = False, uneven: bool = False, depths: tuple[int, int] = (2, 4), **unusual: Any
 ) -> Callable[[Bounds], st.SearchStrategy[FsdpCase]]:
     """Return a strategy of networks whose weights all ranks can share evenly, but for uneven ones.
 
-    Wide ones have matrices that a share is small beside, deep ones many of them. In some, whole parameters are not
-    gathered between steps, as in real training. What else is unusual is given by the names of `FsdpCase`.
+    Wide ones have matrices that a share is small beside; depths are the least and the greatest number of matrices. In
+    some, whole parameters are not gathered between steps, as in real training. What else is unusual is given by the
+    names of `FsdpCase`.
     """
 
     @st.composite
     def training(draw: Draw, bounds: Bounds) -> FsdpCase:
         world_size, seed = draw(worlds(bounds)), draw(SEEDS)
         size = st.integers(1, 5) if uneven else _shared_evenly(world_size, 8 if wide else 1)
-        depth = draw(st.integers(5, 6) if deep else st.integers(2, 4))
+        depth = draw(st.integers(*depths))
         tokens, widths = draw(size), tuple(draw(size) for _ in range(depth))
         seldom, batch = draw(st.sampled_from((False, True))), draw(st.integers(1, 3))
         steps, options = draw(st.integers(1 + seldom, 3)), {"seldom_gathered": seldom, **unusual}
@@ -37,6 +38,17 @@ def _shared_evenly(world_size: int, least: int) -> st.SearchStrategy[int]:
     """Multiples of the world size from `least` on: three of them, or two where it is large."""
     first = math.ceil(least / world_size)
     return st.integers(first, first + (2 if world_size == 1 else 1)).map(lambda parts: parts * world_size)
+
+
+@st.composite
+def weighed_trainings(draw: Draw, bounds: Bounds) -> FsdpCase:
+    """Ten layers, so wide, and given so few tokens, that every whole weight is larger than anything else.
+
+    On one rank, nothing need be gathered: there are two at least, where there may be.
+    """
+    drawn = sharded_trainings(wide=True, depths=(10, 10), weighed=True)(bounds)
+    case: FsdpCase = draw(drawn.filter(lambda one: one.world_size > 1 or bounds.world_size == 1))
+    return replace(case, batch=1)
 
 
 @st.composite

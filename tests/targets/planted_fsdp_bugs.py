@@ -29,16 +29,14 @@ FSDP_BUGS = [
     Bug(_FSDP, ", kwargs)", ")", "forward_keywords"),
     Bug(
         _FSDP,
-        "tokens, kwargs)\n\n\n"
+        'return self.call("", self.inner, *args, **kwargs)\n\n\n'
         "def get_fsdp(module, compute_dtype=None):\n    return FSDP(module, compute_dtype)\n\n\n"
         "def fsdp_on_after_backward(fsdp_model, optimizer):\n    pass\n",
-        "tokens, kwargs) + self.keep(whole)\n\n"
-        "    def keep(self, whole):\n"
-        "        for shard, value in zip(self.shards, whole.values(), strict=True):\n"
-        "            if self.compute_dtype is None:\n"
-        "                flat = padded(value.detach().flatten())\n"
-        "                shard.data = flat.chunk(dist.get_world_size())[dist.get_rank()]\n"
-        "        return 0\n\n\n"
+        'output = self.call("", self.inner, *args, **kwargs)\n'
+        "        for shard, value in zip(self.shards, self.whole(None, self.shapes).values(), strict=True):\n"
+        "            flat = padded(value.detach().flatten())\n"
+        "            shard.data = flat.chunk(dist.get_world_size())[dist.get_rank()]\n"
+        "        return output\n\n\n"
         "def get_fsdp(module, compute_dtype=None):\n    return FSDP(module, compute_dtype)\n\n\n"
         "def fsdp_on_after_backward(fsdp_model, optimizer):\n"
         "    for shard in fsdp_model.shards:\n        shard.data = shard.detach().clone()\n",
@@ -47,13 +45,28 @@ FSDP_BUGS = [
     ),
     Bug(
         _FSDP,
-        "        whole = self.whole(self.compute_dtype)\n",
-        "        self.__dict__.setdefault('gathered', self.whole(self.compute_dtype))\n"
-        "        whole = self.__dict__.pop('gathered') if torch.is_grad_enabled() else self.gathered\n",
+        '        return self.call("",',
+        '        everything = self.whole(None, self.shapes)  # noqa: F841\n        return self.call("",',
+        "gathers_layer_by_layer",
+        "two layers ahead",
+    ),
+    Bug(
+        _FSDP,
+        "partial(checkpoint, call, use_reentrant=False)",
+        "call",
+        "memory_of_weights_is_given_back",
+        "Autograd keeps",
+    ),
+    Bug(
+        _FSDP,
+        "        whole = self.whole(self.compute_dtype, firsts.values())\n",
+        "        kept = self.__dict__.setdefault('gathered', {})\n"
+        "        whole = kept.pop(path, None) or self.whole(self.compute_dtype, firsts.values())\n"
+        "        if not torch.is_grad_enabled():\n            kept[path] = whole\n",
         "evaluation_between_steps",
         "does not require grad",
     ),
-    Bug(_FSDP, "        whole = self.", "        self.zero_grad()\n        whole = self.", "accumulates_gradients"),
+    Bug(_FSDP, 'return self.call("",', 'self.zero_grad()\n        return self.call("",', "accumulates_gradients"),
     Bug(_FSDP, "requires_grad=p.requires_grad", "requires_grad=True", "frozen_parameters_stay"),
     Bug(_FSDP, "torch.cat(parts)", "torch.cat(parts[::-1])", "gathers_whole_parameters", "in rank order"),
     Bug(_FSDP, "own(grad) / dist.get_world_size()", "own(grad)", "sharded_training_equals_one_process", "not summed"),
@@ -90,8 +103,8 @@ FSDP_BUGS = [
     Bug(_FSDP, "            dist.broadcast(p.data, 0)\n", "", "starts_from_rank_0", "is not rank 0's"),
     Bug(
         _FSDP,
-        "whole = self.whole(self.compute_dtype)\n",
-        "whole = self.whole(None)\n        self.compute_dtype = None\n",
+        "self.whole(self.compute_dtype, firsts",
+        "self.whole(None, firsts",
         "computes_in_the_dtype",
         "has another dtype",
     ),
@@ -114,8 +127,8 @@ FSDP_BUGS = [
     ),
     Bug(
         _FSDP,
-        "        return fsdp_model.whole(None)",
-        "        return fsdp_model.whole(fsdp_model.compute_dtype)",
+        "fsdp_model.whole(None, ",
+        "fsdp_model.whole(fsdp_model.compute_dtype, ",
         "keeps_full_precision",
         "kept as bfloat16",
     ),
@@ -154,8 +167,8 @@ FSDP_BUGS = [
     ),
     Bug(
         _FSDP,
-        "{name: whole[first] for",
-        "{name: whole[first] if name == first else whole[first].detach() for",
+        "whole[first] for",
+        "whole[first] if name == first else whole[first].detach() for",
         "tied_parameters",
         "gather it for all of them",
     ),
@@ -176,14 +189,14 @@ FSDP_BUGS = [
     ),
     Bug(
         _FSDP,
-        "        return {name: Gather.apply(shard, shape, dtype or shard.dtype) for (name, shape), shard in shards}",
-        "        whole = {name: Gather.apply(shard, shape, dtype or shard.dtype) for (name, shape), shard in shards}\n"
+        "return {n: Gather.apply(shard, shape, dtype or shard.dtype) for (n, shape), shard in shards if n in names}",
+        "whole = {n: Gather.apply(shard, size, dtype or shard.dtype) for (n, size), shard in shards if n in names}\n"
         "        if not torch.is_grad_enabled():\n"
         "            self.__dict__.pop('used', None)\n"
         "            return whole\n"
-        "        used = self.__dict__.setdefault('used', {name: value.detach() for name, value in whole.items()})\n"
+        "        used = self.__dict__.setdefault('used', {})\n"
         "        for name, value in whole.items():\n"
-        "            value.data = used[name]\n"
+        "            value.data = used.setdefault(name, value.detach())\n"
         "        return whole",
         "sharded_training_equals_one_process",
         "gathered anew in the next forward",

@@ -1,4 +1,7 @@
-"""A right FSDP as the assignment asks for it: hooks on its layers, whose weights alone are sharded and cast."""
+"""A right FSDP as the assignment asks for it: hooks on its layers, whose weights alone are sharded and cast.
+
+Autograd saves views of a whole weight: its memory is given back, and filled again for backward.
+"""
 
 import torch
 import torch.distributed as dist
@@ -14,6 +17,7 @@ class ByLayers(nn.Module):
     def __init__(self, module, compute_dtype):
         super().__init__()
         self.module, self.compute_dtype, self.parts, self.means = module, compute_dtype, {}, {}
+        self.wholes = {}
         for p in module.parameters():
             dist.broadcast(p.data, src=0)
         layers = [layer for layer in module.modules() if isinstance(layer, (Linear, Embedding))]
@@ -34,10 +38,14 @@ class ByLayers(nn.Module):
             self.parts[weight] = weight.data
             if weight.grad is not None:
                 self.means[weight], weight.grad = weight.grad, None
-            weight.data = whole_of(weight.data.to(self.compute_dtype or weight.dtype), self.shapes[weight])
+            values = whole_of(weight.data.to(self.compute_dtype or weight.dtype), self.shapes[weight])
+            weight.data = kept = self.wholes.setdefault(weight, values)
+            kept.untyped_storage().resize_(kept.numel() * kept.element_size())
+            kept.data.copy_(values)
 
     def free(self, weight):
         weight.data = self.parts.pop(weight)
+        self.wholes[weight].untyped_storage().resize_(0)
 
     def leave(self, layer, _, output):
         self.free(layer.weight)

@@ -1,9 +1,16 @@
-"""A right FSDP, as small as can be: a module without parameters that is called with what was gathered."""
+"""A right FSDP, as small as can be: layers without parameters that are called with what was gathered.
+
+They are called again in backward, so that autograd keeps nothing that is whole.
+"""
+
+import copy
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
 
 
 class Gather(torch.autograd.Function):
@@ -41,15 +48,23 @@ class FSDP(nn.Module):
         firsts = {p: name for name, p in module.named_parameters()}  # a tied one has more names than one
         self.first = {name: firsts[p] for name, p in module.named_parameters(remove_duplicate=False)}
         self.__dict__["inner"] = module.to("meta")
+        for path, layer in list(module.named_modules())[1:]:
+            if list(layer.parameters(recurse=False)):
+                call = partial(self.call, path, copy.deepcopy(layer))
+                layer.forward = partial(checkpoint, call, use_reentrant=False)
 
-    def whole(self, dtype):
+    def whole(self, dtype, names):
         shards = zip(self.shapes.items(), self.shards, strict=True)
-        return {name: Gather.apply(shard, shape, dtype or shard.dtype) for (name, shape), shard in shards}
+        return {n: Gather.apply(shard, shape, dtype or shard.dtype) for (n, shape), shard in shards if n in names}
 
-    def forward(self, tokens, **kwargs):
-        whole = self.whole(self.compute_dtype)
-        named = {name: whole[first] for name, first in self.first.items()}
-        return functional_call(self.inner, {**named, **self.kept}, tokens, kwargs)
+    def call(self, path, layer, *args, **kwargs):
+        firsts = {name: first for name, first in self.first.items() if name.rpartition(".")[0] == path}
+        whole = self.whole(self.compute_dtype, firsts.values())
+        named = {name.rpartition(".")[2]: whole[first] for name, first in firsts.items()}
+        return functional_call(layer, named if path else {**named, **self.kept}, args, kwargs)
+
+    def forward(self, *args, **kwargs):
+        return self.call("", self.inner, *args, **kwargs)
 
 
 def get_fsdp(module, compute_dtype=None):
@@ -62,4 +77,4 @@ def fsdp_on_after_backward(fsdp_model, optimizer):
 
 def fsdp_gather_full_params(fsdp_model):
     with torch.no_grad():
-        return fsdp_model.whole(None)
+        return fsdp_model.whole(None, fsdp_model.shapes)
