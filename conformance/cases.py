@@ -195,6 +195,7 @@ class FsdpCase(Case):
         scalar: whether a parameter without dimensions multiplies the output.
         seldom_gathered: whether whole parameters are gathered before training and after the last step alone.
         weighed: whether all that is in memory during forward is weighed.
+        counted: whether tensors that live after each step are counted.
     """
 
     tokens: int = 2
@@ -214,6 +215,7 @@ class FsdpCase(Case):
     scalar: bool = False
     seldom_gathered: bool = False
     weighed: bool = False
+    counted: bool = False
 
     @property
     def whole(self) -> list[int]:

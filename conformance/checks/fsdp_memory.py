@@ -1,6 +1,7 @@
 """Checks of what a rank keeps under fully sharded data parallelism: its share of parameters, gradients and state."""
 
 import math
+from itertools import pairwise
 
 from conformance.cases import FsdpCase
 from conformance.checks.check import CaseTrial, Violation
@@ -52,6 +53,17 @@ def memory_of_weights_is_given_back(trial: CaseTrial) -> None:
         "`untyped_storage().resize_(0)` and gather into the same memory when the gradient of the layer's output "
         "arrives, as `fully_shard` does; or compute the layer under `torch.utils.checkpoint`.",
     )
+
+
+def memory_does_not_grow(trial: CaseTrial) -> None:
+    """Steps leave nothing behind: the tensors alive do not become more with each of them."""
+    for rank, answer in enumerate(trial.answers):
+        counts = [int(answer[f"alive/{step}"]) for step in range(trial.case.steps)]
+        if all(before < after for before, after in pairwise(counts[1:])):
+            raise Violation(
+                f"On rank {rank}, tensors alive after each step: {', '.join(map(str, counts))}.",
+                "What was kept for a step (handles, whole weights, gradients) must be dropped when the step is over.",
+            )
 
 
 def gradients_are_sharded(trial: CaseTrial) -> None:

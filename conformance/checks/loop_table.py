@@ -239,6 +239,7 @@ _FSDP = (
         "extended",
         requires=("gathers_layer_by_layer",),
     ),
+    Check(fsdp_memory.memory_does_not_grow, networks.lasting_trainings, "extended", requires=_TRAINED),
     Check(fsdp.starts_from_rank_0, networks.sharded_trainings(alike=False), "extended", requires=_GATHERED),
     Check(fsdp.trains_in_float64, networks.sharded_trainings(dtype="float64"), "extended", requires=_TRAINED),
     Check(fsdp.biases, networks.sharded_trainings(biased=True), "extended", requires=_TRAINED),

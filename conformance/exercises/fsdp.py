@@ -17,6 +17,7 @@ from conformance.models import Perceptron, call, fill, loss_of
 from conformance.schedule import OPTIMIZERS
 from conformance.sharding import local_part, state_bytes
 from conformance.subject import with_stubs
+from conformance.watching import alive
 
 
 def train(desk: Desk) -> None:
@@ -39,6 +40,8 @@ def train(desk: Desk) -> None:
         desk.answer["parameters_kept"] = _kept(wrapped.parameters())
         if step in case.gathered:
             _gather(desk, wrapped, f"parameter/{step}")
+        if case.counted:
+            desk.answer[f"alive/{step}"] = torch.tensor(alive() - len(desk.answer))
     desk.answer["optimizer_state_kept"] = torch.tensor(state_bytes(optimizer) or 0)
     desk.answer["computed_half"] = torch.tensor(set(dtypes) == {torch.bfloat16})
 

@@ -52,6 +52,13 @@ def weighed_trainings(draw: Draw, bounds: Bounds) -> FsdpCase:
 
 
 @st.composite
+def lasting_trainings(draw: Draw, bounds: Bounds) -> FsdpCase:
+    """Five steps, after each of which is counted what lives."""
+    case: FsdpCase = draw(sharded_trainings(counted=True)(bounds))
+    return replace(case, steps=5)
+
+
+@st.composite
 def tied_trainings(draw: Draw, bounds: Bounds) -> FsdpCase:
     """Linear layers of one width but for the last, whose weight is the embedding's."""
     case: FsdpCase = draw(sharded_trainings(tied=True)(bounds))
