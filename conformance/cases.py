@@ -114,6 +114,7 @@ class SyncBatchNormCase(Case):
         bare: whether the model is the norm alone.
         at_once: whether all forwards come before the first backward.
         far: whether norm and inputs are in float32, and the inputs' mean is thousands of times their spread.
+        transposed: whether inputs lie in memory in the reverse order of their dimensions.
     """
 
     sizes: tuple[int, ...] = (2,)
@@ -128,6 +129,7 @@ class SyncBatchNormCase(Case):
     bare: bool = False
     at_once: bool = False
     far: bool = False
+    transposed: bool = False
 
     @property
     def state(self) -> tuple[str, ...]:

@@ -15,6 +15,11 @@ def norms_of_volumes(trial: CaseTrial) -> None:
     _hold_training(trial, "Convert `nn.BatchNorm3d` too.")
 
 
+def transposed_inputs(trial: CaseTrial) -> None:
+    """Inputs may lie in memory in any order, as after a transposition."""
+    _hold_training(trial, "Inputs are not contiguous here: use `flatten` or `reshape`, not `view`, or sum over `dim`s.")
+
+
 def norm_at_the_top(trial: CaseTrial) -> None:
     """A model that is itself a batch norm is converted too: it is what is returned that is used."""
     _hold_state(trial)

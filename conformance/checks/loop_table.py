@@ -166,6 +166,12 @@ _SYNC_BATCHNORM = (
         requires=("running_statistics",),
     ),
     Check(conversion.frozen_weight_and_bias, loop.having(loop.norms(), frozen=True), "extended", requires=_TRAINS),
+    Check(
+        conversion.transposed_inputs,
+        loop.having(loop.norms(), dimensions=4, transposed=True),
+        "extended",
+        requires=_TRAINS,
+    ),
     Check(conversion.norm_at_the_top, loop.having(loop.norms(), bare=True), "extended", requires=_TRAINS),
     Check(
         conversion.conversion_keeps_the_mode,

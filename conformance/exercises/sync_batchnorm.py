@@ -65,6 +65,8 @@ def _forward(desk: Desk, model: Any, step: int) -> _Forward:
     beside = torch.zeros_like(start, requires_grad=True).clone()
     beside.retain_grad()
     x = start.clone()  # no leaf, which torch itself would not let anybody change
+    if desk.case.transposed:
+        x = x.permute(*reversed(range(x.dim()))).contiguous().permute(*reversed(range(x.dim())))
     with desk.stage("forward"):
         return _Forward(start, x, model(x), beside)
 

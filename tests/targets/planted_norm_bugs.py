@@ -169,4 +169,11 @@ NORM_BUGS = [
         "is not that of one process",
     ),
     Bug(_NORM, "with torch.no_grad():", "with torch.enable_grad():", "running_statistics", "autograd graphs"),
+    Bug(
+        _NORM,
+        "rows = x.transpose(0, 1).flatten(1)",
+        "rows = x.view(*x.shape[:2], x.shape[2:].numel()).transpose(0, 1).flatten(1)",
+        "transposed_inputs",
+        "RuntimeError",
+    ),
 ]
