@@ -156,6 +156,7 @@ class CheckpointCase(Case):
         again: whether there was a save to the same path before, at the beginning of training.
         unscaled: whether training goes on without the gradient scaler.
         goes_on: whether the training that was saved goes on, too.
+        other_disk: whether the path is on another disk than temporary files are.
     """
 
     load_world_size: int = 1
@@ -167,6 +168,7 @@ class CheckpointCase(Case):
     again: bool = False
     unscaled: bool = False
     goes_on: bool = False
+    other_disk: bool = False
 
     @property
     def worlds(self) -> tuple[int, ...]:

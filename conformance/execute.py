@@ -10,10 +10,11 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from conformance.answer import Answer, Assignment
-from conformance.cases import Case, as_text
+from conformance.cases import Case, CheckpointCase, as_text
 from conformance.data import RankInputs, data_seed, draw_inputs
 from conformance.execution import Answered, Broken, Execution, HarnessError, Malformed, Observed
 from conformance.feed import draw_feed
@@ -212,7 +213,7 @@ class Executor:
         given = draw_feed(case, self.seed(case))
         answers: list[list[Answer]] = []
         self.executions += 1
-        with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
+        with tempfile.TemporaryDirectory(prefix="conformance-", dir=_disk(case)) as folder:
             for phase, feeds in enumerate(given):
                 seen: list[Answer] = []
                 tasks = [
@@ -276,3 +277,10 @@ def _ranks_or_an_error_of_ours() -> Iterator[None]:
         yield
     except PytestDDPError as error:
         raise HarnessError(f"no ranks to run on: {error}") from error
+
+
+def _disk(case: Case) -> Path | None:
+    """Return where to make the folder of a case that asks for another disk than that of temporary files."""
+    wanted = isinstance(case, CheckpointCase) and case.other_disk
+    memory = Path("/dev/shm")  # noqa: S108  a folder of random name is made in it
+    return memory if wanted and memory.is_dir() else None

@@ -211,6 +211,7 @@ _CHECKPOINT = (
         requires=("training_goes_on",),
     ),
     Check(checkpoint.the_last_save_counts, loop.checkpoints(again=True), requires=_LOADED),
+    Check(checkpoint.saves_to_any_disk, loop.checkpoints(other_disk=True), "extended", requires=_LOADED),
     Check(checkpoint.other_files_stay, loop.checkpoints(), "extended", requires=_LOADED),
     Check(checkpoint.ranks_draw_apart, loop.checkpoints(), "extended", requires=_LOADED),
     Check(

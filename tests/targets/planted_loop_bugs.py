@@ -118,6 +118,13 @@ LOOP_BUGS = [
         "training_goes_on",
         "each group has its own",
     ),
+    Bug(
+        _CHECKPOINT,
+        'new = f"{path}.{dist.get_rank()}"',
+        "folder = __import__('tempfile').TemporaryDirectory()\n        new = f'{folder.name}/checkpoint.pt'",
+        "saves_to_any_disk",
+        "cross-device link",
+    ),
     Bug(_CHECKPOINT, "if scaler:", "if False:", "scaler_comes_back", "scaler.load_state_dict"),
     Bug(_CHECKPOINT, "if dist.get_rank() == 0:", "if True:", "one_rank_writes", "expected rank 0 alone"),
     Bug(
