@@ -34,6 +34,11 @@ def _is_among(parameter: torch.nn.Parameter, others: Iterable[torch.nn.Parameter
     return any(parameter is other for other in others)
 
 
+def places_of(named: Named) -> dict[str, int]:
+    """Return where in memory each parameter is."""
+    return {name: parameter.data_ptr() for name, parameter in named.items()}
+
+
 def hooks_on(parameters: Iterable[torch.nn.Parameter]) -> int:
     """Return how many hooks are on these parameters; those on nodes of autograd's graph cannot be counted."""
     return sum(len(hooks) for parameter in parameters for hooks in _hooks(parameter))

@@ -156,7 +156,8 @@ class Scenario(Brief):
             through that gradient's computation as well.
         peeks: between each forward and its backward, the model is called without gradients.
         twins: whether a second model with the same numbers is wrapped too, and computes the gradients of the first
-            batch in each step, its forward and backward between those of the first.
+            batch in each step, its forward and backward between those of the first. Of an optimizer: whether a second
+            one is made, of copies of the parameters, and steps with the same gradients before the first does.
         counted: whether the tensors and handles that are alive after each step are counted.
         schedule: what happens between steps.
         seed: selects weights and data.

@@ -19,15 +19,15 @@ from conformance.borrowing import noticing
 from conformance.contract import COMPONENTS, Component
 from conformance.data import Tensors
 from conformance.global_generators import noting_moved_generators
-from conformance.models import Listener, Perceptron, call, loss_on
-from conformance.naming import Named, holder, hooks_on, parameters_by_name, take_hooks_off
+from conformance.models import Listener, call, loss_on
+from conformance.naming import Named, hooks_on, parameters_by_name, places_of, take_hooks_off
 from conformance.observation import ClosureCall, Happening, Observation, Task
 from conformance.schedule import Schedule
 from conformance.sharding import state_bytes
 from conformance.stage import stage
 from conformance.subject import function, load
 from conformance.watching import alive, gate, noting, unawaited
-from conformance.wrapping import SavedWeights, Twin, make_model, wrap
+from conformance.wrapping import SavedWeights, SecondOptimizer, Twin, bare_model, make_model, wrap
 
 
 def run(payload: bytes) -> bytes:
@@ -53,6 +53,7 @@ class _Run:
     happened: list[Happening] = field(default_factory=list)
     closure_call: ClosureCall | None = None
     twin: Twin | None = None
+    second: SecondOptimizer | None = None
     in_training: bool = True
     wrong_modes: list[str] = field(default_factory=list)
     forwards: int = 0
@@ -67,7 +68,7 @@ class _Run:
             take_hooks_off([*self.model.parameters(), *self.named.values(), *twins])
 
     def _train(self) -> Observation:
-        places = _places(self.named)
+        places = places_of(self.named)
         seen = Observation(self.tensors, extra_parameters=self.extra, early_gradients=self.early)
         for step in range(self.task.scenario.steps):
             with self.stage("a change of the optimizer between steps", step):
@@ -78,7 +79,7 @@ class _Run:
             seen.hooks.append(hooks_on(self.named.values()))
             seen.closures.extend([self.closure_call] if self.closure_call else [])
             self._keep(f"parameter/{step}", self.named)
-            seen.moved.extend(name for name, place in _places(self.named).items() if place != places[name])
+            seen.moved.extend(name for name, place in places_of(self.named).items() if place != places[name])
             if self.task.scenario.counted:
                 seen.alive.append(alive() - len(self.tensors))
         at_end: dict[str, Any] = {"unawaited": unawaited(self.task.scenario)}
@@ -113,13 +114,15 @@ class _Run:
             self.named, self.extra = parameters_by_name(self.wrapped, tuple(scenario.model.shapes), before)
         self._keep("wrapped", self.named)
         self.early = [name for name, p in self.named.items() if p.grad is not None]
-        self.bare = bare = _bare(self.wrapped, self.model)
+        self.bare = bare = bare_model(self.wrapped, self.model)
         bare.register_forward_pre_hook(self._note_forward)
         bare.listener = self._layer_noter()  # not before wrapping: a wrapper may copy the model by pickling
         self.tensors |= {f"buffer/{name}": b.clone() for name, b in bare.named_buffers()}
         self.saved = SavedWeights(self.task, self.wrapped)
         with self.stage("construction of the optimizer"):
             self.plan = Schedule(scenario, self.named, self._make_optimizer, self.saved.load)
+        if scenario.twins and self.component.kind == "optimizer":
+            self.second = SecondOptimizer(self.task, self.named, function(self.adapters, self.component.get))
         if scenario.in_evaluation:
             with self.stage("`eval()`"):
                 self._switch(training=False)
@@ -162,6 +165,9 @@ class _Run:
             loss = self._backward(step)
             with self.stage("gradient clipping", step):
                 self.plan.clip()
+            if self.second:
+                self.second.step(self.named, step)
+                self._keep(f"twin/{step}", self.second.named)
             stepped: list[Happening] = []
             with self.stage("the optimizer's step", step), noting(stepped, self.task.scenario):
                 optimizer.step()
@@ -282,16 +288,5 @@ class _Run:
         self.tensors |= {f"{prefix}/{name}": tensor.detach().clone().to_dense() for name, tensor in tensors.items()}
 
 
-def _places(named: Named) -> dict[str, int]:
-    """Return where in memory each parameter is."""
-    return {name: parameter.data_ptr() for name, parameter in named.items()}
-
-
 class _AbortedError(Exception):
     """What a backward pass raises in a scenario that aborts."""
-
-
-def _bare(wrapped: Any, model: Perceptron) -> Perceptron:
-    """Return the model inside the wrapper, which may be a copy of the one that was wrapped."""
-    modules = getattr(holder(wrapped), "modules", tuple)
-    return next((module for module in modules() if isinstance(module, Perceptron)), model)

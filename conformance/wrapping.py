@@ -1,17 +1,20 @@
 """Builds a scenario's model on a rank, and has the submission wrap it."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from types import ModuleType
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from conformance.contract import Component
 from conformance.models import Perceptron, fill, loss_on
-from conformance.naming import Named, parameters_by_name
+from conformance.naming import Named, holder, parameters_by_name
 from conformance.observation import Task
 from conformance.scenario import LoadWeights
+from conformance.schedule import Schedule
 from conformance.stage import stage
 from conformance.subject import function
 
@@ -84,3 +87,32 @@ class Twin:
 
     def _stage(self, name: str, step: int | None = None) -> Any:
         return stage(self._task.submission, name if step is None else f"{name} of a second model", step)
+
+
+class SecondOptimizer:
+    """A second sharded optimizer, of copies of the parameters: neither may meddle with the first.
+
+    It is made when the first has been, gets the same gradients, by a backward pass of its own, and steps before.
+    """
+
+    def __init__(self, task: Task, named: Named, make: Callable[..., torch.optim.Optimizer]) -> None:
+        self._task = task
+        self.named: Named = {name: nn.Parameter(p.detach().clone(), p.requires_grad) for name, p in named.items()}
+        with stage(task.submission, "construction of a second optimizer"):
+            self._optimizer = Schedule(task.scenario, self.named, make, lambda: None).optimizer
+
+    def step(self, named: Named, step: int) -> None:
+        """Step with the gradients that the parameters of the first have."""
+        with stage(self._task.submission, "`zero_grad` of a second optimizer", step):
+            self._optimizer.zero_grad()
+        gradients = ((p, named[name].grad) for name, p in self.named.items())
+        products = [(p * gradient).sum() for p, gradient in gradients if gradient is not None]
+        with stage(self._task.submission, "the step of a second optimizer", step):
+            torch.autograd.backward(products)
+            self._optimizer.step()
+
+
+def bare_model(wrapped: Any, model: Perceptron) -> Perceptron:
+    """Return the model inside the wrapper, which may be a copy of the one that was wrapped."""
+    modules = getattr(holder(wrapped), "modules", tuple)
+    return next((module for module in modules() if isinstance(module, Perceptron)), model)

@@ -3,6 +3,7 @@
 import math
 
 from conformance.checks.check import Trial, Violation, advising, first_mismatch, listed, step_words
+from conformance.checks.communication import results_are_waited_for
 from conformance.checks.training import ranks_stay_identical, training_equals_one_process
 from conformance.tolerance import TOLERANCE
 
@@ -38,6 +39,11 @@ def param_groups_keep_options(trial: Trial) -> None:
     training_equals_one_process(trial)
 
 
+def groups_are_waited_for(trial: Trial) -> None:
+    """What a collective gives is used only after somebody has waited for it, with two parameter groups too."""
+    results_are_waited_for(trial)
+
+
 def groups_smaller_than_the_world(trial: Trial) -> None:
     """A parameter group may have fewer parameters than there are ranks: each trains with its group's options."""
     training_equals_one_process(trial)
@@ -51,6 +57,25 @@ def add_param_group_before_training(trial: Trial) -> None:
 def add_param_group_during_training(trial: Trial) -> None:
     """A parameter group added between two steps trains from then on, and the others keep their state."""
     training_equals_one_process(trial)
+
+
+def two_optimizers_side_by_side(trial: Trial) -> None:
+    """Two sharded optimizers, each with parameters of its own, have nothing to do with one another."""
+    advice = (
+        "Another optimizer was made, and steps between. Keep what belongs to one optimizer in that object, not in its "
+        "class or in a global of the module."
+    )
+    with advising(advice):
+        training_equals_one_process(trial)
+    for step, wanted in enumerate(trial.expected.parameters):
+        for rank, seen in enumerate(trial.observations):
+            other = first_mismatch(seen.twin(step), wanted, trial.expected.parameter_limits[step])
+            if other:
+                raise Violation(
+                    f"On rank {rank} after {step_words(trial.scenario, step)}, the parameter `{other.name}` of a "
+                    f"second optimizer is not what training in one process gives: it {other.words}.",
+                    advice,
+                )
 
 
 def groups_may_have_names(trial: Trial) -> None:

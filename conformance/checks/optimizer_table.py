@@ -31,6 +31,12 @@ OPTIMIZER_CHECKS = (
         rules_out=("first group's options everywhere", "options of groups ignored"),
     ),
     Check(
+        optimizer.groups_are_waited_for,
+        stepping.with_gated_groups,
+        requires=("param_groups_keep_options",),
+        shows="waits",
+    ),
+    Check(
         optimizer.groups_smaller_than_the_world,
         stepping.with_small_group,
         requires=("param_groups_keep_options",),
@@ -97,6 +103,13 @@ OPTIMIZER_CHECKS = (
         rules_out=_STILL,
     ),
     Check(precision.mixed_dtypes, stepping.optimized_in_mixed_dtypes, "extended", requires=_BASE, rules_out=_STILL),
+    Check(
+        optimizer.two_optimizers_side_by_side,
+        stepping.optimized_beside_another,
+        "extended",
+        requires=_BASE,
+        rules_out=_STILL,
+    ),
     Check(
         optimizer.groups_may_have_names,
         stepping.with_named_groups,

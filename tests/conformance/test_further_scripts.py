@@ -55,7 +55,7 @@ SCENARIOS = {
     "options_through_param_groups": replace(
         OPTIMIZED, optimizer=OptimizerSpec("AdamW"), steps=2, schedule=(SetOption(1, "eps", 0.1),)
     ),
-    "results_are_waited_for": replace(
+    "groups_are_waited_for": replace(
         OPTIMIZED, optimizer=OptimizerSpec(groups=(Group(NAMES[:2], {}), Group(NAMES[2:], {}))), gated=True
     ),
     "unused_parameters": replace(

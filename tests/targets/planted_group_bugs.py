@@ -5,6 +5,7 @@ from bug import Bug
 _FORWARD = "                local_group.update(options_of(self.param_groups[number]))\n"
 _GROUP = "        group = self.param_groups[-1]\n"
 _FLAT = "            flat = torch.cat([p.detach().reshape(-1) for p in params])\n"
+_OWNERS_OF_ALL = "        ShardedOptimizer.owner = {}\n"
 _STATE_ALONE = """    def state_dict(self):
         return {"state": {} if self.local is None else self.local.state_dict()["state"]}
 
@@ -114,6 +115,7 @@ GROUP_BUGS = [
         "groups_may_have_names",
         "KeyError",
     ),
+    _bug("        self.owner = {}\n", _OWNERS_OF_ALL, "two_optimizers_side_by_side", "not in its class"),
     _bug(_APART, _OF_THE_FIRST, "mixed_dtypes"),
     _bug("            self.local.step()\n", _OF_A_COPY, "loaded_weights_are_the_start"),
     _bug(_STATE_DICT, "", "state_dict_round_trip", "state lost"),

@@ -95,7 +95,7 @@ def _bug(old, new, check, words=""):
 
 SHARING_BUGS = [
     _bug(_FORWARD, _SOME_OPTIONS, "options_through_param_groups"),
-    _bug(_SENT, _LAST_GROUP_AWAITED, "results_are_waited_for", "Nobody waited at all for broadcast"),
+    _bug(_SENT, _LAST_GROUP_AWAITED, "groups_are_waited_for", "Nobody waited at all for broadcast"),
     _bug(_STEP, _ZEROS, "unused_parameters", "a parameter has no gradient in some steps"),
     _bug(_FORWARD, _PAIRED_AT_FIRST, "changes_in_an_added_group"),
     _bug(_BROADCAST, _REMAINDER_LOST, "large_parameters", "a remainder that is lost"),
