@@ -53,7 +53,7 @@ def _step(desk: Desk, wrapped: Any, optimizer: torch.optim.Optimizer, step: int,
         with desk.stage("a forward without gradients"), torch.no_grad():
             call(scenario, wrapped, desk.given[f"x/{scenario.micro(step)[0]}"])
     for micro in scenario.micro(step):
-        with desk.stage("forward"), _weighed(desk, first):
+        with desk.stage("forward"), _weighed(desk, wrapped, first):
             loss = loss_of(call(scenario, wrapped, desk.given[f"x/{micro}"]), desk.given[f"y/{micro}"])
         desk.answer["parameters_kept_after_forward"] = _kept(wrapped.parameters())
         with desk.stage("backward"):
@@ -65,13 +65,14 @@ def _step(desk: Desk, wrapped: Any, optimizer: torch.optim.Optimizer, step: int,
 
 
 @contextmanager
-def _weighed(desk: Desk, first: nn.Module) -> Iterator[None]:
+def _weighed(desk: Desk, wrapped: Any, first: nn.Module) -> Iterator[None]:
     """Note what whole weights weigh together, when the first layer has computed and at the end, where that is asked."""
     if not desk.case.weighed:
         yield
         return
     early: list[int] = [0]
-    with LiveMemory(desk.case.whole[0]) as memory, first.register_forward_hook(lambda *_: early.append(memory.bytes())):
+    memory = LiveMemory(desk.case.whole[0], [local_part(p).untyped_storage() for p in wrapped.parameters()])
+    with memory, first.register_forward_hook(lambda *_: early.append(memory.bytes())):
         yield
     gc.collect()  # what cycles keep goes when it goes
     desk.answer["whole_weights_kept_when_the_first_layer_has_computed"] = torch.tensor(max(early))

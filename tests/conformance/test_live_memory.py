@@ -45,3 +45,12 @@ def test_memory_that_was_given_back_is_not_counted_though_a_view_is_there():
         view = whole.t()
         whole.untyped_storage().resize_(0)
     assert (memory.bytes(), view.shape) == (0, (8, 8))
+
+
+def test_parts_that_lie_together_are_not_counted_and_what_is_gathered_of_them_is():
+    together = torch.ones(16, 8)
+    with LiveMemory(WHOLE, [together.untyped_storage()]) as memory:
+        part = together[:4]
+        assert memory.bytes() == 0
+        whole = torch.cat([part, part])
+    assert (memory.bytes(), whole.shape) == (WHOLE, (8, 8))
