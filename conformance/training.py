@@ -64,7 +64,7 @@ class _Run:
         try:
             return self._train()
         finally:  # a parameter and what its hook refers to, such as a process group, would never be collected
-            twins = self.twin.named.values() if self.twin else ()
+            twins = [p for beside in (self.twin, self.second) if beside for p in beside.named.values()]
             take_hooks_off([*self.model.parameters(), *self.named.values(), *twins])
 
     def _train(self) -> Observation:

@@ -16,6 +16,7 @@ from conformance.checks import (
 from conformance.checks.check import Check
 from conformance.strategies import fsdp as networks
 from conformance.strategies import loop
+from conformance.strategies.parts import having
 
 _OVERHEAD = (
     Check(overhead.overhead_after_backward, loop.overheads),
@@ -61,7 +62,7 @@ _SAMPLER = (
     Check(sampler.leaves_the_global_generator, loop.long_samplings(shuffle=True), "extended", requires=("shuffles",)),
     Check(
         sampler.repeats_in_another_run,
-        loop.having(loop.long_samplings(shuffle=True), later=True),
+        having(loop.long_samplings(shuffle=True), later=True),
         "extended",
         requires=("shuffles", "epochs_repeat"),
     ),
@@ -138,7 +139,7 @@ _SYNC_BATCHNORM = (
     ),
     Check(sync_batchnorm.gradients_of_weight_and_bias, loop.norms(), requires=_FORWARD),
     Check(sync_batchnorm.running_statistics, loop.norms(uneven=True, steps=2), requires=_FORWARD),
-    Check(conversion.norms_of_volumes, loop.having(loop.norms(), dimensions=5), requires=_TRAINS),
+    Check(conversion.norms_of_volumes, having(loop.norms(), dimensions=5), requires=_TRAINS),
     Check(sync_batchnorm.changes_nothing_in_place, loop.norms(), requires=_FORWARD),
     Check(
         sync_batchnorm.evaluation_by_running_statistics,
@@ -154,40 +155,40 @@ _SYNC_BATCHNORM = (
     Check(sync_batchnorm.rank_without_samples, loop.norms_of_an_empty_rank, "extended", requires=_TRAINS),
     Check(
         conversion.without_weight_and_bias,
-        loop.having(loop.norms(uneven=True), affine=False),
+        having(loop.norms(uneven=True), affine=False),
         "extended",
         requires=_TRAINS,
     ),
     Check(conversion.without_running_statistics, loop.untracked_norms, "extended", requires=_TRAINS),
     Check(
         sync_batchnorm.cumulative_average,
-        loop.having(loop.norms(uneven=True, steps=2), momentum=None),
+        having(loop.norms(uneven=True, steps=2), momentum=None),
         "extended",
         requires=("running_statistics",),
     ),
-    Check(conversion.frozen_weight_and_bias, loop.having(loop.norms(), frozen=True), "extended", requires=_TRAINS),
+    Check(conversion.frozen_weight_and_bias, having(loop.norms(), frozen=True), "extended", requires=_TRAINS),
     Check(
         conversion.transposed_inputs,
-        loop.having(loop.norms(), dimensions=4, transposed=True),
+        having(loop.norms(), dimensions=4, transposed=True),
         "extended",
         requires=_TRAINS,
     ),
-    Check(conversion.norm_at_the_top, loop.having(loop.norms(), bare=True), "extended", requires=_TRAINS),
+    Check(conversion.norm_at_the_top, having(loop.norms(), bare=True), "extended", requires=_TRAINS),
     Check(
         conversion.conversion_keeps_the_mode,
-        loop.having(loop.norms(), evaluating=True),
+        having(loop.norms(), evaluating=True),
         "extended",
         requires=("evaluation_by_running_statistics",),
     ),
     Check(
         sync_batchnorm.gradients_in_evaluation,
-        loop.having(loop.norms(), evaluating=True),
+        having(loop.norms(), evaluating=True),
         "extended",
         requires=("conversion_keeps_the_mode",),
     ),
     Check(
         sync_batchnorm.forwards_before_backwards,
-        loop.having(loop.norms(steps=2), at_once=True),
+        having(loop.norms(steps=2), at_once=True),
         "extended",
         requires=_TRAINS,
     ),

@@ -4,6 +4,7 @@ from conformance.checks import communication, optimizer, optimizer_state, precis
 from conformance.checks.check import UNSYNCHRONISED, Check
 from conformance.strategies import changing
 from conformance.strategies import optimizer as stepping
+from conformance.strategies.parts import having
 
 _OUT = (UNSYNCHRONISED,)
 _RUNS = ("runs_to_the_end",)
@@ -14,7 +15,7 @@ _RESUMED = ("state_dict_round_trip",)
 _IGNORED = ("change of an option ignored",)
 OPTIMIZER_CHECKS = (
     Check(training.runs_to_the_end, stepping.optimized, rules_out=_STILL),
-    Check(communication.results_are_waited_for, stepping.optimized_gated, requires=_RUNS, shows="waits"),
+    Check(communication.results_are_waited_for, having(stepping.optimized, gated=True), requires=_RUNS, shows="waits"),
     Check(optimizer.one_rank_optimizer, stepping.optimized_on_one_rank, requires=_RUNS, rules_out=_STILL),
     Check(optimizer.equals_unsharded_optimizer, stepping.optimized, points=2, requires=_WAITED, rules_out=_STILL),
     Check(precision.trains_in_float32, stepping.optimized_in_float32, requires=_BASE, rules_out=_STILL),
@@ -32,7 +33,7 @@ OPTIMIZER_CHECKS = (
     ),
     Check(
         optimizer.groups_are_waited_for,
-        stepping.with_gated_groups,
+        having(stepping.with_groups, gated=True),
         requires=("param_groups_keep_options",),
         shows="waits",
     ),
@@ -105,7 +106,7 @@ OPTIMIZER_CHECKS = (
     Check(precision.mixed_dtypes, stepping.optimized_in_mixed_dtypes, "extended", requires=_BASE, rules_out=_STILL),
     Check(
         optimizer.two_optimizers_side_by_side,
-        stepping.optimized_beside_another,
+        having(stepping.optimized, twins=True),
         "extended",
         requires=_BASE,
         rules_out=_STILL,

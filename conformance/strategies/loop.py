@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from hypothesis import strategies as st
 
@@ -38,11 +38,6 @@ def scaled_or_not(
 def gated(cases: Callable[[Bounds], st.SearchStrategy[C]]) -> Callable[[Bounds], st.SearchStrategy[C]]:
     """Return a strategy of the same cases, in which results of collectives arrive only when they are waited for."""
     return lambda bounds: cases(bounds).map(lambda case: replace(case, gated=True))
-
-
-def having(cases: Callable[[Bounds], st.SearchStrategy[C]], **options: Any) -> Callable[[Bounds], st.SearchStrategy[C]]:
-    """Return a strategy of the same cases, but for some attributes."""
-    return lambda bounds: cases(bounds).map(lambda case: replace(case, **options))
 
 
 @st.composite

@@ -63,12 +63,6 @@ def optimized_lasting(draw: Draw, bounds: Bounds) -> Scenario:
 
 
 @st.composite
-def optimized_beside_another(draw: Draw, bounds: Bounds) -> Scenario:
-    """A second optimizer is made, and steps in between."""
-    return draw_optimized(draw, bounds, draw_optimizer(draw), twins=True)
-
-
-@st.composite
 def optimized_in_another_way(draw: Draw, bounds: Bounds) -> Scenario:
     """With any of torch's optimizers that compute element by element."""
     return draw_optimized(draw, bounds, draw_any_optimizer(draw), steps=draw(st.integers(2, 3)))
@@ -85,12 +79,6 @@ def optimized_with_convolution(draw: Draw, bounds: Bounds) -> Scenario:
 def optimized_clipped(draw: Draw, bounds: Bounds) -> Scenario:
     """Gradients are clipped before the step."""
     return draw_optimized(draw, bounds, draw_optimizer(draw), clip=draw(st.sampled_from((0.5, 0.1))))
-
-
-@st.composite
-def optimized_gated(draw: Draw, bounds: Bounds) -> Scenario:
-    """One parameter group, where results of collectives arrive only when they are waited for."""
-    return draw_optimized(draw, bounds, draw_optimizer(draw), gated=True)
 
 
 @st.composite
@@ -151,13 +139,6 @@ def in_groups(draw: Draw, drawn: Scenario, first: tuple[str, ...], second: tuple
     """Return the scenario with these two parameter groups, which have options of their own."""
     groups = (Group(first, {"lr": 0.05}), Group(second, draw_own_options(draw, drawn.optimizer.kind)))
     return replace(drawn, optimizer=replace(drawn.optimizer, groups=groups))
-
-
-@st.composite
-def with_gated_groups(draw: Draw, bounds: Bounds) -> Scenario:
-    """The same, and results of collectives arrive only when they are waited for."""
-    drawn: Scenario = draw(with_groups(bounds))
-    return replace(drawn, gated=True)
 
 
 @st.composite

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias, TypeVar, get_args
 
 from hypothesis import strategies as st
 
+from conformance.cases import Case
 from conformance.layers import Again, Attention, Conv, Dtype, Embedding, Linear, Norm, NormName, Residual
 from conformance.model_spec import ModelSpec
 from conformance.scenario import OptimizerKind, OptimizerSpec, Options, Scenario
@@ -22,6 +23,14 @@ class Bounds:
 def worlds(bounds: Bounds) -> st.SearchStrategy[int]:
     """Return a strategy of world sizes for a part: two ranks first, then more, then one."""
     return st.sampled_from((*range(2, bounds.world_size + 1), 1))
+
+
+D = TypeVar("D", bound=Scenario | Case)
+
+
+def having(drawn: Callable[[Bounds], st.SearchStrategy[D]], **options: Any) -> Callable[[Bounds], st.SearchStrategy[D]]:
+    """Return a strategy of the same scenarios or cases, but for some attributes."""
+    return lambda bounds: drawn(bounds).map(lambda one: replace(one, **options))
 
 
 SEEDS = st.integers(0, 99)
