@@ -9,7 +9,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from pytest_ddp.hangup import connections_of_group
+from pytest_ddp.world import ranks_text
 
 _NAMES = {
     "allreduce": "all_reduce",
@@ -46,8 +47,7 @@ _NAMES = {
     "barrier": "barrier",
     "monitored_barrier": "monitored_barrier",
 }
-
-
+_DIRECTIONS = {"send": "to", "recv": "from"}
 _OUTPUT_FIRST = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 _HAS_HOOKS = hasattr(dist.ProcessGroup, "register_pre_hook")
 _HOOK_ID = 0xDD9
@@ -56,7 +56,17 @@ _SHAPES_SHOWN = 3
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective at the moment this rank entered it: the `sequence`-th (from 1) since its group was made."""
+    """One collective, or message between two ranks, at the moment this rank entered it.
+
+    Attributes:
+        op: the operation, named as in torch.distributed.
+        group: the name of its process group.
+        sequence: counts the group's collectives from 1; messages are counted apart, for each peer and direction.
+        shapes: of the tensors that this rank gives, or, where it gives none, of those that it wants.
+        dtype, bytes: of these.
+        members: the global ranks of the group; none for the default group, which has all, or where they are not known.
+        peer: the global rank that a message goes to or comes from; None for any.
+    """
 
     op: str
     group: str
@@ -64,16 +74,40 @@ class Collective:
     shapes: tuple[tuple[int, ...], ...] = ()
     dtype: str = ""
     bytes: int = 0
+    members: tuple[int, ...] | None = ()
+    peer: int | None = None
 
     def __str__(self) -> str:
         first, others = self.shapes[:_SHAPES_SHOWN], self.shapes[_SHAPES_SHOWN:]
         shapes = " + ".join(str(list(shape)) for shape in first) + (" + ..." if others else "")
-        return f"{self.op} #{self.sequence}{f' {self.dtype}{shapes}' if self.shapes else ''}"
+        peer = "" if self.peer is None else f" {_DIRECTIONS[self.op]} rank {self.peer}"
+        ranks = f" ({ranks_text(self.members)})" if self.members else ""
+        group = "" if self.members == () else f" in group {self.group}{ranks}"
+        return f"{self.op} #{self.sequence}{peer}{f' {self.dtype}{shapes}' if self.shapes else ''}{group}"
 
 
 Callback = Callable[[Collective], None]
 _watchers: list[Callback] = []
-_counters: dict[str, Iterator[int]] = defaultdict(partial(itertools.count, 1))
+
+
+@dataclass
+class _Group:
+    """What is known of a process group: its ranks, and how many of what have been entered."""
+
+    members: tuple[int, ...] | None = None
+    counters: dict[tuple[str, int | None], Iterator[int]] = field(
+        default_factory=lambda: defaultdict(partial(itertools.count, 1))
+    )
+
+    def enter(self, op: str, peer: int | None) -> tuple[int, int | None]:
+        """Count an operation; return its number, and the global rank of its peer."""
+        if op not in _DIRECTIONS:
+            return next(self.counters["", None]), None
+        known = None if peer is None or peer < 0 else self.members[peer] if self.members else peer
+        return next(self.counters[op, known]), known
+
+
+_groups: dict[str, _Group] = defaultdict(_Group)
 
 
 @contextmanager
@@ -86,14 +120,17 @@ def watch_collectives(callback: Callback) -> Iterator[None]:
         _watchers.remove(callback)
 
 
-def _tell(op: str, group: str, tensors: list[torch.Tensor]) -> None:
+def _tell(op: str, group: str, tensors: list[torch.Tensor], peer: int | None = None) -> None:
+    sequence, known_peer = _groups[group].enter(op, peer)
     collective = Collective(
         op=op,
         group=group,
-        sequence=next(_counters[group]),
+        sequence=sequence,
         shapes=tuple(tuple(tensor.shape) for tensor in tensors),
         dtype=str(tensors[0].dtype).removeprefix("torch.") if tensors else "",
         bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+        members=_groups[group].members,
+        peer=known_peer,
     )
     for watcher in tuple(_watchers):
         watcher(collective)
@@ -108,7 +145,8 @@ def install() -> None:
             made = make_group(*args, **kwargs)
         group = made[0] if isinstance(made, tuple) else made
         if isinstance(group, dist.ProcessGroup):
-            _counters[group.group_name] = itertools.count(1)
+            _, _, members, *_ = args
+            _groups[group.group_name] = _Group(tuple(members))
             if _HAS_HOOKS:
                 group.register_pre_hook(_HOOK_ID, _hook(group.group_name))
         return made
@@ -124,7 +162,8 @@ def _hook(group: str) -> Callable[[Any], None]:
 
     def before(args: Any) -> None:
         name = args.name.name.lower()
-        _tell(_NAMES.get(name, name), group, _tensors(args.input_tensors) or _tensors(args.output_tensors))
+        tensors = _tensors(args.input_tensors) or _tensors(args.output_tensors)
+        _tell(_NAMES.get(name, name), group, tensors, args.root)
 
     return before
 
@@ -132,7 +171,8 @@ def _hook(group: str) -> Callable[[Any], None]:
 def _wrapped(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     def call(group: Any, *args: Any, **kwargs: Any) -> Any:
         inputs = _tensors(args[1:2]) if _NAMES[name].startswith(_OUTPUT_FIRST) else []
-        _tell(_NAMES[name], group.group_name, inputs or _tensors(args[:1]))
+        peer = args[1] if name in _DIRECTIONS else None
+        _tell(_NAMES[name], group.group_name, inputs or _tensors(args[:1]), peer)
         return method(group, *args, **kwargs)
 
     return call

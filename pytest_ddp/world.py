@@ -1,7 +1,10 @@
 """The world that a distributed test asks for: how many ranks, over which backend, on which device."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
 
 DEFAULT_BACKEND = {"cpu": "gloo", "cuda": "nccl"}
 
@@ -29,3 +32,24 @@ def rank_list(ranks: Iterable[int]) -> str:
     """Return "rank 1" or "ranks 0, 2"."""
     numbers = [str(rank) for rank in ranks]
     return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+
+
+@lru_cache
+def ranks_text(ranks: tuple[int, ...]) -> str:
+    """Return ranks as text such as "0-3,6", in their order."""
+    numbered = enumerate(ranks)
+    runs = [[rank for _, rank in run] for _, run in groupby(numbered, key=lambda pair: pair[1] - pair[0])]
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+@lru_cache
+def ranks_of(text: str) -> tuple[int, ...]:
+    """Return the ranks that `ranks_text` wrote; raise ValueError for anything else."""
+    ranks: list[int] = []
+    for part in filter(None, text.split(",")):
+        found = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part)
+        if found is None:
+            raise ValueError(f"no ranks: {text!r}")
+        first, last = int(found[1]), int(found[2] or found[1])
+        ranks.extend(range(first, last + 1))
+    return tuple(ranks)

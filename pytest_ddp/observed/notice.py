@@ -1,13 +1,11 @@
 """What a rank lets the others know of an operation before it enters it."""
 
-import re
 from collections.abc import Sequence
-from functools import lru_cache
 from hashlib import blake2b
-from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from pytest_ddp.observed.parts import Parts, parts_of, parts_text
+from pytest_ddp.world import ranks_of, ranks_text
 
 ANYONE = -1  # the peer of a receive that takes whatever comes
 SEND, RECV = "send", "recv"
@@ -164,24 +162,3 @@ def shapes_text(shapes: Sequence[Sequence[int]]) -> str:
 def source_text(source: str) -> str:
     """Return FILE:LINE with no more of the file's path than a notice has room for."""
     return source if len(source) <= _TEXT else f"...{source[-_TEXT:]}"
-
-
-@lru_cache
-def ranks_text(ranks: tuple[int, ...]) -> str:
-    """Return ranks as text such as "0-3,6", in their order."""
-    numbered = enumerate(ranks)
-    runs = [[rank for _, rank in run] for _, run in groupby(numbered, key=lambda pair: pair[1] - pair[0])]
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-
-
-@lru_cache
-def ranks_of(text: str) -> tuple[int, ...]:
-    """Return the ranks that `ranks_text` wrote; raise ValueError for anything else."""
-    ranks: list[int] = []
-    for part in filter(None, text.split(",")):
-        found = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part)
-        if found is None:
-            raise ValueError(f"no ranks: {text!r}")
-        first, last = int(found[1]), int(found[2] or found[1])
-        ranks.extend(range(first, last + 1))
-    return tuple(ranks)

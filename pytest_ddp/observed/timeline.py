@@ -16,8 +16,9 @@ from pytest_ddp.observed.events import (
     Event,
     GradientReady,
 )
-from pytest_ddp.observed.notice import ANYONE, Notice, ranks_text, shapes_text
+from pytest_ddp.observed.notice import ANYONE, Notice, shapes_text
 from pytest_ddp.observed.table import table
+from pytest_ddp.world import ranks_text
 
 REPORTED_ROWS = 40
 _NAMED = 3

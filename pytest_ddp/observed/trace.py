@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 from pytest_ddp.observed.entry import Entry
 from pytest_ddp.observed.events import BackwardBegan, BackwardReturned, Event, GradientReady
 from pytest_ddp.observed.lanes import Lanes
-from pytest_ddp.observed.notice import ranks_text, shapes_text
+from pytest_ddp.observed.notice import shapes_text
+from pytest_ddp.world import ranks_text
 
 Traced: TypeAlias = dict[str, Any]
 _AUTOGRAD = 0

@@ -4,8 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ddp.observed.board import TEXT
-from pytest_ddp.observed.notice import ANYONE, Notice, ranks_of, ranks_text, shapes_text, source_text
+from pytest_ddp.observed.notice import ANYONE, Notice, shapes_text, source_text
 from pytest_ddp.observed.parts import parts_of, parts_text
+from pytest_ddp.world import ranks_of, ranks_text
 
 WORDS = st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), max_size=20)
 RANKS = st.lists(st.integers(0, 99), unique=True, max_size=12).map(tuple)

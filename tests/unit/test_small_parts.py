@@ -78,6 +78,8 @@ def test_collectives_as_text():
     assert str(Collective("barrier", "0", 3)) == "barrier #3"
     many = Collective("all_reduce", "0", 1, ((2, 3), (), (1,), (9,)), "float64")
     assert str(many) == "all_reduce #1 float64[2, 3] + [] + [1] + ..."
+    assert str(Collective("recv", "2", 3, members=(0, 1, 4), peer=4)) == "recv #3 from rank 4 in group 2 (0-1,4)"
+    assert str(Collective("barrier", "mine", 1, members=None)) == "barrier #1 in group mine"
 
 
 def test_everything_public_is_there():

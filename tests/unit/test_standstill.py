@@ -2,6 +2,7 @@
 
 import pytest
 
+from pytest_ddp.blackbox import SLOTS
 from pytest_ddp.outcome import Raised, Returned, TimedOut
 from pytest_ddp.standstill import standstill
 
@@ -31,7 +32,43 @@ def hanging(*records: tuple[str, ...]):
             ],
         ),
         ([("gather #1 float32[4]",), ("gather #1",)], []),
-        ([("send #1 float32[4]",), ("recv #1 float32[4]",)], []),
+        ([("send #1 to rank 1 float32[4]",), ("recv #1 from rank 0 float32[4]",)], []),
+        ([("recv #1 float32[4]",), ()], []),
+        (
+            [("recv #1 from rank 1",), ("recv #1 from rank 0", "all_reduce #1")],
+            [
+                "rank 1 waited in all_reduce #1, which rank 0 never entered",
+                "rank 0 waited in recv #1 from rank 1, which rank 1 never sent",
+            ],
+        ),
+        (
+            [("send #1 to rank 1", "send #2 to rank 1"), ("recv #1 from rank 0",)],
+            ["rank 0 waited in send #2 to rank 1, which rank 1 never received"],
+        ),
+        ([("send #1 to rank 1",), ("recv #1",)], []),
+        (
+            [("recv #1 from rank 1 in group 1 (0-1)",), ("send #1 to rank 0",)],
+            [
+                "rank 0 waited in recv #1 from rank 1 in group 1 (0-1), which rank 1 never sent",
+                "rank 1 waited in send #1 to rank 0, which rank 0 never received",
+            ],
+        ),
+        (
+            [("all_reduce #1 in group 1 (0-1)",), (), ("broadcast #1 in group 2 (2-3)",), ()],
+            [
+                "rank 0 waited in all_reduce #1 in group 1 (0-1), which rank 1 never entered",
+                "rank 2 waited in broadcast #1 in group 2 (2-3), which rank 3 never entered",
+            ],
+        ),
+        (
+            [("all_reduce #1 float32[3] in group 1 (0-1)",), ("all_reduce #1 float32[3]",)],
+            [
+                "rank 1 waited in all_reduce #1 float32[3], which rank 0 never entered",
+                "rank 0 waited in all_reduce #1 float32[3] in group 1 (0-1), which rank 1 never entered",
+            ],
+        ),
+        ([("all_reduce #1 in group mine",), ()], []),
+        ([("all_reduce #1 in group 1 (0-123456)",), ()], []),
         ([("barrier #1",), ("barrier #1",)], []),
         ([("barrier #1",)], []),
     ],
@@ -46,3 +83,9 @@ def test_ranks_that_raised_or_returned_are_those_that_others_wait_for():
     waits = hanging(("barrier #1", "all_reduce #2"))
     assert standstill([*waits, own, passed]) == ["rank 0 waited in all_reduce #2, which ranks 1, 2 never entered"]
     assert standstill([own, passed]) == []
+
+
+def test_nothing_is_said_of_what_a_full_record_may_have_lost():
+    full = tuple(f"barrier #{number}" for number in range(1, SLOTS + 1))
+    earlier = ("all_reduce #1 in group 1 (0-1)", *full[: SLOTS - 1])
+    assert standstill(hanging(earlier, full)) == [f"rank 1 waited in barrier #{SLOTS}, which rank 0 never entered"]
