@@ -1,13 +1,14 @@
 """What a rank answers of a phase: pytest's reports as plain data, and a failure or skip as what the core knows."""
 
+import builtins
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from _pytest.config import Config
 
 from pytest_ddp.bounds import bounded
-from pytest_ddp.phase import PhaseAnswer
+from pytest_ddp.phase import ItemId, PhaseAnswer
 from pytest_ddp.worker import Failed, SkipRun
 
 
@@ -55,6 +56,27 @@ def _kind_and_message(report: pytest.TestReport) -> tuple[str, str]:
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is None:
         errors = [line[1:].strip() for line in report.longreprtext.splitlines() if line.startswith("E ")]
-        return "an error", errors[0] if errors else report.longreprtext
+        told = errors[0] if errors else report.longreprtext
+        kind, _, message = told.partition(": ")
+        return (kind, message) if isinstance(getattr(builtins, kind, None), type) else ("an error", told)
     kind, _, message = crash.message.partition(": ")
-    return (kind, message) if kind.replace(".", "_").isidentifier() else ("AssertionError", crash.message)
+    is_name = kind.replace("<locals>.", "").replace(".", "_").isidentifier()
+    return (kind, message) if is_name else ("AssertionError", crash.message)
+
+
+def answer_not_found(config: Config, test: ItemId, trouble: pytest.CollectReport | None) -> NoReturn:
+    """Raise what tells that the controller has found a test and this rank has not; `trouble` says why not.
+
+    Raises:
+        LookupError: nothing says why.
+        Failed, SkipRun: its module, or a conftest file, failed here or skipped; as `answer_for`.
+    """
+    if trouble is not None:
+        report = pytest.TestReport(
+            test.nodeid, (test.path, None, test.nodeid), {}, trouble.outcome, trouble.longrepr, "setup"
+        )
+        answer_for(config, report, (), None)
+    raise LookupError(
+        f"this rank does not find {test.nodeid} in {test.path}, where the controller found it: "
+        "tests must be collected alike everywhere, so their names and parameters may not be random"
+    )

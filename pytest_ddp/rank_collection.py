@@ -16,11 +16,12 @@ class RankCollection:
     """Hooks of a rank's session."""
 
     def __init__(self) -> None:
+        self._troubles: list[pytest.CollectReport] = []
         self._folders: dict[Path, pytest.Collector | None] = {}
         self._only: Path | None = None
 
     def collect(self, file: Path, session: pytest.Session) -> Sequence[pytest.Item]:
-        """Return the tests of a file.
+        """Return the tests of a file; none where there was trouble.
 
         Pytest takes no argument in which the name of a folder holds "[" or "::", yet finds what is there from above:
         such a file is asked for by a folder above it, in which nothing else is looked at.
@@ -28,7 +29,23 @@ class RankCollection:
         inside = Path(os.path.relpath(file, session.config.invocation_params.dir))
         asked = next(path for path in (file, inside, *inside.parents) if _may_be_asked_for(path))
         self._only = None if asked == file else file
-        return session.perform_collect([str(asked)], genitems=True)
+        self._troubles.clear()
+        try:
+            return session.perform_collect([str(asked)], genitems=True)
+        except pytest.UsageError:
+            if not self._troubles:
+                raise
+            return []
+
+    @property
+    def trouble(self) -> pytest.CollectReport | None:
+        """What kept the latest file, or a conftest file on the way to it, from being collected here."""
+        return self._troubles[0] if self._troubles else None
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Keep what says why something was not collected."""
+        if not report.passed:
+            self._troubles.append(report)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:

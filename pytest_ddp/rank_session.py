@@ -19,7 +19,7 @@ from pytest_ddp.caught_logs import catch_logs_quickly, look_for_loggers
 from pytest_ddp.items import node_id
 from pytest_ddp.messages import Ready, Run
 from pytest_ddp.phase import ItemId, PhaseAnswer, PhaseRequest, When
-from pytest_ddp.rank_answer import answer_for
+from pytest_ddp.rank_answer import answer_for, answer_not_found
 from pytest_ddp.rank_blame import Blame
 from pytest_ddp.rank_collection import RankCollection
 from pytest_ddp.rank_coverage import measured
@@ -80,6 +80,7 @@ class RankPlugin:
         self.collection = RankCollection()
         self.records = RankRecords()
         self._collected: dict[str, dict[str, pytest.Item]] = {}
+        self._troubles: dict[str, pytest.CollectReport | None] = {}
         self._item: pytest.Item | None = None
         self._request: PhaseRequest | None = None
         self._torn_down: tuple[PhaseAnswer | Failed | SkipRun, bytes] | None = None
@@ -217,17 +218,13 @@ class RankPlugin:
         """Return the test that comes next; one that is not found here will say so when its own turn comes."""
         try:
             return self._find(test) if test else None
-        except LookupError:
+        except (LookupError, Failed, SkipRun):
             return None
 
     def _find(self, test: ItemId) -> pytest.Item:
         if test.path not in self._collected:
             items = self.collection.collect(Path(test.path), self._session)
             self._collected[test.path] = {node_id(item): item for item in items}
-        try:
-            return self._collected[test.path][test.nodeid]
-        except KeyError:
-            raise LookupError(
-                f"this rank does not find {test.nodeid} in {test.path}, where the controller found it: "
-                "tests must be collected alike everywhere, so their names and parameters may not be random"
-            ) from None
+            self._troubles[test.path] = self.collection.trouble
+        found = self._collected[test.path].get(test.nodeid)
+        return found or answer_not_found(self.config, test, self._troubles[test.path])

@@ -165,6 +165,34 @@ def test_a_hang_is_reported_with_stacks_and_who_waits_for_whom(run_suite):
     )
 
 
+def test_a_hang_in_groups_and_messages_names_who_is_missing(run_suite):
+    suite = """
+        @distributed(world_size=4)
+        def test_rows(ddp):
+            row = [dist.new_group([0, 1]), dist.new_group([2, 3])][ddp.rank // 2]
+            dist.all_reduce(torch.ones(4), group=row)
+            if ddp.rank == 3:
+                threading.Event().wait()
+            dist.broadcast(torch.ones(4), ddp.rank // 2 * 2, group=row)
+            dist.all_reduce(torch.ones(4))
+
+        @distributed
+        def test_message(ddp):
+            if ddp.rank == 1:
+                dist.recv(torch.ones(3), 0)
+        """
+    result = run_suite(suite, "--ddp-timeout=3")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "  ranks 0, 1* all_reduce #1 float32[[]4[]], which rank* 3 never entered",
+            "  rank 2 waited in broadcast #2 float32[[]4[]] in group 2 (2-3), which rank 3 never entered",
+            "  rank 1 waited in recv #1 from rank 0 float32[[]3[]], which rank 0 never sent",
+        ],
+        consecutive=False,
+    )
+
+
 def test_the_deadline_of_the_test_wins(run_suite):
     result = run_suite("@distributed(timeout=3)\ndef test_it(): threading.Event().wait()", "--ddp-timeout=50")
     result.stdout.fnmatch_lines(["* was still running at its deadline of 3 s*"])
@@ -238,6 +266,37 @@ def pytest_configure(config):
     )
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["rank 0 could not start:*", "*RuntimeError: not on my ranks*"])
+
+
+def test_what_fails_while_a_rank_collects_is_shown(run_suite, pytester):
+    for folder, name, line in (
+        ("own", "test_module", "raise ValueError('not here')"),
+        ("absent", "test_import", "import not_there"),
+        ("above", "conftest", "raise KeyError('nor here')"),
+        ("skipped", "test_skipped", "pytest.skip('only once', allow_module_level=True)"),
+    ):
+        path = pytester.mkdir(folder)
+        (path / f"{name}.py").write_text(
+            "import pathlib, pytest\nfrom pytest_ddp import distributed\n"
+            "seen = pathlib.Path(__file__).with_suffix('.seen')\n"
+            f"if seen.exists(): {line}\nseen.touch()\n"
+            "@distributed(world_size=1)\ndef test_one(): pass\n@distributed(world_size=1)\ndef test_two(): pass"
+        )
+    (pytester.path / "above" / "test_below.py").write_text(
+        "from pytest_ddp import distributed\n@distributed(world_size=1)\ndef test_it(): pass"
+    )
+    result = run_suite("@distributed(world_size=1)\ndef test_here(): pass", "-rs", "--import-mode=importlib")
+    result.assert_outcomes(passed=1, errors=5, skipped=2)
+    result.stdout.fnmatch_lines(
+        [
+            "rank 0 of 1 (gloo, cpu) raised KeyError: 'nor here'",
+            "E   KeyError: 'nor here'",
+            "rank 0 of 1 (gloo, cpu) raised ModuleNotFoundError: No module named 'not_there'",
+            "rank 0 of 1 (gloo, cpu) raised ValueError: not here",
+            "*test_module.py:4: in <module>",
+            "SKIPPED [[]2[]] *only once",
+        ]
+    )
 
 
 def test_a_test_that_ranks_do_not_find_is_named(run_suite):

@@ -81,6 +81,14 @@ def test_cause():
 def test_another_kind():
     fails_once("another", ValueError("odd"))
 
+@pytest.mark.flaky(reruns=1, only_rerun="AssertionError")
+@distributed
+def test_local_kind():
+    class LocalError(Exception):
+        pass
+
+    fails_once("local", LocalError("odd"))
+
 @pytest.mark.flaky(reruns=1, only_rerun="RankFailure: rank 0 of 2 left")
 @distributed
 def test_lost(ddp):
@@ -93,6 +101,6 @@ def test_lost(ddp):
 def test_rerunfailures_looks_at_what_was_raised_on_a_rank(run_suite):
     options = ("-p", "rerunfailures", "-p", "no:xdist", "--strict-markers", "-rfR")
     result = run_suite(FILTERED, *options, "--reruns=1", "--only-rerun=ValueError: odd")
-    result.assert_outcomes(passed=4, failed=2)
+    result.assert_outcomes(passed=4, failed=3)
     reran = {line.partition("::")[2].split()[0] for line in result.outlines if line.startswith("RERUN ")}
     assert reran == {"test_value", "test_file", "test_cause", "test_lost"}
