@@ -40,8 +40,8 @@ def expected_failure(outcomes: Sequence[Outcome], reports: Reports) -> tuple[int
     if not expected or any(_unexpected(outcome, reports.get(outcome.rank)) for outcome in outcomes):
         return None
     reason = reports[expected[0]].wasxfail
-    others = "" if len(expected) == len(outcomes) else f" ({rank_list(expected)} of {len(outcomes)})"
-    return expected[0], f"{reason}{others}"
+    others = "" if len(expected) == len(outcomes) else f"({rank_list(expected)} of {len(outcomes)})"
+    return expected[0], " ".join(filter(None, (reason, others)))
 
 
 def passed_strictly(outcomes: Sequence[Outcome], reports: Reports) -> bool:
@@ -81,7 +81,7 @@ def _word(report: pytest.TestReport) -> str:
 
 def _told(report: pytest.TestReport) -> str:
     if _xfailed(report):
-        return f"xfailed ({report.wasxfail})"
+        return f"xfailed ({report.wasxfail})" if report.wasxfail else "xfailed"
     return f"skipped ({_reason(report)})" if report.skipped else report.outcome
 
 

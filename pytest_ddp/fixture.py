@@ -1,6 +1,6 @@
 """What the fixture `ddp_ranks` hands out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import cast
 
@@ -15,18 +15,24 @@ from pytest_ddp.session import PLUGIN, Controller
 
 
 def rank_callers(config: pytest.Config) -> Callable[..., RankCaller]:
-    """Return a function that takes what `@distributed` takes and gives ranks of that world."""
+    """Return a function that takes what `@distributed` takes, of worlds one, and gives ranks of that world.
+
+    A plain test runs once: where the settings name several world sizes, the largest is the default.
+    """
     controller = cast("Controller", config.pluginmanager.get_plugin(PLUGIN))
 
     def ranks(
-        world_size: int | Sequence[int] | None = None,
+        world_size: int | None = None,
         *,
         backend: str | None = None,
         device: str | None = None,
         timeout: float | None = None,
         observe: bool | None = None,
     ) -> RankCaller:
-        request = Request.of(world_size, backend=backend, device=device, timeout=timeout, observe=observe)
+        size = max(controller.settings.world_size) if world_size is None else world_size
+        if not isinstance(size, int):
+            raise UsageError(f"ddp_ranks(world_size=...) takes one number of ranks; got {size!r}: call it for each")
+        request = Request.of(size, backend=backend, device=device, timeout=timeout, observe=observe)
         decision = controller.plan(request)
         if isinstance(decision, Skip):
             pytest.skip(decision.reason)

@@ -25,6 +25,8 @@ class Distributed(pytest.MarkDecorator):
         if isinstance(target, FixtureFunctionDefinition):
             setattr(target._get_wrapped_function(), FIXTURE_OPTIONS, self.mark.kwargs)  # noqa: SLF001  no public way
             return target
+        if isinstance(target, classmethod):
+            raise UsageError("@distributed goes below @classmethod, on the function itself")
         if not callable(target) or isinstance(target, BuiltinFunctionType):  # which no mark can be written to
             raise UsageError(
                 f"@distributed takes keywords and goes on a test function, a test class or a fixture; got {target!r}: "

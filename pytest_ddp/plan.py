@@ -53,7 +53,8 @@ def _plan(settings: Settings, request: Request, machine: Machine) -> Plan:
         device = "cuda"
     limit = machine.max_world_size(device)
     if device == "cuda" and size > limit:
-        return Skip(f"{size} ranks on cuda need {size} GPUs; this machine has {limit}")
+        need = "1 rank on cuda needs 1 GPU" if size == 1 else f"{size} ranks on cuda need {size} GPUs"
+        return Skip(f"{need}; this machine has {limit}")
     if backend not in machine.backends:
         return Skip(f"backend {backend!r} is not available here; torch offers {', '.join(sorted(machine.backends))}")
     if size > limit:

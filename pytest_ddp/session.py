@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Generator
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from pytest_ddp.forward import forward_subtests, forward_suite_properties, forwa
 from pytest_ddp.given_items import fixtures_stay_on_ranks
 from pytest_ddp.given_report import report_bugs
 from pytest_ddp.interruption import Interruption
-from pytest_ddp.items import is_distributed, mentions_distributed, node_id
+from pytest_ddp.items import is_distributed, mentions_distributed, node_id, rank_fixtures
 from pytest_ddp.launcher import SpawnLauncher, launcher_for, shared_launcher
 from pytest_ddp.lease import Leases
 from pytest_ddp.machine import Machine
@@ -97,17 +97,26 @@ class Controller:
             shared_launcher().begin()
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
-        """Let the phases of a distributed test happen on the ranks instead of here."""
-        if is_distributed(item) and not self.config.getoption("setupplan", default=False):
+        """Let the phases of a distributed test happen on ranks instead of here; refuse ranks' fixtures to any other."""
+        if self._plans:
+            return
+        if is_distributed(item):
             if self._forks:
                 shared_launcher().begin()
             self.runner.take_over(item)
+        elif fixtures := rank_fixtures(item):
+            item.setup = partial(_refuse, fixtures[0], item.name)  # type: ignore[method-assign]
 
     @cached_property
     def _forks(self) -> bool:
         """Whether tests are to run, and where ranks can be forked."""
-        plans = any(self.config.getoption(name, default=False) for name in ("collectonly", "setupplan"))
-        return sys.platform == "linux" and not plans
+        collects = self.config.getoption("collectonly", default=False)
+        return sys.platform == "linux" and not collects and not self._plans
+
+    @cached_property
+    def _plans(self) -> bool:
+        """Whether tests are only to be listed, with the fixtures that each would have."""
+        return bool(self.config.getoption("setupplan", default=False))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, object]:
@@ -119,13 +128,14 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> None:
-        """Refuse a fixture that lives on ranks to a test that does not."""
-        if hasattr(fixturedef.func, FIXTURE_OPTIONS):
-            pytest.fail(
-                f"the fixture {fixturedef.argname!r} is @distributed, it lives on ranks: only a @distributed test can "
-                f"use it, and {request._pyfuncitem.name} is not one",  # noqa: SLF001  the test, whatever the scope
-                pytrace=False,
-            )
+        """Refuse a fixture that lives on ranks where a test that does not asks for it while it runs."""
+        if not hasattr(fixturedef.func, FIXTURE_OPTIONS) or self._plans:
+            return
+        try:
+            _refuse(fixturedef, "this test")
+        except pytest.fail.Exception as refusal:  # without a result, pytest could not be asked for it a second time
+            fixturedef.cached_result = None, fixturedef.cache_key(request), (refusal, refusal.__traceback__)  # type: ignore[arg-type]
+            raise
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -224,3 +234,12 @@ class Controller:
     def _new_shared_path(self) -> str:
         basetemp = self.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # noqa: SLF001  no public way
         return f"{basetemp}{os.sep}ddp-shared{next(self._numbers)}"
+
+
+def _refuse(fixturedef: pytest.FixtureDef[Any], test: str) -> None:
+    __tracebackhide__ = True
+    pytest.fail(
+        f"the fixture {fixturedef.argname!r} is @distributed, it lives on ranks: only a @distributed test can use it, "
+        f"and {test} is not one",
+        pytrace=False,
+    )

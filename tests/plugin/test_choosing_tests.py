@@ -130,9 +130,9 @@ def test_failures_are_remembered_and_selected(run):
 
 
 def test_what_only_shows_tests_runs_nothing_on_ranks(run, notes):
-    run("--setup-plan").stdout.fnmatch_lines(
-        ["*SETUP    M model*", "*test_suite.py::test_fails (fixtures used: ddp, *"]
-    )
+    planned = run("--setup-plan")
+    planned.assert_outcomes()
+    planned.stdout.fnmatch_lines(["*SETUP    M model*", "*test_suite.py::test_fails (fixtures used: ddp, *"])
     run("--co", "-q").stdout.fnmatch_lines(["test_suite.py::test_passes", "5 tests collected*"])
     assert notes() == []
 

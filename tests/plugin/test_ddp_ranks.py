@@ -43,6 +43,16 @@ def test_world_size_defaults_to_the_option(run_suite):
     )
 
 
+def test_of_several_world_sizes_the_largest_is_the_default_and_a_list_is_refused(run_suite):
+    suite = """
+        def test_it(ddp_ranks): assert len(ddp_ranks().run(int)) == 3
+        def test_list(ddp_ranks): ddp_ranks(world_size=[2, 3])
+        """
+    result = run_suite(suite, "--ddp-world-size=1,3,2")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["E *UsageError: ddp_ranks(world_size=...) takes one number *; got [[]2, 3[]]:*"])
+
+
 def test_a_failure_is_one_exception_with_the_same_report(run_suite):
     result = run_suite("""
         from pytest_ddp import RankFailure

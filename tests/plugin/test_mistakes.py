@@ -34,6 +34,18 @@ def test_mistakes_in_decorators_and_markers_are_refused_where_they_stand(pyteste
     )
 
 
+def test_the_decorator_goes_below_classmethod(run_suite):
+    below = """
+        class Test:
+            @classmethod
+            @distributed
+            def test_it(cls, ddp): dist.barrier()
+        """
+    run_suite(below).assert_outcomes(passed=1)
+    above = run_suite("class Test:\n    @distributed\n    @classmethod\n    def test_it(cls): pass")
+    above.stdout.fnmatch_lines(["E *UsageError: @distributed goes below @classmethod, on the function itself"])
+
+
 def test_a_mark_below_a_fixture_is_refused_by_pytest_where_it_stands(run_suite):
     result = run_suite("@pytest.fixture\n@distributed\ndef model(): pass\n\n@distributed\ndef test_it(model): pass")
     result.assert_outcomes(errors=1)

@@ -166,6 +166,39 @@ def test_what_a_fixture_says_is_the_default_of_its_tests_and_must_agree_with_the
     )
 
 
+def test_every_plain_test_that_asks_for_a_rank_s_fixture_is_refused(run_suite):
+    result = run_suite("""
+        @distributed
+        @pytest.fixture(scope="module")
+        def model(ddp): yield ddp.rank
+
+        def test_first(model): pass
+
+        def test_second(model): pass
+
+        @distributed
+        @pytest.fixture(scope="module")
+        def plain_model(): pass
+
+        def test_while_it_runs(request): request.getfixturevalue("plain_model")
+
+        def test_once_more(request): request.getfixturevalue("plain_model")
+
+        def test_fine(): pass
+
+        @distributed
+        def test_on_ranks(model, ddp): assert model == ddp.rank
+        """)
+    result.assert_outcomes(passed=2, failed=2, errors=2)
+    refusals = [line for line in result.outlines if "model' is @distributed, it lives on ranks: only" in line]
+    assert [line.rpartition(", and ")[2] for line in refusals if line.endswith(" is not one")] == [
+        "test_first is not one",
+        "test_second is not one",
+        "this test is not one",
+        "this test is not one",
+    ]
+
+
 def test_tmp_path_is_a_rank_s_own_and_shared_path_is_the_test_s(run_suite):
     result = run_suite("""
         seen = []
