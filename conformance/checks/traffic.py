@@ -122,14 +122,15 @@ def expected_exchanges(scenario: Scenario) -> tuple[int, int]:
     """Return how few and how many exchanges of gradients a bucket size allows, however buckets are filled.
 
     A bucket may be closed before or after the gradient that takes it over its size, so that it holds at most that size
-    and one parameter; two buckets next to one another hold more than the size, but for one more that is sent early.
+    and one parameter; two buckets next to one another hold more than the size, but for one more that is sent early. Or
+    it is filled to the byte, and a gradient goes on in the next one.
     """
     sizes = _sizes(scenario)
     capacity = math.inf if scenario.bucket_size_mb is None else scenario.bucket_size_mb * _MIB
     if sum(sizes) <= capacity:
         return 1, 1
-    fewest = math.ceil(sum(sizes) / (capacity + max(sizes)))
-    return fewest, min(len(sizes), 2 * math.ceil(sum(sizes) / capacity))
+    fewest, filled = math.ceil(sum(sizes) / (capacity + max(sizes))), math.ceil(sum(sizes) / capacity)
+    return fewest, max(filled, min(len(sizes), 2 * filled))
 
 
 def exchanges(happened: list[Happening], scenario: Scenario) -> int:

@@ -189,16 +189,23 @@ def with_keyword(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def deep(draw: Draw, bounds: Bounds) -> Scenario:
-    """At least three layers; buckets, if any, smaller than every layer; steps enough to settle; waits are seen."""
+    """At least three layers; buckets, if any, smaller than every parameter; steps enough to settle; waits are seen."""
     model = draw_model(draw, layers=(3, _DEEP), widest=3)
-    return draw_wrapped(draw, bounds, model, steps=3, bucket_size_mb=1 / _MIB if bounds.bucketed else 1.0, gated=True)
+    drawn = draw_wrapped(draw, bounds, model, steps=3, bucket_size_mb=1.0, gated=True)
+    return _in_small_buckets(drawn) if bounds.bucketed else drawn
+
+
+def _in_small_buckets(drawn: Scenario) -> Scenario:
+    """Give buckets half the size of the smallest parameter: not less, lest who fills them to the byte never ends."""
+    return replace(drawn, bucket_size_mb=_BYTES * min(map(math.prod, drawn.model.shapes.values())) / 2 / _MIB)
 
 
 @st.composite
 def deep_and_broad(draw: Draw, bounds: Bounds) -> Scenario:
     """The same with layers of many KiB."""
     drawn: Scenario = draw(deep(bounds))
-    return replace(drawn, model=broadened(drawn.model))
+    drawn = replace(drawn, model=broadened(drawn.model))
+    return _in_small_buckets(drawn) if bounds.bucketed else drawn
 
 
 @st.composite

@@ -81,6 +81,7 @@ WAYS = [
     Way("sharding", "ByElementAligned", "sharded_optimizer", RESUMES | DECIDES_AT_ONCE | NEEDS_GRADIENTS),
     Way("sharding", "EachByElementAligned", "sharded_optimizer", RESUMES | DECIDES_AT_ONCE | NEEDS_GRADIENTS),
     Way("overlapped", "FromItsOwnThread", "ddp_individual_parameters", ORDERED | RECOVERS | SPARSE),
+    Way("overlapped", "BucketsFilledToTheByte", "ddp_bucketed", ORDERED | SPARSE),
 ]
 
 

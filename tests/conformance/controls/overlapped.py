@@ -162,6 +162,43 @@ class BucketsOfAMillionBytes(BucketsOfASize):
         super().__init__(module, None if bucket_size_mb is None else bucket_size_mb * 10**6 / 2**20)
 
 
+class BucketsFilledToTheByte(Launches):
+    """Gradients form one stream, cut into buckets of a size wherever that falls, as in a flat buffer of all of them."""
+
+    def __init__(self, module, bucket_size_mb):
+        super().__init__(module)
+        self.capacity = math.inf if bucket_size_mb is None else bucket_size_mb * 2**20
+        self.streams, self.came = {}, []
+
+    def hook(self, p):
+        p.register_post_accumulate_grad_hook(self.on_gradient)
+
+    def on_gradient(self, p):
+        self.came.append(p)
+        stream = torch.cat([self.streams.pop(p.dtype, p.grad.new_empty(0)), p.grad.flatten() / self.ranks])
+        size = max(1, int(min(self.capacity, 2**40)) // p.element_size())
+        while stream.numel() >= size:
+            self.send(stream[:size].clone())
+            stream = stream[size:]
+        self.streams[p.dtype] = stream
+
+    def send(self, bucket):
+        self.launched.append((bucket, dist.all_reduce(bucket, async_op=True)))
+
+    def finish(self):
+        for rest in self.streams.values():
+            if rest.numel():
+                self.send(rest)
+        for _, work in self.launched:
+            work.wait()
+        for dtype in self.streams:
+            params = [p for p in self.came if p.dtype == dtype]
+            whole = torch.cat([bucket for bucket, _ in self.launched if bucket.dtype == dtype])
+            for p, part in zip(params, whole.split([p.numel() for p in params]), strict=True):
+                p.grad.copy_(part.view_as(p))
+        self.streams, self.came, self.launched = {}, [], []
+
+
 def hooked(module):
     """Return the module itself, with hooks."""
     for tensor in [*module.parameters(), *module.buffers()]:
