@@ -112,6 +112,17 @@ def finishes_before_the_step(trial: CaseTrial) -> None:
         )
 
 
+def leaves_the_micro_batches(trial: CaseTrial) -> None:
+    """The list of micro-batches and the tensors in it are afterwards what they were: others may use them again."""
+    for rank, answer in enumerate(trial.answers):
+        for step in range(trial.case.steps):
+            if not answer[f"left/{step}"]:
+                raise Violation(
+                    f"On rank {rank}, {_call(trial, step)} has changed the list that it was given, or a tensor in it.",
+                    "Go through the list without taking anything out of it, and compute on copies, not in place.",
+                )
+
+
 def _hold_scale(trial: CaseTrial) -> None:
     """Hold the scale to what one `update` a step makes of it: it doubles, or halves after an overflow."""
     expected = SCALE

@@ -122,6 +122,7 @@ _ACCUMULATION = (
         "extended",
         requires=("one_exchange_of_gradients", "scaler_used"),
     ),
+    Check(accumulation.leaves_the_micro_batches, loop.accumulations(), "extended", requires=_BIG),
 )
 
 _FORWARD = ("forward_over_all_ranks",)

@@ -7,9 +7,14 @@ from conformance.exercises.desk import Desk
 from conformance.feed import LEARNING_RATE, MOMENTUM, SCALE
 from conformance.replicated import Replicated
 
+Batches = list[tuple[torch.Tensor, torch.Tensor]]
+
 
 def accumulate(desk: Desk) -> None:
-    """Note after every step the parameters, how often gradients were exchanged, how many steps were made, the scale."""
+    """Note after every step the parameters, how often gradients were exchanged, how many steps were made, the scale.
+
+    Also whether the micro-batches that were handed over are what they were.
+    """
     case, made = desk.case, []
     network = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1)).double()
     network.load_state_dict({name: desk.given[name] for name in network.state_dict()})
@@ -23,9 +28,19 @@ def accumulate(desk: Desk) -> None:
         made.clear()
         names = [f"{step}/{micro}" for micro in range(case.micro_batches)]
         batches = [(desk.given[f"x/{name}"], desk.given[f"y/{name}"]) for name in names]
+        handed, copies = list(batches), [(x.clone(), y.clone()) for x, y in batches]
         desk.call("accumulate_and_step", model, optimizer, batches, nn.functional.mse_loss, scaler)
+        desk.answer[f"left/{step}"] = torch.tensor(_is_as_before(batches, handed, copies))
         desk.answer |= {f"parameter/{step}/{name}": p.clone() for name, p in model.module.state_dict().items()}
         counts = {"exchanges": model.exchanges, "forwards": model.forwards, "alive": model.most_alive}
         for name, count in {**counts, "steps": len(made)}.items():
             desk.answer[f"{name}/{step}"] = torch.tensor(count)
         desk.number(f"scale/{step}", scaler.get_scale() if scaler else 1.0)
+
+
+def _is_as_before(batches: Batches, handed: Batches, copies: Batches) -> bool:
+    """Whether the list holds the very pairs that it held, and these the numbers that they had."""
+    same = all(
+        torch.equal(now, then) for pairs in zip(handed, copies, strict=True) for now, then in zip(*pairs, strict=True)
+    )
+    return same and list(map(id, batches)) == list(map(id, handed))

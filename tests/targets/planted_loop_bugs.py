@@ -80,6 +80,20 @@ LOOP_BUGS = [
         "before the step",
     ),
     Bug(
+        _ACCUMULATION,
+        "    ddp_model.finish",
+        "    microbatches.clear()\n    ddp_model.finish",
+        "leaves_the_micro_batches",
+        "has changed the list",
+    ),
+    Bug(
+        _ACCUMULATION,
+        "    ddp_model.finish",
+        "    y.zero_()\n    ddp_model.finish",
+        "leaves_the_micro_batches",
+        "or a tensor in it",
+    ),
+    Bug(
         _CHECKPOINT,
         '    model.load_state_dict(state["model"])\n',
         "",
