@@ -59,6 +59,16 @@ def add_param_group_during_training(trial: Trial) -> None:
     training_equals_one_process(trial)
 
 
+def added_groups_take_the_defaults(trial: Trial) -> None:
+    """A group added without options of its own has the constructor's, not those of the group that is there."""
+    training_equals_one_process(trial)
+
+
+def small_groups_are_added(trial: Trial) -> None:
+    """An added group may be smaller than the world, and may hold the first parameters that a rank owns."""
+    training_equals_one_process(trial)
+
+
 def two_optimizers_side_by_side(trial: Trial) -> None:
     """Two sharded optimizers, each with parameters of its own, have nothing to do with one another."""
     advice = (
@@ -123,6 +133,11 @@ def closure(trial: Trial) -> None:
     training_equals_one_process(trial)
 
 
+def closure_on_ranks_without_parameters(trial: Trial) -> None:
+    """A rank that owns no parameter calls the closure all the same, once: others wait for it in its collectives."""
+    closure(trial)
+
+
 def zero_grad_clears_all(trial: Trial) -> None:
     """`zero_grad` clears the gradients of all parameters on every rank, not only of those that the rank owns."""
     for rank, seen in enumerate(trial.observations):
@@ -134,6 +149,11 @@ def zero_grad_clears_all(trial: Trial) -> None:
                 "Every rank computes gradients of all parameters: those that are not cleared add up from step to step. "
                 "Clear the parameters of the outer `param_groups`, not those of the inner optimizer.",
             )
+
+
+def zero_grad_clears_added_groups(trial: Trial) -> None:
+    """`zero_grad` clears the gradients of groups that were added later too."""
+    zero_grad_clears_all(trial)
 
 
 def more_ranks_than_parameters(trial: Trial) -> None:
@@ -273,4 +293,9 @@ def options_change_after_loading(trial: Trial) -> None:
 
 def state_dict_round_trip(trial: Trial) -> None:
     """A new optimizer that loads `state_dict` continues as if nothing had happened."""
+    training_equals_one_process(trial)
+
+
+def state_of_ranks_without_parameters(trial: Trial) -> None:
+    """A rank that owns no parameter saves and loads `state_dict` like the others."""
     training_equals_one_process(trial)

@@ -3,6 +3,7 @@
 from conformance.checks import communication, optimizer, optimizer_state, precision, traffic, training
 from conformance.checks.check import UNSYNCHRONISED, Check
 from conformance.strategies import changing
+from conformance.strategies import groups as grouping
 from conformance.strategies import optimizer as stepping
 from conformance.strategies.parts import having
 
@@ -26,20 +27,20 @@ OPTIMIZER_CHECKS = (
     Check(optimizer.more_ranks_than_parameters, stepping.with_more_ranks, requires=_BASE, rules_out=_STILL),
     Check(
         optimizer.param_groups_keep_options,
-        stepping.with_groups,
+        grouping.with_groups,
         points=2,
         requires=_BASE,
         rules_out=("first group's options everywhere", "options of groups ignored"),
     ),
     Check(
         optimizer.groups_are_waited_for,
-        having(stepping.with_groups, gated=True),
+        having(grouping.with_groups, gated=True),
         requires=("param_groups_keep_options",),
         shows="waits",
     ),
     Check(
         optimizer.groups_smaller_than_the_world,
-        stepping.with_small_group,
+        grouping.with_small_group,
         requires=("param_groups_keep_options",),
         rules_out=("first group's options everywhere", "options of groups ignored"),
     ),
@@ -54,6 +55,12 @@ OPTIMIZER_CHECKS = (
         changing.adding_group(before_training=False),
         points=2,
         requires=(*_BASE, "add_param_group_before_training"),
+        rules_out=("added group never trained", "first group's options everywhere"),
+    ),
+    Check(
+        optimizer.added_groups_take_the_defaults,
+        changing.adding_group_without_options,
+        requires=("param_groups_keep_options", "add_param_group_during_training"),
         rules_out=("added group never trained", "first group's options everywhere"),
     ),
     Check(optimizer.lr_through_param_groups, changing.changing_lr, requires=_BASE, rules_out=_IGNORED),
@@ -71,7 +78,20 @@ OPTIMIZER_CHECKS = (
     ),
     Check(optimizer.lr_through_scheduler, changing.with_scheduler, requires=_BASE, rules_out=_IGNORED),
     Check(optimizer.closure, stepping.with_closure, requires=_BASE, shows="closure", rules_out=_STILL),
+    Check(
+        optimizer.closure_on_ranks_without_parameters,
+        stepping.with_closure_for_one_parameter,
+        requires=("closure", "more_ranks_than_parameters"),
+        shows="closure",
+        rules_out=_STILL,
+    ),
     Check(optimizer.zero_grad_clears_all, stepping.clearing, requires=_BASE, shows="zero_grad"),
+    Check(
+        optimizer.zero_grad_clears_added_groups,
+        changing.clearing_added_group,
+        requires=("add_param_group_before_training", "zero_grad_clears_all"),
+        shows="zero_grad",
+    ),
     Check(optimizer.frozen_parameters_in_groups, stepping.optimized_frozen, requires=_BASE, rules_out=_STILL),
     Check(optimizer_state.state_is_sharded, stepping.with_state, points=2, requires=_BASE, shows="state"),
     Check(
@@ -112,8 +132,15 @@ OPTIMIZER_CHECKS = (
         rules_out=_STILL,
     ),
     Check(
+        optimizer.small_groups_are_added,
+        changing.adding_small_group,
+        "extended",
+        requires=("add_param_group_during_training", "groups_smaller_than_the_world", "more_ranks_than_parameters"),
+        rules_out=("added group never trained", "first group's options everywhere"),
+    ),
+    Check(
         optimizer.groups_may_have_names,
-        stepping.with_named_groups,
+        grouping.with_named_groups,
         "extended",
         requires=("param_groups_keep_options",),
         rules_out=_STILL,
@@ -148,7 +175,7 @@ OPTIMIZER_CHECKS = (
     ),
     Check(
         traffic.parameters_travel_once,
-        stepping.with_broad_groups,
+        grouping.with_broad_groups,
         "extended",
         requires=("param_groups_keep_options",),
         shows="volume",
@@ -158,6 +185,13 @@ OPTIMIZER_CHECKS = (
         changing.saving_and_loading,
         "extended",
         requires=_BASE,
+        rules_out=("state lost",),
+    ),
+    Check(
+        optimizer.state_of_ranks_without_parameters,
+        changing.saving_one_parameter,
+        "extended",
+        requires=(*_RESUMED, "more_ranks_than_parameters"),
         rules_out=("state lost",),
     ),
     Check(
@@ -183,9 +217,9 @@ OPTIMIZER_CHECKS = (
     ),
     Check(
         optimizer_state.groups_are_balanced_together,
-        stepping.with_large_weights_in_groups,
+        grouping.with_large_weights_in_groups,
         "extended",
-        requires=("state_is_balanced", "param_groups_keep_options"),
+        requires=("state_is_balanced", "groups_smaller_than_the_world"),
         shows="state",
     ),
     Check(

@@ -20,14 +20,8 @@ from conformance.scenario import (
     SetOption,
     Unfreeze,
 )
-from conformance.strategies.optimizer import (
-    draw_optimized,
-    draw_own_options,
-    draw_stateful,
-    in_groups,
-    of_one_parameter,
-    with_groups,
-)
+from conformance.strategies.groups import draw_own_options, in_groups, with_groups
+from conformance.strategies.optimizer import Names, draw_optimized, draw_parted, draw_stateful, of_one_parameter
 from conformance.strategies.parts import Bounds, Draw, Scenarios, draw_optimizer
 
 _CHANGES: tuple[tuple[str, Option], ...] = (("lr", 0.5), ("lr", 0.001), ("weight_decay", 0.5))
@@ -38,30 +32,59 @@ _OWN_CHANGES: dict[str, tuple[tuple[str, Option], ...]] = {
 
 
 def adding_group(*, before_training: bool) -> Callable[[Bounds], Scenarios]:
-    """Return a strategy that adds the last layer, or all but one parameter, as a group, at first or between two steps.
-
-    Between two steps, the layer may have been frozen until then, as in gradual unfreezing. It has options of its own,
-    or those that the constructor was given, while the group that is there has its own.
-    """
+    """Return a strategy that adds a group with a parameter for every rank, before training or between two steps."""
 
     @st.composite
     def drawn(draw: Draw, bounds: Bounds) -> Scenario:
-        steps = draw(st.integers(1, 3)) if before_training else draw(st.integers(2, 4))
-        scenario = draw_optimized(draw, bounds, draw_optimizer(draw), more_layers=1, steps=steps)
-        names = tuple(scenario.model.shapes)
-        added = draw(st.sampled_from((names[-2:], names[1:])))
-        group = Group(added, draw_own_options(draw, scenario.optimizer.kind))
-        if draw(st.booleans()):
-            present = Group(tuple(name for name in names if name not in added), group.options)
-            scenario = replace(scenario, optimizer=replace(scenario.optimizer, groups=(present,)))
-            group = replace(group, options={})
-        step = 0 if before_training else draw(st.integers(1, steps - 1))
-        if before_training or not draw(st.booleans()):
-            return replace(scenario, schedule=(AddGroup(step, group),))
-        model = replace(scenario.model, frozen=added)
-        return replace(scenario, model=model, schedule=(Unfreeze(step, added), AddGroup(step, group)))
+        steps, step = _draw_steps(draw, before_training=before_training)
+        scenario, parts = draw_parted(draw, bounds, draw_optimizer(draw), steps=steps)
+        return _adding(draw, scenario, parts[1], step)
 
     return drawn
+
+
+@st.composite
+def adding_small_group(draw: Draw, bounds: Bounds) -> Scenario:
+    """A group of a single parameter is added, or one of all but one, to ranks of which all but one own none so far."""
+    steps, step = _draw_steps(draw, before_training=draw(st.booleans()))
+    scenario = draw_optimized(draw, bounds, draw_optimizer(draw), more_layers=1, steps=steps)
+    names = tuple(scenario.model.shapes)
+    return _adding(draw, scenario, draw(st.sampled_from((names[-1:], names[1:]))), step)
+
+
+def _draw_steps(draw: Draw, *, before_training: bool) -> tuple[int, int]:
+    """Draw how many steps there are, and before which of them a group is added."""
+    steps = draw(st.integers(1, 3)) if before_training else draw(st.integers(2, 4))
+    return steps, 0 if before_training else draw(st.integers(1, steps - 1))
+
+
+def _adding(draw: Draw, scenario: Scenario, added: Names, step: int) -> Scenario:
+    """Return the scenario with these parameters in a group with options of its own that is added before a step.
+
+    They may have been frozen until then, as in gradual unfreezing.
+    """
+    group = Group(added, draw_own_options(draw, scenario.optimizer.kind))
+    if not step or not draw(st.booleans()):
+        return replace(scenario, schedule=(AddGroup(step, group),))
+    model = replace(scenario.model, frozen=added)
+    return replace(scenario, model=model, schedule=(Unfreeze(step, added), AddGroup(step, group)))
+
+
+@st.composite
+def adding_group_without_options(draw: Draw, bounds: Bounds) -> Scenario:
+    """A group without options of its own is added to one that has some, before training or between two steps."""
+    steps, step = _draw_steps(draw, before_training=draw(st.booleans()))
+    scenario, (first, second) = draw_parted(draw, bounds, draw_optimizer(draw), steps=steps)
+    present = Group(first, draw_own_options(draw, scenario.optimizer.kind))
+    scenario = replace(scenario, optimizer=replace(scenario.optimizer, groups=(present,)))
+    return replace(scenario, schedule=(AddGroup(step, Group(second, {})),))
+
+
+@st.composite
+def clearing_added_group(draw: Draw, bounds: Bounds) -> Scenario:
+    """Gradients are cleared by the optimizer, in either way; some parameters were added as a group."""
+    drawn: Scenario = draw(adding_group(before_training=True)(bounds))
+    return replace(drawn, steps=1, cleared_by="optimizer", set_to_none=draw(st.booleans()))
 
 
 @st.composite
@@ -156,14 +179,18 @@ def optimized_unfreezing(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def saving_and_loading(draw: Draw, bounds: Bounds) -> Scenario:
-    """Between two steps, the state of an optimizer moves to a new one; it has two groups, one, or one parameter."""
+    """Between two steps, the state of an optimizer moves to a new one; it has one group, or two."""
     steps = draw(st.integers(2, 3))
     event: Event = SaveAndLoad(draw(st.integers(1, steps - 1)))
-    drawn = draw_optimized(draw, bounds, draw_stateful(draw), steps=steps, schedule=(event,))
-    names = tuple(drawn.model.shapes)
-    grouped = in_groups(draw, drawn, names[::2], names[1::2])
-    kept: Scenario = draw(st.sampled_from((drawn, grouped, of_one_parameter(drawn))))
-    return kept
+    drawn, parts = draw_parted(draw, bounds, draw_stateful(draw), steps=steps, schedule=(event,))
+    return in_groups(draw, drawn, *parts) if draw(st.booleans()) else drawn
+
+
+@st.composite
+def saving_one_parameter(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same with a single parameter, so that some ranks have no state."""
+    drawn: Scenario = draw(saving_and_loading(bounds))
+    return of_one_parameter(replace(drawn, optimizer=replace(drawn.optimizer, groups=())))
 
 
 @st.composite
@@ -174,9 +201,8 @@ def loading_changed_options(draw: Draw, bounds: Bounds) -> Scenario:
     option, value = draw(st.sampled_from(_CHANGES))
     group = draw(st.sampled_from((-1, 0, 1)))
     events: tuple[Event, ...] = (SetOption(change, option, value, group), SaveAndLoad(load))
-    drawn = draw_optimized(draw, bounds, draw_stateful(draw), steps=steps, schedule=events)
-    names = tuple(drawn.model.shapes)
-    return drawn if group < 0 else in_groups(draw, drawn, names[:1], names[1:])
+    drawn, parts = draw_parted(draw, bounds, draw_stateful(draw), steps=steps, schedule=events)
+    return drawn if group < 0 else in_groups(draw, drawn, *parts)
 
 
 @st.composite

@@ -1,17 +1,14 @@
 """Strategies for optimizers: ranks that start equal and see the same batch, so that nothing else can be wrong."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
 from conformance.layers import Linear
 from conformance.model_spec import Branch, ModelSpec
 from conformance.scenario import (
-    AddGroup,
-    Group,
     OptimizerSpec,
-    Options,
     Scenario,
 )
 from conformance.strategies.parts import (
@@ -29,6 +26,8 @@ from conformance.strategies.parts import (
     draw_sgd,
     narrowed,
 )
+
+Names: TypeAlias = tuple[str, ...]
 
 
 def draw_optimized(
@@ -108,23 +107,14 @@ def with_more_ranks(draw: Draw, bounds: Bounds) -> Scenario:
     return replace(drawn, model=replace(drawn.model, layers=(Linear(draw(st.integers(1, 3)), biased),)))
 
 
-@st.composite
-def with_groups(draw: Draw, bounds: Bounds) -> Scenario:
-    """Two parameter groups with options of their own, each with a parameter for every rank."""
-    drawn = draw_optimized(draw, bounds, draw_optimizer(draw), more_layers=bounds.world_size // 2)
+def draw_parted(
+    draw: Draw, bounds: Bounds, optimizer: OptimizerSpec, **fixed: Any
+) -> tuple[Scenario, tuple[Names, Names]]:
+    """Draw a scenario, and its parameters in two parts, each with a parameter for every rank."""
+    drawn = draw_optimized(draw, bounds, optimizer, more_layers=bounds.world_size // 2, **fixed)
     names, ranks = tuple(drawn.model.shapes), drawn.world_size
     cut = draw(st.integers(ranks, len(names) - ranks))
-    return in_groups(draw, drawn, *((names[::2], names[1::2]) if draw(st.booleans()) else (names[:cut], names[cut:])))
-
-
-@st.composite
-def with_small_group(draw: Draw, bounds: Bounds) -> Scenario:
-    """Two parameter groups with options of their own, one of a single parameter, which only one rank can own."""
-    drawn = draw_optimized(draw, bounds, draw_optimizer(draw))
-    names = tuple(drawn.model.shapes)
-    alone = draw(st.sampled_from(names))
-    groups = ((alone,), tuple(name for name in names if name != alone))
-    return in_groups(draw, drawn, *(groups if draw(st.booleans()) else groups[::-1]))
+    return drawn, ((names[::2], names[1::2]) if draw(st.booleans()) else (names[:cut], names[cut:]))
 
 
 @st.composite
@@ -135,42 +125,16 @@ def optimized_in_mixed_dtypes(draw: Draw, bounds: Bounds) -> Scenario:
     return replace(drawn, model=drawn.model.with_dtype(odd, "float32"))
 
 
-def in_groups(draw: Draw, drawn: Scenario, first: tuple[str, ...], second: tuple[str, ...]) -> Scenario:
-    """Return the scenario with these two parameter groups, which have options of their own."""
-    groups = (Group(first, {"lr": 0.05}), Group(second, draw_own_options(draw, drawn.optimizer.kind)))
-    return replace(drawn, optimizer=replace(drawn.optimizer, groups=groups))
-
-
-@st.composite
-def with_named_groups(draw: Draw, bounds: Bounds) -> Scenario:
-    """The same, and each group has a name, which is no option of the optimizer's."""
-    drawn: Scenario = draw(with_groups(bounds))
-    groups = [Group(one.parameters, {**one.options, "name": f"g{n}"}) for n, one in enumerate(drawn.optimizer.groups)]
-    return replace(drawn, optimizer=replace(drawn.optimizer, groups=tuple(groups)))
-
-
-@st.composite
-def with_broad_groups(draw: Draw, bounds: Bounds) -> Scenario:
-    """The same with layers of many KiB."""
-    drawn: Scenario = draw(with_groups(bounds))
-    return replace(drawn, model=broadened(drawn.model))
-
-
-def draw_own_options(draw: Draw, kind: str) -> Options:
-    """Draw a parameter group's own options."""
-    options: Options = {"lr": draw(st.sampled_from((0.01, 0.2)))}
-    if draw(st.booleans()):
-        options["weight_decay"] = 0.3
-    if draw(st.booleans()):
-        options |= {"momentum": 0.5} if kind == "SGD" else {"betas": (0.5, 0.9)}
-    return options
-
-
 @st.composite
 def with_closure(draw: Draw, bounds: Bounds) -> Scenario:
-    """`step` gets a closure; there may be a single parameter, so that some ranks own none."""
-    drawn = draw_optimized(draw, bounds, draw_optimizer(draw), steps=draw(st.integers(1, 2)), closure=True)
-    return of_one_parameter(drawn) if draw(st.booleans()) else drawn
+    """`step` gets a closure."""
+    return draw_optimized(draw, bounds, draw_optimizer(draw), steps=draw(st.integers(1, 2)), closure=True)
+
+
+@st.composite
+def with_closure_for_one_parameter(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same with a single parameter, so that some ranks own none."""
+    return of_one_parameter(draw(with_closure(bounds)))
 
 
 def of_one_parameter(drawn: Scenario) -> Scenario:
@@ -180,12 +144,9 @@ def of_one_parameter(drawn: Scenario) -> Scenario:
 
 @st.composite
 def clearing(draw: Draw, bounds: Bounds) -> Scenario:
-    """Gradients are cleared by the optimizer, in either way; one parameter may have been added as a group."""
-    drawn = draw_optimized(
-        draw, bounds, draw_optimizer(draw), steps=1, cleared_by="optimizer", set_to_none=draw(st.booleans())
-    )
-    added = AddGroup(0, Group(tuple(drawn.model.shapes)[-1:], {}))
-    return replace(drawn, schedule=(added,)) if draw(st.booleans()) else drawn
+    """Gradients are cleared by the optimizer, in either way."""
+    set_to_none = draw(st.booleans())
+    return draw_optimized(draw, bounds, draw_optimizer(draw), steps=1, cleared_by="optimizer", set_to_none=set_to_none)
 
 
 @st.composite
@@ -214,9 +175,10 @@ def optimized_unused(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def optimized_large(draw: Draw, bounds: Bounds) -> Scenario:
-    """Three weights of 1 MiB, or a little more; little else is drawn, since every run moves megabytes."""
+    """A weight of 1 MiB, or a little more, for every rank; little else is drawn, since every run moves megabytes."""
     widths = st.sampled_from((512, 520))
-    model = ModelSpec(512, tuple(Linear(draw(widths), bias=False) for _ in range(3)), dtype="float32")
+    layers = tuple(Linear(draw(widths), bias=False) for _ in range(max(3, bounds.world_size)))
+    model = ModelSpec(512, layers, dtype="float32")
     optimizer = OptimizerSpec("SGD", {"lr": NARROW_RATES[0]})
     return Scenario(bounds.world_size, model, optimizer, replicated=True, cleared_by="model")
 
@@ -237,21 +199,6 @@ def with_large_weights(draw: Draw, bounds: Bounds) -> Scenario:
     sizes = st.integers(4, 8)
     layers = tuple(Linear(draw(sizes)) for _ in range(3 * drawn.world_size))
     return replace(drawn, model=broadened(ModelSpec(draw(sizes), layers)))
-
-
-@st.composite
-def with_large_weights_in_groups(draw: Draw, bounds: Bounds) -> Scenario:
-    """Four layers or more of similar size, each a parameter group of a weight and a bias that is much smaller.
-
-    With four groups, two ranks, and all weights on one of them, that has two weights above an even share.
-    """
-    drawn = draw_optimized(draw, bounds, draw_stateful(draw), steps=1)
-    width = draw(st.integers(5, 8))
-    layers = (Linear(width),) * draw(st.integers(4, 5))
-    names = (f"layers.{index}" for index in range(len(layers)))
-    groups = tuple(Group((f"{name}.weight", f"{name}.bias"), {}) for name in names)
-    model = broadened(ModelSpec(width, layers))
-    return replace(drawn, model=model, optimizer=replace(drawn.optimizer, groups=groups))
 
 
 @st.composite

@@ -96,8 +96,14 @@ GROUP_BUGS = [
     _bug(
         _STATE_DICT,
         _STATE_AND_OPTIONS.replace("None if self.local is None else ", "").replace(".pop", ".get"),
-        "state_dict_round_trip",
+        "state_of_ranks_without_parameters",
         "'NoneType' object has no attribute",
+    ),
+    _bug(
+        "kwargs).defaults)\n",
+        "kwargs).defaults)\n        if self.local is None:\n            self.add_local_group = lambda group: None\n",
+        "small_groups_are_added",
+        "",
     ),
     _bug(_OPTIONS, _ZIPPED, "groups_smaller_than_the_world", "first group's options everywhere"),
     _bug(_OPTIONS, _LR_OF_ALL, "changes_in_one_group", "change of one group made in all"),

@@ -213,11 +213,14 @@ OPTIMIZER_BUGS = [
         "        for p in self.param_groups[0]['params']:\n"
         "            p.grad = None\n\n"
         "    def send_parameters",
-        "zero_grad_clears_all",
+        "zero_grad_clears_added_groups",
         "Clear the parameters of the outer",
     ),
     _bug(
-        _CLOSURE, "            loss = None if self.local is None else closure()\n", "closure", "Call the closure once"
+        _CLOSURE,
+        "            loss = None if self.local is None else closure()\n",
+        "closure_on_ranks_without_parameters",
+        "Call the closure once",
     ),
     _bug(
         "        if mine:\n",
@@ -229,7 +232,7 @@ OPTIMIZER_BUGS = [
         "        super().add_param_group(param_group)\n",
         "        first = self.param_groups[:1]\n"
         "        super().add_param_group({**(options_of(first[0]) if first else {}), **param_group})\n",
-        "add_param_group_before_training",
+        "added_groups_take_the_defaults",
         "first group's options everywhere",
     ),
     _bug(
