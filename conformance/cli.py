@@ -56,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--from-scratch", action="store_true", help="fail components that use torch's own implementation"
     )
+    command.add_argument("--core", action="store_true", help="leave out extended checks, which give no points")
     command.add_argument(
         "--repro-dir", type=Path, default=Path("repro"), metavar="DIR", help="where scripts go (repro)"
     )
@@ -75,7 +76,7 @@ def _grade(options: argparse.Namespace) -> int:
 
         seed = secrets.randbits(_SEED_BITS) if options.seed is None else options.seed
         world_size, folder = _world_size(options.world_size), options.repro_dir
-        grading = Grading(seed, world_size, components, examples, folder, options.from_scratch)
+        grading = Grading(seed, world_size, components, examples, folder, options.from_scratch, options.core)
         reports = []
         for path in options.paths:
             reports.append(_report(path, grading, launcher))

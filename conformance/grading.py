@@ -36,6 +36,7 @@ class Grading:
         examples: scenarios per check.
         repro_dir: where scripts and cases that show failures go; None for none.
         from_scratch: whether a component fails that uses torch's own implementation.
+        core: whether core checks alone are held, which decide status and points.
     """
 
     seed: int
@@ -44,6 +45,11 @@ class Grading:
     examples: int
     repro_dir: Path | None = None
     from_scratch: bool = False
+    core: bool = False
+
+    def checks(self, component: str) -> tuple[Check, ...]:
+        """Return the checks that a component is held to, in their order."""
+        return tuple(check for check in CHECKS[component] if check.level == "core" or not self.core)
 
 
 def grade(location: Location, grading: Grading, ranks: SizedRanks) -> Report:
@@ -56,7 +62,7 @@ def grade(location: Location, grading: Grading, ranks: SizedRanks) -> Report:
     executor = Executor(ranks, location, secret=str(grading.seed))
     submitted = submitted_components(executor, grading.components)
     reports = tuple(
-        _grade_component(name, executor, grading) if name in submitted else _not_submitted(name, executor)
+        _grade_component(name, executor, grading) if name in submitted else _not_submitted(name, executor, grading)
         for name in grading.components
     )
     return Report(location.given, _environment(grading), reports, tuple(sorted(executor.stubbed)))
@@ -66,7 +72,7 @@ def ungraded(given: str, grading: Grading, reason: str, *, ours: bool) -> Report
     """Return the report of a submission that could not be graded, by its own fault or by ours: no points of as many."""
     status: Status = "error" if ours else "not_run"
     reports = (
-        ComponentReport(name, tuple(_not_run(check, status=status) for check in CHECKS[name]), submitted=ours)
+        ComponentReport(name, tuple(_not_run(check, status=status) for check in grading.checks(name)), submitted=ours)
         for name in grading.components
     )
     return Report(given, _environment(grading), tuple(reports), ungraded=reason)
@@ -80,6 +86,7 @@ def _environment(grading: Grading) -> Environment:
         device="cpu",
         world_size=grading.world_size,
         seed=grading.seed,
+        core=grading.core,
     )
 
 
@@ -108,19 +115,19 @@ def lacks(component: str, missing: Sequence[str]) -> str:
     return f"{component} lacks {' and '.join(missing)}"
 
 
-def _not_submitted(name: str, executor: Executor) -> ComponentReport:
-    checks = tuple(_not_run(check) for check in CHECKS[name])
+def _not_submitted(name: str, executor: Executor, grading: Grading) -> ComponentReport:
+    checks = tuple(_not_run(check) for check in grading.checks(name))
     return ComponentReport(name, checks, submitted=False, missing=executor.missing.get(name, ()))
 
 
 def _grade_component(name: str, executor: Executor, grading: Grading) -> ComponentReport:
     reports: list[CheckReport] = []
-    for check in CHECKS[name]:
+    for check in grading.checks(name):
         if not_from_scratch(name, executor, grading):
             break
         reports.append(grade_check(name, check, executor, grading, {report.id: report for report in reports}))
     copied = not_from_scratch(name, executor, grading)
-    checks = (copied, *map(_not_run, CHECKS[name])) if copied else tuple(reports)
+    checks = (copied, *map(_not_run, grading.checks(name))) if copied else tuple(reports)
     borrowed = tuple(sorted(executor.borrowed.get(name, ())))
     return ComponentReport(name, checks, borrowed=borrowed, alone=name in executor.alone)
 

@@ -16,12 +16,12 @@ from conformance.suite import Status
 
 SCHEMA = "pytest-ddp/report/1"
 Verdict: TypeAlias = Literal["passed", "failed", "error", "not_submitted"]
-_COLOURS = {"passed": "green", "failed": "red", "error": "magenta", "not_submitted": "dim"}
+_COLOURS = {"passed": "green", "failed": "red", "error": "magenta"}
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Where and how a submission was graded."""
+    """Where and how a submission was graded; `core` says that it was held to core checks alone."""
 
     torch: str
     python: str
@@ -29,6 +29,7 @@ class Environment:
     device: str
     world_size: int
     seed: int
+    core: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return what `json.dumps` takes."""
@@ -141,6 +142,8 @@ class Report:
 def show(report: Report, console: Console) -> None:
     """Print the table, then everything that is wrong."""
     console.print(_table(report))
+    for line in _not_submitted(report):
+        console.print(line)
     for name in report.stubbed:
         console.print(f"[yellow]stubbed[/]: {escape(name)}")
     for component in report.components:
@@ -158,23 +161,35 @@ def show(report: Report, console: Console) -> None:
 
 def _table(report: Report) -> Table:
     seed, ranks = report.environment.seed, report.environment.world_size
-    title = f"{report.submission}   (up to {ranks} ranks, torch {report.environment.torch}, seed {seed})"
+    core = ", core checks alone" if report.environment.core else ""
+    title = f"{report.submission}   (up to {ranks} ranks, torch {report.environment.torch}, seed {seed}{core})"
     table = Table(title=Text(title, "bold"), title_justify="left")
     table.add_column("component", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     table.add_column("points", justify="right", no_wrap=True)
     table.add_column("checks that did not pass", overflow="fold")
     for component in report.components:
-        verdict = Text(component.status.replace("_", " "), _COLOURS[component.status])
-        points = f"{component.points:g} / {component.max_points:g}"
-        table.add_row(component.name, verdict, points if component.submitted else "", Text(_not_passed(component)))
+        if component.submitted:
+            verdict = Text(component.status, _COLOURS[component.status])
+            points = f"{component.points:g} / {component.max_points:g}"
+            table.add_row(component.name, verdict, points, Text(_not_passed(component)))
     return table
 
 
+def _not_submitted(report: Report) -> list[str]:
+    """Name what is not submitted, and what is missing of a component of which something is there."""
+    absent = [component for component in report.components if not component.submitted]
+    names = ", ".join(component.name for component in absent)
+    incomplete = [component for component in absent if component.missing]
+    return ([f"[dim]not submitted: {names}[/]"] if names else []) + [
+        f"[yellow]missing[/]: {escape(function)}, for {component.name}"
+        for component in incomplete
+        for function in component.missing
+    ]
+
+
 def _not_passed(component: ComponentReport) -> str:
-    """Name the checks that failed, and count those that did not run for it; if not submitted, say what is missing."""
-    if not component.submitted:
-        return "\n".join(f"missing: {function}" for function in component.missing)
+    """Name the checks that failed, and count those that did not run for it."""
     lines = [
         check.id if check.level == "core" else f"{check.id} (extended)"
         for check in component.checks

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from conformance.checks.table import CHECKS
 from conformance.cli import main
 from conformance.contract import COMPONENTS
 from conformance.grading import grade
@@ -193,6 +194,27 @@ def test_torchs_own_is_told_and_forbidden_on_demand(capsys, submit, tmp_path):
     assert main([*command, "--from-scratch"]) == 1
     said = " ".join(capsys.readouterr().out.split())
     assert "distributed_sampler uses torch.utils.data.DistributedSampler; nothing else of it counts" in said
+
+
+@pytest.mark.usefixtures("one_server")
+def test_core_checks_alone_give_the_same_points(capsys, submit, tmp_path):
+    path, out = submit(SAMPLER), tmp_path / "report.json"
+    command = ["grade", str(path), "--max-examples", "1", "--json", str(out), "--repro-dir", str(tmp_path)]
+    graded = {}
+    for option in ([], ["--core"]):
+        assert main([*command, *option]) == 0
+        report = json.loads(out.read_text())
+        part = report["components"]["distributed_sampler"]
+        graded[report["environment"]["core"]] = (part["points"], part["max_points"])
+        assert ({check["level"] for check in part["checks"]} == {"core"}) is bool(option)
+    assert graded[True] == graded[False]
+    assert "core checks alone" in " ".join(capsys.readouterr().out.split())
+
+
+def test_no_core_check_waits_for_an_extended_one():
+    for checks in CHECKS.values():
+        core = [check for check in checks if check.level == "core"]
+        assert {required for check in core for required in check.requires} <= {check.id for check in core}
 
 
 def test_the_suite_as_tests_forbids_it_too_and_says_why_another_is_skipped(as_tests, submit):
