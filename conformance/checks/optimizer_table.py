@@ -198,7 +198,7 @@ OPTIMIZER_CHECKS = (
         optimizer.options_survive_loading,
         changing.loading_changed_options,
         "extended",
-        requires=_RESUMED,
+        requires=(*_RESUMED, "groups_smaller_than_the_world"),
         rules_out=("saved options lost",),
     ),
     Check(
