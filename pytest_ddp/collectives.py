@@ -145,7 +145,7 @@ def install() -> None:
             made = make_group(*args, **kwargs)
         group = made[0] if isinstance(made, tuple) else made
         if isinstance(group, dist.ProcessGroup):
-            _, _, members, *_ = args
+            members = kwargs["global_ranks_in_group"] if "global_ranks_in_group" in kwargs else args[2]
             _groups[group.group_name] = _Group(tuple(members))
             if _HAS_HOOKS:
                 group.register_pre_hook(_HOOK_ID, _hook(group.group_name))

@@ -227,4 +227,6 @@ class RankPlugin:
             self._collected[test.path] = {node_id(item): item for item in items}
             self._troubles[test.path] = self.collection.trouble
         found = self._collected[test.path].get(test.nodeid)
-        return found or answer_not_found(self.config, test, self._troubles[test.path])
+        if found is None:
+            answer_not_found(self.config, test, self._troubles[test.path])
+        return found
