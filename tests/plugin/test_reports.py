@@ -172,24 +172,20 @@ def test_a_hang_in_groups_and_messages_names_who_is_missing(run_suite):
             row = [dist.new_group([0, 1]), dist.new_group([2, 3])][ddp.rank // 2]
             dist.all_reduce(torch.ones(4), group=row)
             if ddp.rank == 3:
-                threading.Event().wait()
+                dist.recv(torch.ones(3), 0)
             dist.broadcast(torch.ones(4), ddp.rank // 2 * 2, group=row)
             dist.all_reduce(torch.ones(4))
-
-        @distributed
-        def test_message(ddp):
-            if ddp.rank == 1:
-                dist.recv(torch.ones(3), 0)
         """
-    result = run_suite(suite, "--ddp-timeout=3")
-    result.assert_outcomes(failed=2)
+    entered = {0: 3, 1: 3, 2: 2, 3: 2}
+    with ended_when(lambda ranks: all(waits(rank, entered[rank.rank]) for rank in ranks)):
+        result = run_suite(suite, "--ddp-timeout=1")
+    result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "  ranks 0, 1* all_reduce #1 float32[[]4[]], which rank* 3 never entered",
+            "  ranks 0, 1 waited in all_reduce #1 float32[[]4[]], which ranks 2, 3 never entered",
             "  rank 2 waited in broadcast #2 float32[[]4[]] in group 2 (2-3), which rank 3 never entered",
-            "  rank 1 waited in recv #1 from rank 0 float32[[]3[]], which rank 0 never sent",
-        ],
-        consecutive=False,
+            "  rank 3 waited in recv #1 from rank 0 float32[[]3[]], which rank 0 never sent",
+        ]
     )
 
 
