@@ -294,8 +294,3 @@ def options_change_after_loading(trial: Trial) -> None:
 def state_dict_round_trip(trial: Trial) -> None:
     """A new optimizer that loads `state_dict` continues as if nothing had happened."""
     training_equals_one_process(trial)
-
-
-def state_of_ranks_without_parameters(trial: Trial) -> None:
-    """A rank that owns no parameter saves and loads `state_dict` like the others."""
-    training_equals_one_process(trial)

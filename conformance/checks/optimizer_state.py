@@ -1,8 +1,9 @@
-"""Checks of what a sharded optimizer keeps: by rank about 1/N of the state, and none of it twice."""
+"""Checks of what a sharded optimizer keeps: by rank about 1/N of the state, none of it twice, on some ranks nothing."""
 
 import math
 
 from conformance.checks.check import Trial, Violation
+from conformance.checks.training import training_equals_one_process
 from conformance.scenario import Scenario
 
 _ALIGNED = 128  # elements
@@ -38,6 +39,11 @@ def groups_are_balanced_together(trial: Trial) -> None:
         f"There are {groups} parameter groups: carry on, from one to the next, with the bytes that each rank has so "
         "far. Where each group is dealt out from rank 0 anew, rank 0 gets the largest of every group.",
     )
+
+
+def state_of_ranks_without_parameters(trial: Trial) -> None:
+    """A rank that owns no parameter saves and loads `state_dict` like the others."""
+    training_equals_one_process(trial)
 
 
 def _hold_balance(trial: Trial, advice: str) -> None:

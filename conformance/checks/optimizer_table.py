@@ -188,7 +188,7 @@ OPTIMIZER_CHECKS = (
         rules_out=("state lost",),
     ),
     Check(
-        optimizer.state_of_ranks_without_parameters,
+        optimizer_state.state_of_ranks_without_parameters,
         changing.saving_one_parameter,
         "extended",
         requires=(*_RESUMED, "more_ranks_than_parameters"),
