@@ -64,7 +64,7 @@ class Collective:
         sequence: counts the group's collectives from 1; messages are counted apart, for each peer and direction.
         shapes: of the tensors that this rank gives, or, where it gives none, of those that it wants.
         dtype, bytes: of these.
-        members: the global ranks of the group; none for the default group, which has all, or where they are not known.
+        members: the global ranks of the group; empty for the default group, which has all; None where not known.
         peer: the global rank that a message goes to or comes from; None for any.
     """
 
@@ -92,7 +92,7 @@ _watchers: list[Callback] = []
 
 @dataclass
 class _Group:
-    """What is known of a process group: its ranks, and how many of what have been entered."""
+    """What is known of a process group: its ranks as in `Collective`, and how many of what have been entered."""
 
     members: tuple[int, ...] | None = None
     counters: dict[tuple[str, int | None], Iterator[int]] = field(
