@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from pytest_ddp.blackbox import SLOTS
+from pytest_ddp.blackbox import SLOT, SLOTS
 from pytest_ddp.outcome import Died, Ended, Outcome, Raised
 from pytest_ddp.world import rank_list, ranks_of
 
@@ -83,12 +83,18 @@ def _may_have_waited(outcome: Outcome) -> bool:
 
 def _record(outcome: Outcome) -> _Record:
     entries = list(outcome.collectives)
-    return _Record([*filter(None, map(_step, entries))], len(entries) < SLOTS, _may_have_waited(outcome))
+    is_whole = len(entries) < SLOTS and not any(map(_is_cut, entries))
+    return _Record([*filter(None, map(_step, entries))], is_whole, _may_have_waited(outcome))
+
+
+def _is_cut(entry: str) -> bool:
+    """Whether an entry may have been too long for its slot: what it says of its group would be lost."""
+    return len(entry.encode()) >= SLOT
 
 
 def _step(entry: str) -> _Step | None:
     """Return what an entry says; None for one of a group whose ranks it does not tell."""
-    found = _ENTRY.fullmatch(entry)
+    found = None if _is_cut(entry) else _ENTRY.fullmatch(entry)
     if found is None or (found["group"] and not found["ranks"]):
         return None
     try:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_ddp.blackbox import SLOTS
+from pytest_ddp.blackbox import SLOT, SLOTS
 from pytest_ddp.outcome import Raised, Returned, TimedOut
 from pytest_ddp.standstill import standstill
 
@@ -89,3 +89,10 @@ def test_nothing_is_said_of_what_a_full_record_may_have_lost():
     full = tuple(f"barrier #{number}" for number in range(1, SLOTS + 1))
     earlier = ("all_reduce #1 in group 1 (0-1)", *full[: SLOTS - 1])
     assert standstill(hanging(earlier, full)) == [f"rank 1 waited in barrier #{SLOTS}, which rank 0 never entered"]
+
+
+def test_an_entry_that_was_cut_is_taken_for_no_other_group_s():
+    ranks = ",".join(map(str, range(0, 200, 3)))
+    cut = f"all_reduce #1 float32[4] in group 1 ({ranks})"[:SLOT]
+    assert standstill(hanging((cut,), ())) == []
+    assert standstill(hanging((cut,), ("barrier #1",))) == []
