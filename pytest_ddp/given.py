@@ -15,7 +15,7 @@ import pytest
 from _pytest.outcomes import Skipped as SkippedTest
 from hypothesis.control import current_build_context
 from hypothesis.core import StateForActualGivenExecution
-from hypothesis.errors import Flaky, UnsatisfiedAssumption
+from hypothesis.errors import DeadlineExceeded, Flaky, UnsatisfiedAssumption
 
 from pytest_ddp.bug import ExampleFailed, failed
 from pytest_ddp.drawn import dump
@@ -46,6 +46,9 @@ def run_examples(item: pytest.Function, ranks: ExampleRanks) -> tuple[Sequence[O
             raise given_up.error from None
         except _RanksSkipped:
             return dispatch.outcomes, None
+        except DeadlineExceeded as missed:
+            missed.add_note(_slowest(dispatch.outcomes))
+            raise
         except ExampleFailed as bug:
             return bug.outcomes, Bugs([bug])
         except BaseExceptionGroup as group:
@@ -129,6 +132,11 @@ class _Dispatch:
             return None
         how = summary(again) if failures(again) else "ranks skipped"
         return f"Not tried further: the test could not be set up again: {how}"
+
+
+def _slowest(outcomes: Sequence[Outcome]) -> str:
+    slowest = max(outcomes, key=lambda outcome: outcome.seconds)
+    return f"The last example took longest on rank {slowest.rank}: {slowest.seconds * 1000:.1f}ms."
 
 
 def _dump(drawn: dict[str, Any]) -> bytes:

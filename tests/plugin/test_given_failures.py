@@ -218,6 +218,7 @@ def test_errors_of_hypothesis_come_through(run_given):
     result.stdout.fnmatch_lines(
         [
             "*DeadlineExceeded: Test took *, which exceeds the deadline of 100.00ms*",
+            "E *The last example took longest on rank 1: *ms.",
             "*Flaky*produces unreliable results*",
             "E *Unsatisfiable: *test_unsatisfiable*",
         ]
