@@ -5,7 +5,8 @@ An answer holds tensors alone, also for counts and flags: whatever a rank sends,
 
 from dataclasses import asdict, dataclass, field
 
-from conformance.cases import Case, as_json, case_from_json
+from conformance.case import Case
+from conformance.cases import as_json, case_from_json
 from conformance.data import Tensors
 from conformance.framing import MalformedError, pack, unpack
 from conformance.location import Location

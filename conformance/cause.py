@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from conformance.cases import Case
+from conformance.case import Case
 from conformance.checks.check import NotOffered, Trial, Violation
 from conformance.diagnosis import diagnose
 from conformance.execution import Broken, Execution, Observed

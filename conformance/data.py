@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from conformance.cases import Case
+from conformance.case import Case
 from conformance.layers import Dtype
 from conformance.scenario import Scenario
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import seed as seeded
 from hypothesis.strategies import SearchStrategy
 
-from conformance.cases import Case
+from conformance.case import Case
 from conformance.data import data_seed
 from conformance.scenario import Scenario
 from conformance.strategies import Bounds

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from conformance.answer import Answer, Assignment
-from conformance.cases import Case, CheckpointCase, as_text
+from conformance.case import Case
+from conformance.cases import CheckpointCase, as_text
 from conformance.data import RankInputs, data_seed, draw_inputs
 from conformance.execution import Answered, Broken, Execution, HarnessError, Malformed, Observed
 from conformance.feed import draw_feed

@@ -6,18 +6,18 @@ from typing import Any
 import torch
 
 from conformance.accuracy import draw_right
+from conformance.case import Case
 from conformance.cases import (
     AccumulationCase,
-    Case,
     CheckpointCase,
     EvaluationCase,
-    FsdpCase,
     GeneratorCase,
     OverheadCase,
     SamplerCase,
     SyncBatchNormCase,
 )
 from conformance.data import Tensors, draw_inputs
+from conformance.fsdp_case import FsdpCase
 
 
 def draw_feed(case: Case, seed: int) -> list[list[Tensors]]:

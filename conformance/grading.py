@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch._dynamo  # torch.optim imports it, slowly, at its first use: better now, while ranks start
 
-from conformance.cases import Case
+from conformance.case import Case
 from conformance.checks.check import Check
 from conformance.checks.table import CHECKS
 from conformance.contract import COMPONENTS

@@ -1,6 +1,6 @@
 """Says in words how a run broke: an exception of the submission's, a rank that died, a hang."""
 
-from conformance.cases import Case
+from conformance.case import Case
 from conformance.execution import Broken
 from conformance.scenario import (
     AddGroup,

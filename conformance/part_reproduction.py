@@ -10,15 +10,17 @@ import torch
 
 from conformance.assignment_layers import of_the_assignment
 from conformance.blocks import SmoothNorm
-from conformance.cases import AccumulationCase, Case, CheckpointCase, EvaluationCase, FsdpCase, SyncBatchNormCase
+from conformance.case import Case
+from conformance.cases import AccumulationCase, CheckpointCase, EvaluationCase, SyncBatchNormCase
 from conformance.checks import far_from_zero
 from conformance.checks.check import CaseTrial
 from conformance.checks.fsdp import EXACT, HALF, SINGLE
 from conformance.checks.fsdp_memory import AT_ONCE, LEFT, share, two_whole
 from conformance.classifier import Classifier
 from conformance.feed import CHANNELS, LEARNING_RATE, MOMENTUM, SCALE, draw_feed
+from conformance.fsdp_case import FsdpCase
 from conformance.full_disk import full_disk
-from conformance.layers import layer_as_code
+from conformance.layers import Again, layer_as_code
 from conformance.live_memory import LiveMemory
 from conformance.models import GAIN
 from conformance.replicated import Replicated
@@ -78,7 +80,10 @@ def _accumulation(_: AccumulationCase) -> dict[str, Any]:
 def _fsdp(case: FsdpCase) -> dict[str, Any]:
     spec = case.scenario.model
     sources: tuple[Any, ...] = (SmoothNorm, of_the_assignment, *([LiveMemory] if case.weighed else []))
+    again = next(((at, layer.layer) for at, layer in enumerate(spec.layers) if isinstance(layer, Again)), None)
     return {
+        "again": again,
+        "unused": spec.inputs,
         "layers": ", ".join(starmap(layer_as_code, zip(spec.layers, spec.widths, strict=False))),
         "frozen": spec.frozen,
         "optimizer": case.scenario.optimizer,

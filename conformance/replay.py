@@ -4,7 +4,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.cases import Case, as_json, case_from_json
+from conformance.case import Case
+from conformance.cases import as_json, case_from_json
 from conformance.checks.check import Check
 from conformance.checks.table import CHECKS
 from conformance.execute import Executor

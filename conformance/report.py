@@ -9,7 +9,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from conformance.cases import Case, as_json
+from conformance.case import Case
+from conformance.cases import as_json
 from conformance.checks.check import Level
 from conformance.scenario import Scenario
 from conformance.suite import Status

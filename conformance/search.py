@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from conformance.cases import Case
+from conformance.case import Case
 from conformance.checks.check import CaseTrial, Check, Refused, Trial, Violation
 from conformance.execute import Executor
 from conformance.execution import Answered, Broken, Execution, Malformed, Observed

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from hypothesis.errors import HypothesisException
 
-from conformance.cases import Case
+from conformance.case import Case
 from conformance.cause import REPEATS, cause_of
 from conformance.checks.check import Check, NotOffered, Violation
 from conformance.contract import COMPONENTS

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from conformance.alongside import Alongside
 from conformance.asleep import Sleeper
-from conformance.cases import Case
+from conformance.case import Case
 from conformance.observation import Happening
 from conformance.scenario import Scenario
 from pytest_ddp.collectives import Collective, watch_collectives

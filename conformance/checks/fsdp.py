@@ -129,6 +129,38 @@ def accumulates_gradients(trial: CaseTrial) -> None:
     )
 
 
+def several_forwards_one_backward(trial: CaseTrial) -> None:
+    """Several forwards may have one backward, on the sum of their losses, as where two inputs are compared."""
+    _hold_training(
+        trial,
+        "Two forwards go before one backward, which needs each weight twice: gather it for each use that backward "
+        "comes to, and add up the gradients of both.",
+    )
+
+
+def layer_used_twice(trial: CaseTrial) -> None:
+    """A layer may compute more than once in a forward: its gradient is that of all its uses."""
+    _hold_training(
+        trial,
+        "A linear layer computes twice in each forward: gather its weight for each use, also in backward, and add up "
+        "the gradients of both.",
+    )
+
+
+def trains_in_evaluation_mode(trial: CaseTrial) -> None:
+    """Training is right in evaluation mode too, in which models train whose norms are to stay at rest."""
+    _hold_training(trial, "`eval()` was called on the wrapped model: gather, and average gradients, in either mode.")
+
+
+def unused_everywhere(trial: CaseTrial) -> None:
+    """A parameter that no rank uses is left alone by the optimizer, and nobody waits for its gradient."""
+    _hold_training(
+        trial,
+        "A linear layer is never called: its shard gets no gradient, on any rank. One of zeros would let weight decay "
+        "move it.",
+    )
+
+
 def forward_keywords(trial: CaseTrial) -> None:
     """Keyword arguments reach the module's forward."""
     sharded_training_equals_one_process(trial)

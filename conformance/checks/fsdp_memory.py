@@ -3,8 +3,8 @@
 import math
 from itertools import pairwise
 
-from conformance.cases import FsdpCase
 from conformance.checks.check import CaseTrial, Violation
+from conformance.fsdp_case import FsdpCase
 from conformance.layers import BYTES
 
 _MOMENTS = 2

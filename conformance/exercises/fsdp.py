@@ -32,6 +32,9 @@ def train(desk: Desk) -> None:
     first = model.layers[0]
     first.register_forward_hook(lambda _, __, output: dtypes.append(output.dtype))
     wrapped = desk.call("get_fsdp", model, torch.bfloat16 if case.half else None)
+    if case.in_evaluation:
+        with desk.stage("`eval()` of the wrapped model"):
+            wrapped.eval()
     with desk.stage("construction of the optimizer"):
         optimizer = OPTIMIZERS[scenario.optimizer.kind](wrapped.parameters(), **scenario.optimizer.options)
     _gather(desk, wrapped, "start")
@@ -52,9 +55,10 @@ def _step(desk: Desk, wrapped: Any, optimizer: torch.optim.Optimizer, step: int,
     if scenario.evaluates:
         with desk.stage("a forward without gradients"), torch.no_grad():
             call(scenario, wrapped, desk.given[f"x/{scenario.micro(step)[0]}"])
-    for micro in scenario.micro(step):
+    micros = scenario.micro(step)
+    for together in [micros] if scenario.joined else [[micro] for micro in micros]:
         with desk.stage("forward"), _weighed(desk, wrapped, first):
-            loss = loss_of(call(scenario, wrapped, desk.given[f"x/{micro}"]), desk.given[f"y/{micro}"])
+            loss = torch.stack([_loss(desk, wrapped, micro) for micro in together]).sum()
         desk.answer["parameters_kept_after_forward"] = _kept(wrapped.parameters())
         with desk.stage("backward"):
             torch.autograd.backward(loss)
@@ -62,6 +66,10 @@ def _step(desk: Desk, wrapped: Any, optimizer: torch.optim.Optimizer, step: int,
     desk.answer["gradients_kept"] = _kept(p.grad for p in wrapped.parameters() if p.grad is not None)
     with desk.stage("the optimizer's step"):
         optimizer.step()
+
+
+def _loss(desk: Desk, wrapped: Any, micro: int) -> torch.Tensor:
+    return loss_of(call(desk.case.scenario, wrapped, desk.given[f"x/{micro}"]), desk.given[f"y/{micro}"])
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from conformance.cases import FsdpCase
+from conformance.fsdp_case import FsdpCase
 from conformance.strategies.parts import SEEDS, Bounds, Draw, worlds
 
 
@@ -63,3 +63,10 @@ def tied_trainings(draw: Draw, bounds: Bounds) -> FsdpCase:
     """Linear layers of one width but for the last, whose weight is the embedding's."""
     case: FsdpCase = draw(sharded_trainings(tied=True)(bounds))
     return replace(case, widths=(case.widths[0],) * (len(case.widths) - 1) + (case.tokens,))
+
+
+@st.composite
+def trainings_with_a_layer_used_twice(draw: Draw, bounds: Bounds) -> FsdpCase:
+    """The first linear layer, which computes twice, keeps the width."""
+    case: FsdpCase = draw(sharded_trainings(again=True)(bounds))
+    return replace(case, widths=(case.widths[0],) * 2 + case.widths[2:])

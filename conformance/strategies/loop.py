@@ -6,9 +6,9 @@ from typing import Literal, TypeVar
 
 from hypothesis import strategies as st
 
+from conformance.case import Case
 from conformance.cases import (
     AccumulationCase,
-    Case,
     CheckpointCase,
     EvaluationCase,
     GeneratorCase,

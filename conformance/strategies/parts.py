@@ -6,7 +6,7 @@ from typing import Any, TypeAlias, TypeVar, get_args
 
 from hypothesis import strategies as st
 
-from conformance.cases import Case
+from conformance.case import Case
 from conformance.layers import Again, Attention, Conv, Dtype, Embedding, Linear, Norm, NormName, Residual
 from conformance.model_spec import ModelSpec
 from conformance.scenario import OptimizerKind, OptimizerSpec, Options, Scenario

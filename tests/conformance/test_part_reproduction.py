@@ -12,13 +12,13 @@ from conformance.cases import (
     AccumulationCase,
     CheckpointCase,
     EvaluationCase,
-    FsdpCase,
     GeneratorCase,
     OverheadCase,
     SamplerCase,
     SyncBatchNormCase,
 )
 from conformance.checks.loop_table import LOOP_CHECKS
+from conformance.fsdp_case import FsdpCase
 from conformance.location import locate
 from conformance.part_reproduction import PartReproduction
 

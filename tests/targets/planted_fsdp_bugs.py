@@ -221,4 +221,48 @@ FSDP_BUGS = [
         "parameters_are_sharded",
         "its share of",
     ),
+    Bug(
+        _FSDP,
+        'return self.call("", self.inner, *args, **kwargs)\n',
+        'output = self.call("", self.inner, *args, **kwargs)\n'
+        "        number = self.__dict__['forwards'] = self.__dict__.get('forwards', 0) + 1\n"
+        "        if output.requires_grad:\n"
+        "            output.register_hook(lambda grad: grad * (number == self.__dict__['forwards']))\n"
+        "        return output\n",
+        "several_forwards_one_backward",
+        "needs each weight twice",
+    ),
+    Bug(
+        _FSDP,
+        "        named = {name.rpart",
+        "        def once(name, grad):\n"
+        "            task, before = torch._C._current_graph_task_id(), getattr(self, f'pass of {path}.{name}', None)\n"
+        "            setattr(self, f'pass of {path}.{name}', task)\n"
+        "            return grad * (before != task)\n\n"
+        "        for name, value in whole.items():\n"
+        "            if value.requires_grad:\n"
+        "                value.register_hook(partial(once, name))\n"
+        "        named = {name.rpart",
+        "layer_used_twice",
+        "computes twice in each forward",
+    ),
+    Bug(
+        _FSDP,
+        "        named = {name.rpart",
+        "        for value in whole.values():\n"
+        "            if value.requires_grad and not self.training:\n"
+        "                value.register_hook(lambda grad: grad * dist.get_world_size())\n"
+        "        named = {name.rpart",
+        "trains_in_evaluation_mode",
+        "in either mode",
+    ),
+    Bug(
+        _FSDP,
+        "    pass",
+        "    for shard in fsdp_model.shards:\n"
+        "        if shard.requires_grad and shard.grad is None:\n"
+        "            shard.grad = torch.zeros_like(shard)",
+        "unused_everywhere",
+        "`branches.0.weight`",
+    ),
 ]

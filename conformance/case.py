@@ -1,0 +1,23 @@
+"""What every case has, which is what a component of the training loop is asked once. Nothing here imports torch."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Case:
+    """What every case has.
+
+    Attributes:
+        world_size: ranks.
+        seed: selects the numbers.
+        gated: whether results of collectives arrive only when somebody waits for them, and are NaN until then.
+    """
+
+    world_size: int = 1
+    seed: int = 0
+    gated: bool = field(default=False, kw_only=True)
+
+    @property
+    def worlds(self) -> tuple[int, ...]:
+        """The worlds that work on the case, one after the other."""
+        return (self.world_size,)
