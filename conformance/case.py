@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from conformance.brief import Brief
 
-@dataclass(frozen=True)
-class Case:
+
+@dataclass(frozen=True, repr=False)
+class Case(Brief):
     """What every case has.
 
     Attributes:

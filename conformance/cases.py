@@ -13,12 +13,12 @@ from conformance.fsdp_case import FsdpCase
 from conformance.scenario import Scenario, to_json
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OverheadCase(Case):
     """One gradient size, bandwidth, overhead per call and number of buckets."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SamplerCase(Case):
     """A data set that ranks share out.
 
@@ -38,7 +38,7 @@ class SamplerCase(Case):
     later: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EvaluationCase(Case):
     """A model that is evaluated on batches.
 
@@ -53,12 +53,12 @@ class EvaluationCase(Case):
     half: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GeneratorCase(Case):
     """Generators for the data loaders of all ranks, from one seed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AccumulationCase(Case):
     """Optimizer steps, each over several micro-batches.
 
@@ -79,7 +79,7 @@ class AccumulationCase(Case):
     at: Literal["backward", "forward", "finish"] = "backward"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SyncBatchNormCase(Case):
     """A batch norm that is converted, trained and evaluated.
 
@@ -122,7 +122,7 @@ class SyncBatchNormCase(Case):
         return "" if self.bare else "1.0."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CheckpointCase(Case):
     """A training that is saved by one world and goes on in another.
 

@@ -9,7 +9,7 @@ from conformance.model_spec import ModelSpec
 from conformance.scenario import OptimizerSpec, Scenario
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FsdpCase(Case):
     """A network on tokens that is trained with its parameters sharded.
 
