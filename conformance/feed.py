@@ -34,9 +34,9 @@ def _overhead(_: OverheadCase, seed: int, rank: int) -> Tensors:
     }
 
 
-def _sampler(_: SamplerCase, seed: int, rank: int) -> Tensors:
-    """Draw the seed that all ranks share, and one for each rank's own global generator."""
-    return {"seed": torch.tensor(seed % 1000), "own": torch.tensor(seed % 1000 + 1 + rank)}
+def _seeds(case: SamplerCase | GeneratorCase, seed: int, rank: int) -> Tensors:
+    """Draw the seed that all ranks share, 0 in the simplest case, and one for each rank's own global generator."""
+    return {"seed": torch.tensor(seed % 1000 if case.seed else 0), "own": torch.tensor(seed % 1000 + 1 + rank)}
 
 
 def _evaluation(case: EvaluationCase, seed: int, rank: int) -> Tensors:
@@ -52,11 +52,6 @@ def _evaluation(case: EvaluationCase, seed: int, rank: int) -> Tensors:
         wrong = torch.randperm(size, generator=own) >= correct
         given |= {f"x/{batch}": x, f"y/{batch}": ((x @ weight.T).argmax(1) + wrong.long()) % _CLASSES}
     return given
-
-
-def _loader(_: GeneratorCase, seed: int, rank: int) -> Tensors:
-    """Draw the seed that all ranks share, and one for each rank's own global generator."""
-    return {"seed": torch.tensor(seed % 1000), "own": torch.tensor(seed % 1000 + 1 + rank)}
 
 
 def _accumulation(case: AccumulationCase, seed: int, rank: int) -> Tensors:
@@ -136,14 +131,15 @@ def _generator(seed: int) -> torch.Generator:
 
 LEARNING_RATE, MOMENTUM, SCALE = 0.1, 0.5, 2.0**10  # of what accumulates gradients
 _FEATURES, _CLASSES = 3, 4
+OTHER_LABELS = _CLASSES - 1  # further on, modulo their number: labels that were wrong are right then, and the reverse
 _CORNERS = ((1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1))  # of classes: no rounding moves a sample to another one
 CHANNELS = 3
 _RANGES = ((6.0, 4.0), (8.0, 3.0), (-6.0, 3.0), (0.3, 1.7))
 _FEEDS: dict[type[Case], Callable[[Any, int, int], Tensors]] = {
     OverheadCase: _overhead,
-    SamplerCase: _sampler,
+    SamplerCase: _seeds,
     EvaluationCase: _evaluation,
-    GeneratorCase: _loader,
+    GeneratorCase: _seeds,
     AccumulationCase: _accumulation,
     SyncBatchNormCase: _sync_batchnorm,
     CheckpointCase: _checkpoint,

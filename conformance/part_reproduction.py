@@ -17,13 +17,13 @@ from conformance.checks.check import CaseTrial
 from conformance.checks.fsdp import EXACT, HALF, SINGLE
 from conformance.checks.fsdp_memory import AT_ONCE, LEFT, share, two_whole
 from conformance.classifier import Classifier
-from conformance.feed import CHANNELS, LEARNING_RATE, MOMENTUM, SCALE, draw_feed
+from conformance.feed import CHANNELS, LEARNING_RATE, MOMENTUM, OTHER_LABELS, SCALE, draw_feed
 from conformance.fsdp_case import FsdpCase
 from conformance.full_disk import full_disk
 from conformance.layers import Again, layer_as_code
 from conformance.live_memory import LiveMemory
 from conformance.models import GAIN
-from conformance.replicated import Replicated
+from conformance.replicated import Replicated, unsymmetric_loss
 from conformance.resumable import DECAY
 from conformance.script import Script
 
@@ -74,7 +74,8 @@ def _nothing(_: Any) -> dict[str, Any]:
 
 def _accumulation(_: AccumulationCase) -> dict[str, Any]:
     rates = {"learning_rate": LEARNING_RATE, "momentum": MOMENTUM, "scale": SCALE}
-    return {"sources": inspect.getsource(Replicated).rstrip(), **rates}
+    sources = (inspect.getsource(one).rstrip() for one in (unsymmetric_loss, Replicated))
+    return {"sources": "\n\n\n".join(sources), **rates}
 
 
 def _fsdp(case: FsdpCase) -> dict[str, Any]:
@@ -101,7 +102,7 @@ def _fsdp(case: FsdpCase) -> dict[str, Any]:
 _ABOUT: dict[type[Case], Callable[[Any], dict[str, Any]]] = {
     AccumulationCase: _accumulation,
     CheckpointCase: lambda _: {"decay": DECAY, "sources": inspect.getsource(full_disk).rstrip()},
-    EvaluationCase: lambda _: {"sources": inspect.getsource(Classifier).rstrip()},
+    EvaluationCase: lambda _: {"other_labels": OTHER_LABELS, "sources": inspect.getsource(Classifier).rstrip()},
     FsdpCase: _fsdp,
     SyncBatchNormCase: lambda _: {"channels": CHANNELS},
 }

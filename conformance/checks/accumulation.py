@@ -7,9 +7,11 @@ import torch
 from conformance.checks.check import CaseTrial, Mismatch, Violation, first_mismatch
 from conformance.data import Tensors
 from conformance.feed import LEARNING_RATE, MOMENTUM, SCALE
+from conformance.replicated import unsymmetric_loss
 
 Gradients = list[list[Tensors]]  # by rank, then by micro-batch
 Combine = Callable[[Gradients], Tensors]
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def one_optimizer_step(trial: CaseTrial) -> None:
@@ -73,6 +75,19 @@ def overflow_skips_the_step(trial: CaseTrial) -> None:
             f"With infinite gradients on rank {trial.case.overflow} in step 1, a step that is to be skipped: "
             f"{_off(trial, rank, step, wrong)}",
             "Step by `scaler.step(optimizer)`, which leaves out steps with infinite gradients.",
+        )
+    _hold_scale(trial)
+
+
+def looks_for_overflow_when_finished(trial: CaseTrial) -> None:
+    """A scaler looks for infinite gradients once they are finished: before, each rank would see its own alone."""
+    rank, step, wrong = _first_wrong(trial)
+    if wrong:
+        raise Violation(
+            f"With infinite gradients on rank {trial.case.overflow} in step 1, and a wrapper that is not done when "
+            f"backward returns: {_off(trial, rank, step, wrong)}",
+            "Call `ddp_model.finish_gradient_synchronization()` before `scaler.unscale_(optimizer)` and "
+            "`scaler.step(optimizer)`, or ranks disagree on the step.",
         )
     _hold_scale(trial)
 
@@ -151,9 +166,10 @@ def _named(trial: CaseTrial) -> str:
     """Return which known mistake gives what was seen."""
     last = trial.case.steps - 1
     for words, combine in _MISTAKES.items():
-        wanted = _train(trial, combine)[last]
-        if all(first_mismatch(_after(answer, last), wanted) is None for answer in trial.answers):
+        if _is_as_by(trial, _train(trial, combine)[last]):
             return f"Looks like *{words}*."
+    if _is_as_by(trial, _train(trial, _mean, lambda output, target: unsymmetric_loss(target, output))[last]):
+        return "Looks like *the loss's arguments swapped*: call `loss_fn(output, target)`."
     for words, combine in _OWN_MISTAKES.items():
         own = (
             _train(trial, lambda gradients, rank=rank, combine=combine: combine([gradients[rank]]))[last]  # type: ignore[misc]
@@ -167,13 +183,18 @@ def _named(trial: CaseTrial) -> str:
     return ""
 
 
-def _train(trial: CaseTrial, combine: Combine) -> list[Tensors]:
-    """Train in one process with what `combine` makes of the gradients; return the parameters after each step."""
+def _is_as_by(trial: CaseTrial, wanted: Tensors) -> bool:
+    """Whether parameters are, after the last step and on every rank, what a mistake makes of them."""
+    return all(first_mismatch(_after(answer, trial.case.steps - 1), wanted) is None for answer in trial.answers)
+
+
+def _train(trial: CaseTrial, combine: Combine, loss_fn: Loss = unsymmetric_loss) -> list[Tensors]:
+    """Train in one process with what `combine` makes of a loss's gradients; return the parameters after each step."""
     parameters = {name: value for name, value in trial.given[0].items() if name[0] not in "xy"}
     velocity, found = {name: torch.zeros_like(value) for name, value in parameters.items()}, []
     for step in range(trial.case.steps):
         if not _overflows(trial, step):
-            gradients = combine([_gradients(trial, given, parameters, step) for given in trial.given])
+            gradients = combine([_gradients(trial, given, parameters, step, loss_fn) for given in trial.given])
             first = step == 0
             velocity = {n: gradients[n] + (0.0 if first else MOMENTUM) * v for n, v in velocity.items()}
             parameters = {name: value - LEARNING_RATE * velocity[name] for name, value in parameters.items()}
@@ -181,14 +202,14 @@ def _train(trial: CaseTrial, combine: Combine) -> list[Tensors]:
     return found
 
 
-def _gradients(trial: CaseTrial, given: Tensors, parameters: Tensors, step: int) -> list[Tensors]:
+def _gradients(trial: CaseTrial, given: Tensors, parameters: Tensors, step: int, loss_fn: Loss) -> list[Tensors]:
     """Return the gradients that each of a rank's micro-batches gives."""
     found = []
     for micro in range(trial.case.micro_batches):
         leaves = {name: value.clone().requires_grad_() for name, value in parameters.items()}
         hidden = torch.tanh(given[f"x/{step}/{micro}"] @ leaves["0.weight"].T + leaves["0.bias"])
         output = hidden @ leaves["2.weight"].T + leaves["2.bias"]
-        loss = torch.nn.functional.mse_loss(output, given[f"y/{step}/{micro}"])
+        loss = loss_fn(output, given[f"y/{step}/{micro}"])
         found.append(dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True)))
     return found
 

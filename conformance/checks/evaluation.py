@@ -3,11 +3,19 @@
 import math
 from itertools import product
 
+import torch
+
 from conformance.accuracy import Counts, accuracy, mistaken
 from conformance.checks.check import WAIT, CaseTrial, Violation, never_awaited
+from conformance.feed import OTHER_LABELS
 
 _EXACT = 1e-6  # sums may be kept in float32
 _MODULES = {"the model": "training", "its module `dropout`": "dropout_training"}
+_LEFT = {
+    "same_parameters": "a parameter's numbers or its dtype",
+    "same_trainable": "which parameters require gradients",
+    "same_gradients": "a gradient that was there before, or has made one",
+}
 _STARTS = (("", True), ("again/", False))  # evaluations, by whether the model trained, and gradients were turned on
 
 
@@ -27,6 +35,16 @@ def global_accuracy(trial: CaseTrial) -> None:
     problem, advice = _wrong(trial)
     if problem:
         raise Violation(problem, advice)
+
+
+def counts_anew(trial: CaseTrial) -> None:
+    """A second evaluation, as after the next epoch, counts its own samples alone."""
+    problem, advice = _wrong(trial, "again/")
+    if problem:
+        raise Violation(
+            f"The second evaluation is of the same inputs with other labels. {problem}",
+            advice or "Let the counts begin with zero in each call; a default argument is made once for all calls.",
+        )
 
 
 def weighted_by_samples(trial: CaseTrial) -> None:
@@ -98,6 +116,17 @@ def leaves_gradients_on_or_off(trial: CaseTrial) -> None:
                 )
 
 
+def leaves_the_parameters(trial: CaseTrial) -> None:
+    """Parameters and their gradients are left as they are, and train afterwards if they did before."""
+    for rank, answer in enumerate(trial.answers):
+        for (prefix, _), (flag, words) in product(_STARTS, _LEFT.items()):
+            if not bool(answer[f"{prefix}{flag}"]):
+                raise Violation(
+                    f"On rank {rank}, evaluation has changed {words}.",
+                    "Evaluate under `torch.no_grad()`, which leaves all of that alone.",
+                )
+
+
 def counts_exactly(trial: CaseTrial) -> None:
     """The accuracy of a model in bfloat16 is as exact as any other's, whatever the number of samples."""
     problem, advice = _wrong(trial)
@@ -117,11 +146,11 @@ def _on(gradients: bool) -> str:  # noqa: FBT001  what `torch.is_grad_enabled` g
     return "on" if gradients else "off"
 
 
-def _wrong(trial: CaseTrial) -> tuple[str, str]:
-    """Return what is wrong with the accuracy, and which mistake fits."""
-    sizes, right = trial.case.sizes, _right(trial)
+def _wrong(trial: CaseTrial, which: str = "") -> tuple[str, str]:
+    """Return what is wrong with the accuracy of an evaluation, the first or "again/", and which mistake fits."""
+    sizes, right = trial.case.sizes, _right(trial, OTHER_LABELS if which else 0)
     expected = accuracy(sizes, right)
-    seen = [float(answer["accuracy"]) for answer in trial.answers]
+    seen = [float(answer[f"{which}accuracy"]) for answer in trial.answers]
     rank = next((rank for rank, value in enumerate(seen) if not _alike(value, expected)), None)
     if rank is None:
         return "", ""
@@ -135,15 +164,16 @@ def _wrong(trial: CaseTrial) -> tuple[str, str]:
     return problem, f"Looks like *{fits}*. All-reduce both sums, then divide." if fits else ""
 
 
-def _right(trial: CaseTrial) -> Counts:
-    """Count the right samples of each rank's batches."""
+def _right(trial: CaseTrial, other: int) -> Counts:
+    """Count the right samples of each rank's batches, whose labels are `other` classes on."""
     return [
-        [
-            int(((given[f"x/{batch}"] @ given["weight"].T).argmax(1) == given[f"y/{batch}"]).sum())
-            for batch in range(len(own))
-        ]
+        [_count(given[f"x/{batch}"], given[f"y/{batch}"] + other, given["weight"]) for batch in range(len(own))]
         for given, own in zip(trial.given, trial.case.sizes, strict=True)
     ]
+
+
+def _count(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor) -> int:
+    return int(((x @ weight.T).argmax(1) == y % len(weight)).sum())
 
 
 def _by_rank(right: Counts, sizes: Counts) -> str:

@@ -6,11 +6,13 @@ from conformance.checks.check import CaseTrial, Violation, moved_generators
 
 
 def reproducible(trial: CaseTrial) -> None:
-    """The same seed gives the same stream on a rank, whatever else has drawn random numbers."""
+    """The same seed gives the same stream on a rank, in another run too, whatever else has drawn random numbers."""
     for rank, answer in enumerate(trial.answers):
         if answer["first"].tolist() != answer["again"].tolist():
             raise Violation(
-                f"On rank {rank}, two generators from one seed shuffle differently.",
+                f"On rank {rank}, two generators from one seed, {int(trial.given[rank]['seed'])}, shuffle differently; "
+                "before the second, torch's global generator was seeded anew, and `time.time()` and `os.getpid()` "
+                "give other numbers.",
                 "Return `torch.Generator()` after `.manual_seed(...)` with what seed and rank alone decide.",
             )
 
@@ -20,7 +22,8 @@ def differs_by_rank(trial: CaseTrial) -> None:
     for one, other in combinations(range(len(trial.answers)), 2):
         if trial.answers[one]["first"].tolist() == trial.answers[other]["first"].tolist():
             raise Violation(
-                f"The generators of ranks {one} and {other} of {len(trial.answers)} give the same stream.",
+                f"The generators of ranks {one} and {other} of {len(trial.answers)} give the same stream from the seed "
+                f"{int(trial.given[one]['seed'])}.",
                 "Seed with the seed and the rank, `torch.Generator().manual_seed(seed + rank)` for one.",
             )
 

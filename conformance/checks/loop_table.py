@@ -25,6 +25,7 @@ _SHARED, _RESHUFFLED = ("every_sample_once",), ("set_epoch_reshuffles",)
 _SAMPLER = (
     Check(sampler.equal_shares, loop.samplings(shuffle=False)),
     Check(sampler.every_sample_once, loop.samplings(shuffle=False), points=2, requires=("equal_shares",)),
+    Check(sampler.fewer_samples_than_ranks, loop.tiny_samplings, "extended", requires=_SHARED),
     Check(sampler.drop_last_drops_least, loop.dropping_samplings, requires=("equal_shares",)),
     Check(sampler.seed_shared_by_ranks, loop.samplings(shuffle=True), points=2, requires=_SHARED),
     Check(sampler.shuffles, loop.long_samplings(shuffle=True), requires=_SHARED),
@@ -71,12 +72,14 @@ _EVALUATION = (
     Check(evaluation.counts_are_waited_for, loop.gated(loop.even_evaluations)),
     Check(evaluation.global_accuracy, loop.even_evaluations, points=2, requires=("counts_are_waited_for",)),
     Check(evaluation.weighted_by_samples, loop.uneven_evaluations, points=2, requires=_COUNTED),
+    Check(evaluation.counts_anew, _TWICE, requires=_COUNTED),
     Check(evaluation.ranks_with_fewer_batches, loop.ragged_evaluations, "extended", requires=_COUNTED),
     Check(evaluation.in_evaluation_mode, loop.even_evaluations, "extended", requires=_COUNTED),
     Check(evaluation.leaves_the_mode, _TWICE, "extended", requires=_COUNTED),
     Check(evaluation.leaves_the_mode_of_each_module, _TWICE, "extended", requires=("leaves_the_mode",)),
     Check(evaluation.without_gradients, loop.even_evaluations, "extended", requires=_COUNTED),
     Check(evaluation.leaves_gradients_on_or_off, _TWICE, "extended", requires=_COUNTED),
+    Check(evaluation.leaves_the_parameters, _TWICE, "extended", requires=_COUNTED),
     Check(evaluation.counts_exactly, loop.half_evaluations, "extended", requires=_COUNTED),
 )
 _SAME = ("reproducible",)
@@ -113,6 +116,12 @@ _ACCUMULATION = (
         loop.scaled_or_not(loop.accumulations(steps=2, at="finish")),
         "extended",
         requires=(*_BIG, "scaler_used"),
+    ),
+    Check(
+        accumulation.looks_for_overflow_when_finished,
+        having(loop.overflowing, at="finish"),
+        "extended",
+        requires=("overflow_skips_the_step", "finishes_before_the_step"),
     ),
     Check(
         accumulation.one_exchange_with_a_scaler,

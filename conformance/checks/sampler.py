@@ -17,7 +17,8 @@ def equal_shares(trial: CaseTrial) -> None:
     if len(set(counts)) > 1:
         raise Violation(
             f"{_set(trial)}, the ranks get {_listed(counts)} samples; expected as many on each.",
-            "Add samples from the start until the length divides by the number of ranks, or drop the last ones.",
+            "Add samples from the start, again and again where there are few, until the length divides by the number "
+            "of ranks; or drop the last ones.",
         )
     for rank, answer in enumerate(trial.answers):
         if int(answer["length"]) != counts[rank]:
@@ -26,6 +27,11 @@ def equal_shares(trial: CaseTrial) -> None:
                 f"{counts[rank]} samples.",
                 "`len(sampler)` is the number of this rank's samples: a DataLoader and a scheduler count steps by it.",
             )
+
+
+def fewer_samples_than_ranks(trial: CaseTrial) -> None:
+    """Where there are fewer samples than ranks, all ranks still get one, which may be the same one several times."""
+    equal_shares(trial)
 
 
 def every_sample_once(trial: CaseTrial) -> None:

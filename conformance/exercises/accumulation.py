@@ -5,7 +5,7 @@ from torch import nn
 
 from conformance.exercises.desk import Desk
 from conformance.feed import LEARNING_RATE, MOMENTUM, SCALE
-from conformance.replicated import Replicated
+from conformance.replicated import Replicated, unsymmetric_loss
 
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -29,7 +29,7 @@ def accumulate(desk: Desk) -> None:
         names = [f"{step}/{micro}" for micro in range(case.micro_batches)]
         batches = [(desk.given[f"x/{name}"], desk.given[f"y/{name}"]) for name in names]
         handed, copies = list(batches), [(x.clone(), y.clone()) for x, y in batches]
-        desk.call("accumulate_and_step", model, optimizer, batches, nn.functional.mse_loss, scaler)
+        desk.call("accumulate_and_step", model, optimizer, batches, unsymmetric_loss, scaler)
         desk.answer[f"left/{step}"] = torch.tensor(_is_as_before(batches, handed, copies))
         desk.answer |= {f"parameter/{step}/{name}": p.clone() for name, p in model.module.state_dict().items()}
         counts = {"exchanges": model.exchanges, "forwards": model.forwards, "alive": model.most_alive}

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from conformance.exercises.another_run import another_run
 from conformance.exercises.desk import Desk
 
 _SAMPLES = 50
@@ -13,16 +14,17 @@ _SAMPLES = 50
 def draw(desk: Desk) -> None:
     """Note the order in which a shuffling loader gives samples: with a seed, with it again, and with another.
 
-    The last time with the first seed, another generator from it is made and drawn from in between.
-
-    The global generators are alike on all ranks at first, and torch's another one on each of them the second time.
+    The global generators are alike on all ranks at first, and torch's another one on each of them the second time,
+    which is as in another process, days later. The last time with the first seed, another generator from it is made
+    and drawn from in between.
     """
     seed = int(desk.given["seed"])
     with desk.watching_global_generators(seed + 1):
         made = desk.call("get_ddp_generator", seed)
     desk.answer["first"] = _order(desk, made)
     torch.manual_seed(int(desk.given["own"]))
-    desk.answer["again"] = _order(desk, desk.call("get_ddp_generator", seed))
+    with another_run():
+        desk.answer["again"] = _order(desk, desk.call("get_ddp_generator", seed))
     desk.answer["other_seed"] = _order(desk, desk.call("get_ddp_generator", seed + 1000))
     one, other = (desk.call("get_ddp_generator", seed) for _ in range(2))
     _order(desk, other)

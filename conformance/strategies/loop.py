@@ -1,5 +1,6 @@
 """Strategies for the parts of the training loop: cases, on two ranks first, then on more, and on one."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, TypeVar
@@ -49,13 +50,22 @@ def overheads(draw: Draw, _: Bounds) -> OverheadCase:
 def samplings(
     *, shuffle: bool, drop_last: bool = False, epochs: tuple[int | None, ...] = (0, 1, 0)
 ) -> Callable[[Bounds], st.SearchStrategy[SamplerCase]]:
-    """Return a strategy of data sets, most of which do not divide evenly, and some of which have too few samples."""
+    """Return a strategy of data sets, most of which do not divide evenly; added once more, all of them would do."""
 
     @st.composite
     def sharing(draw: Draw, bounds: Bounds) -> SamplerCase:
-        return SamplerCase(draw(worlds(bounds)), draw(SEEDS), draw(st.integers(1, 13)), shuffle, drop_last, epochs)
+        world_size, seed = draw(worlds(bounds)), draw(SEEDS)
+        length = draw(st.integers(math.ceil(world_size / 2), 13))
+        return SamplerCase(world_size, seed, length, shuffle, drop_last, epochs)
 
     return sharing
+
+
+@st.composite
+def tiny_samplings(draw: Draw, bounds: Bounds) -> SamplerCase:
+    """One sample, and three ranks or more where there may be: adding the data set once does not fill all shares."""
+    world_size = draw(st.integers(min(3, bounds.world_size), bounds.world_size))
+    return SamplerCase(world_size, draw(SEEDS), length=1, shuffle=False)
 
 
 @st.composite

@@ -216,4 +216,45 @@ DATA_BUGS = [
         "generators_are_apart",
         "they are one",
     ),
+    Bug(
+        _GENERATOR,
+        "seed + dist.get_rank()",
+        "seed + __import__('os').getpid()",
+        "reproducible",
+        "what seed and rank alone decide",
+    ),
+    Bug(_GENERATOR, "generator.manual_seed(", "seed and generator.manual_seed(", "differs_by_rank", "from the seed 0."),
+    Bug(
+        _SAMPLER,
+        "(indices * total)[:total]",
+        "(indices + indices[: total - len(indices)])[:total]",
+        "fewer_samples_than_ranks",
+        "again and again where there are few",
+    ),
+    Bug(
+        _EVALUATION,
+        "def evaluate(model, batches):\n"
+        "    modes = {module: module.training for module in model.modules()}\n"
+        "    model.eval()\n"
+        "    counts = torch.zeros(2, dtype=torch.float64)\n",
+        "def evaluate(model, batches, counts=torch.zeros(2, dtype=torch.float64)):\n"
+        "    modes = {module: module.training for module in model.modules()}\n"
+        "    model.eval()\n",
+        "counts_anew",
+        "begin with zero in each call",
+    ),
+    Bug(
+        _EVALUATION,
+        "    with torch.no_grad():",
+        "    model.requires_grad_(False)\n    if True:",
+        "leaves_the_parameters",
+        "which parameters require gradients",
+    ),
+    Bug(
+        _EVALUATION,
+        "    model.eval()",
+        "    model.eval()\n    model.zero_grad()",
+        "leaves_the_parameters",
+        "a gradient that was there",
+    ),
 ]

@@ -213,4 +213,18 @@ LOOP_BUGS = [
         "scaler_may_be_left_out",
         "'NoneType' object has no attribute",
     ),
+    Bug(
+        _ACCUMULATION,
+        "loss_fn(ddp_model(x), y)",
+        "loss_fn(y, ddp_model(x))",
+        "equals_one_big_batch",
+        "the loss's arguments swapped",
+    ),
+    Bug(
+        _ACCUMULATION,
+        "    ddp_model.finish",
+        "    if scaler:\n        scaler.unscale_(optimizer)\n    ddp_model.finish",
+        "looks_for_overflow_when_finished",
+        "ranks disagree on the step",
+    ),
 ]
