@@ -155,7 +155,8 @@ class _Run:
         if self.task.scenario.aborts and step == 1:
             self._abort(step)
         optimizer = self.plan.optimizer
-        with self.stage("on_train_batch_start", step):
+        started: list[Happening] = []
+        with self.stage("on_train_batch_start", step), noting(started, self.task.scenario):
             function(self.adapters, self.component.batch_start)(self.wrapped, optimizer)
         self._clear(step)
         if self.task.scenario.closure:
@@ -172,6 +173,7 @@ class _Run:
             with self.stage("the optimizer's step", step), noting(stepped, self.task.scenario):
                 optimizer.step()
             self.happened += stepped
+        self.happened[:0] = started
         with self.stage("the scheduler's step", step):
             self.plan.after_step()
         return loss

@@ -6,7 +6,7 @@ Never of time. The last step is judged, once all has settled: an implementation 
 from collections.abc import Iterator
 from itertools import pairwise
 
-from conformance.checks.check import WAIT, Trial, Violation, launches, listed, never_awaited, step_words
+from conformance.checks.check import WAIT, Trial, Violation, advising, launches, listed, never_awaited, step_words
 from conformance.checks.traffic import exchanges
 from conformance.data import Tensors
 from conformance.observation import Happening
@@ -20,7 +20,7 @@ def overlaps_backward(trial: Trial) -> None:
     """
     step = trial.scenario.steps - 1
     for rank, seen in enumerate(trial.observations):
-        happened = seen.happenings[step]
+        happened = _last_pass(seen.happenings[step])
         launched = launches(happened, trial.scenario)
         if not launched:
             raise Violation(
@@ -56,6 +56,17 @@ def overlaps_backward(trial: Trial) -> None:
             )
 
 
+def overlaps_after_no_sync(trial: Trial) -> None:
+    """The backward pass that follows on those under `no_sync` overlaps with communication like any other."""
+    with advising("The passes before were under `no_sync`: let hooks count nothing there, or begin to count anew."):
+        overlaps_backward(trial)
+
+
+def _last_pass(happened: list[Happening]) -> list[Happening]:
+    """Return what happened from the beginning of the last backward pass on."""
+    return happened[max(at for at, one in enumerate(happened) if one.what == "began") :]
+
+
 def _launched_in_time(happened: list[Happening], last: int, scenario: Scenario) -> tuple[int, int, int]:
     """Return how many exchanges began before backward was at the first layer, how many had to, and how many there were.
 
@@ -78,7 +89,7 @@ def starts_in_backward(trial: Trial) -> None:
     The models here are small: an implementation with buckets of a fixed, large size has one, which is full at the end.
     """
     step = trial.scenario.steps - 1
-    steps = [seen.happenings[step] for seen in trial.observations]
+    steps = [_last_pass(seen.happenings[step]) for seen in trial.observations]
     if not all(_is_one_bucket_in_backward(happened, trial.scenario) for happened in steps):
         overlaps_backward(trial)
 

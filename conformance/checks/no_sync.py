@@ -12,7 +12,8 @@ def accumulates_without_synchronising(trial: Trial) -> None:
         for rank, seen in enumerate(trial.observations):
             happened = seen.happenings[step]
             ends = [at for at, one in enumerate(happened) if one.what == "returned"]
-            early = [one for one in happened[: ends[-2] + 1] if of_the_model(one, trial.scenario)]
+            began = next(at for at, one in enumerate(happened) if one.what == "began")
+            early = [one for one in happened[began : ends[-2] + 1] if of_the_model(one, trial.scenario)]
             if early:
                 raise Violation(
                     f"On rank {rank} at {step_words(trial.scenario, step)}, gradients were sent under `no_sync`: "

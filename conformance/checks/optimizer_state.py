@@ -2,7 +2,7 @@
 
 import math
 
-from conformance.checks.check import Trial, Violation
+from conformance.checks.check import Trial, Violation, advising
 from conformance.checks.training import training_equals_one_process
 from conformance.scenario import Scenario
 
@@ -39,6 +39,12 @@ def groups_are_balanced_together(trial: Trial) -> None:
         f"There are {groups} parameter groups: carry on, from one to the next, with the bytes that each rank has so "
         "far. Where each group is dealt out from rank 0 anew, rank 0 gets the largest of every group.",
     )
+
+
+def state_stays_sharded_after_loading(trial: Trial) -> None:
+    """An optimizer that has loaded a `state_dict` keeps the state of the parameters that the rank owns, no more."""
+    with advising("Keep of a `state_dict` what belongs to the rank's own parameters, and drop the rest."):
+        state_is_sharded(trial)
 
 
 def state_of_ranks_without_parameters(trial: Trial) -> None:

@@ -2,6 +2,7 @@
 
 from conformance.checks import communication, optimizer, optimizer_state, precision, traffic, training
 from conformance.checks.check import UNSYNCHRONISED, Check
+from conformance.scenario import SaveAndLoad
 from conformance.strategies import changing
 from conformance.strategies import groups as grouping
 from conformance.strategies import optimizer as stepping
@@ -186,6 +187,13 @@ OPTIMIZER_CHECKS = (
         "extended",
         requires=_BASE,
         rules_out=("state lost",),
+    ),
+    Check(
+        optimizer_state.state_stays_sharded_after_loading,
+        having(stepping.with_state, steps=2, schedule=(SaveAndLoad(1),)),
+        "extended",
+        requires=(*_RESUMED, "state_is_sharded"),
+        shows="state",
     ),
     Check(
         optimizer_state.state_of_ranks_without_parameters,

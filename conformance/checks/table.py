@@ -40,9 +40,11 @@ _WRAPPER_CORE = (
     Check(training.zero_grad_in_place, wrapping.keeping_gradients, requires=_NUMBERS, rules_out=_OUT),
     Check(training.forward_keywords, wrapping.with_keyword, requires=_NUMBERS, rules_out=_OUT),
 )
-_OVERLAP = Check(communication.overlaps_backward, wrapping.deep, points=2, requires=_NUMBERS, shows="overlap")
-_STARTS = Check(communication.starts_in_backward, wrapping.deep, points=2, requires=_NUMBERS, shows="overlap")
-_ONCE = Check(traffic.gradients_travel_once, wrapping.deep_and_broad, requires=_NUMBERS, shows="volume")
+_OVERLAP = Check(communication.overlaps_backward, wrapping.deep_or_frozen, points=2, requires=_NUMBERS, shows="overlap")
+_STARTS = Check(
+    communication.starts_in_backward, wrapping.broad_or_frozen, points=2, requires=_NUMBERS, shows="overlap"
+)
+_ONCE = Check(traffic.gradients_travel_once, wrapping.broad_or_tied, requires=_NUMBERS, shows="volume")
 _FLAT = (
     Check(traffic.one_collective_per_dtype, wrapping.deep_and_broad, points=2, requires=_NUMBERS, shows="collectives"),
     Check(
@@ -197,6 +199,13 @@ _WRAPPER_EXTENDED = (
     Check(extended.forward_without_gradients, beyond.peeking, "extended", requires=_NUMBERS, rules_out=_OUT),
 )
 
+_AFTER_NO_SYNC = Check(
+    communication.overlaps_after_no_sync,
+    beyond.overlapping_lazily,
+    "extended",
+    requires=("accumulates_without_synchronising", "overlaps_backward"),
+    shows="overlap",
+)
 _STRUCTURE: dict[str, tuple[Check, ...]] = {
     "naive_ddp": (replace(_ONCE, level="extended"),),
     "flat_ddp": (*_FLAT, _ONCE),
@@ -208,7 +217,8 @@ _STRUCTURE: dict[str, tuple[Check, ...]] = {
 
 def _checks(component: Component) -> tuple[Check, ...]:
     if component.kind == "wrapper":
-        return (*_WRAPPER_CORE, *_STRUCTURE[component.name], *_WRAPPER_EXTENDED)
+        lasts = (_AFTER_NO_SYNC,) if _OVERLAP in _STRUCTURE[component.name] else ()
+        return (*_WRAPPER_CORE, *_STRUCTURE[component.name], *_WRAPPER_EXTENDED, *lasts)
     return OPTIMIZER_CHECKS if component.kind == "optimizer" else LOOP_CHECKS[component.name]
 
 

@@ -168,17 +168,23 @@ def model_bytes(scenario: Scenario) -> int:
 
 
 def _repetitions(trial: Trial) -> Iterator[str]:
-    """Yield words for each operation that carries more in the last step than there is to send, up to "bytes of all"."""
+    """Yield words for each operation that carries more in the last step than there is to send, up to "bytes of all".
+
+    After an all-reduce of everything, all ranks of its group have it: no other operation has half of that to send.
+    """
     whole = model_bytes(trial.scenario)
     for rank, seen in enumerate(trial.observations):
-        launched = [one for one in seen.happenings[-1] if of_the_model(one, trial.scenario)]
-        for kind in dict.fromkeys((one.op, one.group) for one in launched if one.op not in _REPEATED):
-            sizes = [one.bytes for one in launched if (one.op, one.group) == kind]
-            if sum(sizes) > most_bytes(trial.scenario, kind[0]):
-                yield (
-                    f"On rank {rank} at {_last(trial.scenario)}, {len(sizes)} x {kind[0]} carried {sum(sizes)} bytes, "
-                    f"{sum(sizes) / whole:.2g} times the {whole} bytes of all"
-                )
+        sent: dict[tuple[str, str], list[int]] = {}
+        for one in seen.happenings[-1]:
+            if of_the_model(one, trial.scenario) and one.op not in _REPEATED:
+                sent.setdefault((one.op, one.group), []).append(one.bytes)
+        everywhere = {group for (op, group), sizes in sent.items() if op == "all_reduce" and sum(sizes) >= whole}
+        for (op, group), sizes in sent.items():
+            words = f"On rank {rank} at {_last(trial.scenario)}, {len(sizes)} x {op} carried {sum(sizes)} bytes"
+            if sum(sizes) > most_bytes(trial.scenario, op):
+                yield f"{words}, {sum(sizes) / whole:.2g} times the {whole} bytes of all"
+            elif group in everywhere and op != "all_reduce" and 2 * sum(sizes) > whole:
+                yield f"{words}, beside an all_reduce of the {whole} bytes of all"
 
 
 def _sent_before_backward(trial: Trial) -> Iterator[tuple[str, list[Happening], int]]:

@@ -9,7 +9,7 @@ from conformance.layers import Embedding, Linear, Magnitude
 from conformance.model_spec import Branch, ModelSpec
 from conformance.scenario import AddGroup, Freeze, Group, LoadWeights, OptimizerSpec, Options, Scenario, Unfreeze
 from conformance.strategies.parts import NARROW_RATES, RATES, Bounds, Draw, Scenarios, decaying, draw_model, draw_sgd
-from conformance.strategies.wrapper import draw_frozen, draw_wrapped
+from conformance.strategies.wrapper import deep, draw_frozen, draw_wrapped
 
 
 @st.composite
@@ -79,6 +79,13 @@ def accumulating_lazily(draw: Draw, bounds: Bounds) -> Scenario:
     """The same, under `no_sync` but for the last."""
     drawn: Scenario = draw(accumulating(bounds))
     return replace(drawn, no_sync=True)
+
+
+@st.composite
+def overlapping_lazily(draw: Draw, bounds: Bounds) -> Scenario:
+    """At least three layers, and two micro-batches, the first under `no_sync`; waits are seen."""
+    drawn: Scenario = draw(deep(bounds))
+    return replace(drawn, micro_batches=2, no_sync=True)
 
 
 @st.composite

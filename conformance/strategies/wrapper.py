@@ -25,7 +25,7 @@ from conformance.strategies.parts import (
 
 _MIB = 2**20
 _BYTES = 8
-_BUCKETS = (1.0, 25.0, 64 / _MIB, 8 / _MIB, 1 / _MIB, 200 / _MIB)
+_BUCKETS = (1.0, 25.0, 64 / _MIB, 8 / _MIB, 200 / _MIB)  # a bucket holds one element at least
 _DEEP = 4
 _ALL = 1.1  # holds all also where MB are taken for 10^6 bytes
 
@@ -125,10 +125,15 @@ def with_frozen(draw: Draw, bounds: Bounds) -> Scenario:
 @st.composite
 def with_tied(draw: Draw, bounds: Bounds) -> Scenario:
     """Two layers share their weight."""
+    return draw_wrapped(draw, bounds, draw_tied(draw))
+
+
+def draw_tied(draw: Draw) -> ModelSpec:
+    """Draw a perceptron of two or three layers, the first two of which share their weight."""
     width = draw(st.integers(1, 3))
     last = (Linear(draw(st.integers(1, 3)), draw(st.booleans())),) if draw(st.booleans()) else ()
     shared = tuple(Linear(width, draw(st.booleans())) for _ in range(2))
-    return draw_wrapped(draw, bounds, ModelSpec(width, shared + last, tied=(0, 1)))
+    return ModelSpec(width, shared + last, tied=(0, 1))
 
 
 @st.composite
@@ -195,9 +200,22 @@ def deep(draw: Draw, bounds: Bounds) -> Scenario:
     return _in_small_buckets(drawn) if bounds.bucketed else drawn
 
 
+@st.composite
+def deep_or_frozen(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same; in half of them one parameter does not train, behind the first layer's."""
+    return _freezing_one(draw, draw(deep(bounds)))
+
+
+def _freezing_one(draw: Draw, drawn: Scenario) -> Scenario:
+    behind = [name for name in drawn.model.shapes if not name.startswith("layers.0.")]
+    frozen = (draw(st.sampled_from(behind)),) if draw(st.booleans()) else ()
+    return replace(drawn, model=replace(drawn.model, frozen=frozen))
+
+
 def _in_small_buckets(drawn: Scenario) -> Scenario:
-    """Give buckets half the size of the smallest parameter: not less, lest who fills them to the byte never ends."""
-    return replace(drawn, bucket_size_mb=_BYTES * min(map(math.prod, drawn.model.shapes.values())) / 2 / _MIB)
+    """Give buckets half the size of the smallest parameter, and of one element at least."""
+    elements = max(1, min(map(math.prod, drawn.model.shapes.values())) / 2)
+    return replace(drawn, bucket_size_mb=_BYTES * elements / _MIB)
 
 
 @st.composite
@@ -209,17 +227,37 @@ def deep_and_broad(draw: Draw, bounds: Bounds) -> Scenario:
 
 
 @st.composite
+def broad_or_frozen(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same; in half of them one parameter does not train, behind the first layer's."""
+    return _freezing_one(draw, draw(deep_and_broad(bounds)))
+
+
+@st.composite
+def broad_or_tied(draw: Draw, bounds: Bounds) -> Scenario:
+    """Layers of many KiB; in half of the scenarios two of them share their weight."""
+    drawn: Scenario = draw(deep_and_broad(bounds))
+    if draw(st.booleans()):
+        return drawn
+    drawn = replace(drawn, model=broadened(draw_tied(draw)))
+    return _in_small_buckets(drawn) if bounds.bucketed else drawn
+
+
+@st.composite
 def with_bucket_size(draw: Draw, bounds: Bounds) -> Scenario:
-    """At least three layers, and a bucket that holds all of them, or a fourth; or half of six, or a third of twelve."""
+    """At least three layers, and a bucket that holds all of them, or a fourth; or half of six, or a third of twelve.
+
+    All have many KiB: flags and alignment weigh little next to them.
+    """
     model = draw_model(draw, layers=(3, _DEEP), widest=4)
     width = draw(st.integers(2, 4))
     six, twelve = (ModelSpec(width, (Linear(width, bias=False),) * count) for count in (6, 12))
     model, share = draw(st.sampled_from(((model, _ALL), (model, 1 / 4), (six, 1 / 2), (twelve, 1 / 3))))
+    model = broadened(model)
     total = _BYTES * sum(map(math.prod, model.shapes.values()))
     return draw_wrapped(draw, bounds, model, steps=2, bucket_size_mb=share * total / _MIB)
 
 
 @st.composite
 def with_one_bucket(draw: Draw, bounds: Bounds) -> Scenario:
-    """No bucket size: one unbounded bucket."""
-    return draw_wrapped(draw, bounds, draw_model(draw, layers=(1, _DEEP)), steps=2, bucket_size_mb=None)
+    """No bucket size: one unbounded bucket, for layers of many KiB."""
+    return draw_wrapped(draw, bounds, broadened(draw_model(draw, layers=(1, _DEEP))), steps=2, bucket_size_mb=None)

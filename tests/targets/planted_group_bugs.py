@@ -68,6 +68,20 @@ _APART = f"""(rank, param.dtype, param.device), []).append(param)
         for (rank, *_), params in flats.items():
 {_FLAT}"""
 _OF_THE_FIRST = _APART.replace("param.dtype, ", "").replace("p.detach()", "p.detach().to(params[0].dtype)")
+_STATE_OF_ALL = """    def state_dict(self):
+        number = {p: at for at, p in enumerate(p for group in self.param_groups for p in group["params"])}
+        own = {} if self.local is None else {number[p]: state for p, state in self.local.state.items()}
+        parts = [None] * dist.get_world_size()
+        dist.all_gather_object(parts, own)
+        everything = {at: state for part in parts for at, state in part.items()}
+        return {"state": everything, "param_groups": super().state_dict()["param_groups"]}
+
+    def load_state_dict(self, state_dict):
+        super().load_state_dict(state_dict)
+        for p, rank in self.owner.items():
+            if rank == dist.get_rank() and p in self.state:
+                self.local.state[p] = self.state[p]
+"""
 _STATE_DICT = """    def state_dict(self):
         raise RuntimeError("ShardedOptimizer cannot be saved: every rank holds the state of its own parameters only")
 
@@ -129,4 +143,5 @@ GROUP_BUGS = [
     _bug(_STATE_DICT, _STATE_OF_OLD_GROUPS, "options_change_after_loading", "change of an option ignored"),
     _bug(_STATE_DICT, _STATE_ALONE, "options_survive_loading", "saved options lost"),
     _bug(_STATE_DICT, _STATE_AND_OPTIONS, "loading_leaves_the_state_dict", "`['options']`"),
+    _bug(_STATE_DICT, _STATE_OF_ALL, "state_stays_sharded_after_loading", "drop the rest"),
 ]

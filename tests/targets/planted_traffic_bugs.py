@@ -17,6 +17,53 @@ _WAITS_AT_ONCE = [
         (_DDP, "starts_in_backward"),
     )
 ]
+_COLLECTED = "            bucket.collect(used)\n        self.buckets, self.sent = [], 0\n"
+_SENT_AGAIN = [
+    Bug(
+        _BUCKETED,
+        "    pass  # forward starts afresh by itself",
+        "    for p in ddp_model.module.parameters():\n        __import__('torch').distributed.broadcast(p.data, src=0)",
+        "gradients_travel_once",
+        "were sent before backward",
+    ),
+    *(
+        Bug(
+            wrapper,
+            _COLLECTED,
+            f"{_COLLECTED}        for p in self.module.parameters():\n            dist.broadcast(p.data, src=0)\n",
+            "gradients_travel_once",
+            "beside an all_reduce of the",
+        )
+        for wrapper in (_EACH, _DDP)
+    ),
+]
+_FILLED = "        self.bucket_of = {p: bucket"
+_WAITING_FOR_FROZEN = [
+    Bug(
+        wrapper,
+        _FILLED,
+        "        for bucket in self.buckets[:1]:\n"
+        f"            bucket.waiting_for.update(p for p in self.module.parameters() if not p.requires_grad)\n{_FILLED}",
+        check,
+        "no collective was launched while backward",
+    )
+    for wrapper, check in (
+        (_EACH, "overlaps_backward"),
+        (_BUCKETED, "overlaps_backward"),
+        (_DDP, "starts_in_backward"),
+    )
+]
+_LATE_AFTER_NO_SYNC = [
+    Bug(
+        wrapper,
+        "        if not self.synchronises:\n            return\n",
+        "        if not self.synchronises:\n            self.late = True\n        if hasattr(self, 'late'):\n"
+        "            return\n",
+        "overlaps_after_no_sync",
+        "let hooks count nothing there",
+    )
+    for wrapper in (_EACH, _BUCKETED)
+]
 
 TRAFFIC_BUGS = [
     *_FORGOTTEN_WAITS,
@@ -124,5 +171,18 @@ TRAFFIC_BUGS = [
         "        params = self.trainable() or list(self.module.parameters())\n        used",
         "everything_frozen",
         "still there was something to send",
+    ),
+    *_SENT_AGAIN,
+    *_WAITING_FOR_FROZEN,
+    *_LATE_AFTER_NO_SYNC,
+    *(
+        Bug(
+            wrapper,
+            "[p for p in self.module.parameters() if p.requires_grad]",
+            "[p for part in self.module.modules() for p in part.parameters(recurse=False) if p.requires_grad]",
+            "gradients_travel_once",
+            "times the",
+        )
+        for wrapper in (_NAIVE, _FLAT)
     ),
 ]
