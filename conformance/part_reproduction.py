@@ -14,8 +14,9 @@ from conformance.case import Case
 from conformance.cases import AccumulationCase, CheckpointCase, EvaluationCase, SyncBatchNormCase
 from conformance.checks import far_from_zero
 from conformance.checks.check import CaseTrial
-from conformance.checks.fsdp import EXACT, HALF, SINGLE
+from conformance.checks.fsdp import SINGLE
 from conformance.checks.fsdp_memory import AT_ONCE, LEFT, share, two_whole
+from conformance.checks.fsdp_precision import EXACT, HALF
 from conformance.classifier import Classifier
 from conformance.feed import CHANNELS, LEARNING_RATE, MOMENTUM, OTHER_LABELS, SCALE, draw_feed
 from conformance.fsdp_case import FsdpCase

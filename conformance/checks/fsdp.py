@@ -2,18 +2,15 @@
 
 from dataclasses import replace
 
-import torch
-
 from conformance.checks.check import WAIT, CaseTrial, Violation, first_mismatch, listed, never_awaited
 from conformance.data import RankInputs, Tensors, under
-from conformance.oracle import Trajectory
+from conformance.fsdp_case import FsdpCase
+from conformance.oracle import Trajectory, outputs_before
 from conformance.oracle import train as train_in_one_process
 from conformance.tolerance import Limits, difference
 
 SINGLE = 1e-3  # of the largest update; what rounding to float32 makes of small networks is a twentieth of it
-EXACT = 1e-4  # the same; rounding to float32 seldom makes a tenth of it, and to bfloat16 nine times as much
-HALF = 0.25  # the same; what rounding to bfloat16, eight bits, makes of small networks is a tenth of it, as a rule,
-_HALF_STEP = 1e-3  # and where gradients nearly cancel, half of this in each step
+
 
 _ANEW = (
     "Nothing but forward and backward gathers between these steps: are whole weights freed after their use, and "
@@ -90,38 +87,6 @@ def starts_from_rank_0(trial: CaseTrial) -> None:
             )
 
 
-def computes_in_the_dtype(trial: CaseTrial) -> None:
-    """With `compute_dtype`, layers compute in it, and training is what it is without, but for rounding.
-
-    Who replaces layers, or gives outputs their dtype back, is known by the rounding.
-    """
-    for rank, answer in enumerate(trial.answers):
-        if not bool(answer["computed_half"]) and _is_exact(trial, rank):
-            raise Violation(
-                f"On rank {rank} with compute_dtype=torch.bfloat16, the first layer's output has another dtype, and "
-                "training is as exact as without.",
-                "Cast what is gathered, and the layer's inputs, to `compute_dtype`.",
-            )
-    wrong = _rounded_too_far(trial)
-    if wrong:
-        raise Violation(
-            f"{wrong}: rounding to bfloat16 does not explain that.",
-            "Are gradients averaged over the ranks, and do they reach the shards, with `compute_dtype` too?",
-        )
-
-
-def keeps_full_precision(trial: CaseTrial) -> None:
-    """With `compute_dtype`, what the optimizer updates keeps the model's own dtype, so that small updates add up."""
-    for rank, answer in enumerate(trial.answers):
-        for name, value in under(answer, f"parameter/{trial.case.steps - 1}/").items():
-            if value.dtype != torch.float32 or torch.equal(value, value.bfloat16().float()):
-                raise Violation(
-                    f"On rank {rank} with compute_dtype=torch.bfloat16, `{name}` is kept as bfloat16 after a step; "
-                    "expected float32, as in the module.",
-                    "Keep the shards in the module's dtype, and cast what is gathered, not the shard.",
-                )
-
-
 def accumulates_gradients(trial: CaseTrial) -> None:
     """Several backwards before a step add up, on the shards."""
     _hold_training(
@@ -167,7 +132,20 @@ def forward_keywords(trial: CaseTrial) -> None:
 
 
 def evaluation_between_steps(trial: CaseTrial) -> None:
-    """A forward without gradients, between two steps, changes nothing."""
+    """A forward without gradients, between two steps, gives the model's output, and changes nothing."""
+    inputs, expected = _inputs(trial), expected_of(trial)
+    scenario = _in_float64(trial).scenario
+    for step in range(trial.case.steps):
+        outputs = outputs_before(scenario, inputs, expected, step)
+        for rank, (answer, wanted) in enumerate(zip(trial.answers, outputs, strict=True)):
+            limits = {"output": SINGLE * float(wanted.abs().max())}
+            wrong = first_mismatch({"output": answer[f"evaluation/{step}"]}, {"output": wanted}, limits)
+            if wrong:
+                raise Violation(
+                    f"On rank {rank} before step {step + 1} of {trial.case.steps}, the output of a forward without "
+                    f"gradients is not that of the model as it is by then: it {wrong.words}.",
+                    "Gather whole weights anew in each forward, without gradients too, and free them after.",
+                )
     sharded_training_equals_one_process(trial)
 
 
@@ -213,7 +191,7 @@ def scalar_parameter(trial: CaseTrial) -> None:
 
 def _hold_training(trial: CaseTrial, advice: str) -> None:
     """Hold the whole parameters after every step to those of one process, where they are gathered."""
-    expected = _expected(trial).parameters
+    expected = expected_of(trial).parameters
     if trial.case.seldom_gathered:
         advice = f"{_ANEW} {advice}"
     for step in trial.case.gathered:
@@ -232,51 +210,33 @@ def _limits(trial: CaseTrial, expected: Tensors) -> Limits | None:
     """Return how far rounding to float32 may take parameters; nothing for float64."""
     if trial.case.dtype == "float64":
         return None
-    return dict.fromkeys(expected, SINGLE * _most(expected, under(trial.given[0], "weight/")))
+    return dict.fromkeys(expected, SINGLE * most_moved(expected, under(trial.given[0], "weight/")))
 
 
-def _rounded_too_far(trial: CaseTrial) -> str:
-    """Return which parameter is off by more than rounding to bfloat16 explains, in words, or nothing."""
-    start, expected = under(trial.given[0], "weight/"), _expected(trial).parameters
-    for step in trial.case.gathered:
-        for rank, answer in enumerate(trial.answers):
-            name, off, most = _furthest(under(answer, f"parameter/{step}/"), expected[step], start)
-            if off > HALF * most + _HALF_STEP * (step + 1):
-                return (
-                    f"On rank {rank} after step {step + 1}, `{name}` is {off:.3g} off training in float64, where no "
-                    f"number has moved by more than {most:.3g}"
-                )
-    return ""
-
-
-def _is_exact(trial: CaseTrial, rank: int) -> bool:
-    """Whether no parameter on a rank shows the rounding of bfloat16."""
-    start, expected = under(trial.given[0], "weight/"), _expected(trial).parameters
-    seen = (_furthest(under(trial.answers[rank], f"parameter/{s}/"), expected[s], start) for s in trial.case.gathered)
-    return all(off <= EXACT * most for _, off, most in seen)
-
-
-def _furthest(seen: Tensors, wanted: Tensors, start: Tensors) -> tuple[str, float, float]:
-    """Return which parameter is furthest from what it should be, how far, and how far any should have moved at most."""
-    off = {name: difference(seen[name], value, 0.0).absolute for name, value in wanted.items()}
-    name = max(off, key=off.__getitem__)
-    return name, off[name], _most(wanted, start)
-
-
-def _most(after: Tensors, start: Tensors) -> float:
+def most_moved(after: Tensors, start: Tensors) -> float:
     """Return how far the number has moved that has moved most."""
     return max(difference(value, start[name], 0.0).absolute for name, value in after.items())
 
 
-def _expected(trial: CaseTrial) -> Trajectory:
-    case, batches = trial.case, range(trial.case.steps * trial.case.micro_batches)
-    inputs = [
+def expected_of(trial: CaseTrial) -> Trajectory:
+    """Return what one process gives, in double precision."""
+    return train_in_one_process(_in_float64(trial).scenario, _inputs(trial))
+
+
+def _in_float64(trial: CaseTrial) -> FsdpCase:
+    case: FsdpCase = replace(trial.case, dtype="float64")
+    return case
+
+
+def _inputs(trial: CaseTrial) -> list[RankInputs]:
+    """Return what each rank was given, in double precision."""
+    batches = range(trial.case.steps * trial.case.micro_batches)
+    return [
         RankInputs(
             under(given, "weight/"), under(given, "buffer/"), tuple((given[f"x/{m}"], given[f"y/{m}"]) for m in batches)
         )
         for given in (_in_double(one) for one in trial.given)
     ]
-    return train_in_one_process(replace(case, dtype="float64").scenario, inputs)
 
 
 def _in_double(given: Tensors) -> Tensors:

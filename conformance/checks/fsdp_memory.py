@@ -21,6 +21,17 @@ def parameters_are_sharded(trial: CaseTrial) -> None:
     _hold(trial, "parameters_kept", share(trial.case), _FREE)
 
 
+def nothing_whole_is_kept(trial: CaseTrial) -> None:
+    """After wrapping, whole weights are gone from memory, but for three, wherever they were kept."""
+    _hold_whole(
+        trial,
+        "whole_weights_kept_beside_parameters",
+        LEFT,
+        "They are not among `parameters()`: the module's own ones, perhaps, that are still held by it, by a copy of it "
+        "or by a list, for their shapes. Give them another `data`, or keep shape and dtype alone.",
+    )
+
+
 def weights_are_freed(trial: CaseTrial) -> None:
     """When forward is over, whole weights are freed: a rank keeps two of them at most, for the start of backward."""
     _hold(
@@ -84,6 +95,11 @@ def optimizer_state_is_sharded(trial: CaseTrial) -> None:
         _MOMENTS * share(trial.case),
         "The wrapped model's `parameters()` must be its shards, from construction on.",
     )
+
+
+def uneven_parameters_are_sharded(trial: CaseTrial) -> None:
+    """A matrix whose rows the ranks cannot share evenly is sharded like any other, as a vocabulary of 50257 rows."""
+    parameters_are_sharded(trial)
 
 
 def frozen_parameters_are_sharded(trial: CaseTrial) -> None:

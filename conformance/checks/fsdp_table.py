@@ -1,6 +1,6 @@
 """Which checks fully sharded data parallelism is held to, in the order in which they run."""
 
-from conformance.checks import fsdp, fsdp_memory
+from conformance.checks import fsdp, fsdp_memory, fsdp_precision
 from conformance.checks.check import Check
 from conformance.strategies import fsdp as networks
 from conformance.strategies import loop
@@ -16,12 +16,13 @@ FSDP_CHECKS = (
     Check(fsdp.sharded_training_equals_one_process, networks.sharded_trainings(), points=2, requires=_GATHERED),
     Check(fsdp.parts_of_any_shape, networks.sharded_trainings(uneven=True), requires=_TRAINED),
     Check(fsdp_memory.parameters_are_sharded, networks.sharded_trainings(wide=True), points=2, requires=_TRAINED),
+    Check(fsdp_memory.nothing_whole_is_kept, networks.weighed_trainings, requires=_SHARDED),
     Check(fsdp_memory.weights_are_freed, networks.sharded_trainings(wide=True, depths=(5, 6)), requires=_SHARDED),
     Check(fsdp_memory.gathers_layer_by_layer, networks.weighed_trainings, requires=("weights_are_freed",)),
     Check(fsdp_memory.gradients_are_sharded, networks.sharded_trainings(wide=True), requires=_TRAINED),
     Check(fsdp_memory.optimizer_state_is_sharded, networks.sharded_trainings(wide=True), requires=_TRAINED),
-    Check(fsdp.keeps_full_precision, _HALF, requires=_TRAINED),
-    Check(fsdp.computes_in_the_dtype, _HALF, requires=("keeps_full_precision",)),
+    Check(fsdp_precision.keeps_full_precision, _HALF, requires=_TRAINED),
+    Check(fsdp_precision.computes_in_the_dtype, _HALF, requires=("keeps_full_precision",)),
     Check(fsdp.forward_keywords, networks.sharded_trainings(keyword=True), requires=_TRAINED),
     Check(
         fsdp_memory.memory_of_weights_is_given_back,
@@ -50,6 +51,12 @@ FSDP_CHECKS = (
         fsdp.trains_in_evaluation_mode, networks.sharded_trainings(in_evaluation=True), "extended", requires=_TRAINED
     ),
     Check(fsdp.unused_everywhere, networks.sharded_trainings(unused=True), "extended", requires=_TRAINED),
+    Check(
+        fsdp_memory.uneven_parameters_are_sharded,
+        networks.sharded_trainings(wide=True, uneven=True),
+        "extended",
+        requires=(*_SHARDED, "parts_of_any_shape"),
+    ),
     Check(
         fsdp_memory.frozen_parameters_are_sharded,
         networks.sharded_trainings(wide=True, frozen=True),

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -23,15 +23,8 @@ from conformance.watching import alive
 def train(desk: Desk) -> None:
     """Note the whole parameters before training and after steps, and what was kept before and computed in."""
     scenario, case = desk.case.scenario, desk.case
-    model = Perceptron(scenario.model, dist.get_rank())
-    fill(model, under(desk.given, "weight/"), under(desk.given, "buffer/"))
-    with suppress(Exception):  # whatever its import raises: a submission that needs it has imported it
-        with_stubs(lambda: of_the_assignment(model), desk.assignment.submission)
-    desk.answer["layers_of_torch"] = torch.tensor(type(model.layers[0]) is nn.Embedding)
     dtypes: list[torch.dtype] = []
-    first = model.layers[0]
-    first.register_forward_hook(lambda _, __, output: dtypes.append(output.dtype))
-    wrapped = desk.call("get_fsdp", model, torch.bfloat16 if case.half else None)
+    wrapped = _wrapped(desk, dtypes)
     if case.in_evaluation:
         with desk.stage("`eval()` of the wrapped model"):
             wrapped.eval()
@@ -39,7 +32,7 @@ def train(desk: Desk) -> None:
         optimizer = OPTIMIZERS[scenario.optimizer.kind](wrapped.parameters(), **scenario.optimizer.options)
     _gather(desk, wrapped, "start")
     for step in range(case.steps):
-        _step(desk, wrapped, optimizer, step, first)
+        _step(desk, wrapped, optimizer, step)
         desk.answer["parameters_kept"] = _kept(wrapped.parameters())
         if step in case.gathered:
             _gather(desk, wrapped, f"parameter/{step}")
@@ -49,15 +42,38 @@ def train(desk: Desk) -> None:
     desk.answer["computed_half"] = torch.tensor(set(dtypes) == {torch.bfloat16})
 
 
-def _step(desk: Desk, wrapped: Any, optimizer: torch.optim.Optimizer, step: int, first: nn.Module) -> None:
+def _wrapped(desk: Desk, dtypes: list[torch.dtype]) -> Any:
+    """Return the wrapped model, which notes what it computes in; note what whole weights are left, where asked."""
+    memory = LiveMemory(desk.case.whole[0])
+    with memory if desk.case.weighed else nullcontext():
+        wrapped = _wrap(desk, dtypes)
+    if desk.case.weighed:
+        gc.collect()  # what cycles keep goes when it goes
+        memory.leave_out(local_part(p).untyped_storage() for p in wrapped.parameters())
+        desk.answer["whole_weights_kept_beside_parameters"] = torch.tensor(memory.bytes())
+    return wrapped
+
+
+def _wrap(desk: Desk, dtypes: list[torch.dtype]) -> Any:
+    model = Perceptron(desk.case.scenario.model, dist.get_rank())
+    fill(model, under(desk.given, "weight/"), under(desk.given, "buffer/"))
+    with suppress(Exception):  # whatever its import raises: a submission that needs it has imported it
+        with_stubs(lambda: of_the_assignment(model), desk.assignment.submission)
+    desk.answer["layers_of_torch"] = torch.tensor(type(model.layers[0]) is nn.Embedding)
+    model.layers[0].register_forward_hook(lambda _, __, output: dtypes.append(output.dtype))
+    return desk.call("get_fsdp", model, torch.bfloat16 if desk.case.half else None)
+
+
+def _step(desk: Desk, wrapped: Any, optimizer: torch.optim.Optimizer, step: int) -> None:
     scenario = desk.case.scenario
     optimizer.zero_grad()
     if scenario.evaluates:
         with desk.stage("a forward without gradients"), torch.no_grad():
-            call(scenario, wrapped, desk.given[f"x/{scenario.micro(step)[0]}"])
+            output = call(scenario, wrapped, desk.given[f"x/{scenario.micro(step)[0]}"])
+        desk.answer[f"evaluation/{step}"] = output.clone()
     micros = scenario.micro(step)
     for together in [micros] if scenario.joined else [[micro] for micro in micros]:
-        with desk.stage("forward"), _weighed(desk, wrapped, first):
+        with desk.stage("forward"), _weighed(desk, wrapped):
             loss = torch.stack([_loss(desk, wrapped, micro) for micro in together]).sum()
         desk.answer["parameters_kept_after_forward"] = _kept(wrapped.parameters())
         with desk.stage("backward"):
@@ -73,17 +89,16 @@ def _loss(desk: Desk, wrapped: Any, micro: int) -> torch.Tensor:
 
 
 @contextmanager
-def _weighed(desk: Desk, wrapped: Any, first: nn.Module) -> Iterator[None]:
+def _weighed(desk: Desk, wrapped: Any) -> Iterator[None]:
     """Note what whole weights weigh together, when the first layer has computed and at the end, where that is asked."""
     if not desk.case.weighed:
         yield
         return
-    early: list[int] = [0]
     memory = LiveMemory(desk.case.whole[0], [local_part(p).untyped_storage() for p in wrapped.parameters()])
-    with memory, first.register_forward_hook(lambda *_: early.append(memory.bytes())):
+    with memory:
         yield
-    gc.collect()  # what cycles keep goes when it goes
-    desk.answer["whole_weights_kept_when_the_first_layer_has_computed"] = torch.tensor(max(early))
+    gc.collect()
+    desk.answer["whole_weights_kept_when_the_first_layer_has_computed"] = torch.tensor(memory.at_lookup)
     desk.answer["whole_weights_kept_in_memory_after_forward"] = torch.tensor(memory.bytes())
 
 

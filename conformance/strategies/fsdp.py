@@ -24,7 +24,8 @@ def sharded_trainings(
     @st.composite
     def training(draw: Draw, bounds: Bounds) -> FsdpCase:
         world_size, seed = draw(worlds(bounds)), draw(SEEDS)
-        size = st.integers(1, 5) if uneven else _shared_evenly(world_size, 8 if wide else 1)
+        least = 8 if wide else 1
+        size = st.integers(least, least + 4) if uneven else _shared_evenly(world_size, least)
         depth = draw(st.integers(*depths))
         tokens, widths = draw(size), tuple(draw(size) for _ in range(depth))
         seldom, batch = draw(st.sampled_from((False, True))), draw(st.integers(1, 3))

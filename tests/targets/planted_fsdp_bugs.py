@@ -265,4 +265,59 @@ FSDP_BUGS = [
         "unused_everywhere",
         "`branches.0.weight`",
     ),
+    Bug(
+        _FSDP,
+        'module.to("meta")',
+        "module",
+        "nothing_whole_is_kept",
+        "for their shapes",
+    ),
+    Bug(
+        _FSDP,
+        "return FSDP(module, compute_dtype)\n",
+        "made = FSDP(copy.deepcopy(module), compute_dtype)\n"
+        "    made.register_forward_pre_hook(lambda *_: setattr(made, 'all', made.whole(None, made.shapes)))\n"
+        "    made.register_forward_hook(lambda *_: delattr(made, 'all'))\n"
+        "    return made\n",
+        "gathers_layer_by_layer",
+        "two layers ahead",
+    ),
+    Bug(
+        _FSDP,
+        "        return torch.cat(parts)[: shape.numel()].view(shape).to(dtype)\n\n"
+        "    @staticmethod\n"
+        "    def backward(ctx, grad):\n"
+        "        grad = padded(grad.to(ctx.dtype).flatten())\n"
+        "        dist.all_reduce(grad)\n"
+        "        return own(grad) / dist.get_world_size(), None, None\n\n\n"
+        "def padded(flat):\n"
+        "    return nn.functional.pad(flat, (0, -len(flat) % dist.get_world_size()))\n\n\n"
+        "def own(flat):\n"
+        "    return flat.chunk(dist.get_world_size())[dist.get_rank()].clone()\n",
+        "        if shard.numel() == shape.numel():\n"
+        "            return shard.detach().view(shape).to(dtype, copy=True)\n"
+        "        return torch.cat(parts)[: shape.numel()].view(shape).to(dtype)\n\n"
+        "    @staticmethod\n"
+        "    def backward(ctx, grad):\n"
+        "        grad = padded(grad.to(ctx.dtype).flatten())\n"
+        "        dist.all_reduce(grad)\n"
+        "        return own(grad) / dist.get_world_size(), None, None\n\n\n"
+        "def padded(flat):\n"
+        "    return flat\n\n\n"
+        "def own(flat):\n"
+        "    if len(flat) % dist.get_world_size():\n"
+        "        return flat.clone()\n"
+        "    return flat.chunk(dist.get_world_size())[dist.get_rank()].clone()\n",
+        "uneven_parameters_are_sharded",
+        "its share of",
+    ),
+    Bug(
+        _FSDP,
+        "        named = {name.rpart",
+        "        if not torch.is_grad_enabled():\n"
+        "            whole = self.__dict__.setdefault('evaluated', {}).setdefault(path, whole)\n"
+        "        named = {name.rpart",
+        "evaluation_between_steps",
+        "Gather whole weights anew",
+    ),
 ]
