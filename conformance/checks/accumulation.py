@@ -47,8 +47,10 @@ def one_exchange_of_gradients(trial: CaseTrial) -> None:
             seen = int(answer[f"exchanges/{step}"])
             if seen != 1:
                 raise Violation(
-                    f"On rank {rank}, gradients were exchanged {seen} times in {_call(trial, step)}; expected once.",
-                    "Run forward and backward of all micro-batches but the last inside `with ddp_model.no_sync():`.",
+                    f"On rank {rank}, the wrapper averaged gradients {seen} times in {_call(trial, step)}; expected "
+                    "once.",
+                    "Leave averaging to the wrapper, and run forward and backward of all micro-batches but the last "
+                    "inside `with ddp_model.no_sync():`.",
                 )
 
 

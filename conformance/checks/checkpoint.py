@@ -46,12 +46,11 @@ def scaler_comes_back(trial: CaseTrial) -> None:
 
 def one_rank_writes(trial: CaseTrial) -> None:
     """Rank 0 writes the file, and nobody else does: ranks that write one path at a time damage it."""
-    counts = [int(answer.tensors["files"]) for answer in trial.phases[0]]
-    writers = [rank for rank, files in enumerate(counts) if files]
+    writers = [rank for rank, answer in enumerate(trial.phases[0]) if answer.tensors["written"]]
     if writers != [0]:
         raise Violation(
-            f"Given paths of their own, ranks {', '.join(map(str, writers)) or 'none'} of {len(counts)} wrote a file; "
-            "expected rank 0 alone.",
+            f"Given paths of their own, ranks {', '.join(map(str, writers)) or 'none'} of {len(trial.phases[0])} wrote "
+            "to it; expected rank 0 alone.",
             "Write on rank 0 only, and let the others wait at a barrier until the file is there.",
         )
 

@@ -10,14 +10,28 @@ def conversion_keeps_state(trial: CaseTrial) -> None:
     _hold_state(trial)
 
 
+def other_norms_stay(trial: CaseTrial) -> None:
+    """Norms of other kinds stay what they are: `nn.InstanceNorm2d`, which is no batch norm, and others."""
+    for rank, answer in enumerate(trial.answers):
+        if not bool(answer["other_norms_kept"]):
+            raise Violation(
+                f"On rank {rank}, conversion has replaced a norm that is no batch norm.",
+                "Convert instances of `nn.BatchNorm1d`, `nn.BatchNorm2d` and `nn.BatchNorm3d` alone: their base class "
+                "`_NormBase` is that of `nn.InstanceNorm2d` too.",
+            )
+
+
 def norms_of_volumes(trial: CaseTrial) -> None:
     """Batch norms of volumes, `nn.BatchNorm3d`, are converted like those of sequences and images."""
     _hold_training(trial, "Convert `nn.BatchNorm3d` too.")
 
 
 def transposed_inputs(trial: CaseTrial) -> None:
-    """Inputs may lie in memory in any order, as after a transposition."""
-    _hold_training(trial, "Inputs are not contiguous here: use `flatten` or `reshape`, not `view`, or sum over `dim`s.")
+    """Inputs and gradients may lie in memory in any order, as after a transposition."""
+    _hold_training(
+        trial,
+        "Inputs and gradients are not contiguous here: use `flatten` or `reshape`, not `view`, or sum over `dim`s.",
+    )
 
 
 def norm_at_the_top(trial: CaseTrial) -> None:

@@ -147,6 +147,7 @@ _SYNC_BATCHNORM = (
     ),
     Check(sync_batchnorm.gradients_of_weight_and_bias, loop.norms(), requires=_FORWARD),
     Check(sync_batchnorm.running_statistics, loop.norms(uneven=True, steps=2), requires=_FORWARD),
+    Check(conversion.other_norms_stay, loop.norms(), "extended", requires=("conversion_keeps_state",)),
     Check(conversion.norms_of_volumes, having(loop.norms(), dimensions=5), requires=_TRAINS),
     Check(sync_batchnorm.changes_nothing_in_place, loop.norms(), requires=_FORWARD),
     Check(

@@ -10,6 +10,7 @@ from conformance.checks.check import CaseTrial, first_mismatch
 from conformance.data import Tensors, under
 
 _USUAL_EPS, _USUAL_MOMENTUM = 1e-5, 0.1
+_SINGLE = 1e-6  # of the largest number; what computing in float32 takes off
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ def wrong_output(trial: CaseTrial) -> tuple[str, str]:
                 named = (words for words, make in _MISTAKES.items() if _alike(seen, make(trial, rank, step)))
                 fits = next(named, "")
                 problem = f"On rank {rank}, the output is not that of one process on all samples: it {wrong.words}."
+                if first_mismatch({"": seen}, {"": wanted}, {"": _SINGLE * float(wanted.abs().max())}) is None:
+                    return problem, "Looks like *sums in float32*: keep them in the dtype of the input, or in float64."
                 return problem, f"Looks like *{fits}*." if fits else ""
     return "", ""
 

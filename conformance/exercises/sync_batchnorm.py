@@ -11,12 +11,20 @@ from conformance.feed import CHANNELS
 from pytest_ddp.collectives import watch_collectives
 
 _NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
+_OTHERS: dict[str, nn.Module] = {
+    "instance": nn.InstanceNorm2d(CHANNELS),
+    "group": nn.GroupNorm(1, CHANNELS, affine=False),
+    "layer": nn.LayerNorm(CHANNELS, elementwise_affine=False),
+}
 
 
 def normalise(desk: Desk) -> None:
     """Note the state after conversion; outputs and gradients of each step; state, output and collectives at the end."""
     model = desk.call("convert_sync_batchnorm", _model(desk))
     _keep(desk, "converted", model)
+    kinds = {name: type(part) for name, part in model.named_modules()}
+    same = all(kinds.get(f"0.{name}") is type(other) for name, other in _OTHERS.items())
+    desk.answer["other_norms_kept"] = torch.tensor(same or desk.case.bare)
     if not desk.case.evaluating:
         with desk.stage("`model.train()`"):
             model.train()
@@ -32,14 +40,20 @@ def normalise(desk: Desk) -> None:
 
 
 def _model(desk: Desk) -> nn.Module:
-    """Return a model that holds the norm beside a layer that is none of a converter's business, or the norm alone."""
+    """Return a model that holds the norm behind others that are none of a converter's business, or the norm alone.
+
+    The others are never called.
+    """
     case = desk.case
     options = (case.eps, case.momentum, case.affine, case.tracked)
     dtype = torch.float32 if case.far else torch.float64
     norm = _NORMS[case.dimensions](CHANNELS, *options, dtype=dtype)
     norm.load_state_dict({name: desk.given[name] for name in norm.state_dict()})
     norm.requires_grad_(not case.frozen)
-    model = norm if case.bare else nn.Sequential(nn.Identity(), nn.Sequential(norm))
+    others = nn.Identity()
+    for name, other in _OTHERS.items():
+        others.add_module(name, other)
+    model = norm if case.bare else nn.Sequential(others, nn.Sequential(norm))
     return model.train(not case.evaluating)
 
 
@@ -65,16 +79,21 @@ def _forward(desk: Desk, model: Any, step: int) -> _Forward:
     beside = torch.zeros_like(start, requires_grad=True).clone()
     beside.retain_grad()
     x = start.clone()  # no leaf, which torch itself would not let anybody change
-    if desk.case.transposed:
-        x = x.permute(*reversed(range(x.dim()))).contiguous().permute(*reversed(range(x.dim())))
+    x = _laid_out(desk, x)
     with desk.stage("forward"):
         return _Forward(start, x, model(x), beside)
+
+
+def _laid_out(desk: Desk, x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in the order in which the case has it in memory."""
+    turned = tuple(reversed(range(x.dim())))
+    return x.permute(turned).contiguous().permute(turned) if desk.case.transposed else x
 
 
 def _backward(desk: Desk, step: int, forward: _Forward) -> None:
     start, beside = forward.start, forward.beside
     with desk.stage("backward"):
-        torch.autograd.backward(((forward.output + beside) * desk.given[f"gradient/{step}"]).sum())
+        torch.autograd.backward(forward.output + beside, _laid_out(desk, desk.given[f"gradient/{step}"].clone()))
     desk.answer |= {
         f"output/{step}": forward.output,
         f"input/{step}": torch.zeros_like(start) if start.grad is None else start.grad,

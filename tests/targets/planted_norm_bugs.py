@@ -176,4 +176,21 @@ NORM_BUGS = [
         "transposed_inputs",
         "RuntimeError",
     ),
+    Bug(
+        _NORM,
+        "isinstance(module, nn.modules.batchnorm._BatchNorm)",
+        "isinstance(module, nn.modules.batchnorm._NormBase)",
+        "other_norms_stay",
+        "`_NormBase`",
+    ),
+    Bug(
+        _NORM,
+        f"        return {_OUTPUT}\n",
+        f"        output = {_OUTPUT}\n"
+        "        if output.requires_grad:\n"
+        "            output.register_hook(lambda g: g.view(*g.shape[:2], g.shape[2:].numel()).view(g.shape))\n"
+        "        return output\n",
+        "transposed_inputs",
+        "view size",
+    ),
 ]
