@@ -18,6 +18,7 @@ Branch: TypeAlias = Literal[
     "used_in_even_steps",
     "used_in_odd_steps",
     "used_in_turn",
+    "used_in_first_micro_batch",
 ]
 
 
@@ -38,7 +39,8 @@ class ModelSpec(Brief):
         recomputed: whether the hidden layers are computed again in backward (activation checkpointing, not reentrant).
         branch: a second path, `branches.0` (and `branches.1`), beside the layers: never used, used on one rank only, or
             two of one shape that odd ranks compute in the other order; or used by all ranks in every other step (the
-            first one is even), or by even ranks in even steps and by odd ones in odd steps.
+            first one is even), or by even ranks in even steps and by odd ones in odd steps; or by all ranks in each
+            step's first micro-batch.
         keyword: whether `forward` is called with the keyword argument `gain`.
         positional: whether it is called with `gain` as a second positional argument.
         nested: whether `forward` is called with a dict of a tuple, and returns a dict.

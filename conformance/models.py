@@ -51,7 +51,8 @@ class Perceptron(nn.Module):
     """Layers one after the other, with the unusual parts that their spec asks for.
 
     Attributes:
-        rank, step: the rank and the step that it computes for; a spec's branch may depend on them.
+        rank, step, first: the rank and the step that it computes for, and whether this is the step's first micro-batch;
+            a spec's branch may depend on them.
         listener: called in backward with a layer's index when backward reaches that layer's activation: the gradients
             of all later layers are then ready, those of that layer and of earlier ones are not.
     """
@@ -62,7 +63,7 @@ class Perceptron(nn.Module):
 
     def __init__(self, spec: ModelSpec, rank: int = 0) -> None:
         super().__init__()
-        self.spec, self.rank, self.step = spec, rank, 0
+        self.spec, self.rank, self.step, self.first = spec, rank, 0, True
         self.activation = _ACTIVATIONS[spec.activation]
         self.layers = nn.ModuleList(_layers(spec))
         dtype = torch_dtype(spec.dtype)
@@ -118,7 +119,8 @@ class Perceptron(nn.Module):
     def _branches(self) -> list[tuple[int, nn.Module]]:
         """Return the branches that are used now, in order; each has a weight of its own, lest they be alike."""
         now = {"order_by_rank", f"used_on_rank_{self.rank}", f"used_in_{'odd' if self.step % 2 else 'even'}_steps"}
-        used = self.spec.branch in now | ({"used_in_turn"} if (self.rank + self.step) % 2 == 0 else set())
+        now |= {"used_in_turn"} if (self.rank + self.step) % 2 == 0 else set()
+        used = self.spec.branch in now | ({"used_in_first_micro_batch"} if self.first else set())
         return list(enumerate(self.branches))[:: -1 if self.rank % 2 else 1] if used else []
 
     def _as_for(self, index: int, hidden: torch.Tensor) -> torch.Tensor:

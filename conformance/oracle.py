@@ -127,6 +127,7 @@ class _Run:
         self.seen.gradient_limits.append(float64_limits(gradients))
 
     def _loss(self, micro: int) -> torch.Tensor:
+        self.model.first = self.scenario.is_first(micro)
         if self.scenario.replicated or self.scenario.model.branch not in PER_RANK:
             whole = self.inputs[0].batches[micro] if self.scenario.replicated else global_batch(self.inputs, micro)
             return loss_on(self.scenario, self.model, whole)
@@ -223,6 +224,7 @@ def shard_gradients(
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name in expected.gradients[step])
         for micro in scenario.micro(step)[-1 if last else 0 :]:
+            model.first = scenario.is_first(micro)
             loss = loss_on(scenario, model, own.batches[micro]) * scenario.weight(rank)
             if scenario.trains(step):
                 torch.autograd.backward(loss)

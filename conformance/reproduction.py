@@ -110,6 +110,7 @@ def _about_model(scenario: Scenario) -> dict[str, Any]:
         "is_large": any(math.prod(shape) > _MANY for shape in spec.shapes.values()),
         "tolerance": max(_TOLERANCES[dtype] for dtype in (spec.dtype, *spec.dtypes.values())),
         "per_rank": spec.branch in PER_RANK,
+        "first_differs": spec.branch == "used_in_first_micro_batch",
         "steps_differ": spec.branch in {"used_in_even_steps", "used_in_odd_steps", "used_in_turn"},
     }
 

@@ -147,6 +147,7 @@ class Scenario(Brief):
         bucket_size_mb: for bucketed wrappers; in MiB, None for one unbounded bucket.
         set_to_none: what `zero_grad` is told.
         cleared_by: whose `zero_grad` is called before each step.
+        clears_late: `zero_grad` is called between a step's first forward and its backward, and not before.
         closure: whether `step` gets a closure that computes the loss and the gradients.
         gated: whether results of collectives arrive only when somebody waits for them, and are NaN until then.
         large: targets are so far off, and losses multiplied so, that the gradients of the last layer's bias are just
@@ -182,6 +183,7 @@ class Scenario(Brief):
     bucket_size_mb: float | None = 1.0
     set_to_none: bool = True
     cleared_by: Literal["optimizer", "model"] = "optimizer"
+    clears_late: bool = False
     closure: bool = False
     gated: bool = False
     large: bool = False
@@ -210,6 +212,10 @@ class Scenario(Brief):
     def micro(self, step: int) -> range:
         """Return the numbers of the micro-batches of a step, among those of all steps."""
         return range(step * self.micro_batches, (step + 1) * self.micro_batches)
+
+    def is_first(self, micro: int) -> bool:
+        """Return whether a micro-batch is the first one of its step."""
+        return micro % self.micro_batches == 0
 
     def trains(self, step: int) -> bool:
         """Return whether any parameter requires a gradient in step `step`."""

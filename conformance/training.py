@@ -158,7 +158,8 @@ class _Run:
         started: list[Happening] = []
         with self.stage("on_train_batch_start", step), noting(started, self.task.scenario):
             function(self.adapters, self.component.batch_start)(self.wrapped, optimizer)
-        self._clear(step)
+        if not self.task.scenario.clears_late:
+            self._clear(step)
         if self.task.scenario.closure:
             self.closure_call = self._step_with_closure(step)
             loss = self.closure_call.loss
@@ -241,6 +242,8 @@ class _Run:
         with self.stage("no_sync", step), nullcontext() if synchronise else self._lazily():
             with self.stage("forward", step):
                 loss = torch.stack([self._loss(number) for number in micro]).sum()
+            if scenario.clears_late and scenario.is_first(micro[0]):
+                self._clear(step)
             if scenario.peeks:
                 with self.stage("a forward without gradients", step), torch.no_grad():
                     call(scenario, self.wrapped, self.task.inputs.batches[micro[0]][0])
@@ -260,6 +263,7 @@ class _Run:
         return float(loss.detach())
 
     def _loss(self, micro: int) -> torch.Tensor:
+        self.bare.first = self.task.scenario.is_first(micro)
         loss = loss_on(self.task.scenario, self.wrapped, self.task.inputs.batches[micro])
         return loss * self.task.scenario.weight(dist.get_rank())
 

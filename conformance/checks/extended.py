@@ -164,40 +164,6 @@ def loaded_weights_are_trained(trial: Trial) -> None:
     training_equals_one_process(trial)
 
 
-def freezing_after_wrapping(trial: Trial) -> None:
-    """A parameter that is frozen after wrapping stays as it is, and nobody waits for its gradient."""
-    training_equals_one_process(trial)
-
-
-def unused_on_some_ranks(trial: Trial) -> None:
-    """A parameter that only some ranks use gets the average with zero for the others, and nobody waits forever."""
-    gradients_averaged(trial)
-    training_equals_one_process(trial)
-
-
-def unused_everywhere(trial: Trial) -> None:
-    """A parameter that no rank uses is left alone by the optimizer, and nobody waits for its gradient."""
-    training_equals_one_process(trial)
-
-
-def unused_while_accumulating(trial: Trial) -> None:
-    """Also where gradients add up, a rank that does not use a parameter adds nothing, and takes nothing away."""
-    gradients_averaged(trial)
-    training_equals_one_process(trial)
-
-
-def used_in_some_steps(trial: Trial) -> None:
-    """A parameter that no rank uses in every other step trains in the others alone: nothing is remembered of it."""
-    training_equals_one_process(trial)
-    gradients_averaged(trial)
-
-
-def used_by_ranks_in_turn(trial: Trial) -> None:
-    """Where ranks take turns in using a parameter, one that does not use it adds zero, and not what it had before."""
-    gradients_averaged(trial)
-    training_equals_one_process(trial)
-
-
 def large_parameter(trial: Trial) -> None:
     """A parameter of more than 2^20 elements trains to its last one, in a bucket of 1 MiB or of 25."""
     with advising(
@@ -233,22 +199,17 @@ def wrapping_leaves_the_generators(trial: Trial) -> None:
             )
 
 
-def unfreezing_after_wrapping(trial: Trial) -> None:
-    """A parameter that is let train after wrapping is synchronised from then on."""
-    gradients_averaged(trial)
-    training_equals_one_process(trial)
-
-
 def trains_in_evaluation_mode(trial: Trial) -> None:
     """Backward synchronises in evaluation mode too, in which models train whose norms are to stay at rest."""
     gradients_averaged(trial)
     training_equals_one_process(trial)
 
 
-def gradients_outside_the_optimizer(trial: Trial) -> None:
-    """Gradients of parameters that the optimizer does not hold yet are averaged like others."""
-    gradients_averaged(trial)
-    training_equals_one_process(trial)
+def cleared_after_forward(trial: Trial) -> None:
+    """Gradients may be cleared between forward and backward, as many training loops do."""
+    with advising("`zero_grad` comes after forward here: put nothing into `.grad` before backward has begun."):
+        gradients_averaged(trial)
+        training_equals_one_process(trial)
 
 
 def overflow_reaches_every_rank(trial: Trial) -> None:
@@ -292,9 +253,3 @@ def range_of_float16(trial: Trial) -> None:
                     "Divide by the number of ranks before adding up, not afterwards, or send gradients in float32.",
                 )
     gradients_averaged(trial)
-
-
-def gradient_order_differs(trial: Trial) -> None:
-    """Gradients that become ready in another order on another rank are not mixed up."""
-    gradients_averaged(trial)
-    training_equals_one_process(trial)

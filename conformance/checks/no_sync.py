@@ -40,6 +40,16 @@ def no_sync_may_be_nested(trial: Trial) -> None:
         accumulates_without_synchronising(trial)
 
 
+def unused_in_the_last_micro_batch(trial: Trial) -> None:
+    """What only micro-batches under `no_sync` use is averaged with the rest, though the last backward passes it by."""
+    with advising(
+        "A parameter has its gradient from the micro-batch under `no_sync` alone, and no hook of it runs in the last "
+        "one: after that, look at `.grad` of all parameters, not at what has come in this backward."
+    ):
+        gradients_averaged(trial)
+        training_equals_one_process(trial)
+
+
 def no_sync_on_one_rank(trial: Trial) -> None:
     """In a world of one rank too, gradients add up under `no_sync`."""
     if not all(seen.offers_no_sync for seen in trial.observations):

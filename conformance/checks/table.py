@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
-from conformance.checks import communication, extended, no_sync, precision, traffic, training
+from conformance.checks import communication, extended, no_sync, participation, precision, traffic, training
 from conformance.checks.check import UNSYNCHRONISED, Check
 from conformance.checks.loop_table import LOOP_CHECKS
 from conformance.checks.optimizer_table import OPTIMIZER_CHECKS
 from conformance.contract import COMPONENTS, Component
 from conformance.strategies import extended as beyond
 from conformance.strategies import wrapper as wrapping
+from conformance.strategies.parts import having
 
 _OUT = (UNSYNCHRONISED,)
 _SEEN = (UNSYNCHRONISED, "summed, not averaged", "divided twice", "never trained")
@@ -66,24 +67,31 @@ _WRAPPER_EXTENDED = (
     Check(extended.mode_reaches_the_model, wrapping.evaluating, "extended", requires=_NUMBERS, shows="modes"),
     Check(extended.calls_the_model_once, wrapping.evaluating, "extended", requires=_NUMBERS, shows="modes"),
     Check(extended.two_models_side_by_side, beyond.beside_a_twin, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(
+        extended.cleared_after_forward,
+        having(wrapping.plain, clears_late=True, steps=2),
+        "extended",
+        requires=_NUMBERS,
+        rules_out=_OUT,
+    ),
     Check(extended.buffers_broadcast, beyond.with_buffers, "extended", requires=_NUMBERS, shows="buffers"),
     Check(
-        extended.gradient_order_differs,
+        participation.gradient_order_differs,
         beyond.with_branch("order_by_rank"),
         "extended",
         requires=_NUMBERS,
         rules_out=_OUT,
     ),
-    Check(extended.freezing_after_wrapping, beyond.freezing, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(participation.freezing_after_wrapping, beyond.freezing, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(
-        extended.unused_on_some_ranks,
+        participation.unused_on_some_ranks,
         beyond.with_branch("used_on_rank_0", "used_on_rank_1"),
         "extended",
         requires=_NUMBERS,
         rules_out=_OUT,
     ),
-    Check(extended.unused_everywhere, beyond.with_branch("unused"), "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(extended.unfreezing_after_wrapping, beyond.unfreezing, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(participation.unused_everywhere, beyond.with_branch("unused"), "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(participation.unfreezing_after_wrapping, beyond.unfreezing, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(
         traffic.everything_frozen,
         beyond.freezing_everything,
@@ -98,7 +106,9 @@ _WRAPPER_EXTENDED = (
         requires=_NUMBERS,
         rules_out=_OUT,
     ),
-    Check(extended.gradients_outside_the_optimizer, beyond.held_later, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(
+        participation.gradients_outside_the_optimizer, beyond.held_later, "extended", requires=_NUMBERS, rules_out=_OUT
+    ),
     Check(extended.overflow_reaches_every_rank, beyond.overflowing, "extended", requires=_NUMBERS, shows="overflow"),
     Check(extended.empty_parameter, beyond.with_empty, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(extended.nested_arguments, beyond.with_nested, "extended", requires=_NUMBERS, rules_out=_OUT),
@@ -138,14 +148,14 @@ _WRAPPER_EXTENDED = (
         rules_out=(*_OUT, "loaded weights not used"),
     ),
     Check(
-        extended.used_in_some_steps,
+        participation.used_in_some_steps,
         beyond.used_now_and_then,
         "extended",
         requires=("unused_everywhere",),
         rules_out=_OUT,
     ),
     Check(
-        extended.used_by_ranks_in_turn,
+        participation.used_by_ranks_in_turn,
         beyond.used_in_turn,
         "extended",
         requires=("unused_on_some_ranks",),
@@ -189,10 +199,17 @@ _WRAPPER_EXTENDED = (
         rules_out=(*_OUT, "penalty not trained on"),
     ),
     Check(
-        extended.unused_while_accumulating,
+        participation.unused_while_accumulating,
         beyond.accumulating_unused,
         "extended",
         requires=("unused_on_some_ranks", "accumulates_gradients"),
+        rules_out=_OUT,
+    ),
+    Check(
+        no_sync.unused_in_the_last_micro_batch,
+        beyond.used_first_lazily,
+        "extended",
+        requires=("accumulates_without_synchronising", "unused_everywhere"),
         rules_out=_OUT,
     ),
     Check(extended.positional_arguments, beyond.with_two_arguments, "extended", requires=_NUMBERS, rules_out=_OUT),

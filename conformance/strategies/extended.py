@@ -82,6 +82,13 @@ def accumulating_lazily(draw: Draw, bounds: Bounds) -> Scenario:
 
 
 @st.composite
+def used_first_lazily(draw: Draw, bounds: Bounds) -> Scenario:
+    """Two micro-batches, the first under `no_sync`, which alone uses a second path."""
+    drawn: Scenario = draw(with_branch("used_in_first_micro_batch")(bounds))
+    return replace(drawn, micro_batches=2, no_sync=True, steps=draw(st.integers(1, 2)))
+
+
+@st.composite
 def overlapping_lazily(draw: Draw, bounds: Bounds) -> Scenario:
     """At least three layers, and two micro-batches, the first under `no_sync`; waits are seen."""
     drawn: Scenario = draw(deep(bounds))

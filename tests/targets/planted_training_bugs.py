@@ -5,6 +5,20 @@ from planted_wrapper_bugs import NAIVE_FINISH
 
 _NAIVE, _FLAT, _EACH, _BUCKETED = "naive_ddp", "flat_ddp", "ddp_individual_parameters", "ddp_bucketed"
 _DDP = "ddp"
+_USED = "        used = used_anywhere(self.trainable())\n"
+_GRADIENTS_FROM_FORWARD = """    def forward(self, *args, **kwargs):
+        for p in self.trainable() if torch.is_grad_enabled() else ():
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        self.grads = [p.grad for p in self.trainable()]
+        return super().forward(*args, **kwargs)
+
+    def finish_gradient_synchronization(self):
+        for p, grad in zip(self.trainable(), self.grads, strict=True):
+            mean = grad.contiguous() / dist.get_world_size()
+            dist.all_reduce(mean)
+            grad.copy_(mean)
+
+"""
 _NEVER = "never synchronised"
 _CALL = "        return self.module(*args, **kwargs)\n"
 _NAIVE_ADAPTER = """def naive_ddp_on_after_backward(ddp_model, optimizer):
@@ -217,4 +231,21 @@ TRAINING_BUGS = [
         "unused_on_some_ranks",
     ),
     Bug(_BUCKETED, "numel() * param.element_size()", "numel() * 4", "bucket_size_respected", "element_size()"),
+    *(
+        Bug(
+            wrapper,
+            _USED,
+            f"{_USED}        used -= {{p for b in self.buckets for p in b.waiting_for if p.grad is not None}}\n",
+            "unused_in_the_last_micro_batch",
+            "look at `.grad` of all parameters",
+        )
+        for wrapper in (_EACH, _BUCKETED, _DDP)
+    ),
+    Bug(
+        _FLAT,
+        'max_bytes = float("inf")\n\n',
+        'max_bytes = float("inf")\n\n' + _GRADIENTS_FROM_FORWARD,
+        "cleared_after_forward",
+        "before backward has begun",
+    ),
 ]
