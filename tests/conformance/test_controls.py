@@ -9,6 +9,7 @@ UNFREEZES = {"unfreezing_after_wrapping"}
 RECOVERS = {"recovers_from_an_exception"}  # handles of what was sent before it raised must be dropped
 FREEZES = {"freezing_after_wrapping"}
 CHANGES = {"used_in_some_steps", "used_by_ranks_in_turn"}  # takes the first step's graph for that of all
+LAST = {"unused_in_the_last_micro_batch"}  # sends what comes in the last backward alone
 ACCUMULATES = {"accumulates_without_synchronising"}
 RESUMES = {"state_dict_round_trip"}
 KEEPS_WHAT_IT_LOADS = {"loading_leaves_the_state_dict"}  # torch's and fairscale's write into it
@@ -69,8 +70,8 @@ WAYS = [
     Way("overlapped", "BucketsOfASize", "ddp_bucketed", ORDERED | UNUSED | SPARSE),
     Way("sharding", "LargestInTurn", "sharded_optimizer", RESUMES | GROUPS),
     Way("lazy", "NothingToSkip", "naive_ddp"),
-    Way("lazy", "DecidesInForward", "ddp_individual_parameters", ORDERED | SPARSE),
-    Way("lazy", "TakesItsHooksOff", "ddp_individual_parameters", ORDERED | SPARSE),
+    Way("lazy", "DecidesInForward", "ddp_individual_parameters", ORDERED | SPARSE | LAST),
+    Way("lazy", "TakesItsHooksOff", "ddp_individual_parameters", ORDERED | SPARSE | LAST),
     Way("lazy", "CountsItsBlocks", "ddp", ORDERED | UNUSED | SPARSE),
     Way("flat", "FlatParameter", "naive_ddp"),
     Way("averaging", "OfAPickle", "naive_ddp"),
@@ -82,6 +83,9 @@ WAYS = [
     Way("sharding", "EachByElementAligned", "sharded_optimizer", RESUMES | DECIDES_AT_ONCE | NEEDS_GRADIENTS),
     Way("overlapped", "FromItsOwnThread", "ddp_individual_parameters", ORDERED | RECOVERS | SPARSE),
     Way("overlapped", "BucketsFilledToTheByte", "ddp_bucketed", ORDERED | SPARSE),
+    Way("overlapped", "BucketsOfAlignedGradients", "ddp_bucketed", ORDERED | UNUSED | SPARSE),
+    Way("overlapped", "BucketsBesideFlags", "ddp_bucketed", ORDERED | UNUSED | SPARSE),
+    Way("overlapped", "OneBucketBesideFlags", "ddp", UNUSED | SPARSE),
 ]
 
 

@@ -162,6 +162,35 @@ class BucketsOfAMillionBytes(BucketsOfASize):
         super().__init__(module, None if bucket_size_mb is None else bucket_size_mb * 10**6 / 2**20)
 
 
+class BucketsOfAlignedGradients(BucketsOfASize):
+    """A gradient counts as many bytes as it takes in a buffer where each starts at a multiple of 512 bytes."""
+
+    def dealt(self, last, rest):
+        buckets, filled = [], math.inf
+        for p in [*rest, *last]:
+            if filled >= self.capacity:
+                buckets.append([])
+                filled = 0
+            buckets[-1].append(p)
+            filled += p.nbytes + -p.nbytes % 512
+        return buckets
+
+
+class BucketsBesideFlags(BucketsOfASize):
+    """Ranks tell one another, in the parameters' own dtype, which gradients they have."""
+
+    def finish(self):
+        params = [p for p in self.module.parameters() if p.requires_grad]
+        if params:
+            dist.all_reduce(params[0].new_tensor([p.grad is not None for p in params]))
+        super().finish()
+
+
+class OneBucketBesideFlags(BucketsBesideFlags):
+    def __init__(self, module):
+        super().__init__(module, None)
+
+
 class BucketsFilledToTheByte(Launches):
     """Gradients form one stream, cut into buckets of a size wherever that falls, as in a flat buffer of all of them."""
 
