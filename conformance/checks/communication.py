@@ -64,7 +64,7 @@ def overlaps_after_no_sync(trial: Trial) -> None:
 
 def _last_pass(happened: list[Happening]) -> list[Happening]:
     """Return what happened from the beginning of the last backward pass on."""
-    return happened[max(at for at, one in enumerate(happened) if one.what == "began") :]
+    return happened[max((at for at, one in enumerate(happened) if one.what == "began"), default=0) :]
 
 
 def _launched_in_time(happened: list[Happening], last: int, scenario: Scenario) -> tuple[int, int, int]:

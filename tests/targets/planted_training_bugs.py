@@ -6,18 +6,16 @@ from planted_wrapper_bugs import NAIVE_FINISH
 _NAIVE, _FLAT, _EACH, _BUCKETED = "naive_ddp", "flat_ddp", "ddp_individual_parameters", "ddp_bucketed"
 _DDP = "ddp"
 _USED = "        used = used_anywhere(self.trainable())\n"
-_GRADIENTS_FROM_FORWARD = """    def forward(self, *args, **kwargs):
-        for p in self.trainable() if torch.is_grad_enabled() else ():
-            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-        self.grads = [p.grad for p in self.trainable()]
-        return super().forward(*args, **kwargs)
-
-    def finish_gradient_synchronization(self):
-        for p, grad in zip(self.trainable(), self.grads, strict=True):
+_GRADIENTS_FROM_FORWARD = """        for p, grad in zip(self.trainable(), self.grads, strict=True):
             mean = grad.contiguous() / dist.get_world_size()
             dist.all_reduce(mean)
             grad.copy_(mean)
 
+    def forward(self, *args, **kwargs):
+        for p in self.trainable() if torch.is_grad_enabled() else ():
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        self.grads = [p.grad for p in self.trainable()]
+        return super().forward(*args, **kwargs)
 """
 _NEVER = "never synchronised"
 _CALL = "        return self.module(*args, **kwargs)\n"
@@ -241,11 +239,5 @@ TRAINING_BUGS = [
         )
         for wrapper in (_EACH, _BUCKETED, _DDP)
     ),
-    Bug(
-        _FLAT,
-        'max_bytes = float("inf")\n\n',
-        'max_bytes = float("inf")\n\n' + _GRADIENTS_FROM_FORWARD,
-        "cleared_after_forward",
-        "before backward has begun",
-    ),
+    Bug(_NAIVE, NAIVE_FINISH, _GRADIENTS_FROM_FORWARD, "cleared_after_forward", "before backward has begun"),
 ]
