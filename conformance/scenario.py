@@ -135,6 +135,7 @@ class Scenario(Brief):
             average over the ranks is the loss of all samples.
         micro_batches: backward passes per step, whose gradients add up.
         joined: the micro-batches' losses are added up, and have one backward pass together.
+        finishes_once: `on_after_backward` is called after the last of these passes alone.
         no_sync: all micro-batches but the last are computed under the wrapper's `no_sync`, if it has one.
         nests: before each of these, another block of `no_sync` is entered and left within the first.
         evaluates: before each step, the model computes the step's batch in evaluation mode, without gradients.
@@ -172,6 +173,7 @@ class Scenario(Brief):
     uneven: bool = False
     micro_batches: int = 1
     joined: bool = False
+    finishes_once: bool = False
     no_sync: bool = False
     nests: bool = False
     evaluates: bool = False

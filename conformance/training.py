@@ -229,16 +229,16 @@ class _Run:
         micro = self.task.scenario.micro(step)
         *first, last = [tuple(micro)] if self.task.scenario.joined else [(one,) for one in micro]
         with noting(self.happened, self.task.scenario):
-            losses = [self._pass(step, some, synchronise=not self._is_lazy) for some in first]
-            losses.append(self._pass(step, last, synchronise=True))
+            losses = [self._pass(step, some, is_last=False) for some in first]
+            losses.append(self._pass(step, last, is_last=True))
         if self.task.scenario.averaged:
             self._average()
         self._keep(f"gradient/{step}", {name: p.grad for name, p in self.named.items() if p.grad is not None})
         return sum(losses)
 
-    def _pass(self, step: int, micro: Sequence[int], *, synchronise: bool) -> float:
+    def _pass(self, step: int, micro: Sequence[int], *, is_last: bool) -> float:
         """Compute forward on some micro-batches, and one backward; return the loss."""
-        scenario = self.task.scenario
+        scenario, synchronise = self.task.scenario, is_last or not self._is_lazy
         with self.stage("no_sync", step), nullcontext() if synchronise else self._lazily():
             with self.stage("forward", step):
                 loss = torch.stack([self._loss(number) for number in micro]).sum()
@@ -253,7 +253,7 @@ class _Run:
                 if scenario.trains(step):
                     torch.autograd.backward(loss)
         self.happened.append(Happening("returned"))
-        if synchronise:
+        if synchronise and (is_last or not scenario.finishes_once):
             with self.stage("on_after_backward", step):
                 function(self.adapters, self.component.after_backward)(self.wrapped, self.plan.optimizer)
             self.happened.append(Happening("finished"))

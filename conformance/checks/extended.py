@@ -124,6 +124,16 @@ def accumulates_gradients(trial: Trial) -> None:
     training_equals_one_process(trial)
 
 
+def accumulates_before_finishing(trial: Trial) -> None:
+    """Several backward passes may come before one `on_after_backward`; no `no_sync` is needed for right numbers."""
+    with advising(
+        "Two backward passes come before `on_after_backward` here. What the first one has sent is out of date by then: "
+        "send the sum again, and leave `.grad` alone while a collective works on it."
+    ):
+        gradients_averaged(trial)
+        training_equals_one_process(trial)
+
+
 def several_forwards_one_backward(trial: Trial) -> None:
     """Several forwards may have one backward, on the sum of their losses, as where two inputs are compared."""
     gradients_averaged(trial)

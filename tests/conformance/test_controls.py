@@ -9,6 +9,7 @@ UNFREEZES = {"unfreezing_after_wrapping"}
 RECOVERS = {"recovers_from_an_exception"}  # handles of what was sent before it raised must be dropped
 FREEZES = {"freezing_after_wrapping"}
 CHANGES = {"used_in_some_steps", "used_by_ranks_in_turn"}  # takes the first step's graph for that of all
+ONCE = {"accumulates_before_finishing"}  # averages in `.grad` itself, where the next backward already adds to it
 LAST = {"unused_in_the_last_micro_batch"}  # sends what comes in the last backward alone
 ACCUMULATES = {"accumulates_without_synchronising"}
 RESUMES = {"state_dict_round_trip"}
@@ -40,11 +41,11 @@ WAYS = [
     Way("averaging", "InPairs", "naive_ddp"),
     Way("averaging", "OfACopy", "naive_ddp"),
     Way("flat", "OneTensor", "flat_ddp", RANGE),
-    Way("overlapped", "OnAccumulateGrad", "ddp_individual_parameters", ORDERED | RECOVERS | SPARSE),
-    Way("overlapped", "WaitsForFutures", "ddp_individual_parameters", ORDERED | RECOVERS | SPARSE),
+    Way("overlapped", "OnAccumulateGrad", "ddp_individual_parameters", ORDERED | RECOVERS | SPARSE | ONCE),
+    Way("overlapped", "WaitsForFutures", "ddp_individual_parameters", ORDERED | RECOVERS | SPARSE | ONCE),
     Way("overlapped", "BucketsInAnyOrder", "ddp", ORDERED | UNUSED | SPARSE),
     Way("overlapped", "Blocks", "naive_ddp", ORDERED | SPARSE),
-    Way("overlapped", "hooked", "ddp_individual_parameters", ORDERED | UNFREEZES | RECOVERS | SPARSE),
+    Way("overlapped", "hooked", "ddp_individual_parameters", ORDERED | UNFREEZES | RECOVERS | SPARSE | ONCE),
     Way("torchs_own", "Replicated", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
     Way("torchs_own", "AsViews", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
     Way("torchs_own", "Static", "ddp", UNFREEZES | RECOVERS | FREEZES | ACCUMULATES | CHANGES | PENALTIES),

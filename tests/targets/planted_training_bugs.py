@@ -240,4 +240,14 @@ TRAINING_BUGS = [
         for wrapper in (_EACH, _BUCKETED, _DDP)
     ),
     Bug(_NAIVE, NAIVE_FINISH, _GRADIENTS_FROM_FORWARD, "cleared_after_forward", "before backward has begun"),
+    *(
+        Bug(
+            wrapper,
+            "        if self.synchronises and torch.is_grad_enabled():\n",
+            "        if self.synchronises and torch.is_grad_enabled() and not self.buckets:\n",
+            "accumulates_before_finishing",
+            "out of date by then",
+        )
+        for wrapper in (_EACH, _BUCKETED, _DDP)
+    ),
 ]
