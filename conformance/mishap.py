@@ -74,6 +74,16 @@ def _explain_death(root: Died) -> str:
     return ""
 
 
+_OWNERS = (
+    "A table from parameters to owners was made before all parameter groups were there, and never extended. torch's "
+    "`Optimizer.__init__` calls `add_param_group` for each group: extend the table there."
+)
+_TRAINED_AT_WRAPPING = (
+    "A table from parameters was made when wrapping, of those that trained then. Which do may change: look at "
+    "`requires_grad` again in later steps, and extend the table."
+)
+
+
 def _explain_exception(root: Raised, scenario: Scenario) -> str:
     """Return advice on exceptions that many submissions meet."""
     message = root.message
@@ -84,17 +94,12 @@ def _explain_exception(root: Raised, scenario: Scenario) -> str:
             "take part in every broadcast."
         )
     if root.kind == "KeyError" and "Parameter containing" in message:
-        return (
-            "A table from parameters to owners was made before all parameter groups were there, and never extended. "
-            "torch's `Optimizer.__init__` calls `add_param_group` for each group: extend the table there."
-        )
+        return _OWNERS if scenario.replicated or scenario.averaged else _TRAINED_AT_WRAPPING
     if root.kind == "KeyError" and message.strip("'\"") in {"lr", "initial_lr"}:
         return (
             "`optimizer.param_groups` has no such option: give `**kwargs` to `Optimizer.__init__` as `defaults`, so "
             "that each group holds all its options, as in any torch optimizer."
         )
-    if "unexpected keyword argument 'gain'" in message or "positional argument" in message:
-        return "The wrapper's `forward` must take `*inputs, **kwargs` and pass them on to the module."
     if "optimizer must support momentum" in message:
         return (
             "The scheduler looks for `momentum` or `betas` in `optimizer.defaults`: give the defaults of the inner "
@@ -109,6 +114,17 @@ def _explain_exception(root: Raised, scenario: Scenario) -> str:
         return "Schedulers accept only a `torch.optim.Optimizer`: derive the sharded optimizer from it."
     if "does not require grad" in message and scenario.closure:
         return "The closure ran with gradients disabled: wrap the call in `torch.enable_grad()`."
+    return _explain_call(message)
+
+
+def _explain_call(message: str) -> str:
+    """Return advice on a function that does not take what it is called with."""
+    if "step()" in message and "positional argument" in message:
+        return "`step` may be called with a closure: `def step(self, closure=None)`."
+    if "__init__()" in message and "'defaults'" in message:
+        return "Give `Optimizer.__init__` the options too, as `defaults`: `super().__init__(params, kwargs)`."
+    if "forward()" in message and ("unexpected keyword argument" in message or "positional argument" in message):
+        return "The wrapper's `forward` must take `*inputs, **kwargs` and pass them on to the module."
     return ""
 
 

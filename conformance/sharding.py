@@ -28,7 +28,7 @@ def _state_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.Tensor]
     return [
         local_part(tensor)
         for inner in optimizers
-        for state in inner.state.values()
+        for state in getattr(inner, "state", {}).values()  # who never calls `Optimizer.__init__` has none
         if isinstance(state, dict)
         for key, tensor in state.items()
         if key != "step" and isinstance(tensor, torch.Tensor)

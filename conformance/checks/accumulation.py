@@ -167,9 +167,9 @@ def _first_wrong(trial: CaseTrial) -> tuple[int, int, Mismatch | None]:
 def _named(trial: CaseTrial) -> str:
     """Return which known mistake gives what was seen."""
     last = trial.case.steps - 1
-    for words, combine in _MISTAKES.items():
-        if _is_as_by(trial, _train(trial, combine)[last]):
-            return f"Looks like *{words}*."
+    fits = [words for words, combine in _MISTAKES.items() if _is_as_by(trial, _train(trial, combine)[last])]
+    if fits:
+        return f"Looks like *{'* or *'.join(fits)}*."
     if _is_as_by(trial, _train(trial, _mean, lambda output, target: unsymmetric_loss(target, output))[last]):
         return "Looks like *the loss's arguments swapped*: call `loss_fn(output, target)`."
     for words, combine in _OWN_MISTAKES.items():

@@ -204,7 +204,9 @@ def element_apart(seen: torch.Tensor, wanted: torch.Tensor) -> str:
     at = int(torch.where(flat.isnan(), torch.inf, flat).argmax())
     index = [int(i) for i in torch.unravel_index(torch.tensor(at), seen.shape)] if seen.dim() else []
     place = f"element {index} " if index else ""
-    return f"{place}seen {seen.flatten()[at].item():.6g}, expected {wanted.flatten()[at].item():.6g}"
+    one, other = seen.flatten()[at].item(), wanted.flatten()[at].item()
+    digits = ".6g" if f"{one:.6g}" != f"{other:.6g}" else ".17g"
+    return f"{place}seen {one:{digits}}, expected {other:{digits}}"
 
 
 def of_the_model(one: Happening, scenario: Scenario) -> bool:

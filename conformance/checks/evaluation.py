@@ -26,7 +26,8 @@ def counts_are_waited_for(trial: CaseTrial) -> None:
     """
     problem, _ = _wrong(trial)
     forgotten = next((found for rank in range(len(trial.answers)) if (found := trial.unawaited(rank))), [])
-    if problem and (forgotten or any(bool(answer["accuracy"].isnan()) for answer in trial.answers)):
+    unset = any(bool(answer["accuracy"].isnan() & answer["accuracy_is_number"]) for answer in trial.answers)
+    if problem and (forgotten or unset):
         raise Violation(f"{problem}{never_awaited(forgotten)}", WAIT)
 
 
@@ -154,6 +155,8 @@ def _wrong(trial: CaseTrial, which: str = "") -> tuple[str, str]:
     rank = next((rank for rank, value in enumerate(seen) if not _alike(value, expected)), None)
     if rank is None:
         return "", ""
+    if not trial.answers[rank][f"{which}accuracy_is_number"]:
+        return f"On rank {rank}, `evaluate` returned no number.", "Return the accuracy, as a float, on every rank."
     named = (name for name, values in mistaken(sizes, right).items() if all(map(_alike, seen, values)))
     fits = "* or *".join(named)
     gave = "no number" if math.isnan(seen[rank]) else format(seen[rank], ".6g")

@@ -38,8 +38,9 @@ def weights_are_freed(trial: CaseTrial) -> None:
         trial,
         "parameters_kept_after_forward",
         share(trial.case) + two_whole(trial.case),
-        "Two weights may be whole then. Free a layer's whole weight when its forward is over, and gather it anew in "
-        "backward.",
+        what_is_allowed=f"{_SHARE}, and two whole weights",
+        advice="Two weights may be whole then. Free a layer's whole weight when its forward is over, and gather it "
+        "anew in backward.",
     )
 
 
@@ -93,7 +94,8 @@ def optimizer_state_is_sharded(trial: CaseTrial) -> None:
         trial,
         "optimizer_state_kept",
         _MOMENTS * share(trial.case),
-        "The wrapped model's `parameters()` must be its shards, from construction on.",
+        what_is_allowed=f"twice what comes {_SHARE}, for two moments",
+        advice="The wrapped model's `parameters()` must be its shards, from construction on.",
     )
 
 
@@ -136,5 +138,6 @@ def _hold(trial: CaseTrial, kept: str, most: int, advice: str, what_is_allowed: 
 
 def _hold_whole(trial: CaseTrial, kept: str, most: int, advice: str) -> None:
     """Hold whole weights to a number of them; on one rank, its own part is whole."""
+    whole = trial.case.whole
     if trial.case.world_size > 1:
-        _hold(trial, kept, sum(trial.case.whole[-most:]), advice, f"of {most} among {len(trial.case.whole)}")
+        _hold(trial, kept, sum(whole[-most:]), advice, f"as many as the {most} largest of {len(whole)} weights have")

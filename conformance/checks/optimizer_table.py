@@ -93,7 +93,6 @@ OPTIMIZER_CHECKS = (
         requires=("add_param_group_before_training", "zero_grad_clears_all"),
         shows="zero_grad",
     ),
-    Check(optimizer.frozen_parameters_in_groups, stepping.optimized_frozen, requires=_BASE, rules_out=_STILL),
     Check(optimizer_state.state_is_sharded, stepping.with_state, points=2, requires=_BASE, shows="state"),
     Check(
         optimizer_state.state_is_balanced,
@@ -106,6 +105,9 @@ OPTIMIZER_CHECKS = (
         stepping.beside_wrapper,
         requires=(*_BASE, "zero_grad_clears_all"),
         rules_out=_OUT,
+    ),
+    Check(
+        optimizer.frozen_parameters_in_groups, stepping.optimized_frozen, "extended", requires=_BASE, rules_out=_STILL
     ),
     Check(communication.work_does_not_grow, stepping.optimized_lasting, "extended", requires=_BASE, shows="growth"),
     Check(communication.memory_does_not_grow, stepping.optimized_lasting, "extended", requires=_BASE, shows="growth"),

@@ -6,7 +6,6 @@ to send, what is left after backward is the last bucket and the overhead of all 
 
 import math
 from collections.abc import Mapping
-from functools import partial
 
 from conformance.checks.check import CaseTrial, Violation
 
@@ -46,12 +45,11 @@ def bucket_size_at_the_optimum(trial: CaseTrial) -> None:
 
 def _hold(trial: CaseTrial, name: str, expected: float, unit: str, mistakes: Mapping[str, float]) -> None:
     seen = float(trial.answers[0][name])
-    is_seen = partial(math.isclose, seen, rel_tol=_EXACT, abs_tol=_WHOLE * (unit == "bytes"))
-    if is_seen(expected):
+    if math.isclose(seen, expected, rel_tol=_EXACT, abs_tol=_WHOLE * (unit == "bytes")):
         return
     s, w, o, buckets = _numbers(trial)
     what = f"ddp_overhead(s, w, o, n_b={buckets})" if name == "overhead" else "optimal_bucket_size(s, w, o)"
-    alike = next((words for words, value in mistakes.items() if is_seen(value)), "")
+    alike = "* or *".join(words for words, value in mistakes.items() if math.isclose(seen, value, rel_tol=_EXACT))
     raise Violation(
         f"With s={s:.6g} bytes, w={w:.6g} bytes/s and o={o:.6g} s, {what} gave "
         f"{'no number' if math.isnan(seen) else format(seen, '.9g')}; "

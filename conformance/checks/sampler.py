@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 
-from conformance.checks.check import CaseTrial, Violation, moved_generators
+from conformance.checks.check import CaseTrial, Violation, advising, moved_generators
 
 
 def equal_shares(trial: CaseTrial) -> None:
@@ -45,7 +45,9 @@ def every_sample_once(trial: CaseTrial) -> None:
 
 def drop_last_drops_least(trial: CaseTrial) -> None:
     """With `drop_last`, shares are equal, no sample is used twice, and fewer are left out than there are ranks."""
-    equal_shares(trial)
+    dropped = "Each rank gets length // N samples: drop the rest before sharing out."
+    with advising(dropped):
+        equal_shares(trial)
     case = trial.case
     seen = Counter(index for share in _shares(trial) for index in share)
     twice = sorted(index for index, times in seen.items() if times > 1)
@@ -55,7 +57,7 @@ def drop_last_drops_least(trial: CaseTrial) -> None:
             f"{_set(trial)} and drop_last=True, {len(seen)} samples are used"
             + (f", sample {twice[0]} {seen[twice[0]]} times" if twice else "")
             + f"; expected {expected}, each once.",
-            "Each rank gets length // N samples: drop the rest before sharing out.",
+            dropped,
         )
 
 

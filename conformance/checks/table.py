@@ -9,6 +9,7 @@ from conformance.checks.optimizer_table import OPTIMIZER_CHECKS
 from conformance.contract import COMPONENTS, Component
 from conformance.strategies import extended as beyond
 from conformance.strategies import wrapper as wrapping
+from conformance.strategies.mixed import mixed
 from conformance.strategies.parts import having
 
 _OUT = (UNSYNCHRONISED,)
@@ -18,6 +19,21 @@ _WAITED = ("results_are_waited_for",)
 _NUMBERS = ("gradients_averaged",)
 _SENT_ONCE = ("gradients_travel_once",)
 
+_BY_THEMSELVES = (
+    "training_equals_one_process",
+    "ranks_stay_identical",
+    "frozen_parameters_stay",
+    "tied_parameters",
+    "scalar_parameter",
+    "non_contiguous_parameter",
+    "convolution",
+    "layers_of_other_kinds",
+    "gradient_clipping",
+    "evaluation_between_steps",
+    "uneven_batches",
+    "zero_grad_in_place",
+    "forward_keywords",
+)
 _WRAPPER_CORE = (
     Check(training.runs_to_the_end, wrapping.plain, rules_out=_OUT),
     Check(communication.results_are_waited_for, wrapping.gated, requires=_RUNS, shows="waits"),
@@ -40,6 +56,7 @@ _WRAPPER_CORE = (
     Check(training.uneven_batches, wrapping.uneven, requires=_NUMBERS, rules_out=_OUT),
     Check(training.zero_grad_in_place, wrapping.keeping_gradients, requires=_NUMBERS, rules_out=_OUT),
     Check(training.forward_keywords, wrapping.with_keyword, requires=_NUMBERS, rules_out=_OUT),
+    Check(training.everything_together, mixed, requires=_BY_THEMSELVES, rules_out=_OUT),
 )
 _OVERLAP = Check(communication.overlaps_backward, wrapping.deep_or_frozen, points=2, requires=_NUMBERS, shows="overlap")
 _STARTS = Check(

@@ -5,6 +5,11 @@ import torch
 from conformance.checks.check import Trial, Violation, element_apart, first_mismatch, listed, step_words
 from conformance.oracle import outputs_before
 
+_ROUNDED_APART = (
+    "Both are right but for rounding, in another way on each rank, so that ranks drift apart: add up in the order of "
+    "ranks, on all of them, or use `all_reduce`."
+)
+
 
 def runs_to_the_end(trial: Trial) -> None:
     """Wrapping, forward, backward and the optimizer's step run to their end on every rank.
@@ -72,16 +77,24 @@ def ranks_stay_identical(trial: Trial) -> None:
                 if not torch.equal(value, wanted[name]):
                     raise Violation(
                         f"After {step_words(trial.scenario, step)}, `{name}` on rank {rank} differs from rank 0's: "
-                        f"{element_apart(value, wanted[name]).replace('expected', 'on rank 0')}."
+                        f"{element_apart(value, wanted[name]).replace('expected', 'on rank 0')}.",
+                        _ROUNDED_APART if _is_rounding(trial, step, name, value) else "",
                     )
+
+
+def _is_rounding(trial: Trial, step: int, name: str, value: torch.Tensor) -> bool:
+    """Whether a parameter that is another one on rank 0 is right but for rounding."""
+    limits = {name: trial.expected.parameter_limits[step][name]}
+    return first_mismatch({name: value}, {name: trial.expected.parameters[step][name]}, limits) is None
 
 
 def frozen_parameters_stay(trial: Trial) -> None:
     """Parameters that do not require gradients keep rank 0's value, and the others train as in one process."""
+    initial_broadcast(trial)
     for step in range(trial.scenario.steps):
         for rank, seen in enumerate(trial.observations):
             for name in trial.scenario.model.frozen:
-                value, wanted = seen.parameters(step)[name], trial.inputs[0].weights[name]
+                value, wanted = seen.parameters(step)[name], seen.wrapped[name]
                 if not torch.equal(value, wanted):
                     raise Violation(
                         f"The frozen parameter `{name}` moved on rank {rank} in {step_words(trial.scenario, step)}: "
@@ -90,6 +103,13 @@ def frozen_parameters_stay(trial: Trial) -> None:
                         "decay and momentum then move it.",
                     )
     training_equals_one_process(trial)
+
+
+def everything_together(trial: Trial) -> None:
+    """What goes well by itself goes well together: layers, frozen parameters, keywords, clipping, schedules."""
+    gradients_averaged(trial)
+    training_equals_one_process(trial)
+    ranks_stay_identical(trial)
 
 
 def tied_parameters(trial: Trial) -> None:

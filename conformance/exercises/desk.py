@@ -61,12 +61,13 @@ class Desk:
         return partial(self.call, name)
 
     def number(self, name: str, found: Any) -> None:
-        """Note one number, under a name: NaN for what is none."""
+        """Note one number, under a name, and whether it is one: NaN for what is none."""
         try:
-            value = float(found)
+            value, is_number = float(found), True
         except (TypeError, ValueError, RuntimeError):
-            value = math.nan
+            value, is_number = math.nan, False
         self.answer[name] = torch.tensor(value, dtype=torch.float64)
+        self.answer[f"{name}_is_number"] = torch.tensor(is_number)
 
     @contextmanager
     def watching_global_generators(self, seed: int) -> Iterator[None]:

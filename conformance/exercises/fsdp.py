@@ -70,7 +70,7 @@ def _step(desk: Desk, wrapped: Any, optimizer: torch.optim.Optimizer, step: int)
     if scenario.evaluates:
         with desk.stage("a forward without gradients"), torch.no_grad():
             output = call(scenario, wrapped, desk.given[f"x/{scenario.micro(step)[0]}"])
-        desk.answer[f"evaluation/{step}"] = output.clone()
+            desk.answer[f"evaluation/{step}"] = output.clone()
     micros = scenario.micro(step)
     for together in [micros] if scenario.joined else [[micro] for micro in micros]:
         with desk.stage("forward"), _weighed(desk, wrapped):

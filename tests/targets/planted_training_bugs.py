@@ -250,4 +250,14 @@ TRAINING_BUGS = [
         )
         for wrapper in (_EACH, _BUCKETED, _DDP)
     ),
+    *(
+        Bug(
+            wrapper,
+            "        return self.module(*args, **kwargs)\n",
+            "        if kwargs:\n            self.module.requires_grad_(True)\n"
+            "        return self.module(*args, **kwargs)\n",
+            "everything_together",
+        )
+        for wrapper in (_NAIVE, _FLAT)
+    ),
 ]

@@ -124,7 +124,7 @@ WRAPPER_BUGS = [
         "[*module.parameters(), *module.buffers()]",
         "[*self.trainable(), *module.buffers()]",
         "frozen_parameters_stay",
-        "must have none",
+        "exactly the frozen parameters",
     ),
     Bug(_NAIVE, NAIVE_FINISH, _ROUNDED_AT_LAST, "training_equals_one_process"),
     Bug(
