@@ -16,7 +16,7 @@ from conformance.checks.check import Trial, listed
 from conformance.data import Tensors
 from conformance.gradient_mistakes import GRADIENT_MISTAKES, Shards
 from conformance.oracle import shard_gradients
-from conformance.parameter_diagnosis import diagnose_omission, diagnose_parameters
+from conformance.parameter_diagnosis import diagnose_omission, diagnose_parameters, wrong_parameters
 from conformance.pattern import in_common
 from conformance.tolerance import Limits, equal, scale_of
 
@@ -53,7 +53,8 @@ def diagnose(trial: Trial, wider: Trial | None = None) -> str:
     found = _initial_values(trial) or diagnose_omission(trial)
     if not found:
         step, wrong = _wrong_gradients(trial)
-        found = _explain_gradients(trial, wrong, step) if wrong else diagnose_parameters(trial)
+        spoilt, _ = wrong_parameters(trial)  # from there on, gradients are those of another model
+        found = _explain_gradients(trial, wrong, step) if wrong and step <= spoilt else diagnose_parameters(trial)
     return found or UNKNOWN
 
 

@@ -18,6 +18,8 @@ from conformance.scenario import AddGroup, Scenario, Unfreeze
 from conformance.tolerance import equal
 from conformance.training_mistakes import BY_NAME, TRAINING_MISTAKES, TrainingMistake
 
+_NAMED = 2  # of mistakes that all lead to what was seen
+
 
 class Wrong(NamedTuple):
     """A parameter that is to be explained, and the rank that has it."""
@@ -28,6 +30,13 @@ class Wrong(NamedTuple):
 
 def diagnose_parameters(trial: Trial) -> str:
     """Return which known mistake explains parameters that are wrong though every gradient was right, or nothing."""
+    step, wrong = wrong_parameters(trial)
+    explanations = (_made_up, _left_out, _stuck, _other_training, _rounded) if wrong else ()
+    return next((found for explain in explanations if (found := explain(trial, wrong, step))), "")
+
+
+def wrong_parameters(trial: Trial) -> tuple[int, list[Wrong]]:
+    """Return the first step after which parameters are wrong, and those."""
     for step, expected in enumerate(trial.expected.parameters):
         limits = trial.expected.parameter_limits[step]
         wrong = [
@@ -37,9 +46,8 @@ def diagnose_parameters(trial: Trial) -> str:
             if not equal(seen.parameters(step)[name], wanted, limit=limits[name])
         ]
         if wrong:
-            explanations = (_made_up, _left_out, _stuck, _other_training, _rounded)
-            return next((found for explain in explanations if (found := explain(trial, wrong, step))), "")
-    return ""
+            return step, wrong
+    return trial.scenario.steps, []
 
 
 def diagnose_omission(trial: Trial) -> str:
@@ -95,12 +103,14 @@ def _other_training(
     trial: Trial, wrong: Sequence[Wrong], step: int, mistakes: Sequence[TrainingMistake] = TRAINING_MISTAKES
 ) -> str:
     """Explain wrong parameters by another schedule that leads to them."""
+    where = f" (on rank {wrong[0].rank}, {listed(dict.fromkeys(one.name for one in wrong))})"
+    fits: list[str] = []
     for mistake in mistakes:
         changed = mistake.instead(trial.scenario)
         if changed != trial.scenario and _leads_to(trial.under(changed), trial, wrong, step):
-            where = f"on rank {wrong[0].rank}, {listed(dict.fromkeys(one.name for one in wrong))}"
-            return f"Looks like *{mistake.name}*: {mistake.seen} ({where}). {mistake.advice}"
-    return ""
+            like = "Or like" if fits else "Looks like"
+            fits.append(f"{like} *{mistake.name}*: {mistake.seen}{'' if fits else where}. {mistake.advice}")
+    return " ".join(fits[:_NAMED])
 
 
 def _leads_to(other: Trajectory, trial: Trial, wrong: Sequence[Wrong], step: int) -> bool:

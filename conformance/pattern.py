@@ -60,6 +60,11 @@ def _kinds(spec: ModelSpec, every: Sequence[str]) -> list[tuple[set[str], str, s
             "the parameters that were frozen at wrapping",
             " Look at `requires_grad` again in later steps.",
         ),
+        (
+            {name for name in every if name.startswith("branches.")} if waits else set(),
+            "the parameters that not every rank uses in every step",
+            " Who does not use them gets the average all the same: write it back also where `.grad` was None.",
+        ),
         (set(every), "every parameter", waiting if waits else ""),
         (
             {name for name in every if len(spec.shapes[name]) < _MATRIX},

@@ -72,7 +72,7 @@ def gated(draw: Draw, bounds: Bounds) -> Scenario:
 
 def widened(scenario: Scenario) -> Scenario:
     """Return a plain scenario with four layers of different sizes, whose gradients take several buckets."""
-    model = ModelSpec(2, (Linear(3), Linear(2), Linear(4), Linear(1)), dtype=scenario.model.dtype)
+    model = ModelSpec(2, (Linear(3), Linear(1), Linear(4), Linear(2)), dtype=scenario.model.dtype)
     return replace(scenario, model=model, bucket_size_mb=9 * BYTES[model.dtype] / _MIB, steps=max(2, scenario.steps))
 
 
