@@ -1,11 +1,16 @@
 """The judge judged: each planted bug is caught, first by the check named for it; each check catches one first."""
 
+from pathlib import Path
+
 import pytest
 from bug import Bug
 from planted_bugs import BUGS
 
 from conformance.checks.loop_table import LOOP_CHECKS
 from conformance.checks.table import CHECKS
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "mutants.md"
 
 
 def soonest(component: str) -> Bug:
@@ -28,6 +33,11 @@ def test_a_planted_bug_is_caught_and_named(first_failed, submit, bug):
 
 def test_there_are_more_than_a_hundred_and_each_is_told_from_the_others():
     assert len({str(bug) for bug in BUGS}) == len(BUGS) > 100
+
+
+def test_the_table_lists_every_bug_with_its_check_and_words():
+    rows = [line[2:-2].split(" | ") for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    assert [(row[0], row[3], row[5]) for row in rows[1:]] == [(bug.component, bug.check, bug.words) for bug in BUGS]
 
 
 def test_reports_name_or_advise_on_more_than_four_bugs_in_five():
