@@ -130,6 +130,9 @@ _WRAPPER_EXTENDED = (
     Check(extended.empty_parameter, beyond.with_empty, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(extended.nested_arguments, beyond.with_nested, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(extended.accumulates_gradients, beyond.accumulating, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.several_forwards_one_backward, beyond.joining, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.recomputed_activations, beyond.recomputing, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.recovers_from_an_exception, beyond.aborting, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(
         extended.accumulates_before_finishing,
         having(beyond.accumulating, finishes_once=True),
@@ -137,9 +140,6 @@ _WRAPPER_EXTENDED = (
         requires=("accumulates_gradients",),
         rules_out=_OUT,
     ),
-    Check(extended.several_forwards_one_backward, beyond.joining, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(extended.recomputed_activations, beyond.recomputing, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(extended.recovers_from_an_exception, beyond.aborting, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(
         no_sync.accumulates_without_synchronising,
         beyond.accumulating_lazily,

@@ -9,7 +9,6 @@ from planted_bugs import BUGS
 from conformance.checks.loop_table import LOOP_CHECKS
 from conformance.checks.table import CHECKS
 
-
 PAGE = Path(__file__).parents[2] / "docs" / "mutants.md"
 
 

@@ -244,7 +244,7 @@ TRAINING_BUGS = [
         Bug(
             wrapper,
             "        if self.synchronises and torch.is_grad_enabled():\n",
-            "        if self.synchronises and torch.is_grad_enabled() and not self.buckets:\n",
+            "        if self.synchronises and torch.is_grad_enabled() and self.sent < max(1, len(self.buckets)):\n",
             "accumulates_before_finishing",
             "out of date by then",
         )
