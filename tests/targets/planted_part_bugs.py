@@ -3,6 +3,7 @@
 from bug import Bug
 from planted_data_bugs import DATA_BUGS
 from planted_fsdp_bugs import FSDP_BUGS
+from planted_fsdp_use_bugs import FSDP_USE_BUGS
 from planted_loop_bugs import LOOP_BUGS
 from planted_norm_bugs import NORM_BUGS
 
@@ -20,5 +21,6 @@ PART_BUGS = [
     *DATA_BUGS,
     *LOOP_BUGS,
     *FSDP_BUGS,
+    *FSDP_USE_BUGS,
     *NORM_BUGS,
 ]

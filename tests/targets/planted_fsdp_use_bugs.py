@@ -1,0 +1,106 @@
+"""Bugs planted in a right FSDP that show in how the model is used, or in what is kept where nobody looks."""
+
+from bug import Bug
+
+_FSDP = "fsdp"
+FSDP_USE_BUGS = [
+    Bug(
+        _FSDP,
+        'return self.call("", self.inner, *args, **kwargs)\n',
+        'output = self.call("", self.inner, *args, **kwargs)\n'
+        "        number = self.__dict__['forwards'] = self.__dict__.get('forwards', 0) + 1\n"
+        "        if output.requires_grad:\n"
+        "            output.register_hook(lambda grad: grad * (number == self.__dict__['forwards']))\n"
+        "        return output\n",
+        "several_forwards_one_backward",
+        "needs each weight twice",
+    ),
+    Bug(
+        _FSDP,
+        "        named = {name.rpart",
+        "        def once(name, grad):\n"
+        "            task, before = torch._C._current_graph_task_id(), getattr(self, f'pass of {path}.{name}', None)\n"
+        "            setattr(self, f'pass of {path}.{name}', task)\n"
+        "            return grad * (before != task)\n\n"
+        "        for name, value in whole.items():\n"
+        "            if value.requires_grad:\n"
+        "                value.register_hook(partial(once, name))\n"
+        "        named = {name.rpart",
+        "layer_used_twice",
+        "computes twice in each forward",
+    ),
+    Bug(
+        _FSDP,
+        "        named = {name.rpart",
+        "        for value in whole.values():\n"
+        "            if value.requires_grad and not self.training:\n"
+        "                value.register_hook(lambda grad: grad * dist.get_world_size())\n"
+        "        named = {name.rpart",
+        "trains_in_evaluation_mode",
+        "in either mode",
+    ),
+    Bug(
+        _FSDP,
+        "    pass",
+        "    for shard in fsdp_model.shards:\n"
+        "        if shard.requires_grad and shard.grad is None:\n"
+        "            shard.grad = torch.zeros_like(shard)",
+        "unused_everywhere",
+        "`branches.0.weight`",
+    ),
+    Bug(
+        _FSDP,
+        'module.to("meta")',
+        "module",
+        "nothing_whole_is_kept",
+        "for their shapes",
+    ),
+    Bug(
+        _FSDP,
+        "return FSDP(module, compute_dtype)\n",
+        "made = FSDP(copy.deepcopy(module), compute_dtype)\n"
+        "    made.register_forward_pre_hook(lambda *_: setattr(made, 'all', made.whole(None, made.shapes)))\n"
+        "    made.register_forward_hook(lambda *_: delattr(made, 'all'))\n"
+        "    return made\n",
+        "gathers_layer_by_layer",
+        "two layers ahead",
+    ),
+    Bug(
+        _FSDP,
+        "        return torch.cat(parts)[: shape.numel()].view(shape).to(dtype)\n\n"
+        "    @staticmethod\n"
+        "    def backward(ctx, grad):\n"
+        "        grad = padded(grad.to(ctx.dtype).flatten())\n"
+        "        dist.all_reduce(grad)\n"
+        "        return own(grad) / dist.get_world_size(), None, None\n\n\n"
+        "def padded(flat):\n"
+        "    return nn.functional.pad(flat, (0, -len(flat) % dist.get_world_size()))\n\n\n"
+        "def own(flat):\n"
+        "    return flat.chunk(dist.get_world_size())[dist.get_rank()].clone()\n",
+        "        if shard.numel() == shape.numel():\n"
+        "            return shard.detach().view(shape).to(dtype, copy=True)\n"
+        "        return torch.cat(parts)[: shape.numel()].view(shape).to(dtype)\n\n"
+        "    @staticmethod\n"
+        "    def backward(ctx, grad):\n"
+        "        grad = padded(grad.to(ctx.dtype).flatten())\n"
+        "        dist.all_reduce(grad)\n"
+        "        return own(grad) / dist.get_world_size(), None, None\n\n\n"
+        "def padded(flat):\n"
+        "    return flat\n\n\n"
+        "def own(flat):\n"
+        "    if len(flat) % dist.get_world_size():\n"
+        "        return flat.clone()\n"
+        "    return flat.chunk(dist.get_world_size())[dist.get_rank()].clone()\n",
+        "uneven_parameters_are_sharded",
+        "its share of",
+    ),
+    Bug(
+        _FSDP,
+        "        named = {name.rpart",
+        "        if not torch.is_grad_enabled():\n"
+        "            whole = self.__dict__.setdefault('evaluated', {}).setdefault(path, whole)\n"
+        "        named = {name.rpart",
+        "evaluation_between_steps",
+        "Gather whole weights anew",
+    ),
+]
