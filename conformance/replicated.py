@@ -9,7 +9,7 @@ from torch import nn
 
 
 def unsymmetric_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Return the mean of squared errors, up to three times as important where targets are large: not of (b, a)."""
+    """Return the mean of squared errors, weighted by the targets, so that swapped arguments give another loss."""
     return ((output - target).square() * (2 + torch.tanh(target))).mean()
 
 

@@ -188,14 +188,16 @@ def _repetitions(trial: Trial) -> Iterator[str]:
 
 
 def _sent_before_backward(trial: Trial) -> Iterator[tuple[str, list[Happening], int]]:
-    """Yield words for each rank that sends half the parameters' bytes or more in forward, what it sent, and all bytes.
+    """Yield words for each rank that sends half the parameters' bytes or more before backward, what, and all bytes.
+
+    That is in `on_train_batch_start` or in forward.
 
     Flags of parameters, and objects that ranks agree by, are shorter in models of many KiB.
     """
     whole = model_bytes(trial.scenario)
     for rank, seen in enumerate(trial.observations):
-        forward = takewhile(lambda one: one.what != "began", seen.happenings[-1])
-        early = [one for one in forward if one.what == "launched" and one.bytes]
+        before = takewhile(lambda one: one.what != "began", seen.happenings[-1])
+        early = [one for one in before if one.what == "launched" and one.bytes]
         if 2 * sum(one.bytes for one in early) >= whole:
             yield f"On rank {rank} at {_last(trial.scenario)}", early, whole
 

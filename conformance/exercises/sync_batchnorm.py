@@ -1,5 +1,6 @@
 """Converts a batch norm, trains it and evaluates it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +12,10 @@ from conformance.feed import CHANNELS
 from pytest_ddp.collectives import watch_collectives
 
 _NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
-_OTHERS: dict[str, nn.Module] = {
-    "instance": nn.InstanceNorm2d(CHANNELS),
-    "group": nn.GroupNorm(1, CHANNELS, affine=False),
-    "layer": nn.LayerNorm(CHANNELS, elementwise_affine=False),
+_OTHERS: dict[str, Callable[[], nn.Module]] = {  # made anew each time: a converter may change a module's class in place
+    "instance": lambda: nn.InstanceNorm2d(CHANNELS),
+    "group": lambda: nn.GroupNorm(1, CHANNELS, affine=False),
+    "layer": lambda: nn.LayerNorm(CHANNELS, elementwise_affine=False),
 }
 
 
@@ -23,7 +24,7 @@ def normalise(desk: Desk) -> None:
     model = desk.call("convert_sync_batchnorm", _model(desk))
     _keep(desk, "converted", model)
     kinds = {name: type(part) for name, part in model.named_modules()}
-    same = all(kinds.get(f"0.{name}") is type(other) for name, other in _OTHERS.items())
+    same = all(kinds.get(f"0.{name}") is type(make()) for name, make in _OTHERS.items())
     desk.answer["other_norms_kept"] = torch.tensor(same or desk.case.bare)
     if not desk.case.evaluating:
         with desk.stage("`model.train()`"):
@@ -51,8 +52,8 @@ def _model(desk: Desk) -> nn.Module:
     norm.load_state_dict({name: desk.given[name] for name in norm.state_dict()})
     norm.requires_grad_(not case.frozen)
     others = nn.Identity()
-    for name, other in _OTHERS.items():
-        others.add_module(name, other)
+    for name, make in _OTHERS.items():
+        others.add_module(name, make())
     model = norm if case.bare else nn.Sequential(others, nn.Sequential(norm))
     return model.train(not case.evaluating)
 

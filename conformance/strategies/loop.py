@@ -50,7 +50,7 @@ def overheads(draw: Draw, _: Bounds) -> OverheadCase:
 def samplings(
     *, shuffle: bool, drop_last: bool = False, epochs: tuple[int | None, ...] = (0, 1, 0)
 ) -> Callable[[Bounds], st.SearchStrategy[SamplerCase]]:
-    """Return a strategy of data sets, most of which do not divide evenly; added once more, all of them would do."""
+    """Return a strategy of data sets, most of which do not divide evenly, but do with some samples used twice."""
 
     @st.composite
     def sharing(draw: Draw, bounds: Bounds) -> SamplerCase:

@@ -193,4 +193,12 @@ NORM_BUGS = [
         "transposed_inputs",
         "view size",
     ),
+    Bug(
+        _NORM,
+        "    for name, child in module.named_children():\n",
+        "    if isinstance(module, nn.InstanceNorm2d):\n        module.__class__ = SyncBatchNorm\n"
+        "    for name, child in module.named_children():\n",
+        "other_norms_stay",
+        "`_NormBase`",
+    ),
 ]
