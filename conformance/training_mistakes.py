@@ -181,6 +181,12 @@ TRAINING_MISTAKES = (
         lambda s: replace(s, penalised=False),
     ),
     TrainingMistake(
+        "gradients of before clipping",
+        "the step used the gradients as they were before they were clipped",
+        "Use `.grad` as it is when `step` is called: keep no copy of what backward left there.",
+        lambda s: replace(s, clip=None),
+    ),
+    TrainingMistake(
         "state lost",
         "momentum started again from nothing at the change",
         "The inner optimizer was built again, which drops its state: add to it in place.",

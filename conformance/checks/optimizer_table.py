@@ -1,11 +1,12 @@
 """Which checks sharded optimizers are held to, in the order in which they run."""
 
-from conformance.checks import communication, optimizer, optimizer_state, precision, traffic, training
+from conformance.checks import communication, optimizer, optimizer_state, param_groups, precision, traffic, training
 from conformance.checks.check import UNSYNCHRONISED, Check
 from conformance.scenario import SaveAndLoad
 from conformance.strategies import changing
 from conformance.strategies import groups as grouping
 from conformance.strategies import optimizer as stepping
+from conformance.strategies.mixed import groups_and_changes
 from conformance.strategies.parts import having
 
 _OUT = (UNSYNCHRONISED,)
@@ -15,6 +16,7 @@ _BASE = ("equals_unsharded_optimizer",)
 _STILL = ("never trained",)
 _RESUMED = ("state_dict_round_trip",)
 _IGNORED = ("change of an option ignored",)
+_UNCLIPPED = ("gradients of before clipping",)
 OPTIMIZER_CHECKS = (
     Check(training.runs_to_the_end, stepping.optimized, rules_out=_STILL),
     Check(communication.results_are_waited_for, having(stepping.optimized, gated=True), requires=_RUNS, shows="waits"),
@@ -24,42 +26,42 @@ OPTIMIZER_CHECKS = (
     Check(precision.trains_in_bfloat16, stepping.optimized_in_bfloat16, requires=_BASE, rules_out=_STILL),
     Check(optimizer.any_torch_optimizer, stepping.optimized_in_another_way, requires=_BASE, rules_out=_STILL),
     Check(optimizer.convolution, stepping.optimized_with_convolution, requires=_BASE, rules_out=_STILL),
-    Check(optimizer.clipped_gradients, stepping.optimized_clipped, requires=_BASE, rules_out=_STILL),
+    Check(optimizer.clipped_gradients, stepping.optimized_clipped, requires=_BASE, rules_out=_UNCLIPPED),
     Check(optimizer.more_ranks_than_parameters, stepping.with_more_ranks, requires=_BASE, rules_out=_STILL),
     Check(
-        optimizer.param_groups_keep_options,
+        param_groups.param_groups_keep_options,
         grouping.with_groups,
         points=2,
         requires=_BASE,
         rules_out=("first group's options everywhere", "options of groups ignored"),
     ),
     Check(
-        optimizer.groups_are_waited_for,
+        param_groups.groups_are_waited_for,
         having(grouping.with_groups, gated=True),
         requires=("param_groups_keep_options",),
         shows="waits",
     ),
     Check(
-        optimizer.groups_smaller_than_the_world,
+        param_groups.groups_smaller_than_the_world,
         grouping.with_small_group,
         requires=("param_groups_keep_options",),
         rules_out=("first group's options everywhere", "options of groups ignored"),
     ),
     Check(
-        optimizer.add_param_group_before_training,
+        param_groups.add_param_group_before_training,
         changing.adding_group(before_training=True),
         requires=_BASE,
         rules_out=("added group never trained", "first group's options everywhere"),
     ),
     Check(
-        optimizer.add_param_group_during_training,
+        param_groups.add_param_group_during_training,
         changing.adding_group(before_training=False),
         points=2,
         requires=(*_BASE, "add_param_group_before_training"),
         rules_out=("added group never trained", "first group's options everywhere"),
     ),
     Check(
-        optimizer.added_groups_take_the_defaults,
+        param_groups.added_groups_take_the_defaults,
         changing.adding_group_without_options,
         requires=("param_groups_keep_options", "add_param_group_during_training"),
         rules_out=("added group never trained", "first group's options everywhere"),
@@ -72,7 +74,7 @@ OPTIMIZER_CHECKS = (
         rules_out=_IGNORED,
     ),
     Check(
-        optimizer.changes_in_one_group,
+        param_groups.changes_in_one_group,
         changing.changing_one_group,
         requires=("param_groups_keep_options", "lr_through_param_groups"),
         rules_out=(*_IGNORED, "change of one group made in all"),
@@ -92,6 +94,18 @@ OPTIMIZER_CHECKS = (
         changing.clearing_added_group,
         requires=("add_param_group_before_training", "zero_grad_clears_all"),
         shows="zero_grad",
+    ),
+    Check(
+        param_groups.groups_and_changes_together,
+        groups_and_changes,
+        requires=(
+            "changes_in_one_group",
+            "add_param_group_during_training",
+            "lr_through_scheduler",
+            "closure",
+            "clipped_gradients",
+        ),
+        rules_out=(*_IGNORED, "added group never trained", "first group's options everywhere", "state lost"),
     ),
     Check(optimizer_state.state_is_sharded, stepping.with_state, points=2, requires=_BASE, shows="state"),
     Check(
@@ -135,21 +149,21 @@ OPTIMIZER_CHECKS = (
         rules_out=_STILL,
     ),
     Check(
-        optimizer.small_groups_are_added,
+        param_groups.small_groups_are_added,
         changing.adding_small_group,
         "extended",
         requires=("add_param_group_during_training", "groups_smaller_than_the_world", "more_ranks_than_parameters"),
         rules_out=("added group never trained", "first group's options everywhere"),
     ),
     Check(
-        optimizer.groups_may_have_names,
+        param_groups.groups_may_have_names,
         grouping.with_named_groups,
         "extended",
         requires=("param_groups_keep_options",),
         rules_out=_STILL,
     ),
     Check(
-        optimizer.groups_of_generators,
+        param_groups.groups_of_generators,
         changing.adding_generators,
         "extended",
         requires=("add_param_group_before_training",),
@@ -233,7 +247,7 @@ OPTIMIZER_CHECKS = (
         shows="state",
     ),
     Check(
-        optimizer.changes_in_an_added_group,
+        param_groups.changes_in_an_added_group,
         changing.changing_added_group,
         "extended",
         requires=("add_param_group_during_training", "changes_in_one_group"),
@@ -247,6 +261,6 @@ OPTIMIZER_CHECKS = (
         requires=("trains_in_float32",),
         rules_out=_STILL,
     ),
-    Check(optimizer.param_groups_hold_all, stepping.optimized, "extended", requires=_BASE, shows="unlisted"),
+    Check(param_groups.param_groups_hold_all, stepping.optimized, "extended", requires=_BASE, shows="unlisted"),
     Check(optimizer.saving_changes_nothing, changing.saving, "extended", requires=_RESUMED),
 )

@@ -51,7 +51,12 @@ _WRAPPER_CORE = (
     Check(training.non_contiguous_parameter, wrapping.with_transposed, requires=_NUMBERS, rules_out=_OUT),
     Check(training.convolution, wrapping.with_convolution, requires=_NUMBERS, rules_out=_OUT),
     Check(training.layers_of_other_kinds, wrapping.of_other_layers, requires=_NUMBERS, rules_out=_OUT),
-    Check(training.gradient_clipping, wrapping.clipping, requires=_NUMBERS, rules_out=_OUT),
+    Check(
+        training.gradient_clipping,
+        wrapping.clipping,
+        requires=_NUMBERS,
+        rules_out=(*_OUT, "gradients of before clipping"),
+    ),
     Check(training.evaluation_between_steps, wrapping.evaluating, requires=_NUMBERS, rules_out=_OUT),
     Check(training.uneven_batches, wrapping.uneven, requires=_NUMBERS, rules_out=_OUT),
     Check(training.zero_grad_in_place, wrapping.keeping_gradients, requires=_NUMBERS, rules_out=_OUT),

@@ -1,11 +1,13 @@
-"""A strategy of trainings with a wrapper in which several unusual things come together."""
+"""Strategies in which several unusual things come together: of wrapped models, and of optimizers with groups."""
 
 from dataclasses import replace
 
 from hypothesis import strategies as st
 
 from conformance.model_spec import ModelSpec
-from conformance.scenario import Decay, Event, Scenario, SetOption
+from conformance.scenario import AddGroup, Decay, Event, Group, Scenario, SetOption
+from conformance.strategies.groups import draw_own_options
+from conformance.strategies.optimizer import draw_optimized, draw_stateful
 from conformance.strategies.parts import (
     RATES,
     Bounds,
@@ -54,6 +56,25 @@ def _draw_events(draw: Draw, steps: int) -> tuple[Event, ...]:
     later, rate = draw(st.integers(1, steps - 1)), draw(st.sampled_from(RATES)) / 2
     events: tuple[Event, ...] = (Decay(0.5),) if draw(st.booleans()) else ()
     return (*events, SetOption(later, "lr", rate)) if draw(st.booleans()) else events
+
+
+@st.composite
+def groups_and_changes(draw: Draw, bounds: Bounds) -> Scenario:
+    """Three groups with a parameter for every rank, one or two of them added later; the others may be changed before.
+
+    Steps get a closure, or gradients that are clipped, or neither.
+    """
+    steps = draw(st.integers(3, 4))
+    unusual = draw(st.sampled_from(({"clip": 0.1}, {"closure": True}, {})))
+    drawn = draw_optimized(draw, bounds, draw_stateful(draw), more_layers=bounds.world_size, steps=steps, **unusual)
+    names = tuple(drawn.model.shapes)
+    groups = [Group(names[part::3], draw_own_options(draw, drawn.optimizer.kind)) for part in range(3)]
+    there, added = draw(st.integers(1, 2)), draw(st.integers(1, steps - 1))
+    rate, changed = draw(st.sampled_from((0.5, 0.001))), draw(st.sampled_from((0, -1)))
+    events: tuple[Event, ...] = (Decay(0.5),) if draw(st.booleans()) else ()
+    events += (SetOption(draw(st.integers(1, added)), "lr", rate, changed),)
+    events += tuple(AddGroup(draw(st.integers(added, steps - 1)), group) for group in groups[there:])
+    return replace(drawn, optimizer=replace(drawn.optimizer, groups=tuple(groups[:there])), schedule=events)
 
 
 def _mostly(draw: Draw) -> bool:

@@ -45,8 +45,17 @@ _STATE_OF_ONE_GROUP = """    def state_dict(self):
         first = [] if self.local is None else self.local.param_groups[0]["params"]
         self.local.state.update(zip(first, state_dict["state"], strict=True))
 """
+_AS_MADE = f"""{_GROUP}        made = self.__dict__.setdefault("made", [])
+        made.append(options_of(group))
+        for one, options in zip(self.param_groups, made, strict=True):
+            one.update(options)
+"""
+_TWO_AT_MOST = "self.local_group[min(1, len(self.param_groups) - 1)]"
 _OPTIONS = f"""        if self.local is not None:
             for number, local_group in self.local_group.items():
+{_FORWARD}"""
+_OPTIONS_WITHOUT_CLOSURE = f"""        if self.local is not None:
+            for number, local_group in self.local_group.items() if closure is None else ():
 {_FORWARD}"""
 _ZIPPED = """        if self.local is not None:
             for group, local_group in zip(self.param_groups, self.local.param_groups):
@@ -95,6 +104,9 @@ def _bug(old, new, check, words=""):
 
 
 GROUP_BUGS = [
+    _bug(_GROUP, _AS_MADE, "groups_and_changes_together"),
+    _bug("self.local_group[len(self.param_groups) - 1]", _TWO_AT_MOST, "groups_and_changes_together"),
+    _bug(_OPTIONS, _OPTIONS_WITHOUT_CLOSURE, "groups_and_changes_together", "change of an option ignored"),
     _bug(
         _GROUP,
         f"{_GROUP}        self.bytes_on_rank = [0] * dist.get_world_size()\n",

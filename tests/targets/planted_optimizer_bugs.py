@@ -137,7 +137,7 @@ OPTIMIZER_BUGS = [
         "frozen_parameters_in_groups",
         "AssertionError",
     ),
-    _bug(_OWNED, _GRADIENTS_OF_BACKWARD, "clipped_gradients"),
+    _bug(_OWNED, _GRADIENTS_OF_BACKWARD, "clipped_gradients", "gradients of before clipping"),
     _bug(
         "    def send_parameters",
         "    def zero_grad(self, set_to_none=True):\n"
