@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import accumulate
+from math import isclose
 
 import torch
 
@@ -10,13 +11,22 @@ _ATTEMPTS = 50
 
 
 def draw_right(sizes: Counts, generator: torch.Generator) -> Counts:
-    """Draw how many samples of each batch are classified rightly, so that mistakes in counting show where they can."""
-    for _ in range(_ATTEMPTS):
-        drawn = [[int(torch.randint(size + 1, (), generator=generator)) for size in own] for own in sizes]
-        wanted = accuracy(sizes, drawn)
-        if 0 < wanted < 1 and all(value != wanted for values in mistaken(sizes, drawn).values() for value in values):
-            break
-    return drawn
+    """Draw how many samples of each batch are classified rightly, so that mistakes in counting show where they can.
+
+    Where all batches have one size, the mean of accuracies is right.
+    """
+    draws = [
+        [[int(torch.randint(size + 1, (), generator=generator)) for size in own] for own in sizes]
+        for _ in range(_ATTEMPTS)
+    ]
+    return min(draws, key=lambda drawn: _hidden(sizes, drawn))
+
+
+def _hidden(sizes: Counts, right: Counts) -> tuple[bool, int]:
+    """Return whether an accuracy is all or nothing, and how many values that mistakes would give on ranks equal it."""
+    wanted = accuracy(sizes, right)
+    values = [value for on_ranks in mistaken(sizes, right).values() for value in on_ranks]
+    return not 0 < wanted < 1, sum(isclose(value, wanted) for value in values)
 
 
 def accuracy(sizes: Counts, right: Counts) -> float:

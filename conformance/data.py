@@ -103,5 +103,5 @@ def _draw_rank(scenario: Scenario, seed: int, rank: int) -> RankInputs:
     batches = tuple(batch() for _ in range(scenario.steps * scenario.micro_batches))
     buffers: Tensors = {}
     if spec.buffer:
-        buffers = {"offset": normal(outputs), "calls": torch.tensor(rank + 1), "mask": normal(outputs)}
+        buffers = {"offset": normal(outputs), "calls": torch.tensor(2**40 + rank), "mask": normal(outputs)}
     return RankInputs(weights, buffers, batches)

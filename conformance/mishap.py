@@ -78,6 +78,10 @@ _OWNERS = (
     "A table from parameters to owners was made before all parameter groups were there, and never extended. torch's "
     "`Optimizer.__init__` calls `add_param_group` for each group: extend the table there."
 )
+_FROZEN_TOO = (
+    "Here a parameter group holds parameters that do not require gradients. Give every parameter an owner, or pass "
+    "over those in `step` as well as in the table of owners."
+)
 _TRAINED_AT_WRAPPING = (
     "A table from parameters was made when wrapping, of those that trained then. Which do may change: look at "
     "`requires_grad` again in later steps, and extend the table."
@@ -88,17 +92,15 @@ def _explain_exception(root: Raised, scenario: Scenario) -> str:
     """Return advice on exceptions that many submissions meet."""
     message = root.message
     if "empty parameter list" in message:
-        return (
-            f"A rank that owns no parameter (here {scenario.world_size} ranks, {len(scenario.model.shapes)} "
-            "parameters) made an inner optimizer without any. Such a rank must skip the inner optimizer, and still "
-            "take part in every broadcast."
-        )
+        return _explain_empty(scenario)
     if root.kind == "KeyError" and "Parameter containing" in message:
-        return _OWNERS if scenario.replicated or scenario.averaged else _TRAINED_AT_WRAPPING
+        if not (scenario.replicated or scenario.averaged):
+            return _TRAINED_AT_WRAPPING
+        return _FROZEN_TOO if scenario.model.frozen else _OWNERS
     if root.kind == "KeyError" and message.strip("'\"") in {"lr", "initial_lr"}:
         return (
-            "`optimizer.param_groups` has no such option: give `**kwargs` to `Optimizer.__init__` as `defaults`, so "
-            "that each group holds all its options, as in any torch optimizer."
+            "`optimizer.param_groups` has no such option: give `Optimizer.__init__` as `defaults` the inner "
+            "optimizer's own `.defaults`, or `**kwargs` at least, so that each group holds all its options."
         )
     if "optimizer must support momentum" in message:
         return (
@@ -110,11 +112,30 @@ def _explain_exception(root: Raised, scenario: Scenario) -> str:
             "What the wrapper's `state_dict` gives must be what its `load_state_dict` takes: `nn.Module`'s own fit "
             "together, and the model's alone has no prefix. Override neither, or both alike."
         )
-    if "is not an Optimizer" in message:
-        return "Schedulers accept only a `torch.optim.Optimizer`: derive the sharded optimizer from it."
+    if "is not an Optimizer" in message or "no attribute 'param_groups'" in message:
+        return (
+            "Schedulers accept only a `torch.optim.Optimizer`, and users write to its `param_groups`: derive the "
+            "sharded optimizer from it."
+        )
     if "does not require grad" in message and scenario.closure:
         return "The closure ran with gradients disabled: wrap the call in `torch.enable_grad()`."
     return _explain_call(message)
+
+
+def _explain_empty(scenario: Scenario) -> str:
+    """Return advice on an optimizer that was made without parameters."""
+    groups = (*scenario.optimizer.groups, *(e.group for e in scenario.schedule if isinstance(e, AddGroup)))
+    fewest = min((len(group.parameters) for group in groups), default=len(scenario.model.shapes))
+    if fewest >= scenario.world_size:
+        return (
+            "Every rank can own a parameter here. Was `params`, which may be a generator, read more than once "
+            "(`params = list(params)` keeps it), or the inner optimizer made before it had any?"
+        )
+    return (
+        f"A rank that owns no parameter (here {scenario.world_size} ranks, {fewest} parameter{'s' * (fewest > 1)}"
+        f"{' in a group' if groups else ''}) made an inner optimizer without any. Such a rank must skip the inner "
+        "optimizer, and still take part in every broadcast."
+    )
 
 
 def _explain_call(message: str) -> str:

@@ -19,6 +19,7 @@ from conformance.tolerance import equal
 from conformance.training_mistakes import BY_NAME, TRAINING_MISTAKES, TrainingMistake
 
 _NAMED = 2  # of mistakes that all lead to what was seen
+_FROM_OTHERS = "Or is each sent from a rank that does not update it, and so overwritten with its old value?"
 
 
 class Wrong(NamedTuple):
@@ -86,7 +87,9 @@ def _left_out(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     everything = trial.scenario.world_size * len(trial.scenario.model.trainable)
     if len(wrong) == everything and len(names) >= trial.scenario.world_size:  # with fewer, one owner may be at fault
         known.append(BY_NAME["never trained"])
-    return _other_training(trial, wrong, step, known)
+    found = _other_training(trial, wrong, step, known)
+    sharded = (trial.scenario.replicated or trial.scenario.averaged) and trial.scenario.world_size > 1
+    return f"{found} {_FROM_OTHERS}" if found and known[-1].name == "never trained" and sharded else found
 
 
 def _untrained(scenario: Scenario) -> dict[str, set[str]]:

@@ -140,8 +140,8 @@ class Scenario(Brief):
         nests: before each of these, another block of `no_sync` is entered and left within the first.
         evaluates: before each step, the model computes the step's batch in evaluation mode, without gradients.
         in_evaluation: the model trains in evaluation mode, as where its norms are to stay at rest.
-        aborts: before the second step, a backward pass raises half way, on all ranks, and its gradients are cleared;
-            it leaves the wrapper's `no_sync` by that, where micro-batches are computed under it.
+        aborts: before the second step, a backward pass of the first batch raises half way, on all ranks, and its
+            gradients are cleared; it leaves the wrapper's `no_sync` by that, where micro-batches are computed under it.
         clip: the norm of all gradients, at most, when the optimizer steps; None for any.
         replicated: every rank gets the whole global batch, so that gradients need no synchronisation.
         averaged: the harness itself averages gradients over the ranks, as a plain data-parallel wrapper does.

@@ -90,7 +90,8 @@ class _Run:
         if self.component.kind == "optimizer":
             at_end["state_bytes"] = state_bytes(self.plan.optimizer)
             with self.stage("a look at `param_groups`"):
-                listed = {id(p) for group in self.plan.optimizer.param_groups for p in group["params"]}
+                groups = getattr(self.plan.optimizer, "param_groups", ())  # who is no torch optimizer may have none
+                listed = {id(p) for group in groups for p in group["params"]}
             at_end["unlisted"] = [name for name, p in self.named.items() if id(p) not in listed]
             had = {name for name, p in self.named.items() if p.grad is not None}
             self._clear(self.task.scenario.steps)
@@ -198,7 +199,7 @@ class _Run:
         self.in_training = training
 
     def _abort(self, step: int) -> None:
-        """Let a backward pass raise when it reaches the first layer, and clear what it has computed."""
+        """Let a backward pass, of another batch, raise when it reaches the first layer; clear what it has computed."""
 
         def refuse(layer: int) -> None:
             if layer == 0:
@@ -207,7 +208,7 @@ class _Run:
         with self.stage("a backward pass that raises", step):
             listening, self.bare.listener = self.bare.listener, refuse
             with suppress(_AbortedError), self.wrapped.no_sync() if self._is_lazy else nullcontext():
-                torch.autograd.backward(loss_on(self.task.scenario, self.wrapped, self.task.inputs.batches[step]))
+                torch.autograd.backward(loss_on(self.task.scenario, self.wrapped, self.task.inputs.batches[0]))
             self.bare.listener = listening
         self._clear(step)
 
@@ -280,7 +281,8 @@ class _Run:
 
         with self.stage("step(closure)", step):
             returned: Any = self.plan.optimizer.step(closure)  # type: ignore[arg-type]  # torch says float, and means tensors too
-        value = float(returned) if isinstance(returned, float | int | torch.Tensor) else None
+        is_number = isinstance(returned, float | int) or (isinstance(returned, torch.Tensor) and returned.numel() == 1)
+        value = float(returned) if is_number else None
         return ClosureCall(len(losses), all(enabled), value, losses[0] if losses else float("nan"))
 
     def _average(self) -> None:

@@ -103,9 +103,22 @@ def _frozen_lr(scenario: Scenario) -> Scenario:
 
 
 def _rebuilt(scenario: Scenario) -> Scenario:
-    changes = {event.step for event in scenario.schedule if isinstance(event, SetOption | AddGroup | SaveAndLoad)}
-    kept = tuple(event for event in scenario.schedule if not isinstance(event, SaveAndLoad))
-    return replace(scenario, schedule=kept + tuple(Rebuild(step) for step in sorted(changes) if step))
+    """Rebuild the optimizer wherever something about it changes."""
+    changes = {event.step for event in scenario.schedule if isinstance(event, SetOption | AddGroup)}
+    return replace(scenario, schedule=scenario.schedule + tuple(Rebuild(step) for step in sorted(changes) if step))
+
+
+def _never_loaded(scenario: Scenario) -> Scenario:
+    """Let the new optimizer begin without the state that was saved."""
+    schedule = (Rebuild(event.step) if isinstance(event, SaveAndLoad) else event for event in scenario.schedule)
+    return replace(scenario, schedule=tuple(schedule))
+
+
+def _without_memory(scenario: Scenario) -> Scenario:
+    """Rebuild the optimizer before every step; where a new one takes over, that is a matter of what it loads."""
+    loads = any(isinstance(event, SaveAndLoad) for event in scenario.schedule)
+    steps = range(1, 1 if loads else scenario.steps)
+    return replace(scenario, schedule=scenario.schedule + tuple(Rebuild(step) for step in steps))
 
 
 TRAINING_MISTAKES = (
@@ -187,6 +200,13 @@ TRAINING_MISTAKES = (
         lambda s: replace(s, clip=None),
     ),
     TrainingMistake(
+        "saved state lost",
+        "the new optimizer went on without the momentum that was saved",
+        "`state_dict` must hold the state of the inner optimizers, and `load_state_dict` hand each its own: what "
+        "`torch.optim.Optimizer` gives by itself is the outer one's `state`, which is empty.",
+        _never_loaded,
+    ),
+    TrainingMistake(
         "state lost",
         "momentum started again from nothing at the change",
         "The inner optimizer was built again, which drops its state: add to it in place.",
@@ -196,7 +216,7 @@ TRAINING_MISTAKES = (
         "state lost at every step",
         "each step was done as if it were the first, without momentum",
         "The inner optimizer's state must outlive `step`: build it once, and do not clear what it keeps.",
-        lambda s: replace(s, schedule=s.schedule + tuple(Rebuild(step) for step in range(1, s.steps))),
+        _without_memory,
     ),
     TrainingMistake(
         "only lr and weight decay passed on",

@@ -42,6 +42,7 @@ Shows: TypeAlias = Literal[
     "lazy",
 ]
 UNSYNCHRONISED = "never synchronised"
+MISSING = "is missing"
 GENERATORS = {"torch": "torch's", "random": "Python's `random`", "numpy": "NumPy's"}
 WAIT = (
     "Every collective with `async_op=True` returns a handle: call its `wait()` before its result is used. Without "
@@ -180,7 +181,7 @@ def first_mismatch(observed: Tensors, expected: Tensors, limits: Limits | None =
     for name, wanted in expected.items():
         seen = observed.get(name)
         if seen is None:
-            return Mismatch(name, "is missing")
+            return Mismatch(name, MISSING)
         if seen.shape != wanted.shape:
             return Mismatch(name, f"has the shape {list(seen.shape)}, expected {list(wanted.shape)}")
         apart = difference(seen, wanted, limit=limits[name])

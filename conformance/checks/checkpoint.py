@@ -148,12 +148,17 @@ def saves_to_any_disk(trial: CaseTrial) -> None:
     model_comes_back(trial)
 
 
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are the same bit for bit; `torch.equal` takes 1 and 1.0 for the same."""
+    return one.dtype == other.dtype and torch.equal(one, other)
+
+
 def _wrong_model(trial: CaseTrial) -> tuple[str, str]:
     """Return what of the model is not what rank 0 of the first world had when it saved, and what to do."""
     expected = _under(trial.phases[0][0].tensors, "saved/")
     for rank, answer in enumerate(trial.answers):
         loaded = _under(answer, "loaded/")
-        wrong = [name for name, value in expected.items() if not torch.equal(loaded[name], value)]
+        wrong = [name for name, value in expected.items() if not _same(loaded[name], value)]
         if wrong:
             others = {name: value for name, value in _under(trial.given[rank], "other/").items() if name in wrong}
             kept = others and all(torch.equal(loaded[name], value) for name, value in others.items())
@@ -161,7 +166,10 @@ def _wrong_model(trial: CaseTrial) -> tuple[str, str]:
             advice = "Buffers are not saved: save `model.state_dict()`, not the parameters alone."
             if kept:
                 advice = "They are what they were before loading: load into the model that is given, on every rank."
-            return problem + element_apart(loaded[wrong[0]], expected[wrong[0]]), advice if kept or not others else ""
+            seen, wanted = loaded[wrong[0]], expected[wrong[0]]
+            if seen.dtype != wanted.dtype:
+                return f"{problem}the dtype {seen.dtype}, expected {wanted.dtype}", "Save and load each dtype as it is."
+            return problem + element_apart(seen, wanted), advice if kept or not others else ""
     return "", ""
 
 

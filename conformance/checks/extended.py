@@ -26,6 +26,12 @@ def buffers_broadcast(trial: Trial) -> None:
     for rank, seen in enumerate(trial.observations):
         for name, wanted in trial.inputs[0].buffers.items():
             value = seen.buffers.get(name)
+            if value is not None and value.dtype != wanted.dtype:
+                raise Violation(
+                    f"Right after wrapping, the buffer `{name}` on rank {rank} has the dtype {value.dtype}; expected "
+                    f"{wanted.dtype}, as in the module.",
+                    "Send each buffer in its own dtype, and write into it in place.",
+                )
             if value is None or not torch.equal(value, wanted):
                 raise Violation(
                     f"Right after wrapping, the buffer `{name}` on rank {rank} is not rank 0's: seen "

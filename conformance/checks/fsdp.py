@@ -2,16 +2,20 @@
 
 from dataclasses import replace
 
-from conformance.checks.check import WAIT, CaseTrial, Violation, first_mismatch, listed, never_awaited
+from conformance.checks.check import MISSING, WAIT, CaseTrial, Violation, first_mismatch, listed, never_awaited
 from conformance.data import RankInputs, Tensors, under
 from conformance.fsdp_case import FsdpCase
 from conformance.oracle import Trajectory, outputs_before
 from conformance.oracle import train as train_in_one_process
 from conformance.tolerance import Limits, difference
 
-SINGLE = 1e-3  # of the largest update; what rounding to float32 makes of small networks is a twentieth of it
+SINGLE = 1e-4  # of the largest update; what rounding to float32 makes of small networks is a third of it
 
-
+_WHOLE = "All-gather the shards in rank order, cut off what was padded, and give them their shape again."
+_NAMES = (
+    "Return every parameter under the bare module's own name, as `named_parameters()` gave it before wrapping: take "
+    "out of names what wrapping has put into them."
+)
 _ANEW = (
     "Nothing but forward and backward gathers between these steps: are whole weights freed after their use, and "
     "gathered anew in the next forward?"
@@ -44,7 +48,7 @@ def gathers_whole_parameters(trial: CaseTrial) -> None:
         if wrong:
             raise Violation(
                 f"On rank {rank} before training, the whole parameter `{wrong.name}` {wrong.words}.",
-                "All-gather the shards in rank order, cut off what was padded, and give them their shape again.",
+                _NAMES if wrong.words == MISSING else _WHOLE,
             )
 
 

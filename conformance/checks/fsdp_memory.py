@@ -22,13 +22,20 @@ def parameters_are_sharded(trial: CaseTrial) -> None:
 
 
 def nothing_whole_is_kept(trial: CaseTrial) -> None:
-    """After wrapping, whole weights are gone from memory, but for three, wherever they were kept."""
+    """After wrapping, and after a step, whole weights are gone from memory, but for three, wherever they were kept."""
     _hold_whole(
         trial,
         "whole_weights_kept_beside_parameters",
         LEFT,
         "They are not among `parameters()`: the module's own ones, perhaps, that are still held by it, by a copy of it "
         "or by a list, for their shapes. Give them another `data`, or keep shape and dtype alone.",
+    )
+    _hold_whole(
+        trial,
+        "whole_weights_kept_in_memory_after_a_step",
+        LEFT,
+        "Something holds what forward or backward has gathered or computed: an attribute, a list, a cache of what was "
+        "gathered. Drop it after use.",
     )
 
 
@@ -41,6 +48,18 @@ def weights_are_freed(trial: CaseTrial) -> None:
         what_is_allowed=f"{_SHARE}, and two whole weights",
         advice="Two weights may be whole then. Free a layer's whole weight when its forward is over, and gather it "
         "anew in backward.",
+    )
+
+
+def weights_are_freed_in_backward(trial: CaseTrial) -> None:
+    """When backward is over, before `fsdp_on_after_backward`, a rank keeps two whole weights at most."""
+    _hold(
+        trial,
+        "parameters_kept_after_backward",
+        share(trial.case) + two_whole(trial.case),
+        what_is_allowed=f"{_SHARE}, and two whole weights",
+        advice="Free a layer's whole weight in backward, as soon as its gradient is there. With all of them kept to "
+        "the end, a rank needs the memory of the whole model after all.",
     )
 
 

@@ -36,12 +36,19 @@ def keeps_full_precision(trial: CaseTrial) -> None:
     """With `compute_dtype`, what the optimizer updates keeps the model's own dtype, so that small updates add up."""
     for rank, answer in enumerate(trial.answers):
         for name, value in under(answer, f"parameter/{trial.case.steps - 1}/").items():
-            if value.dtype != torch.float32 or torch.equal(value, value.bfloat16().float()):
+            if value.dtype == torch.float32 and not torch.equal(value, value.bfloat16().float()):
+                continue
+            if not bool(answer["parts_are_half"]):
                 raise Violation(
-                    f"On rank {rank} with compute_dtype=torch.bfloat16, `{name}` is kept as bfloat16 after a step; "
-                    "expected float32, as in the module.",
-                    "Keep the shards in the module's dtype, and cast what is gathered, not the shard.",
+                    f"On rank {rank} with compute_dtype=torch.bfloat16, `fsdp_gather_full_params` returns `{name}` "
+                    "rounded to bfloat16; expected float32, as `parameters()` are.",
+                    "Gather there in the shards' own dtype: the one to compute in is for layers.",
                 )
+            raise Violation(
+                f"On rank {rank} with compute_dtype=torch.bfloat16, `{name}` is kept as bfloat16 after a step; "
+                "expected float32, as in the module.",
+                "Keep the shards in the module's dtype, and cast what is gathered, not the shard.",
+            )
 
 
 def _rounded_too_far(trial: CaseTrial) -> str:

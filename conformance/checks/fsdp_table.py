@@ -18,6 +18,11 @@ FSDP_CHECKS = (
     Check(fsdp_memory.parameters_are_sharded, networks.sharded_trainings(wide=True), points=2, requires=_TRAINED),
     Check(fsdp_memory.nothing_whole_is_kept, networks.weighed_trainings, requires=_SHARDED),
     Check(fsdp_memory.weights_are_freed, networks.sharded_trainings(wide=True, depths=(5, 6)), requires=_SHARDED),
+    Check(
+        fsdp_memory.weights_are_freed_in_backward,
+        networks.sharded_trainings(wide=True, depths=(5, 6)),
+        requires=("weights_are_freed",),
+    ),
     Check(fsdp_memory.gathers_layer_by_layer, networks.weighed_trainings, requires=("weights_are_freed",)),
     Check(fsdp_memory.gradients_are_sharded, networks.sharded_trainings(wide=True), requires=_TRAINED),
     Check(fsdp_memory.optimizer_state_is_sharded, networks.sharded_trainings(wide=True), requires=_TRAINED),

@@ -80,8 +80,9 @@ def closure(trial: Trial) -> None:
                     "`step` runs under `torch.no_grad()`: wrap the call of the closure in `torch.enable_grad()`.",
                 )
             if call.returned is None or not math.isclose(call.returned, call.loss, rel_tol=TOLERANCE):
+                returned = "nothing that is one number" if call.returned is None else call.returned
                 raise Violation(
-                    f"{where}, step(closure) returned {call.returned}; expected the closure's {call.loss:.6g}.",
+                    f"{where}, step(closure) returned {returned}; expected the closure's {call.loss:.6g}.",
                     _CLOSURE,
                 )
     training_equals_one_process(trial)

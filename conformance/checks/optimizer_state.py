@@ -22,6 +22,12 @@ def state_is_sharded(trial: Trial) -> None:
         )
 
 
+def groups_are_sharded(trial: Trial) -> None:
+    """The state of parameters that come in groups, given at once or added later, is held once, too."""
+    with advising("Parameters come in groups here: deal out those of each group among the ranks, of later ones too."):
+        state_is_sharded(trial)
+
+
 def state_is_balanced(trial: Trial) -> None:
     """No rank holds more than its share of the optimizer's state plus one parameter's."""
     _hold_balance(
@@ -34,6 +40,7 @@ def state_is_balanced(trial: Trial) -> None:
 def groups_are_balanced_together(trial: Trial) -> None:
     """Also over several parameter groups together, no rank holds more than its share of state plus one parameter's."""
     groups = len(trial.scenario.optimizer.groups)
+    groups_are_sharded(trial)
     _hold_balance(
         trial,
         f"There are {groups} parameter groups: carry on, from one to the next, with the bytes that each rank has so "

@@ -109,6 +109,12 @@ OPTIMIZER_CHECKS = (
     ),
     Check(optimizer_state.state_is_sharded, stepping.with_state, points=2, requires=_BASE, shows="state"),
     Check(
+        optimizer_state.groups_are_sharded,
+        grouping.with_state_of_groups,
+        requires=("state_is_sharded", "param_groups_keep_options", "add_param_group_during_training"),
+        shows="state",
+    ),
+    Check(
         optimizer_state.state_is_balanced,
         stepping.with_large_weights,
         requires=(*_BASE, "state_is_sharded"),
@@ -202,7 +208,7 @@ OPTIMIZER_CHECKS = (
         changing.saving_and_loading,
         "extended",
         requires=_BASE,
-        rules_out=("state lost",),
+        rules_out=("saved state lost",),
     ),
     Check(
         optimizer_state.state_stays_sharded_after_loading,
@@ -216,7 +222,7 @@ OPTIMIZER_CHECKS = (
         changing.saving_one_parameter,
         "extended",
         requires=(*_RESUMED, "more_ranks_than_parameters"),
-        rules_out=("state lost",),
+        rules_out=("saved state lost",),
     ),
     Check(
         optimizer.options_survive_loading,

@@ -1,8 +1,8 @@
 """Trains a network whose parameters are sharded, and measures what a rank keeps."""
 
 import gc
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterable
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -32,7 +32,10 @@ def train(desk: Desk) -> None:
         optimizer = OPTIMIZERS[scenario.optimizer.kind](wrapped.parameters(), **scenario.optimizer.options)
     _gather(desk, wrapped, "start")
     for step in range(case.steps):
-        _step(desk, wrapped, optimizer, step)
+        memory = LiveMemory(case.whole[0], [local_part(p).untyped_storage() for p in wrapped.parameters()])
+        _step(desk, wrapped, optimizer, step, memory)
+        memory.leave_out(local_part(p.grad).untyped_storage() for p in wrapped.parameters() if p.grad is not None)
+        _weigh(desk, memory, "in_memory_after_a_step")
         desk.answer["parameters_kept"] = _kept(wrapped.parameters())
         if step in case.gathered:
             _gather(desk, wrapped, f"parameter/{step}")
@@ -40,6 +43,8 @@ def train(desk: Desk) -> None:
             desk.answer[f"alive/{step}"] = torch.tensor(alive() - len(desk.answer))
     desk.answer["optimizer_state_kept"] = torch.tensor(state_bytes(optimizer) or 0)
     desk.answer["computed_half"] = torch.tensor(set(dtypes) == {torch.bfloat16})
+    parts = [part for p in wrapped.parameters() if (part := local_part(p).detach()).numel()]
+    desk.answer["parts_are_half"] = torch.tensor(any(torch.equal(part, part.bfloat16().float()) for part in parts))
 
 
 def _wrapped(desk: Desk, dtypes: list[torch.dtype]) -> Any:
@@ -47,10 +52,8 @@ def _wrapped(desk: Desk, dtypes: list[torch.dtype]) -> Any:
     memory = LiveMemory(desk.case.whole[0])
     with memory if desk.case.weighed else nullcontext():
         wrapped = _wrap(desk, dtypes)
-    if desk.case.weighed:
-        gc.collect()  # what cycles keep goes when it goes
-        memory.leave_out(local_part(p).untyped_storage() for p in wrapped.parameters())
-        desk.answer["whole_weights_kept_beside_parameters"] = torch.tensor(memory.bytes())
+    memory.leave_out(local_part(p).untyped_storage() for p in wrapped.parameters())
+    _weigh(desk, memory, "beside_parameters")
     return wrapped
 
 
@@ -64,7 +67,7 @@ def _wrap(desk: Desk, dtypes: list[torch.dtype]) -> Any:
     return desk.call("get_fsdp", model, torch.bfloat16 if desk.case.half else None)
 
 
-def _step(desk: Desk, wrapped: Any, optimizer: torch.optim.Optimizer, step: int) -> None:
+def _step(desk: Desk, wrapped: Any, optimizer: torch.optim.Optimizer, step: int, memory: LiveMemory) -> None:
     scenario = desk.case.scenario
     optimizer.zero_grad()
     if scenario.evaluates:
@@ -73,11 +76,14 @@ def _step(desk: Desk, wrapped: Any, optimizer: torch.optim.Optimizer, step: int)
             desk.answer[f"evaluation/{step}"] = output.clone()
     micros = scenario.micro(step)
     for together in [micros] if scenario.joined else [[micro] for micro in micros]:
-        with desk.stage("forward"), _weighed(desk, wrapped):
+        with desk.stage("forward"), memory if desk.case.weighed else nullcontext():
             loss = torch.stack([_loss(desk, wrapped, micro) for micro in together]).sum()
+        desk.answer["whole_weights_kept_when_the_first_layer_has_computed"] = torch.tensor(memory.at_lookup)
+        _weigh(desk, memory, "in_memory_after_forward")
         desk.answer["parameters_kept_after_forward"] = _kept(wrapped.parameters())
-        with desk.stage("backward"):
+        with desk.stage("backward"), memory if desk.case.weighed else nullcontext():
             torch.autograd.backward(loss)
+        desk.answer["parameters_kept_after_backward"] = _kept(wrapped.parameters())
         desk.call("fsdp_on_after_backward", wrapped, optimizer)
     desk.answer["gradients_kept"] = _kept(p.grad for p in wrapped.parameters() if p.grad is not None)
     with desk.stage("the optimizer's step"):
@@ -88,18 +94,11 @@ def _loss(desk: Desk, wrapped: Any, micro: int) -> torch.Tensor:
     return loss_of(call(desk.case.scenario, wrapped, desk.given[f"x/{micro}"]), desk.given[f"y/{micro}"])
 
 
-@contextmanager
-def _weighed(desk: Desk, wrapped: Any) -> Iterator[None]:
-    """Note what whole weights weigh together, when the first layer has computed and at the end, where that is asked."""
-    if not desk.case.weighed:
-        yield
-        return
-    memory = LiveMemory(desk.case.whole[0], [local_part(p).untyped_storage() for p in wrapped.parameters()])
-    with memory:
-        yield
-    gc.collect()
-    desk.answer["whole_weights_kept_when_the_first_layer_has_computed"] = torch.tensor(memory.at_lookup)
-    desk.answer["whole_weights_kept_in_memory_after_forward"] = torch.tensor(memory.bytes())
+def _weigh(desk: Desk, memory: LiveMemory, moment: str) -> None:
+    """Note what the whole weights in memory weigh together, where that is asked."""
+    if desk.case.weighed:
+        gc.collect()  # what cycles keep goes when it goes
+        desk.answer[f"whole_weights_kept_{moment}"] = torch.tensor(memory.bytes())
 
 
 def _gather(desk: Desk, wrapped: Any, moment: str) -> None:
@@ -109,7 +108,9 @@ def _gather(desk: Desk, wrapped: Any, moment: str) -> None:
     with desk.stage("a look at what `fsdp_gather_full_params` returned"):
         whole = dict(found)
         prefix = next((key.removesuffix(name) for name in names for key in whole if key.endswith(name)), "")
-        desk.answer |= {f"{moment}/{n}": whole[prefix + n].detach().clone() for n in names if prefix + n in whole}
+        desk.answer |= {
+            f"{moment}/{n}": local_part(whole[prefix + n]).detach().clone() for n in names if prefix + n in whole
+        }
 
 
 def _kept(tensors: Iterable[Any]) -> torch.Tensor:

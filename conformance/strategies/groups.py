@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from conformance.layers import Linear
 from conformance.model_spec import ModelSpec
-from conformance.scenario import Group, Options, Scenario
+from conformance.scenario import AddGroup, Group, Options, Scenario
 from conformance.strategies.optimizer import Names, draw_optimized, draw_parted, draw_stateful
 from conformance.strategies.parts import Bounds, Draw, broadened, draw_optimizer
 
@@ -40,6 +40,19 @@ def with_named_groups(draw: Draw, bounds: Bounds) -> Scenario:
     drawn: Scenario = draw(with_groups(bounds))
     groups = [Group(one.parameters, {**one.options, "name": f"g{n}"}) for n, one in enumerate(drawn.optimizer.groups)]
     return replace(drawn, optimizer=replace(drawn.optimizer, groups=tuple(groups)))
+
+
+@st.composite
+def with_state_of_groups(draw: Draw, bounds: Bounds) -> Scenario:
+    """Layers of many KiB whose state is kept, in two groups; or in one, and another that is added."""
+    drawn, parts = draw_parted(draw, bounds, draw_stateful(draw), steps=2)
+    scenario = in_groups(draw, replace(drawn, model=broadened(drawn.model)), *parts)
+    when = draw(st.sampled_from((None, 0, 1)))
+    if when is None:
+        return scenario
+    present, added = scenario.optimizer.groups
+    optimizer = replace(scenario.optimizer, groups=(present,))
+    return replace(scenario, optimizer=optimizer, schedule=(AddGroup(when, added),))
 
 
 @st.composite

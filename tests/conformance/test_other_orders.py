@@ -25,7 +25,9 @@ def in_another_order(scenario: Scenario, expected: Trajectory, step: int, rank: 
     return {name: p.grad.double() for name, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("draw", [wrapper.in_float32, wrapper.in_bfloat16, wrapper.in_mixed_dtypes])
+@pytest.mark.parametrize(
+    "draw", [wrapper.in_float32, wrapper.in_bfloat16, wrapper.in_mixed_dtypes, wrapper.on_one_rank]
+)
 def test_another_order_of_summation_stays_far_from_the_limit(draw):
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
     @given(draw(Bounds(4)))

@@ -7,6 +7,7 @@ import pytest
 from bug import right
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from way import CONTROLS
 
 import conformance.cases
 from conformance.cases import SIMPLEST, as_json, case_from_json
@@ -28,6 +29,21 @@ def test_a_right_part_passes_every_check(grade_path, submit, component, examples
     failed = [(check.id, check.message) for check in graded[component].checks if check.status != "passed"]
     assert failed == []
     assert all(part.status == "not_submitted" for name, part in graded.items() if name != component)
+
+
+def test_distributed_tensors_are_not_whole_parameters(held_to, submit):
+    adapters = """
+        from torchs_own import sharded as get_fsdp
+
+        def fsdp_on_after_backward(fsdp_model, optimizer):
+            pass
+
+        def fsdp_gather_full_params(fsdp_model):
+            return dict(fsdp_model.named_parameters())
+        """
+    held = held_to(submit(adapters, **CONTROLS), "fsdp", "gathers_whole_parameters", examples=2)
+    assert held.status == "failed"
+    assert "On rank 0 before training, the whole parameter `layers.0.weight` has the shape" in held.message
 
 
 def test_a_part_that_is_not_implemented_is_not_submitted(grade_path, submit):

@@ -76,9 +76,23 @@ FSDP_BUGS = [
     ),
     Bug(_FSDP, 'return self.call("",', 'self.zero_grad()\n        return self.call("",', "accumulates_gradients"),
     Bug(_FSDP, "requires_grad=p.requires_grad", "requires_grad=True", "frozen_parameters_stay"),
+    Bug(
+        _FSDP,
+        "return fsdp_model.whole(None, fsdp_model.shapes)\n",
+        "whole = fsdp_model.whole(None, fsdp_model.shapes)\n"
+        "        return {name.replace('weight', 'inner.weight'): value for name, value in whole.items()}\n",
+        "gathers_whole_parameters",
+        "under the bare module's own name",
+    ),
     Bug(_FSDP, "torch.cat(parts)", "torch.cat(parts[::-1])", "gathers_whole_parameters", "in rank order"),
     Bug(_FSDP, "own(grad) / dist.get_world_size()", "own(grad)", "sharded_training_equals_one_process", "not summed"),
     Bug(_FSDP, "        dist.all_reduce(grad)\n", "", "sharded_training_equals_one_process", "averaged over the ranks"),
+    Bug(
+        _FSDP,
+        "        dist.all_reduce(grad)\n",
+        "        half = grad.half()\n        dist.all_reduce(half)\n        grad = half.to(grad.dtype)\n",
+        "sharded_training_equals_one_process",
+    ),
     Bug(_FSDP, "[dist.get_rank()].clone()", "[dist.get_rank()]", "parameters_are_sharded", "its share of"),
     Bug(
         _FSDP,
@@ -137,6 +151,13 @@ FSDP_BUGS = [
         _FSDP,
         "fsdp_model.whole(None, ",
         "fsdp_model.whole(fsdp_model.compute_dtype, ",
+        "keeps_full_precision",
+        "Gather there in the shards' own dtype",
+    ),
+    Bug(
+        _FSDP,
+        "own(padded(p.detach().flatten()))",
+        "own(padded(p.detach().to(compute_dtype or p.dtype).flatten()))",
         "keeps_full_precision",
         "kept as bfloat16",
     ),

@@ -57,6 +57,33 @@ FSDP_USE_BUGS = [
     ),
     Bug(
         _FSDP,
+        "        named = {name.rpart",
+        "        self.__dict__.setdefault('last', {})[path] = {name: value.detach() for name, value in whole.items()}\n"
+        "        named = {name.rpart",
+        "nothing_whole_is_kept",
+        "a cache of what was gathered",
+    ),
+    Bug(
+        _FSDP,
+        'return self.call("", self.inner, *args, **kwargs)\n\n\n'
+        "def get_fsdp(module, compute_dtype=None):\n    return FSDP(module, compute_dtype)\n\n\n"
+        "def fsdp_on_after_backward(fsdp_model, optimizer):\n    pass\n",
+        'output = self.call("", self.inner, *args, **kwargs)\n'
+        "        if output.requires_grad:\n"
+        "            output.register_hook(self.widen)\n"
+        "        return output\n\n"
+        "    @torch.no_grad()\n"
+        "    def widen(self, _):\n"
+        "        for shard, value in zip(self.shards, self.whole(None, self.shapes).values(), strict=True):\n"
+        "            shard.data = padded(value.flatten()).chunk(dist.get_world_size())[dist.get_rank()]\n\n\n"
+        "def get_fsdp(module, compute_dtype=None):\n    return FSDP(module, compute_dtype)\n\n\n"
+        "def fsdp_on_after_backward(fsdp_model, optimizer):\n"
+        "    for shard in fsdp_model.shards:\n        shard.data = shard.detach().clone()\n",
+        "weights_are_freed_in_backward",
+        "the memory of the whole model",
+    ),
+    Bug(
+        _FSDP,
         "return FSDP(module, compute_dtype)\n",
         "made = FSDP(copy.deepcopy(module), compute_dtype)\n"
         "    made.register_forward_pre_hook(lambda *_: setattr(made, 'all', made.whole(None, made.shapes)))\n"

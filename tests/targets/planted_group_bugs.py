@@ -104,6 +104,12 @@ def _bug(old, new, check, words=""):
 
 
 GROUP_BUGS = [
+    _bug(
+        "if self.owner[p] == dist.get_rank()]",
+        "if self.owner[p] == dist.get_rank() or len(self.param_groups) > 1]",
+        "groups_are_sharded",
+        "deal out those of each group",
+    ),
     _bug(_GROUP, _AS_MADE, "groups_and_changes_together"),
     _bug("self.local_group[len(self.param_groups) - 1]", _TWO_AT_MOST, "groups_and_changes_together"),
     _bug(_OPTIONS, _OPTIONS_WITHOUT_CLOSURE, "groups_and_changes_together", "change of an option ignored"),
@@ -150,7 +156,7 @@ GROUP_BUGS = [
     _bug("        self.owner = {}\n", _OWNERS_OF_ALL, "two_optimizers_side_by_side", "not in its class"),
     _bug(_APART, _OF_THE_FIRST, "mixed_dtypes"),
     _bug("            self.local.step()\n", _OF_A_COPY, "loaded_weights_are_the_start"),
-    _bug(_STATE_DICT, "", "state_dict_round_trip", "state lost"),
+    _bug(_STATE_DICT, "", "state_dict_round_trip", "saved state lost"),
     _bug(_STATE_DICT, _STATE_OF_ONE_GROUP, "state_dict_round_trip", ""),
     _bug(_STATE_DICT, _STATE_OF_OLD_GROUPS, "options_change_after_loading", "change of an option ignored"),
     _bug(_STATE_DICT, _STATE_ALONE, "options_survive_loading", "saved options lost"),

@@ -101,6 +101,23 @@ OPTIMIZER_BUGS = [
     _bug(_CLOSURE, f"{_CLOSURE}                closure()\n", "closure", "Call the closure once"),
     _bug("        return loss\n", "        return None\n", "closure", "Call the closure once"),
     _bug(
+        "        return loss\n",
+        "        return None if loss is None else torch.stack([loss] * 2)\n",
+        "closure",
+        "nothing that is one number",
+    ),
+    _bug(
+        "    return ShardedOptimizer(params, optimizer_cls, **kwargs)\n",
+        "    class Plain:\n"
+        "        def __init__(self):\n"
+        "            self.inner = ShardedOptimizer(params, optimizer_cls, **kwargs)\n"
+        "            self.step, self.zero_grad = self.inner.step, self.inner.zero_grad\n"
+        "            self.add_param_group = self.inner.add_param_group\n\n"
+        "    return Plain()\n",
+        "lr_through_param_groups",
+        "derive the sharded optimizer from it",
+    ),
+    _bug(
         "    def send_parameters",
         "    def zero_grad(self, set_to_none=True):\n"
         "        if self.local is not None:\n"

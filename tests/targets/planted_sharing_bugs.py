@@ -101,6 +101,6 @@ SHARING_BUGS = [
     _bug(_BROADCAST, _REMAINDER_LOST, "large_parameters", "a remainder that is lost"),
     _bug(_OWNED, _OWNED_ALONE, "param_groups_hold_all", "with other parameters on each rank"),
     _bug(_STATE_DICT, _OPTIONS_BY_PLACE, "options_survive_loading"),
-    _bug(_STATE_DICT, _STATE_BY_PARAMETER, "state_dict_round_trip", "state lost"),
+    _bug(_STATE_DICT, _STATE_BY_PARAMETER, "state_dict_round_trip", "saved state lost"),
     _bug(_STATE_DICT, _POPS_PARAMETERS, "saving_changes_nothing"),
 ]

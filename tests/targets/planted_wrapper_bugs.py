@@ -230,6 +230,16 @@ WRAPPER_BUGS = [
         "buffers_broadcast",
         "`module.buffers()`",
     ),
+    Bug(
+        _FLAT,
+        "        tensor.data.copy_(value)\n",
+        "        if tensor.is_floating_point():\n"
+        "            tensor.data.copy_(value)\n"
+        "        else:\n"
+        "            tensor.data = value.double()\n",
+        "buffers_broadcast",
+        "in its own dtype",
+    ),
     Bug(_NAIVE, NAIVE_FINISH, _ONLY_WITH_GRADIENT, "unused_on_some_ranks", "a collective which others never enter"),
     Bug(
         _FLAT,

@@ -1,0 +1,49 @@
+"""What is said about an exception fits the scenario in which it was raised."""
+
+import pytest
+
+from conformance.execution import Broken
+from conformance.layers import Linear
+from conformance.mishap import explain
+from conformance.model_spec import ModelSpec
+from conformance.scenario import AddGroup, Group, OptimizerSpec, Scenario
+from pytest_ddp.outcome import Raised
+
+EMPTY = "ValueError", "optimizer got an empty parameter list"
+UNKNOWN = "KeyError", "Parameter containing:\ntensor([1.])"
+THREE = ModelSpec(1, (Linear(1), Linear(1, bias=False)))
+ALONE = Group(("layers.0.bias",), {})
+OTHERS = Group(("layers.0.weight", "layers.1.weight"), {})
+PLAIN = Scenario(world_size=2, model=THREE, replicated=True)
+IN_GROUPS = Scenario(world_size=2, model=THREE, replicated=True, optimizer=OptimizerSpec(groups=(ALONE, OTHERS)))
+ADDED = Scenario(
+    world_size=2,
+    model=THREE,
+    replicated=True,
+    optimizer=OptimizerSpec(groups=(OTHERS,)),
+    schedule=(AddGroup(0, ALONE),),
+)
+MORE_RANKS = Scenario(world_size=4, model=THREE, replicated=True)
+FROZEN = Scenario(world_size=2, model=ModelSpec(1, THREE.layers, frozen=("layers.0.bias",)), replicated=True)
+WRAPPED = Scenario(world_size=2, model=THREE)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "raised", "said"),
+    [
+        (PLAIN, EMPTY, "`params`, which may be a generator"),
+        (MORE_RANKS, EMPTY, "(here 4 ranks, 3 parameters) made an inner optimizer without any"),
+        (IN_GROUPS, EMPTY, "(here 2 ranks, 1 parameter in a group)"),
+        (ADDED, EMPTY, "(here 2 ranks, 1 parameter in a group)"),
+        (PLAIN, UNKNOWN, "extend the table there"),
+        (FROZEN, UNKNOWN, "Give every parameter an owner"),
+        (WRAPPED, UNKNOWN, "of those that trained then"),
+        (PLAIN, ("KeyError", "'lr'"), "the inner optimizer's own `.defaults`"),
+        (PLAIN, ("TypeError", "Plain is not an Optimizer"), "derive the sharded optimizer from it"),
+        (PLAIN, ("AttributeError", "'Plain' object has no attribute 'param_groups'"), "users write to its"),
+    ],
+)
+def test_advice_fits_the_scenario(scenario, raised, said):
+    kind, message = raised
+    outcomes = tuple(Raised(rank=rank, kind=kind, message=message, traceback="") for rank in range(scenario.world_size))
+    assert said in explain(Broken(outcomes), scenario)
