@@ -83,7 +83,7 @@ class ShardedOptimizer(Optimizer):
             self._whole_state = None
             self._take_in(self.param_groups[-1]["params"])
             self._local.add_param_group(self._share(self.param_groups[-1]))
-            _copy_options(self._local.param_groups, self.param_groups)
+            _copy_options(self._local.param_groups[-1:], self.param_groups[-1:])  # others may just have been edited
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter, and return the closure's value. Call on every rank.

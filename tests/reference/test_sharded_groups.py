@@ -122,6 +122,17 @@ def test_a_group_may_be_added_at_any_time(name: str, steps_before: int) -> None:
 
 
 @distributed(world_size=2)
+def test_edits_just_before_a_group_is_added_are_kept(name: str) -> None:
+    edited = beside(name, lambda them: [{"params": them[:2]}])
+    edited.train([0])
+    for these, optimizer in edited.both:
+        optimizer.param_groups[0]["lr"] *= 3
+        optimizer.add_param_group({"params": these[2:], "lr": 0.05})
+    assert options_of(edited.sharded) == options_of(edited.unsharded)
+    edited.train([1, 2])
+
+
+@distributed(world_size=2)
 def test_a_parameter_cannot_be_in_two_groups(name: str) -> None:
     whole = beside(name)
     with pytest.raises(ValueError, match="more than one parameter group"):
