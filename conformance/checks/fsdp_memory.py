@@ -41,25 +41,21 @@ def nothing_whole_is_kept(trial: CaseTrial) -> None:
 
 def weights_are_freed(trial: CaseTrial) -> None:
     """When forward is over, whole weights are freed: a rank keeps two of them at most, for the start of backward."""
-    _hold(
+    _hold_all_but_two(
         trial,
         "parameters_kept_after_forward",
-        share(trial.case) + two_whole(trial.case),
-        what_is_allowed=f"{_SHARE}, and two whole weights",
-        advice="Two weights may be whole then. Free a layer's whole weight when its forward is over, and gather it "
-        "anew in backward.",
+        "Two weights may be whole then. Free a layer's whole weight when its forward is over, and gather it anew in "
+        "backward.",
     )
 
 
 def weights_are_freed_in_backward(trial: CaseTrial) -> None:
     """When backward is over, before `fsdp_on_after_backward`, a rank keeps two whole weights at most."""
-    _hold(
+    _hold_all_but_two(
         trial,
         "parameters_kept_after_backward",
-        share(trial.case) + two_whole(trial.case),
-        what_is_allowed=f"{_SHARE}, and two whole weights",
-        advice="Free a layer's whole weight in backward, as soon as its gradient is there. With all of them kept to "
-        "the end, a rank needs the memory of the whole model after all.",
+        "Free a layer's whole weight in backward, as soon as its gradient is there. With all of them kept to the end, "
+        "a rank needs the memory of the whole model after all.",
     )
 
 
@@ -153,6 +149,12 @@ def _hold(trial: CaseTrial, kept: str, most: int, advice: str, what_is_allowed: 
                 f"{what_is_allowed}. The layers are `Linear`, `Embedding` and `RMSNorm` of `{whose}`.",
                 advice,
             )
+
+
+def _hold_all_but_two(trial: CaseTrial, kept: str, advice: str) -> None:
+    """Hold parameters to their shares, but for two that may be whole."""
+    most = share(trial.case) + two_whole(trial.case)
+    _hold(trial, kept, most, advice, f"{_SHARE}, and two whole weights")
 
 
 def _hold_whole(trial: CaseTrial, kept: str, most: int, advice: str) -> None:
