@@ -35,7 +35,7 @@ class FsdpCase(Case):
         joined: whether the losses of a step's micro-batches are added up, and have one backward together.
         in_evaluation: whether the model trains in evaluation mode.
         seldom_gathered: whether whole parameters are gathered before training and after the last step alone.
-        weighed: whether all that is in memory during forward is weighed.
+        weighed: whether what is in memory after wrapping, in forward and after a step is weighed.
         counted: whether tensors that live after each step are counted.
     """
 

@@ -124,17 +124,19 @@ def _explain_exception(root: Raised, scenario: Scenario) -> str:
 
 def _explain_empty(scenario: Scenario) -> str:
     """Return advice on an optimizer that was made without parameters."""
-    groups = (*scenario.optimizer.groups, *(e.group for e in scenario.schedule if isinstance(e, AddGroup)))
-    fewest = min((len(group.parameters) for group in groups), default=len(scenario.model.shapes))
+    added = [len(event.group.parameters) for event in scenario.schedule if isinstance(event, AddGroup)]
+    groups = [len(group.parameters) for group in scenario.optimizer.groups]
+    fewest = min(added + (groups or [len(scenario.model.shapes) - sum(added)]))
     if fewest >= scenario.world_size:
         return (
             "Every rank can own a parameter here. Was `params`, which may be a generator, read more than once "
             "(`params = list(params)` keeps it), or the inner optimizer made before it had any?"
         )
+    where = " in a group" if groups or added else ""
     return (
         f"A rank that owns no parameter (here {scenario.world_size} ranks, {fewest} parameter{'s' * (fewest > 1)}"
-        f"{' in a group' if groups else ''}) made an inner optimizer without any. Such a rank must skip the inner "
-        "optimizer, and still take part in every broadcast."
+        f"{where}) made an inner optimizer without any. Such a rank must skip the inner optimizer, and still take part "
+        "in every broadcast."
     )
 
 

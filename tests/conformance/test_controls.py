@@ -95,7 +95,7 @@ def failed_checks(report) -> dict[str, str]:
     return {check.id: check.message for check in graded.checks if check.status in {"failed", "error"}}
 
 
-@pytest.mark.parametrize("way", WAYS[2::32], ids=str)  # a wrapper and an optimizer
+@pytest.mark.parametrize("way", WAYS[2::16], ids=str)  # wrappers, one of them torch's own, and optimizers
 def test_an_unusual_way_passes(grade_path, submit, way):
     failed = failed_checks(grade_path(submit(way.adapters, **CONTROLS), components=[way.component], examples=2))
     assert failed.keys() <= set(way.lacks), failed

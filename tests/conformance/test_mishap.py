@@ -23,6 +23,7 @@ ADDED = Scenario(
     optimizer=OptimizerSpec(groups=(OTHERS,)),
     schedule=(AddGroup(0, ALONE),),
 )
+ADDED_TO_ONE = Scenario(world_size=2, model=THREE, replicated=True, schedule=(AddGroup(0, OTHERS),))
 MORE_RANKS = Scenario(world_size=4, model=THREE, replicated=True)
 FROZEN = Scenario(world_size=2, model=ModelSpec(1, THREE.layers, frozen=("layers.0.bias",)), replicated=True)
 WRAPPED = Scenario(world_size=2, model=THREE)
@@ -35,6 +36,7 @@ WRAPPED = Scenario(world_size=2, model=THREE)
         (MORE_RANKS, EMPTY, "(here 4 ranks, 3 parameters) made an inner optimizer without any"),
         (IN_GROUPS, EMPTY, "(here 2 ranks, 1 parameter in a group)"),
         (ADDED, EMPTY, "(here 2 ranks, 1 parameter in a group)"),
+        (ADDED_TO_ONE, EMPTY, "(here 2 ranks, 1 parameter in a group)"),
         (PLAIN, UNKNOWN, "extend the table there"),
         (FROZEN, UNKNOWN, "Give every parameter an owner"),
         (WRAPPED, UNKNOWN, "of those that trained then"),

@@ -29,7 +29,7 @@ def in_another_order(scenario: Scenario, expected: Trajectory, step: int, rank: 
     "draw", [wrapper.in_float32, wrapper.in_bfloat16, wrapper.in_mixed_dtypes, wrapper.on_one_rank]
 )
 def test_another_order_of_summation_stays_far_from_the_limit(draw):
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
     @given(draw(Bounds(4)))
     def holds(scenario):
         inputs = draw_inputs(scenario, data_seed("secret", scenario))

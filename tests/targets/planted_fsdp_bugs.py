@@ -3,6 +3,11 @@
 from bug import Bug
 
 _FSDP = "fsdp"
+FORWARD_AND_WHAT_FOLLOWS = (
+    'return self.call("", self.inner, *args, **kwargs)\n\n\n'
+    "def get_fsdp(module, compute_dtype=None):\n    return FSDP(module, compute_dtype)\n\n\n"
+    "def fsdp_on_after_backward(fsdp_model, optimizer):\n    pass\n"
+)
 FSDP_BUGS = [
     Bug(_FSDP, "(p.detach().flatten())", "(p.detach().float().flatten())", "trains_in_float64", "module's own dtype"),
     Bug(_FSDP, "requires_grad=p.requires_grad", "requires_grad='bias' not in name", "biases", "`layers.2.bias`"),
@@ -29,9 +34,7 @@ FSDP_BUGS = [
     Bug(_FSDP, ", kwargs)", ")", "forward_keywords"),
     Bug(
         _FSDP,
-        'return self.call("", self.inner, *args, **kwargs)\n\n\n'
-        "def get_fsdp(module, compute_dtype=None):\n    return FSDP(module, compute_dtype)\n\n\n"
-        "def fsdp_on_after_backward(fsdp_model, optimizer):\n    pass\n",
+        FORWARD_AND_WHAT_FOLLOWS,
         'output = self.call("", self.inner, *args, **kwargs)\n'
         "        for shard, value in zip(self.shards, self.whole(None, self.shapes).values(), strict=True):\n"
         "            flat = padded(value.detach().flatten())\n"

@@ -1,8 +1,20 @@
 """Bugs planted in a right FSDP that show in how the model is used, or in what is kept where nobody looks."""
 
 from bug import Bug
+from planted_fsdp_bugs import FORWARD_AND_WHAT_FOLLOWS
 
 _FSDP = "fsdp"
+_WHOLE_AND_BACKWARD = """        return torch.cat(parts)[: shape.numel()].view(shape).to(dtype)
+
+    @staticmethod
+    def backward(ctx, grad):
+        grad = padded(grad.to(ctx.dtype).flatten())
+        dist.all_reduce(grad)
+        return own(grad) / dist.get_world_size(), None, None
+
+
+def padded(flat):
+"""
 FSDP_USE_BUGS = [
     Bug(
         _FSDP,
@@ -65,9 +77,7 @@ FSDP_USE_BUGS = [
     ),
     Bug(
         _FSDP,
-        'return self.call("", self.inner, *args, **kwargs)\n\n\n'
-        "def get_fsdp(module, compute_dtype=None):\n    return FSDP(module, compute_dtype)\n\n\n"
-        "def fsdp_on_after_backward(fsdp_model, optimizer):\n    pass\n",
+        FORWARD_AND_WHAT_FOLLOWS,
         'output = self.call("", self.inner, *args, **kwargs)\n'
         "        if output.requires_grad:\n"
         "            output.register_hook(self.widen)\n"
@@ -94,25 +104,13 @@ FSDP_USE_BUGS = [
     ),
     Bug(
         _FSDP,
-        "        return torch.cat(parts)[: shape.numel()].view(shape).to(dtype)\n\n"
-        "    @staticmethod\n"
-        "    def backward(ctx, grad):\n"
-        "        grad = padded(grad.to(ctx.dtype).flatten())\n"
-        "        dist.all_reduce(grad)\n"
-        "        return own(grad) / dist.get_world_size(), None, None\n\n\n"
-        "def padded(flat):\n"
+        f"{_WHOLE_AND_BACKWARD}"
         "    return nn.functional.pad(flat, (0, -len(flat) % dist.get_world_size()))\n\n\n"
         "def own(flat):\n"
         "    return flat.chunk(dist.get_world_size())[dist.get_rank()].clone()\n",
         "        if shard.numel() == shape.numel():\n"
         "            return shard.detach().view(shape).to(dtype, copy=True)\n"
-        "        return torch.cat(parts)[: shape.numel()].view(shape).to(dtype)\n\n"
-        "    @staticmethod\n"
-        "    def backward(ctx, grad):\n"
-        "        grad = padded(grad.to(ctx.dtype).flatten())\n"
-        "        dist.all_reduce(grad)\n"
-        "        return own(grad) / dist.get_world_size(), None, None\n\n\n"
-        "def padded(flat):\n"
+        f"{_WHOLE_AND_BACKWARD}"
         "    return flat\n\n\n"
         "def own(flat):\n"
         "    if len(flat) % dist.get_world_size():\n"
