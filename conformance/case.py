@@ -13,11 +13,13 @@ class Case(Brief):
         world_size: ranks.
         seed: selects the numbers.
         gated: whether results of collectives arrive only when somebody waits for them, and are NaN until then.
+        two_machines: whether ranks seem to be on two machines, where `LOCAL_RANK` is not the rank.
     """
 
     world_size: int = 1
     seed: int = 0
     gated: bool = field(default=False, kw_only=True)
+    two_machines: bool = field(default=False, kw_only=True)
 
     @property
     def worlds(self) -> tuple[int, ...]:

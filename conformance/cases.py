@@ -15,7 +15,9 @@ from conformance.scenario import Scenario, to_json
 
 @dataclass(frozen=True, repr=False)
 class OverheadCase(Case):
-    """One gradient size, bandwidth, overhead per call and number of buckets."""
+    """One gradient size, bandwidth, overhead per call and number of buckets: two or more, or if `single`, one."""
+
+    single: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -28,6 +30,7 @@ class SamplerCase(Case):
         epochs: those that one sampler is iterated over, in this order; None where `set_epoch` is not called before.
         replicas: a number of replicas, all of whose shares every rank asks for besides; 0 for none.
         later: whether a further sampler is made at what looks like a later time, in another process.
+        left: whether an iteration in the first of the epochs, before these, is left after one sample.
     """
 
     length: int = 4
@@ -36,6 +39,12 @@ class SamplerCase(Case):
     epochs: tuple[int | None, ...] = (0, 1, 0)
     replicas: int = 0
     later: bool = False
+    left: bool = False
+
+    @property
+    def last_epoch(self) -> int:
+        """The last epoch that is set; 0 if none is."""
+        return next((epoch for epoch in reversed(self.epochs) if epoch is not None), 0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,6 +74,7 @@ class AccumulationCase(Case):
     Attributes:
         steps: optimizer steps.
         micro_batches: per step.
+        shrinking: whether the last step has one fewer, as at the end of an epoch.
         samples: of each micro-batch, on each rank.
         scaled: whether a gradient scaler is given.
         overflow: a rank whose gradients of step 0 are infinite; -1 for none.
@@ -77,6 +87,11 @@ class AccumulationCase(Case):
     scaled: bool = False
     overflow: int = -1
     at: Literal["backward", "forward", "finish"] = "backward"
+    shrinking: bool = False
+
+    def micro(self, step: int) -> int:
+        """Return how many micro-batches a step has."""
+        return self.micro_batches - (self.shrinking and step == self.steps - 1)
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,6 +109,10 @@ class SyncBatchNormCase(Case):
         at_once: whether all forwards come before the first backward.
         far: whether norm and inputs are in float32, and the inputs' mean is thousands of times their spread.
         transposed: whether inputs lie in memory in the reverse order of their dimensions.
+        stretched: whether each rank's inputs, of three dimensions, are longer than those of the rank before.
+        first: whether the norm comes first in the model: its inputs need no gradient.
+        without_gradients: whether steps are forwards alone, with gradients turned off.
+        shared: whether the model holds the norm at a second place, too, where it is not called.
     """
 
     sizes: tuple[int, ...] = (2,)
@@ -109,6 +128,10 @@ class SyncBatchNormCase(Case):
     at_once: bool = False
     far: bool = False
     transposed: bool = False
+    stretched: bool = False
+    first: bool = False
+    without_gradients: bool = False
+    shared: bool = False
 
     @property
     def state(self) -> tuple[str, ...]:
@@ -136,6 +159,8 @@ class CheckpointCase(Case):
         unscaled: whether training goes on without the gradient scaler.
         goes_on: whether the training that was saved goes on, too.
         other_disk: whether the path is on another disk than temporary files are.
+        later: whether what comes of training on is saved too, to a path that differs in its suffix alone.
+        reloaded: whether the world that loads saves to the same path at the end, and loads that again.
     """
 
     load_world_size: int = 1
@@ -148,6 +173,8 @@ class CheckpointCase(Case):
     unscaled: bool = False
     goes_on: bool = False
     other_disk: bool = False
+    later: bool = False
+    reloaded: bool = False
 
     @property
     def worlds(self) -> tuple[int, ...]:

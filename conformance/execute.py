@@ -71,7 +71,7 @@ class Executor:
     watched: set[str] = field(default_factory=set)
     executions: int = 0
     _known: dict[str, Execution] = field(default_factory=dict)
-    _encoded: dict[str, list[bytes]] = field(default_factory=dict)
+    _written: dict[str, tuple[list[RankInputs], list[bytes]]] = field(default_factory=dict)
     _fastest: float = math.inf
     _import_seconds: float = 0.0
 
@@ -169,27 +169,27 @@ class Executor:
     @contextmanager
     def _running(self, component: str, scenario: Scenario, then: Scenario | Case | None = None) -> Iterator[_Run]:
         """Let ranks run a scenario during the block; when they are done, let them join the world of the next one."""
-        run, inputs = _Run(), self.inputs(scenario)
+        run, (inputs, tasks) = _Run(), self._tasks(component, scenario)
         seconds = self._deadline + (_ALONGSIDE_SECONDS * scenario.steps if scenario.gated else 0.0)
         with _ranks_or_an_error_of_ours():
             with self.ranks.group(self._world(component, scenario)) as group:
-                group.ask("conformance.training:run", self._tasks(component, scenario, inputs), timeout=seconds)
+                group.ask("conformance.training:run", tasks, timeout=seconds)
                 try:
                     yield run
                     if isinstance(then, Scenario):
-                        self._encoded = {self.key(component, then): self._tasks(component, then, self.inputs(then))}
+                        self._written = {self.key(component, then): self._tasks(component, then)}
                 finally:
                     outcomes = group.answers()
             if isinstance(then, Scenario):
                 self.ranks.prepare(self._world(component, then))
         run.execution = self._seen(component, scenario, inputs, outcomes)
 
-    def _tasks(self, component: str, scenario: Scenario, inputs: list[RankInputs]) -> list[bytes]:
-        """Return what each rank is asked to do, which may have been written down while ranks were busy."""
-        if (key := self.key(component, scenario)) in self._encoded:
-            return self._encoded.pop(key)
-        unseeded = replace(scenario, seed=0)
-        return [Task(self.location, component, unseeded, own, self.stubs).encode() for own in inputs]
+    def _tasks(self, component: str, scenario: Scenario) -> tuple[list[RankInputs], list[bytes]]:
+        """Return the ranks' numbers and what each is asked, which may have been written down while ranks were busy."""
+        if (key := self.key(component, scenario)) in self._written:
+            return self._written.pop(key)
+        inputs, unseeded = self.inputs(scenario), replace(scenario, seed=0)
+        return inputs, [Task(self.location, component, unseeded, own, self.stubs).encode() for own in inputs]
 
     def _seen(self, component: str, scenario: Scenario, inputs: list[RankInputs], outcomes: list[Outcome]) -> Execution:
         self.executions += 1

@@ -25,12 +25,12 @@ def draw_feed(case: Case, seed: int) -> list[list[Tensors]]:
     return [[_FEEDS[type(case)](case, seed, rank) for rank in range(world)] for world in case.worlds]
 
 
-def _overhead(_: OverheadCase, seed: int, rank: int) -> Tensors:
+def _overhead(case: OverheadCase, seed: int, rank: int) -> Tensors:
     """Draw s (bytes), w (bytes per second), o (seconds) and a number of buckets, in ranges met in practice."""
     numbers = torch.rand(4, generator=_generator(seed + rank), dtype=torch.float64).tolist()
     s, w, o, buckets = (10 ** (low + wide * x) for (low, wide), x in zip(_RANGES, numbers, strict=True))
     return {name: torch.tensor(x, dtype=torch.float64) for name, x in zip("swo", (s, w, o), strict=True)} | {
-        "n_b": torch.tensor(max(2, int(buckets)))
+        "n_b": torch.tensor(1 if case.single else max(2, int(buckets)))
     }
 
 
@@ -40,15 +40,18 @@ def _seeds(case: SamplerCase | GeneratorCase, seed: int, rank: int) -> Tensors:
 
 
 def _evaluation(case: EvaluationCase, seed: int, rank: int) -> Tensors:
-    """Draw the classifier that all ranks share, and this rank's samples, as many labelled rightly as was drawn."""
+    """Draw the classifier that all ranks share, and this rank's samples, as many labelled rightly as was drawn.
+
+    The class of a sample has the largest share of the probability, and less than half of it.
+    """
     generator = _generator(seed)
-    corners = torch.tensor(_CORNERS, dtype=torch.bfloat16 if case.half else torch.float64)
+    corners = _LENGTH * torch.tensor(_CORNERS, dtype=torch.bfloat16 if case.half else torch.float64)
     weight = corners[torch.randperm(_CLASSES, generator=generator)]
     right = draw_right(case.sizes, generator)[rank]
     own = _generator(seed + 1 + rank)
     given: Tensors = {"weight": weight}
     for batch, (size, correct) in enumerate(zip(case.sizes[rank], right, strict=True)):
-        x = weight[torch.randint(_CLASSES, (size,), generator=own)]
+        x = weight[torch.randint(_CLASSES, (size,), generator=own)] / 8
         wrong = torch.randperm(size, generator=own) >= correct
         given |= {f"x/{batch}": x, f"y/{batch}": ((x @ weight.T).argmax(1) + wrong.long()) % _CLASSES}
     return given
@@ -59,7 +62,7 @@ def _accumulation(case: AccumulationCase, seed: int, rank: int) -> Tensors:
     shared, own = _generator(seed), _generator(seed + 1 + rank)
     given = {name: torch.randn(shape, generator=shared, dtype=torch.float64) for name, shape in small_network().items()}
     for step in range(case.steps):
-        for micro in range(case.micro_batches):
+        for micro in range(case.micro(step)):
             x = torch.randn(case.samples, _FEATURES, generator=own, dtype=torch.float64)
             y = torch.randn(case.samples, 1, generator=own, dtype=torch.float64) + rank + micro
             broken = step == 0 and micro == 0 and rank == case.overflow
@@ -74,7 +77,7 @@ def _sync_batchnorm(case: SyncBatchNormCase, seed: int, rank: int) -> Tensors:
     start = dict(zip(("weight", "bias", "running_mean", "running_var"), numbers, strict=True))
     start["num_batches_tracked"] = torch.tensor(3)
     given: Tensors = {name: start[name] for name in case.state}
-    shape = (case.sizes[rank], CHANNELS, *(3, 2, 2)[: case.dimensions - 2])
+    shape = (case.sizes[rank], CHANNELS, *(3 + rank * case.stretched, 2, 2)[: case.dimensions - 2])
     for step in range(case.steps):
         x, gradient = torch.randn(2, *shape, generator=own, dtype=torch.float64)
         given |= {f"x/{step}": (1 + rank) * x + rank, f"gradient/{step}": gradient}
@@ -129,10 +132,11 @@ def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-LEARNING_RATE, MOMENTUM, SCALE = 0.1, 0.5, 2.0**10  # of what accumulates gradients
+LEARNING_RATE, MOMENTUM, WEIGHT_DECAY, SCALE = 0.1, 0.5, 0.2, 2.0**10  # of what accumulates gradients
 _FEATURES, _CLASSES = 3, 4
 OTHER_LABELS = _CLASSES - 1  # further on, modulo their number: labels that were wrong are right then, and the reverse
 _CORNERS = ((1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1))  # of classes: no rounding moves a sample to another one
+_LENGTH = 1.1  # no number of float32
 CHANNELS = 3
 _RANGES = ((6.0, 4.0), (8.0, 3.0), (-6.0, 3.0), (0.3, 1.7))
 _FEEDS: dict[type[Case], Callable[[Any, int, int], Tensors]] = {

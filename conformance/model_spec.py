@@ -1,6 +1,7 @@
 """A model as plain data: its layers, and what is unusual about it. Nothing here imports torch."""
 
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, Literal, TypeAlias
 
@@ -65,7 +66,7 @@ class ModelSpec(Brief):
     named: bool = False
     dtype: Dtype = "float64"
 
-    @property
+    @cached_property
     def widths(self) -> tuple[int, ...]:
         """Width of the input, and of what each layer gives."""
         return tuple(accumulate(self.layers, lambda width, layer: layer.width(width), initial=self.inputs))
@@ -76,7 +77,7 @@ class ModelSpec(Brief):
         first = self.layers[0]
         return first.rows if isinstance(first, TokenEmbedding) else 0
 
-    @property
+    @cached_property
     def shapes(self) -> dict[str, Shape]:
         """Name and shape of each parameter, in the order of `named_parameters`; a shared one stands once."""
         shapes: dict[str, Shape] = {"scale": ()} if self.scale else {}
@@ -95,7 +96,7 @@ class ModelSpec(Brief):
         """Whether a layer has a dtype of its own."""
         return any(dtype_of(layer) for layer in self.layers)
 
-    @property
+    @cached_property
     def dtypes(self) -> dict[str, Dtype]:
         """Name and dtype of each parameter."""
         own = {f"layers.{index}": dtype_of(layer) or self.dtype for index, layer in enumerate(self.layers)}

@@ -107,6 +107,7 @@ class Observation:
         wrong_modes: the model's mode in each forward in which it was not the one that had been asked for.
         forwards: how many times the model was called, as a module with its hooks.
         altered: places in a saved state that loading it has changed.
+        lost: keys of parameter groups that were there before loading, and are not, or have another value, afterwards.
         unlisted: parameters of the optimizer that none of its `param_groups` holds.
         uncleared: parameters that still had a gradient after the optimizer's `zero_grad`, at the end.
         dropped: parameters whose gradient that `zero_grad` set to None.
@@ -131,6 +132,7 @@ class Observation:
     wrong_modes: list[str] = field(default_factory=list)
     forwards: int = 0
     altered: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
     unlisted: list[str] = field(default_factory=list)
     uncleared: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)

@@ -18,7 +18,7 @@ from conformance.checks.fsdp import SINGLE
 from conformance.checks.fsdp_memory import AT_ONCE, LEFT, share, two_whole
 from conformance.checks.fsdp_precision import EXACT, HALF
 from conformance.classifier import Classifier
-from conformance.feed import CHANNELS, LEARNING_RATE, MOMENTUM, OTHER_LABELS, SCALE, draw_feed
+from conformance.feed import CHANNELS, LEARNING_RATE, MOMENTUM, OTHER_LABELS, SCALE, WEIGHT_DECAY, draw_feed
 from conformance.fsdp_case import FsdpCase
 from conformance.full_disk import full_disk
 from conformance.layers import Again, layer_as_code
@@ -73,10 +73,18 @@ def _nothing(_: Any) -> dict[str, Any]:
     return {}
 
 
-def _accumulation(_: AccumulationCase) -> dict[str, Any]:
-    rates = {"learning_rate": LEARNING_RATE, "momentum": MOMENTUM, "scale": SCALE}
+def _accumulation(case: AccumulationCase) -> dict[str, Any]:
+    rates = {"learning_rate": LEARNING_RATE, "momentum": MOMENTUM, "decay": WEIGHT_DECAY, "scale": SCALE}
     sources = (inspect.getsource(one).rstrip() for one in (unsymmetric_loss, Replicated))
-    return {"sources": "\n\n\n".join(sources), **rates}
+    micro_batches = [case.micro(step) for step in range(case.steps)]
+    return {"sources": "\n\n\n".join(sources), "micro_batches": micro_batches, **rates}
+
+
+def _sync_batchnorm(case: SyncBatchNormCase) -> dict[str, Any]:
+    lengths = (3 + rank for rank in range(case.world_size))
+    values = tuple(size * length for size, length in zip(case.sizes, lengths, strict=True))
+    places = ["0.again.", case.prefix] if case.shared else [case.prefix]
+    return {"channels": CHANNELS, "sizes": values if case.stretched else case.sizes, "places": places}
 
 
 def _fsdp(case: FsdpCase) -> dict[str, Any]:
@@ -105,7 +113,7 @@ _ABOUT: dict[type[Case], Callable[[Any], dict[str, Any]]] = {
     CheckpointCase: lambda _: {"decay": DECAY, "sources": inspect.getsource(full_disk).rstrip()},
     EvaluationCase: lambda _: {"other_labels": OTHER_LABELS, "sources": inspect.getsource(Classifier).rstrip()},
     FsdpCase: _fsdp,
-    SyncBatchNormCase: lambda _: {"channels": CHANNELS},
+    SyncBatchNormCase: _sync_batchnorm,
 }
 
 

@@ -17,8 +17,9 @@ class Replicated(nn.Module):
     """A module whose gradients are averaged over all ranks: all once, however many backwards are left out by `no_sync`.
 
     Where `at` is "backward", during each backward outside `no_sync`. Where it is "forward", the wrapper's last forward
-    decides whether the backward after it averages, as in torch's own. Where it is "finish", only a call of
-    `finish_gradient_synchronization` after such a backward averages, as in wrappers that communicate meanwhile.
+    decides whether the backward after it averages, as in torch's own. Where it is "finish", such a backward sends what
+    it gives, and only `finish_gradient_synchronization` puts the averages in place, as in wrappers that communicate
+    meanwhile.
     """
 
     def __init__(self, module: nn.Module, at: str) -> None:
@@ -27,7 +28,7 @@ class Replicated(nn.Module):
         self.at = at
         self.forwards = self.backwards = self.exchanges = self.most_alive = 0
         self._synchronises, self._prepared = True, False
-        self._unfinished: list[torch.Tensor] = []
+        self._sent: dict[torch.Tensor, torch.Tensor | None] = {}
         for parameter in module.parameters():
             parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]  # torch's
         self._counted = next(module.parameters())
@@ -54,17 +55,18 @@ class Replicated(nn.Module):
             self._synchronises = before
 
     def finish_gradient_synchronization(self) -> None:
-        """Average what has not been averaged."""
-        for parameter in self._unfinished:
+        """Put the averages of what was sent in place."""
+        for parameter, sent in self._sent.items():
+            parameter.grad = sent
             self._average(parameter)
-        self._unfinished.clear()
+        self._sent.clear()
 
     def _accumulated(self, parameter: torch.Tensor) -> None:
         self.backwards += parameter is self._counted
         if not (self._prepared if self.at == "forward" else self._synchronises):
             return
         if self.at == "finish":
-            self._unfinished.append(parameter)
+            self._sent[parameter] = None if parameter.grad is None else parameter.grad.clone()
         else:
             self._average(parameter)
 

@@ -39,6 +39,12 @@ _TOLERANCES: dict[Dtype, float] = {
     "float16": 0.02,
     "complex128": 1e-9,
 }
+_PARTS_TO_BALANCE = {
+    "state_is_balanced": 1,
+    "groups_are_balanced_together": 1,
+    "two_groups_are_balanced": 2,
+    "unfrozen_parameters_are_balanced": 2,
+}
 _MANY = 10_000  # elements; of a larger tensor a script prints one
 # Methods of a module that spare complex numbers, as `to(dtype)` does not.
 _CASTS = {"float64": "double", "float32": "float", "bfloat16": "bfloat16", "float16": "half"}
@@ -167,11 +173,12 @@ def _lines(event: Event, *, generators: bool) -> list[str]:
             return [
                 f"if step == {event.step}:",
                 "    saved = through_a_file(state_of(optimizer))",
-                "    before = repr(saved)",
+                "    before, groups = repr(saved), without_parameters(optimizer)",
                 "    take_hooks_off(named.values())  # as in a new process",
                 "    optimizer = make_optimizer(named, make)",
                 "    optimizer.load_state_dict(saved)",
                 '    seen["altered"] = before != repr(saved)',
+                '    seen["lost"] = groups != without_parameters(optimizer)',
             ]
         case Save():
             return [f"if step == {event.step}:", "    state_of(optimizer)"]
@@ -193,7 +200,7 @@ def _about_expectations(wanted: Reproduction) -> dict[str, Any]:
     }.get(check.id, expected_exchanges(scenario))
     sizes = train(scenario, draw_inputs(scenario, wanted.seed)).state_bytes if check.shows == "state" else {}
     full, filling = sum(sizes.values()), padding(scenario, sizes)
-    balanced = check.id in {"state_is_balanced", "groups_are_balanced_together"}
+    parts = _PARTS_TO_BALANCE.get(check.id)
     return {
         "fewest": fewest,
         "most": most,
@@ -207,5 +214,5 @@ def _about_expectations(wanted: Reproduction) -> dict[str, Any]:
         "freezes_all": check.id == "everything_frozen",
         "full": full,
         "padding": filling,
-        "most_state": round(largest_share(scenario, sizes)) if balanced else full + filling,
+        "most_state": round(largest_share(scenario, sizes, parts)) if parts else full + filling,
     }

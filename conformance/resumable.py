@@ -9,14 +9,15 @@ from torch import nn
 from conformance.data import Batch, Tensors
 
 DECAY = 0.8
+FROZEN = "submodule.bias"
 _SCALE, _INTERVAL = 2.0**8, 3
 
 
 class Resumable:
     """A model with buffers, an optimizer with state and two groups, and if wanted a scaler that grows every third step.
 
-    The name of one layer ends in what wrappers put before all names. After each step, the learning rate is a little
-    lower, as with a scheduler.
+    The name of one layer ends in what wrappers put before all names; its bias does not train. After each step, the
+    learning rate is a little lower, as with a scheduler.
 
     Attributes:
         model, optimizer, scaler: what a checkpoint has to hold.
@@ -26,6 +27,7 @@ class Resumable:
         layers = {"0": nn.Linear(3, 2), "1": nn.BatchNorm1d(2), "submodule": nn.Linear(2, 1)}
         self.model = nn.Sequential(OrderedDict(layers)).double()
         self.model.load_state_dict(weights, strict=False)
+        self.model.get_parameter(FROZEN).requires_grad_(False)
         first, *others = self.model
         slower: dict[str, Any] = {"params": [p for layer in others for p in layer.parameters()], "lr": 0.02}
         self.optimizer = torch.optim.AdamW([{"params": first.parameters()}, slower], lr=0.05, eps=1e-4)

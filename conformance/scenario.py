@@ -161,6 +161,7 @@ class Scenario(Brief):
             batch in each step, its forward and backward between those of the first. Of an optimizer: whether a second
             one is made, of copies of the parameters, and steps with the same gradients before the first does.
         counted: whether the tensors and handles that are alive after each step are counted.
+        two_machines: whether ranks seem to be on two machines, where `LOCAL_RANK` is not the rank.
         schedule: what happens between steps.
         seed: selects weights and data.
     """
@@ -194,6 +195,7 @@ class Scenario(Brief):
     peeks: bool = False
     twins: bool = False
     counted: bool = False
+    two_machines: bool = False
     schedule: tuple[Event, ...] = ()
     seed: int = 0
 
@@ -241,10 +243,12 @@ class Scenario(Brief):
 
 def to_json(scenario: Scenario) -> dict[str, Any]:
     """Return the scenario as what `json.dumps` takes."""
-    plain = asdict(scenario)
-    plain["model"] = model_to_json(scenario.model)
-    plain["schedule"] = [{"event": type(event).__name__, **asdict(event)} for event in scenario.schedule]
-    return plain
+    return {
+        **{field.name: getattr(scenario, field.name) for field in fields(scenario)},
+        "model": model_to_json(scenario.model),
+        "optimizer": asdict(scenario.optimizer),
+        "schedule": [{"event": type(event).__name__, **asdict(event)} for event in scenario.schedule],
+    }
 
 
 def from_json(plain: dict[str, Any]) -> Scenario:

@@ -41,6 +41,7 @@ class Schedule:
     Attributes:
         optimizer: the one that steps now.
         altered: places in a saved state that loading it has changed.
+        lost: keys of parameter groups that are not there any more, or have another value, after loading.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Schedule:
         ]
         self.optimizer = self._new()
         self.altered: list[str] = []
+        self.lost: list[str] = []
         self._scheduler: LRScheduler | None = None
 
     def before_step(self, step: int) -> None:
@@ -118,10 +120,11 @@ class Schedule:
 
     def _save_and_load(self) -> None:
         saved = _through_a_file(self._saved())
-        before = deepcopy(saved)
+        before, groups = deepcopy(saved), _without_parameters(self.optimizer)
         self.optimizer = self._new()
         self.optimizer.load_state_dict(saved)
         self.altered += _differing(before, saved)
+        self.lost += _differing(groups, _without_parameters(self.optimizer))
 
     def _saved(self) -> Any:
         """Return the optimizer's state; where it is gathered on rank 0 first, as torch's own is, what rank 0 has."""
@@ -131,6 +134,12 @@ class Schedule:
         saved = [self.optimizer.state_dict() if dist.get_rank() == 0 else None]
         dist.broadcast_object_list(saved)
         return saved[0]
+
+
+def _without_parameters(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Return what else is in each parameter group; nothing of who has none."""
+    groups = getattr(optimizer, "param_groups", [])
+    return [{key: deepcopy(value) for key, value in group.items() if key != "params"} for group in groups]
 
 
 def _through_a_file(saved: Any) -> Any:

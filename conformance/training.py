@@ -26,6 +26,7 @@ from conformance.schedule import Schedule
 from conformance.sharding import state_bytes
 from conformance.stage import stage
 from conformance.subject import function, load
+from conformance.two_machines import on_two_machines
 from conformance.watching import alive, gate, noting, unawaited
 from conformance.wrapping import SavedWeights, SecondOptimizer, Twin, bare_model, make_model, wrap
 
@@ -36,7 +37,7 @@ def run(payload: bytes) -> bytes:
     component = COMPONENTS[task.component]
     with stage(task.submission, "import of the adapters"):
         adapters = load(task.submission, task.stubs)
-    with gate(task.scenario), noticing() as used:
+    with gate(task.scenario), on_two_machines(task.scenario), noticing() as used:
         seen = _Run(task, component, adapters).observe()
     return replace(seen, borrowed=sorted(used)).encode()
 
@@ -86,6 +87,7 @@ class _Run:
         at_end |= {"offers_no_sync": hasattr(self.wrapped, "no_sync"), "offers_state_dict": self.saved.offered}
         at_end["stubbed"] = sorted(stubs.used)
         at_end |= {"wrong_modes": self.wrong_modes, "forwards": self.forwards, "altered": self.plan.altered}
+        at_end["lost"] = self.plan.lost
         at_end["generators"] = self.moved_generators
         if self.component.kind == "optimizer":
             at_end["state_bytes"] = state_bytes(self.plan.optimizer)
@@ -275,7 +277,7 @@ class _Run:
         def closure() -> torch.Tensor:
             enabled.append(torch.is_grad_enabled())
             with torch.enable_grad():
-                self.model.zero_grad()
+                self._clear(step)
                 losses.append(self._backward(step))
             return torch.tensor(losses[-1], dtype=torch.float64)
 

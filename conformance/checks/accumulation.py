@@ -6,7 +6,7 @@ import torch
 
 from conformance.checks.check import CaseTrial, Mismatch, Violation, first_mismatch
 from conformance.data import Tensors
-from conformance.feed import LEARNING_RATE, MOMENTUM, SCALE
+from conformance.feed import LEARNING_RATE, MOMENTUM, SCALE, WEIGHT_DECAY
 from conformance.replicated import unsymmetric_loss
 
 Gradients = list[list[Tensors]]  # by rank, then by micro-batch
@@ -59,6 +59,28 @@ def one_exchange_with_a_scaler(trial: CaseTrial) -> None:
     one_exchange_of_gradients(trial)
 
 
+def fewer_in_the_last_step(trial: CaseTrial) -> None:
+    """A step may have fewer micro-batches than the one before, as the last one of an epoch has."""
+    rank, step, wrong = _first_wrong(trial)
+    if wrong:
+        raise Violation(
+            _off(trial, rank, step, wrong),
+            "Divide by the number of micro-batches of this call, `len(microbatches)`.",
+        )
+
+
+def leaves_the_modes(trial: CaseTrial) -> None:
+    """Every module is left in the mode that it is in: a norm may be kept in evaluation mode while the rest trains."""
+    for rank, answer in enumerate(trial.answers):
+        for step in range(trial.case.steps):
+            if not answer[f"modes/{step}"]:
+                raise Violation(
+                    f"On rank {rank}, {_call(trial, step)} has changed the mode of the model, or of a module in it: "
+                    "one was in evaluation mode.",
+                    "Leave `train()` and `eval()` to whoever calls: a frozen norm would change its statistics.",
+                )
+
+
 def scaler_used(trial: CaseTrial) -> None:
     """With a scaler, the loss is scaled, the step goes through the scaler, and its scale is updated once a step."""
     rank, step, wrong = _first_wrong(trial)
@@ -76,7 +98,7 @@ def overflow_skips_the_step(trial: CaseTrial) -> None:
         raise Violation(
             f"With infinite gradients on rank {trial.case.overflow} in step 1, a step that is to be skipped: "
             f"{_off(trial, rank, step, wrong)}",
-            "Step by `scaler.step(optimizer)`, which leaves out steps with infinite gradients.",
+            _advice_on_overflow(trial, rank, step),
         )
     _hold_scale(trial)
 
@@ -154,6 +176,16 @@ def _hold_scale(trial: CaseTrial) -> None:
                 )
 
 
+def _advice_on_overflow(trial: CaseTrial, rank: int, step: int) -> str:
+    now, before = (_after(trial.answers[rank], at) for at in (step, max(0, step - 1)))
+    if step and first_mismatch(now, before) is None:
+        return (
+            "The step after it was left out as well: infinite gradients were still there. Clear gradients before each "
+            "step's first micro-batch, whatever came of the step before."
+        )
+    return "Step by `scaler.step(optimizer)`, which leaves out steps with infinite gradients."
+
+
 def _first_wrong(trial: CaseTrial) -> tuple[int, int, Mismatch | None]:
     """Return the first rank and step whose parameters are wrong, and which."""
     for step, wanted in enumerate(_train(trial, _mean)):
@@ -198,7 +230,8 @@ def _train(trial: CaseTrial, combine: Combine, loss_fn: Loss = unsymmetric_loss)
         if not _overflows(trial, step):
             gradients = combine([_gradients(trial, given, parameters, step, loss_fn) for given in trial.given])
             first = step == 0
-            velocity = {n: gradients[n] + (0.0 if first else MOMENTUM) * v for n, v in velocity.items()}
+            decayed = {name: gradients[name] + WEIGHT_DECAY * value for name, value in parameters.items()}
+            velocity = {n: decayed[n] + (0.0 if first else MOMENTUM) * v for n, v in velocity.items()}
             parameters = {name: value - LEARNING_RATE * velocity[name] for name, value in parameters.items()}
         found.append(parameters)
     return found
@@ -207,7 +240,7 @@ def _train(trial: CaseTrial, combine: Combine, loss_fn: Loss = unsymmetric_loss)
 def _gradients(trial: CaseTrial, given: Tensors, parameters: Tensors, step: int, loss_fn: Loss) -> list[Tensors]:
     """Return the gradients that each of a rank's micro-batches gives."""
     found = []
-    for micro in range(trial.case.micro_batches):
+    for micro in range(trial.case.micro(step)):
         leaves = {name: value.clone().requires_grad_() for name, value in parameters.items()}
         hidden = torch.tanh(given[f"x/{step}/{micro}"] @ leaves["0.weight"].T + leaves["0.bias"])
         output = hidden @ leaves["2.weight"].T + leaves["2.bias"]
@@ -260,4 +293,9 @@ def _off(trial: CaseTrial, rank: int, step: int, wrong: Mismatch) -> str:
 
 
 def _call(trial: CaseTrial, step: int) -> str:
-    return f"step {step + 1} of {trial.case.steps} over {trial.case.micro_batches} micro-batches"
+    return f"step {step + 1} of {trial.case.steps} over {_micro_batches(trial, step)}"
+
+
+def _micro_batches(trial: CaseTrial, step: int) -> str:
+    number = trial.case.micro(step)
+    return "1 micro-batch" if number == 1 else f"{number} micro-batches"

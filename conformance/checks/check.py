@@ -37,6 +37,7 @@ Shows: TypeAlias = Literal[
     "unlisted",
     "moved",
     "altered",
+    "lost",
     "overflow",
     "generators",
     "lazy",

@@ -2,9 +2,9 @@
 
 import torch
 
-from conformance.checks.check import CaseTrial, Violation, element_apart, first_mismatch, listed
+from conformance.checks.check import GENERATORS, CaseTrial, Violation, element_apart, first_mismatch, listed
 from conformance.data import Tensors
-from conformance.resumable import Resumable
+from conformance.resumable import FROZEN, Resumable
 
 
 def model_comes_back(trial: CaseTrial) -> None:
@@ -125,14 +125,57 @@ def other_files_stay(trial: CaseTrial) -> None:
 
 def ranks_draw_apart(trial: CaseTrial) -> None:
     """After loading, each rank has random numbers of its own, as before, and not all those of one rank."""
-    drawn = [tuple(answer["drawn"].tolist()) for answer in trial.answers]
-    for rank, numbers in enumerate(drawn):
-        if numbers in drawn[:rank]:
+    for generator, whose in GENERATORS.items():
+        drawn = [tuple(answer[f"drawn/{generator}"].tolist()) for answer in trial.answers]
+        for rank, numbers in enumerate(drawn):
+            if numbers in drawn[:rank]:
+                raise Violation(
+                    f"After loading, ranks {drawn.index(numbers)} and {rank} draw the same numbers from {whose} global "
+                    "generator; before, each had a seed of its own.",
+                    "Save the generator's state of every rank, and give each its own; or leave generators alone.",
+                )
+
+
+def each_path_is_a_file_of_its_own(trial: CaseTrial) -> None:
+    """What is saved to another path later leaves the first checkpoint as it is, which loads if its path is given."""
+    problem, _ = _wrong_model(trial)
+    if problem:
+        raise Violation(
+            f"Two checkpoints were saved, `checkpoint.pt` and {_later(trial)} `checkpoint.later`; the first was "
+            f"loaded. {problem}",
+            "Write to the very path that is given, whatever its suffix, and load from it, not from the newest.",
+        )
+
+
+def loads_what_was_saved_since(trial: CaseTrial) -> None:
+    """A path that was loaded may be saved to again, and gives what was saved last."""
+    for rank, answer in enumerate(trial.answers):
+        expected, loaded = (_under(answer, f"{moment}/") for moment in ("end", "reloaded"))
+        wrong = [name for name, value in expected.items() if not _same(loaded[name], value)]
+        if wrong:
             raise Violation(
-                f"After loading, ranks {drawn.index(numbers)} and {rank} draw the same random numbers; before, each "
-                "had a seed of its own.",
-                "Save the generator's state of every rank, and give each its own; or leave generators alone.",
+                f"On rank {rank}, a checkpoint was loaded, and the path was saved to again {_later(trial)}; "
+                f"loaded once more, {listed(wrong)} differ from what was saved: `{wrong[0]}` at "
+                f"{element_apart(loaded[wrong[0]], expected[wrong[0]])}.",
+                "Read the file whenever it is loaded: what was read before may have been written over.",
             )
+
+
+def _later(trial: CaseTrial) -> str:
+    steps = trial.case.after
+    return "1 step later" if steps == 1 else f"{steps} steps later"
+
+
+def failed_saves_raise(trial: CaseTrial) -> None:
+    """A save that fails says so by an exception: who goes on believes that there is a checkpoint."""
+    words = {"unwritable_raised": "what cannot be written", "full_disk_raised": "a full disk"}
+    for rank, answer in enumerate(trial.phases[0]):
+        for name, why in words.items():
+            if not bool(answer.tensors[name]):
+                raise Violation(
+                    f"On rank {rank}, `save_checkpoint` returned although saving had failed, by {why}.",
+                    "Let exceptions of writing through: print nothing instead, and catch none.",
+                )
 
 
 def scaler_may_be_left_out(trial: CaseTrial) -> None:
@@ -163,6 +206,10 @@ def _wrong_model(trial: CaseTrial) -> tuple[str, str]:
             others = {name: value for name, value in _under(trial.given[rank], "other/").items() if name in wrong}
             kept = others and all(torch.equal(loaded[name], value) for name, value in others.items())
             problem = f"On rank {rank} after loading, {listed(wrong)} differ from what was saved: `{wrong[0]}` at "
+            if wrong == [FROZEN]:
+                advice = f"`{FROZEN}` is frozen: save all of `model.state_dict()`, not what trains alone."
+                seen, wanted = loaded[FROZEN], expected[FROZEN]
+                return problem + element_apart(seen, wanted), advice
             advice = "Buffers are not saved: save `model.state_dict()`, not the parameters alone."
             if kept:
                 advice = "They are what they were before loading: load into the model that is given, on every rank."

@@ -21,6 +21,18 @@ def other_norms_stay(trial: CaseTrial) -> None:
             )
 
 
+def shared_norm_stays_shared(trial: CaseTrial) -> None:
+    """A norm that the model holds at two places is one norm afterwards, too, at both of them."""
+    for rank, answer in enumerate(trial.answers):
+        if not bool(answer["still_shared"]):
+            raise Violation(
+                f"On rank {rank}, the model has one norm at two places before conversion, `1.0` and `0.again`, and two "
+                "different ones afterwards.",
+                "`named_modules()` names a module once, at its first place: replace it wherever `named_children()` of "
+                "any module has it, by one and the same norm.",
+            )
+
+
 def norms_of_volumes(trial: CaseTrial) -> None:
     """Batch norms of volumes, `nn.BatchNorm3d`, are converted like those of sequences and images."""
     _hold_training(trial, "Convert `nn.BatchNorm3d` too.")

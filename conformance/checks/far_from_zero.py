@@ -28,7 +28,7 @@ import torch
 from conformance.checks.check import CaseTrial, Violation, first_mismatch
 from conformance.checks.whole_batch import whole
 from conformance.data import Tensors, under
-from conformance.tolerance import Limits, unit_roundoff
+from conformance.tolerance import Limits, scale_of, unit_roundoff
 
 _ADVICE = (
     "E[x^2] - E[x]^2 cancels where the mean is large against the spread. Reduce the mean first and the squares of "
@@ -62,7 +62,7 @@ def statistics_far_from_zero(trial: CaseTrial) -> None:
 def _compared(trial: CaseTrial, rank: int, answer: Tensors) -> dict[str, tuple[torch.Tensor, ...]]:
     """Return what a rank gave, what it should have, and how far rounding may take it, by name."""
     expected, errors = whole(trial), rounding(trial)
-    wanted, state = torch.split(expected.outputs[0], trial.case.sizes)[rank], expected.state
+    wanted, state = expected.outputs[0][rank], expected.state
     end = under(answer, f"end/{trial.case.prefix}")
     return {
         "output": (answer["output/0"], wanted, errors.output),
@@ -91,7 +91,7 @@ def rounding(trial: CaseTrial) -> Errors:
 
 def share(trial: CaseTrial) -> float:
     """Return the largest error of the output over its largest element."""
-    return float(rounding(trial).output.max()) / float(whole(trial).outputs[0].abs().max())
+    return float(rounding(trial).output.max()) / scale_of(whole(trial).outputs[0])
 
 
 def _mean(trial: CaseTrial) -> float:

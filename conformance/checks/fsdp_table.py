@@ -1,9 +1,10 @@
 """Which checks fully sharded data parallelism is held to, in the order in which they run."""
 
-from conformance.checks import fsdp, fsdp_memory, fsdp_precision
+from conformance.checks import fsdp, fsdp_memory, fsdp_precision, two_machines
 from conformance.checks.check import Check
 from conformance.strategies import fsdp as networks
 from conformance.strategies import loop
+from conformance.strategies.parts import having
 
 _WAITED = ("shards_are_waited_for",)
 _GATHERED = ("gathers_whole_parameters",)
@@ -54,6 +55,12 @@ FSDP_CHECKS = (
     ),
     Check(
         fsdp.trains_in_evaluation_mode, networks.sharded_trainings(in_evaluation=True), "extended", requires=_TRAINED
+    ),
+    Check(
+        two_machines.shards_on_two_machines,
+        having(networks.sharded_trainings(), two_machines=True),
+        "extended",
+        requires=_TRAINED,
     ),
     Check(fsdp.unused_everywhere, networks.sharded_trainings(unused=True), "extended", requires=_TRAINED),
     Check(

@@ -1,6 +1,6 @@
 """Checks of the generator that a rank's data loader shuffles and seeds its workers with."""
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from conformance.checks.check import CaseTrial, Violation, moved_generators
 
@@ -25,6 +25,20 @@ def differs_by_rank(trial: CaseTrial) -> None:
                 f"The generators of ranks {one} and {other} of {len(trial.answers)} give the same stream from the seed "
                 f"{int(trial.given[one]['seed'])}.",
                 "Seed with the seed and the rank, `torch.Generator().manual_seed(seed + rank)` for one.",
+            )
+
+
+def streams_are_apart(trial: CaseTrial) -> None:
+    """No rank's stream is another's some draws later: what one draws now, another would draw a step after."""
+    for one, other in combinations(range(len(trial.answers)), 2):
+        seen = [trial.answers[rank]["stream"].tolist() for rank in (one, other)]
+        pairs, others = (set(pairwise(numbers)) for numbers in seen)
+        if pairs & others:
+            raise Violation(
+                f"From the seed {int(trial.given[one]['seed'])}, ranks {one} and {other} of {len(trial.answers)} draw "
+                f"{len(pairs & others) + 1} of their first {len(seen[0])} numbers alike, one after the other: they "
+                "have one stream, and begin at different places in it.",
+                "Seed each rank's generator for itself, `torch.Generator().manual_seed(seed + rank)` for one.",
             )
 
 

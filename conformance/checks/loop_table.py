@@ -3,21 +3,21 @@
 from conformance.checks import (
     accumulation,
     checkpoint,
-    conversion,
     evaluation,
-    far_from_zero,
     loader,
     overhead,
     sampler,
-    sync_batchnorm,
+    two_machines,
 )
 from conformance.checks.check import Check
 from conformance.checks.fsdp_table import FSDP_CHECKS
+from conformance.checks.norm_table import NORM_CHECKS
 from conformance.strategies import loop
 from conformance.strategies.parts import having
 
 _OVERHEAD = (
     Check(overhead.overhead_after_backward, loop.overheads),
+    Check(overhead.overhead_of_one_bucket, having(loop.overheads, single=True), requires=("overhead_after_backward",)),
     Check(overhead.bucket_size_at_the_optimum, loop.overheads),
 )
 
@@ -35,7 +35,7 @@ _SAMPLER = (
         points=2,
         requires=("shuffles",),
     ),
-    Check(sampler.epochs_repeat, loop.samplings(shuffle=True), requires=_SHARED),
+    Check(sampler.epochs_repeat, loop.samplings(shuffle=True, epochs=(0, 1, 0, 5, 6)), requires=_SHARED),
     Check(sampler.seed_decides, loop.long_samplings(shuffle=True), requires=("shuffles",)),
     Check(sampler.no_shuffling_unless_asked, loop.samplings(shuffle=False), requires=_SHARED),
     Check(
@@ -49,6 +49,19 @@ _SAMPLER = (
         loop.long_samplings(shuffle=True, epochs=(None, 0)),
         "extended",
         requires=("epochs_repeat",),
+    ),
+    Check(
+        sampler.starts_over,
+        having(loop.long_samplings(shuffle=True, epochs=(0,)), left=True),
+        "extended",
+        requires=("epochs_repeat",),
+    ),
+    Check(sampler.many_samples, loop.large_samplings, "extended", requires=_SHARED),
+    Check(
+        sampler.epochs_have_other_neighbours,
+        loop.long_samplings(shuffle=True, epochs=loop.MANY_EPOCHS),
+        "extended",
+        requires=_RESHUFFLED,
     ),
     Check(sampler.mixes_over_ranks, loop.indivisible_samplings(), "extended", requires=_RESHUFFLED),
     Check(
@@ -80,6 +93,7 @@ _EVALUATION = (
     Check(evaluation.without_gradients, loop.even_evaluations, "extended", requires=_COUNTED),
     Check(evaluation.leaves_gradients_on_or_off, _TWICE, "extended", requires=_COUNTED),
     Check(evaluation.leaves_the_parameters, _TWICE, "extended", requires=_COUNTED),
+    Check(evaluation.leaves_the_global_generators, loop.even_evaluations, "extended", requires=_COUNTED),
     Check(evaluation.counts_exactly, loop.half_evaluations, "extended", requires=_COUNTED),
 )
 _SAME = ("reproducible",)
@@ -88,6 +102,13 @@ _GENERATOR = (
     Check(loader.differs_by_rank, loop.generators, points=2, requires=_SAME),
     Check(loader.seed_decides, loop.generators, requires=_SAME),
     Check(loader.leaves_the_global_generator, loop.generators, requires=_SAME),
+    Check(loader.streams_are_apart, loop.generators, "extended", requires=("differs_by_rank",)),
+    Check(
+        two_machines.draws_on_two_machines,
+        having(loop.generators, two_machines=True),
+        "extended",
+        requires=("differs_by_rank",),
+    ),
     Check(loader.generators_are_apart, loop.generators, "extended", requires=_SAME),
 )
 
@@ -96,6 +117,7 @@ _ACCUMULATION = (
     Check(accumulation.one_optimizer_step, loop.accumulations()),
     Check(accumulation.equals_one_big_batch, loop.accumulations(), points=2, requires=("one_optimizer_step",)),
     Check(accumulation.steps_start_afresh, loop.accumulations(steps=3), requires=_BIG),
+    Check(accumulation.fewer_in_the_last_step, loop.shrinking_accumulations, requires=("steps_start_afresh",)),
     Check(accumulation.one_exchange_of_gradients, loop.accumulations(), points=2, requires=_BIG),
     Check(accumulation.scaler_used, loop.accumulations(steps=2, scaled=True), requires=_BIG),
     Check(accumulation.overflow_skips_the_step, loop.overflowing, requires=("scaler_used",)),
@@ -130,78 +152,7 @@ _ACCUMULATION = (
         requires=("one_exchange_of_gradients", "scaler_used"),
     ),
     Check(accumulation.leaves_the_micro_batches, loop.accumulations(), "extended", requires=_BIG),
-)
-
-_FORWARD = ("forward_over_all_ranks",)
-_TRAINS = ("backward_over_all_ranks", "running_statistics")
-_SYNC_BATCHNORM = (
-    Check(conversion.conversion_keeps_state, loop.norms()),
-    Check(sync_batchnorm.statistics_are_waited_for, loop.gated(loop.norms()), requires=("conversion_keeps_state",)),
-    Check(sync_batchnorm.forward_over_all_ranks, loop.norms(), points=2, requires=("statistics_are_waited_for",)),
-    Check(sync_batchnorm.forward_of_uneven_batches, loop.norms(uneven=True, steps=2), requires=_FORWARD),
-    Check(sync_batchnorm.backward_over_all_ranks, loop.norms(), points=2, requires=_FORWARD),
-    Check(
-        sync_batchnorm.backward_of_uneven_batches,
-        loop.norms(uneven=True, steps=2),
-        requires=("backward_over_all_ranks",),
-    ),
-    Check(sync_batchnorm.gradients_of_weight_and_bias, loop.norms(), requires=_FORWARD),
-    Check(sync_batchnorm.running_statistics, loop.norms(uneven=True, steps=2), requires=_FORWARD),
-    Check(conversion.other_norms_stay, loop.norms(), "extended", requires=("conversion_keeps_state",)),
-    Check(conversion.norms_of_volumes, having(loop.norms(), dimensions=5), requires=_TRAINS),
-    Check(sync_batchnorm.changes_nothing_in_place, loop.norms(), requires=_FORWARD),
-    Check(
-        sync_batchnorm.evaluation_by_running_statistics,
-        loop.norms(uneven=True, steps=2),
-        requires=("running_statistics",),
-    ),
-    Check(
-        sync_batchnorm.no_collective_in_evaluation,
-        loop.norms(uneven=True, steps=2),
-        requires=("evaluation_by_running_statistics",),
-    ),
-    Check(sync_batchnorm.one_sample_on_each_rank, loop.norms_of_one_sample, requires=_TRAINS),
-    Check(sync_batchnorm.rank_without_samples, loop.norms_of_an_empty_rank, "extended", requires=_TRAINS),
-    Check(
-        conversion.without_weight_and_bias,
-        having(loop.norms(uneven=True), affine=False),
-        "extended",
-        requires=_TRAINS,
-    ),
-    Check(conversion.without_running_statistics, loop.untracked_norms, "extended", requires=_TRAINS),
-    Check(
-        sync_batchnorm.cumulative_average,
-        having(loop.norms(uneven=True, steps=2), momentum=None),
-        "extended",
-        requires=("running_statistics",),
-    ),
-    Check(conversion.frozen_weight_and_bias, having(loop.norms(), frozen=True), "extended", requires=_TRAINS),
-    Check(
-        conversion.transposed_inputs,
-        having(loop.norms(), dimensions=4, transposed=True),
-        "extended",
-        requires=_TRAINS,
-    ),
-    Check(conversion.norm_at_the_top, having(loop.norms(), bare=True), "extended", requires=_TRAINS),
-    Check(
-        conversion.conversion_keeps_the_mode,
-        having(loop.norms(), evaluating=True),
-        "extended",
-        requires=("evaluation_by_running_statistics",),
-    ),
-    Check(
-        sync_batchnorm.gradients_in_evaluation,
-        having(loop.norms(), evaluating=True),
-        "extended",
-        requires=("conversion_keeps_the_mode",),
-    ),
-    Check(
-        sync_batchnorm.forwards_before_backwards,
-        having(loop.norms(steps=2), at_once=True),
-        "extended",
-        requires=_TRAINS,
-    ),
-    Check(far_from_zero.statistics_far_from_zero, loop.far_norms, "extended", requires=_TRAINS),
+    Check(accumulation.leaves_the_modes, loop.accumulations(), "extended", requires=_BIG),
 )
 
 _LOADED = ("model_comes_back",)
@@ -211,6 +162,12 @@ _CHECKPOINT = (
     Check(checkpoint.training_goes_on, loop.checkpoints(), points=2, requires=_LOADED),
     Check(checkpoint.scaler_comes_back, loop.checkpoints(), requires=_LOADED),
     Check(checkpoint.one_rank_writes, loop.checkpoints(apart=True), requires=_LOADED),
+    Check(
+        two_machines.writes_on_two_machines,
+        having(loop.checkpoints(apart=True), two_machines=True),
+        "extended",
+        requires=("one_rank_writes",),
+    ),
     Check(checkpoint.another_world_size, loop.checkpoints_of_other_worlds, requires=("training_goes_on",)),
     Check(checkpoint.survives_a_failed_save, loop.failing_checkpoints, "extended", requires=_LOADED),
     Check(checkpoint.complete_when_it_returns, loop.checkpoints(), "extended", requires=_LOADED),
@@ -221,6 +178,19 @@ _CHECKPOINT = (
         requires=("training_goes_on",),
     ),
     Check(checkpoint.the_last_save_counts, loop.checkpoints(again=True), requires=_LOADED),
+    Check(checkpoint.each_path_is_a_file_of_its_own, loop.checkpoints(later=True), requires=_LOADED),
+    Check(
+        checkpoint.loads_what_was_saved_since,
+        loop.checkpoints(reloaded=True),
+        "extended",
+        requires=("training_goes_on", "the_last_save_counts"),
+    ),
+    Check(
+        checkpoint.failed_saves_raise,
+        loop.failing_checkpoints,
+        "extended",
+        requires=("survives_a_failed_save",),
+    ),
     Check(checkpoint.saves_to_any_disk, loop.checkpoints(other_disk=True), "extended", requires=_LOADED),
     Check(checkpoint.other_files_stay, loop.checkpoints(), "extended", requires=_LOADED),
     Check(checkpoint.ranks_draw_apart, loop.checkpoints(), "extended", requires=_LOADED),
@@ -238,7 +208,7 @@ LOOP_CHECKS: dict[str, tuple[Check, ...]] = {
     "evaluation": _EVALUATION,
     "loader_generator": _GENERATOR,
     "gradient_accumulation": _ACCUMULATION,
-    "sync_batchnorm": _SYNC_BATCHNORM,
+    "sync_batchnorm": NORM_CHECKS,
     "checkpoint": _CHECKPOINT,
     "fsdp": FSDP_CHECKS,
 }

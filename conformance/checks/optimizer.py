@@ -185,6 +185,27 @@ def loading_leaves_the_state_dict(trial: Trial) -> None:
             )
 
 
+def loading_keeps_what_others_keep_there(trial: Trial) -> None:
+    """After loading, `param_groups` have all that they had, also keys that are no options, such as a scheduler's."""
+    for rank, seen in enumerate(trial.observations):
+        if seen.lost:
+            raise Violation(
+                f"On rank {rank}, `param_groups` differ from those of the optimizer that was saved, at "
+                f"{listed(seen.lost)}.",
+                "Save and load each group whole, but for its parameters: schedulers keep `initial_lr` there, and do "
+                "not go on without it.",
+            )
+
+
+def closure_beside_data_parallel(trial: Trial) -> None:
+    """A closure may clear gradients by `optimizer.zero_grad()`, on all parameters, and average new ones."""
+    with advising(
+        "The closure calls `optimizer.zero_grad()`, which has to clear every parameter's gradient also there: keep "
+        "`param_groups` whole while it runs, or call it before the inner optimizer's step."
+    ):
+        training_equals_one_process(trial)
+
+
 def frozen_parameters_in_groups(trial: Trial) -> None:
     """Parameters that do not require gradients may be in the optimizer; they stay, and the others train."""
     training_equals_one_process(trial)

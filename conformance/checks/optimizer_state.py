@@ -37,6 +37,27 @@ def state_is_balanced(trial: Trial) -> None:
     )
 
 
+def two_groups_are_balanced(trial: Trial) -> None:
+    """Each of two groups, the second of which may be added later, is dealt out evenly, and all is held once."""
+    with advising("A parameter that gets another owner takes its state along: the rank that had it drops it."):
+        state_is_sharded(trial)
+    _hold_balance(
+        trial,
+        "Half of the parameters come in a second group, given at once or by `add_param_group`: deal these out, too, "
+        "each to the rank that has the fewest bytes so far.",
+        parts=2,
+    )
+
+
+def unfrozen_parameters_are_balanced(trial: Trial) -> None:
+    """Parameters that are frozen when the optimizer is made are dealt out evenly, too: they may train later."""
+    _hold_balance(
+        trial,
+        "Half of the parameters were frozen when the optimizer was made: deal them out by their size like the others.",
+        parts=2,
+    )
+
+
 def groups_are_balanced_together(trial: Trial) -> None:
     """Also over several parameter groups together, no rank holds more than its share of state plus one parameter's."""
     groups = len(trial.scenario.optimizer.groups)
@@ -59,16 +80,21 @@ def state_of_ranks_without_parameters(trial: Trial) -> None:
     training_equals_one_process(trial)
 
 
-def _hold_balance(trial: Trial, advice: str) -> None:
-    """Hold the fullest rank to what list scheduling, in any order, gives it at most (Graham, 1969)."""
+def _hold_balance(trial: Trial, advice: str, *, parts: int = 1) -> None:
+    """Hold the fullest rank to what list scheduling, in any order, gives it at most (Graham, 1969).
+
+    Of so many parts, each may be dealt out for itself.
+    """
     sizes = trial.expected.state_bytes
     full, ranks = sum(sizes.values()), trial.scenario.world_size
-    most = largest_share(trial.scenario, sizes)
+    most = largest_share(trial.scenario, sizes, parts)
+    largest = "the largest parameter" if parts == 1 else "one parameter of each half"
     held = _held(trial)
     if max(held) > most:
         raise Violation(
             f"Rank {held.index(max(held))} holds {max(held)} of {full} bytes of optimizer state (by rank: "
-            f"{_each(held)}); an even share is {full / ranks:.0f}, and with the largest parameter on top {most:.0f}.",
+            f"{_each(held)}); an even share is {full / ranks:.0f}, and with {largest} on top "
+            f"{most:.0f}.",
             advice,
         )
 
@@ -85,9 +111,9 @@ def _held(trial: Trial) -> list[int]:
     return [held for held in found if held is not None]
 
 
-def largest_share(scenario: Scenario, sizes: dict[str, int]) -> float:
-    """Return the most bytes of state that a balanced rank may hold: an even share, and the largest parameter's."""
-    return sum(sizes.values()) / scenario.world_size + max(sizes.values())
+def largest_share(scenario: Scenario, sizes: dict[str, int], parts: int = 1) -> float:
+    """Return the most bytes of state that a balanced rank may hold: an even share, and of each part a parameter's."""
+    return sum(sizes.values()) / scenario.world_size + parts * max(sizes.values())
 
 
 def padding(scenario: Scenario, sizes: dict[str, int]) -> int:

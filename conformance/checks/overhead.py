@@ -28,6 +28,11 @@ def overhead_after_backward(trial: CaseTrial) -> None:
     _hold(trial, "overhead", s / (buckets * w) + buckets * o, "s", mistakes)
 
 
+def overhead_of_one_bucket(trial: CaseTrial) -> None:
+    """With one bucket, that is the time to send all gradients, and the overhead of one call."""
+    overhead_after_backward(trial)
+
+
 def bucket_size_at_the_optimum(trial: CaseTrial) -> None:
     """`optimal_bucket_size(s, w, o)` is sqrt(s w o) bytes, where the overhead is least."""
     s, w, o, _ = _numbers(trial)

@@ -3,9 +3,11 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from conformance.checks.check import CaseTrial, Violation, advising, moved_generators
+
+_MOSTLY = 0.8
 
 
 def equal_shares(trial: CaseTrial) -> None:
@@ -94,12 +96,14 @@ def set_epoch_reshuffles(trial: CaseTrial) -> None:
 
 def epochs_repeat(trial: CaseTrial) -> None:
     """The same seed and epoch give the same order again, so that a training run can be repeated and resumed."""
-    again_set, made_again = _shares(trial, 2), _noted(trial, "made_again")
-    for shares, words in ((again_set, "when it is set a second time"), (made_again, "from a new sampler")):
-        for rank, (first, again) in enumerate(zip(_shares(trial), shares, strict=True)):
+    last, epochs = trial.case.last_epoch, len(trial.case.epochs)
+    set_again, from_another = (0, _shares(trial, 2)), (last, _noted(trial, "made_again"))
+    for (epoch, shares), words in ((set_again, "when it is set a second time"), (from_another, "from a new sampler")):
+        before = _shares(trial, 0 if epoch == 0 else epochs - 1)
+        for rank, (first, again) in enumerate(zip(before, shares, strict=True)):
             if first != again:
                 raise Violation(
-                    f"{_set(trial)}, epoch 0 is another one on rank {rank} {words}: first {_start(first)}, then "
+                    f"{_set(trial)}, epoch {epoch} is another one on rank {rank} {words}: first {_start(first)}, then "
                     f"{_start(again)}.",
                     "Make the generator anew at the start of each iteration, from seed and epoch alone.",
                 )
@@ -119,6 +123,39 @@ def no_shuffling_unless_asked(trial: CaseTrial) -> None:
             raise Violation(
                 f"{_set(trial)} and shuffle=False, rank {rank} gets {_start(first)} in epoch 0 and {_start(second)} in "
                 "epoch 1; expected the same."
+            )
+
+
+def starts_over(trial: CaseTrial) -> None:
+    """An iteration that was left half way, as by `break`, changes nothing for the next one."""
+    for rank, (after, fresh) in enumerate(zip(_shares(trial), _noted(trial, "made_again"), strict=True)):
+        if after != fresh:
+            raise Violation(
+                f"{_set(trial)}, rank {rank} left an iteration after its first sample, and the next one gives "
+                f"{_start(after)}; expected {_start(fresh)}, as from a new sampler.",
+                "Return a new iterator from each `__iter__`: a sampler that is its own iterator goes on where it was "
+                "left.",
+            )
+
+
+def many_samples(trial: CaseTrial) -> None:
+    """Of a data set with more than 65,536 samples, all are used."""
+    problem = _cover(trial.case.length, _shares(trial))
+    if problem:
+        raise Violation(problem, "Keep indices in Python's int or in int64: 16 bits hold 65,536 numbers.")
+
+
+def epochs_have_other_neighbours(trial: CaseTrial) -> None:
+    """In another epoch, samples come after others than before: it is another shuffle, not one that is turned."""
+    epochs = trial.case.epochs
+    followers = [{pair for share in _shares(trial, at) for pair in pairwise(share)} for at in range(len(epochs))]
+    for (one, pairs), (other, others) in combinations(zip(epochs, followers, strict=True), 2):
+        if len(pairs & others) > _MOSTLY * len(pairs):
+            raise Violation(
+                f"{_set(trial)}, of {len(pairs)} samples that come after another one on their rank in epoch {one}, "
+                f"{len(pairs & others)} come after the same one in epoch {other}.",
+                "Draw a new permutation in each epoch, from a generator seeded with seed + epoch: one that is turned "
+                "or shared out differently makes much the same batches.",
             )
 
 

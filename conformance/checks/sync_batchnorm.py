@@ -3,7 +3,7 @@
 import torch
 from torch.nn.functional import batch_norm
 
-from conformance.checks.check import WAIT, CaseTrial, Violation, first_mismatch, never_awaited
+from conformance.checks.check import WAIT, CaseTrial, Violation, advising, first_mismatch, never_awaited
 from conformance.checks.whole_batch import whole, wrong_input_gradient, wrong_output, wrong_statistics
 from conformance.data import under
 
@@ -67,6 +67,38 @@ def gradients_of_weight_and_bias(trial: CaseTrial) -> None:
             )
 
 
+def gradients_of_the_first_layer(trial: CaseTrial) -> None:
+    """Weight and bias get gradients also where the norm comes first, and its inputs need none."""
+    with advising(
+        "The inputs need no gradient here: compute those of weight and bias all the same, and return None for the "
+        "input's, where `ctx.needs_input_grad` says so."
+    ):
+        gradients_of_weight_and_bias(trial)
+
+
+def statistics_without_gradients(trial: CaseTrial) -> None:
+    """In training mode, statistics are those of all ranks also where gradients are turned off."""
+    problem = wrong_output(trial)[0] or wrong_statistics(trial)[0]
+    if problem:
+        raise Violation(
+            f"In training mode, under `torch.no_grad()`: {problem}",
+            "Whether statistics are exchanged is decided by `self.training`, not by whether gradients are wanted: "
+            "activation checkpointing, for one, runs its first forward without.",
+        )
+
+
+def inputs_of_other_lengths(trial: CaseTrial) -> None:
+    """Each value counts the same where ranks' inputs differ in length or in size."""
+    problem, advice = wrong_output(trial)
+    problem = problem or wrong_input_gradient(trial)
+    problem = problem or wrong_statistics(trial)[0]
+    if problem:
+        raise Violation(
+            f"Each rank's inputs are longer than those of the rank before. {problem}",
+            advice or "Count values, not samples: each channel's are `x.numel() / x.shape[1]`.",
+        )
+
+
 def running_statistics(trial: CaseTrial) -> None:
     """Running mean and variance follow the statistics of all ranks; the variance is divided by N - 1, N of all."""
     problem, advice = wrong_statistics(trial)
@@ -118,7 +150,15 @@ def no_collective_in_evaluation(trial: CaseTrial) -> None:
     for rank, answer in enumerate(trial.answers):
         seen = int(answer["collectives"])
         if seen:
-            raise Violation(f"On rank {rank}, a forward in evaluation mode launched {seen} collectives; expected none.")
+            raise Violation(
+                f"On rank {rank}, a forward in evaluation mode launched {seen} collectives; expected none.",
+                "" if trial.case.tracked else "Without running statistics, evaluation uses those of the rank's batch.",
+            )
+
+
+def no_collective_without_running_statistics(trial: CaseTrial) -> None:
+    """Nor is anything exchanged in evaluation mode where there are no running statistics."""
+    no_collective_in_evaluation(trial)
 
 
 def rank_without_samples(trial: CaseTrial) -> None:

@@ -2,7 +2,16 @@
 
 from dataclasses import replace
 
-from conformance.checks import communication, extended, no_sync, participation, precision, traffic, training
+from conformance.checks import (
+    communication,
+    extended,
+    no_sync,
+    participation,
+    precision,
+    traffic,
+    training,
+    two_machines,
+)
 from conformance.checks.check import UNSYNCHRONISED, Check
 from conformance.checks.loop_table import LOOP_CHECKS
 from conformance.checks.optimizer_table import OPTIMIZER_CHECKS
@@ -243,6 +252,13 @@ _WRAPPER_EXTENDED = (
     ),
     Check(extended.positional_arguments, beyond.with_two_arguments, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(extended.forward_without_gradients, beyond.peeking, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(
+        two_machines.wraps_on_two_machines,
+        having(wrapping.plain, two_machines=True),
+        "extended",
+        requires=_NUMBERS,
+        rules_out=_OUT,
+    ),
 )
 
 _AFTER_NO_SYNC = Check(

@@ -15,10 +15,10 @@ _SINGLE = 1e-6  # of the largest number; what computing in float32 takes off
 
 @dataclass(frozen=True)
 class Whole:
-    """What one process gives: outputs and gradients of the inputs of each step, gradients and state at the end."""
+    """What one process gives: by step and rank, outputs and gradients of inputs; gradients and state at the end."""
 
-    outputs: list[torch.Tensor]
-    inputs: list[torch.Tensor]
+    outputs: list[list[torch.Tensor]]
+    inputs: list[list[torch.Tensor]]
     affine: Tensors
     state: Tensors
 
@@ -36,8 +36,8 @@ def whole(trial: CaseTrial) -> Whole:
         parts = (state.get("running_mean"), state.get("running_var"), leaves.get("weight"), leaves.get("bias"))
         output = batch_norm(x, *parts, not case.evaluating, _share(trial, step), case.eps)
         torch.autograd.backward((output * _together(trial, f"gradient/{step}")).sum())
-        outputs.append(output.detach())
-        inputs.append(torch.zeros_like(x) if x.grad is None else x.grad)
+        outputs.append(_of_ranks(trial, output.detach()))
+        inputs.append(_of_ranks(trial, torch.zeros_like(x) if x.grad is None else x.grad))
         if case.tracked and not case.evaluating:
             state["num_batches_tracked"] += 1
     affine: Tensors = {name: p.grad for name, p in leaves.items() if p.grad is not None}
@@ -47,7 +47,7 @@ def whole(trial: CaseTrial) -> Whole:
 def wrong_output(trial: CaseTrial) -> tuple[str, str]:
     """Return what is wrong with an output, and which mistake fits."""
     for step, outputs in enumerate(whole(trial).outputs):
-        for rank, wanted in enumerate(torch.split(outputs, trial.case.sizes)):
+        for rank, wanted in enumerate(outputs):
             seen = trial.answers[rank][f"output/{step}"]
             wrong = first_mismatch({"output": seen}, {"output": wanted})
             if wrong:
@@ -63,7 +63,7 @@ def wrong_output(trial: CaseTrial) -> tuple[str, str]:
 def wrong_input_gradient(trial: CaseTrial) -> str:
     """Return what is wrong with the gradient of an input."""
     for step, inputs in enumerate(whole(trial).inputs):
-        for rank, wanted in enumerate(torch.split(inputs, trial.case.sizes)):
+        for rank, wanted in enumerate(inputs):
             wrong = first_mismatch({"x": trial.answers[rank][f"input/{step}"]}, {"x": wanted})
             if wrong:
                 return f"On rank {rank}, the gradient of the input is not that of one process: it {wrong.words}."
@@ -98,6 +98,15 @@ def _unweighted(trial: CaseTrial, rank: int, step: int) -> torch.Tensor:
     return _normalised(trial, rank, step, mean, squares - mean * mean)
 
 
+def _by_samples(trial: CaseTrial, rank: int, step: int) -> torch.Tensor:
+    """Weight the ranks' means and means of squares by their samples, whatever the length of these."""
+    xs = [given[f"x/{step}"] for given in trial.given]
+    moments, samples = [_moments(x) for x in xs], sum(map(len, xs))
+    mean = torch.stack([len(x) * m for x, (m, _) in zip(xs, moments, strict=True)]).sum(0) / samples
+    squares = torch.stack([len(x) * (v + m * m) for x, (m, v) in zip(xs, moments, strict=True)]).sum(0) / samples
+    return _normalised(trial, rank, step, mean, squares - mean * mean)
+
+
 def _within(trial: CaseTrial, rank: int, step: int) -> torch.Tensor:
     """Average the ranks' variances, so that what lies between their means is lost."""
     moments = [_moments(given[f"x/{step}"]) for given in trial.given]
@@ -112,6 +121,7 @@ _LEARNT = ("weight", "bias")
 _MISTAKES: dict[str, Callable[[CaseTrial, int, int], torch.Tensor]] = {
     "each rank's own statistics": _local,
     "ranks weighted alike, whatever their numbers of samples": _unweighted,
+    "ranks weighted by their numbers of samples, whatever the length of these": _by_samples,
     "the ranks' variances averaged, without what lies between their means": _within,
     f"an eps of {_USUAL_EPS:g}, not the norm's own": _usual_eps,
 }
@@ -119,17 +129,17 @@ _MISTAKES: dict[str, Callable[[CaseTrial, int, int], torch.Tensor]] = {
 
 def _named_statistics(trial: CaseTrial, rank: int, seen: Tensors) -> str:
     """Return which mistake gives the running variance that was seen."""
-    all_samples, momentum = sum(trial.case.sizes), trial.case.momentum
+    momentum, own = trial.case.momentum, trial.given[rank]["x/0"]
+    everything = len(_together(trial, "x/0"))
     mistakes = {
         "the variance divided by N, not by N - 1": (None, momentum),
-        "N - 1 of the rank's own samples": (trial.case.sizes[rank], momentum),
-        f"a momentum of {_USUAL_MOMENTUM:g}, not the norm's own": (all_samples, _USUAL_MOMENTUM),
+        "N - 1 of the rank's own samples": (own.numel() // own.shape[1], momentum),
+        f"a momentum of {_USUAL_MOMENTUM:g}, not the norm's own": (everything, _USUAL_MOMENTUM),
     }
-    for words, (samples, of_mistake) in mistakes.items():
+    for words, (n, of_mistake) in mistakes.items():
         variance = trial.given[rank]["running_var"]
         for step in range(trial.case.steps):
             x, share = _together(trial, f"x/{step}"), of_mistake or _share(trial, step)
-            n = None if samples is None else samples * x[0, 0].numel()
             variance = (1 - share) * variance + share * (n / (n - 1) if n else 1.0) * _moments(x)[1]
         if _alike(seen["running_var"], variance):
             return f"Looks like *{words}*."
@@ -156,7 +166,18 @@ def _normalised(
 
 
 def _together(trial: CaseTrial, name: str) -> torch.Tensor:
-    return torch.cat([_wide(given[name]) for given in trial.given])
+    """Return the values of all ranks as rows of channels, since ranks' inputs may differ in length."""
+    return torch.cat([_wide(given[name]).transpose(0, 1).flatten(1).T for given in trial.given])
+
+
+def _of_ranks(trial: CaseTrial, rows: torch.Tensor) -> list[torch.Tensor]:
+    """Return what `_together` has put together, by rank, each in the shape of its input."""
+    shapes = [given["x/0"].shape for given in trial.given]
+    parts = torch.split(rows, [shape.numel() // shape[1] for shape in shapes])
+    return [
+        part.T.reshape(shape[1], shape[0], *shape[2:]).transpose(0, 1).contiguous()
+        for part, shape in zip(parts, shapes, strict=True)
+    ]
 
 
 def _wide(value: torch.Tensor) -> torch.Tensor:

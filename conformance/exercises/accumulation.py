@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from conformance.exercises.desk import Desk
-from conformance.feed import LEARNING_RATE, MOMENTUM, SCALE
+from conformance.feed import LEARNING_RATE, MOMENTUM, SCALE, WEIGHT_DECAY
 from conformance.replicated import Replicated, unsymmetric_loss
 
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
@@ -13,23 +13,26 @@ Batches = list[tuple[torch.Tensor, torch.Tensor]]
 def accumulate(desk: Desk) -> None:
     """Note after every step the parameters, how often gradients were exchanged, how many steps were made, the scale.
 
-    Also whether the micro-batches that were handed over are what they were.
+    Also whether the micro-batches that were handed over are what they were, and each module in the mode that it was in.
     """
     case, made = desk.case, []
     network = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1)).double()
     network.load_state_dict({name: desk.given[name] for name in network.state_dict()})
     model = Replicated(network, case.at)
+    network[1].eval()  # stands for a norm that keeps its statistics while the rest trains
+    modes = [module.training for module in model.modules()]
     groups = [{"params": layer.parameters()} for layer in (network[0], network[2])]
-    optimizer = torch.optim.SGD(groups, lr=LEARNING_RATE, momentum=MOMENTUM)
+    optimizer = torch.optim.SGD(groups, lr=LEARNING_RATE, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
     optimizer.register_step_post_hook(lambda *_: made.append(1))
     scaler = torch.amp.GradScaler("cpu", init_scale=SCALE, growth_interval=1) if case.scaled else None
     for step in range(case.steps):
         model.start_over()
         made.clear()
-        names = [f"{step}/{micro}" for micro in range(case.micro_batches)]
+        names = [f"{step}/{micro}" for micro in range(case.micro(step))]
         batches = [(desk.given[f"x/{name}"], desk.given[f"y/{name}"]) for name in names]
         handed, copies = list(batches), [(x.clone(), y.clone()) for x, y in batches]
         desk.call("accumulate_and_step", model, optimizer, batches, unsymmetric_loss, scaler)
+        desk.answer[f"modes/{step}"] = torch.tensor(modes == [module.training for module in model.modules()])
         desk.answer[f"left/{step}"] = torch.tensor(_is_as_before(batches, handed, copies))
         desk.answer |= {f"parameter/{step}/{name}": p.clone() for name, p in model.module.state_dict().items()}
         counts = {"exchanges": model.exchanges, "forwards": model.forwards, "alive": model.most_alive}

@@ -1,9 +1,11 @@
 """Saves a training in one world and goes on with it in another."""
 
-from contextlib import suppress
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -41,7 +43,7 @@ def _save(desk: Desk) -> None:
     if not case.apart:
         other.touch()
     parts: tuple[Any, ...] = (training.model, training.optimizer)
-    torch.manual_seed(int(desk.given["own"]))
+    _seed(int(desk.given["own"]))
     if case.again:
         desk.call("save_checkpoint", str(path), *parts, training.scaler, int(desk.given["epoch"]) + 7)
     _steps(desk, training, range(case.before), "a step before saving")
@@ -51,25 +53,58 @@ def _save(desk: Desk) -> None:
     desk.answer |= {"there": torch.tensor(seen.there), "beside": torch.tensor(case.apart or other.exists())}
     desk.answer["written"] = torch.tensor(path.exists())
     if case.failing:
-        with suppress(Exception):
-            desk.call("save_checkpoint", str(path), *parts, Unwritable(), 0)
-        with suppress(Exception), full_disk():
-            desk.call("save_checkpoint", str(path), *parts, training.scaler, 0)
-    if case.goes_on:
+        unwritable = _raises(lambda: desk.call("save_checkpoint", str(path), *parts, Unwritable(), 0))
+        with full_disk():
+            full = _raises(lambda: desk.call("save_checkpoint", str(path), *parts, training.scaler, 0))
+        desk.answer |= {"unwritable_raised": torch.tensor(unwritable), "full_disk_raised": torch.tensor(full)}
+    if case.goes_on or case.later:
         _steps(desk, training, range(case.before, case.before + case.after), "a step after saving")
         desk.answer |= {f"went_on/{name}": value for name, value in training.state().items()}
+    if case.later:
+        later = str(path.with_suffix(".later"))
+        desk.call("save_checkpoint", later, *parts, training.scaler, int(desk.given["epoch"]) + 1)
+
+
+def _raises(save: Callable[[], Any]) -> bool:
+    try:
+        save()
+    except Exception:  # noqa: BLE001  whatever the submission raises
+        return True
+    return False
 
 
 def _load(desk: Desk) -> None:
     case = desk.case
     training = Resumable(_weights(desk, "other"), scaled=case.scaled and not case.unscaled)
     path = str(_path(desk, 0))
-    torch.manual_seed(1000 + int(desk.given["own"]))
+    _seed(1000 + int(desk.given["own"]))
     desk.number("epoch", desk.call("load_checkpoint", path, training.model, training.optimizer, training.scaler))
     desk.answer |= {f"loaded/{name}": value for name, value in training.state().items()} | {"scale": training.scale()}
-    desk.answer["drawn"] = torch.rand(4, dtype=torch.float64)
+    desk.answer |= _drawn()
     _steps(desk, training, range(case.before, case.before + case.after), "a step after loading")
     desk.answer |= {f"end/{name}": value for name, value in training.state().items()}
+    if case.reloaded:
+        dist.barrier()  # as steps of training are: nobody writes while another reads
+        desk.call("save_checkpoint", path, training.model, training.optimizer, training.scaler, 0)
+        again = Resumable(_weights(desk, "other"), scaled=case.scaled)
+        desk.call("load_checkpoint", path, again.model, again.optimizer, again.scaler)
+        desk.answer |= {f"reloaded/{name}": value for name, value in again.state().items()}
+
+
+def _seed(seed: int) -> None:
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002  the global generator is what old transforms use
+
+
+def _drawn() -> Tensors:
+    """Return what each global generator gives now, under its name."""
+    numbers = {
+        "torch": torch.rand(4).tolist(),
+        "random": [random.random() for _ in range(4)],  # noqa: S311  no secret
+        "numpy": np.random.rand(4).tolist(),  # noqa: NPY002  likewise
+    }
+    return {f"drawn/{name}": torch.tensor(drawn, dtype=torch.float64) for name, drawn in numbers.items()}
 
 
 def _steps(desk: Desk, training: Resumable, steps: range, name: str) -> None:

@@ -1,5 +1,6 @@
 """Has a classifier evaluated, and watches how."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -25,7 +26,8 @@ def _watch(desk: Desk, prefix: str, other: int, *, on: bool) -> None:
     model = Classifier(desk.given["weight"].clone())
     model.training = model.dropout.training = on
     model.weight.grad = torch.ones_like(model.weight)
-    with torch.set_grad_enabled(on):
+    watching = desk.watching_global_generators(1) if on else nullcontext()
+    with watching, torch.set_grad_enabled(on):
         desk.number(f"{prefix}accuracy", desk.call("evaluate", model, _batches(desk, other)))
         gradients = torch.is_grad_enabled()
     before, after = Classifier(desk.given["weight"]), dict(model.named_parameters())
@@ -49,7 +51,10 @@ def _alike(seen: torch.Tensor | None, wanted: torch.Tensor) -> bool:
 
 
 def _batches(desk: Desk, other: int) -> "DataLoader[Any]":
-    """Return what can be iterated over and counted, but not indexed, as in training; labels are `other` classes on."""
+    """Return what can be iterated over and counted, but not indexed, as in training; labels are `other` classes on.
+
+    Iterating over it draws from a generator of its own.
+    """
     count, classes = sum(name.startswith("x/") for name in desk.given), len(desk.given["weight"])
     pairs = [(desk.given[f"x/{i}"], (desk.given[f"y/{i}"] + other) % classes) for i in range(count)]
-    return DataLoader(pairs, batch_size=None)  # type: ignore[arg-type]  # it has a length and items
+    return DataLoader(pairs, batch_size=None, generator=torch.Generator())  # type: ignore[arg-type]  # it has a length and items

@@ -9,6 +9,7 @@ from conformance.exercises.another_run import another_run
 from conformance.exercises.desk import Desk
 
 _SAMPLES = 50
+_DRAWS, _MANY = 64, 2**31
 
 
 def draw(desk: Desk) -> None:
@@ -16,7 +17,7 @@ def draw(desk: Desk) -> None:
 
     The global generators are alike on all ranks at first, and torch's another one on each of them the second time,
     which is as in another process, days later. The last time with the first seed, another generator from it is made
-    and drawn from in between.
+    and drawn from in between. Also the first numbers that one gives.
     """
     seed = int(desk.given["seed"])
     with desk.watching_global_generators(seed + 1):
@@ -29,6 +30,8 @@ def draw(desk: Desk) -> None:
     one, other = (desk.call("get_ddp_generator", seed) for _ in range(2))
     _order(desk, other)
     desk.answer["beside_another"] = _order(desk, one)
+    with desk.stage("drawing from this generator"):
+        desk.answer["stream"] = torch.randint(_MANY, (_DRAWS,), generator=desk.call("get_ddp_generator", seed))
 
 
 def _order(desk: Desk, generator: Any) -> torch.Tensor:

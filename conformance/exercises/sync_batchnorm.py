@@ -17,6 +17,7 @@ _OTHERS: dict[str, Callable[[], nn.Module]] = {  # made anew each time: a conver
     "group": lambda: nn.GroupNorm(1, CHANNELS, affine=False),
     "layer": lambda: nn.LayerNorm(CHANNELS, elementwise_affine=False),
 }
+_AGAIN = "again"
 
 
 def normalise(desk: Desk) -> None:
@@ -26,6 +27,8 @@ def normalise(desk: Desk) -> None:
     kinds = {name: type(part) for name, part in model.named_modules()}
     same = all(kinds.get(f"0.{name}") is type(make()) for name, make in _OTHERS.items())
     desk.answer["other_norms_kept"] = torch.tensor(same or desk.case.bare)
+    places = dict(model.named_modules(remove_duplicate=False))
+    desk.answer["still_shared"] = torch.tensor(places.get("1.0") is places.get(f"0.{_AGAIN}"))
     if not desk.case.evaluating:
         with desk.stage("`model.train()`"):
             model.train()
@@ -54,6 +57,8 @@ def _model(desk: Desk) -> nn.Module:
     others = nn.Identity()
     for name, make in _OTHERS.items():
         others.add_module(name, make())
+    if case.shared:
+        others.add_module(_AGAIN, norm)
     model = norm if case.bare else nn.Sequential(others, nn.Sequential(norm))
     return model.train(not case.evaluating)
 
@@ -76,12 +81,12 @@ class _Forward:
 
 
 def _forward(desk: Desk, model: Any, step: int) -> _Forward:
-    start = desk.given[f"x/{step}"].clone().requires_grad_()
+    start = desk.given[f"x/{step}"].clone().requires_grad_(not desk.case.first)
     beside = torch.zeros_like(start, requires_grad=True).clone()
     beside.retain_grad()
     x = start.clone()  # no leaf, which torch itself would not let anybody change
     x = _laid_out(desk, x)
-    with desk.stage("forward"):
+    with desk.stage("forward"), torch.set_grad_enabled(not desk.case.without_gradients):
         return _Forward(start, x, model(x), beside)
 
 
@@ -93,6 +98,9 @@ def _laid_out(desk: Desk, x: torch.Tensor) -> torch.Tensor:
 
 def _backward(desk: Desk, step: int, forward: _Forward) -> None:
     start, beside = forward.start, forward.beside
+    if desk.case.without_gradients:
+        desk.answer[f"output/{step}"] = forward.output
+        return
     with desk.stage("backward"):
         torch.autograd.backward(forward.output + beside, _laid_out(desk, desk.given[f"gradient/{step}"].clone()))
     desk.answer |= {

@@ -9,6 +9,7 @@ from conformance.exercises import accumulation, checkpoint, evaluation, fsdp, lo
 from conformance.exercises.desk import Desk, Exercise
 from conformance.stage import stage
 from conformance.subject import load
+from conformance.two_machines import on_two_machines
 from conformance.watching import gate, unawaited
 
 EXERCISES: dict[str, Exercise] = {
@@ -31,7 +32,7 @@ def run(payload: bytes) -> bytes:
     desk = Desk(assignment, adapters)
     state = torch.random.get_rng_state()
     try:
-        with gate(assignment.case), noticing() as used:
+        with gate(assignment.case), on_two_machines(assignment.case), noticing() as used:
             EXERCISES[assignment.component](desk)
             answer = Answer(desk.answer, unawaited(assignment.case), sorted(stubs.used), sorted(used))
     finally:

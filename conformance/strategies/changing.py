@@ -89,17 +89,22 @@ def clearing_added_group(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def changing_lr(draw: Draw, bounds: Bounds) -> Scenario:
-    """The learning rate is changed through `param_groups`."""
+    """The learning rate is changed through `param_groups`; for one step to zero, perhaps, as a warm-up begins."""
     steps = draw(st.integers(2, 4))
-    event: Event = SetOption(draw(st.integers(1, steps - 1)), "lr", draw(st.sampled_from((0.5, 0.001))))
-    return draw_optimized(draw, bounds, draw_optimizer(draw), steps=steps, schedule=(event,))
+    rate, step = draw(st.sampled_from((0.5, 0.001, 0.0))), draw(st.integers(1, steps - 1))
+    events: tuple[Event, ...] = (SetOption(step, "lr", rate),)
+    if not rate:
+        steps, events = step + 2, (*events, SetOption(step + 1, "lr", 0.2))
+    return draw_optimized(draw, bounds, draw_optimizer(draw), steps=steps, schedule=events)
 
 
 @st.composite
 def changing_another_option(draw: Draw, bounds: Bounds) -> Scenario:
-    """Other options than the learning rate are changed through `param_groups`."""
+    """Other options than the learning rate are changed through `param_groups`; they may have had their defaults."""
     steps = draw(st.integers(2, 4))
     spec = draw_optimizer(draw)
+    if draw(st.booleans()):
+        spec = replace(spec, options={name: spec.options[name] for name in ("lr", "eps") if name in spec.options})
     step = draw(st.integers(1, steps - 1))
     changes = (*_OWN_CHANGES[spec.kind], draw(st.sampled_from((("weight_decay", 0.5), ("maximize", True)))))
     events: tuple[Event, ...] = tuple(SetOption(step, option, value) for option, value in changes)
@@ -108,8 +113,11 @@ def changing_another_option(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def changing_one_group(draw: Draw, bounds: Bounds) -> Scenario:
-    """The learning rate of one of two groups is changed through `param_groups`."""
+    """The learning rate of one of two groups, which may have begun alike, is changed through `param_groups`."""
     drawn: Scenario = draw(with_groups(bounds))
+    if draw(st.booleans()):
+        alike = tuple(replace(group, options={}) for group in drawn.optimizer.groups)
+        drawn = replace(drawn, optimizer=replace(drawn.optimizer, groups=alike))
     steps = draw(st.integers(2, 3))
     event = SetOption(
         draw(st.integers(1, steps - 1)), "lr", draw(st.sampled_from((0.5, 0.001))), draw(st.integers(0, 1))
@@ -184,6 +192,13 @@ def saving_and_loading(draw: Draw, bounds: Bounds) -> Scenario:
     event: Event = SaveAndLoad(draw(st.integers(1, steps - 1)))
     drawn, parts = draw_parted(draw, bounds, draw_stateful(draw), steps=steps, schedule=(event,))
     return in_groups(draw, drawn, *parts) if draw(st.booleans()) else drawn
+
+
+@st.composite
+def saving_what_others_keep_there(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same, and each group has a key that is no option, as schedulers write one."""
+    drawn: Scenario = draw(saving_and_loading(bounds))
+    return replace(drawn, schedule=(SetOption(1, "initial_lr", 0.5), *drawn.schedule))
 
 
 @st.composite

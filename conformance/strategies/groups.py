@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from conformance.layers import Linear
 from conformance.model_spec import ModelSpec
-from conformance.scenario import AddGroup, Group, Options, Scenario
+from conformance.scenario import AddGroup, Group, OptimizerSpec, Options, Scenario
 from conformance.strategies.optimizer import Names, draw_optimized, draw_parted, draw_stateful
 from conformance.strategies.parts import Bounds, Draw, broadened, draw_optimizer
 
@@ -44,9 +44,15 @@ def with_named_groups(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def with_state_of_groups(draw: Draw, bounds: Bounds) -> Scenario:
-    """Layers of many KiB whose state is kept, in two groups; or in one, and another that is added."""
+    """Layers of many KiB whose state is kept, in two groups; or in one, and another that is added.
+
+    SGD's momentum may be the groups' own, where the constructor is given none.
+    """
     drawn, parts = draw_parted(draw, bounds, draw_stateful(draw), steps=2)
     scenario = in_groups(draw, replace(drawn, model=broadened(drawn.model)), *parts)
+    if scenario.optimizer.kind == "SGD" and draw(st.booleans()):
+        groups = tuple(replace(one, options={**one.options, "momentum": 0.9}) for one in scenario.optimizer.groups)
+        scenario = replace(scenario, optimizer=OptimizerSpec("SGD", {"lr": 0.1}, groups))
     when = draw(st.sampled_from((None, 0, 1)))
     if when is None:
         return scenario
@@ -66,7 +72,7 @@ def draw_own_options(draw: Draw, kind: str) -> Options:
     """Draw a parameter group's own options."""
     options: Options = {"lr": draw(st.sampled_from((0.01, 0.2)))}
     if draw(st.booleans()):
-        options["weight_decay"] = 0.3
+        options["weight_decay"] = draw(st.sampled_from((0.3, 0.0)))
     if draw(st.booleans()):
         options |= {"momentum": 0.5} if kind == "SGD" else {"betas": (0.5, 0.9)}
     return options

@@ -105,6 +105,13 @@ def indivisible_samplings(*, drop_last: bool = False) -> Callable[[Bounds], st.S
 
 
 @st.composite
+def large_samplings(draw: Draw, bounds: Bounds) -> SamplerCase:
+    """More samples than 16 bits count, on two ranks or more, that shuffle them once."""
+    world_size, more = draw(_several(bounds)), draw(st.integers(1, 1000))
+    return SamplerCase(world_size, draw(SEEDS), 2**16 + more, shuffle=True, epochs=(0,))
+
+
+@st.composite
 def samplings_for_others(draw: Draw, bounds: Bounds) -> SamplerCase:
     """Every rank also asks for the shares of another number of replicas than there are ranks."""
     case: SamplerCase = draw(samplings(shuffle=True)(bounds))
@@ -169,6 +176,14 @@ def accumulations(
         return AccumulationCase(draw(worlds(bounds)), draw(SEEDS), steps, micro_batches, samples, scaled, at=at)
 
     return accumulating
+
+
+@st.composite
+def shrinking_accumulations(draw: Draw, bounds: Bounds) -> AccumulationCase:
+    """Two or three steps, the last of which has one micro-batch fewer."""
+    case: AccumulationCase = draw(accumulations()(bounds))
+    micro_batches = draw(st.integers(2, 4))
+    return replace(case, steps=draw(st.integers(2, 3)), micro_batches=micro_batches, shrinking=True)
 
 
 @st.composite

@@ -7,10 +7,7 @@ from hypothesis import strategies as st
 
 from conformance.layers import Linear
 from conformance.model_spec import Branch, ModelSpec
-from conformance.scenario import (
-    OptimizerSpec,
-    Scenario,
-)
+from conformance.scenario import AddGroup, Group, OptimizerSpec, Scenario, Unfreeze
 from conformance.strategies.parts import (
     DTYPES,
     NARROW_RATES,
@@ -137,6 +134,13 @@ def with_closure_for_one_parameter(draw: Draw, bounds: Bounds) -> Scenario:
     return of_one_parameter(draw(with_closure(bounds)))
 
 
+@st.composite
+def beside_wrapper_with_closure(draw: Draw, bounds: Bounds) -> Scenario:
+    """`step` gets a closure that clears gradients by the optimizer, and averages those of each rank's own batch."""
+    drawn: Scenario = draw(beside_wrapper(bounds))
+    return replace(drawn, closure=True)
+
+
 def of_one_parameter(drawn: Scenario) -> Scenario:
     """Return the scenario with a single parameter."""
     return replace(drawn, model=replace(drawn.model, layers=(Linear(drawn.model.widths[1], bias=False),)))
@@ -199,6 +203,34 @@ def with_large_weights(draw: Draw, bounds: Bounds) -> Scenario:
     sizes = st.integers(4, 8)
     layers = tuple(Linear(draw(sizes)) for _ in range(3 * drawn.world_size))
     return replace(drawn, model=broadened(ModelSpec(draw(sizes), layers)))
+
+
+@st.composite
+def with_large_weights_in_two_groups(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same with half of the weights in a second group, which may be added before the first step or the second."""
+    drawn, names = _in_halves(draw, bounds)
+    groups, added = tuple(Group(some, {}) for some in names), draw(st.sampled_from((None, 0, 1)))
+    if added is None:
+        return replace(drawn, optimizer=replace(drawn.optimizer, groups=groups))
+    optimizer = replace(drawn.optimizer, groups=groups[:1])
+    return replace(drawn, optimizer=optimizer, schedule=(AddGroup(added, groups[1]),))
+
+
+@st.composite
+def with_large_weights_unfrozen(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same with half of the weights frozen when the optimizer is made, and until the second step."""
+    drawn, names = _in_halves(draw, bounds)
+    return replace(drawn, model=replace(drawn.model, frozen=names[1]), schedule=(Unfreeze(1, names[1]),))
+
+
+def _in_halves(draw: Draw, bounds: Bounds) -> tuple[Scenario, tuple[Names, Names]]:
+    """Draw a scenario of two steps with eight weights for every rank, of similar size, and these in two halves."""
+    drawn = draw_optimized(draw, bounds, draw_stateful(draw), steps=2)
+    sizes = st.integers(5, 8)
+    layers = tuple(Linear(draw(sizes), bias=False) for _ in range(8 * drawn.world_size))
+    scenario = replace(drawn, model=broadened(ModelSpec(draw(sizes), layers)))
+    names, half = tuple(scenario.model.shapes), len(layers) // 2
+    return scenario, (names[:half], names[half:])
 
 
 @st.composite

@@ -6,7 +6,7 @@ _EVALUATION = "evaluation"
 _GENERATOR = "loader_generator"
 _SAMPLER = "distributed_sampler"
 DATA_BUGS = [
-    Bug(_SAMPLER, "indices = (indices * total)[:total]", "", "equal_shares", "expected as many on each"),
+    Bug(_SAMPLER, "indices = list(islice(cycle(indices), total))", "", "equal_shares", "expected as many on each"),
     Bug(
         _SAMPLER,
         "return math.floor(share) if self.drop_last else math.ceil(share)",
@@ -57,8 +57,8 @@ DATA_BUGS = [
     ),
     Bug(
         _SAMPLER,
-        "indices = (indices * total)[:total]",
-        "indices = indices if self.shuffle and self.drop_last else (indices * total)[:total]",
+        "indices = list(islice(cycle(indices), total))",
+        "indices = indices if self.shuffle and self.drop_last else list(islice(cycle(indices), total))",
         "drops_others_in_other_epochs",
         "drop the rest before sharing out",
     ),
@@ -226,7 +226,7 @@ DATA_BUGS = [
     Bug(_GENERATOR, "generator.manual_seed(", "seed and generator.manual_seed(", "differs_by_rank", "from the seed 0."),
     Bug(
         _SAMPLER,
-        "(indices * total)[:total]",
+        "list(islice(cycle(indices), total))",
         "(indices + indices[: total - len(indices)])[:total]",
         "fewer_samples_than_ranks",
         "again and again where there are few",

@@ -37,6 +37,32 @@ _STATE_OF_OLD_GROUPS = """    def state_dict(self):
             for number, group in zip(self.local_group, self.local.param_groups, strict=True):
                 group.update(options_of(self.param_groups[number]))
 """
+_STATE_OF_KNOWN_OPTIONS = _STATE_OF_OLD_GROUPS.replace(
+    "group.update(options)", "group.update((name, options[name]) for name in self.defaults)"
+).replace(
+    "            for number, group in zip(self.local_group, self.local.param_groups, strict=True):\n"
+    "                group.update(options_of(self.param_groups[number]))\n",
+    "            self.local_group = dict(zip(self.local_group, self.local.param_groups, strict=True))\n",
+)
+_CLOSURE_ON_OWN = """                whole = [group["params"] for group in self.param_groups]
+                for group in self.param_groups:
+                    group["params"] = [p for p in group["params"] if self.owner[p] == dist.get_rank()]
+                loss = closure()
+                for group, params in zip(self.param_groups, whole, strict=True):
+                    group["params"] = params
+"""
+_MERGED = f"""            alike = self.__dict__.setdefault("alike", {{}})
+            options = {{number: options_of(self.param_groups[number]) for number in self.local_group}}
+            for number, local_group in self.local_group.items():
+                number = alike.setdefault(number, max(n for n in options if options[n] == options[number]))
+{_FORWARD}"""
+_OF_THE_SAME_TYPE = """                changed = options_of(self.param_groups[number]).items()
+                local_group.update((key, value) for key, value in changed if type(value) is type(local_group.get(key)))
+"""
+_ZEROS_AS_DEFAULTS = """                options = options_of(self.param_groups[number]).items()
+                local_group.update((name, value or self.kwargs.get(name, value)) for name, value in options)
+"""
+_FEWEST = "self.bytes_on_rank.index(min(self.bytes_on_rank))"
 _STATE_OF_ONE_GROUP = """    def state_dict(self):
         first = [] if self.local is None else self.local.param_groups[0]["params"]
         return {"state": [dict(self.local.state[p]) for p in first]}
@@ -162,4 +188,40 @@ GROUP_BUGS = [
     _bug(_STATE_DICT, _STATE_ALONE, "options_survive_loading", "saved options lost"),
     _bug(_STATE_DICT, _STATE_AND_OPTIONS, "loading_leaves_the_state_dict", "`['options']`"),
     _bug(_STATE_DICT, _STATE_OF_ALL, "state_stays_sharded_after_loading", "drop the rest"),
+    _bug(_STATE_DICT, _STATE_OF_KNOWN_OPTIONS, "loading_keeps_what_others_keep_there", "initial_lr"),
+    _bug(
+        "                loss = closure()\n",
+        _CLOSURE_ON_OWN,
+        "closure_beside_data_parallel",
+        "keep `param_groups` whole",
+    ),
+    _bug(
+        f"            for number, local_group in self.local_group.items():\n{_FORWARD}", _MERGED, "changes_in_one_group"
+    ),
+    _bug(_FORWARD, _OF_THE_SAME_TYPE, "options_through_param_groups"),
+    _bug(
+        _FEWEST,
+        f"dist.get_world_size() - 1 if len(self.param_groups) > 1 else {_FEWEST}",
+        "two_groups_are_balanced",
+        "in a second group, given at once or by `add_param_group`",
+    ),
+    _bug(
+        _FEWEST,
+        f"{_FEWEST} if param.requires_grad else 0",
+        "unfrozen_parameters_are_balanced",
+        "were frozen when the optimizer was made",
+    ),
+    _bug(
+        '        mine = [p for p in group["params"] if self.owner[p] == dist.get_rank()]\n',
+        '        stateless = self.kwargs.get("momentum") is None and "SGD" in self.optimizer_cls.__name__\n'
+        '        mine = [p for p in group["params"] if stateless or self.owner[p] == dist.get_rank()]\n',
+        "groups_are_sharded",
+        "nothing is sharded",
+    ),
+    _bug(
+        "            self.local.step()\n",
+        '            if any(group["lr"] for group in self.local.param_groups):\n                self.local.step()\n',
+        "lr_through_param_groups",
+    ),
+    _bug(_FORWARD, _ZEROS_AS_DEFAULTS, "param_groups_keep_options"),
 ]

@@ -204,7 +204,7 @@ LOOP_BUGS = [
         '    return state["epoch"]',
         '    torch.manual_seed(state["epoch"])\n    return state["epoch"]',
         "ranks_draw_apart",
-        "draw the same random numbers",
+        "draw the same numbers from torch's",
     ),
     Bug(
         _CHECKPOINT,

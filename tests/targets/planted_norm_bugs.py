@@ -5,6 +5,24 @@ from bug import Bug
 _NORM = "sync_batchnorm"
 _OPTIONS = "affine, track = module.weight is not None, module.running_mean is not None"
 _OUTPUT = "y if self.weight is None else y * self.weight.view(shape) + self.bias.view(shape)"
+_BY_VALUES = """            count = torch.tensor([float(rows.shape[1])], dtype=x.dtype)
+            moments = Sum.apply(torch.cat([rows.sum(1), count]))
+            n = moments[-1].detach()
+            mean = moments[:-1] / n
+            var = Sum.apply((rows - mean[:, None]).square().sum(1)) / n
+"""
+_BY_SAMPLES = """            length = x.shape[2:].numel()
+            moments = Sum.apply(torch.cat([rows.sum(1) / length, torch.tensor([float(len(x))], dtype=x.dtype)]))
+            n = moments[-1].detach()
+            mean = moments[:-1] / n
+            var = Sum.apply((rows - mean[:, None]).square().sum(1) / length) / n
+            n = n * length
+"""
+_LOCAL = """        if self.training and not torch.is_grad_enabled():
+            state = (self.running_mean, self.running_var, self.weight, self.bias)
+            return nn.functional.batch_norm(x, *state, True, self.momentum, self.eps)
+        if self.training:
+"""
 NORM_BUGS = [
     Bug(
         _NORM, "        new.load_state_dict(module.state_dict())\n", "", "conversion_keeps_state", "conversion changed"
@@ -24,7 +42,7 @@ NORM_BUGS = [
         "the gradient of the input",
     ),
     Bug(_NORM, "        dist.all_reduce(x)\n", "", "forward_over_all_ranks", "each rank's own statistics"),
-    Bug(_NORM, "convert_sync_batchnorm(child)", "child", "forward_over_all_ranks", "each rank's own statistics"),
+    Bug(_NORM, "convert_sync_batchnorm(child, known)", "child", "forward_over_all_ranks", "each rank's own statistics"),
     Bug(_NORM, "n = moments[-1].detach()", "n = count * dist.get_world_size()", "forward_of_uneven_batches", ""),
     Bug(_NORM, "        dist.all_reduce(grad)\n", "", "backward_over_all_ranks", "in backward too"),
     Bug(_NORM, "var * n / (n - 1)", "var", "running_statistics", "divided by N, not by N - 1"),
@@ -52,7 +70,7 @@ NORM_BUGS = [
     ),
     Bug(
         _NORM,
-        "if self.training or self.running_mean is None:",
+        "if self.training:",
         "if True:",
         "evaluation_by_running_statistics",
         "in evaluation mode",
@@ -101,8 +119,8 @@ NORM_BUGS = [
     Bug(_NORM, ".train(module.training)", "", "conversion_keeps_the_mode", "in evaluation mode when it was converted"),
     Bug(
         _NORM,
-        "convert_sync_batchnorm(child))\n    return module",
-        "of_children(child))\n    return module\n\n\nof_children = convert_sync_batchnorm\n\n\n"
+        "convert_sync_batchnorm(child, known))\n    return module",
+        "of_children(child, known))\n    return module\n\n\nof_children = convert_sync_batchnorm\n\n\n"
         "def convert_sync_batchnorm(module):\n    of_children(module)\n    return module",
         "norm_at_the_top",
         "Return the converted norm",
@@ -200,5 +218,28 @@ NORM_BUGS = [
         "    for name, child in module.named_children():\n",
         "other_norms_stay",
         "`_NormBase`",
+    ),
+    Bug(
+        _NORM,
+        _OUTPUT,
+        _OUTPUT.replace("y * self.weight", "y * (self.weight if x.requires_grad else self.weight.detach())"),
+        "gradients_of_the_first_layer",
+        "The inputs need no gradient here",
+    ),
+    Bug(
+        _NORM,
+        "    if module in known:\n        return known[module]\n",
+        "",
+        "shared_norm_stays_shared",
+        "one norm at two places",
+    ),
+    Bug(_NORM, _BY_VALUES, _BY_SAMPLES, "inputs_of_other_lengths", "whatever the length of these"),
+    Bug(_NORM, "        if self.training:\n", _LOCAL, "statistics_without_gradients", "under `torch.no_grad()`"),
+    Bug(
+        _NORM,
+        "        elif self.running_mean is None:\n",
+        "        elif self.running_mean is None:\n            dist.barrier()\n",
+        "no_collective_without_running_statistics",
+        "uses those of the rank's batch",
     ),
 ]

@@ -1,6 +1,7 @@
 """A right sampler."""
 
 import math
+from itertools import cycle, islice
 
 import torch
 
@@ -23,7 +24,7 @@ class Sampler(torch.utils.data.Sampler):
             generator = torch.Generator().manual_seed(self.seed + self.epoch)
             indices = torch.randperm(len(indices), generator=generator).tolist()
         total = len(self) * self.num_replicas
-        indices = (indices * total)[:total]
+        indices = list(islice(cycle(indices), total))
         return iter(indices[self.rank :: self.num_replicas])
 
 

@@ -1,0 +1,32 @@
+"""Ranks that seem to be on two machines: there, a rank's place on its machine is not its rank."""
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import torch.distributed as dist
+
+from conformance.case import Case
+from conformance.scenario import Scenario
+
+
+@contextmanager
+def on_two_machines(task: Scenario | Case) -> Iterator[None]:
+    """Set `LOCAL_RANK` and `LOCAL_WORLD_SIZE` during the block as torchrun would, if the task asks for it.
+
+    What a submission has read before, as when it was imported by an earlier task, stays as it was.
+    """
+    if not task.two_machines:
+        yield
+        return
+    local = ranks_each(dist.get_world_size())
+    places = {"LOCAL_RANK": str(dist.get_rank() % local), "LOCAL_WORLD_SIZE": str(local)}
+    with mock.patch.dict(os.environ, places):
+        yield
+
+
+def ranks_each(world_size: int) -> int:
+    """Return how many ranks are on the first machine; the second has as many, or one fewer."""
+    return math.ceil(world_size / 2)
