@@ -195,6 +195,7 @@ def _about_expectations(wanted: Reproduction) -> dict[str, Any]:
     fewest, most = {
         "one_collective_per_dtype": (1, 1),
         "as_many_collectives_as_dtypes": (1, len(dtypes)),
+        "bucket_of_each_dtype": (1, len(dtypes)),
         "one_collective_per_parameter": (parameters, parameters),
         "everything_frozen": (0, 0),
     }.get(check.id, expected_exchanges(scenario))

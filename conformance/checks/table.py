@@ -90,6 +90,19 @@ _EACH = Check(traffic.one_collective_per_parameter, wrapping.deep, requires=("ov
 _BUCKETS = (
     Check(traffic.bucket_size_respected, wrapping.with_bucket_size, requires=_SENT_ONCE, shows="collectives"),
     Check(traffic.unbounded_bucket, wrapping.with_one_bucket, requires=_NUMBERS, shows="collectives"),
+    Check(
+        traffic.bucket_size_of_what_trains,
+        wrapping.with_frozen_between,
+        requires=("bucket_size_respected", "frozen_parameters_stay"),
+        shows="collectives",
+    ),
+)
+_BUCKET_OF_EACH_DTYPE = Check(
+    traffic.bucket_of_each_dtype,
+    wrapping.of_alternating_dtypes,
+    "extended",
+    requires=("mixed_dtypes", "unbounded_bucket"),
+    shows="collectives",
 )
 _WRAPPER_EXTENDED = (
     Check(communication.work_does_not_grow, beyond.lasting, "extended", requires=_NUMBERS, shows="growth"),
@@ -272,7 +285,7 @@ _STRUCTURE: dict[str, tuple[Check, ...]] = {
     "naive_ddp": (replace(_ONCE, level="extended"),),
     "flat_ddp": (*_FLAT, _ONCE),
     "ddp_individual_parameters": (_OVERLAP, _EACH, _ONCE),
-    "ddp_bucketed": (_OVERLAP, _ONCE, *_BUCKETS),
+    "ddp_bucketed": (_OVERLAP, _ONCE, *_BUCKETS, _BUCKET_OF_EACH_DTYPE),
     "ddp": (_STARTS, _ONCE),
 }
 

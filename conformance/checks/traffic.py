@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import takewhile
 
-from conformance.checks.check import Trial, Violation, launches, listed, of_the_model, step_words
+from conformance.checks.check import Trial, Violation, advising, launches, listed, of_the_model, step_words
 from conformance.checks.training import training_equals_one_process
 from conformance.layers import BYTES
 from conformance.observation import Happening
@@ -105,6 +105,18 @@ def bucket_size_respected(trial: Trial) -> None:
                 "A bucket is full when the next gradient would take it over bucket_size_mb * 1024 * 1024 bytes; count "
                 "`p.numel() * p.element_size()`, and start the next bucket from zero.",
             )
+
+
+def bucket_size_of_what_trains(trial: Trial) -> None:
+    """Frozen parameters, which have nothing to send, take no room in buckets."""
+    with advising("Frozen parameters lie between the others here: leave them out when buckets are filled."):
+        bucket_size_respected(trial)
+
+
+def bucket_of_each_dtype(trial: Trial) -> None:
+    """Where layers of two dtypes alternate, one bucket of each is open at a time, or one for both."""
+    with advising("Keep one bucket open for each dtype: who closes it where the dtype changes has many small ones."):
+        as_many_collectives_as_dtypes(trial)
 
 
 def unbounded_bucket(trial: Trial) -> None:

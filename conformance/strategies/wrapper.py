@@ -116,6 +116,13 @@ def in_two_dtypes(draw: Draw, bounds: Bounds) -> Scenario:
 
 
 @st.composite
+def of_alternating_dtypes(draw: Draw, bounds: Bounds) -> Scenario:
+    """Three layers of many KiB, of which the middle one computes in bfloat16; one unbounded bucket."""
+    model = broadened(draw_model(draw, layers=(3, 3)))
+    return draw_wrapped(draw, bounds, model.with_dtype(1, "bfloat16"), bucket_size_mb=None)
+
+
+@st.composite
 def with_frozen(draw: Draw, bounds: Bounds) -> Scenario:
     """Some parameters do not require gradients; weight decay would move them if they were given one."""
     model = draw_frozen(draw, draw_model(draw, layers=(1, 3), biases=True))
@@ -256,6 +263,17 @@ def with_bucket_size(draw: Draw, bounds: Bounds) -> Scenario:
     model = broadened(model)
     total = _BYTES * sum(map(math.prod, model.shapes.values()))
     return draw_wrapped(draw, bounds, model, steps=2, bucket_size_mb=share * total / _MIB)
+
+
+@st.composite
+def with_frozen_between(draw: Draw, bounds: Bounds) -> Scenario:
+    """Twelve layers of many KiB, of which every third trains, and a bucket that holds all of these."""
+    width, first = draw(st.integers(2, 4)), draw(st.integers(0, 2))
+    model = broadened(ModelSpec(width, (Linear(width, bias=False),) * 12))
+    frozen = tuple(name for at, name in enumerate(model.shapes) if at % 3 != first)
+    model = replace(model, frozen=frozen)
+    total = _BYTES * sum(math.prod(model.shapes[name]) for name in model.trainable)
+    return draw_wrapped(draw, bounds, model, steps=2, bucket_size_mb=_ALL * total / _MIB)
 
 
 @st.composite

@@ -46,6 +46,13 @@ CASES = [
     ("sync_batchnorm", SyncBatchNormCase(2, sizes=(3, 4), dimensions=3, far=True)),
     ("fsdp", FsdpCase(2, tokens=4, widths=(3, 3, 4), steps=2, buffered=True, tied=True, scalar=True)),
     ("fsdp", FsdpCase(2, widths=(3, 4, 2), steps=3, seldom_gathered=True, dtype="float64", biased=True)),
+    ("overhead_model", OverheadCase(single=True)),
+    ("distributed_sampler", SamplerCase(2, length=45, epochs=(0, 3), left=True)),
+    ("gradient_accumulation", AccumulationCase(2, steps=2, shrinking=True, at="finish")),
+    ("sync_batchnorm", SyncBatchNormCase(2, sizes=(2, 1), dimensions=3, stretched=True, first=True)),
+    ("sync_batchnorm", SyncBatchNormCase(2, sizes=(2, 2), steps=2, without_gradients=True, shared=True)),
+    ("checkpoint", CheckpointCase(2, load_world_size=2, later=True, reloaded=True)),
+    ("loader_generator", GeneratorCase(3, two_machines=True)),
 ]
 _IN_EVERY_RUN = {CASES[9]}
 _RIGHT = [pytest.param(*pair, marks=() if pair in _IN_EVERY_RUN else pytest.mark.long) for pair in CASES]

@@ -13,7 +13,14 @@ from conformance.checks.loop_table import LOOP_CHECKS
 from conformance.data import Tensors
 from conformance.strategies import Bounds
 
-_UNLIKE = {"shuffles", "set_epoch_reshuffles", "seed_decides", "mixes_over_ranks", "drops_others_in_other_epochs"}
+_UNLIKE = {
+    "shuffles",
+    "set_epoch_reshuffles",
+    "seed_decides",
+    "epochs_have_other_neighbours",
+    "mixes_over_ranks",
+    "drops_others_in_other_epochs",
+}
 _CHECKS = [check for check in LOOP_CHECKS["distributed_sampler"] if check.id in _UNLIKE]
 
 

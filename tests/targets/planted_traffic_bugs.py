@@ -65,6 +65,12 @@ _LATE_AFTER_NO_SYNC = [
     for wrapper in (_EACH, _BUCKETED)
 ]
 
+_ADDED = "            current[kind].add(param)\n"
+_WITH_FROZEN_ONES = """            if any(not p.requires_grad for p in self.module.parameters()):
+                current[kind].nbytes += 2 * nbytes
+"""
+_FULL = "            if kind not in current or current[kind].nbytes + nbytes > max_bytes:\n"
+_OTHERS_CLOSED = "            current = {kind: current[kind]} if kind in current else {}\n"
 TRAFFIC_BUGS = [
     *_FORGOTTEN_WAITS,
     *_WAITS_AT_ONCE,
@@ -185,4 +191,8 @@ TRAFFIC_BUGS = [
         )
         for wrapper in (_NAIVE, _FLAT)
     ),
+    Bug(
+        _BUCKETED, _ADDED, f"{_ADDED}{_WITH_FROZEN_ONES}", "bucket_size_of_what_trains", "Frozen parameters lie between"
+    ),
+    Bug(_BUCKETED, _FULL, f"{_OTHERS_CLOSED}{_FULL}", "bucket_of_each_dtype", "Keep one bucket open for each dtype"),
 ]
