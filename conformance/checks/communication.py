@@ -62,6 +62,12 @@ def overlaps_after_no_sync(trial: Trial) -> None:
         overlaps_backward(trial)
 
 
+def overlaps_after_evaluation(trial: Trial) -> None:
+    """A step overlaps with communication also where the model was in evaluation mode before."""
+    with advising("The model was in evaluation mode before: let `train()` bring back what `eval()` has taken away."):
+        overlaps_backward(trial)
+
+
 def _last_pass(happened: list[Happening]) -> list[Happening]:
     """Return what happened from the beginning of the last backward pass on."""
     return happened[max((at for at, one in enumerate(happened) if one.what == "began"), default=0) :]

@@ -1,7 +1,5 @@
 """Which checks each component is held to, in the order in which they run."""
 
-from dataclasses import replace
-
 from conformance.checks import (
     communication,
     extended,
@@ -15,6 +13,7 @@ from conformance.checks import (
 from conformance.checks.check import UNSYNCHRONISED, Check
 from conformance.checks.loop_table import LOOP_CHECKS
 from conformance.checks.optimizer_table import OPTIMIZER_CHECKS
+from conformance.checks.structure_table import LATER_STRUCTURE, STRUCTURE
 from conformance.contract import COMPONENTS, Component
 from conformance.strategies import extended as beyond
 from conformance.strategies import wrapper as wrapping
@@ -26,7 +25,6 @@ _SEEN = (UNSYNCHRONISED, "summed, not averaged", "divided twice", "never trained
 _RUNS = ("runs_to_the_end",)
 _WAITED = ("results_are_waited_for",)
 _NUMBERS = ("gradients_averaged",)
-_SENT_ONCE = ("gradients_travel_once",)
 
 _BY_THEMSELVES = (
     "training_equals_one_process",
@@ -71,38 +69,6 @@ _WRAPPER_CORE = (
     Check(training.zero_grad_in_place, wrapping.keeping_gradients, requires=_NUMBERS, rules_out=_OUT),
     Check(training.forward_keywords, wrapping.with_keyword, requires=_NUMBERS, rules_out=_OUT),
     Check(training.everything_together, mixed, requires=_BY_THEMSELVES, rules_out=_OUT),
-)
-_OVERLAP = Check(communication.overlaps_backward, wrapping.deep_or_frozen, points=2, requires=_NUMBERS, shows="overlap")
-_STARTS = Check(
-    communication.starts_in_backward, wrapping.broad_or_frozen, points=2, requires=_NUMBERS, shows="overlap"
-)
-_ONCE = Check(traffic.gradients_travel_once, wrapping.broad_or_tied, requires=_NUMBERS, shows="volume")
-_FLAT = (
-    Check(traffic.one_collective_per_dtype, wrapping.deep_and_broad, points=2, requires=_NUMBERS, shows="collectives"),
-    Check(
-        traffic.as_many_collectives_as_dtypes,
-        wrapping.in_two_dtypes,
-        requires=("mixed_dtypes", "one_collective_per_dtype"),
-        shows="collectives",
-    ),
-)
-_EACH = Check(traffic.one_collective_per_parameter, wrapping.deep, requires=("overlaps_backward",), shows="collectives")
-_BUCKETS = (
-    Check(traffic.bucket_size_respected, wrapping.with_bucket_size, requires=_SENT_ONCE, shows="collectives"),
-    Check(traffic.unbounded_bucket, wrapping.with_one_bucket, requires=_NUMBERS, shows="collectives"),
-    Check(
-        traffic.bucket_size_of_what_trains,
-        wrapping.with_frozen_between,
-        requires=("bucket_size_respected", "frozen_parameters_stay"),
-        shows="collectives",
-    ),
-)
-_BUCKET_OF_EACH_DTYPE = Check(
-    traffic.bucket_of_each_dtype,
-    wrapping.of_alternating_dtypes,
-    "extended",
-    requires=("mixed_dtypes", "unbounded_bucket"),
-    shows="collectives",
 )
 _WRAPPER_EXTENDED = (
     Check(communication.work_does_not_grow, beyond.lasting, "extended", requires=_NUMBERS, shows="growth"),
@@ -274,26 +240,10 @@ _WRAPPER_EXTENDED = (
     ),
 )
 
-_AFTER_NO_SYNC = Check(
-    communication.overlaps_after_no_sync,
-    beyond.overlapping_lazily,
-    "extended",
-    requires=("accumulates_without_synchronising", "overlaps_backward"),
-    shows="overlap",
-)
-_STRUCTURE: dict[str, tuple[Check, ...]] = {
-    "naive_ddp": (replace(_ONCE, level="extended"),),
-    "flat_ddp": (*_FLAT, _ONCE),
-    "ddp_individual_parameters": (_OVERLAP, _EACH, _ONCE),
-    "ddp_bucketed": (_OVERLAP, _ONCE, *_BUCKETS, _BUCKET_OF_EACH_DTYPE),
-    "ddp": (_STARTS, _ONCE),
-}
-
 
 def _checks(component: Component) -> tuple[Check, ...]:
     if component.kind == "wrapper":
-        lasts = (_AFTER_NO_SYNC,) if _OVERLAP in _STRUCTURE[component.name] else ()
-        return (*_WRAPPER_CORE, *_STRUCTURE[component.name], *_WRAPPER_EXTENDED, *lasts)
+        return (*_WRAPPER_CORE, *STRUCTURE[component.name], *_WRAPPER_EXTENDED, *LATER_STRUCTURE[component.name])
     return OPTIMIZER_CHECKS if component.kind == "optimizer" else LOOP_CHECKS[component.name]
 
 

@@ -14,8 +14,12 @@ from conformance.strategies.wrapper import deep, draw_frozen, draw_wrapped
 
 @st.composite
 def lasting(draw: Draw, bounds: Bounds) -> Scenario:
-    """Some more steps; what is alive after each is counted."""
-    return draw_wrapped(draw, bounds, draw_model(draw, layers=(1, 2)), steps=draw(st.integers(4, 5)), counted=True)
+    """Some more steps, or more than ten, after which some do otherwise; what is alive after each is counted.
+
+    Before each step the model may have been in evaluation mode.
+    """
+    steps, evaluates = draw(st.sampled_from((4, 5, 12))), draw(st.booleans())
+    return draw_wrapped(draw, bounds, draw_model(draw, layers=(1, 2)), steps=steps, evaluates=evaluates, counted=True)
 
 
 @st.composite

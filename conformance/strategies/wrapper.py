@@ -209,8 +209,14 @@ def deep(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def deep_or_frozen(draw: Draw, bounds: Bounds) -> Scenario:
-    """The same; in some of them one parameter does not train, behind the first layer's."""
-    return _freezing_one(draw, draw(deep(bounds)))
+    """The same; in some of them one parameter does not train, or two layers share one, behind the first layer's."""
+    drawn: Scenario = draw(deep(bounds))
+    if draw(st.integers(0, 2)) < 2:  # noqa: PLR2004  in one of three
+        return _freezing_one(draw, drawn)
+    width = draw(st.integers(1, 3))
+    square = tuple(Linear(width, draw(st.booleans())) for _ in range(4))
+    drawn = replace(drawn, model=replace(drawn.model, inputs=width, layers=square, tied=(1, draw(st.integers(2, 3)))))
+    return _in_small_buckets(drawn) if bounds.bucketed else drawn
 
 
 def _freezing_one(draw: Draw, drawn: Scenario) -> Scenario:
