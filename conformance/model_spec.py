@@ -19,8 +19,10 @@ Branch: TypeAlias = Literal[
     "used_in_even_steps",
     "used_in_odd_steps",
     "used_in_turn",
+    "one_each",
     "used_in_first_micro_batch",
 ]
+BRANCHES: dict[Branch, int] = {"none": 0, "order_by_rank": 2, "one_each": 2}  # others have one
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,7 +43,7 @@ class ModelSpec(Brief):
         branch: a second path, `branches.0` (and `branches.1`), beside the layers: never used, used on one rank only, or
             two of one shape that odd ranks compute in the other order; or used by all ranks in every other step (the
             first one is even), or by even ranks in even steps and by odd ones in odd steps; or by all ranks in each
-            step's first micro-batch.
+            step's first micro-batch; or two, one of which even ranks use, and the other odd ones.
         keyword: whether `forward` is called with the keyword argument `gain`.
         positional: whether it is called with `gain` as a second positional argument.
         nested: whether `forward` is called with a dict of a tuple, and returns a dict.
@@ -87,7 +89,7 @@ class ModelSpec(Brief):
             if self.tied is not None and index == self.tied[1]:
                 del own["weight"]
             shapes |= {f"layers.{index}.{name}": shape for name, shape in own.items()}
-        for index in range({"none": 0, "order_by_rank": 2}.get(self.branch, 1)):
+        for index in range(BRANCHES.get(self.branch, 1)):
             shapes[f"branches.{index}.weight"] = (self.widths[-1], self.inputs)
         return shapes
 

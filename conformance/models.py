@@ -22,7 +22,7 @@ from conformance.layers import (
     TokenEmbedding,
     dtype_of,
 )
-from conformance.model_spec import ModelSpec
+from conformance.model_spec import BRANCHES, ModelSpec
 from conformance.scenario import Scenario
 
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -72,7 +72,7 @@ class Perceptron(nn.Module):
         if spec.empty:
             self.empty = nn.Parameter(torch.empty(0, 3, dtype=dtype))
         width = spec.widths[-1]
-        branches = {"none": 0, "order_by_rank": 2}.get(spec.branch, 1)
+        branches = BRANCHES.get(spec.branch, 1)
         self.branches = nn.ModuleList(nn.Linear(spec.inputs, width, bias=False, dtype=dtype) for _ in range(branches))
         if spec.buffer:
             self.register_buffer("offset", torch.zeros(width, dtype=dtype))
@@ -118,6 +118,8 @@ class Perceptron(nn.Module):
 
     def _branches(self) -> list[tuple[int, nn.Module]]:
         """Return the branches that are used now, in order; each has a weight of its own, lest they be alike."""
+        if self.spec.branch == "one_each":
+            return [(self.rank % 2, self.branches[self.rank % 2])]
         now = {"order_by_rank", f"used_on_rank_{self.rank}", f"used_in_{'odd' if self.step % 2 else 'even'}_steps"}
         now |= {"used_in_turn"} if (self.rank + self.step) % 2 == 0 else set()
         used = self.spec.branch in now | ({"used_in_first_micro_batch"} if self.first else set())

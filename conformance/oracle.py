@@ -18,7 +18,7 @@ from conformance.scenario import Scenario
 from conformance.schedule import Schedule
 from conformance.tolerance import Limits, equal, float64_limits, gradient_limits, parameter_limit, scale_of
 
-PER_RANK = {"used_on_rank_0", "used_on_rank_1", "order_by_rank", "used_in_turn"}
+PER_RANK = {"used_on_rank_0", "used_on_rank_1", "order_by_rank", "used_in_turn", "one_each"}
 
 
 @dataclass

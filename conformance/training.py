@@ -161,7 +161,7 @@ class _Run:
         started: list[Happening] = []
         with self.stage("on_train_batch_start", step), noting(started, self.task.scenario):
             function(self.adapters, self.component.batch_start)(self.wrapped, optimizer)
-        if not self.task.scenario.clears_late:
+        if not (self.task.scenario.clears_late or self.task.scenario.closure):
             self._clear(step)
         if self.task.scenario.closure:
             self.closure_call = self._step_with_closure(step)

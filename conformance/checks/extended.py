@@ -79,6 +79,12 @@ def calls_the_model_once(trial: Trial) -> None:
             )
 
 
+def many_parameters(trial: Trial) -> None:
+    """A model may have more than a hundred parameters: all of them are averaged."""
+    with advising("There are more than a hundred parameters: is what is under way kept in something of fixed length?"):
+        gradients_averaged(trial)
+
+
 def two_models_side_by_side(trial: Trial) -> None:
     """Two wrapped models whose forwards and backwards alternate have nothing to do with one another."""
     advice = (

@@ -157,8 +157,8 @@ def frozen_parameters_stay(trial: CaseTrial) -> None:
     """What does not require gradients before wrapping is not trained, and the rest is."""
     _hold_training(
         trial,
-        "A linear layer's weight does not require gradients. It must not get one; it has to be gathered for backward "
-        "all the same, and to be freed, though no hook on its gradient is called.",
+        "A linear layer's weight does not require gradients, and its bias does. The weight must not get one; it has to "
+        "be gathered for backward all the same, and to be freed, though no hook on its gradient is called.",
     )
 
 

@@ -3,7 +3,7 @@
 import math
 from itertools import pairwise
 
-from conformance.checks.check import CaseTrial, Violation
+from conformance.checks.check import CaseTrial, Violation, advising
 from conformance.fsdp_case import FsdpCase
 from conformance.layers import BYTES
 
@@ -67,6 +67,14 @@ def gathers_layer_by_layer(trial: CaseTrial) -> None:
         AT_ONCE,
         "Gather a layer's weight shortly before the layer computes, two layers ahead for instance, and free it after.",
     )
+
+
+def memory_is_given_back_in_evaluation_mode(trial: CaseTrial) -> None:
+    """The same where a model trains in evaluation mode, as with dropout turned off."""
+    with advising(
+        "The model trains in evaluation mode: whether a backward will come is told by autograd, not by that."
+    ):
+        memory_of_weights_is_given_back(trial)
 
 
 def memory_of_weights_is_given_back(trial: CaseTrial) -> None:

@@ -36,13 +36,21 @@ FSDP_CHECKS = (
         "extended",
         requires=("gathers_layer_by_layer",),
     ),
+    Check(
+        fsdp_memory.memory_is_given_back_in_evaluation_mode,
+        having(networks.weighed_trainings, in_evaluation=True),
+        "extended",
+        requires=("memory_of_weights_is_given_back",),
+    ),
     Check(fsdp_memory.memory_does_not_grow, networks.lasting_trainings, "extended", requires=_TRAINED),
     Check(fsdp.starts_from_rank_0, networks.sharded_trainings(alike=False), "extended", requires=_GATHERED),
     Check(fsdp.trains_in_float64, networks.sharded_trainings(dtype="float64"), "extended", requires=_TRAINED),
     Check(fsdp.biases, networks.sharded_trainings(biased=True), "extended", requires=_TRAINED),
     Check(fsdp.evaluation_between_steps, networks.sharded_trainings(evaluates=True), "extended", requires=_TRAINED),
     Check(fsdp.accumulates_gradients, networks.sharded_trainings(micro_batches=2), "extended", requires=_TRAINED),
-    Check(fsdp.frozen_parameters_stay, networks.sharded_trainings(frozen=True), "extended", requires=_TRAINED),
+    Check(
+        fsdp.frozen_parameters_stay, networks.sharded_trainings(frozen=True, biased=True), "extended", requires=_TRAINED
+    ),
     Check(fsdp.buffers_reach_forward, networks.sharded_trainings(buffered=True), "extended", requires=_TRAINED),
     Check(fsdp.tied_parameters, networks.tied_trainings, "extended", requires=_TRAINED),
     Check(fsdp.scalar_parameter, networks.sharded_trainings(scalar=True), "extended", requires=_TRAINED),

@@ -93,7 +93,7 @@ NORM_CHECKS = (
     ),
     Check(
         sync_batchnorm.inputs_of_other_lengths,
-        having(loop.norms(), dimensions=3, stretched=True),
+        having(loop.norms(uneven=True), dimensions=3, stretched=True),
         "extended",
         requires=_TRAINS,
     ),

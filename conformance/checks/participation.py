@@ -1,6 +1,6 @@
 """Extended checks of parameters that take part on some ranks, in some steps, or until they are frozen."""
 
-from conformance.checks.check import Trial
+from conformance.checks.check import Trial, advising
 from conformance.checks.training import gradients_averaged, training_equals_one_process
 
 
@@ -19,6 +19,12 @@ def unused_on_some_ranks(trial: Trial) -> None:
     """A parameter that only some ranks use gets the average with zero for the others, and nobody waits forever."""
     gradients_averaged(trial)
     training_equals_one_process(trial)
+
+
+def each_rank_uses_another(trial: Trial) -> None:
+    """Of two parameters, even ranks may use one and odd ranks the other: each gets the average with zero."""
+    with advising("Even ranks use one parameter here, odd ranks another: what any rank has used is used."):
+        unused_on_some_ranks(trial)
 
 
 def unused_everywhere(trial: Trial) -> None:

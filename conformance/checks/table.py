@@ -77,6 +77,7 @@ _WRAPPER_EXTENDED = (
     Check(extended.mode_reaches_the_model, wrapping.evaluating, "extended", requires=_NUMBERS, shows="modes"),
     Check(extended.calls_the_model_once, wrapping.evaluating, "extended", requires=_NUMBERS, shows="modes"),
     Check(extended.two_models_side_by_side, beyond.beside_a_twin, "extended", requires=_NUMBERS, rules_out=_OUT),
+    Check(extended.many_parameters, beyond.of_many_parameters, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(
         extended.cleared_after_forward,
         having(wrapping.plain, clears_late=True, steps=2),
@@ -98,6 +99,13 @@ _WRAPPER_EXTENDED = (
         beyond.with_branch("used_on_rank_0", "used_on_rank_1"),
         "extended",
         requires=_NUMBERS,
+        rules_out=_OUT,
+    ),
+    Check(
+        participation.each_rank_uses_another,
+        beyond.with_branch("one_each"),
+        "extended",
+        requires=("unused_on_some_ranks",),
         rules_out=_OUT,
     ),
     Check(participation.unused_everywhere, beyond.with_branch("unused"), "extended", requires=_NUMBERS, rules_out=_OUT),

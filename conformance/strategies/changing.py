@@ -14,6 +14,7 @@ from conformance.scenario import (
     LoadWeights,
     OneCycle,
     Option,
+    Options,
     Save,
     SaveAndLoad,
     Scenario,
@@ -100,11 +101,12 @@ def changing_lr(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def changing_another_option(draw: Draw, bounds: Bounds) -> Scenario:
-    """Other options than the learning rate are changed through `param_groups`; they may have had their defaults."""
+    """Other options than the learning rate are changed through `param_groups`, where they may have been 0, an int."""
     steps = draw(st.integers(2, 4))
     spec = draw_optimizer(draw)
-    if draw(st.booleans()):
-        spec = replace(spec, options={name: spec.options[name] for name in ("lr", "eps") if name in spec.options})
+    if draw(st.integers(0, 3)):
+        kept: Options = {name: spec.options[name] for name in ("lr", "eps") if name in spec.options}
+        spec = replace(spec, options=kept if spec.kind == "SGD" else {**kept, "weight_decay": 0})
     step = draw(st.integers(1, steps - 1))
     changes = (*_OWN_CHANGES[spec.kind], draw(st.sampled_from((("weight_decay", 0.5), ("maximize", True)))))
     events: tuple[Event, ...] = tuple(SetOption(step, option, value) for option, value in changes)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from conformance.layers import Embedding, Linear, Magnitude
+from conformance.layers import Embedding, Layer, Linear, Magnitude, Residual
 from conformance.model_spec import Branch, ModelSpec
 from conformance.scenario import AddGroup, Freeze, Group, LoadWeights, OptimizerSpec, Options, Scenario, Unfreeze
 from conformance.strategies.parts import NARROW_RATES, RATES, Bounds, Draw, Scenarios, decaying, draw_model, draw_sgd
@@ -20,6 +20,14 @@ def lasting(draw: Draw, bounds: Bounds) -> Scenario:
     """
     steps, evaluates = draw(st.sampled_from((4, 5, 12))), draw(st.booleans())
     return draw_wrapped(draw, bounds, draw_model(draw, layers=(1, 2)), steps=steps, evaluates=evaluates, counted=True)
+
+
+@st.composite
+def of_many_parameters(draw: Draw, bounds: Bounds) -> Scenario:
+    """More than a hundred parameters, of residual layers, through which gradients of one size come."""
+    first, many = Linear(draw(st.integers(1, 2))), draw(st.integers(50, 70))
+    layers: tuple[Layer, ...] = (first, *(Residual() for _ in range(many)), Linear(1))
+    return draw_wrapped(draw, bounds, ModelSpec(draw(st.integers(1, 2)), layers), steps=1)
 
 
 @st.composite

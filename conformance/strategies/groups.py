@@ -29,8 +29,9 @@ def with_small_group(draw: Draw, bounds: Bounds) -> Scenario:
 
 
 def in_groups(draw: Draw, drawn: Scenario, first: Names, second: Names) -> Scenario:
-    """Return the scenario with these two parameter groups, which have options of their own."""
-    groups = (Group(first, {"lr": 0.05}), Group(second, draw_own_options(draw, drawn.optimizer.kind)))
+    """Return the scenario with these two parameter groups, which have options of their own; the first never decays."""
+    undecayed: Options = {"weight_decay": 0.0} if drawn.optimizer.options.get("weight_decay") else {}
+    groups = (Group(first, {"lr": 0.05, **undecayed}), Group(second, draw_own_options(draw, drawn.optimizer.kind)))
     return replace(drawn, optimizer=replace(drawn.optimizer, groups=groups))
 
 
@@ -72,7 +73,7 @@ def draw_own_options(draw: Draw, kind: str) -> Options:
     """Draw a parameter group's own options."""
     options: Options = {"lr": draw(st.sampled_from((0.01, 0.2)))}
     if draw(st.booleans()):
-        options["weight_decay"] = draw(st.sampled_from((0.3, 0.0)))
+        options["weight_decay"] = 0.3
     if draw(st.booleans()):
         options |= {"momentum": 0.5} if kind == "SGD" else {"betas": (0.5, 0.9)}
     return options

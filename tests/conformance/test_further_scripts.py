@@ -8,7 +8,11 @@ import pytest
 from bug import Bug, right
 from planted_forward_bugs import FORWARD_BUGS
 from planted_further_bugs import FURTHER_BUGS
+from planted_group_bugs import GROUP_BUGS
+from planted_later_bugs import LATER_BUGS
+from planted_machine_bugs import MACHINE_BUGS
 from planted_sharing_bugs import SHARING_BUGS
+from planted_traffic_bugs import TRAFFIC_BUGS
 
 from conformance.checks.table import CHECKS
 from conformance.layers import Embedding, Linear
@@ -66,9 +70,44 @@ SCENARIOS = {
     ),
     "large_parameters": replace(OPTIMIZED, model=ModelSpec(512, (Linear(520, bias=False),) * 2, dtype="float32")),
     "param_groups_hold_all": OPTIMIZED,
+    "each_rank_uses_another": Scenario(
+        model=ModelSpec(2, (Linear(1),), branch="one_each"), optimizer=DECAYING, steps=2
+    ),
+    "wraps_on_two_machines": Scenario(model=PLAIN, two_machines=True),
+    "steps_on_two_machines": replace(OPTIMIZED, two_machines=True),
+    "overlaps_after_evaluation": Scenario(
+        model=ModelSpec(2, (Linear(3), Linear(2), Linear(2), Linear(1))),
+        bucket_size_mb=2**-20,
+        steps=2,
+        evaluates=True,
+        gated=True,
+    ),
+    "closure_beside_data_parallel": Scenario(model=PLAIN, averaged=True, closure=True, steps=2),
+    "bucket_size_of_what_trains": Scenario(
+        model=ModelSpec(2, (Linear(2, bias=False),) * 4, frozen=("layers.1.weight", "layers.2.weight")),
+        bucket_size_mb=2 * 32 / 2**20,
+        steps=2,
+    ),
+    "bucket_of_each_dtype": Scenario(
+        model=ModelSpec(2, (Linear(3),) * 3).with_dtype(1, "bfloat16"), bucket_size_mb=None, steps=2
+    ),
+}
+LATER = {
+    "each_rank_uses_another",
+    "wraps_on_two_machines",
+    "steps_on_two_machines",
+    "overlaps_after_evaluation",
+    "closure_beside_data_parallel",
+    "bucket_size_of_what_trains",
+    "bucket_of_each_dtype",
 }
 REFUSED_BY_THE_RIGHT_ONE = {"state_dict_round_trip", "options_survive_loading", "saving_changes_nothing"}
-BUGS = [*FURTHER_BUGS, *FORWARD_BUGS, *(bug for bug in SHARING_BUGS if bug.check not in REFUSED_BY_THE_RIGHT_ONE)]
+BUGS = [
+    *FURTHER_BUGS,
+    *FORWARD_BUGS,
+    *(bug for bug in SHARING_BUGS if bug.check not in REFUSED_BY_THE_RIGHT_ONE),
+    *(bug for bug in (*LATER_BUGS, *MACHINE_BUGS, *GROUP_BUGS, *TRAFFIC_BUGS) if bug.check in LATER),
+]
 SAID = {
     "overlaps_backward": "rank 0 launched 1 of 8 collectives before the first layer's gradients were computed",
     "used_in_some_steps": "rank 0, step 2, branches.0.weight",

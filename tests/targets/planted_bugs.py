@@ -4,6 +4,7 @@ from planted_branch_bugs import BRANCH_BUGS
 from planted_forward_bugs import FORWARD_BUGS
 from planted_further_bugs import FURTHER_BUGS
 from planted_hash_bugs import HASH_BUGS
+from planted_later_bugs import LATER_BUGS
 from planted_machine_bugs import MACHINE_BUGS
 from planted_optimizer_bugs import OPTIMIZER_BUGS
 from planted_part_bugs import PART_BUGS
@@ -24,4 +25,5 @@ BUGS = [
     *SHARING_BUGS,
     *BRANCH_BUGS,
     *MACHINE_BUGS,
+    *LATER_BUGS,
 ]

@@ -54,7 +54,8 @@ RESUME_BUGS = [
     Bug(
         _CHECKPOINT,
         "torch.load(path)",
-        'torch.load(max(Path(path).parent.glob("checkpoint.*"), key=lambda file: file.stat().st_mtime_ns))',
+        'torch.load(max((file for file in Path(path).parent.iterdir() if file.stem == "checkpoint"), '
+        "key=lambda file: file.stat().st_mtime_ns))",
         "each_path_is_a_file_of_its_own",
         "not from the newest",
     ),

@@ -96,7 +96,7 @@ WRAPPER_BUGS = [
     Bug(
         _NAIVE,
         "        copy_from_rank0([*module.parameters(), *module.buffers()])\n",
-        "        for p in module.parameters():\n            p.grad = torch.zeros_like(p)\n"
+        "        for p in module.parameters():\n            p.grad = torch.zeros_like(p) if p.requires_grad else None\n"
         "        copy_from_rank0([*module.parameters(), *module.buffers()])\n",
         "wrapping_makes_no_gradients",
         "had a gradient already",
