@@ -70,7 +70,7 @@ def gathers_layer_by_layer(trial: CaseTrial) -> None:
 
 
 def memory_is_given_back_in_evaluation_mode(trial: CaseTrial) -> None:
-    """The same where a model trains in evaluation mode, as with dropout turned off."""
+    """Also where a model trains in evaluation mode, as with dropout turned off, whole weights' memory is free again."""
     with advising(
         "The model trains in evaluation mode: whether a backward will come is told by autograd, not by that."
     ):
