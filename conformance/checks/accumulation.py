@@ -1,17 +1,10 @@
 """Checks of gradient accumulation: one step over several micro-batches is one step over their concatenation."""
 
-from collections.abc import Callable
-
-import torch
-
 from conformance.checks.check import CaseTrial, Mismatch, Violation, first_mismatch
+from conformance.checks.micro_batches import MISTAKES, OWN_MISTAKES, mean, overflows, train
 from conformance.data import Tensors
-from conformance.feed import LEARNING_RATE, MOMENTUM, SCALE, WEIGHT_DECAY
+from conformance.feed import SCALE
 from conformance.replicated import unsymmetric_loss
-
-Gradients = list[list[Tensors]]  # by rank, then by micro-batch
-Combine = Callable[[Gradients], Tensors]
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def one_optimizer_step(trial: CaseTrial) -> None:
@@ -166,7 +159,7 @@ def _hold_scale(trial: CaseTrial) -> None:
     """Hold the scale to what one `update` a step makes of it: it doubles, or halves after an overflow."""
     expected = SCALE
     for step in range(trial.case.steps):
-        expected *= 0.5 if _overflows(trial, step) else 2.0
+        expected *= 0.5 if overflows(trial, step) else 2.0
         for rank, answer in enumerate(trial.answers):
             seen = float(answer[f"scale/{step}"])
             if seen != expected:
@@ -188,7 +181,7 @@ def _advice_on_overflow(trial: CaseTrial, rank: int, step: int) -> str:
 
 def _first_wrong(trial: CaseTrial) -> tuple[int, int, Mismatch | None]:
     """Return the first rank and step whose parameters are wrong, and which."""
-    for step, wanted in enumerate(_train(trial, _mean)):
+    for step, wanted in enumerate(train(trial, mean)):
         for rank, answer in enumerate(trial.answers):
             wrong = first_mismatch(_after(answer, step), wanted)
             if wrong:
@@ -199,14 +192,14 @@ def _first_wrong(trial: CaseTrial) -> tuple[int, int, Mismatch | None]:
 def _named(trial: CaseTrial) -> str:
     """Return which known mistake gives what was seen."""
     last = trial.case.steps - 1
-    fits = [words for words, combine in _MISTAKES.items() if _is_as_by(trial, _train(trial, combine)[last])]
+    fits = [words for words, combine in MISTAKES.items() if _is_as_by(trial, train(trial, combine)[last])]
     if fits:
         return f"Looks like *{'* or *'.join(fits)}*."
-    if _is_as_by(trial, _train(trial, _mean, lambda output, target: unsymmetric_loss(target, output))[last]):
+    if _is_as_by(trial, train(trial, mean, lambda output, target: unsymmetric_loss(target, output))[last]):
         return "Looks like *the loss's arguments swapped*: call `loss_fn(output, target)`."
-    for words, combine in _OWN_MISTAKES.items():
+    for words, combine in OWN_MISTAKES.items():
         own = (
-            _train(trial, lambda gradients, rank=rank, combine=combine: combine([gradients[rank]]))[last]  # type: ignore[misc]
+            train(trial, lambda gradients, rank=rank, combine=combine: combine([gradients[rank]]))[last]  # type: ignore[misc]
             for rank in range(trial.case.world_size)
         )
         if all(
@@ -220,64 +213,6 @@ def _named(trial: CaseTrial) -> str:
 def _is_as_by(trial: CaseTrial, wanted: Tensors) -> bool:
     """Whether parameters are, after the last step and on every rank, what a mistake makes of them."""
     return all(first_mismatch(_after(answer, trial.case.steps - 1), wanted) is None for answer in trial.answers)
-
-
-def _train(trial: CaseTrial, combine: Combine, loss_fn: Loss = unsymmetric_loss) -> list[Tensors]:
-    """Train in one process with what `combine` makes of a loss's gradients; return the parameters after each step."""
-    parameters = {name: value for name, value in trial.given[0].items() if name[0] not in "xy"}
-    velocity, found = {name: torch.zeros_like(value) for name, value in parameters.items()}, []
-    for step in range(trial.case.steps):
-        if not _overflows(trial, step):
-            gradients = combine([_gradients(trial, given, parameters, step, loss_fn) for given in trial.given])
-            first = step == 0
-            decayed = {name: gradients[name] + WEIGHT_DECAY * value for name, value in parameters.items()}
-            velocity = {n: decayed[n] + (0.0 if first else MOMENTUM) * v for n, v in velocity.items()}
-            parameters = {name: value - LEARNING_RATE * velocity[name] for name, value in parameters.items()}
-        found.append(parameters)
-    return found
-
-
-def _gradients(trial: CaseTrial, given: Tensors, parameters: Tensors, step: int, loss_fn: Loss) -> list[Tensors]:
-    """Return the gradients that each of a rank's micro-batches gives."""
-    found = []
-    for micro in range(trial.case.micro(step)):
-        leaves = {name: value.clone().requires_grad_() for name, value in parameters.items()}
-        hidden = torch.tanh(given[f"x/{step}/{micro}"] @ leaves["0.weight"].T + leaves["0.bias"])
-        output = hidden @ leaves["2.weight"].T + leaves["2.bias"]
-        loss = loss_fn(output, given[f"y/{step}/{micro}"])
-        found.append(dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True)))
-    return found
-
-
-def _mean(gradients: Gradients) -> Tensors:
-    parts = [one for own in gradients for one in own]
-    return {name: torch.stack([one[name] for one in parts]).mean(0) for name in parts[0]}
-
-
-def _times(gradients: Tensors, factor: float) -> Tensors:
-    return {name: factor * value for name, value in gradients.items()}
-
-
-def _last(gradients: Gradients) -> Gradients:
-    return [own[-1:] for own in gradients]
-
-
-_MISTAKES: dict[str, Combine] = {
-    "losses summed over micro-batches, never divided by their number": lambda g: _times(_mean(g), len(g[0])),
-    "losses divided by the number of micro-batches twice": lambda g: _times(_mean(g), 1 / len(g[0])),
-    "only the last micro-batch used": lambda g: _mean(_last(g)),
-    "only the last micro-batch used, and divided by their number": lambda g: _times(_mean(_last(g)), 1 / len(g[0])),
-    "losses divided by the number of ranks, which the wrapper does": lambda g: _times(_mean(g), 1 / len(g)),
-    "gradients left scaled": lambda g: _times(_mean(g), SCALE),
-}
-_OWN_MISTAKES: dict[str, Combine] = {
-    "gradients never exchanged: each rank trains alone": _mean,
-    "gradients never exchanged, losses never divided": lambda g: _times(_mean(g), len(g[0])),
-}
-
-
-def _overflows(trial: CaseTrial, step: int) -> bool:
-    return step == 0 and trial.case.overflow >= 0
 
 
 def _after(answer: Tensors, step: int) -> Tensors:
