@@ -37,12 +37,14 @@ _STATE_OF_OLD_GROUPS = """    def state_dict(self):
             for number, group in zip(self.local_group, self.local.param_groups, strict=True):
                 group.update(options_of(self.param_groups[number]))
 """
-_STATE_OF_KNOWN_OPTIONS = _STATE_OF_OLD_GROUPS.replace(
-    "group.update(options)", "group.update((name, options[name]) for name in self.defaults)"
-).replace(
-    "            for number, group in zip(self.local_group, self.local.param_groups, strict=True):\n"
-    "                group.update(options_of(self.param_groups[number]))\n",
-    "            self.local_group = dict(zip(self.local_group, self.local.param_groups, strict=True))\n",
+_STATE_OF_KNOWN_OPTIONS = (
+    _STATE_OF_OLD_GROUPS.replace("[options_of(group) for", "[dict(options_of(group)) for")
+    .replace("group.update(options)", "group.update((name, options[name]) for name in self.defaults)")
+    .replace(
+        "            for number, group in zip(self.local_group, self.local.param_groups, strict=True):\n"
+        "                group.update(options_of(self.param_groups[number]))\n",
+        "            self.local_group = dict(zip(self.local_group, self.local.param_groups, strict=True))\n",
+    )
 )
 _CLOSURE_ON_OWN = """                whole = [group["params"] for group in self.param_groups]
                 for group in self.param_groups:
