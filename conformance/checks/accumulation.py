@@ -140,7 +140,8 @@ def finishes_before_the_step(trial: CaseTrial) -> None:
     if wrong:
         raise Violation(
             f"With a wrapper that is not done when backward returns: {_off(trial, rank, step, wrong)}",
-            "Call `ddp_model.finish_gradient_synchronization()` after the last backward, before the step.",
+            "Call `ddp_model.finish_gradient_synchronization()` after the last backward, before the step and before "
+            "anything else that changes gradients, such as `scaler.unscale_`.",
         )
 
 

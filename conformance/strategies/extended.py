@@ -18,7 +18,7 @@ def lasting(draw: Draw, bounds: Bounds) -> Scenario:
 
     Before each step the model may have been in evaluation mode.
     """
-    steps, evaluates = draw(st.sampled_from((4, 5, 12))), draw(st.booleans())
+    steps, evaluates = draw(st.sampled_from((4, 12))), draw(st.booleans())
     return draw_wrapped(draw, bounds, draw_model(draw, layers=(1, 2)), steps=steps, evaluates=evaluates, counted=True)
 
 

@@ -214,8 +214,8 @@ def deep_or_frozen(draw: Draw, bounds: Bounds) -> Scenario:
     if draw(st.integers(0, 2)) < 2:  # noqa: PLR2004  in one of three
         return _freezing_one(draw, drawn)
     width = draw(st.integers(1, 3))
-    square = tuple(Linear(width, draw(st.booleans())) for _ in range(4))
-    drawn = replace(drawn, model=replace(drawn.model, inputs=width, layers=square, tied=(1, draw(st.integers(2, 3)))))
+    square = tuple(Linear(width, draw(st.booleans())) for _ in range(5))
+    drawn = replace(drawn, model=replace(drawn.model, inputs=width, layers=square, tied=(3, 4)))
     return _in_small_buckets(drawn) if bounds.bucketed else drawn
 
 

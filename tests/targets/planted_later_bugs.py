@@ -7,9 +7,11 @@ _FLAGS = """    flags = torch.tensor([p.grad is not None for p in params], dtype
     dist.all_reduce(flags, op=dist.ReduceOp.MAX)
     return {p for p, flag in zip(params, flags.tolist(), strict=True) if flag}
 """
-_ONE_NUMBER = """    flags = torch.tensor(sum((p.grad is not None) << at for at, p in enumerate(params)))
+_BIT_MASKS = """    flags = torch.zeros(len(params) // 32 + 1, dtype=torch.int64)
+    for at, p in enumerate(params):
+        flags[at // 32] += (p.grad is not None) << at % 32
     dist.all_reduce(flags, op=dist.ReduceOp.MAX)
-    return {p for at, p in enumerate(params) if int(flags) >> at & 1}
+    return {p for at, p in enumerate(params) if int(flags[at // 32]) >> at % 32 & 1}
 """
 _START = "    def start(self):\n"
 _HOOKED_BY_TRAIN = """    def train(self, mode=True):
@@ -40,7 +42,7 @@ _RECOMPUTED_IN_TRAINING = """                layer.forward = lambda *args, call=
                 )
 """
 LATER_BUGS = [
-    Bug(_NAIVE, _FLAGS, _ONE_NUMBER, "each_rank_uses_another", "odd ranks another"),
+    Bug(_NAIVE, _FLAGS, _BIT_MASKS, "each_rank_uses_another", "odd ranks another"),
     Bug(_NAIVE, _NAIVE_FINISHES, f"{_AFTER_TEN}{_NAIVE_FINISHES}", "work_does_not_grow", "collectives launched"),
     Bug(_EACH, _START, f"{_HOOKED_BY_TRAIN}{_START}", "work_does_not_grow", "hooks on parameters"),
     *(

@@ -4,6 +4,17 @@ from bug import Bug
 
 _ACCUMULATION = "gradient_accumulation"
 _CHECKPOINT = "checkpoint"
+_FINISHED_AND_STEPPED = """    ddp_model.finish_gradient_synchronization()
+    if scaler:
+        scaler.step(optimizer)
+"""
+_STEPPED_IF_FINITE = """    finite = all(p.grad is None or p.grad.isfinite().all() for p in ddp_model.parameters())
+    ddp_model.finish_gradient_synchronization()
+    if scaler:
+        scaler.unscale_(optimizer)
+        if finite:
+            optimizer.step()
+"""
 LOOP_BUGS = [
     Bug(
         _ACCUMULATION,
@@ -195,7 +206,7 @@ LOOP_BUGS = [
     Bug(
         _CHECKPOINT,
         "        Path(new).replace(path)\n",
-        "        any(old.unlink() for old in Path(path).parent.glob('*.pt'))\n        Path(new).replace(path)\n",
+        "        any(old.unlink() for old in Path(path).parent.glob('b*.pt'))\n        Path(new).replace(path)\n",
         "other_files_stay",
         "`best.pt`",
     ),
@@ -224,6 +235,13 @@ LOOP_BUGS = [
         _ACCUMULATION,
         "    ddp_model.finish",
         "    if scaler:\n        scaler.unscale_(optimizer)\n    ddp_model.finish",
+        "finishes_before_the_step",
+        "such as `scaler.unscale_`",
+    ),
+    Bug(
+        _ACCUMULATION,
+        _FINISHED_AND_STEPPED,
+        _STEPPED_IF_FINITE,
         "looks_for_overflow_when_finished",
         "ranks disagree on the step",
     ),
