@@ -54,9 +54,9 @@ def weighed_trainings(draw: Draw, bounds: Bounds) -> FsdpCase:
 
 @st.composite
 def lasting_trainings(draw: Draw, bounds: Bounds) -> FsdpCase:
-    """Five steps, after each of which is counted what lives."""
+    """Seven steps, after each of which is counted what lives."""
     case: FsdpCase = draw(sharded_trainings(counted=True)(bounds))
-    return replace(case, steps=5)
+    return replace(case, steps=7)
 
 
 @st.composite
