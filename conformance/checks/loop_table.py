@@ -57,7 +57,6 @@ _SAMPLER = (
         "extended",
         requires=("epochs_repeat",),
     ),
-    Check(sampler.many_samples, loop.large_samplings, "extended", requires=_SHARED),
     Check(
         sampler_orders.epochs_have_other_neighbours,
         loop.long_samplings(shuffle=True, epochs=loop.MANY_EPOCHS),
@@ -79,6 +78,7 @@ _SAMPLER = (
         "extended",
         requires=("shuffles", "epochs_repeat"),
     ),
+    Check(sampler.many_samples, loop.large_samplings, "extended", requires=_SHARED),
 )
 
 _COUNTED, _TWICE = ("global_accuracy",), loop.evaluated_again(loop.even_evaluations)

@@ -7,7 +7,7 @@ from conformance.layers import Linear
 from conformance.mishap import explain
 from conformance.model_spec import ModelSpec
 from conformance.scenario import AddGroup, Group, OptimizerSpec, Scenario
-from pytest_ddp.outcome import Raised
+from pytest_ddp.outcome import Raised, TimedOut
 
 EMPTY = "ValueError", "optimizer got an empty parameter list"
 UNKNOWN = "KeyError", "Parameter containing:\ntensor([1.])"
@@ -49,3 +49,11 @@ def test_advice_fits_the_scenario(scenario, raised, said):
     kind, message = raised
     outcomes = tuple(Raised(rank=rank, kind=kind, message=message, traceback="") for rank in range(scenario.world_size))
     assert said in explain(Broken(outcomes), scenario)
+
+
+@pytest.mark.parametrize(
+    ("entered", "said"), [(("all_reduce #1",), "waits for a collective"), ((), "grows with the square")]
+)
+def test_a_hang_without_collectives_is_no_wait_for_one(entered, said):
+    outcomes = tuple(TimedOut(rank=rank, timeout=10.0, collectives=entered) for rank in range(2))
+    assert said in explain(Broken(outcomes), WRAPPED)
