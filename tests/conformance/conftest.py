@@ -37,9 +37,16 @@ def grade_path(launcher: ForkServers, tmp_path: Path) -> Callable[..., Report]:
     """Grade what is at a path; scripts that show failures go to `tmp_path / "repro"`."""
 
     def run(
-        path: str | Path, *, components=tuple(COMPONENTS), seed=1, examples=10, world_size=3, from_scratch=False
+        path: str | Path,
+        *,
+        components=tuple(COMPONENTS),
+        seed=1,
+        examples=10,
+        world_size=3,
+        from_scratch=False,
+        core=False,
     ) -> Report:
-        grading = Grading(seed, world_size, tuple(components), examples, tmp_path / "repro", from_scratch)
+        grading = Grading(seed, world_size, tuple(components), examples, tmp_path / "repro", from_scratch, core)
         with ranks_from(launcher) as ranks:
             return grade(locate(str(path)), grading, ranks)
 

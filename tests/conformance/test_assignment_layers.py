@@ -53,14 +53,14 @@ def test_who_shards_the_assignments_layers_passes(grade_path, submit):
 
 def test_without_the_assignments_package_they_are_torchs(grade_path, submit):
     folder = submit(BY_LAYERS.adapters, **CONTROLS)
-    assert not failures(grade_path(folder, components=["fsdp"], examples=1))
+    assert not failures(grade_path(folder, components=["fsdp"], examples=1, core=True))
 
 
 @pytest.mark.parametrize("basics", ["raise OSError('no tables here')\n", "import no_such_package\n", "class Linear(\n"])
 def test_a_package_that_nobody_needs_may_be_broken(grade_path, submit, basics):
     of_torch = CONTROLS["by_layers"].replace("from cs336_basics.model import", "from torch.nn import")
     folder = with_the_template(submit(BY_LAYERS.adapters, **CONTROLS | {"by_layers": of_torch}), basics)
-    assert not failures(grade_path(folder, components=["fsdp"], examples=1))
+    assert not failures(grade_path(folder, components=["fsdp"], examples=1, core=True))
 
 
 def test_who_looks_for_torchs_layers_shards_nothing_of_the_assignment(first_failed, submit):

@@ -44,7 +44,7 @@ def test_elsewhere_it_is_said_and_passes(grade_path, submit):
 def test_what_is_written_by_hand_is_not_accused(grade_path, submit):
     way = Way("averaging", "DividesFirst", "naive_ddp")
     folder = submit(way.adapters, **CONTROLS)
-    (graded,) = grade_path(folder, components=["naive_ddp"], examples=1, from_scratch=True).components
+    (graded,) = grade_path(folder, components=["naive_ddp"], examples=1, from_scratch=True, core=True).components
     assert (graded.status, graded.borrowed) == ("passed", ())
 
 
