@@ -147,9 +147,9 @@ class Scenario(Brief):
         averaged: the harness itself averages gradients over the ranks, as a plain data-parallel wrapper does.
         bucket_size_mb: for bucketed wrappers; in MiB, None for one unbounded bucket.
         set_to_none: what `zero_grad` is told.
-        cleared_by: whose `zero_grad` is called before each step.
+        cleared_by: whose `zero_grad` is called before each step, or by the closure.
         clears_late: `zero_grad` is called between a step's first forward and its backward, and not before.
-        closure: whether `step` gets a closure that computes the loss and the gradients.
+        closure: whether `step` gets a closure that clears gradients, and computes the loss and new ones.
         gated: whether results of collectives arrive only when somebody waits for them, and are NaN until then.
         large: targets are so far off, and losses multiplied so, that the gradients of the last layer's bias are just
             within the range of float16: the sum of those of two ranks is not.

@@ -85,10 +85,8 @@ class _Run:
                 seen.alive.append(alive() - len(self.tensors))
         at_end: dict[str, Any] = {"unawaited": unawaited(self.task.scenario)}
         at_end |= {"offers_no_sync": hasattr(self.wrapped, "no_sync"), "offers_state_dict": self.saved.offered}
-        at_end["stubbed"] = sorted(stubs.used)
         at_end |= {"wrong_modes": self.wrong_modes, "forwards": self.forwards, "altered": self.plan.altered}
-        at_end["lost"] = self.plan.lost
-        at_end["generators"] = self.moved_generators
+        at_end |= {"stubbed": sorted(stubs.used), "generators": self.moved_generators, "lost": self.plan.lost}
         if self.component.kind == "optimizer":
             at_end["state_bytes"] = state_bytes(self.plan.optimizer)
             with self.stage("a look at `param_groups`"):

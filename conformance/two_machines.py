@@ -21,12 +21,7 @@ def on_two_machines(task: Scenario | Case) -> Iterator[None]:
     if not task.two_machines:
         yield
         return
-    local = ranks_each(dist.get_world_size())
+    local = math.ceil(dist.get_world_size() / 2)  # the second machine has as many, or one fewer
     places = {"LOCAL_RANK": str(dist.get_rank() % local), "LOCAL_WORLD_SIZE": str(local)}
     with mock.patch.dict(os.environ, places):
         yield
-
-
-def ranks_each(world_size: int) -> int:
-    """Return how many ranks are on the first machine; the second has as many, or one fewer."""
-    return math.ceil(world_size / 2)

@@ -197,17 +197,17 @@ def saving_and_loading(draw: Draw, bounds: Bounds) -> Scenario:
 
 
 @st.composite
-def saving_what_others_keep_there(draw: Draw, bounds: Bounds) -> Scenario:
-    """The same, and each group has a key that is no option, as schedulers write one."""
-    drawn: Scenario = draw(saving_and_loading(bounds))
-    return replace(drawn, schedule=(SetOption(1, "initial_lr", 0.5), *drawn.schedule))
-
-
-@st.composite
 def saving_one_parameter(draw: Draw, bounds: Bounds) -> Scenario:
     """The same with a single parameter, so that some ranks have no state."""
     drawn: Scenario = draw(saving_and_loading(bounds))
     return of_one_parameter(replace(drawn, optimizer=replace(drawn.optimizer, groups=())))
+
+
+@st.composite
+def saving_what_others_keep_there(draw: Draw, bounds: Bounds) -> Scenario:
+    """The state moves to a new optimizer, and each group has a key that is no option, as schedulers write one."""
+    drawn: Scenario = draw(saving_and_loading(bounds))
+    return replace(drawn, schedule=(SetOption(1, "initial_lr", 0.5), *drawn.schedule))
 
 
 @st.composite
