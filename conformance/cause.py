@@ -89,7 +89,7 @@ def _explain(search: Search, scenario: Scenario | Case) -> str:
     if isinstance(execution, Broken):
         return explain(execution, scenario)
     if isinstance(execution, Observed) and isinstance(scenario, Scenario):
-        trial = Trial(scenario, execution.inputs, execution.observations)
+        trial = Trial(scenario, execution.seed, execution.observations)
         return diagnose(trial, _wider(search, scenario))
     return ""
 
@@ -100,4 +100,4 @@ def _wider(search: Search, scenario: Scenario) -> Trial | None:
         return None
     larger = widened(scenario)
     execution = search.executor.run(search.component, larger)
-    return Trial(larger, execution.inputs, execution.observations) if isinstance(execution, Observed) else None
+    return Trial(larger, execution.seed, execution.observations) if isinstance(execution, Observed) else None

@@ -16,7 +16,7 @@ from typing import Any
 from conformance.answer import Answer, Assignment
 from conformance.case import Case
 from conformance.cases import CheckpointCase, as_text
-from conformance.data import RankInputs, data_seed, draw_inputs
+from conformance.data import data_seed, inputs_of
 from conformance.execution import Answered, Broken, Execution, HarnessError, Malformed, Observed
 from conformance.feed import draw_feed
 from conformance.framing import MalformedError
@@ -71,7 +71,7 @@ class Executor:
     watched: set[str] = field(default_factory=set)
     executions: int = 0
     _known: dict[str, Execution] = field(default_factory=dict)
-    _written: dict[str, tuple[list[RankInputs], list[bytes]]] = field(default_factory=dict)
+    _written: dict[str, list[bytes]] = field(default_factory=dict)
     _fastest: float = math.inf
     _import_seconds: float = 0.0
 
@@ -142,10 +142,6 @@ class Executor:
         """Return the integer that the scenario's numbers are drawn from."""
         return data_seed(self.secret, scenario)
 
-    def inputs(self, scenario: Scenario) -> list[RankInputs]:
-        """Return the numbers that the ranks get."""
-        return draw_inputs(scenario, self.seed(scenario))
-
     def look(self) -> Probe:
         """Learn on a rank what the submission offers."""
         found = self._probe("look", {}, _PROBE_SECONDS)
@@ -169,7 +165,7 @@ class Executor:
     @contextmanager
     def _running(self, component: str, scenario: Scenario, then: Scenario | Case | None = None) -> Iterator[_Run]:
         """Let ranks run a scenario during the block; when they are done, let them join the world of the next one."""
-        run, (inputs, tasks) = _Run(), self._tasks(component, scenario)
+        run, tasks = _Run(), self._tasks(component, scenario)
         seconds = self._deadline + (_ALONGSIDE_SECONDS * scenario.steps if scenario.gated else 0.0)
         with _ranks_or_an_error_of_ours():
             with self.ranks.group(self._world(component, scenario)) as group:
@@ -182,16 +178,17 @@ class Executor:
                     outcomes = group.answers()
             if isinstance(then, Scenario):
                 self.ranks.prepare(self._world(component, then))
-        run.execution = self._seen(component, scenario, inputs, outcomes)
+        run.execution = self._seen(component, scenario, outcomes)
 
-    def _tasks(self, component: str, scenario: Scenario) -> tuple[list[RankInputs], list[bytes]]:
-        """Return the ranks' numbers and what each is asked, which may have been written down while ranks were busy."""
+    def _tasks(self, component: str, scenario: Scenario) -> list[bytes]:
+        """Return what each rank is asked, which may have been written down while ranks were busy."""
         if (key := self.key(component, scenario)) in self._written:
             return self._written.pop(key)
-        inputs, unseeded = self.inputs(scenario), replace(scenario, seed=0)
-        return inputs, [Task(self.location, component, unseeded, own, self.stubs).encode() for own in inputs]
+        unseeded = replace(scenario, seed=0)
+        inputs = inputs_of(scenario, self.seed(scenario))
+        return [Task(self.location, component, unseeded, own, self.stubs).encode() for own in inputs]
 
-    def _seen(self, component: str, scenario: Scenario, inputs: list[RankInputs], outcomes: list[Outcome]) -> Execution:
+    def _seen(self, component: str, scenario: Scenario, outcomes: list[Outcome]) -> Execution:
         self.executions += 1
         if not all(isinstance(outcome, Returned) for outcome in outcomes):
             return self._broken(component, outcomes)
@@ -207,7 +204,7 @@ class Executor:
             self.stubbed.update(seen.stubbed)
             self._use(component, seen.borrowed)
         self._fastest = min(self._fastest, max(outcome.seconds for outcome in outcomes))
-        return Observed(inputs, tuple(observations))
+        return Observed(self.seed(scenario), tuple(observations))
 
     def _ask(self, component: str, case: Case) -> Execution:
         """Let one world after the other work on a case; they share a folder, and nothing else."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from conformance.answer import Answer
-from conformance.data import RankInputs, Tensors
+from conformance.data import Tensors
 from conformance.observation import Observation
 from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.failure import root_cause
@@ -18,9 +18,9 @@ class HarnessError(PytestDDPError):
 
 @dataclass(frozen=True)
 class Observed:
-    """A run that came to its end: what was fed, and what each rank saw."""
+    """A run that came to its end: what the numbers that were fed are drawn from, and what each rank saw."""
 
-    inputs: list[RankInputs]
+    seed: int
     observations: tuple[Observation, ...]
 
 

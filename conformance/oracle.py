@@ -7,14 +7,14 @@ the way it went on a rank: `tolerance` says why.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
 
-from conformance.data import Batch, RankInputs, Tensors, global_batch, wide
+from conformance.data import REMEMBERED, Batch, RankInputs, Tensors, global_batch, inputs_of, wide
 from conformance.models import Perceptron, call, fill, loss_on
-from conformance.scenario import Scenario
+from conformance.scenario import Scenario, from_text
 from conformance.schedule import Schedule
 from conformance.tolerance import Limits, equal, float64_limits, gradient_limits, parameter_limit, scale_of
 
@@ -54,6 +54,22 @@ def _like_a_rank() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+def right_training(scenario: Scenario, seed: int) -> Trajectory:
+    """Return what `train` gives, computed once for all components that are held to the scenario.
+
+    Args:
+        scenario: what to train, and how.
+        seed: what its numbers are drawn from.
+    """
+    return _right_training(scenario.unbucketed, seed)
+
+
+@lru_cache(REMEMBERED)
+def _right_training(text: str, seed: int) -> Trajectory:
+    scenario = from_text(text)
+    return train(scenario, inputs_of(scenario, seed))
+
+
 @_like_a_rank()
 def train(scenario: Scenario, inputs: list[RankInputs], follow: Trajectory | None = None) -> Trajectory:
     """Train from rank 0's weights.
@@ -68,6 +84,16 @@ def train(scenario: Scenario, inputs: list[RankInputs], follow: Trajectory | Non
     for step in range(scenario.steps):
         run.step(step)
     return run.end()
+
+
+def parameters_after_steps(scenario: Scenario, inputs: list[RankInputs]) -> Iterator[Tensors]:
+    """Yield the parameters after each step of such a training, which goes on only as long as it is asked to."""
+    with _like_a_rank():
+        run = _Run(scenario, inputs, None)
+    for step in range(scenario.steps):
+        with _like_a_rank():
+            run.step(step)
+        yield run.seen.parameters[step]
 
 
 class _Run:

@@ -4,7 +4,7 @@ It prints as Python that evaluates to itself, saves as JSON, and replays without
 """
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -239,6 +239,11 @@ class Scenario(Brief):
     def text(self) -> str:
         """The scenario as JSON text."""
         return json.dumps(to_json(self))
+
+    @cached_property
+    def unbucketed(self) -> str:
+        """The same without a size of buckets: neither what ranks are given nor what is right depends on it."""
+        return replace(self, bucket_size_mb=None).text
 
 
 def to_json(scenario: Scenario) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class Search:
 
 def _trial(execution: Observed | Answered, scenario: Scenario | Case) -> Trial | CaseTrial:
     if isinstance(execution, Observed) and isinstance(scenario, Scenario):
-        return Trial(scenario, execution.inputs, execution.observations)
+        return Trial(scenario, execution.seed, execution.observations)
     if isinstance(execution, Answered):
         return CaseTrial(scenario, execution.given, execution.answers)
     raise TypeError(f"{scenario!r} is no scenario, and was run as one")

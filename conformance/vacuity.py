@@ -1,14 +1,14 @@
 """Whether a scenario can tell right from wrong: on it, known mistakes must give obviously other numbers."""
 
-from dataclasses import replace
+from collections.abc import Iterable
 from functools import lru_cache
 
 import torch
 
-from conformance.data import RankInputs, Tensors, draw_inputs
+from conformance.data import RankInputs, Tensors, inputs_of
 from conformance.gradient_mistakes import BY_NAME as GRADIENTS
 from conformance.gradient_mistakes import Shards
-from conformance.oracle import Trajectory, shard_gradients, train
+from conformance.oracle import Trajectory, parameters_after_steps, right_training, shard_gradients, train
 from conformance.scenario import Scenario, from_text
 from conformance.tolerance import Limits, difference, vacuity_factor
 from conformance.training_mistakes import BY_NAME as TRAININGS
@@ -24,14 +24,14 @@ def tells_apart(scenario: Scenario, seed: int, mistakes: tuple[str, ...]) -> boo
         seed: what its numbers are drawn from.
         mistakes: names of known mistakes.
     """
-    return not mistakes or _tells_apart(replace(scenario, bucket_size_mb=None).text, seed, mistakes)
+    return not mistakes or _tells_apart(scenario.unbucketed, seed, mistakes)
 
 
 @lru_cache(_REMEMBERED)
 def _tells_apart(text: str, seed: int, mistakes: tuple[str, ...]) -> bool:
     scenario = from_text(text)
-    inputs = draw_inputs(scenario, seed)
-    factor, expected = vacuity_factor(scenario), train(scenario, inputs)
+    inputs = inputs_of(scenario, seed)
+    factor, expected = vacuity_factor(scenario), right_training(scenario, seed)
     gradients = [name for name in mistakes if name in GRADIENTS]
     trainings = [name for name in mistakes if name not in GRADIENTS]
     return _gradients_differ(gradients, scenario, inputs, expected, factor) and all(
@@ -64,13 +64,17 @@ def _training_differs(
     mistake: str, scenario: Scenario, inputs: list[RankInputs], expected: Trajectory, factor: float
 ) -> bool:
     """Whether training with a mistake would be told from right training after some step."""
-    wrong = train(TRAININGS[mistake].instead(scenario), inputs)
-    if scenario.model.narrow:
-        expected = train(scenario, inputs, follow=wrong)
-    return any(
-        _obviously_different(wrong.parameters[step], expected.parameters[step], expected.parameter_limits[step], factor)
-        for step in range(scenario.steps)
-    )
+    mistaken = TRAININGS[mistake].instead(scenario)
+    if not scenario.model.narrow:
+        return _ends_up_elsewhere(parameters_after_steps(mistaken, inputs), expected, factor)
+    wrong = train(mistaken, inputs)
+    return _ends_up_elsewhere(wrong.parameters, train(scenario, inputs, follow=wrong), factor)
+
+
+def _ends_up_elsewhere(after_steps: Iterable[Tensors], expected: Trajectory, factor: float) -> bool:
+    """Whether parameters are obviously different after some step; none is asked for after the first such one."""
+    rights = zip(expected.parameters, expected.parameter_limits, strict=True)
+    return any(_obviously_different(wrong, *right, factor) for wrong, right in zip(after_steps, rights, strict=True))
 
 
 def _obviously_different(seen: Tensors, expected: Tensors, limits: Limits, factor: float) -> bool:

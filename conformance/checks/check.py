@@ -11,9 +11,9 @@ import torch
 from hypothesis import strategies as st
 
 from conformance.answer import Answer
-from conformance.data import RankInputs, Tensors, wide
+from conformance.data import RankInputs, Tensors, inputs_of, wide
 from conformance.observation import Happening, Observation
-from conformance.oracle import Trajectory, train
+from conformance.oracle import Trajectory, right_training, train
 from conformance.scenario import Scenario
 from conformance.strategies import Bounds
 from conformance.tolerance import Limits, difference, float64_limits
@@ -81,16 +81,21 @@ class Refused(NotOffered):
 
 @dataclass(frozen=True)
 class Trial:
-    """A scenario, what was fed to the ranks, and what they saw."""
+    """A scenario, what the numbers that were fed to the ranks are drawn from, and what they saw."""
 
     scenario: Scenario
-    inputs: list[RankInputs]
+    seed: int
     observations: tuple[Observation, ...]
+
+    @property
+    def inputs(self) -> list[RankInputs]:
+        """What was fed to each rank."""
+        return inputs_of(self.scenario, self.seed)
 
     @cached_property
     def expected(self) -> Trajectory:
         """What one process on the batches of all ranks gives."""
-        return self.under(self.scenario)
+        return self.under(self.scenario) if self.scenario.model.narrow else right_training(self.scenario, self.seed)
 
     def under(self, scenario: Scenario) -> Trajectory:
         """Return what one process gives under another schedule, its rounding as on rank 0."""

@@ -25,7 +25,7 @@ def reached(layer: int) -> Happening:
 def trial(*happened: Happening) -> Trial:
     scenario = Scenario(model=ModelSpec(layers=(Linear(1),) * LAYERS), world_size=1)
     seen = Observation({"x": torch.zeros(1)}, happenings=[[*happened, FINISHED]])
-    return Trial(scenario, [], (seen,))
+    return Trial(scenario, 0, (seen,))
 
 
 PER_PARAMETER = trial(reached(1), LAUNCH, reached(0), LAUNCH, LAUNCH, RETURNED)

@@ -1,6 +1,7 @@
 """Scenarios are plain data: they print as Python, travel as JSON, and are the same afterwards."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import conformance.scenario
 from conformance.checks.loop_table import LOOP_CHECKS
 from conformance.checks.table import CHECKS
 from conformance.data import data_seed, draw_inputs
-from conformance.oracle import train
+from conformance.oracle import right_training, train
 from conformance.scenario import Scenario, from_json, to_json
 from conformance.schedule import OPTIMIZERS
 from conformance.strategies import Bounds
@@ -40,6 +41,16 @@ def test_a_scenario_survives_json(scenario):
 def test_every_scenario_can_be_trained_in_one_process(scenario):
     trained = train(scenario, draw_inputs(scenario, data_seed("secret", scenario)))
     assert len(trained.parameters) == len(trained.gradients) == scenario.steps
+
+
+@quick
+@given(SCENARIOS)
+def test_what_is_right_is_computed_once_for_all_sizes_of_buckets(scenario):
+    whole, split = (replace(scenario, bucket_size_mb=size) for size in (None, 0.5))
+    assert right_training(split, seed=1) is right_training(whole, seed=1)
+    anew = train(split, draw_inputs(split, seed=1))
+    for known, computed in zip(right_training(whole, seed=1).parameters, anew.parameters, strict=True):
+        torch.testing.assert_close(known, computed, rtol=0, atol=0, equal_nan=True)
 
 
 @quick

@@ -5,7 +5,6 @@ import torch
 
 from conformance.checks.check import Trial, Violation
 from conformance.checks.optimizer_state import state_is_balanced, state_is_sharded
-from conformance.data import draw_inputs
 from conformance.layers import Linear
 from conformance.model_spec import ModelSpec
 from conformance.observation import Observation
@@ -16,7 +15,7 @@ SCENARIO = Scenario(model=ModelSpec(layers=(Linear(1),)), optimizer=OptimizerSpe
 
 def trial(*held: int | None) -> Trial:
     observations = tuple(Observation({"x": torch.zeros(1)}, state_bytes=one) for one in held)
-    return Trial(SCENARIO, draw_inputs(SCENARIO, 1), observations)
+    return Trial(SCENARIO, 1, observations)
 
 
 @pytest.mark.parametrize("check", [state_is_sharded, state_is_balanced])

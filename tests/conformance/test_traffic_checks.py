@@ -30,7 +30,7 @@ def sent(op: str, size: int = EACH, dtype: str = "float64", group: str = "0") ->
 
 def trial(*happened: Happening, model: ModelSpec = FOUR, forward: Sequence[Happening] = ()) -> Trial:
     seen = Observation({"x": torch.zeros(1)}, happenings=[[*forward, Happening("began"), *happened]])
-    return Trial(Scenario(model=model, world_size=2), [], (seen,))
+    return Trial(Scenario(model=model, world_size=2), 0, (seen,))
 
 
 PER_PARAMETER = [sent("all_reduce")] * 4
