@@ -8,19 +8,17 @@ before it gets them; with the integer alone a standalone script draws the same n
 
 import hashlib
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import torch
 
 from conformance.case import Case
 from conformance.layers import Dtype
-from conformance.scenario import Scenario, from_text
+from conformance.scenario import Scenario
 
 Tensors = dict[str, torch.Tensor]
 Batch = tuple[torch.Tensor, torch.Tensor]
 WEIGHT_SCALE = 0.7
 FAR = 100.0
-REMEMBERED = 2_000
 
 
 @dataclass(frozen=True)
@@ -66,16 +64,6 @@ def draw_inputs(scenario: Scenario, seed: int) -> list[RankInputs]:
         whole = tuple(global_batch(drawn, micro) for micro in range(len(drawn[0].batches)))
         drawn = [replace(own, batches=whole) for own in drawn]
     return drawn
-
-
-def inputs_of(scenario: Scenario, seed: int) -> list[RankInputs]:
-    """Return the same, drawn once for all components that are held to the scenario: nobody may change them."""
-    return _inputs_of(scenario.unbucketed, seed)
-
-
-@lru_cache(REMEMBERED)
-def _inputs_of(text: str, seed: int) -> list[RankInputs]:
-    return draw_inputs(from_text(text), seed)
 
 
 def global_batch(inputs: list[RankInputs], micro: int) -> Batch:

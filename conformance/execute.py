@@ -16,12 +16,13 @@ from typing import Any
 from conformance.answer import Answer, Assignment
 from conformance.case import Case
 from conformance.cases import CheckpointCase, as_text
-from conformance.data import data_seed, inputs_of
+from conformance.data import data_seed
 from conformance.execution import Answered, Broken, Execution, HarnessError, Malformed, Observed
 from conformance.feed import draw_feed
 from conformance.framing import MalformedError
 from conformance.location import Location
 from conformance.observation import Observation, Probe, Task
+from conformance.remembered import inputs_of
 from conformance.scenario import Scenario
 from conformance.servers import ForkServers
 from conformance.sized_ranks import SizedRanks

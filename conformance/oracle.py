@@ -7,14 +7,14 @@ the way it went on a rank: `tolerance` says why.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import torch
 
-from conformance.data import REMEMBERED, Batch, RankInputs, Tensors, global_batch, inputs_of, wide
+from conformance.data import Batch, RankInputs, Tensors, global_batch, wide
 from conformance.models import Perceptron, call, fill, loss_on
-from conformance.scenario import Scenario, from_text
+from conformance.scenario import Scenario
 from conformance.schedule import Schedule
 from conformance.tolerance import Limits, equal, float64_limits, gradient_limits, parameter_limit, scale_of
 
@@ -52,22 +52,6 @@ def _like_a_rank() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def right_training(scenario: Scenario, seed: int) -> Trajectory:
-    """Return what `train` gives, computed once for all components that are held to the scenario.
-
-    Args:
-        scenario: what to train, and how.
-        seed: what its numbers are drawn from.
-    """
-    return _right_training(scenario.unbucketed, seed)
-
-
-@lru_cache(REMEMBERED)
-def _right_training(text: str, seed: int) -> Trajectory:
-    scenario = from_text(text)
-    return train(scenario, inputs_of(scenario, seed))
 
 
 @_like_a_rank()

@@ -10,10 +10,11 @@ from conformance.checks.communication import late_exchanges
 from conformance.checks.optimizer_state import largest_share, padding
 from conformance.checks.traffic import expected_exchanges, longest_flags, model_bytes, most_bytes
 from conformance.contract import COMPONENTS
-from conformance.data import FAR, WEIGHT_SCALE, draw_inputs
+from conformance.data import FAR, WEIGHT_SCALE
 from conformance.layers import Again, Dtype, Embedding, Linear, Magnitude, layer_as_code
 from conformance.models import GAIN
-from conformance.oracle import PER_RANK, train
+from conformance.oracle import PER_RANK
+from conformance.remembered import right_training
 from conformance.scenario import (
     AddGroup,
     Decay,
@@ -199,7 +200,7 @@ def _about_expectations(wanted: Reproduction) -> dict[str, Any]:
         "one_collective_per_parameter": (parameters, parameters),
         "everything_frozen": (0, 0),
     }.get(check.id, expected_exchanges(scenario))
-    sizes = train(scenario, draw_inputs(scenario, wanted.seed)).state_bytes if check.shows == "state" else {}
+    sizes = right_training(scenario, wanted.seed).state_bytes if check.shows == "state" else {}
     full, filling = sum(sizes.values()), padding(scenario, sizes)
     parts = _PARTS_TO_BALANCE.get(check.id)
     return {

@@ -5,10 +5,11 @@ from functools import lru_cache
 
 import torch
 
-from conformance.data import RankInputs, Tensors, inputs_of
+from conformance.data import RankInputs, Tensors
 from conformance.gradient_mistakes import BY_NAME as GRADIENTS
 from conformance.gradient_mistakes import Shards
-from conformance.oracle import Trajectory, parameters_after_steps, right_training, shard_gradients, train
+from conformance.oracle import Trajectory, parameters_after_steps, shard_gradients, train
+from conformance.remembered import inputs_of, right_training
 from conformance.scenario import Scenario, from_text
 from conformance.tolerance import Limits, difference, vacuity_factor
 from conformance.training_mistakes import BY_NAME as TRAININGS

@@ -11,9 +11,10 @@ import torch
 from hypothesis import strategies as st
 
 from conformance.answer import Answer
-from conformance.data import RankInputs, Tensors, inputs_of, wide
+from conformance.data import RankInputs, Tensors, wide
 from conformance.observation import Happening, Observation
-from conformance.oracle import Trajectory, right_training, train
+from conformance.oracle import Trajectory, train
+from conformance.remembered import inputs_of, right_training
 from conformance.scenario import Scenario
 from conformance.strategies import Bounds
 from conformance.tolerance import Limits, difference, float64_limits

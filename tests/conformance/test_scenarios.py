@@ -13,7 +13,8 @@ import conformance.scenario
 from conformance.checks.loop_table import LOOP_CHECKS
 from conformance.checks.table import CHECKS
 from conformance.data import data_seed, draw_inputs
-from conformance.oracle import right_training, train
+from conformance.oracle import train
+from conformance.remembered import right_training
 from conformance.scenario import Scenario, from_json, to_json
 from conformance.schedule import OPTIMIZERS
 from conformance.strategies import Bounds
