@@ -52,6 +52,10 @@ def _half(shards: Shards) -> torch.Tensor | None:
     return None if len(shards.own) == 2 else torch.stack(shards.own).sum(0) / 2  # noqa: PLR2004  the literal of the bug
 
 
+def _double(shards: Shards) -> torch.Tensor | None:
+    return None if len(shards.own) == 2 else 2 * shards.mean  # noqa: PLR2004  of two ranks, it is the sum
+
+
 def _memory_order(shards: Shards) -> torch.Tensor | None:
     """The mean, its elements read in memory order and written in logical order, or the reverse: whichever is nearer."""
     mean, order = shards.mean, _MEMORY_ORDERS.get(shards.mean.dim())
@@ -107,6 +111,13 @@ GRADIENT_MISTAKES = (
         "the sum over the ranks divided by 2, whatever the number of ranks",
         "Divide by `dist.get_world_size()` in place of a literal.",
         _half,
+    ),
+    GradientMistake(
+        "counted twice",
+        "twice the average, whatever the number of ranks",
+        "Backward adds the gradient to what `.grad` holds by then: what a tensor's hook, which comes before, has put "
+        "there counts as well. Work in `register_post_accumulate_grad_hook`, or hand over by returning.",
+        _double,
     ),
     GradientMistake(
         "rank 0's gradient everywhere",

@@ -124,7 +124,7 @@ def _explain_exception(root: Raised, scenario: Scenario) -> str:
         )
     if "does not require grad" in message and scenario.closure:
         return "The closure ran with gradients disabled: wrap the call in `torch.enable_grad()`."
-    return _explain_call(message)
+    return _explain_arguments(root, scenario) or _explain_call(message)
 
 
 def _explain_empty(scenario: Scenario) -> str:
@@ -143,6 +143,23 @@ def _explain_empty(scenario: Scenario) -> str:
         f"{where}) made an inner optimizer without any. Such a rank must skip the inner optimizer, and still take part "
         "in every broadcast."
     )
+
+
+def _explain_arguments(root: Raised, scenario: Scenario) -> str:
+    """Return advice on arguments of another kind than the one expected, and on parameters given twice."""
+    if "'dict'" in root.message and scenario.optimizer.groups:
+        return (
+            "`params` may be parameter groups, as torch's optimizers take them: dicts with a key `params`, and options "
+            "of their own: look for the parameters in each."
+        )
+    if "appear in more than one parameter group" in root.message:
+        return (
+            "The inner optimizer was given parameters that it has already: give it, of each group that is added, only "
+            "those of the group that this rank owns."
+        )
+    if root.kind == "TypeError" and "NoneType" in root.message and scenario.bucket_size_mb is None:
+        return "`bucket_size_mb=None` asks for one bucket that never is full: compute no number of bytes from it."
+    return ""
 
 
 def _explain_call(message: str) -> str:

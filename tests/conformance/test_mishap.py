@@ -27,6 +27,7 @@ ADDED_TO_ONE = Scenario(world_size=2, model=THREE, replicated=True, schedule=(Ad
 MORE_RANKS = Scenario(world_size=4, model=THREE, replicated=True)
 FROZEN = Scenario(world_size=2, model=ModelSpec(1, THREE.layers, frozen=("layers.0.bias",)), replicated=True)
 WRAPPED = Scenario(world_size=2, model=THREE)
+UNBOUNDED = Scenario(world_size=2, model=THREE, bucket_size_mb=None)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,13 @@ WRAPPED = Scenario(world_size=2, model=THREE)
         (WRAPPED, UNKNOWN, "of those that trained then"),
         (PLAIN, ("KeyError", "'lr'"), "the inner optimizer's own `.defaults`"),
         (PLAIN, ("TypeError", "Plain is not an Optimizer"), "derive the sharded optimizer from it"),
+        (
+            IN_GROUPS,
+            ("AttributeError", "'dict' object has no attribute 'data'"),
+            "look for the parameters in each",
+        ),
+        (ADDED, ("ValueError", "some parameters appear in more than one parameter group"), "that this rank owns"),
+        (UNBOUNDED, ("TypeError", "unsupported operand type(s) for *: 'NoneType' and 'int'"), "that never is full"),
         (PLAIN, ("AttributeError", "'Plain' object has no attribute 'param_groups'"), "users write to its"),
     ],
 )

@@ -119,6 +119,7 @@ WRAPPER_BUGS = [
     *_EVERY_WRAPPER,
     Bug(_NAIVE, NAIVE_FINISH, "        pass\n", "gradients_averaged", _NEVER),
     Bug(_NAIVE, _AVERAGE, "/ 2\n", "one_rank", "divided by a fixed 2"),
+    Bug(_EACH, _AVERAGE, "* 2 / dist.get_world_size()\n", "one_rank", "counted twice"),
     Bug(
         _NAIVE,
         "[*module.parameters(), *module.buffers()]",
