@@ -69,6 +69,12 @@ class FsdpCase(Case):
         return sorted(BYTES[self.dtype] * math.prod(shape) for shape in shapes if len(shape) > 1)
 
     @property
+    def uneven(self) -> bool:
+        """Whether the ranks cannot divide the rows of some matrix evenly."""
+        shapes = self.scenario.model.shapes.values()
+        return any(shape[0] % self.world_size for shape in shapes if len(shape) > 1)
+
+    @property
     def gathered(self) -> range:
         """The steps after which whole parameters are gathered."""
         return range(self.steps - 1 if self.seldom_gathered else 0, self.steps)

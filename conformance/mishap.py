@@ -1,7 +1,10 @@
 """Says in words how a run broke: an exception of the submission's, a rank that died, a hang."""
 
+import re
+
 from conformance.case import Case
 from conformance.execution import Broken
+from conformance.fsdp_case import FsdpCase
 from conformance.scenario import (
     AddGroup,
     Decay,
@@ -63,8 +66,10 @@ def explain(broken: Broken, scenario: Scenario | Case) -> str:
         )
     if isinstance(root, Died):
         return _explain_death(root)
-    if isinstance(root, Raised) and isinstance(scenario, Scenario):
-        return _explain_exception(root, scenario)
+    if isinstance(root, Raised) and isinstance(scenario, FsdpCase) and scenario.uneven:
+        return UNEVEN_WEIGHTS
+    if isinstance(root, Raised):
+        return _explain_exception(root, scenario) if isinstance(scenario, Scenario) else _explain_call(root.message)
     return ""
 
 
@@ -79,6 +84,10 @@ def _explain_death(root: Died) -> str:
     return ""
 
 
+UNEVEN_WEIGHTS = (
+    "Weights here have rows or elements that the number of ranks does not divide. Pad the flattened weight and its "
+    "gradient up to a multiple of it, and cut off what was padded."
+)
 _OWNERS = (
     "A table from parameters to owners was made before all parameter groups were there, and never extended. torch's "
     "`Optimizer.__init__` calls `add_param_group` for each group: extend the table there."
@@ -129,15 +138,14 @@ def _explain_exception(root: Raised, scenario: Scenario) -> str:
 
 def _explain_empty(scenario: Scenario) -> str:
     """Return advice on an optimizer that was made without parameters."""
-    added = [len(event.group.parameters) for event in scenario.schedule if isinstance(event, AddGroup)]
-    groups = [len(group.parameters) for group in scenario.optimizer.groups]
-    fewest = min(added + (groups or [len(scenario.model.shapes) - sum(added)]))
+    fewest = _fewest_to_share(scenario)
     if fewest >= scenario.world_size:
         return (
             "Every rank can own a parameter here. Was `params`, which may be a generator, read more than once "
             "(`params = list(params)` keeps it), or the inner optimizer made before it had any?"
         )
-    where = " in a group" if groups or added else ""
+    in_groups = scenario.optimizer.groups or any(isinstance(event, AddGroup) for event in scenario.schedule)
+    where = " in a group" if in_groups else ""
     return (
         f"A rank that owns no parameter (here {scenario.world_size} ranks, {fewest} parameter{'s' * (fewest > 1)}"
         f"{where}) made an inner optimizer without any. Such a rank must skip the inner optimizer, and still take part "
@@ -159,7 +167,21 @@ def _explain_arguments(root: Raised, scenario: Scenario) -> str:
         )
     if root.kind == "TypeError" and "NoneType" in root.message and scenario.bucket_size_mb is None:
         return "`bucket_size_mb=None` asks for one bucket that never is full: compute no number of bytes from it."
+    if "'NoneType' object has no attribute 'step'" in root.message and _fewest_to_share(scenario) < scenario.world_size:
+        return (
+            "A rank that owns no parameter has no inner optimizer to step: skip that, and still take part in every "
+            "broadcast."
+        )
+    if "dtype" in root.message and len(set(scenario.model.dtypes.values())) > 1:
+        return "Parameters here have two dtypes, and a flat tensor has one: group gradients by dtype, also in buckets."
     return ""
+
+
+def _fewest_to_share(scenario: Scenario) -> int:
+    """Return how many parameters there are to share out at a time: those of the smallest group."""
+    added = [len(event.group.parameters) for event in scenario.schedule if isinstance(event, AddGroup)]
+    groups = [len(group.parameters) for group in scenario.optimizer.groups]
+    return min(added + (groups or [len(scenario.model.shapes) - sum(added)]))
 
 
 def _explain_call(message: str) -> str:
@@ -168,8 +190,11 @@ def _explain_call(message: str) -> str:
         return "`step` may be called with a closure: `def step(self, closure=None)`."
     if "__init__()" in message and "'defaults'" in message:
         return "Give `Optimizer.__init__` the options too, as `defaults`: `super().__init__(params, kwargs)`."
-    if "forward()" in message and ("unexpected keyword argument" in message or "positional argument" in message):
-        return "The wrapper's `forward` must take `*inputs, **kwargs` and pass them on to the module."
+    called = re.search(r"(zero_grad|forward|__call__)\(\) .*(unexpected keyword|positional) argument", message)
+    if called and called[1] == "zero_grad":
+        return "`zero_grad` takes what torch's does: `def zero_grad(self, set_to_none=True)`."
+    if called:
+        return f"The wrapper's `{called[1]}` must take `*inputs, **kwargs` and pass them on to the module."
     return ""
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from conformance.checks.check import MISSING, WAIT, CaseTrial, Violation, first_mismatch, listed, never_awaited
 from conformance.data import RankInputs, Tensors, under
 from conformance.fsdp_case import FsdpCase
+from conformance.mishap import UNEVEN_WEIGHTS
 from conformance.oracle import Trajectory, outputs_before
 from conformance.oracle import train as train_in_one_process
 from conformance.tolerance import Limits, difference
@@ -63,11 +64,7 @@ def sharded_training_equals_one_process(trial: CaseTrial) -> None:
 
 def parts_of_any_shape(trial: CaseTrial) -> None:
     """Weights train that the ranks cannot divide evenly, and those with fewer rows than there are ranks."""
-    _hold_training(
-        trial,
-        "Weights here have rows or elements that the number of ranks does not divide. Pad the flattened weight and its "
-        "gradient up to a multiple of it, and cut off what was padded.",
-    )
+    _hold_training(trial, UNEVEN_WEIGHTS)
 
 
 def trains_in_float64(trial: CaseTrial) -> None:

@@ -3,12 +3,14 @@
 import pytest
 
 from conformance.execution import Broken
+from conformance.fsdp_case import FsdpCase
 from conformance.layers import Linear
 from conformance.mishap import explain
 from conformance.model_spec import ModelSpec
 from conformance.scenario import AddGroup, Group, OptimizerSpec, Scenario
 from pytest_ddp.outcome import Raised, TimedOut
 
+UNEXPECTED = "got an unexpected keyword argument"
 EMPTY = "ValueError", "optimizer got an empty parameter list"
 UNKNOWN = "KeyError", "Parameter containing:\ntensor([1.])"
 THREE = ModelSpec(1, (Linear(1), Linear(1, bias=False)))
@@ -27,6 +29,7 @@ ADDED_TO_ONE = Scenario(world_size=2, model=THREE, replicated=True, schedule=(Ad
 MORE_RANKS = Scenario(world_size=4, model=THREE, replicated=True)
 FROZEN = Scenario(world_size=2, model=ModelSpec(1, THREE.layers, frozen=("layers.0.bias",)), replicated=True)
 WRAPPED = Scenario(world_size=2, model=THREE)
+MIXED = Scenario(world_size=2, model=ModelSpec(1, (Linear(1), Linear(1, dtype="float32"))))
 UNBOUNDED = Scenario(world_size=2, model=THREE, bucket_size_mb=None)
 
 
@@ -49,6 +52,12 @@ UNBOUNDED = Scenario(world_size=2, model=THREE, bucket_size_mb=None)
             "look for the parameters in each",
         ),
         (ADDED, ("ValueError", "some parameters appear in more than one parameter group"), "that this rank owns"),
+        (MORE_RANKS, ("AttributeError", "'NoneType' object has no attribute 'step'"), "has no inner optimizer to step"),
+        (MIXED, ("RuntimeError", "attempting to assign a gradient with dtype 'double'"), "group gradients by dtype"),
+        (PLAIN, ("TypeError", f"Own.zero_grad() {UNEXPECTED} 'set_to_none'"), "def zero_grad(self, set_to_none=True)"),
+        (WRAPPED, ("TypeError", f"Own.__call__() {UNEXPECTED} 'gain'"), "The wrapper's `__call__` must take"),
+        (FsdpCase(world_size=2, keyword=True), ("TypeError", f"Own.forward() {UNEXPECTED} 'gain'"), "`forward` must"),
+        (FsdpCase(world_size=2, widths=(2, 3)), ("RuntimeError", "invalid output tensor list"), "the number of ranks"),
         (UNBOUNDED, ("TypeError", "unsupported operand type(s) for *: 'NoneType' and 'int'"), "that never is full"),
         (PLAIN, ("AttributeError", "'Plain' object has no attribute 'param_groups'"), "users write to its"),
     ],
