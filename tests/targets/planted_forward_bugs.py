@@ -36,6 +36,11 @@ _NEVER_EMPTIED = """                filled = current[kind].nbytes if kind in cur
                 current[kind].nbytes = filled
                 buckets.append(current[kind])
 """
+_COPIED_BACK = "            param.grad.detach().copy_(piece.view_as(param))\n"
+_WRITTEN_ONCE = f"""            if param in self.waiting_for and getattr(param, "written", None) is param.grad:
+                continue
+{_COPIED_BACK}            param.written = param.grad
+"""
 _ONE_AFTER_ANOTHER = """        for bucket in self.make_buckets(params, self.max_bytes):
             bucket.launch()
             bucket.collect(used)
@@ -72,8 +77,8 @@ FORWARD_BUGS = [
     Bug(_NAIVE, _COPIED, _UNAWAITED_BUFFERS, "buffers_broadcast"),
     Bug(
         _BUCKETED,
-        "torch.zeros_like(p) if p.grad is None else",
-        "torch.zeros_like(p) if p in self.waiting_for or p.grad is None else",
+        _COPIED_BACK,
+        _WRITTEN_ONCE,
         "unused_while_accumulating",
     ),
 ]

@@ -246,9 +246,8 @@ OPTIMIZER_BUGS = [
         "did not move on any rank",
     ),
     _bug(
-        "        super().add_param_group(param_group)\n",
-        "        first = self.param_groups[:1]\n"
-        "        super().add_param_group({**(options_of(first[0]) if first else {}), **param_group})\n",
+        "kwargs).defaults)\n",
+        "kwargs).defaults)\n        self.defaults = options_of(self.param_groups[0])\n",
         "added_groups_take_the_defaults",
         "first group's options everywhere",
     ),

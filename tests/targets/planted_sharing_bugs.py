@@ -6,7 +6,8 @@ _FORWARD = "                local_group.update(options_of(self.param_groups[numb
 _SOME_OPTIONS = """                known = ("lr", "weight_decay", "betas", "momentum", "maximize")
                 local_group.update((key, value) for key, value in self.param_groups[number].items() if key in known)
 """
-_PAIRED_AT_FIRST = f"""                if number in self.__dict__.setdefault("paired", set(self.local_group)):
+_PAIRED_AT_FIRST = f"""                paired = self.__dict__.setdefault("paired", set(self.local_group))
+                if number in paired or len(self.param_groups) > 2:
     {_FORWARD}"""
 _STEP = "            self.local.step()\n"
 _ZEROS = f"""            for p in self.owner:
