@@ -225,7 +225,7 @@ def _penalty(output: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def loss_of(output: torch.Tensor, target: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-    """Return the mean squared error times `scale`; in float32 where the output is in float16, as under autocast."""
-    if output.dtype == torch.float16:
-        output, target = output.float(), target.float()
-    return torch.nn.functional.mse_loss(output, target) * scale
+    """Return the mean squared error times `scale`, in the wider dtype; in float32 for float16, as under autocast."""
+    wider = torch.promote_types(output.dtype, target.dtype)
+    dtype = torch.float32 if wider == torch.float16 else wider
+    return torch.nn.functional.mse_loss(output.to(dtype), target.to(dtype)) * scale  # torch 2.11: no backward for two

@@ -62,9 +62,15 @@ class ObservedGroup(RealGroup):
         entry, work = self._record.issue(call, next(self._counters[call.numbering]))
         if self._coalesced is not None:
             self._coalesced.append(entry)
+            if work is None:  # it will be over with the others
+                return None
         return self._observed(work, [entry])
 
     def _observed(self, work: Any, entries: list[Entry]) -> Any:
+        """Return an observed handle; where there is none, the backend has waited, as NCCL does for who wants none."""
+        if work is None and entries:
+            with self._record.waiting(entries):
+                return None
         return ObservedWork(work, entries, self._record) if isinstance(work, Work) else work
 
     @property

@@ -176,6 +176,7 @@ def test_float16_does_not_overflow_whatever_order_gradients_come_in() -> None:
     assert model.weight.grad.tolist() == [[40_000.0, 40_000.0]]
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @distributed(world_size=1, backend="nccl", device="cuda")
 def test_on_a_gpu_the_host_waits_for_nothing(ddp: DDPContext) -> None:
     model = BucketedDDP(seeded(mlp, seed=0).to(ddp.device), 45 * BYTES / 1024**2)

@@ -12,6 +12,7 @@ from reference_models import INPUTS, Buffered, every_odd_part, linear, mlp, seed
 from side_by_side import assert_close, batch, sgd
 from subgroups import subgroups_destroyed
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.optim import SGD
 
@@ -174,10 +175,11 @@ def test_float32_training_is_that_of_one_process() -> None:
 
 
 def fully_sharded(module: nn.Module, policy: MixedPrecisionPolicy) -> nn.Module:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))  # without one torch takes GPUs where there are any
     for layer in module:
         if isinstance(layer, nn.Linear):
-            fully_shard(layer, mp_policy=policy)
-    return fully_shard(module, mp_policy=policy)
+            fully_shard(layer, mesh=mesh, mp_policy=policy)
+    return fully_shard(module, mesh=mesh, mp_policy=policy)
 
 
 @distributed(world_size=[2, 3])

@@ -142,7 +142,7 @@ def test_both_precisions_train_on_a_gpu(amp, dtype, ddp: DDPContext):
     with context:
         out = torch.eye(2, device=ddp.device) @ weight
     assert out.dtype == dtype
-    torch.autograd.backward(own.scale(out.float().sum()))
+    torch.autograd.backward(own.scale(out.float().mean()))  # in float16 the scale, 65536, is infinite itself
     own.step(optimizer)
     own.update()
-    torch.testing.assert_close(weight.detach().cpu(), torch.full((2, 2), 0.75))
+    torch.testing.assert_close(weight.detach().cpu(), torch.full((2, 2), 1 - 0.25 / 4))

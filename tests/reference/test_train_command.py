@@ -31,14 +31,17 @@ CPU = torch.device("cpu")
 
 
 def start(command: str, folder: Path) -> subprocess.Popen[str]:
-    """Start a command of the page in a folder, by this Python, without what pytest's ranks have in the environment."""
+    """Start a command of the page in a folder, by this Python, without what pytest's ranks have in the environment.
+
+    On CPUs: of GPUs there may be fewer than ranks.
+    """
     tool, _, rest = command.partition(" ")
     words = {"python": [sys.executable], "torchrun": [sys.executable, "-m", "torch.distributed.run"]}[tool]
     kept = {name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE", "MASTER_PORT"}}
     return subprocess.Popen(
         [*words, *rest.split()],
         cwd=folder,
-        env={**kept, "PYTHONPATH": str(ROOT)},
+        env={**kept, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

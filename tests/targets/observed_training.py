@@ -4,6 +4,7 @@ import itertools
 import pickle
 import warnings
 from collections.abc import Callable, Iterable
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -179,7 +180,8 @@ def ddp_fp16_hook():
 def ddp_fp16_wrapped_power_sgd_hook():
     power = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
     hook = default_hooks.fp16_compress_wrapper(powerSGD_hook.powerSGD_hook)
-    return with_hook(hook, power, bucket_cap_mb=25)  # with several buckets it can hang on gloo, observed or not
+    with mock.patch("torch.cuda.is_available", return_value=False):  # else it waits for a GPU, also on a CPU's tensors
+        return with_hook(hook, power, bucket_cap_mb=25)  # with several buckets it can hang on gloo, observed or not
 
 
 @program

@@ -12,10 +12,14 @@ class Device:
     """What torch.cuda says of its memory: so much, of which a garbage collection frees a part."""
 
     def __init__(self, monkeypatch, allocated=0):
-        self.allocated, self.garbage = allocated, 0
+        self.allocated, self.garbage, self.workspaces = allocated, 0, 0
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: self.allocated)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: self.allocated + self.workspaces)
+        monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", self.clear_workspaces, raising=False)
         monkeypatch.setattr("gc.collect", self.collect)
+
+    def clear_workspaces(self):
+        self.workspaces = 0
 
     def collect(self):
         self.allocated, self.garbage = self.allocated - self.garbage, 0
@@ -36,6 +40,16 @@ def test_what_stays_allocated_is_told_once_garbage_is_gone(monkeypatch, kept, ga
     before = Snapshot.take()
     device.allocated, device.garbage = 5 * MIB + kept + garbage, garbage
     assert before.put_back() == found
+
+
+def test_workspaces_of_cublas_are_nobodys_leak_and_hide_none(monkeypatch):
+    device = Device(monkeypatch)
+    device.workspaces = 64 * MIB
+    before = Snapshot.take()
+    device.workspaces = 96 * MIB
+    assert before.put_back() == []
+    device.workspaces, device.allocated = 64 * MIB, 3 * MIB
+    assert before.put_back() == [Leak("3.0 MiB of CUDA memory still allocated", lasting=True)]
 
 
 def test_where_cuda_was_never_used_nothing_is_asked_of_it(monkeypatch):

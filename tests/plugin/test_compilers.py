@@ -1,0 +1,67 @@
+"""What torch's compiler keeps on a rank is there for the next test, and is no leak of the one that first compiled."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+
+def test_compilers_stay(run_suite):
+    result = run_suite(
+        """
+        import torch._inductor.config
+        from torch._inductor.async_compile import AsyncCompile
+        from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+        pids = []
+
+        @pytest.mark.parametrize("again", range(2))
+        @distributed
+        def test_compiles(ddp, again):
+            torch._inductor.config.compile_threads = 2  # with one core it would compile without any
+            assert cache_dir() == os.environ["TORCHINDUCTOR_CACHE_DIR"]
+            assert AsyncCompile.pool().submit(int, 3).result() == 3
+            assert AsyncCompile.process_pool().submit(int, 3).result() == 3
+            pids.append((os.getpid(), AsyncCompile.process_pool().process.pid))
+            assert len(pids) == again + 1
+            assert len(set(pids)) == 1
+        """,
+        "--ddp-leaks=error",
+        "--ddp-world-size=1",
+    )
+    result.assert_outcomes(passed=2)
+
+
+@pytest.mark.long
+def test_what_is_compiled_trains_on_ranks(run_suite, tmp_path):
+    result = run_suite(compiled("cpu", tmp_path), "--ddp-leaks=error", "--ddp-timeout=200")
+    result.assert_outcomes(passed=2)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_what_is_compiled_trains_on_gpus(run_suite, tmp_path):
+    suite = compiled("cuda", tmp_path)
+    result = run_suite(suite, "--ddp-leaks=error", "--ddp-timeout=200", "--ddp-world-size=1")
+    result.assert_outcomes(passed=2)
+
+
+def compiled(device: str, cache: Path) -> str:
+    """Return a suite whose second test compiles on ranks that have done so before; `cache` is empty at first."""
+    return f"""
+        pids = []
+
+        @pytest.mark.parametrize("width", [4, 8])
+        @distributed(device="{device}")
+        def test_trains(ddp, width):
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = {str(cache)!r}
+            pids.append(os.getpid())
+            assert len(set(pids)) == 1
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.GELU()).to(ddp.device)
+            x = torch.full((3, width), ddp.rank + 1.0, device=ddp.device)
+            expected = torch.autograd.grad(model(x).square().mean(), model[0].weight)[0]
+            dist.all_reduce(expected)
+            trained = torch.compile(torch.nn.parallel.DistributedDataParallel(model))
+            trained(x).square().mean().backward()
+            torch.testing.assert_close(model[0].weight.grad, expected / ddp.world_size)
+    """
