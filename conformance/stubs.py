@@ -1,11 +1,13 @@
 """Stand-ins for what a submission wants and this machine lacks, so that code which never needs it can be judged.
 
-Three kinds: known optional packages that are absent, metadata of the course's own distribution, and CUDA calls on a
-machine without CUDA. Each is offered only where nothing real is there, and what was used is recorded and reported.
+Three kinds: known optional packages that are absent, metadata of the course's own distribution, and CUDA calls: ranks
+are judged on CPUs, and GPUs hidden from them. Each is offered only where nothing real is there, and what was used is
+recorded and reported.
 """
 
 import importlib.metadata
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -107,8 +109,9 @@ packages = Packages()
 
 
 def install(location: Location) -> None:
-    """Make stubs available in this process; idempotent.
+    """Hide GPUs, and make stubs available, in this process; idempotent.
 
+    What takes a GPU where it finds one is judged as on any other machine: of GPUs there may be fewer than ranks.
     torch looks for triton itself and remembers the answer: it is asked before any stub can be found.
     """
     if packages in sys.meta_path:
@@ -118,8 +121,8 @@ def install(location: Location) -> None:
     has_triton_package()
     sys.meta_path.append(packages)
     _forgive_missing_metadata(location)
-    if not torch.cuda.is_available():
-        _silence_cuda()
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    _silence_cuda()
 
 
 def _forgive_missing_metadata(location: Location) -> None:

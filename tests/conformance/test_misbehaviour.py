@@ -4,7 +4,6 @@ import re
 import textwrap
 
 import pytest
-import torch
 from bug import right
 from rich.console import Console
 
@@ -136,7 +135,7 @@ def test_what_stands_in_for_absent_things_is_said(grade_path, submit):
     said = " ".join(report.stubbed)
     assert "package wandb" in said
     assert "version of no-such-course" in said
-    assert torch.cuda.is_available() or "torch.cuda.synchronize does nothing on a CPU" in said
+    assert "torch.cuda.synchronize does nothing on a CPU" in said
 
 
 def test_adapters_in_a_tests_folder_may_import_their_neighbours_and_their_package(held_to, submit):
