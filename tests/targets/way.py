@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from conformance.contract import COMPONENTS
+from conformance.report import Report
 
 _MODULES = Path(__file__).parents[1] / "conformance" / "controls"
 CONTROLS = {path.stem: path.read_text(encoding="utf-8") for path in _MODULES.glob("*.py")}
@@ -36,3 +37,10 @@ class Way(NamedTuple):
         if asked.batch_start:
             lines.append(f"def {asked.batch_start}: pass")
         return "\n".join(lines)
+
+
+def accusations(way: Way, report: Report) -> dict[str, str]:
+    """Return what a grading says against a way, by check, but for what the way is known to lack."""
+    (graded,) = report.components
+    failed = [check for check in graded.checks if check.status in {"failed", "error"}]
+    return {check.id: check.message for check in failed if check.id not in way.lacks}
