@@ -107,6 +107,10 @@ class Executor:
     def isolate(self, component: str) -> None:
         """Run everything of a component in new processes from now on, and forget what was seen in others."""
         self.alone.add(component)
+        self.forget(component)
+
+    def forget(self, component: str) -> None:
+        """Forget what ranks saw of a component: of one with all checks, half a gigabyte of small tensors."""
         self._known = {key: seen for key, seen in self._known.items() if not key.startswith(f"{component}: ")}
 
     def ahead(self, component: str, drawn: Sequence[Scenario | Case]) -> Generator[Scenario | Case]:

@@ -126,6 +126,7 @@ def _grade_component(name: str, executor: Executor, grading: Grading) -> Compone
         if not_from_scratch(name, executor, grading):
             break
         reports.append(grade_check(name, check, executor, grading, {report.id: report for report in reports}))
+    executor.forget(name)
     copied = not_from_scratch(name, executor, grading)
     checks = (copied, *map(_not_run, grading.checks(name))) if copied else tuple(reports)
     borrowed = tuple(sorted(executor.borrowed.get(name, ())))
