@@ -77,7 +77,8 @@ class Entry(Signature):
             the line that called backward. Empty when there is none.
         launched: when it was entered.
         waited: when somebody first waited for it; None so far. Waits of C++ code for a future are not seen, but for
-            those of torch's own DDP.
+            those of torch's own DDP. Where a backend gives no handle, as NCCL for what is not asynchronous, it has
+            waited when it returns.
         completed: when this rank first knew that it was over: a wait returned, or, where its future was taken, when
             it was there as the next backward returned or the record was read.
     """
