@@ -120,8 +120,9 @@ def ranks_that_never_end(folder: Path, start: str) -> Iterator[subprocess.Popen[
     """A process that launches two ranks, each of which writes its pid and stays."""
     program = folder / "program.py"
     program.write_text(
-        "from pathlib import Path\nimport launched\nfrom reference.launch import launch\n"
+        "import signal\nfrom pathlib import Path\nimport launched\nfrom reference.launch import launch\n"
         "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it\n"
         f"    launch(launched.write_pid_and_never_end, 2, Path({str(folder)!r}), start={start!r}, backend='gloo')\n"
     )
     with subprocess.Popen([sys.executable, str(program)], stderr=subprocess.DEVNULL) as parent:
