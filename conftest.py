@@ -16,6 +16,15 @@ settings.load_profile("unhurried")
 WITHOUT_NEIGHBOURS = "-p no:asyncio -p no:randomly -p no:rerunfailures"
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a GPU where there is none."""
+    if item.get_closest_marker("gpu"):
+        import torch.cuda  # noqa: PLC0415  pytest starts without torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a GPU")
+
+
 @pytest.fixture
 def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A project of its own, in which no plugin shuffles."""

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 
 def test_compilers_stay(run_suite):
@@ -38,7 +37,7 @@ def test_what_is_compiled_trains_on_ranks(run_suite, tmp_path):
     result.assert_outcomes(passed=2)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_what_is_compiled_trains_on_gpus(run_suite, tmp_path):
     suite = compiled("cuda", tmp_path)
     result = run_suite(suite, "--ddp-leaks=error", "--ddp-timeout=200", "--ddp-world-size=1")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.gpu
 ON_GPUS = ("--ddp-device=cuda", "--ddp-world-size=1", "--ddp-require-cuda=1")
 NEXT = """
         @distributed

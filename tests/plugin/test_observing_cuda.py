@@ -1,9 +1,7 @@
 """On GPUs an observed group delegates to NCCL, or to gloo with tensors on the device."""
 
 import pytest
-import torch
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 TRAINING = """
     from pytest_ddp.observed import collectives, current
 
@@ -34,7 +32,7 @@ TRAINING = """
 """
 
 
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
 def test_training_on_gpus_gives_the_same_numbers_and_a_record(run_suite, backend):
     result = run_suite(

@@ -176,6 +176,7 @@ def test_float16_does_not_overflow_whatever_order_gradients_come_in() -> None:
     assert model.weight.grad.tolist() == [[40_000.0, 40_000.0]]
 
 
+@pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @distributed(world_size=1, backend="nccl", device="cuda")
 def test_on_a_gpu_the_host_waits_for_nothing(ddp: DDPContext) -> None:
@@ -193,6 +194,7 @@ def test_on_a_gpu_the_host_waits_for_nothing(ddp: DDPContext) -> None:
             torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.mark.gpu
 @distributed(world_size=2, backend="gloo", device="cuda")
 def test_gradients_on_gpus_are_averaged_over_gloo_too(ddp: DDPContext) -> None:
     alone, model = (seeded(mlp, seed=0).to(ddp.device) for _ in range(2))

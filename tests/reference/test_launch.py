@@ -12,7 +12,6 @@ from pathlib import Path
 import launched
 import psutil
 import pytest
-import torch
 import torch.distributed as dist
 from survivors import survivors
 
@@ -156,7 +155,7 @@ def test_ranks_that_were_only_being_started_end_too(start: str, tmp_path: Path) 
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("start", STARTS)
 def test_a_rank_has_a_gpu_over_nccl(start: str, tmp_path: Path) -> None:
     launch(launched.write_place, 1, tmp_path, 21, start=start)
@@ -164,7 +163,7 @@ def test_a_rank_has_a_gpu_over_nccl(start: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_ranks_share_a_gpu_over_gloo(tmp_path: Path) -> None:
     launch(launched.write_place, 2, tmp_path, 21, backend="gloo", device="cuda")
     assert places(tmp_path) == [f"{rank} of 2, local {rank} on cuda, sum 42, gloo" for rank in (0, 1)]

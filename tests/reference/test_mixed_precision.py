@@ -133,6 +133,7 @@ def test_float16_is_for_gpus():
         precision("fp16", CPU)
 
 
+@pytest.mark.gpu
 @distributed(world_size=1, device="cuda")
 @pytest.mark.parametrize(("amp", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
 def test_both_precisions_train_on_a_gpu(amp, dtype, ddp: DDPContext):

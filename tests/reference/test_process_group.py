@@ -157,6 +157,7 @@ def test_the_current_device_is_this_ranks(ddp: DDPContext) -> None:
     assert current_device() == ddp.device
 
 
+@pytest.mark.gpu
 @distributed(world_size=1, device="cuda")
 def test_the_current_device_is_this_ranks_gpu(ddp: DDPContext) -> None:
     assert current_device() == ddp.device

@@ -18,6 +18,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("options", WAYS)
 def test_training_and_saving_equal_the_unsharded_optimizers(options: dict[str, Any], ddp: DDPContext) -> None:
     def make() -> list[nn.Parameter]:
