@@ -45,6 +45,7 @@ class ModelSpec(Brief):
             first one is even), or by even ranks in even steps and by odd ones in odd steps; or by all ranks in each
             step's first micro-batch; or two, one of which even ranks use, and the other odd ones.
         keyword: whether `forward` is called with the keyword argument `gain`.
+        by_name: whether the input is a keyword argument as well (`features`), so that there is no positional one.
         positional: whether it is called with `gain` as a second positional argument.
         nested: whether `forward` is called with a dict of a tuple, and returns a dict.
         named: whether `forward` is called with a named tuple, and returns one.
@@ -63,6 +64,7 @@ class ModelSpec(Brief):
     recomputed: bool = False
     branch: Branch = "none"
     keyword: bool = False
+    by_name: bool = False
     positional: bool = False
     nested: bool = False
     named: bool = False

@@ -81,17 +81,17 @@ class Perceptron(nn.Module):
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(name not in spec.frozen)
 
-    def forward(self, x: Any, gain: float = 1.0) -> Any:
+    def forward(self, features: Any, gain: float = 1.0) -> Any:
         """Map (samples, inputs) to (samples, outputs of the last layer); tokens to as much for each of them.
 
         In a nested model, map {"batch": (that, gain)} to {"output": this}; in a named one, a `Given` to a `Result`.
         """
         if self.spec.nested:
-            x, gain = x["batch"]
+            x, gain = features["batch"]
             return {"output": self._compute(x, gain)}
         if self.spec.named:
-            return Result(self._compute(x.x, x.gain))
-        return self._compute(x, gain)
+            return Result(self._compute(features.x, features.gain))
+        return self._compute(features, gain)
 
     def _compute(self, x: torch.Tensor, gain: float) -> torch.Tensor:
         hidden = x
@@ -196,7 +196,9 @@ def call(scenario: Scenario, model: Any, x: torch.Tensor) -> torch.Tensor:
     if scenario.model.positional:
         second: torch.Tensor = model(x, GAIN)
         return second
-    output: torch.Tensor = model(x, gain=GAIN) if scenario.model.keyword else model(x)
+    named_input: dict[str, torch.Tensor] = {"features": x} if scenario.model.by_name else {}
+    gain = {"gain": GAIN} if scenario.model.keyword else {}
+    output: torch.Tensor = model(*(() if named_input else (x,)), **named_input, **gain)
     return output
 
 

@@ -45,6 +45,12 @@ def overlaps_backward(trial: Trial) -> None:
                 "In the hook, launch with `async_op=True` and keep the handle; call its `wait()` in "
                 "`on_after_backward`.",
             )
+        if any(one.op == "barrier" for one in happened[:last]):
+            raise Violation(
+                f"On rank {rank} at {step_words(trial.scenario, step)}, there is a barrier in backward: every rank "
+                "stands still in it until the slowest has come.",
+                "Leave out the barrier. Collectives wait for one another by themselves.",
+            )
         early, least, count = _launched_in_time(happened, last, trial.scenario)
         if early < least:
             raise Violation(

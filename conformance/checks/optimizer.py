@@ -69,6 +69,11 @@ def lr_through_scheduler(trial: Trial) -> None:
 
 def closure(trial: Trial) -> None:
     """`step(closure)` calls the closure once, with gradients enabled, uses what it computed, and returns its value."""
+    _closure_is_called(trial)
+    training_equals_one_process(trial)
+
+
+def _closure_is_called(trial: Trial) -> None:
     for rank, seen in enumerate(trial.observations):
         for step, call in enumerate(seen.closures):
             where = f"On rank {rank} at {step_words(trial.scenario, step)}"
@@ -85,7 +90,6 @@ def closure(trial: Trial) -> None:
                     f"{where}, step(closure) returned {returned}; expected the closure's {call.loss:.6g}.",
                     _CLOSURE,
                 )
-    training_equals_one_process(trial)
 
 
 def closure_on_ranks_without_parameters(trial: Trial) -> None:
@@ -198,7 +202,8 @@ def loading_keeps_what_others_keep_there(trial: Trial) -> None:
 
 
 def closure_beside_data_parallel(trial: Trial) -> None:
-    """A closure may clear gradients by `optimizer.zero_grad()`, on all parameters, and average new ones."""
+    """A closure may clear gradients by `optimizer.zero_grad()`, and average new ones; each rank gets its own loss."""
+    _closure_is_called(trial)
     with advising(
         "The closure calls `optimizer.zero_grad()`, which has to clear every parameter's gradient also there: keep "
         "`param_groups` whole while it runs, or call it before the inner optimizer's step."

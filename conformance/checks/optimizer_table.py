@@ -136,6 +136,7 @@ OPTIMIZER_CHECKS = (
         optimizer.closure_beside_data_parallel,
         stepping.beside_wrapper_with_closure,
         requires=("closure", "beside_data_parallel"),
+        shows="closure",
         rules_out=_OUT,
     ),
     Check(

@@ -16,7 +16,7 @@ _STARTS = Check(
 )
 _ONCE = Check(traffic.gradients_travel_once, wrapping.broad_or_tied, requires=_NUMBERS, shows="volume")
 _FLAT = (
-    Check(traffic.one_collective_per_dtype, wrapping.deep_and_broad, points=2, requires=_NUMBERS, shows="collectives"),
+    Check(traffic.one_collective_per_dtype, wrapping.broad_in_groups, points=2, requires=_NUMBERS, shows="collectives"),
     Check(
         traffic.as_many_collectives_as_dtypes,
         wrapping.in_two_dtypes,

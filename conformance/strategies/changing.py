@@ -73,12 +73,16 @@ def _adding(draw: Draw, scenario: Scenario, added: Names, step: int) -> Scenario
 
 @st.composite
 def adding_group_without_options(draw: Draw, bounds: Bounds) -> Scenario:
-    """A group without options of its own is added to one that has some, before training or between two steps."""
+    """A group without options of its own is added to one that has some, before training or between two steps.
+
+    The learning rate of the one that is there may have been changed before.
+    """
     steps, step = _draw_steps(draw, before_training=draw(st.booleans()))
     scenario, (first, second) = draw_parted(draw, bounds, draw_optimizer(draw), steps=steps)
     present = Group(first, draw_own_options(draw, scenario.optimizer.kind))
     scenario = replace(scenario, optimizer=replace(scenario.optimizer, groups=(present,)))
-    return replace(scenario, schedule=(AddGroup(step, Group(second, {})),))
+    changed: tuple[Event, ...] = (SetOption(step, "lr", 0.5),) if draw(st.booleans()) else ()
+    return replace(scenario, schedule=(*changed, AddGroup(step, Group(second, {}))))
 
 
 @st.composite
@@ -90,13 +94,18 @@ def clearing_added_group(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def changing_lr(draw: Draw, bounds: Bounds) -> Scenario:
-    """The learning rate is changed through `param_groups`; for one step to zero, perhaps, as a warm-up begins."""
-    steps = draw(st.integers(2, 4))
+    """The learning rate is changed through `param_groups`; for one step to zero, perhaps, as a warm-up begins.
+
+    In half of the scenarios it is what it was at first after that step.
+    """
+    steps, spec = draw(st.integers(2, 4)), draw_optimizer(draw)
     rate, step = draw(st.sampled_from((0.5, 0.001, 0.0))), draw(st.integers(1, steps - 1))
     events: tuple[Event, ...] = (SetOption(step, "lr", rate),)
-    if not rate:
-        steps, events = step + 2, (*events, SetOption(step + 1, "lr", 0.2))
-    return draw_optimized(draw, bounds, draw_optimizer(draw), steps=steps, schedule=events)
+    goes_back = draw(st.booleans())
+    if goes_back or not rate:
+        later = spec.options["lr"] if goes_back else 0.2
+        steps, events = step + 2, (*events, SetOption(step + 1, "lr", later))
+    return draw_optimized(draw, bounds, spec, steps=steps, schedule=events)
 
 
 @st.composite

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from conformance.layers import Embedding, Layer, Linear, Magnitude, Residual
 from conformance.model_spec import Branch, ModelSpec
-from conformance.scenario import AddGroup, Freeze, Group, LoadWeights, OptimizerSpec, Options, Scenario, Unfreeze
+from conformance.scenario import AddGroup, Event, Freeze, Group, LoadWeights, OptimizerSpec, Options, Scenario, Unfreeze
 from conformance.strategies.parts import NARROW_RATES, RATES, Bounds, Draw, Scenarios, decaying, draw_model, draw_sgd
 from conformance.strategies.wrapper import deep, draw_frozen, draw_wrapped
 
@@ -244,12 +244,17 @@ def penalising(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def unfreezing(draw: Draw, bounds: Bounds) -> Scenario:
-    """Frozen parameters are let train after the first step; or after the second one, having trained in the first."""
+    """Frozen parameters are let train after the first step, in place of as many others perhaps.
+
+    Or they are after the second one, having trained in the first.
+    """
     model = draw_frozen(draw, draw_model(draw, layers=(1, 3), biases=True))
     if draw(st.booleans()):
         again = (Freeze(1, model.frozen), Unfreeze(2, model.frozen))
         return draw_wrapped(draw, bounds, replace(model, frozen=()), steps=3, schedule=again)
-    return draw_wrapped(draw, bounds, model, steps=3, schedule=(Unfreeze(1, model.frozen),))
+    others = model.trainable[: len(model.frozen)]
+    swaps: tuple[Event, ...] = (Freeze(1, others),) if draw(st.booleans()) else ()
+    return draw_wrapped(draw, bounds, model, steps=3, schedule=(Unfreeze(1, model.frozen), *swaps))
 
 
 @st.composite

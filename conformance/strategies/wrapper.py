@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conformance.layers import BYTES, Linear
 from conformance.model_spec import ModelSpec
-from conformance.scenario import Scenario
+from conformance.scenario import Group, Scenario
 from conformance.strategies.parts import (
     DTYPES,
     NARROW_RATES,
@@ -195,8 +195,9 @@ def keeping_gradients(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def with_keyword(draw: Draw, bounds: Bounds) -> Scenario:
-    """The model is called with a keyword argument."""
-    return draw_wrapped(draw, bounds, replace(draw_model(draw, layers=(1, 2)), keyword=True), steps=1)
+    """The model is called with a keyword argument, or with keyword arguments alone."""
+    drawn = draw_wrapped(draw, bounds, replace(draw_model(draw, layers=(1, 2)), keyword=True), steps=1)
+    return replace(drawn, model=replace(drawn.model, by_name=draw(st.booleans())))
 
 
 @st.composite
@@ -209,7 +210,10 @@ def deep(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def deep_or_frozen(draw: Draw, bounds: Bounds) -> Scenario:
-    """The same; in most of them one parameter behind the first layer's does not train, in half two layers share one."""
+    """The same; in most of them one parameter behind the first layer's does not train, in half two layers share one.
+
+    Gradients are cleared in either way.
+    """
     drawn: Scenario = draw(deep(bounds))
     if draw(st.booleans()):
         width = draw(st.integers(1, 3))
@@ -220,11 +224,14 @@ def deep_or_frozen(draw: Draw, bounds: Bounds) -> Scenario:
 
 
 def _freezing_one(draw: Draw, drawn: Scenario) -> Scenario:
-    """Freeze one parameter or none, and so that two behind the first layer's still train: there is what to overlap."""
+    """Freeze one parameter or none, and so that two behind the first layer's still train: there is what to overlap.
+
+    Clear gradients in either way.
+    """
     kept = {f"layers.{layer}.weight" for layer in drawn.model.tied or ()}
     behind = [name for name in drawn.model.shapes if not name.startswith("layers.0.") and name not in kept]
     frozen = draw(st.sampled_from(((), *((name,) for name in behind)))) if len(behind) > _FEW else ()
-    return replace(drawn, model=replace(drawn.model, frozen=frozen))
+    return replace(drawn, model=replace(drawn.model, frozen=frozen), set_to_none=draw(st.booleans()))
 
 
 def _in_small_buckets(drawn: Scenario) -> Scenario:
@@ -242,8 +249,18 @@ def deep_and_broad(draw: Draw, bounds: Bounds) -> Scenario:
 
 
 @st.composite
+def broad_in_groups(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same; in most of them the optimizer has two groups of parameters."""
+    drawn: Scenario = draw(deep_and_broad(bounds))
+    names = tuple(drawn.model.shapes)
+    first = draw(st.integers(0, len(names) - 1))
+    groups = (Group(names[:first], {}), Group(names[first:], {})) if first else ()
+    return replace(drawn, optimizer=replace(drawn.optimizer, groups=groups))
+
+
+@st.composite
 def broad_or_frozen(draw: Draw, bounds: Bounds) -> Scenario:
-    """The same; in some of them one parameter does not train, behind the first layer's."""
+    """The same; in some of them one parameter does not train, behind the first layer's; cleared in either way."""
     return _freezing_one(draw, draw(deep_and_broad(bounds)))
 
 

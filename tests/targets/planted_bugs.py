@@ -6,6 +6,7 @@ from planted_further_bugs import FURTHER_BUGS
 from planted_hash_bugs import HASH_BUGS
 from planted_later_bugs import LATER_BUGS
 from planted_machine_bugs import MACHINE_BUGS
+from planted_option_bugs import OPTION_BUGS
 from planted_optimizer_bugs import OPTIMIZER_BUGS
 from planted_part_bugs import PART_BUGS
 from planted_sharing_bugs import SHARING_BUGS
@@ -26,4 +27,5 @@ BUGS = [
     *BRANCH_BUGS,
     *MACHINE_BUGS,
     *LATER_BUGS,
+    *OPTION_BUGS,
 ]
