@@ -64,6 +64,13 @@ OPTIMIZER_EXTENDED = (
         rules_out=_STILL,
     ),
     Check(
+        param_groups.groups_may_be_empty,
+        grouping.with_empty_group,
+        "extended",
+        requires=("param_groups_keep_options",),
+        rules_out=_STILL,
+    ),
+    Check(
         param_groups.groups_of_generators,
         changing.adding_generators,
         "extended",

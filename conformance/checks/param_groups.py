@@ -45,13 +45,18 @@ def groups_may_have_names(trial: Trial) -> None:
     training_equals_one_process(trial)
 
 
+def groups_may_be_empty(trial: Trial) -> None:
+    """A parameter group may have no parameters, as one for biases of a model that has none."""
+    training_equals_one_process(trial)
+
+
 def groups_of_generators(trial: Trial) -> None:
     """The parameters of a group may come as a generator, such as `module.parameters()`, which can be read once."""
     training_equals_one_process(trial)
 
 
 def changes_in_an_added_group(trial: Trial) -> None:
-    """A learning rate written to `optimizer.param_groups` takes effect also in a group that was added later."""
+    """A learning rate written to `param_groups` takes effect in added groups too, and is no default of later ones."""
     training_equals_one_process(trial)
 
 

@@ -73,16 +73,12 @@ def _adding(draw: Draw, scenario: Scenario, added: Names, step: int) -> Scenario
 
 @st.composite
 def adding_group_without_options(draw: Draw, bounds: Bounds) -> Scenario:
-    """A group without options of its own is added to one that has some, before training or between two steps.
-
-    The learning rate of the one that is there may have been changed before.
-    """
+    """A group without options of its own is added to one that has some, before training or between two steps."""
     steps, step = _draw_steps(draw, before_training=draw(st.booleans()))
     scenario, (first, second) = draw_parted(draw, bounds, draw_optimizer(draw), steps=steps)
     present = Group(first, draw_own_options(draw, scenario.optimizer.kind))
     scenario = replace(scenario, optimizer=replace(scenario.optimizer, groups=(present,)))
-    changed: tuple[Event, ...] = (SetOption(step, "lr", 0.5),) if draw(st.booleans()) else ()
-    return replace(scenario, schedule=(*changed, AddGroup(step, Group(second, {}))))
+    return replace(scenario, schedule=(AddGroup(step, Group(second, {})),))
 
 
 @st.composite
@@ -96,16 +92,17 @@ def clearing_added_group(draw: Draw, bounds: Bounds) -> Scenario:
 def changing_lr(draw: Draw, bounds: Bounds) -> Scenario:
     """The learning rate is changed through `param_groups`; for one step to zero, perhaps, as a warm-up begins.
 
-    In half of the scenarios it is what it was at first after that step.
+    In half of the scenarios it is what it was at first after that step; in a third of them there is one rank.
     """
     steps, spec = draw(st.integers(2, 4)), draw_optimizer(draw)
-    rate, step = draw(st.sampled_from((0.5, 0.001, 0.0))), draw(st.integers(1, steps - 1))
+    rate, step = draw(st.sampled_from((0.0, 0.5, 0.0, 0.001))), draw(st.integers(1, steps - 1))
     events: tuple[Event, ...] = (SetOption(step, "lr", rate),)
     goes_back = draw(st.booleans())
     if goes_back or not rate:
         later = spec.options["lr"] if goes_back else 0.2
         steps, events = step + 2, (*events, SetOption(step + 1, "lr", later))
-    return draw_optimized(draw, bounds, spec, steps=steps, schedule=events)
+    drawn = draw_optimized(draw, bounds, spec, steps=steps, schedule=events)
+    return replace(drawn, world_size=1) if draw(st.integers(0, 2)) == 1 else drawn
 
 
 @st.composite
@@ -138,11 +135,17 @@ def changing_one_group(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def changing_added_group(draw: Draw, bounds: Bounds) -> Scenario:
-    """A group is added between two steps, and its learning rate changed, at once or later."""
+    """A group is added between two steps, and its learning rate changed, at once or later.
+
+    Or it has no options of its own, and that of the other group was changed right before.
+    """
     drawn: Scenario = draw(adding_group(before_training=False)(bounds))
-    added = next(event.step for event in drawn.schedule if isinstance(event, AddGroup))
-    step = draw(st.integers(added, drawn.steps - 1))
-    change = SetOption(step, "lr", draw(st.sampled_from((0.5, 0.001))), draw(st.sampled_from((1, -1))))
+    added, rate = next(one for one in drawn.schedule if isinstance(one, AddGroup)), draw(st.sampled_from((0.5, 0.001)))
+    if draw(st.booleans()):
+        plain = AddGroup(added.step, Group(added.group.parameters, {}))
+        others = tuple(one for one in drawn.schedule if one is not added)
+        return replace(drawn, schedule=(SetOption(added.step, "lr", rate), *others, plain))
+    change = SetOption(draw(st.integers(added.step, drawn.steps - 1)), "lr", rate, draw(st.sampled_from((1, -1))))
     return replace(drawn, schedule=(*drawn.schedule, change))
 
 

@@ -244,17 +244,20 @@ def penalising(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def unfreezing(draw: Draw, bounds: Bounds) -> Scenario:
-    """Frozen parameters are let train after the first step, in place of as many others perhaps.
+    """Frozen parameters are let train after the first step; or after the second one, having trained in the first.
 
-    Or they are after the second one, having trained in the first.
+    In half of the scenarios as many others are frozen at the same time.
     """
     model = draw_frozen(draw, draw_model(draw, layers=(1, 3), biases=True))
-    if draw(st.booleans()):
-        again = (Freeze(1, model.frozen), Unfreeze(2, model.frozen))
-        return draw_wrapped(draw, bounds, replace(model, frozen=()), steps=3, schedule=again)
-    others = model.trainable[: len(model.frozen)]
-    swaps: tuple[Event, ...] = (Freeze(1, others),) if draw(st.booleans()) else ()
-    return draw_wrapped(draw, bounds, model, steps=3, schedule=(Unfreeze(1, model.frozen), *swaps))
+    again, in_place = draw(st.booleans()), draw(st.booleans())
+    if in_place:
+        model = replace(model, frozen=model.frozen[: len(model.trainable)])
+    step = 2 if again else 1
+    events: tuple[Event, ...] = (Freeze(1, model.frozen),) if again else ()
+    events += (Unfreeze(step, model.frozen),)
+    events += (Freeze(step, model.trainable[: len(model.frozen)]),) if in_place else ()
+    model = replace(model, frozen=()) if again else model
+    return draw_wrapped(draw, bounds, model, steps=3, schedule=events)
 
 
 @st.composite

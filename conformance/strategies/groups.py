@@ -37,10 +37,25 @@ def in_groups(draw: Draw, drawn: Scenario, first: Names, second: Names) -> Scena
 
 @st.composite
 def with_named_groups(draw: Draw, bounds: Bounds) -> Scenario:
-    """The same, and each group has a name, which is no option of the optimizer's."""
+    """Two parameter groups with options of their own; each has a name, which is no option of the optimizer's."""
     drawn: Scenario = draw(with_groups(bounds))
     groups = [Group(one.parameters, {**one.options, "name": f"g{n}"}) for n, one in enumerate(drawn.optimizer.groups)]
     return replace(drawn, optimizer=replace(drawn.optimizer, groups=tuple(groups)))
+
+
+@st.composite
+def with_empty_group(draw: Draw, bounds: Bounds) -> Scenario:
+    """Two parameter groups with options of their own, and one without parameters.
+
+    That is among them, or added before the first step or the second.
+    """
+    drawn: Scenario = draw(with_groups(bounds))
+    empty, at = Group((), {"lr": 0.3}), draw(st.integers(0, 4))
+    if at > len(drawn.optimizer.groups):
+        step = at - len(drawn.optimizer.groups) - 1
+        return replace(drawn, steps=2, schedule=(AddGroup(step, empty),))
+    groups = (*drawn.optimizer.groups[:at], empty, *drawn.optimizer.groups[at:])
+    return replace(drawn, optimizer=replace(drawn.optimizer, groups=groups))
 
 
 @st.composite

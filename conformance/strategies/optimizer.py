@@ -170,11 +170,14 @@ def optimized_frozen(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def optimized_unused(draw: Draw, bounds: Bounds) -> Scenario:
-    """One parameter is used in no step, or in every other one; weight decay would move it if it had a gradient."""
+    """One parameter is used in no step, or in every other one; weight decay would move it if it had a gradient.
+
+    The optimizer clears gradients, and zeroes them where there are any if the parameter never has one.
+    """
     model = draw_model(draw, layers=(2, 3), biases=True)
     branch: Branch = draw(st.sampled_from(("unused", "used_in_odd_steps", "used_in_even_steps")))
-    drawn = draw_optimized(draw, bounds, draw_optimizer(draw), steps=draw(st.integers(2, 3)))
-    return decaying(replace(drawn, model=replace(model, branch=branch)))
+    drawn = draw_optimized(draw, bounds, draw_optimizer(draw), steps=draw(st.integers(2, 3)), cleared_by="optimizer")
+    return decaying(replace(drawn, model=replace(model, branch=branch), set_to_none=branch != "unused"))
 
 
 @st.composite

@@ -12,6 +12,7 @@ from conformance.scenario import Scenario
 
 LAYERS = 3
 LAUNCH = Happening("launched", op="all_reduce", bytes=8, dtype="float64")
+BARRIER = Happening("launched", op="barrier")
 FLAGS = Happening("launched", op="all_reduce", bytes=3, dtype="uint8")
 LAUNCH_2 = Happening("launched", op="all_reduce", bytes=8, dtype="float64", number=2)
 WAITED, WAITED_2 = Happening("waited"), Happening("waited", number=2)
@@ -36,11 +37,13 @@ CONTROL_ONLY = trial(reached(1), FLAGS, reached(0), RETURNED, LAUNCH)
 WAITED_LATER = trial(LAUNCH, reached(1), reached(0), LAUNCH, RETURNED, WAITED)
 WAITED_AT_ONCE = trial(LAUNCH, WAITED, reached(1), LAUNCH_2, WAITED_2, reached(0), RETURNED)
 WAITED_FOR_ONE_BEFORE = trial(LAUNCH, reached(1), LAUNCH_2, WAITED, reached(0), RETURNED)
+WITH_BARRIER = trial(LAUNCH, BARRIER, WAITED_2, reached(1), reached(0), LAUNCH, RETURNED, WAITED)
+BARRIER_AFTERWARDS = trial(LAUNCH, reached(1), reached(0), LAUNCH, RETURNED, BARRIER, WAITED_2, WAITED)
 NOTHING = trial(reached(1), reached(0), RETURNED)
 
 
 @pytest.mark.parametrize("check", [overlaps_backward, starts_in_backward])
-@pytest.mark.parametrize("case", [PER_PARAMETER, WAITED_LATER, WAITED_FOR_ONE_BEFORE])
+@pytest.mark.parametrize("case", [PER_PARAMETER, WAITED_LATER, WAITED_FOR_ONE_BEFORE, BARRIER_AFTERWARDS])
 def test_a_launch_before_the_last_gradient_passes(check, case):
     check(case)
 
@@ -59,6 +62,7 @@ def test_one_bucket_for_the_whole_model_may_start_with_the_last_gradient_where_n
         (AFTERWARDS, "only in `on_after_backward`"),
         (CONTROL_ONLY, "only in `on_after_backward`"),
         (WAITED_AT_ONCE, "backward stands still for each collective that it launches: the first one, all_reduce"),
+        (WITH_BARRIER, "On rank 0 at step 1 of 1, there is a barrier in backward: every rank stands still in it"),
         (NOTHING, "no gradient was communicated at all"),
     ],
 )

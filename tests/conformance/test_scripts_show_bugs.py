@@ -1,4 +1,4 @@
-"""The script of a failure shows the bug, and shows nothing once the submission is right: one of each kind."""
+"""The script of a failure shows the bug, and shows nothing once the submission is right: one of each kind, and more."""
 
 import subprocess
 import sys
@@ -6,6 +6,7 @@ import sys
 import pytest
 from bug import right
 from planted_bugs import BUGS
+from planted_use_bugs import USE_BUGS
 
 from conformance.checks.table import CHECKS
 
@@ -28,7 +29,7 @@ def _one_of_each_kind():
 
 
 _MIXED = next(bug for bug in BUGS if (bug.component, bug.check) == ("sharded_optimizer", "mixed_dtypes"))
-_KINDS = _one_of_each_kind() | {"mixed dtypes": _MIXED}
+_KINDS = _one_of_each_kind() | {"mixed dtypes": _MIXED} | {str(bug): bug for bug in USE_BUGS}
 
 
 @pytest.mark.long

@@ -2,8 +2,7 @@
 
 from bug import Bug
 
-_NAIVE, _FLAT, _DDP = "naive_ddp", "flat_ddp", "ddp"
-_EACH, _BUCKETED = "ddp_individual_parameters", "ddp_bucketed"
+_NAIVE, _EACH, _BUCKETED = "naive_ddp", "ddp_individual_parameters", "ddp_bucketed"
 _FLAGS = """    flags = torch.tensor([p.grad is not None for p in params], dtype=torch.int32, device=params[0].device)
     dist.all_reduce(flags, op=dist.ReduceOp.MAX)
     return {p for p, flag in zip(params, flags.tolist(), strict=True) if flag}
@@ -42,38 +41,7 @@ _RECOMPUTED_IN_TRAINING = """                layer.forward = lambda *args, call=
                     checkpoint(call, *args, use_reentrant=False, **kwargs) if self.training else call(*args, **kwargs)
                 )
 """
-_FORWARD = """    def forward(self, *args, **kwargs):
-        if self.training and torch.is_grad_enabled():
-            copy_from_rank0(self.module.buffers())
-        return self.module(*args, **kwargs)
-"""
-_FORWARD_OF_X = _FORWARD.replace("*args, **", "x, *args, **")
-_READY = "        self.bucket_of[param].waiting_for.discard(param)\n"
-_MET_FIRST = f"        if not self.sent:\n            dist.barrier()\n{_READY}"
-_BUCKETS_OF = "        self.bucket_of = {p: bucket for bucket in self.buckets for p in bucket.params}\n"
-_NONE_WHERE_ZEROED = f"""{_BUCKETS_OF}        for bucket in self.buckets if any(p.grad is not None for p in params) else ():
-            bucket.waiting_for.add("what is there already")
-"""
-_BY_COUNT = """        if len(self.trainable()) != len(getattr(self, "params", ())):
-            self.params = self.trainable()
-        params = self.params
-        used = used_anywhere(params)
-"""
-_FLAT_FINISHES = """def flat_ddp_on_after_backward(ddp_model, optimizer):
-    ddp_model.finish_gradient_synchronization()
-"""
-_EACH_GROUP = """def flat_ddp_on_after_backward(ddp_model, optimizer):
-    for group in optimizer.param_groups:
-        ddp_model.trainable = lambda params=group["params"]: [p for p in params if p.requires_grad]
-        ddp_model.finish_gradient_synchronization()
-"""
-_OVERLAPPING = ((_EACH, "overlaps_backward"), (_BUCKETED, "overlaps_backward"), (_DDP, "starts_in_backward"))
 LATER_BUGS = [
-    Bug(_FLAT, _FORWARD, _FORWARD_OF_X, "forward_keywords", "must take `*inputs, **kwargs`"),
-    *(Bug(wrapper, _READY, _MET_FIRST, check, "there is a barrier in backward") for wrapper, check in _OVERLAPPING),
-    *(Bug(wrapper, _BUCKETS_OF, _NONE_WHERE_ZEROED, check, "async_op=True") for wrapper, check in _OVERLAPPING),
-    Bug(_FLAT, _NAIVE_FINISHES, _BY_COUNT, "unfreezing_after_wrapping", "never synchronised"),
-    Bug(_FLAT, _FLAT_FINISHES, _EACH_GROUP, "one_collective_per_dtype", "reduce once"),
     Bug(_NAIVE, _FLAGS, _BIT_MASKS, "each_rank_uses_another", "odd ranks another"),
     Bug(_NAIVE, _NAIVE_FINISHES, f"{_AFTER_TEN}{_NAIVE_FINISHES}", "work_does_not_grow", "collectives launched"),
     Bug(_EACH, _START, f"{_HOOKED_BY_TRAIN}{_START}", "work_does_not_grow", "hooks on parameters"),

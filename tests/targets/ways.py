@@ -26,6 +26,7 @@ RANGE = {"range_of_float16"}  # divides after adding up, and in float16
 NEEDS_GRADIENTS = {"unused_parameters"}  # makes one tensor of the gradients of all parameters
 BALANCES = {"state_is_balanced"}  # what parameters dealt out in turn, whatever their sizes, are rightly told to lack
 GROUPS = {"groups_are_balanced_together"}  # in turn, the largest of each group first: all weights may meet on one rank
+EMPTY_GROUPS = {"groups_may_be_empty"}  # fairscale looks at the first group's first parameter in each step
 
 WAYS = [
     Way("averaging", "DividesFirst", "naive_ddp"),
@@ -65,7 +66,12 @@ WAYS = [
     Way("early", "SendsAsItSteps", "sharded_optimizer"),
     Way("early", "StepsInBackward", "sharded_optimizer", DECIDES_AT_ONCE | LATE_GRADIENTS),
     # Has a call of its own to look again at what is frozen.
-    Way("fairscales", "sharded_by_fairscale", "sharded_optimizer", KEEPS_WHAT_IT_LOADS | DECIDES_AT_ONCE | ONE_DTYPE),
+    Way(
+        "fairscales",
+        "sharded_by_fairscale",
+        "sharded_optimizer",
+        KEEPS_WHAT_IT_LOADS | DECIDES_AT_ONCE | ONE_DTYPE | EMPTY_GROUPS,
+    ),
     Way("torchs_own", "InBucketsOfASize", "ddp_bucketed", UNFREEZES | RECOVERS | UNUSED | FREEZES),
     Way("overlapped", "BucketsOfASize", "ddp_bucketed", ORDERED | UNUSED | SPARSE),
     Way("sharding", "LargestInTurn", "sharded_optimizer", RESUMES | GROUPS),
