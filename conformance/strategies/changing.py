@@ -141,7 +141,7 @@ def changing_added_group(draw: Draw, bounds: Bounds) -> Scenario:
     """
     drawn: Scenario = draw(adding_group(before_training=False)(bounds))
     added, rate = next(one for one in drawn.schedule if isinstance(one, AddGroup)), draw(st.sampled_from((0.5, 0.001)))
-    if draw(st.booleans()):
+    if not draw(st.booleans()):
         plain = AddGroup(added.step, Group(added.group.parameters, {}))
         others = tuple(one for one in drawn.schedule if one is not added)
         return replace(drawn, schedule=(SetOption(added.step, "lr", rate), *others, plain))
