@@ -102,7 +102,7 @@ def changing_lr(draw: Draw, bounds: Bounds) -> Scenario:
         later = spec.options["lr"] if goes_back else 0.2
         steps, events = step + 2, (*events, SetOption(step + 1, "lr", later))
     drawn = draw_optimized(draw, bounds, spec, steps=steps, schedule=events)
-    return replace(drawn, world_size=1) if draw(st.integers(0, 2)) == 1 else drawn
+    return drawn if draw(st.integers(0, 2)) else replace(drawn, world_size=1)
 
 
 @st.composite
@@ -137,14 +137,15 @@ def changing_one_group(draw: Draw, bounds: Bounds) -> Scenario:
 def changing_added_group(draw: Draw, bounds: Bounds) -> Scenario:
     """A group is added between two steps, and its learning rate changed, at once or later.
 
-    Or it has no options of its own, and that of the other group was changed right before.
+    Or it has no options of its own, and that of the other group was changed right before, or a step before.
     """
     drawn: Scenario = draw(adding_group(before_training=False)(bounds))
     added, rate = next(one for one in drawn.schedule if isinstance(one, AddGroup)), draw(st.sampled_from((0.5, 0.001)))
     if not draw(st.booleans()):
         plain = AddGroup(added.step, Group(added.group.parameters, {}))
         others = tuple(one for one in drawn.schedule if one is not added)
-        return replace(drawn, schedule=(SetOption(added.step, "lr", rate), *others, plain))
+        changed = SetOption(draw(st.integers(added.step - 1, added.step)), "lr", rate)
+        return replace(drawn, schedule=(changed, *others, plain))
     change = SetOption(draw(st.integers(added.step, drawn.steps - 1)), "lr", rate, draw(st.sampled_from((1, -1))))
     return replace(drawn, schedule=(*drawn.schedule, change))
 
