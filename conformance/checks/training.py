@@ -188,7 +188,7 @@ def zero_grad_in_place(trial: Trial) -> None:
 
 
 def forward_keywords(trial: Trial) -> None:
-    """The wrapped model passes keyword arguments on to the model's `forward`."""
+    """The wrapped model passes keyword arguments on to the model's `forward`, also where there are no others."""
     gradients_averaged(trial)
 
 
