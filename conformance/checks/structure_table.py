@@ -5,18 +5,23 @@ from dataclasses import replace
 from conformance.checks import communication, traffic
 from conformance.checks.check import Check
 from conformance.strategies import extended as beyond
+from conformance.strategies import structure
 from conformance.strategies import wrapper as wrapping
 from conformance.strategies.parts import having
 
 _NUMBERS = ("gradients_averaged",)
 _SENT_ONCE = ("gradients_travel_once",)
-_OVERLAP = Check(communication.overlaps_backward, wrapping.deep_or_frozen, points=2, requires=_NUMBERS, shows="overlap")
-_STARTS = Check(
-    communication.starts_in_backward, wrapping.broad_or_frozen, points=2, requires=_NUMBERS, shows="overlap"
+_OVERLAP = Check(
+    communication.overlaps_backward, structure.deep_or_frozen, points=2, requires=_NUMBERS, shows="overlap"
 )
-_ONCE = Check(traffic.gradients_travel_once, wrapping.broad_or_tied, requires=_NUMBERS, shows="volume")
+_STARTS = Check(
+    communication.starts_in_backward, structure.broad_or_frozen, points=2, requires=_NUMBERS, shows="overlap"
+)
+_ONCE = Check(traffic.gradients_travel_once, structure.broad_or_tied, requires=_NUMBERS, shows="volume")
 _FLAT = (
-    Check(traffic.one_collective_per_dtype, wrapping.broad_in_groups, points=2, requires=_NUMBERS, shows="collectives"),
+    Check(
+        traffic.one_collective_per_dtype, structure.broad_in_groups, points=2, requires=_NUMBERS, shows="collectives"
+    ),
     Check(
         traffic.as_many_collectives_as_dtypes,
         wrapping.in_two_dtypes,
@@ -24,13 +29,15 @@ _FLAT = (
         shows="collectives",
     ),
 )
-_EACH = Check(traffic.one_collective_per_parameter, wrapping.deep, requires=("overlaps_backward",), shows="collectives")
+_EACH = Check(
+    traffic.one_collective_per_parameter, structure.deep, requires=("overlaps_backward",), shows="collectives"
+)
 _BUCKETS = (
-    Check(traffic.bucket_size_respected, wrapping.with_bucket_size, requires=_SENT_ONCE, shows="collectives"),
-    Check(traffic.unbounded_bucket, wrapping.with_one_bucket, requires=_NUMBERS, shows="collectives"),
+    Check(traffic.bucket_size_respected, structure.with_bucket_size, requires=_SENT_ONCE, shows="collectives"),
+    Check(traffic.unbounded_bucket, structure.with_one_bucket, requires=_NUMBERS, shows="collectives"),
     Check(
         traffic.bucket_size_of_what_trains,
-        wrapping.with_frozen_between,
+        structure.with_frozen_between,
         requires=("bucket_size_respected", "frozen_parameters_stay"),
         shows="collectives",
     ),
@@ -51,7 +58,7 @@ _AFTER_NO_SYNC = Check(
 )
 _AFTER_EVALUATION = Check(
     communication.overlaps_after_evaluation,
-    having(wrapping.deep_or_frozen, evaluates=True),
+    having(structure.deep_or_frozen, evaluates=True),
     "extended",
     requires=("evaluation_between_steps", "overlaps_backward"),
     shows="overlap",

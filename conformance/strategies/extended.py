@@ -9,7 +9,8 @@ from conformance.layers import Embedding, Layer, Linear, Magnitude, Residual
 from conformance.model_spec import Branch, ModelSpec
 from conformance.scenario import AddGroup, Event, Freeze, Group, LoadWeights, OptimizerSpec, Options, Scenario, Unfreeze
 from conformance.strategies.parts import NARROW_RATES, RATES, Bounds, Draw, Scenarios, decaying, draw_model, draw_sgd
-from conformance.strategies.wrapper import deep, draw_frozen, draw_wrapped
+from conformance.strategies.structure import deep
+from conformance.strategies.wrapper import draw_frozen, draw_wrapped
 
 
 @st.composite
