@@ -37,10 +37,10 @@ def deep_or_frozen(draw: Draw, bounds: Bounds) -> Scenario:
         square = tuple(Linear(width, draw(st.booleans())) for _ in range(5))
         drawn = replace(drawn, model=replace(drawn.model, inputs=width, layers=square, tied=(3, 4)))
         drawn = _in_small_buckets(drawn) if bounds.bucketed else drawn
-    return _freezing_one(draw, drawn)
+    return _frozen_and_cleared(draw, drawn)
 
 
-def _freezing_one(draw: Draw, drawn: Scenario) -> Scenario:
+def _frozen_and_cleared(draw: Draw, drawn: Scenario) -> Scenario:
     """Freeze one parameter or none, and so that two behind the first layer's still train: there is what to overlap.
 
     Clear gradients in either way.
@@ -77,8 +77,8 @@ def broad_in_groups(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def broad_or_frozen(draw: Draw, bounds: Bounds) -> Scenario:
-    """The same; in some of them one parameter does not train, behind the first layer's; cleared in either way."""
-    return _freezing_one(draw, draw(deep_and_broad(bounds)))
+    """Layers of many KiB; in some scenarios one behind the first layer does not train; cleared in either way."""
+    return _frozen_and_cleared(draw, draw(deep_and_broad(bounds)))
 
 
 @st.composite
