@@ -25,9 +25,11 @@ class FsdpCase(Case):
         micro_batches: backwards before each step, each with samples of its own.
         biased: whether linear layers add a bias.
         keyword: whether forward is called with a keyword argument.
+        clears_late: whether gradients are cleared between a step's first forward and its backward, and not before.
         evaluates: whether a forward without gradients comes before each step.
         frozen: whether the first linear layer's weight does not train.
         buffered: whether the model has buffers, the same on all ranks.
+        transposed: whether the first linear layer's weight is stored transposed, so that it is not contiguous.
         tied: whether the last layer's weight is the embedding's; it has to have the shape for that.
         scalar: whether a parameter without dimensions multiplies the output.
         again: whether the first linear layer, which then keeps the width, computes twice.
@@ -49,9 +51,11 @@ class FsdpCase(Case):
     micro_batches: int = 1
     biased: bool = False
     keyword: bool = False
+    clears_late: bool = False
     evaluates: bool = False
     frozen: bool = False
     buffered: bool = False
+    transposed: bool = False
     tied: bool = False
     scalar: bool = False
     again: bool = False
@@ -91,6 +95,7 @@ class FsdpCase(Case):
                 _POSITIONS,
                 layers,
                 frozen=(f"layers.{_FIRST_LINEAR}.weight",) if self.frozen else (),
+                transposed=_FIRST_LINEAR if self.transposed else None,
                 tied=(0, len(layers) - 1) if self.tied else None,
                 scale=self.scalar,
                 buffer=self.buffered,
@@ -103,6 +108,7 @@ class FsdpCase(Case):
             batch=self.batch,
             micro_batches=self.micro_batches,
             joined=self.joined,
+            clears_late=self.clears_late,
             evaluates=self.evaluates,
             in_evaluation=self.in_evaluation,
             seed=self.seed,

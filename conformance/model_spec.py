@@ -38,6 +38,7 @@ class ModelSpec(Brief):
         scale: whether a 0-dimensional parameter `scale` multiplies the output.
         empty: whether there is a parameter `empty` without elements, the sum of which is added to the output.
         transposed: index of a linear layer whose weight is stored transposed, so that it is not contiguous.
+        gapped: index of a linear layer whose weight is some columns of a wider one, so that its rows have gaps between.
         buffer: whether the model has buffers (a float, an integer and a non-persistent one).
         recomputed: whether the hidden layers are computed again in backward (activation checkpointing, not reentrant).
         branch: a second path, `branches.0` (and `branches.1`), beside the layers: never used, used on one rank only, or
@@ -45,6 +46,7 @@ class ModelSpec(Brief):
             first one is even), or by even ranks in even steps and by odd ones in odd steps; or by all ranks in each
             step's first micro-batch; or two, one of which even ranks use, and the other odd ones.
         keyword: whether `forward` is called with the keyword argument `gain`.
+        gain_none: whether that argument is None, for which the model has a value of its own, other than its default.
         by_name: whether the input is a keyword argument as well (`features`), so that there is no positional one.
         positional: whether it is called with `gain` as a second positional argument.
         nested: whether `forward` is called with a dict of a tuple, and returns a dict.
@@ -60,10 +62,12 @@ class ModelSpec(Brief):
     scale: bool = False
     empty: bool = False
     transposed: int | None = None
+    gapped: int | None = None
     buffer: bool = False
     recomputed: bool = False
     branch: Branch = "none"
     keyword: bool = False
+    gain_none: bool = False
     by_name: bool = False
     positional: bool = False
     nested: bool = False

@@ -32,6 +32,7 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 Listener = Callable[[int], None]
 GAIN = 1.5
+GAIN_OF_NONE = 0.5
 
 
 class Given(NamedTuple):
@@ -81,7 +82,7 @@ class Perceptron(nn.Module):
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(name not in spec.frozen)
 
-    def forward(self, features: Any, gain: float = 1.0) -> Any:
+    def forward(self, features: Any, gain: float | None = 1.0) -> Any:
         """Map (samples, inputs) to (samples, outputs of the last layer); tokens to as much for each of them.
 
         In a nested model, map {"batch": (that, gain)} to {"output": this}; in a named one, a `Given` to a `Result`.
@@ -91,7 +92,7 @@ class Perceptron(nn.Module):
             return {"output": self._compute(x, gain)}
         if self.spec.named:
             return Result(self._compute(features.x, features.gain))
-        return self._compute(features, gain)
+        return self._compute(features, GAIN_OF_NONE if gain is None else gain)
 
     def _compute(self, x: torch.Tensor, gain: float) -> torch.Tensor:
         hidden = x
@@ -148,6 +149,9 @@ def _layers(spec: ModelSpec) -> list[nn.Module]:
             module = module.to(torch_dtype(dtype_of(layer) or spec.dtype))
         if index == spec.transposed:
             module.weight = nn.Parameter(torch.empty_like(module.weight.mT, memory_format=torch.contiguous_format).mT)
+        if index == spec.gapped:
+            rows, columns = module.weight.shape
+            module.weight = nn.Parameter(module.weight.new_empty(rows, columns + 1)[:, :columns].detach())
         if spec.tied and index == spec.tied[1]:
             module.weight = layers[spec.tied[0]].weight
         layers.append(module)
@@ -197,7 +201,7 @@ def call(scenario: Scenario, model: Any, x: torch.Tensor) -> torch.Tensor:
         second: torch.Tensor = model(x, GAIN)
         return second
     named_input: dict[str, torch.Tensor] = {"features": x} if scenario.model.by_name else {}
-    gain = {"gain": GAIN} if scenario.model.keyword else {}
+    gain = {"gain": None if scenario.model.gain_none else GAIN} if scenario.model.keyword else {}
     output: torch.Tensor = model(*(() if named_input else (x,)), **named_input, **gain)
     return output
 

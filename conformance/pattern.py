@@ -51,7 +51,7 @@ def _kinds(spec: ModelSpec, every: Sequence[str]) -> list[tuple[set[str], str, s
             " It is in the model twice: reduce it once.",
         ),
         (
-            {f"layers.{spec.transposed}.weight"} if spec.transposed is not None else set(),
+            {f"layers.{index}.weight" for index in (spec.transposed, spec.gapped) if index is not None},
             "the parameter that is not contiguous",
             " `.contiguous()` makes a copy: the result must be copied back into the gradient itself.",
         ),

@@ -12,7 +12,7 @@ from conformance.checks.traffic import expected_exchanges, longest_flags, model_
 from conformance.contract import COMPONENTS
 from conformance.data import FAR, WEIGHT_SCALE
 from conformance.layers import Again, Dtype, Embedding, Linear, Magnitude, layer_as_code
-from conformance.models import GAIN
+from conformance.models import GAIN, GAIN_OF_NONE
 from conformance.oracle import PER_RANK
 from conformance.remembered import right_training
 from conformance.scenario import (
@@ -96,7 +96,9 @@ def _about_model(scenario: Scenario) -> dict[str, Any]:
     spec = scenario.model
     layers = [layer_as_code(layer, width) for layer, width in zip(spec.layers, spec.widths, strict=False)]
     blocks = [block for block in _BLOCKS if any(line.startswith(block.__name__) for line in layers)]
-    shape = spec.shapes[f"layers.{spec.transposed}.weight"] if spec.transposed is not None else ()
+    gain = None if spec.gain_none else GAIN
+    odd = spec.gapped if spec.transposed is None else spec.transposed
+    shape = spec.shapes[f"layers.{odd}.weight"] if odd is not None else ()
     return {
         "layers": ", ".join(layers),
         "blocks": [inspect.getsource(block).rstrip() for block in blocks],
@@ -110,9 +112,10 @@ def _about_model(scenario: Scenario) -> dict[str, Any]:
         "outputs": spec.widths[-1],
         "activation": _ACTIVATIONS[spec.activation],
         "branches": sum(name.startswith("branches.") for name in spec.shapes),
-        "transposed_shape": tuple(reversed(shape)),
-        "gain": f", gain={GAIN}" if spec.keyword else f", {GAIN}" if spec.positional else "",
+        "odd_shape": shape,
+        "gain": f", gain={gain}" if spec.keyword else f", {gain}" if spec.positional else "",
         "nested_gain": GAIN,
+        "gain_of_none": GAIN_OF_NONE,
         "mixed": spec.mixed,
         "is_large": any(math.prod(shape) > _MANY for shape in spec.shapes.values()),
         "tolerance": max(_TOLERANCES[dtype] for dtype in (spec.dtype, *spec.dtypes.values())),
@@ -168,7 +171,7 @@ def _lines(event: Event, *, generators: bool) -> list[str]:
             return [f"if step == {event.step}:", f"    optimizer.add_param_group({{{given}}})"]
         case Unfreeze() | Freeze():
             change = f"    named[name].requires_grad_({isinstance(event, Unfreeze)})"
-            drop = ["    named[name].grad = None"] if isinstance(event, Freeze) else []
+            drop = ["    named[name].grad = None"] if isinstance(event, Freeze) and event.drops else []
             return [f"for name in {event.parameters!r} if step == {event.step} else ():", change, *drop]
         case SaveAndLoad():
             return [

@@ -82,10 +82,14 @@ class Unfreeze(Brief):
 
 @dataclass(frozen=True, repr=False)
 class Freeze(Brief):
-    """Before step `step`, let these parameters require gradients no more, and drop the gradients that they have."""
+    """Before step `step`, let these parameters require gradients no more.
+
+    The gradients that they have are dropped, or else left to `zero_grad`.
+    """
 
     step: int
     parameters: tuple[str, ...]
+    drops: bool = True
 
 
 @dataclass(frozen=True, repr=False)

@@ -69,7 +69,7 @@ class Schedule:
                 case AddGroup():
                     self.optimizer.add_param_group(self._group(event.group))
                 case Unfreeze() | Freeze():
-                    self._let_train(event.parameters, wanted=isinstance(event, Unfreeze))
+                    self._let_train(event)
                 case SaveAndLoad():
                     self._save_and_load()
                 case Save():
@@ -96,11 +96,11 @@ class Schedule:
         if self._scheduler is not None:
             self._scheduler.step()
 
-    def _let_train(self, names: Iterable[str], *, wanted: bool) -> None:
-        for name in names:
-            self._parameters[name].requires_grad_(wanted)
-            if not wanted:
-                self._parameters[name].grad = None
+    def _let_train(self, event: Unfreeze | Freeze) -> None:
+        for parameter in map(self._parameters.__getitem__, event.parameters):
+            parameter.requires_grad_(isinstance(event, Unfreeze))
+            if isinstance(event, Freeze) and event.drops:
+                parameter.grad = None
 
     def _new(self) -> torch.optim.Optimizer:
         spec = self._scenario.optimizer

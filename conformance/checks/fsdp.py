@@ -95,6 +95,19 @@ def accumulates_gradients(trial: CaseTrial) -> None:
     )
 
 
+def cleared_after_forward(trial: CaseTrial) -> None:
+    """Gradients may be cleared between forward and backward, as many training loops do."""
+    _hold_training(
+        trial, "`zero_grad` comes after forward here: let backward add nothing to a gradient that was cleared."
+    )
+
+
+def non_contiguous_parameter(trial: CaseTrial) -> None:
+    """A weight that is not contiguous is taken from rank 0, and trains, like any other."""
+    starts_from_rank_0(trial)
+    _hold_training(trial, "A linear layer's weight is stored transposed: `.contiguous()` makes a copy of it.")
+
+
 def several_forwards_one_backward(trial: CaseTrial) -> None:
     """Several forwards may have one backward, on the sum of their losses, as where two inputs are compared."""
     _hold_training(

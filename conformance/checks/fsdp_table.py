@@ -61,6 +61,13 @@ FSDP_CHECKS = (
         "extended",
         requires=("accumulates_gradients",),
     ),
+    Check(fsdp.cleared_after_forward, networks.sharded_trainings(clears_late=True), "extended", requires=_TRAINED),
+    Check(
+        fsdp.non_contiguous_parameter,
+        networks.sharded_trainings(transposed=True, alike=False),
+        "extended",
+        requires=("starts_from_rank_0", *_TRAINED),
+    ),
     Check(
         fsdp.trains_in_evaluation_mode, networks.sharded_trainings(in_evaluation=True), "extended", requires=_TRAINED
     ),

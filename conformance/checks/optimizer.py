@@ -217,7 +217,10 @@ def frozen_parameters_in_groups(trial: Trial) -> None:
 
 
 def unfreezing_in_groups(trial: Trial) -> None:
-    """A parameter that was frozen when the optimizer was made, and is let train later, is updated from then on."""
+    """A parameter that was frozen when the optimizer was made, and is let train later, is updated from then on.
+
+    One that is frozen later is not, though it had a gradient: `zero_grad` clears that.
+    """
     training_equals_one_process(trial)
 
 

@@ -141,6 +141,13 @@ OPTIMIZER_EXTENDED = (
         rules_out=_IGNORED,
     ),
     Check(
+        param_groups.groups_are_added_after_loading,
+        changing.adding_group_after_loading,
+        "extended",
+        requires=(*_RESUMED, "add_param_group_during_training"),
+        rules_out=("added group never trained", "saved state lost"),
+    ),
+    Check(
         optimizer.loading_leaves_the_state_dict,
         changing.saving_and_loading,
         "extended",

@@ -60,6 +60,11 @@ def changes_in_an_added_group(trial: Trial) -> None:
     training_equals_one_process(trial)
 
 
+def groups_are_added_after_loading(trial: Trial) -> None:
+    """A group may be added to an optimizer that has loaded a state, and trains once in each step, like any other."""
+    training_equals_one_process(trial)
+
+
 def changes_in_one_group(trial: Trial) -> None:
     """An option written to one group of `optimizer.param_groups` takes effect there, and nowhere else."""
     training_equals_one_process(trial)

@@ -134,7 +134,7 @@ def scalar_parameter(trial: Trial) -> None:
 
 
 def non_contiguous_parameter(trial: Trial) -> None:
-    """A parameter whose memory is not in row order trains like any other."""
+    """A parameter whose memory is not in row order, or has gaps, trains like any other."""
     initial_broadcast(trial)
     gradients_averaged(trial)
     training_equals_one_process(trial)
@@ -188,7 +188,7 @@ def zero_grad_in_place(trial: Trial) -> None:
 
 
 def forward_keywords(trial: Trial) -> None:
-    """The wrapped model passes keyword arguments on to the model's `forward`, also where there are no others."""
+    """The wrapped model passes keyword arguments on to `forward`, also None, and where there are no others."""
     gradients_averaged(trial)
 
 

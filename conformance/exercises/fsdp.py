@@ -69,7 +69,8 @@ def _wrap(desk: Desk, dtypes: list[torch.dtype]) -> Any:
 
 def _step(desk: Desk, wrapped: Any, optimizer: torch.optim.Optimizer, step: int, memory: LiveMemory) -> None:
     scenario = desk.case.scenario
-    optimizer.zero_grad()
+    if not scenario.clears_late:
+        optimizer.zero_grad()
     if scenario.evaluates:
         with desk.stage("a forward without gradients"), torch.no_grad():
             output = call(scenario, wrapped, desk.given[f"x/{scenario.micro(step)[0]}"])
@@ -78,6 +79,8 @@ def _step(desk: Desk, wrapped: Any, optimizer: torch.optim.Optimizer, step: int,
     for together in [micros] if scenario.joined else [[micro] for micro in micros]:
         with desk.stage("forward"), memory if desk.case.weighed else nullcontext():
             loss = torch.stack([_loss(desk, wrapped, micro) for micro in together]).sum()
+        if scenario.clears_late and scenario.is_first(together[0]):
+            optimizer.zero_grad()
         desk.answer["whole_weights_kept_when_the_first_layer_has_computed"] = torch.tensor(memory.at_lookup)
         _weigh(desk, memory, "in_memory_after_forward")
         desk.answer["parameters_kept_after_forward"] = _kept(wrapped.parameters())

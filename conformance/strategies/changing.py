@@ -190,22 +190,32 @@ def with_one_cycle(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def optimized_unfreezing(draw: Draw, bounds: Bounds) -> Scenario:
-    """One of the optimizer's parameters does not require gradients at first, and does later; another one may cease."""
+    """One of the optimizer's parameters does not require gradients at first, and does later; another one may cease.
+
+    The gradient that this one has is dropped, or left to the optimizer's `zero_grad`.
+    """
     steps = draw(st.integers(2, 3))
     drawn = draw_optimized(draw, bounds, draw_optimizer(draw), more_layers=1, steps=steps)
     frozen, other = draw(st.permutations(tuple(drawn.model.shapes)))[:2]
     step = draw(st.integers(1, steps - 1))
     later: tuple[Event, ...] = (Unfreeze(step, (frozen,)),)
-    later += (Freeze(step, (other,)),) if draw(st.booleans()) else ()
-    return replace(drawn, model=replace(drawn.model, frozen=(frozen,)), schedule=later)
+    drops = draw(st.sampled_from((None, False, False, True)))
+    later += () if drops is None else (Freeze(step, (other,), drops),)
+    drawn = replace(drawn, model=replace(drawn.model, frozen=(frozen,)), schedule=later)
+    return replace(drawn, cleared_by="optimizer") if drops is False else drawn
 
 
 @st.composite
 def saving_and_loading(draw: Draw, bounds: Bounds) -> Scenario:
-    """Between two steps, the state of an optimizer moves to a new one; it has one group, or two."""
+    """Between two steps, the state of an optimizer moves to a new one; it has one group, or two.
+
+    In some scenarios one parameter does not train, so that it has no state.
+    """
     steps = draw(st.integers(2, 3))
     event: Event = SaveAndLoad(draw(st.integers(1, steps - 1)))
     drawn, parts = draw_parted(draw, bounds, draw_stateful(draw), steps=steps, schedule=(event,))
+    if draw(st.booleans()):
+        drawn = replace(drawn, model=replace(drawn.model, frozen=parts[0][:1]))
     return in_groups(draw, drawn, *parts) if draw(st.booleans()) else drawn
 
 
@@ -247,3 +257,13 @@ def changing_options_after_loading(draw: Draw, bounds: Bounds) -> Scenario:
     option, value = draw(st.sampled_from(_CHANGES))
     events: tuple[Event, ...] = (SaveAndLoad(load), SetOption(load, option, value))
     return draw_optimized(draw, bounds, draw_stateful(draw), steps=steps, schedule=events)
+
+
+@st.composite
+def adding_group_after_loading(draw: Draw, bounds: Bounds) -> Scenario:
+    """A group is added to a new optimizer that has loaded the state of an old one, at once or later."""
+    steps = draw(st.integers(2, 3))
+    scenario, (_, second) = draw_parted(draw, bounds, draw_stateful(draw), steps=steps)
+    load, add = sorted(draw(st.integers(1, steps - 1)) for _ in range(2))
+    added = AddGroup(add, Group(second, draw_own_options(draw, scenario.optimizer.kind)))
+    return replace(scenario, schedule=(SaveAndLoad(load), added))

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from conformance.layers import Linear
+from conformance.layers import BYTES, Linear
 from conformance.model_spec import ModelSpec
 from conformance.scenario import Group, Scenario
-from conformance.strategies.parts import Bounds, Draw, broadened, draw_model
+from conformance.strategies.parts import Bounds, Draw, broadened, draw_model, narrowed
 from conformance.strategies.wrapper import draw_tied, draw_wrapped
 
 _MIB = 2**20
@@ -29,15 +29,20 @@ def deep(draw: Draw, bounds: Bounds) -> Scenario:
 def deep_or_frozen(draw: Draw, bounds: Bounds) -> Scenario:
     """The same; in most of them one parameter behind the first layer's does not train, in half two layers share one.
 
-    Gradients are cleared in either way.
+    Gradients are cleared in either way, and have 64 bits or 16.
     """
     drawn: Scenario = draw(deep(bounds))
     if draw(st.booleans()):
         width = draw(st.integers(1, 3))
         square = tuple(Linear(width, draw(st.booleans())) for _ in range(5))
         drawn = replace(drawn, model=replace(drawn.model, inputs=width, layers=square, tied=(3, 4)))
-        drawn = _in_small_buckets(drawn) if bounds.bucketed else drawn
+    drawn = _of_64_or_16_bits(draw, drawn)
+    drawn = _in_small_buckets(drawn) if bounds.bucketed else drawn
     return _frozen_and_cleared(draw, drawn)
+
+
+def _of_64_or_16_bits(draw: Draw, drawn: Scenario) -> Scenario:
+    return narrowed(draw, drawn, draw(st.sampled_from(("float64", "bfloat16"))))
 
 
 def _frozen_and_cleared(draw: Draw, drawn: Scenario) -> Scenario:
@@ -54,7 +59,7 @@ def _frozen_and_cleared(draw: Draw, drawn: Scenario) -> Scenario:
 def _in_small_buckets(drawn: Scenario) -> Scenario:
     """Give buckets half the size of the smallest parameter, and of one element at least."""
     elements = max(1, min(map(math.prod, drawn.model.shapes.values())) / 2)
-    return replace(drawn, bucket_size_mb=_BYTES * elements / _MIB)
+    return replace(drawn, bucket_size_mb=BYTES[drawn.model.dtype] * elements / _MIB)
 
 
 @st.composite
@@ -77,8 +82,11 @@ def broad_in_groups(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def broad_or_frozen(draw: Draw, bounds: Bounds) -> Scenario:
-    """Layers of many KiB; in some scenarios one behind the first layer does not train; cleared in either way."""
-    return _frozen_and_cleared(draw, draw(deep_and_broad(bounds)))
+    """Layers of many KiB; in some scenarios one behind the first layer does not train; cleared in either way.
+
+    Gradients have 64 bits or 16.
+    """
+    return _frozen_and_cleared(draw, _of_64_or_16_bits(draw, draw(deep_and_broad(bounds))))
 
 
 @st.composite

@@ -147,10 +147,11 @@ def with_scale(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def with_transposed(draw: Draw, bounds: Bounds) -> Scenario:
-    """One weight is stored transposed: it is dense, but not contiguous."""
+    """One weight is not contiguous: it is stored transposed, or is some columns of a wider one."""
     sizes = st.integers(2, 4)
     layers = (Linear(draw(sizes), draw(st.booleans())), Linear(draw(st.integers(1, 3)), draw(st.booleans())))
-    return draw_wrapped(draw, bounds, ModelSpec(draw(sizes), layers, transposed=0))
+    stored = draw(st.sampled_from(({"transposed": 0}, {"gapped": 0})))
+    return draw_wrapped(draw, bounds, ModelSpec(draw(sizes), layers, **stored))
 
 
 @st.composite
@@ -191,6 +192,7 @@ def keeping_gradients(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def with_keyword(draw: Draw, bounds: Bounds) -> Scenario:
-    """The model is called with a keyword argument, or with keyword arguments alone."""
+    """The model is called with a keyword argument, which may be None, or with keyword arguments alone."""
     drawn = draw_wrapped(draw, bounds, replace(draw_model(draw, layers=(1, 2)), keyword=True), steps=1)
-    return replace(drawn, model=replace(drawn.model, by_name=draw(st.booleans())))
+    by_name, gain_none = draw(st.booleans()), draw(st.booleans())
+    return replace(drawn, model=replace(drawn.model, by_name=by_name, gain_none=gain_none))

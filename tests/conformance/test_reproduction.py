@@ -19,7 +19,12 @@ MODELS = {
     "float32": ModelSpec(inputs=3, layers=(Linear(4), Linear(2)), dtype="float32"),
     "bfloat16": ModelSpec(inputs=3, layers=(Linear(4), Linear(2)), dtype="bfloat16"),
     "mixed": ModelSpec(
-        inputs=3, layers=(Linear(4, dtype="float32"), Linear(4), Linear(2, dtype="float32")), scale=True
+        inputs=3,
+        layers=(Linear(4, dtype="float32"), Linear(4), Linear(2, dtype="float32")),
+        scale=True,
+        gapped=1,
+        keyword=True,
+        gain_none=True,
     ),
     "broad": ModelSpec(inputs=16, layers=(Linear(64, bias=False), Linear(16, bias=False)), dtype="float32"),
     "sparse": ModelSpec(inputs=1, layers=(Linear(2), Embedding(sparse=True), Linear(1))),
@@ -57,7 +62,7 @@ EVERYTHING = Scenario(
     aborts=True,
     clip=0.5,
     gated=True,
-    schedule=(Freeze(1, ("layers.0.weight",)), Unfreeze(2, ("layers.0.weight",)), LoadWeights(2)),
+    schedule=(Freeze(1, ("layers.0.weight",), drops=False), Unfreeze(2, ("layers.0.weight",)), LoadWeights(2)),
 )
 
 

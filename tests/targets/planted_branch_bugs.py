@@ -52,8 +52,8 @@ BRANCH_BUGS = [
     Bug(_FSDP, _SHARD, _SHARD_OF_ALL, "frozen_parameters_are_sharded", "Free what was gathered"),
     Bug(
         _FSDP,
-        "            dist.broadcast(p.data, 0)\n",
-        "            if p.requires_grad:\n                dist.broadcast(p.data, 0)\n",
+        "            p.data.copy_(value)\n",
+        "            if p.requires_grad:\n                p.data.copy_(value)\n",
         "frozen_parameters_from_rank_0",
         "Broadcast parameters from rank 0",
     ),

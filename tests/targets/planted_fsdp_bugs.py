@@ -125,7 +125,7 @@ FSDP_BUGS = [
         "shards_are_waited_for",
         "after step",
     ),
-    Bug(_FSDP, "            dist.broadcast(p.data, 0)\n", "", "starts_from_rank_0", "is not rank 0's"),
+    Bug(_FSDP, "            p.data.copy_(value)\n", "", "starts_from_rank_0", "is not rank 0's"),
     Bug(
         _FSDP,
         "self.whole(self.compute_dtype, firsts",

@@ -128,4 +128,28 @@ FSDP_USE_BUGS = [
         "evaluation_between_steps",
         "Gather whole weights anew",
     ),
+    Bug(
+        _FSDP,
+        "            value = p.detach().clone(memory_format=torch.contiguous_format)\n"
+        "            dist.broadcast(value, 0)\n"
+        "            p.data.copy_(value)\n",
+        "            dist.broadcast(p.data.contiguous(), 0)\n",
+        "non_contiguous_parameter",
+        "is not rank 0's",
+    ),
+    Bug(
+        _FSDP,
+        FORWARD_AND_WHAT_FOLLOWS,
+        "if torch.is_grad_enabled():\n"
+        "            self.earlier = {shard: shard.grad for shard in self.shards if shard.grad is not None}\n"
+        "            for shard in self.earlier:\n"
+        "                shard.grad = None\n"
+        '        return self.call("", self.inner, *args, **kwargs)\n\n\n'
+        "def get_fsdp(module, compute_dtype=None):\n    return FSDP(module, compute_dtype)\n\n\n"
+        "def fsdp_on_after_backward(fsdp_model, optimizer):\n"
+        "    for shard, grad in fsdp_model.earlier.items():\n"
+        "        shard.grad = grad if shard.grad is None else shard.grad + grad\n",
+        "cleared_after_forward",
+        "comes after forward here",
+    ),
 ]

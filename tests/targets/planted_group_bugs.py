@@ -119,7 +119,7 @@ _STATE_OF_ALL = """    def state_dict(self):
             if rank == dist.get_rank() and p in self.state:
                 self.local.state[p] = self.state[p]
 """
-_STATE_DICT = """    def state_dict(self):
+STATE_DICT = """    def state_dict(self):
         raise RuntimeError("ShardedOptimizer cannot be saved: every rank holds the state of its own parameters only")
 
     def load_state_dict(self, state_dict):  # noqa: ARG002  # torch's signature
@@ -154,7 +154,7 @@ GROUP_BUGS = [
         "carry on, from one to the next",
     ),
     _bug(
-        _STATE_DICT,
+        STATE_DICT,
         _STATE_AND_OPTIONS.replace("None if self.local is None else ", "").replace(".pop", ".get"),
         "state_of_ranks_without_parameters",
         "'NoneType' object has no attribute",
@@ -184,13 +184,13 @@ GROUP_BUGS = [
     _bug("        self.owner = {}\n", _OWNERS_OF_ALL, "two_optimizers_side_by_side", "not in its class"),
     _bug(_APART, _OF_THE_FIRST, "mixed_dtypes"),
     _bug("            self.local.step()\n", _OF_A_COPY, "loaded_weights_are_the_start"),
-    _bug(_STATE_DICT, "", "state_dict_round_trip", "saved state lost"),
-    _bug(_STATE_DICT, _STATE_OF_ONE_GROUP, "state_dict_round_trip", ""),
-    _bug(_STATE_DICT, _STATE_OF_OLD_GROUPS, "options_change_after_loading", "change of an option ignored"),
-    _bug(_STATE_DICT, _STATE_ALONE, "options_survive_loading", "saved options lost"),
-    _bug(_STATE_DICT, _STATE_AND_OPTIONS, "loading_leaves_the_state_dict", "`['options']`"),
-    _bug(_STATE_DICT, _STATE_OF_ALL, "state_stays_sharded_after_loading", "drop the rest"),
-    _bug(_STATE_DICT, _STATE_OF_KNOWN_OPTIONS, "loading_keeps_what_others_keep_there", "initial_lr"),
+    _bug(STATE_DICT, "", "state_dict_round_trip", "saved state lost"),
+    _bug(STATE_DICT, _STATE_OF_ONE_GROUP, "state_dict_round_trip", ""),
+    _bug(STATE_DICT, _STATE_OF_OLD_GROUPS, "options_change_after_loading", "change of an option ignored"),
+    _bug(STATE_DICT, _STATE_ALONE, "options_survive_loading", "saved options lost"),
+    _bug(STATE_DICT, _STATE_AND_OPTIONS, "loading_leaves_the_state_dict", "`['options']`"),
+    _bug(STATE_DICT, _STATE_OF_ALL, "state_stays_sharded_after_loading", "drop the rest"),
+    _bug(STATE_DICT, _STATE_OF_KNOWN_OPTIONS, "loading_keeps_what_others_keep_there", "initial_lr"),
     _bug(
         "                loss = closure()\n",
         _CLOSURE_ON_OWN,

@@ -1,6 +1,7 @@
 """Bugs planted in the bundled right sharded optimizer, in what it lists, sends and hands on."""
 
 from bug import Bug
+from planted_group_bugs import STATE_DICT
 
 _FORWARD = "                local_group.update(options_of(self.param_groups[number]))\n"
 _SOME_OPTIONS = """                known = ("lr", "weight_decay", "betas", "momentum", "maximize")
@@ -45,12 +46,6 @@ _OWNED_ALONE = f"""        group["params"] = mine
         for p in self.owner:
             if p.grad is not None:
                 p.grad = None if set_to_none else torch.zeros_like(p)
-"""
-_STATE_DICT = """    def state_dict(self):
-        raise RuntimeError("ShardedOptimizer cannot be saved: every rank holds the state of its own parameters only")
-
-    def load_state_dict(self, state_dict):  # noqa: ARG002  # torch's signature
-        raise RuntimeError("ShardedOptimizer cannot load a state: every rank holds that of its own parameters only")
 """
 _OPTIONS_BY_PLACE = """    def state_dict(self):
         for number, local_group in self.local_group.items():
@@ -101,7 +96,7 @@ SHARING_BUGS = [
     _bug(_FORWARD, _PAIRED_AT_FIRST, "changes_in_an_added_group"),
     _bug(_BROADCAST, _REMAINDER_LOST, "large_parameters", "a remainder that is lost"),
     _bug(_OWNED, _OWNED_ALONE, "param_groups_hold_all", "with other parameters on each rank"),
-    _bug(_STATE_DICT, _OPTIONS_BY_PLACE, "options_survive_loading"),
-    _bug(_STATE_DICT, _STATE_BY_PARAMETER, "state_dict_round_trip", "saved state lost"),
-    _bug(_STATE_DICT, _POPS_PARAMETERS, "saving_changes_nothing"),
+    _bug(STATE_DICT, _OPTIONS_BY_PLACE, "options_survive_loading"),
+    _bug(STATE_DICT, _STATE_BY_PARAMETER, "state_dict_round_trip", "saved state lost"),
+    _bug(STATE_DICT, _POPS_PARAMETERS, "saving_changes_nothing"),
 ]

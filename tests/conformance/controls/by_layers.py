@@ -36,8 +36,6 @@ class ByLayers(nn.Module):
     def gather(self, weight):
         if weight not in self.parts:
             self.parts[weight] = weight.data
-            if weight.grad is not None:
-                self.means[weight], weight.grad = weight.grad, None
             values = whole_of(weight.data.to(self.compute_dtype or weight.dtype), self.shapes[weight])
             weight.data = kept = self.wholes.setdefault(weight, values)
             kept.untyped_storage().resize_(kept.numel() * kept.element_size())
@@ -50,7 +48,12 @@ class ByLayers(nn.Module):
     def leave(self, layer, _, output):
         self.free(layer.weight)
         if output.requires_grad:
-            output.register_hook(lambda _: self.gather(layer.weight))
+            output.register_hook(lambda _: self.gather_again(layer.weight))
+
+    def gather_again(self, weight):
+        if weight.grad is not None:  # it has the shape of the part
+            self.means[weight], weight.grad = weight.grad, None
+        self.gather(weight)
 
     def reduce(self, weight):
         grad, weight.grad = weight.grad, None

@@ -41,7 +41,9 @@ class FSDP(nn.Module):
         super().__init__()
         self.compute_dtype, self.shapes, self.shards = compute_dtype, {}, nn.ParameterList()
         for name, p in module.named_parameters():
-            dist.broadcast(p.data, 0)
+            value = p.detach().clone(memory_format=torch.contiguous_format)
+            dist.broadcast(value, 0)
+            p.data.copy_(value)
             self.shapes[name] = p.shape
             self.shards.append(nn.Parameter(own(padded(p.detach().flatten())), requires_grad=p.requires_grad))
         self.kept = dict(module.named_buffers())
