@@ -197,6 +197,14 @@ def large_parameter(trial: Trial) -> None:
         training_equals_one_process(trial)
 
 
+def parameter_with_gaps(trial: Trial) -> None:
+    """A parameter with gaps in memory between its rows, as a slice of columns has, trains like any other."""
+    with advising("A weight here is some columns of a wider one. Send a contiguous copy, and copy the result back."):
+        initial_broadcast(trial)
+        gradients_averaged(trial)
+        training_equals_one_process(trial)
+
+
 def named_tuples(trial: Trial) -> None:
     """A named tuple reaches the model's `forward`, and comes back from it, as what it is."""
     gradients_averaged(trial)

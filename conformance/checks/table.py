@@ -237,6 +237,13 @@ _WRAPPER_EXTENDED = (
         requires=("unused_on_some_ranks", "accumulates_gradients"),
         rules_out=_OUT,
     ),
+    Check(
+        extended.parameter_with_gaps,
+        beyond.with_gaps,
+        "extended",
+        requires=("non_contiguous_parameter",),
+        rules_out=_OUT,
+    ),
     Check(extended.positional_arguments, beyond.with_two_arguments, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(extended.forward_without_gradients, beyond.peeking, "extended", requires=_NUMBERS, rules_out=_OUT),
     Check(

@@ -134,7 +134,7 @@ def scalar_parameter(trial: Trial) -> None:
 
 
 def non_contiguous_parameter(trial: Trial) -> None:
-    """A parameter whose memory is not in row order, or has gaps, trains like any other."""
+    """A parameter whose memory is not in row order trains like any other."""
     initial_broadcast(trial)
     gradients_averaged(trial)
     training_equals_one_process(trial)

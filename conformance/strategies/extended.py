@@ -10,7 +10,7 @@ from conformance.model_spec import Branch, ModelSpec
 from conformance.scenario import AddGroup, Event, Freeze, Group, LoadWeights, OptimizerSpec, Options, Scenario, Unfreeze
 from conformance.strategies.parts import NARROW_RATES, RATES, Bounds, Draw, Scenarios, decaying, draw_model, draw_sgd
 from conformance.strategies.structure import deep
-from conformance.strategies.wrapper import draw_frozen, draw_wrapped
+from conformance.strategies.wrapper import draw_frozen, draw_wrapped, with_transposed
 
 
 @st.composite
@@ -42,6 +42,13 @@ def beside_a_twin(draw: Draw, bounds: Bounds) -> Scenario:
 def with_empty(draw: Draw, bounds: Bounds) -> Scenario:
     """One parameter has no elements."""
     return draw_wrapped(draw, bounds, replace(draw_model(draw, layers=(1, 2)), empty=True))
+
+
+@st.composite
+def with_gaps(draw: Draw, bounds: Bounds) -> Scenario:
+    """One weight is some columns of a wider one."""
+    drawn: Scenario = draw(with_transposed(bounds))
+    return replace(drawn, model=replace(drawn.model, transposed=None, gapped=0))
 
 
 @st.composite

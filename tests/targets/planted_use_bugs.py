@@ -108,7 +108,7 @@ USE_BUGS = [
     *(Bug(wrapper, _BUCKETS_OF, _NONE_WHERE_ZEROED, check, "async_op=True") for wrapper, check in _OVERLAPPING),
     Bug(_EACH, _CALL, _CALL_WITHOUT_NONE, "forward_keywords"),
     *(Bug(wrapper, _READY, _READY_IF_WIDE, check, "async_op=True") for wrapper, check in _OVERLAPPING),
-    Bug("naive_ddp", _COPIED, _MEMORY, "non_contiguous_parameter"),
+    Bug("naive_ddp", _COPIED, _MEMORY, "parameter_with_gaps", "a contiguous copy"),
     Bug(_FLAT, _NAIVE_FINISHES, _BY_COUNT, "unfreezing_after_wrapping", "never synchronised"),
     Bug(_FLAT, _FLAT_FINISHES, _EACH_GROUP, "one_collective_per_dtype", "reduce once"),
     Bug(_SHARDED, _STEP, _AT_ONCE_ALONE, "lr_through_param_groups"),
