@@ -82,10 +82,7 @@ class Unfreeze(Brief):
 
 @dataclass(frozen=True, repr=False)
 class Freeze(Brief):
-    """Before step `step`, let these parameters require gradients no more.
-
-    The gradients that they have are dropped, or else left to `zero_grad`.
-    """
+    """Before step `step`, let these parameters not require gradients; drop those that they have, or not."""
 
     step: int
     parameters: tuple[str, ...]
