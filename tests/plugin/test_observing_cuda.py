@@ -47,7 +47,7 @@ def test_training_on_gpus_gives_the_same_numbers_and_a_record(run_suite, backend
             assert all(torch.equal(*pair) for pair in zip(expected, found))
             assert [entry for entry in entries if not entry.completed] == []
             inside = [entry for entry in entries if entry.launched.backward]
-            assert len(inside) >= 6
+            assert len(set(entry.launched.backward for entry in inside)) == 3
             assert [entry for entry in inside if entry.waited.backward != entry.launched.backward] == []
             assert "barrier" in [entry.op for entry in entries]
 """

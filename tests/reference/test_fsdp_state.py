@@ -12,7 +12,7 @@ from reference_models import INPUTS, Buffered, every_odd_part, linear, mlp, seed
 from side_by_side import assert_close, batch, sgd
 from subgroups import subgroups_destroyed
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.optim import SGD
 
@@ -175,7 +175,8 @@ def test_float32_training_is_that_of_one_process() -> None:
 
 
 def fully_sharded(module: nn.Module, policy: MixedPrecisionPolicy) -> nn.Module:
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))  # without one torch takes GPUs where there are any
+    # Where there are GPUs, torch takes them unless it is given a mesh, and makes a group for a mesh that is given none.
+    mesh = DeviceMesh.from_group(dist.group.WORLD, "cpu")
     for layer in module:
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh, mp_policy=policy)
