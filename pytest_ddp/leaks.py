@@ -65,7 +65,7 @@ class Snapshot:
 
     settings: dict[str, Any]
     environment: dict[bytes, bytes]
-    groups: frozenset[str]
+    groups: dict[str, str]
     threads: frozenset[threading.Thread]
     children: frozenset[int]
     cuda_bytes: int
@@ -106,9 +106,9 @@ class Snapshot:
 
     def _groups(self) -> Iterator[Leak]:
         """Process groups need no undoing: they are destroyed with the test's own group."""
-        new = sorted(_groups() - self.groups)
+        new = [made for name, made in _groups().items() if name not in self.groups]
         if new:
-            yield Leak(f"{_count(len(new), 'process group')} not destroyed (new_group)")
+            yield Leak(f"{_count(len(new), 'process group')} not destroyed ({', '.join(sorted(set(new)))})")
 
     def _threads(self) -> Iterator[Leak]:
         new, end = _threads() - self.threads, time.monotonic() + _ENDING_SECONDS
@@ -172,9 +172,14 @@ def _environment() -> dict[bytes, bytes]:
     return now
 
 
-def _groups() -> frozenset[str]:
+def _groups() -> dict[str, str]:
+    """Return what made each group but the default one, by name: `new_group`, or a device mesh for a dimension of it."""
     names = distributed_c10d._world.pg_names  # noqa: SLF001  there is no public list of groups
-    return frozenset(name for group, name in names.items() if group is not dist.group.WORLD)
+    return {name: _maker(group) for group, name in names.items() if group is not dist.group.WORLD}
+
+
+def _maker(group: dist.ProcessGroup) -> str:
+    return group.group_desc if group.group_desc not in {"", "undefined"} else "new_group"
 
 
 def _threads() -> frozenset[threading.Thread]:

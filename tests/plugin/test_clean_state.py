@@ -94,6 +94,26 @@ def test_a_default_group_of_ones_own_is_told(run_suite):
     )
 
 
+def test_groups_left_behind_are_called_by_what_made_them(run_suite):
+    result = run_suite("""
+        from torch.distributed.device_mesh import init_device_mesh
+
+        @distributed(world_size=2)
+        def test_mesh():
+            init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
+
+        @distributed(world_size=2, observe=True)
+        def test_groups():
+            dist.new_group()
+            dist.new_group(group_desc="evaluation")
+        """)
+    result.assert_outcomes(passed=2, warnings=2)
+    result.stdout.fnmatch_lines(["*test_mesh left behind: * not destroyed (*mesh_shard); put back*"])
+    result.stdout.fnmatch_lines(
+        ["*test_groups left behind: 2 process groups not destroyed (evaluation, new_group); put back*"]
+    )
+
+
 def test_a_shared_group_that_a_test_has_destroyed_is_made_again(run_suite):
     suite = """
         @distributed
