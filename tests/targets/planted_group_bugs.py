@@ -90,8 +90,9 @@ _ZIPPED = """        if self.local is not None:
                 local_group.update(options_of(group))
 """
 _LR_OF_ALL = f"""        for group in self.param_groups:
-            if group["lr"] != group.setdefault("first_lr", group["lr"]):
+            if group["lr"] != group.get("last_lr", group["lr"]):
                 self.lr = group["lr"]
+            group["last_lr"] = group["lr"]
 {_OPTIONS}                local_group["lr"] = getattr(self, "lr", local_group["lr"])
 """
 _OF_A_COPY = """            copies = self.__dict__.setdefault("copies", {})
