@@ -66,7 +66,7 @@ FORWARD_BUGS = [
     Bug(
         _NAIVE,
         f"    def forward(self, *args, **kwargs):\n{_FORWARD}",
-        f"    def forward(self, x, **kwargs):\n{_FORWARD.replace('*args', 'x')}",
+        f"    def forward(self, x=None, **kwargs):\n        args = () if x is None else (x,)\n{_FORWARD}",
         "positional_arguments",
         "must take `*inputs, **kwargs`",
     ),
