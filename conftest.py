@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from pytest_ddp.ranks import Ranks
+from pytest_ddp.pool.pool import Ranks
 
 pytest_plugins = ["pytester"]
 # Hypothesis's as it is here or on a CI machine, but for what would make a verdict depend on how busy the machine is.

@@ -32,8 +32,8 @@ HEAD = """
 import time
 import pytest, torch, torch.distributed as dist, torch.multiprocessing as mp
 from pytest_ddp import World, distributed
-from pytest_ddp.failure import raise_for
-from pytest_ddp.ranks import Ranks
+from pytest_ddp.outcomes.failure import raise_for
+from pytest_ddp.pool.pool import Ranks
 
 SIZE = {size}
 

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
-from pytest_ddp.launcher import Launcher
-from pytest_ddp.outcome import Outcome
-from pytest_ddp.rank_group import RankGroup
-from pytest_ddp.ranks import Ranks
-from pytest_ddp.rendezvous import Rendezvous
-from pytest_ddp.world import World
+from pytest_ddp.outcomes.outcome import Outcome
+from pytest_ddp.planning.world import World
+from pytest_ddp.pool.group import RankGroup
+from pytest_ddp.pool.launcher import Launcher
+from pytest_ddp.pool.pool import Ranks
+from pytest_ddp.pool.rendezvous import Rendezvous
 
 _GRACE_SECONDS = 0.3
 

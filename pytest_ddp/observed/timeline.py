@@ -1,24 +1,24 @@
 """What happened on a rank, as a table to read."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from pytest_ddp.bounds import both_ends
-from pytest_ddp.observed.entry import Entry, Moment
 from pytest_ddp.observed.events import (
     BackwardBegan,
     BackwardReturned,
     CollectiveCompleted,
     CollectiveLaunched,
     CollectiveWaited,
+    Entry,
     Event,
     GradientReady,
+    Moment,
 )
-from pytest_ddp.observed.notice import ANYONE, Notice, shapes_text
-from pytest_ddp.observed.table import table
-from pytest_ddp.world import ranks_text
+from pytest_ddp.observed.fingerprint import ANYONE, Notice, shapes_text
+from pytest_ddp.outcomes.text_limits import both_ends
+from pytest_ddp.planning.world import ranks_text
 
 REPORTED_ROWS = 40
 _NAMED = 3
@@ -149,3 +149,27 @@ def _gradients(moment: Moment | None) -> str:
 def _posted(notice: Notice, event: str) -> Row:
     what, group = f"{notice.op} #{notice.number}{_peer(notice)}", f"{notice.group} ({ranks_text(notice.ranks)})"
     return Row("", event, what, group, f"{notice.dtype}{notice.shapes}", line=notice.source)
+
+
+# Text in columns.
+
+_WIDEST = 60  # characters
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> list[str]:
+    """Return a line for the head and for each row; columns without content are left out.
+
+    Args:
+        head: the names of the columns.
+        rows: a cell for each column; very long cells lose their end.
+        right: the columns that are aligned to the right.
+    """
+    columns = [_column(name, [row[index] for row in rows], name in right) for index, name in enumerate(head)]
+    shown = [column for column in columns if any(cell.strip() for cell in column[1:])]
+    return ["  ".join(cells).rstrip() for cells in zip(*shown, strict=True)]
+
+
+def _column(name: str, cells: Sequence[str], to_the_right: bool) -> list[str]:  # noqa: FBT001  internal
+    cut = [name, *(cell if len(cell) <= _WIDEST else f"{cell[: _WIDEST - 3]}..." for cell in cells)]
+    width = max(map(len, cut))
+    return [cell.rjust(width) if to_the_right else cell.ljust(width) for cell in cut]
