@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ddp.planning.world import World
-from pytest_ddp.pool.pool import Ranks
+from pytest_ddp.pool.pool import RankPool
 from pytest_ddp.remote_calls.pickling import dump_call, results
 
 ROUNDS, REPEATS, STEPS = 15, 20, 3
@@ -41,7 +41,7 @@ def _seconds(wrapped: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch
 def main() -> int:
     """Print the medians and their ratio; return 1 if it is above what is wanted."""
     seconds: dict[bool, list[float]] = {False: [], True: []}
-    with Ranks() as ranks:
+    with RankPool() as ranks:
         for _ in range(ROUNDS):
             for observe, found in seconds.items():
                 world = World(2, observe=observe)

@@ -24,7 +24,7 @@ from pytest_ddp.reporting.merge import merge, output_sections
 
 if TYPE_CHECKING:
     from pytest_ddp.pool.group import RankGroup
-    from pytest_ddp.pool.rank_process import Member
+    from pytest_ddp.pool.rank_process import RankProcess
 
 _PLUGIN = "ddp-debugger"
 _START_SECONDS = 60.0  # until the debugger has the terminal, from where on there is no deadline
@@ -148,7 +148,7 @@ class Debugger:
         writer.line()
         writer.sep(">", text)
 
-    def _hand_over(self, member: "Member", entered: bool) -> None:  # noqa: FBT001  as the message says it
+    def _hand_over(self, member: "RankProcess", entered: bool) -> None:  # noqa: FBT001  as the message says it
         """While a rank has the terminal, Ctrl-C is the rank's, and the clocks of other plugins stand still."""
         if entered:
             self._config.hook.pytest_enter_pdb(config=self._config, pdb=None)

@@ -15,13 +15,13 @@ from pytest_ddp.items import keeping_scope
 from pytest_ddp.planning.plan import Run
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.group import RankGroup
-from pytest_ddp.pool.pool import Ranks
+from pytest_ddp.pool.pool import RankPool
 
 
 class Provider(Protocol):
     """Who has the ranks."""
 
-    def ranks(self, device: str) -> Ranks:
+    def ranks(self, device: str) -> RankPool:
         """Return the warm ranks for a device."""
 
     def lease(self, world: World) -> AbstractContextManager[World]:
@@ -43,7 +43,7 @@ class Place:
 
     world: World
     group: RankGroup
-    pool: Ranks
+    pool: RankPool
     warm: bool
     keeper: pytest.Collector | None
     open: ExitStack

@@ -26,7 +26,7 @@ from pytest_ddp.planning.plan import Machine, Plan, Refuse, plan
 from pytest_ddp.planning.request import Request
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.launcher import SpawnLauncher, launcher_for, shared_launcher
-from pytest_ddp.pool.pool import Ranks
+from pytest_ddp.pool.pool import RankPool
 from pytest_ddp.protocol.targets import HOST
 from pytest_ddp.rank_session.log_capture import caught_quickly
 from pytest_ddp.reporting.exception_info import stand_in
@@ -54,7 +54,7 @@ class Controller:
         self.places = Places(self)
         self.runner = PhaseRunner(self.places, Decisions(self.plan), self._new_shared_path, debugger_for(config))
         self._numbers = itertools.count()
-        self._ranks: dict[str, Ranks] = {}
+        self._ranks: dict[str, RankPool] = {}
         self._leases = Leases(shared_folder(config))
         config.pluginmanager.register(Interruption())
 
@@ -63,14 +63,14 @@ class Controller:
         """This machine."""
         return Machine.detect()
 
-    def ranks(self, device: str) -> Ranks:
+    def ranks(self, device: str) -> RankPool:
         """Return the warm ranks of this run for a device, each with a pytest session."""
         if device not in self._ranks:
             capture = self.config.getoption("capture", "no") != "no"
             body = cloudpickle.dumps(rank_start(self.config, self.settings))
             launcher = launcher_for(device)
             tally = self._summary.ranks
-            ranks = Ranks(launcher, host=HOST, host_body=body, capture=capture, tally=tally)
+            ranks = RankPool(launcher, host=HOST, host_body=body, capture=capture, tally=tally)
             if self.runner.debugger:
                 ranks.slack = GROUP_SECONDS
             self._ranks[device] = ranks

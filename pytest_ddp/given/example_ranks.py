@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pytest_ddp.outcomes.outcome import Outcome
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.group import RankGroup
-from pytest_ddp.pool.pool import Ranks
+from pytest_ddp.pool.pool import RankPool
 from pytest_ddp.protocol.targets import EXAMPLE, PHASE
 
 _POINT_TO_POINT = ("send", "recv")
@@ -24,7 +24,7 @@ class ExampleRanks:
         teardown: the request that tears the test and all its fixtures down.
     """
 
-    pool: Ranks
+    pool: RankPool
     group: RankGroup
     timeout: float
     setup: bytes

@@ -79,7 +79,7 @@ _FIELDS = 17
 Meeting: TypeAlias = tuple[str, ...]
 
 
-class Notice(NamedTuple):
+class Fingerprint(NamedTuple):
     """One operation of one rank; ranks are numbered as in the default group.
 
     Attributes:
@@ -170,7 +170,7 @@ class Notice(NamedTuple):
         return _APART.join(map(str, (*who, *what, *parts, *how))).encode(errors="replace")
 
     @classmethod
-    def decode(cls, data: bytes, rank: int) -> "Notice | None":
+    def decode(cls, data: bytes, rank: int) -> "Fingerprint | None":
         """Return what `encode` made bytes of on that rank; None for anything else."""
         parts = data.decode(errors="replace").split(_APART)
         if len(parts) != _FIELDS:
@@ -205,7 +205,7 @@ def _optional(number: int | None) -> str:
     return "" if number is None else str(number)
 
 
-def _peer_words(notice: Notice) -> str:
+def _peer_words(notice: Fingerprint) -> str:
     tag = f" with tag {notice.tag}" if notice.tag else ""
     if notice.peer == ANYONE:
         return f"from any rank{tag}"
@@ -226,11 +226,11 @@ def source_text(source: str) -> str:
     return source if len(source) <= _TEXT else f"...{source[-_TEXT:]}"
 
 
-def notice_of(entry: Entry, rank: int, *, loose: bool = False) -> Notice:
-    """Return the notice of an operation that `rank` enters; `loose` as in `Notice`."""
+def notice_of(entry: Entry, rank: int, *, loose: bool = False) -> Fingerprint:
+    """Return the notice of an operation that `rank` enters; `loose` as in `Fingerprint`."""
     import torch.distributed as dist  # noqa: PLC0415  the controller reads notices without torch
 
-    return Notice(
+    return Fingerprint(
         op=entry.op,
         group=entry.group,
         ranks=entry.ranks,

@@ -16,7 +16,7 @@ from pytest_ddp.observed.events import (
     GradientReady,
     Moment,
 )
-from pytest_ddp.observed.fingerprint import ANYONE, Notice, shapes_text
+from pytest_ddp.observed.fingerprint import ANYONE, Fingerprint, shapes_text
 from pytest_ddp.outcomes.text_limits import both_ends
 from pytest_ddp.planning.world import ranks_text
 
@@ -53,7 +53,7 @@ class Timeline:
         return both_ends(_text(list(rows(self.entries, self.events)), limit))
 
 
-def posted_timeline(notices: Sequence[Notice], waits_in: Notice | None, limit: int = REPORTED_ROWS) -> str:
+def posted_timeline(notices: Sequence[Fingerprint], waits_in: Fingerprint | None, limit: int = REPORTED_ROWS) -> str:
     """Return a short table of what a rank had entered that cannot be asked any more."""
     found = [_posted(notice, "waits" if notice is waits_in else "entered") for notice in notices]
     return both_ends(_text(found, limit)) if found else ""
@@ -135,7 +135,7 @@ def _was_over(entry: Entry) -> bool:
     return bool(entry.waited and entry.completed and entry.completed.time < entry.waited.time)
 
 
-def _peer(operation: Entry | Notice) -> str:
+def _peer(operation: Entry | Fingerprint) -> str:
     if operation.op not in {"send", "recv"}:
         return ""
     who = "anyone" if operation.peer in {None, ANYONE} else f"rank {operation.peer}"
@@ -146,7 +146,7 @@ def _gradients(moment: Moment | None) -> str:
     return "" if moment is None or moment.backward is None else f"{moment.ready}/{moment.expected}"
 
 
-def _posted(notice: Notice, event: str) -> Row:
+def _posted(notice: Fingerprint, event: str) -> Row:
     what, group = f"{notice.op} #{notice.number}{_peer(notice)}", f"{notice.group} ({ranks_text(notice.ranks)})"
     return Row("", event, what, group, f"{notice.dtype}{notice.shapes}", line=notice.source)
 

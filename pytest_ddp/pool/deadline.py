@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from pytest_ddp.outcomes.outcome import Outcome, Returned, Skipped
-from pytest_ddp.pool.rank_process import Member
+from pytest_ddp.pool.rank_process import RankProcess
 from pytest_ddp.protocol.messages import HangUp
 
 _LOOK_SECONDS = 0.005
@@ -13,7 +13,7 @@ _MORE_SECONDS = 0.1
 
 
 @dataclass
-class Patience:
+class Deadline:
     """Lasts until the deadline; once a rank has failed, or others wait for one that skipped, only for the grace.
 
     Attributes:
@@ -31,7 +31,7 @@ class Patience:
     _still_since: float | None = None
     _grace_ends: float | None = None
     _had: dict[int, float] = field(default_factory=dict)
-    _gave_up: list[Member] = field(default_factory=list)
+    _gave_up: list[RankProcess] = field(default_factory=list)
     _hung_up: set[int] = field(default_factory=set)
 
     @property
@@ -43,7 +43,7 @@ class Patience:
         looking = self._gave_up and (self.hang_up or not self.someone_failed)
         return min(left, _LOOK_SECONDS) if looking else left
 
-    def is_over(self, pending: Collection[Member]) -> bool:
+    def is_over(self, pending: Collection[RankProcess]) -> bool:
         """Whether these ranks, which still run, are to be ended."""
         if self._still_since is not None or time.monotonic() < self._end:
             return False
@@ -66,14 +66,14 @@ class Patience:
         """Whether a rank has failed or skipped."""
         return bool(self._gave_up)
 
-    def hear(self, member: Member, outcome: Outcome, pending: Collection[Member]) -> None:
+    def hear(self, member: RankProcess, outcome: Outcome, pending: Collection[RankProcess]) -> None:
         """Take note of how a rank's run ended, while these others still run."""
         if not isinstance(outcome, Returned):
             self._gave_up.append(member)
         if not isinstance(outcome, Returned | Skipped):
             self._begin_grace(pending)
 
-    def look(self, pending: Collection[Member]) -> bool:
+    def look(self, pending: Collection[RankProcess]) -> bool:
         """See whether a rank waits for one that gave up; return whether a rank has hung up for that."""
         least = min((member.entered for member in self._gave_up), default=None)
         if least is None or not any(member.entered > least for member in pending):
@@ -91,17 +91,17 @@ class Patience:
     def _end(self) -> float:
         return self.deadline if self._grace_ends is None else min(self.deadline, self._grace_ends)
 
-    def _begin_grace(self, pending: Collection[Member]) -> None:
+    def _begin_grace(self, pending: Collection[RankProcess]) -> None:
         if not self.someone_failed:
             self.someone_failed = True
             self._grace_ends = time.monotonic() + self.grace
             self._had = {member.rank: member.processor_seconds for member in pending}
 
-    def _prolong_grace(self, pending: Collection[Member]) -> None:
+    def _prolong_grace(self, pending: Collection[RankProcess]) -> None:
         """Give back what a busy machine has taken: a rank that fails of another one's end must be able to say so."""
         if self._grace_ends is not None and any(map(self._is_kept_from_saying, pending)):
             self._grace_ends = time.monotonic() + _MORE_SECONDS
 
-    def _is_kept_from_saying(self, member: Member) -> bool:
+    def _is_kept_from_saying(self, member: RankProcess) -> bool:
         had = member.processor_seconds - self._had.get(member.rank, 0.0)
         return member.is_reporting or (member.is_busy and had < self.grace)

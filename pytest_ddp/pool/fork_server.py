@@ -19,7 +19,7 @@ from dataclasses import astuple
 from typing import Any, NoReturn
 
 from pytest_ddp.pool.parent_death import adopt_orphans, die_with, kill_children, kill_descendants
-from pytest_ddp.protocol.shared_files import Files
+from pytest_ddp.protocol.shared_files import RankFiles
 from pytest_ddp.rank.worker import run_rank
 
 FDS = 5
@@ -58,7 +58,7 @@ def _serve(control: socket.socket) -> None:
         if control.fileno() in readable:
             if not (fds := _asked(control)):
                 return
-            _fork(control, Files(*fds))
+            _fork(control, RankFiles(*fds))
 
 
 def _asked(control: socket.socket) -> Sequence[int]:
@@ -70,7 +70,7 @@ def _asked(control: socket.socket) -> Sequence[int]:
     return fds
 
 
-def _fork(control: socket.socket, files: Files) -> None:
+def _fork(control: socket.socket, files: RankFiles) -> None:
     me = os.getpid()
     try:
         pid = os.fork()
@@ -86,7 +86,7 @@ def _fork(control: socket.socket, files: Files) -> None:
     _say(control, answer)
 
 
-def _become_rank(control: socket.socket, zygote: int, files: Files) -> NoReturn:
+def _become_rank(control: socket.socket, zygote: int, files: RankFiles) -> NoReturn:
     try:
         control.close()
         signal.set_wakeup_fd(-1)

@@ -13,9 +13,9 @@ from pytest_ddp.observed.deadlocks.detector import LOOK_SECONDS, Detector
 from pytest_ddp.outcomes.failure import RankFailure, details, failures
 from pytest_ddp.outcomes.outcome import Deadlocked, Died, Ended, Outcome, Raised, Returned, Stopped, TimedOut
 from pytest_ddp.planning.world import World
-from pytest_ddp.pool.deadline import Patience
+from pytest_ddp.pool.deadline import Deadline
 from pytest_ddp.pool.launcher import Launcher
-from pytest_ddp.pool.rank_process import Member, answered, died, last_words
+from pytest_ddp.pool.rank_process import RankProcess, answered, died, last_words
 from pytest_ddp.pool.stack_dumps import dump_stacks
 from pytest_ddp.protocol.messages import Answer, Debugging, Recall, Reporting, Run, encode
 from pytest_ddp.protocol.targets import JOINED
@@ -48,23 +48,23 @@ class RankGroup:
 
     world: World
     name: str
-    members: list[Member]
+    members: list[RankProcess]
     launcher: Launcher
     board: IO[bytes]
     grace: float = GRACE_SECONDS
-    gone: list[Member] = field(default_factory=list)
+    gone: list[RankProcess] = field(default_factory=list)
     slack: float = GROUP_SLACK_SECONDS
-    on_debugging: Callable[[Member, bool], None] | None = None
+    on_debugging: Callable[[RankProcess, bool], None] | None = None
     hung_up: bool = False
     lost: bool = False
     _number: int = -1
     _started: float = 0.0
     _timeout: float = 0.0
-    _pending: dict[int, Member] = field(default_factory=dict)
-    _debugged: Member | None = None
+    _pending: dict[int, RankProcess] = field(default_factory=dict)
+    _debugged: RankProcess | None = None
     _detector: Detector | None = None
 
-    def begin(self, name: str, members: list[Member]) -> None:
+    def begin(self, name: str, members: list[RankProcess]) -> None:
         """Be a fresh process group of these ranks from the next run on."""
         self.name, self.members, self.hung_up = name, members, False
 
@@ -77,7 +77,7 @@ class RankGroup:
         hang_up: bool = False,
         ranks: Collection[int] | None = None,
     ) -> list[Outcome]:
-        """Run `target` on every rank that is left; return their outcomes in rank order (see `Ranks.run`).
+        """Run `target` on every rank that is left; return their outcomes in rank order (see `RankPool.run`).
 
         With `hang_up`, ranks that failed or skipped break their connections as soon as another one waits for them in
         a collective; that one then fails at once, where it would be stopped after the grace. With `ranks`, only these
@@ -132,7 +132,9 @@ class RankGroup:
         """Wait until every rank has joined; what goes wrong here is no target's fault, and ends all that still wait."""
         return self._finish(grace=0.0, hang_up=False)
 
-    def _expect(self, timeout: float, ranks: Collection[int] | None, number: int | None = None) -> Collection[Member]:
+    def _expect(
+        self, timeout: float, ranks: Collection[int] | None, number: int | None = None
+    ) -> Collection[RankProcess]:
         """Begin to wait for an answer of each of these ranks, by default to a new run; return them."""
         self._number = next(_numbers) if number is None else number
         self._started, self._timeout = time.monotonic(), timeout
@@ -180,9 +182,9 @@ class RankGroup:
             body,
         )
 
-    def _wait(self, pending: dict[int, Member], grace: float, *, hang_up: bool) -> Iterator[tuple[int, Outcome]]:
+    def _wait(self, pending: dict[int, RankProcess], grace: float, *, hang_up: bool) -> Iterator[tuple[int, Outcome]]:
         """Yield outcomes as they come; end what is left when patience is over."""
-        patience = Patience(self._started + self._timeout, grace, hang_up=hang_up)
+        patience = Deadline(self._started + self._timeout, grace, hang_up=hang_up)
         self._detector = Detector(self.board.fileno(), self.world.size, self.name) if self.world.observe else None
         while pending:
             readable = self._readable(pending.values(), patience)
@@ -202,23 +204,23 @@ class RankGroup:
             self.hung_up |= patience.look(pending.values())
             yield from self._end_stuck(pending, patience)
 
-    def _readable(self, pending: Collection[Member], patience: Patience) -> list[Member]:
+    def _readable(self, pending: Collection[RankProcess], patience: Deadline) -> list[RankProcess]:
         """Wait until ranks have said something; return them."""
         ready = [member for member in pending if member.has_unread]
         return ready or select.select(list(pending), [], [], self._pause(patience))[0]
 
-    def _pause(self, patience: Patience) -> float | None:
+    def _pause(self, patience: Deadline) -> float | None:
         """How long to wait for ranks to say something before the next look; None for as long as it takes."""
         if patience.seconds is None:
             return None
         return min(patience.seconds, _TRIM_SECONDS if self._detector is None else LOOK_SECONDS)
 
-    def _hear(self, patience: Patience, member: Member, outcome: Outcome, pending: dict[int, Member]) -> None:
+    def _hear(self, patience: Deadline, member: RankProcess, outcome: Outcome, pending: dict[int, RankProcess]) -> None:
         patience.hear(member, outcome, pending.values())
         if self._detector is not None:
             self._detector.hear(outcome)
 
-    def _end_stuck(self, pending: dict[int, Member], patience: Patience) -> Iterator[tuple[int, Outcome]]:
+    def _end_stuck(self, pending: dict[int, RankProcess], patience: Deadline) -> Iterator[tuple[int, Outcome]]:
         """End the ranks that wait for what can never come, unless others are to break the connections for that."""
         if self._detector is None or self._debugged is not None or (patience.hang_up and patience.someone_gave_up):
             return
@@ -228,7 +230,7 @@ class RankGroup:
             yield rank, outcome
             self._hear(patience, member, outcome, pending)
 
-    def _outcome(self, member: Member) -> Outcome | None:
+    def _outcome(self, member: RankProcess) -> Outcome | None:
         try:
             messages = member.read()
         except ProtocolError as error:
@@ -250,12 +252,12 @@ class RankGroup:
     def _seconds(self) -> float:
         return time.monotonic() - self._started
 
-    def _debugging(self, member: Member, *, entered: bool) -> None:
+    def _debugging(self, member: RankProcess, *, entered: bool) -> None:
         if self.on_debugging is not None and self._debugged is (None if entered else member):
             self._debugged = member if entered else None
             self.on_debugging(member, entered)
 
-    def _death(self, member: Member) -> Died:
+    def _death(self, member: RankProcess) -> Died:
         seconds, code = self._seconds, self.launcher.exit_code(member.pid, _HANG_UP_SECONDS)
         ran_on = code is None and member.is_running
         if ran_on:
@@ -265,7 +267,7 @@ class RankGroup:
         self._lose([member])
         return died(member, seconds, code, ran_on=ran_on)
 
-    def _end(self, pending: dict[int, Member], outcome: Callable[..., Ended]) -> Iterator[tuple[int, Ended]]:
+    def _end(self, pending: dict[int, RankProcess], outcome: Callable[..., Ended]) -> Iterator[tuple[int, Ended]]:
         """End every rank that still runs, after taking its stacks."""
         halted = {rank: member.is_halted for rank, member in pending.items()}
         known = {rank: last_words(member, self._seconds) for rank, member in pending.items()}
@@ -279,7 +281,7 @@ class RankGroup:
             yield rank, outcome(**words)
             self._lose([member])
 
-    def _lose(self, members: Iterable[Member]) -> None:
+    def _lose(self, members: Iterable[RankProcess]) -> None:
         for member in list(members):
             member.kill()
             self.lost = True

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pytest_ddp.errors import LaunchError
-from pytest_ddp.protocol.shared_files import Files, Shared
+from pytest_ddp.protocol.shared_files import RankFiles, SharedFiles
 from pytest_ddp.protocol.targets import PRELOAD, PRELOAD_IF_USED
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -34,7 +34,7 @@ class _ForkError(LaunchError):
 class Launcher(Protocol):
     """Starts ranks and says how they ended."""
 
-    def start(self, shared: Shared) -> int:
+    def start(self, shared: SharedFiles) -> int:
         """Start one rank on the shared files and return its process id."""
 
     def exit_code(self, pid: int, seconds: float = EXIT_SECONDS) -> int | None:
@@ -91,7 +91,7 @@ class ForkLauncher:
         )
         theirs.close()
 
-    def start(self, shared: Shared) -> int:
+    def start(self, shared: SharedFiles) -> int:
         """Fork one rank; a server that is gone is replaced once, one that cannot fork keeps the ranks that it has."""
         try:
             return self._fork(shared)
@@ -101,7 +101,7 @@ class ForkLauncher:
             self.close()
             return self._fork(shared)
 
-    def _fork(self, shared: Shared) -> int:
+    def _fork(self, shared: SharedFiles) -> int:
         if self._server is None:
             self.begin()
         if not self._ready:
@@ -183,7 +183,7 @@ class SpawnLauncher:
 
     _ranks: dict[int, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
-    def start(self, shared: Shared) -> int:
+    def start(self, shared: SharedFiles) -> int:
         """Start one interpreter."""
         call = f"from pytest_ddp.pool.launcher import spawned; spawned({os.getpid()}, {shared.fds!r})"
         process = subprocess.Popen(
@@ -231,4 +231,4 @@ def spawned(parent: int, fds: tuple[int, ...]) -> None:
 
     die_with(parent)
     collective_hooks.install()
-    run_rank(Files(*fds))
+    run_rank(RankFiles(*fds))

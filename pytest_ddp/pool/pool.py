@@ -1,6 +1,6 @@
 """The pool of warm ranks: the whole face of the core.
 
-`Ranks.run(world, target, payloads, timeout=...)` runs a function on every rank of a fresh process group and returns
+`RankPool.run(world, target, payloads, timeout=...)` runs a function on every rank of a fresh process group and returns
 one outcome per rank. It never raises for what a rank does; see `failure.RankFailure` for that.
 """
 
@@ -20,10 +20,10 @@ from pytest_ddp.outcomes.outcome import Outcome
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.group import GRACE_SECONDS, GROUP_SLACK_SECONDS, RankGroup
 from pytest_ddp.pool.launcher import Launcher, shared_launcher
-from pytest_ddp.pool.rank_process import Member
+from pytest_ddp.pool.rank_process import RankProcess
 from pytest_ddp.pool.rendezvous import Rendezvous
 from pytest_ddp.protocol.messages import Answer, Close, Launch, Ready
-from pytest_ddp.protocol.shared_files import Shared, memory_file
+from pytest_ddp.protocol.shared_files import SharedFiles, memory_file
 
 _START_SECONDS = 120.0
 _CLOSE_SECONDS = 10.0
@@ -31,7 +31,7 @@ _STILL_ENDING = "was stopped: after {:g} s it was still at the teardown of its f
 
 
 @dataclass
-class Ranks:
+class RankPool:
     """Rank processes that stay warm between runs; use as a context manager.
 
     Attributes:
@@ -65,7 +65,7 @@ class Ranks:
     inhabited: int = 0
     _opened: IO[bytes] | None = None
     _ahead: RankGroup | None = None
-    _members: dict[int, Member] = field(default_factory=dict)
+    _members: dict[int, RankProcess] = field(default_factory=dict)
 
     def run(
         self, world: World, target: str, payloads: bytes | Sequence[bytes] = b"", *, timeout: float
@@ -126,9 +126,9 @@ class Ranks:
         self._discard_gone(group)
         self._form(group)
 
-    def fresh(self) -> "Ranks":
+    def fresh(self) -> "RankPool":
         """Return a pool of its own processes that shares the launcher and the store; close it before this one."""
-        pool = Ranks(self.launcher, self.host, self.host_body, self.capture, self.grace, self.rendezvous, self.tally)
+        pool = RankPool(self.launcher, self.host, self.host_body, self.capture, self.grace, self.rendezvous, self.tally)
         pool.farewells, pool.warm, pool.slack = self.farewells, False, self.slack
         return pool
 
@@ -216,11 +216,11 @@ class Ranks:
             self._await_ready(member)
         return len(fresh)
 
-    def _launch(self, rank: int) -> Member:
+    def _launch(self, rank: int) -> RankProcess:
         make_room(self._board.fileno(), rank + 1)
-        shared = Shared.make(rank, self._board)
+        shared = SharedFiles.make(rank, self._board)
         try:
-            member = Member(rank, self.launcher.start(shared), shared)
+            member = RankProcess(rank, self.launcher.start(shared), shared)
         except BaseException:  # LaunchError, or an interruption
             shared.close()
             raise
@@ -239,7 +239,7 @@ class Ranks:
         member.send(launch)
         return member
 
-    def _await_ready(self, member: Member) -> None:
+    def _await_ready(self, member: RankProcess) -> None:
         messages = member.receive(_START_SECONDS)
         if messages == [Ready()]:
             return
@@ -253,7 +253,7 @@ class Ranks:
             why = f"it was not ready within {_START_SECONDS:g} s"
         raise LaunchError(f"rank {member.rank} could not start: {why}\n{output}".rstrip())
 
-    def _discard(self, member: Member) -> None:
+    def _discard(self, member: RankProcess) -> None:
         member.kill()
         member.shared.close()
         self._members.pop(member.rank, None)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddp.outcomes.outcome import Died, Outcome, Raised, Returned, Skipped
-from pytest_ddp.protocol.flight_recorder import BlackBox
+from pytest_ddp.protocol.flight_recorder import FlightRecorder
 from pytest_ddp.protocol.messages import DUMP_SIGNAL, Answer, Decoder, Message, encode
-from pytest_ddp.protocol.output_file import Printed
-from pytest_ddp.protocol.shared_files import Shared
+from pytest_ddp.protocol.output_file import OutputFile
+from pytest_ddp.protocol.shared_files import SharedFiles
 
 _PIECE = 2**16  # bytes; a larger buffer costs more to make than most messages to read
 _BUSY = ("R", "D")  # see proc(5)
@@ -23,7 +23,7 @@ _BETWEEN = "/pytest_ddp/observed/"  # between torch, which calls it, and torch, 
 
 
 @dataclass
-class Member:
+class RankProcess:
     """A rank of the pool: its process, its channel, and the files that outlive it.
 
     Attributes:
@@ -32,16 +32,16 @@ class Member:
 
     rank: int
     pid: int
-    shared: Shared
+    shared: SharedFiles
     is_reporting: bool = False
     _decoder: Decoder = field(default_factory=Decoder)
-    _box: BlackBox = field(init=False)
+    _box: FlightRecorder = field(init=False)
     _unread: list[Message] = field(default_factory=list)
-    _printed: Printed = field(init=False)
+    _printed: OutputFile = field(init=False)
 
     def __post_init__(self) -> None:
-        self._box = BlackBox.map(self.shared.box.fileno())
-        self._printed = Printed(self.shared.output)
+        self._box = FlightRecorder.map(self.shared.box.fileno())
+        self._printed = OutputFile(self.shared.output)
 
     def fileno(self) -> int:
         """The channel's descriptor, so that `select` takes members."""
@@ -125,7 +125,7 @@ class Member:
     @property
     def stack(self) -> str:
         """The Python stacks that were written on a fatal signal or on demand, without the harness's own frames."""
-        return trim_stacks(Printed(self.shared.stacks).text)
+        return trim_stacks(OutputFile(self.shared.stacks).text)
 
     @property
     def last_words(self) -> str:
@@ -206,7 +206,7 @@ def _trimmed_threads(text: str) -> Iterator[str]:
 _RAN_ON = "closed its connection to the test run, ran on, and was ended"
 
 
-def last_words(member: Member, seconds: float) -> dict[str, Any]:
+def last_words(member: RankProcess, seconds: float) -> dict[str, Any]:
     """Return what every outcome of a rank tells."""
     return {
         "rank": member.rank,
@@ -216,7 +216,7 @@ def last_words(member: Member, seconds: float) -> dict[str, Any]:
     }
 
 
-def answered(member: Member, answer: Answer) -> Outcome:
+def answered(member: RankProcess, answer: Answer) -> Outcome:
     """Return the outcome that a rank's answer says."""
     words = last_words(member, answer.seconds)
     if answer.outcome == "returned":
@@ -226,7 +226,7 @@ def answered(member: Member, answer: Answer) -> Outcome:
     return Raised(**words, kind=answer.kind, message=answer.message, traceback=answer.traceback, body=answer.body)
 
 
-def died(member: Member, seconds: float, code: int | None, *, ran_on: bool) -> Died:
+def died(member: RankProcess, seconds: float, code: int | None, *, ran_on: bool) -> Died:
     """Return the outcome of a rank whose connection ended: by its process's end, or while that ran on."""
     known = {**last_words(member, seconds), "stack": member.stack, "last_words": member.last_words}
     if ran_on:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_ddp.pool.rank_process import Member
+from pytest_ddp.pool.rank_process import RankProcess
 from pytest_ddp.protocol.messages import DUMP_SIGNAL
 
 _SECONDS = 2.0  # for a rank that may never write: it ignores our signal, or blocks it
@@ -18,7 +18,7 @@ _POLL_SECONDS = 0.02
 _GONE = (FileNotFoundError, ProcessLookupError)
 
 
-def dump_stacks(members: Sequence[Member]) -> None:
+def dump_stacks(members: Sequence[RankProcess]) -> None:
     """Make processes write their Python stacks, all at a time; wait until they have."""
     dumps = [Dump(member) for member in members]
     for member in members:
@@ -40,7 +40,7 @@ class Dump:
         is_under_way: whether the rank was seen to handle the signal, or to be about to, when it was last looked at.
     """
 
-    member: Member
+    member: RankProcess
     is_under_way: bool = False
     _before: int = field(init=False)
     _size: int = field(init=False)

@@ -19,13 +19,13 @@ _SIZE = SLOT * (SLOTS + 1)
 
 
 @dataclass
-class BlackBox:
+class FlightRecorder:
     """A note, and a ring of the last `SLOTS` entries, each a line of text of at most `SLOT` bytes."""
 
     memory: mmap.mmap
 
     @classmethod
-    def map(cls, fd: int) -> "BlackBox":
+    def map(cls, fd: int) -> "FlightRecorder":
         """Map the file `fd`, growing it to its fixed size first."""
         if os.fstat(fd).st_size < _SIZE:
             os.ftruncate(fd, _SIZE)

@@ -14,7 +14,7 @@ _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # fallocate(2)
 
 
 @dataclass
-class Printed:
+class OutputFile:
     """An output that is bounded in reports and on disk, although it has no end."""
 
     file: IO[bytes]

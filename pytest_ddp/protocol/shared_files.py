@@ -8,7 +8,7 @@ from typing import IO
 
 
 @dataclass(frozen=True)
-class Files:
+class RankFiles:
     """The file descriptors that a rank shares with the controller."""
 
     channel: int
@@ -19,7 +19,7 @@ class Files:
 
 
 @dataclass
-class Shared:
+class SharedFiles:
     """The controller's ends of what it shares with one rank; nothing of it has a name on disk."""
 
     rank: int
@@ -31,7 +31,7 @@ class Shared:
     board: IO[bytes]
 
     @classmethod
-    def make(cls, rank: int, board: IO[bytes]) -> "Shared":
+    def make(cls, rank: int, board: IO[bytes]) -> "SharedFiles":
         """Open a socket pair and three anonymous files, beside the board that all ranks of the pool share.
 
         A full disk must not take stacks and black box away.
@@ -41,7 +41,7 @@ class Shared:
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """The rank's file descriptors, in the order of `worker.Files`."""
+        """The rank's file descriptors, in the order of `RankFiles`."""
         return tuple(part.fileno() for part in (self.theirs, self.output, self.stacks, self.box, self.board))
 
     def close(self) -> None:

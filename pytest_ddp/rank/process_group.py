@@ -80,12 +80,12 @@ class GroupKeeper:
         """Have the next groups observed or not; all ranks have done so before any of them has the group."""
         if not (run.observe or current.is_observed()):
             return
-        from pytest_ddp.observed.deadlocks.announcer import Posting  # noqa: PLC0415  likewise
+        from pytest_ddp.observed.deadlocks.announcer import Announcer  # noqa: PLC0415  likewise
         from pytest_ddp.observed.recording import install  # noqa: PLC0415  only for those who use it
 
         install.look_away()
         if run.observe:
-            install.observe(Posting.begin(self._board, self._rank, run.group, run.group_timeout))
+            install.observe(Announcer.begin(self._board, self._rank, run.group, run.group_timeout))
 
     def _connect(self) -> Store:
         if self._store is None:

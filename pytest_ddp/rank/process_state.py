@@ -18,7 +18,7 @@ _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)
 
 
 @dataclass
-class Footing:
+class ProcessState:
     """Holds on to what this process had when it became a rank.
 
     Attributes:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pytest_ddp.observed.recording import current
 from pytest_ddp.outcomes.text_limits import both_ends
-from pytest_ddp.protocol.flight_recorder import BlackBox
+from pytest_ddp.protocol.flight_recorder import FlightRecorder
 from pytest_ddp.protocol.messages import (
     Answer,
     Close,
@@ -33,11 +33,11 @@ from pytest_ddp.protocol.messages import (
     encode,
     receive,
 )
-from pytest_ddp.protocol.shared_files import Files
+from pytest_ddp.protocol.shared_files import RankFiles
 from pytest_ddp.rank.connections import hang_up
 
 if TYPE_CHECKING:
-    from pytest_ddp.rank.process_state import Footing
+    from pytest_ddp.rank.process_state import ProcessState
 
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _LOST = "its connection to the test run was closed under it ({}), as by a test that closes files that are not its own"
@@ -68,14 +68,14 @@ class Rank:
 
     current: "Rank"
 
-    def __init__(self, channel: socket.socket, launch: Launch, files: Files, footing: "Footing") -> None:
+    def __init__(self, channel: socket.socket, launch: Launch, files: RankFiles, footing: "ProcessState") -> None:
         from pytest_ddp.rank.process_group import GroupKeeper  # noqa: PLC0415  imports torch: not before it must
 
         self.launch = launch
         self.closing = False
         self.run: Run | None = None
         self._channel = channel
-        self._box = BlackBox.map(files.box)
+        self._box = FlightRecorder.map(files.box)
         self._footing = footing
         self._pid = getpid()
         self._groups = GroupKeeper(launch.rank, launch.store, files.board)
@@ -209,7 +209,7 @@ def _is_ours(filename: str) -> bool:
     return filename.startswith(_OURS)
 
 
-def run_rank(files: Files) -> NoReturn:
+def run_rank(files: RankFiles) -> NoReturn:
     """Be a rank: the whole life of its process, which ends here.
 
     Leaves by `os._exit` because torch with gloo now and then aborts in an orderly interpreter exit; what was to be
@@ -229,7 +229,7 @@ def run_rank(files: Files) -> NoReturn:
         _exit(status)
 
 
-def _own(files: Files) -> socket.socket:
+def _own(files: RankFiles) -> socket.socket:
     """Keep the descriptors from processes that a test starts: they must neither speak for the rank nor outlive it."""
     for fd in astuple(files):
         os.set_inheritable(fd, False)
@@ -238,7 +238,7 @@ def _own(files: Files) -> socket.socket:
     return channel
 
 
-def _live(channel: socket.socket, launch: Launch, files: Files, footing: "Footing") -> None:
+def _live(channel: socket.socket, launch: Launch, files: RankFiles, footing: "ProcessState") -> None:
     from pytest_ddp.rank.collective_hooks import watch_collectives  # noqa: PLC0415  imports torch: not before it must
 
     Rank.current = rank = Rank(channel, launch, files, footing)
@@ -258,7 +258,7 @@ def _live(channel: socket.socket, launch: Launch, files: Files, footing: "Footin
         footing.flush()
 
 
-def _settle(files: Files, launch: Launch) -> "Footing":
+def _settle(files: RankFiles, launch: Launch) -> "ProcessState":
     """Take on the controller's folder, path and environment; send output and stacks where the controller reads them."""
     import torch  # noqa: PLC0415  already imported by the fork server
 
@@ -268,9 +268,9 @@ def _settle(files: Files, launch: Launch) -> "Footing":
     sys.path[:] = launch.sys_path
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
-    from pytest_ddp.rank.process_state import Footing  # noqa: PLC0415  POSIX only; the controller's side loads everywhere
+    from pytest_ddp.rank.process_state import ProcessState  # noqa: PLC0415  POSIX only; the controller's side loads everywhere
 
-    footing = Footing(launch.cwd, files.stacks, files.output if launch.capture else None)
+    footing = ProcessState(launch.cwd, files.stacks, files.output if launch.capture else None)
     footing.restore()
     torch.set_num_threads(1)
     if hasattr(os, "sched_setscheduler"):  # being woken, a rank would push the controller aside before it wakes others

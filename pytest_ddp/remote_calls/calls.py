@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_ddp.planning.world import World
-from pytest_ddp.pool.pool import Ranks
+from pytest_ddp.pool.pool import RankPool
 from pytest_ddp.protocol.targets import CALL
 from pytest_ddp.remote_calls.objects import Held
 from pytest_ddp.remote_calls.pickling import dump_call, pack_result, results, run_call
@@ -16,7 +16,7 @@ from pytest_ddp.remote_calls.pickling import dump_call, pack_result, results, ru
 class RankCaller:
     """Runs functions on the ranks of one world; every run has a fresh process group."""
 
-    ranks: Callable[[], Ranks]
+    ranks: Callable[[], RankPool]
     lease: Callable[[], AbstractContextManager[World]]
     world: World
     timeout: float

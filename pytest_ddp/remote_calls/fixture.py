@@ -10,7 +10,7 @@ from pytest_ddp.controller.session import PLUGIN, Controller
 from pytest_ddp.errors import UsageError
 from pytest_ddp.planning.plan import Refuse, Skip
 from pytest_ddp.planning.request import Request
-from pytest_ddp.pool.pool import Ranks
+from pytest_ddp.pool.pool import RankPool
 from pytest_ddp.remote_calls.calls import RankCaller
 
 
@@ -40,7 +40,7 @@ def rank_callers(config: pytest.Config) -> Callable[..., RankCaller]:
             raise UsageError(decision.reason)
         world = decision.world
 
-        def warm() -> Ranks:
+        def warm() -> RankPool:
             controller.places.make_way()
             return controller.ranks(world.device)
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.outcomes.failure import RankFailure
 from pytest_ddp.planning.world import World
-from pytest_ddp.pool.pool import Ranks
+from pytest_ddp.pool.pool import RankPool
 from pytest_ddp.protocol.targets import MAKE, RELEASE, USE
 from pytest_ddp.remote_calls.pickling import dump_call, pack_result, results, run_call
 
@@ -23,7 +23,7 @@ class Held:
     Use it as a context manager, or call `close`. It is over as soon as the same warm ranks run anything else.
     """
 
-    def __init__(self, ranks: Ranks, lease: Lease, timeout: float, factory: bytes) -> None:
+    def __init__(self, ranks: RankPool, lease: Lease, timeout: float, factory: bytes) -> None:
         __tracebackhide__ = True
         self._ranks = ranks
         self._timeout = timeout

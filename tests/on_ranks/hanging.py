@@ -8,19 +8,19 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from pytest_ddp.pool.deadline import Patience
-from pytest_ddp.pool.rank_process import Member
+from pytest_ddp.pool.deadline import Deadline
+from pytest_ddp.pool.rank_process import RankProcess
 
 HANGING = "hanging"  # what a rank prints, and flushes, just before it hangs
 _LOOK_SECONDS = 0.01
 
 
 @contextmanager
-def ended_when(there: Callable[[list[Member]], bool]) -> Iterator[None]:
+def ended_when(there: Callable[[list[RankProcess]], bool]) -> Iterator[None]:
     """Let ranks that still run be ended when their time is over and they are there too, however late that is."""
-    is_over = Patience.is_over
+    is_over = Deadline.is_over
 
-    def is_over_there(patience: Patience, pending: Collection[Member]) -> bool:
+    def is_over_there(patience: Deadline, pending: Collection[RankProcess]) -> bool:
         if not is_over(patience, pending):
             return False
         if not patience.grace or there(list(pending)):  # without a grace, ranks join their group
@@ -29,20 +29,20 @@ def ended_when(there: Callable[[list[Member]], bool]) -> Iterator[None]:
         return False
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Patience, "is_over", is_over_there)
+        patch.setattr(Deadline, "is_over", is_over_there)
         yield
 
 
-def hangs(rank: Member) -> bool:
+def hangs(rank: RankProcess) -> bool:
     """Whether a rank has said that it hangs, and does."""
     return HANGING in rank.output and _sleeps(rank)
 
 
-def waits(rank: Member, collective: int) -> bool:
+def waits(rank: RankProcess, collective: int) -> bool:
     """Whether a rank waits in its collective of this number."""
     return rank.entered == collective and _sleeps(rank)
 
 
-def _sleeps(rank: Member) -> bool:
+def _sleeps(rank: RankProcess) -> bool:
     """Whether a rank is past our own code, which takes down what it enters; only Linux tells."""
     return sys.platform != "linux" or rank._status() == psutil.STATUS_SLEEPING

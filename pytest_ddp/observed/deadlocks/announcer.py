@@ -18,16 +18,16 @@ from torch.distributed.distributed_c10d import GroupName
 from pytest_ddp.errors import CollectiveMismatch
 from pytest_ddp.observed.deadlocks.board import SLOTS, Post, State, key_of
 from pytest_ddp.observed.deadlocks.matching import mismatch
-from pytest_ddp.observed.deadlocks.peers import Others
+from pytest_ddp.observed.deadlocks.peers import Peers
 from pytest_ddp.observed.events import Entry
-from pytest_ddp.observed.fingerprint import RECV, Notice, notice_of
+from pytest_ddp.observed.fingerprint import RECV, Fingerprint, notice_of
 from pytest_ddp.observed.recording import current
 from pytest_ddp.observed.recording.interfaces import Watch
 
 _LOOK_SECONDS = 0.02
 
 
-class Posting(Watch):
+class Announcer(Watch):
     """Posts every operation of this rank, and raises CollectiveMismatch for one that does not fit another rank's.
 
     Attributes:
@@ -38,7 +38,7 @@ class Posting(Watch):
 
     _lock = threading.RLock()  # one for all: a process has one part of the board
 
-    def __init__(self, post: Post, patience: timedelta, others: Others, rank: int) -> None:
+    def __init__(self, post: Post, patience: timedelta, others: Peers, rank: int) -> None:
         self.post = post
         self.patience = patience
         self._rank = rank
@@ -50,12 +50,12 @@ class Posting(Watch):
         self._looks_again = False
 
     @classmethod
-    def begin(cls, board: int, rank: int, group: str, group_timeout: float) -> "Posting":
+    def begin(cls, board: int, rank: int, group: str, group_timeout: float) -> "Announcer":
         """Begin a rank's part of the board (a file descriptor) anew, for a group with a timeout of so many seconds."""
         key = key_of(group)
         with cls._lock:
             post = Post(board, rank, key)
-        return cls(post, min(timedelta(seconds=group_timeout), default_pg_timeout), Others(board, rank, key), rank)
+        return cls(post, min(timedelta(seconds=group_timeout), default_pg_timeout), Peers(board, rank, key), rank)
 
     def entering(self, entry: Entry) -> None:
         """Post an operation; raise CollectiveMismatch if it does not fit what another rank has posted."""
@@ -133,7 +133,7 @@ class Posting(Watch):
             wrong = (mismatch(notice, theirs) for theirs in self._others.meet(notice, index, data))
             return next(filter(None, wrong), None)
 
-    def _notice(self, entry: Entry) -> Notice:
+    def _notice(self, entry: Entry) -> Fingerprint:
         if entry.op == RECV and entry.peer is None:
             self._loose.add((entry.group, entry.tag))
         loose = entry.op == RECV and (entry.group, entry.tag) in self._loose

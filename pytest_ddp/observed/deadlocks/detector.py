@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from pytest_ddp.observed.deadlocks.board import Area, Head, State, key_of
 from pytest_ddp.observed.deadlocks.wait_graph import Standing, stuck, wait_text
-from pytest_ddp.observed.fingerprint import Notice
+from pytest_ddp.observed.fingerprint import Fingerprint
 from pytest_ddp.observed.timeline import posted_timeline
 from pytest_ddp.outcomes.outcome import Deadlocked, Died, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
 
@@ -38,7 +38,7 @@ class Detector:
     size: int
     group: str
     _areas: dict[int, Area] = field(default_factory=dict)
-    _notices: dict[int, dict[int, Notice | None]] = field(default_factory=dict)
+    _notices: dict[int, dict[int, Fingerprint | None]] = field(default_factory=dict)
     _over: dict[int, Outcome] = field(default_factory=dict)
     _before: dict[int, Head] = field(default_factory=dict)
 
@@ -79,7 +79,7 @@ class Detector:
     def _standing(self, rank: int, over: str) -> Standing:
         area, notices = self._areas[rank], self._notices[rank]
         head = area.head()
-        notices.update((index, Notice.decode(text, rank)) for index, text in area.new())
+        notices.update((index, Fingerprint.decode(text, rank)) for index, text in area.new())
         waits_in = notices.get(head.waits_in) if head.state == State.WAITS and not over else None
         if head.state == State.MAY_GO_ON and isinstance(self._over.get(rank), Returned | Raised | Skipped):
             over = ""

@@ -1,6 +1,6 @@
 """Whether the operations of two ranks that meet are one and the same."""
 
-from pytest_ddp.observed.fingerprint import ANYONE, Notice, Parts
+from pytest_ddp.observed.fingerprint import ANYONE, Fingerprint, Parts
 
 # What every rank of a group must say alike. Where each rank brings or takes a part of its own, parts may differ.
 _ALIKE = {
@@ -24,7 +24,7 @@ _WORDS = {"root": "root", "reduction": "reduction", "dtype": "dtype", "shapes": 
 _OPERATION = "operation"
 
 
-def differences(mine: Notice, theirs: Notice) -> list[str]:
+def differences(mine: Fingerprint, theirs: Fingerprint) -> list[str]:
     """Return in which words two operations that meet differ though they must not; nothing when they fit."""
     if mine.peer is not None or theirs.peer is not None:
         return _differences_of_messages(mine, theirs)
@@ -34,7 +34,7 @@ def differences(mine: Notice, theirs: Notice) -> list[str]:
     return differ or (["size"] if _ill_fitting(mine, theirs) else [])
 
 
-def _ill_fitting(mine: Notice, theirs: Notice) -> str:
+def _ill_fitting(mine: Fingerprint, theirs: Fingerprint) -> str:
     """Say in which direction a rank gives another one more or less than that one takes, if in any."""
     for giver, taker in ((mine, theirs), (theirs, mine)):
         gives, takes = _part(giver.given, taker.rank, mine.ranks), _part(taker.taken, giver.rank, mine.ranks)
@@ -49,18 +49,18 @@ def _part(parts: Parts, rank: int, ranks: tuple[int, ...]) -> int | None:
     return parts[at] if at < len(parts) else None
 
 
-def _differences_of_messages(mine: Notice, theirs: Notice) -> list[str]:
+def _differences_of_messages(mine: Fingerprint, theirs: Fingerprint) -> list[str]:
     """A message may be received in another shape, but not in another dtype or size."""
     if ANYONE in {mine.peer, theirs.peer} or mine.loose or theirs.loose:
         return []
     return _differing(mine, theirs, ("dtype", "elements"))
 
 
-def _differing(mine: Notice, theirs: Notice, fields: tuple[str, ...]) -> list[str]:
+def _differing(mine: Fingerprint, theirs: Fingerprint, fields: tuple[str, ...]) -> list[str]:
     return [_WORDS[field] for field in fields if getattr(mine, field) != getattr(theirs, field)]
 
 
-def mismatch(mine: Notice, theirs: Notice) -> str | None:
+def mismatch(mine: Fingerprint, theirs: Fingerprint) -> str | None:
     """Say how the operation of a rank does not fit the one that another rank has entered; None when it does."""
     differ = differences(mine, theirs)
     if not differ:

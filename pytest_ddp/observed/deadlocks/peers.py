@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from pytest_ddp.observed.deadlocks.board import Area
 from pytest_ddp.observed.deadlocks.wait_graph import Standing, want
-from pytest_ddp.observed.fingerprint import Meeting, Notice
+from pytest_ddp.observed.fingerprint import Fingerprint, Meeting
 from pytest_ddp.planning.world import rank_list
 
 _REMEMBERED = 64  # of our own notices: ranks that do the same are seldom further apart
 
 
-class Others:
+class Peers:
     """Reads the board for one rank."""
 
     def __init__(self, fd: int, rank: int, key: int) -> None:
@@ -18,9 +18,9 @@ class Others:
         self._areas: dict[int, Area] = {}
         self._told: set[str] = set()
         self._ours: dict[int, bytes] = {}
-        self._notices: dict[tuple[int, Meeting], Notice] = {}
+        self._notices: dict[tuple[int, Meeting], Fingerprint] = {}
 
-    def meet(self, notice: Notice, index: int, data: bytes) -> Iterator[Notice]:
+    def meet(self, notice: Fingerprint, index: int, data: bytes) -> Iterator[Fingerprint]:
         """Yield the operations of other ranks that have come to meet this one of ours, posted as `data`.
 
         A rank that does the same posts the same: its notices are not even looked into.
@@ -51,7 +51,7 @@ class Others:
 
     def _read(self, area: Area) -> None:
         for _, text in area.new():
-            theirs = Notice.decode(text, area.rank)
+            theirs = Fingerprint.decode(text, area.rank)
             if theirs is not None and self._rank in theirs.others:
                 self._notices[area.rank, theirs.meeting] = theirs
 
@@ -73,6 +73,6 @@ def leftovers(fd: int, rank: int, key: int) -> list[str]:
 
 
 def _standing(area: Area) -> Standing:
-    notices = [Notice.decode(text, area.rank) for _, text in area.new()]
+    notices = [Fingerprint.decode(text, area.rank) for _, text in area.new()]
     known = tuple(notice for notice in notices if notice is not None)
     return Standing(area.rank, known, all_known=not area.missed and len(known) == len(notices))

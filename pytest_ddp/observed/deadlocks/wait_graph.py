@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from pytest_ddp.observed.deadlocks.matching import differences
-from pytest_ddp.observed.fingerprint import ANYONE, RECV, SEND, Meeting, Notice
+from pytest_ddp.observed.fingerprint import ANYONE, RECV, SEND, Fingerprint, Meeting
 from pytest_ddp.planning.world import rank_list
 
 
@@ -27,8 +27,8 @@ class Standing:
     """
 
     rank: int
-    notices: tuple[Notice, ...] = ()
-    waits_in: Notice | None = None
+    notices: tuple[Fingerprint, ...] = ()
+    waits_in: Fingerprint | None = None
     over: str = ""
     all_known: bool = True
 
@@ -37,18 +37,18 @@ class Standing:
         """How far it has come in each line of operations."""
         return {notice.line: notice.number for notice in self.notices}
 
-    def entered_with(self, notice: Notice) -> Notice | None:
+    def entered_with(self, notice: Fingerprint) -> Fingerprint | None:
         """Return the operation that meets another rank's; a group made anew under its name counts from 1 again."""
         if self.reached.get(notice.line, 0) < notice.number:
             return None
         return self._meetings.get(notice.meeting)
 
     @cached_property
-    def _meetings(self) -> dict[Meeting, Notice]:
+    def _meetings(self) -> dict[Meeting, Fingerprint]:
         return {notice.meeting: notice for notice in self.notices}
 
     @property
-    def done(self) -> list[Notice]:
+    def done(self) -> list[Fingerprint]:
         """The operations that are certainly complete: those that block, and from which it has gone on."""
         passed = self.notices if self.over else self.notices[:-1]
         return [notice for notice in passed if not notice.asynchronous and notice != self.waits_in]
@@ -65,9 +65,9 @@ class Want:
         one_is_enough: whether one of the absent would do.
     """
 
-    of: Notice
+    of: Fingerprint
     absent: tuple[int, ...] = ()
-    unlike: Mapping[int, Notice] = field(default_factory=dict)
+    unlike: Mapping[int, Fingerprint] = field(default_factory=dict)
     one_is_enough: bool = False
 
     def may_come(self, free: Iterable[int]) -> bool:
@@ -86,7 +86,7 @@ def stuck(standings: Mapping[int, Standing]) -> dict[int, Want]:
     return {rank: wanted for rank, wanted in wants.items() if rank not in free}
 
 
-def want(notice: Notice, standings: Mapping[int, Standing]) -> Want:
+def want(notice: Fingerprint, standings: Mapping[int, Standing]) -> Want:
     """Return what an operation still needs of others."""
     others = [standings[rank] for rank in notice.others if rank in standings]
     if _may_meet_by_chance(notice, standings):
@@ -99,13 +99,13 @@ def want(notice: Notice, standings: Mapping[int, Standing]) -> Want:
     return Want(notice, absent, unlike)
 
 
-def _is_behind(other: Standing, notice: Notice) -> bool:
+def _is_behind(other: Standing, notice: Fingerprint) -> bool:
     """Whether another rank has certainly not entered an operation."""
     reached = other.reached.get(notice.line)
     return other.all_known if reached is None else reached < notice.number
 
 
-def _may_meet_by_chance(notice: Notice, standings: Mapping[int, Standing]) -> bool:
+def _may_meet_by_chance(notice: Fingerprint, standings: Mapping[int, Standing]) -> bool:
     """Whether a message may pass through a receive from anyone, so that it need not meet its like.
 
     Which receive takes which message cannot be known. But when all messages of one side have certainly met one of the
@@ -126,11 +126,11 @@ def _may_meet_by_chance(notice: Notice, standings: Mapping[int, Standing]) -> bo
     return any(theirs.peer == ANYONE for theirs in receives) and len(receives) > done
 
 
-def _is_alike(theirs: Notice, notice: Notice) -> bool:
+def _is_alike(theirs: Fingerprint, notice: Fingerprint) -> bool:
     return (theirs.group, theirs.tag) == (notice.group, notice.tag)
 
 
-def _goes_to(receiver: Standing, theirs: Notice, notice: Notice) -> bool:
+def _goes_to(receiver: Standing, theirs: Fingerprint, notice: Fingerprint) -> bool:
     return theirs.op == SEND and theirs.peer == receiver.rank and _is_alike(theirs, notice)
 
 
@@ -157,7 +157,7 @@ def _clause(rank: int, standings: Mapping[int, Standing], told: tuple[int, ...] 
     return ", ".join([f"waits in {notice}", *unlike, *filter(None, absent)])
 
 
-def _absence(notice: Notice, ranks: list[int], doing: str) -> str:
+def _absence(notice: Fingerprint, ranks: list[int], doing: str) -> str:
     """Say that some ranks are missing in an operation, and what they do instead."""
     if notice.peer == ANYONE:
         return f"to which {rank_list(ranks)} never sent" + (f": {_subject(ranks)} {doing}" if doing else "")

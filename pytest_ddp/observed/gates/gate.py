@@ -15,7 +15,7 @@ from pytest_ddp.errors import BlocksInsideBackward
 from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.gates.held_work import HeldWork
 from pytest_ddp.observed.gates.schedule import Schedule
-from pytest_ddp.observed.gates.shadow_tensors import Landing
+from pytest_ddp.observed.gates.shadow_tensors import ShadowTensors
 from pytest_ddp.observed.recording.interfaces import Gate
 from pytest_ddp.observed.recording.operations import Call
 from pytest_ddp.observed.recording.record import Record
@@ -43,7 +43,7 @@ class ScheduledGate(Gate):
         if not entry.asynchronous:
             self._refuse(f"{entry} waits there for the other ranks", entry.line, "pass async_op=True, and wait")
             return call.issue()
-        landing = Landing(call, entry)
+        landing = ShadowTensors(call, entry)
         work = landing.call.issue()
         landing.poison()
         return self._hold_back(work, [entry], [landing])
@@ -58,7 +58,7 @@ class ScheduledGate(Gate):
             del self._in_flight[one.number]
         return self._hold_back(work, entries, [landing for one in held for landing in one.landings])
 
-    def _hold_back(self, work: Any, entries: Sequence[Entry], landings: Sequence[Landing]) -> HeldWork:
+    def _hold_back(self, work: Any, entries: Sequence[Entry], landings: Sequence[ShadowTensors]) -> HeldWork:
         number = next(self._numbers)
         self._in_flight[number] = held = HeldWork(work, entries, landings, number, self)
         self._held.add(held)

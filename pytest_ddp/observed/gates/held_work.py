@@ -9,7 +9,7 @@ from torch.distributed.distributed_c10d import Work
 
 from pytest_ddp.errors import UsageError
 from pytest_ddp.observed.events import Entry
-from pytest_ddp.observed.gates.shadow_tensors import Landing
+from pytest_ddp.observed.gates.shadow_tensors import ShadowTensors
 from pytest_ddp.observed.recording.futures import taken_by_cpp
 
 _NO_TIMEOUT = timedelta(0)  # means the same to torch
@@ -41,7 +41,7 @@ class HeldWork(Work):
     """
 
     def __init__(
-        self, real: Any, entries: Sequence[Entry], landings: Sequence[Landing], number: int, gate: Keeper
+        self, real: Any, entries: Sequence[Entry], landings: Sequence[ShadowTensors], number: int, gate: Keeper
     ) -> None:
         super().__init__()
         self.real, self.entries, self.landings, self.number = real, entries, landings, number

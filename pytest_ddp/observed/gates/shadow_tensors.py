@@ -8,7 +8,7 @@ from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.recording.operations import Call
 
 
-class Landing:
+class ShadowTensors:
     """The tensors of the caller that a call fills, and copies that it fills in their place.
 
     Attributes:

@@ -14,7 +14,7 @@ from pytest_ddp.errors import UsageError
 from pytest_ddp.observed.deadlocks.announcer import timeout_of
 from pytest_ddp.observed.deadlocks.matching import differences
 from pytest_ddp.observed.events import Entry
-from pytest_ddp.observed.fingerprint import Notice, notice_of
+from pytest_ddp.observed.fingerprint import Fingerprint, notice_of
 from pytest_ddp.observed.inspection.expectations import operations
 from pytest_ddp.observed.recording.call_site import caller
 from pytest_ddp.observed.recording.interfaces import Watch
@@ -47,8 +47,8 @@ def _partings(gathered: Sequence[bytes]) -> Iterator[str]:
             yield wrong
 
 
-def _notices(data: bytes, rank: int) -> list[Notice]:
-    found = (Notice.decode(text, rank) for text in data.split(_BETWEEN))
+def _notices(data: bytes, rank: int) -> list[Fingerprint]:
+    found = (Fingerprint.decode(text, rank) for text in data.split(_BETWEEN))
     return [notice for notice in found if notice is not None]
 
 
@@ -81,7 +81,7 @@ def _clean_up(store: Store, counter: str, keys: list[str]) -> None:
 # Whether two ranks have entered the same collectives in the same order.
 
 
-def parting(mine: Sequence[Notice], theirs: Sequence[Notice], ranks: tuple[int, int]) -> str | None:
+def parting(mine: Sequence[Fingerprint], theirs: Sequence[Fingerprint], ranks: tuple[int, int]) -> str | None:
     """Say where the collectives of two ranks part, those of the groups that both belong to; None if nowhere."""
     here, there = (_shared(notices, ranks) for notices in (mine, theirs))
     for index, (left, right) in enumerate(zip_longest(here, there)):
@@ -92,15 +92,15 @@ def parting(mine: Sequence[Notice], theirs: Sequence[Notice], ranks: tuple[int, 
     return None
 
 
-def _shared(notices: Sequence[Notice], ranks: tuple[int, int]) -> list[Notice]:
+def _shared(notices: Sequence[Fingerprint], ranks: tuple[int, int]) -> list[Fingerprint]:
     return [notice for notice in notices if notice.peer is None and set(ranks) <= set(notice.ranks)]
 
 
-def _told(index: int, at: dict[int, Notice | None], all_of: dict[int, list[Notice]]) -> str:
+def _told(index: int, at: dict[int, Fingerprint | None], all_of: dict[int, list[Fingerprint]]) -> str:
     """Say what each of two ranks has entered at a place where they part."""
     first, second = (f"rank {rank} {_entered(notice, len(all_of[rank]))}" for rank, notice in at.items())
     return f"collective {index + 1} differs: {first}, where {second}"
 
 
-def _entered(notice: Notice | None, entered: int) -> str:
+def _entered(notice: Fingerprint | None, entered: int) -> str:
     return f"has entered no more than {entered}" if notice is None else f"entered {notice}"

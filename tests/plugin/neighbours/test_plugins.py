@@ -9,7 +9,7 @@ import pytest
 from hanging import hangs
 from survivors import survivors
 
-from pytest_ddp.pool.deadline import Patience
+from pytest_ddp.pool.deadline import Deadline
 from pytest_ddp.pool.launcher import shared_launcher
 
 SHUFFLED = """
@@ -66,14 +66,14 @@ def ranks_alive() -> set[psutil.Process]:
 @pytest.fixture
 def alarm_when_all_hang(monkeypatch):
     """Give pytest-timeout its alarm while ranks are waited for, as soon as they hang: no machine is too slow for it."""
-    look = Patience.look
+    look = Deadline.look
 
     def look_and_alarm(patience, pending):
         if pending and all(hangs(rank) for rank in pending):
             signal.raise_signal(signal.SIGALRM)
         return look(patience, pending)
 
-    monkeypatch.setattr(Patience, "look", look_and_alarm)
+    monkeypatch.setattr(Deadline, "look", look_and_alarm)
 
 
 @pytest.mark.usefixtures("alarm_when_all_hang")

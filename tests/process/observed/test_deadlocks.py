@@ -11,7 +11,7 @@ from pytest_ddp.outcomes.outcome import Deadlocked, Died, Raised, Returned, Skip
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool import group as pool_group
 from pytest_ddp.pool.launcher import SpawnLauncher
-from pytest_ddp.pool.pool import Ranks
+from pytest_ddp.pool.pool import RankPool
 
 LONG = 300.0  # seconds; nothing here may need them
 LINE = r"\S*deadlock_targets\.py:\d+"
@@ -33,14 +33,14 @@ DEADLOCKS = {
 @pytest.fixture(scope="module")
 def ranks():
     """Ranks of their own, whose grace is no help."""
-    with Ranks(grace=LONG) as pool:
+    with RankPool(grace=LONG) as pool:
         yield pool
 
 
 @pytest.fixture(scope="module")
 def short():
     """Ranks that are ended soon after another has failed."""
-    with Ranks(grace=0.2) as pool:
+    with RankPool(grace=0.2) as pool:
         yield pool
 
 
@@ -50,7 +50,7 @@ def looked_at_all_the_time(monkeypatch):
     monkeypatch.setattr(pool_group, "LOOK_SECONDS", 0.0)
 
 
-def run(ranks: Ranks, target, size: int = 2, body: bytes = b""):
+def run(ranks: RankPool, target, size: int = 2, body: bytes = b""):
     name = target if isinstance(target, str) else target.__name__
     return ranks.run(World(size, observe=True), f"{deadlock_targets.__name__}:{name}", body, timeout=LONG)
 
@@ -166,7 +166,7 @@ def test_ranks_whose_collectives_are_not_observed_are_not_looked_at(short):
 
 
 def test_ranks_in_fresh_interpreters_share_a_board_too():
-    with closing(SpawnLauncher()) as launcher, Ranks(launcher, grace=LONG) as pool:
+    with closing(SpawnLauncher()) as launcher, RankPool(launcher, grace=LONG) as pool:
         assert isinstance(root_cause(run(pool, deadlock_targets.one_returns)), Deadlocked)
 
 

@@ -9,7 +9,7 @@ from pytest_ddp.observed import HoldUntilBackward
 from pytest_ddp.outcomes.failure import RankFailure, failures
 from pytest_ddp.outcomes.outcome import Deadlocked
 from pytest_ddp.planning.world import World
-from pytest_ddp.pool.pool import Ranks
+from pytest_ddp.pool.pool import RankPool
 
 WORLD = World(2, observe=True)
 
@@ -37,7 +37,7 @@ def test_a_handle_of_a_test_that_is_over_says_so(ranks):
 def test_gated_runs_leave_no_groups_behind():
     """A group has threads: one that something still refers to is never destroyed."""
     hold = repr(HoldUntilBackward())
-    with Ranks() as ranks:
+    with RankPool() as ranks:
         before = threads(ranks)
         for _ in range(10):
             ranks.run(WORLD, "gate_cases:keep", b"", timeout=60)
@@ -47,7 +47,7 @@ def test_gated_runs_leave_no_groups_behind():
         assert all(now < then + 10 for now, then in zip(threads(ranks), before, strict=True))
 
 
-def threads(ranks: Ranks) -> list[int]:
+def threads(ranks: RankPool) -> list[int]:
     """Return how many threads each rank has, once garbage is collected and the groups in it are destroyed."""
     ranks.run(WORLD, "gate_cases:threads", b"", timeout=60)
     return [int(outcome.body) for outcome in ranks.run(WORLD, "gate_cases:threads", b"", timeout=60)]

@@ -8,7 +8,7 @@ import pytest
 from pytest_ddp.outcomes.failure import RankFailure, failures, root_cause
 from pytest_ddp.outcomes.outcome import Deadlocked, Died, Raised, TimedOut
 from pytest_ddp.planning.world import World
-from pytest_ddp.pool.pool import Ranks
+from pytest_ddp.pool.pool import RankPool
 
 LONG = 300.0  # seconds; nothing here may need them
 WORLD = World(2, observe=True)
@@ -41,11 +41,11 @@ THE_SAME = {
 @pytest.fixture(scope="module")
 def ranks():
     """Ranks of their own, whose grace is no help."""
-    with Ranks(grace=LONG) as pool:
+    with RankPool(grace=LONG) as pool:
         yield pool
 
 
-def differ(ranks: Ranks, name: str):
+def differ(ranks: RankPool, name: str):
     return ranks.run(WORLD, f"{mismatch_targets.__name__}:differ", name.encode(), timeout=LONG)
 
 

@@ -11,7 +11,7 @@ from pytest_ddp.observed import merge_traces
 from pytest_ddp.outcomes.failure import RankFailure, failures, root_cause, timelines
 from pytest_ddp.outcomes.outcome import Deadlocked, Died, Outcome, Raised, Returned
 from pytest_ddp.planning.world import World
-from pytest_ddp.pool.pool import Ranks
+from pytest_ddp.pool.pool import RankPool
 
 LONG = 120.0  # seconds; nothing here may need them
 STEP = ["backward 1 began", "gradients ready", "backward 1 returned", "launched, waited", "launched, waited"]
@@ -20,11 +20,11 @@ STEP = ["backward 1 began", "gradients ready", "backward 1 returned", "launched,
 @pytest.fixture(scope="module")
 def pool():
     """Ranks of their own, whose grace is no help."""
-    with Ranks(grace=LONG) as pool:
+    with RankPool(grace=LONG) as pool:
         yield pool
 
 
-def run(pool: Ranks, target, *, observe: bool = True) -> list[Outcome]:
+def run(pool: RankPool, target, *, observe: bool = True) -> list[Outcome]:
     return pool.run(World(2, observe=observe), f"{told_targets.__name__}:{target.__name__}", timeout=LONG)
 
 

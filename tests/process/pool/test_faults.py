@@ -14,7 +14,7 @@ from pytest_ddp.errors import LaunchError
 from pytest_ddp.outcomes.failure import RankFailure, peer_left, root_cause
 from pytest_ddp.outcomes.outcome import Died, Raised, Returned, Skipped, Stopped
 from pytest_ddp.planning.world import World
-from pytest_ddp.pool.pool import Ranks
+from pytest_ddp.pool.pool import RankPool
 
 LONG = 300.0  # seconds; nothing here may need them
 _NO_GROUP = r"could not form a process group:\nrank . of 2 \(nope, cpu\) raised AssertionError: Unknown backend"
@@ -39,7 +39,7 @@ def are_where_they_stay(ranks) -> bool:
 @pytest.fixture(scope="module")
 def ranks():
     """Ranks of their own with a short grace."""
-    with Ranks(grace=0.2) as pool:
+    with RankPool(grace=0.2) as pool:
         yield pool
 
 
@@ -139,7 +139,7 @@ def test_collectives_issued_by_cpp_are_recorded_where_torch_tells_of_them(ranks)
 
 
 def test_an_exception_at_exit_is_kept():
-    with Ranks() as pool:
+    with RankPool() as pool:
         pool.run(World(2), "fault_targets:misbehave", b"raises_at_exit", timeout=60)
     assert list(pool.farewells) == [1]
     assert pool.farewells[1].rstrip().endswith("ValueError: had enough")
@@ -147,13 +147,13 @@ def test_an_exception_at_exit_is_kept():
 
 def test_a_rank_that_does_not_end_is_stopped_and_named(monkeypatch):
     monkeypatch.setattr("pytest_ddp.pool.pool._CLOSE_SECONDS", 0.25)
-    with Ranks() as pool:
+    with RankPool() as pool:
         pool.run(World(2), "fault_targets:misbehave", b"hangs_at_exit", timeout=60)
     assert pool.farewells[1].startswith("was stopped: after 0.25 s it was still at the teardown of its fixtures, or in")
 
 
 def test_a_host_that_tells_at_length_why_it_cannot_start_is_heard():
-    with Ranks(host="fault_targets:is_no_host") as pool, pytest.raises(LaunchError) as caught:
+    with RankPool(host="fault_targets:is_no_host") as pool, pytest.raises(LaunchError) as caught:
         pool.run(World(1), "rank_targets:all_reduce", timeout=60)
     assert str(caught.value).startswith("rank 0 could not start: Traceback (most recent call last):\n")
     assert "characters left out" in str(caught.value)
@@ -161,7 +161,7 @@ def test_a_host_that_tells_at_length_why_it_cannot_start_is_heard():
 
 
 def test_ranks_that_cannot_form_a_group_are_replaced_only_when_they_were_used():
-    with Ranks() as own, pytest.raises(LaunchError, match=_NO_GROUP):
+    with RankPool() as own, pytest.raises(LaunchError, match=_NO_GROUP):
         own.run(World(2, backend="nope"), "rank_targets:all_reduce", timeout=60)
     assert own.tally["started"] == 2
 
@@ -181,7 +181,7 @@ def small_disk(tmp_path):
 
 @pytest.mark.usefixtures("small_disk")
 def test_on_a_full_disk_the_cause_and_the_black_box_are_kept():
-    with Ranks(grace=0.2) as pool:
+    with RankPool(grace=0.2) as pool:
         outcomes = pool.run(World(2), "fault_targets:misbehave", b"fills_the_disk", timeout=60)
     root = root_cause(outcomes)
     assert isinstance(root, Raised)

@@ -8,7 +8,7 @@ import pytest
 from pytest_ddp.outcomes.outcome import Returned
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.launcher import ForkLauncher
-from pytest_ddp.pool.pool import Ranks
+from pytest_ddp.pool.pool import RankPool
 
 PRELOAD = ("torch",)
 
@@ -47,7 +47,7 @@ def test_hypothesis_that_has_come_meanwhile_starts_it_anew(launcher, monkeypatch
 
 def test_once_it_has_ranks_nothing_changes_it(launcher, monkeypatch):
     server = begun(launcher)
-    with Ranks(launcher) as pool:
+    with RankPool(launcher) as pool:
         monkeypatch.setenv("SET_BY_A_TEST", "1")
         outcomes = pool.run(World(1), "pytest_ddp.rank.worker:joined", timeout=60)
         assert [type(outcome) for outcome in outcomes] == [Returned]

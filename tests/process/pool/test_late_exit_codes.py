@@ -8,7 +8,7 @@ import psutil
 from pytest_ddp.outcomes.outcome import Died
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.launcher import EXIT_SECONDS, ForkLauncher
-from pytest_ddp.pool.pool import Ranks
+from pytest_ddp.pool.pool import RankPool
 
 
 @dataclass
@@ -25,7 +25,7 @@ class SlowLauncher(ForkLauncher):
 
 def test_the_exit_code_of_a_process_that_has_ended_is_waited_for():
     launcher = SlowLauncher(("pytest_ddp.observed.recording.install",))
-    with Ranks(launcher) as pool:
+    with RankPool(launcher) as pool:
         outcomes = pool.run(World(2), "rank_targets:one_exits", timeout=60)
     launcher.close()
     (died,) = (outcome for outcome in outcomes if isinstance(outcome, Died))

@@ -14,7 +14,7 @@ from pytest_ddp.errors import LaunchError
 from pytest_ddp.outcomes.outcome import Returned
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.launcher import ForkLauncher, SpawnLauncher, launcher_for
-from pytest_ddp.pool.pool import Ranks
+from pytest_ddp.pool.pool import RankPool
 
 PRELOAD = (
     "pytest_ddp.observed.recording.install",
@@ -25,9 +25,9 @@ import sys
 sys.path[:] = {path!r}
 from pytest_ddp.errors import LaunchError
 from pytest_ddp.pool.launcher import ForkLauncher, SpawnLauncher
-from pytest_ddp.pool.pool import Ranks
+from pytest_ddp.pool.pool import RankPool
 from pytest_ddp.planning.world import World
-ranks = Ranks({launcher})
+ranks = RankPool({launcher})
 outcomes = ranks.run(World(2), "rank_targets:leaves_a_child", timeout=60)
 print(*(outcome.body.decode() for outcome in outcomes), flush=True)
 sys.stdin.read()
@@ -70,9 +70,9 @@ BUSY_CONTROLLER = """
 import sys
 sys.path[:] = {path!r}
 from pytest_ddp.pool.launcher import SpawnLauncher
-from pytest_ddp.pool.pool import Ranks
+from pytest_ddp.pool.pool import RankPool
 from pytest_ddp.planning.world import World
-Ranks(SpawnLauncher(), capture=False).run(World(1), "rank_targets:says_its_id_and_hangs", timeout=600)
+RankPool(SpawnLauncher(), capture=False).run(World(1), "rank_targets:says_its_id_and_hangs", timeout=600)
 """
 
 
@@ -107,7 +107,7 @@ def test_a_rank_takes_its_children_along(ranks):
 
 def test_closing_the_launcher_ends_the_server_at_once():
     launcher = ForkLauncher(PRELOAD)
-    with Ranks(launcher) as pool:
+    with RankPool(launcher) as pool:
         outcomes = pool.run(World(2), f"{rank_targets.__name__}:process_id", timeout=60)
         ranks = [psutil.Process(int(outcome.body)) for outcome in outcomes if isinstance(outcome, Returned)]
         server = ranks[0].parent()
@@ -120,7 +120,7 @@ def test_closing_the_launcher_ends_the_server_at_once():
 
 def test_a_fork_server_that_died_is_replaced():
     launcher = ForkLauncher(PRELOAD)
-    with Ranks(launcher) as pool:
+    with RankPool(launcher) as pool:
         (first,) = pool.run(World(1), f"{rank_targets.__name__}:process_id", timeout=60)
         assert isinstance(first, Returned)
         rank = psutil.Process(int(first.body))
@@ -152,7 +152,7 @@ def test_the_answer_to_an_interrupted_start_is_not_taken_for_one_to_the_next(mon
             raise KeyboardInterrupt
         return hear(word, seconds)
 
-    with Ranks(launcher) as pool:
+    with RankPool(launcher) as pool:
         monkeypatch.setattr(launcher, "_hear", interrupted)
         with pytest.raises(KeyboardInterrupt):
             pool.run(World(1), f"{rank_targets.__name__}:process_id", timeout=60)
@@ -163,7 +163,7 @@ def test_the_answer_to_an_interrupted_start_is_not_taken_for_one_to_the_next(mon
 
 def test_a_fork_that_fails_says_why_and_leaves_the_ranks_that_are_there():
     launcher = ForkLauncher((*PRELOAD, "few_forks"))
-    with Ranks(launcher) as pool:
+    with RankPool(launcher) as pool:
         before = pool.run(World(2), f"{rank_targets.__name__}:process_id", timeout=60)
         with pytest.raises(LaunchError, match=r"forks no more processes \(.*temporarily unavailable\): end some"):
             pool.run(World(3), f"{rank_targets.__name__}:process_id", timeout=60)
@@ -175,7 +175,7 @@ def test_a_fork_that_fails_says_why_and_leaves_the_ranks_that_are_there():
 
 def test_a_launcher_that_cannot_start_says_so(capfd):
     launcher = ForkLauncher(preload=("no_such_module",))
-    with Ranks(launcher) as pool, pytest.raises(LaunchError, match="the fork server ended; its own error output"):
+    with RankPool(launcher) as pool, pytest.raises(LaunchError, match="the fork server ended; its own error output"):
         pool.run(World(1), f"{rank_targets.__name__}:process_id", timeout=60)
     launcher.close()
     assert "ModuleNotFoundError: No module named 'no_such_module'" in capfd.readouterr().err
@@ -189,7 +189,7 @@ def test_cuda_gets_fresh_interpreters_and_cpu_the_fork_server():
 
 def test_spawned_ranks_work_like_forked_ones():
     launcher = SpawnLauncher()
-    with Ranks(launcher) as pool:
+    with RankPool(launcher) as pool:
         outcomes = pool.run(World(2), f"{rank_targets.__name__}:all_reduce", timeout=60)
         assert [outcome.body for outcome in outcomes if isinstance(outcome, Returned)] == [b"8", b"8"]
         pids = [

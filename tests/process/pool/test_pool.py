@@ -11,14 +11,14 @@ from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.outcomes.failure import failures
 from pytest_ddp.outcomes.outcome import Raised, Returned, Skipped
 from pytest_ddp.planning.world import World
-from pytest_ddp.pool.pool import Ranks
+from pytest_ddp.pool.pool import RankPool
 from pytest_ddp.remote_calls.objects import Held
 from pytest_ddp.remote_calls.pickling import dump_call
 
 TIMEOUT = 60.0
 
 
-def run(ranks: Ranks, target, size: int = 2, payloads=b"", timeout: float = TIMEOUT):
+def run(ranks: RankPool, target, size: int = 2, payloads=b"", timeout: float = TIMEOUT):
     return ranks.run(World(size), f"{rank_targets.__name__}:{target.__name__}", payloads, timeout=timeout)
 
 
@@ -58,7 +58,7 @@ def test_a_fresh_pool_has_processes_of_its_own(ranks):
 
 
 def test_what_ranks_hold_is_over_when_they_are_closed():
-    with Ranks() as pool:
+    with RankPool() as pool:
         held = Held(pool, lambda: nullcontext(World(2)), TIMEOUT, dump_call(list, ("ab",), {}))
         assert held.run(len) == [2, 2]
         pool.close()

@@ -9,20 +9,20 @@ import rank_targets
 from pytest_ddp.outcomes.failure import failures
 from pytest_ddp.outcomes.outcome import Returned
 from pytest_ddp.planning.world import World
-from pytest_ddp.pool.pool import Ranks
+from pytest_ddp.pool.pool import RankPool
 
 TIMEOUT = 60.0
 
 
 @pytest.fixture
-def pool(ranks: Ranks) -> Iterator[Ranks]:
+def pool(ranks: RankPool) -> Iterator[RankPool]:
     """Two ranks, of a pool that prepares nothing by itself."""
     with ranks.fresh() as fresh:
         asked(fresh, 2)
         yield fresh
 
 
-def asked(pool: Ranks, size: int, target: str = "process_id") -> list[bytes]:
+def asked(pool: RankPool, size: int, target: str = "process_id") -> list[bytes]:
     outcomes = pool.run(World(size), f"{rank_targets.__name__}:{target}", timeout=TIMEOUT)
     assert not failures(outcomes), failures(outcomes)
     return [outcome.body for outcome in outcomes if isinstance(outcome, Returned)]

@@ -7,7 +7,7 @@ import pytest
 from pytest_ddp import UsageError
 from pytest_ddp.controller.debugger import choose_rank
 from pytest_ddp.outcomes.outcome import Died, Raised, Returned, Skipped, TimedOut
-from pytest_ddp.pool.deadline import Patience
+from pytest_ddp.pool.deadline import Deadline
 from pytest_ddp.rank_session.debugger import stops_here
 
 
@@ -61,7 +61,7 @@ def test_breakpoints_that_can_stop_nowhere(wanted, terminal, message):
 
 
 def test_the_clock_stands_still_while_a_rank_is_debugged():
-    patience = Patience(time.monotonic() + 1000, grace=1.0)
+    patience = Deadline(time.monotonic() + 1000, grace=1.0)
     patience.stand_still(debugging=True)
     patience.deadline = time.monotonic() - 1000  # as if the time had passed
     assert patience.seconds is None

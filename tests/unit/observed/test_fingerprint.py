@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ddp.observed.deadlocks.board import TEXT
-from pytest_ddp.observed.fingerprint import ANYONE, Notice, parts_of, parts_text, shapes_text, source_text
+from pytest_ddp.observed.fingerprint import ANYONE, Fingerprint, parts_of, parts_text, shapes_text, source_text
 from pytest_ddp.planning.world import ranks_of, ranks_text
 
 WORDS = st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), max_size=20)
@@ -12,7 +12,7 @@ RANKS = st.lists(st.integers(0, 99), unique=True, max_size=12).map(tuple)
 NUMBERS = st.integers(1, 10**9)
 PARTS = st.lists(st.integers(0, 10**6), max_size=8).map(tuple)
 NOTICES = st.builds(
-    Notice,
+    Fingerprint,
     op=WORDS,
     group=WORDS,
     ranks=RANKS,
@@ -36,7 +36,7 @@ NOTICES = st.builds(
 
 @given(NOTICES)
 def test_notices_survive_the_trip(notice):
-    assert Notice.decode(notice.encode(), notice.rank) == notice
+    assert Fingerprint.decode(notice.encode(), notice.rank) == notice
 
 
 @given(NOTICES, st.integers(0, 99))
@@ -46,12 +46,12 @@ def test_ranks_that_do_the_same_post_the_same(notice, other):
 
 @given(st.binary(max_size=200))
 def test_anything_else_is_no_notice(data):
-    assert Notice.decode(data, 0) is None
+    assert Fingerprint.decode(data, 0) is None
 
 
 def test_a_notice_with_numbers_that_are_none_is_no_notice():
-    data = Notice("barrier", "0", (0, 1), 1, 0).encode()
-    assert Notice.decode(data.replace(b"0-1", b"0-x"), 0) is None
+    data = Fingerprint("barrier", "0", (0, 1), 1, 0).encode()
+    assert Fingerprint.decode(data.replace(b"0-1", b"0-x"), 0) is None
 
 
 @given(RANKS)
@@ -87,6 +87,6 @@ def test_a_notice_has_room_for_the_longest():
     assert source.endswith(".py:12345")
     ranks = tuple(range(0, 120, 2))
     parts = (12345678, 87654321) * 7
-    longest = Notice("all_to_all_single", "g" * 64, ranks, 10**6, 0, 1, 10**9, 1, "PREMUL_SUM", "float32", shapes)
+    longest = Fingerprint("all_to_all_single", "g" * 64, ranks, 10**6, 0, 1, 10**9, 1, "PREMUL_SUM", "float32", shapes)
     longest = longest._replace(given=parts, taken=parts, source=source)
     assert len(longest.encode()) <= TEXT

@@ -3,7 +3,7 @@
 import pytest
 from told_records import Story
 
-from pytest_ddp.observed.fingerprint import ANYONE, Notice
+from pytest_ddp.observed.fingerprint import ANYONE, Fingerprint
 from pytest_ddp.observed.timeline import Timeline, posted_timeline, table
 
 TWO_BUCKETS = (
@@ -91,8 +91,10 @@ def test_nothing_happened():
     assert posted_timeline([], None) == ""
 
 
-def notice(op: str, number: int, **keywords) -> Notice:
-    return Notice(op, "0", (0, 1), number, 1, dtype="float32", shapes="[4]", source=f"train.py:{number}", **keywords)
+def notice(op: str, number: int, **keywords) -> Fingerprint:
+    return Fingerprint(
+        op, "0", (0, 1), number, 1, dtype="float32", shapes="[4]", source=f"train.py:{number}", **keywords
+    )
 
 
 def test_of_a_rank_that_cannot_be_asked_what_it_posted_is_told():

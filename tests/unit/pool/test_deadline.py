@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pytest_ddp.outcomes.outcome import Raised
-from pytest_ddp.pool.deadline import Patience
-from pytest_ddp.pool.rank_process import Member
+from pytest_ddp.pool.deadline import Deadline
+from pytest_ddp.pool.rank_process import RankProcess
 
 FAILED = Raised(rank=0, seconds=0.0, kind="ValueError", message="", traceback="")
 on_linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells")
@@ -46,7 +46,7 @@ def clock(monkeypatch):
 
 
 def after_a_failure(peers, *, deadline=100.0):
-    patience = Patience(deadline, grace=1.0)
+    patience = Deadline(deadline, grace=1.0)
     patience.hear(Peer(0), FAILED, peers)
     return patience
 
@@ -92,15 +92,15 @@ def test_the_deadline_holds_all_the_same(clock):
 
 def test_no_failure_no_grace(clock):
     peers = [Peer(is_busy=True)]
-    patience = Patience(100.0, grace=1.0)
+    patience = Deadline(100.0, grace=1.0)
     clock.now = 99.0
     assert not patience.is_over(peers)
     clock.now = 100.0
     assert patience.is_over(peers)
 
 
-def a_member(pid: int) -> Member:
-    member = Member.__new__(Member)
+def a_member(pid: int) -> RankProcess:
+    member = RankProcess.__new__(RankProcess)
     member.pid = pid
     return member
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from pytest_ddp.protocol import output_file
-from pytest_ddp.protocol.output_file import DISK_LIMIT, OUTPUT_LIMIT, Printed
+from pytest_ddp.protocol.output_file import DISK_LIMIT, OUTPUT_LIMIT, OutputFile
 from pytest_ddp.protocol.shared_files import _append_only, memory_file
 
 LINE = b"printed and printed\n"
@@ -19,7 +19,7 @@ def output(request, monkeypatch):
     elif sys.platform != "linux":
         pytest.skip("files have no holes here")
     with memory_file() as file:
-        yield Printed(_append_only(file))
+        yield OutputFile(_append_only(file))
 
 
 def prints(output, *pieces):
@@ -112,7 +112,7 @@ def test_nothing_is_lost_of_what_is_printed_during_the_trimming(monkeypatch):
 
     monkeypatch.setattr(output_file, "_make_hole", print_meanwhile)
     with memory_file() as file:
-        output = Printed(_append_only(file))
+        output = OutputFile(_append_only(file))
         prints(output, b"x" * (DISK_LIMIT + 1))
         output.trim()
         assert output.text.endswith("xxxmeanwhile\n")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import pytest_ddp
 from pytest_ddp.items import mentions_distributed
 from pytest_ddp.pool.rank_process import trim_stacks
-from pytest_ddp.protocol.flight_recorder import SLOT, SLOTS, BlackBox
+from pytest_ddp.protocol.flight_recorder import SLOT, SLOTS, FlightRecorder
 from pytest_ddp.protocol.phases import ItemId, PhaseAnswer, PhaseRequest, RankWarning
 from pytest_ddp.rank.collective_hooks import Collective
 
@@ -20,7 +20,7 @@ TESTS = st.builds(ItemId, st.text(), st.text())
 @given(st.lists(st.text(alphabet=st.characters(exclude_characters="\0", codec="utf-8"), max_size=40), max_size=80))
 def test_the_black_box_keeps_the_last_entries_in_order(entries):
     with tempfile.TemporaryFile() as file:
-        box, other = BlackBox.map(file.fileno()), BlackBox.map(file.fileno())
+        box, other = FlightRecorder.map(file.fileno()), FlightRecorder.map(file.fileno())
         for entry in entries:
             box.write(entry)
         assert tuple(other.read()) == tuple(

@@ -4,15 +4,15 @@ import pytest
 
 from pytest_ddp.observed.deadlocks.matching import differences, mismatch
 from pytest_ddp.observed.events import Entry
-from pytest_ddp.observed.fingerprint import ANYONE, Notice, given, taken
+from pytest_ddp.observed.fingerprint import ANYONE, Fingerprint, given, taken
 
 
-def collective(op: str, rank: int = 0, **words) -> Notice:
+def collective(op: str, rank: int = 0, **words) -> Fingerprint:
     plain = {"dtype": "float32", "shapes": "[4]", "elements": 4, "source": f"train.py:{10 + rank}"}
-    return Notice(op, "0", (0, 1), 7, rank)._replace(**{**plain, **words})
+    return Fingerprint(op, "0", (0, 1), 7, rank)._replace(**{**plain, **words})
 
 
-def message(op: str, rank: int, **words) -> Notice:
+def message(op: str, rank: int, **words) -> Fingerprint:
     return collective(op, rank, peer=1 - rank, **words)
 
 

@@ -3,33 +3,33 @@
 import pytest
 
 from pytest_ddp.observed.deadlocks.wait_graph import Standing, stuck, wait_text
-from pytest_ddp.observed.fingerprint import ANYONE, RECV, SEND, Notice
+from pytest_ddp.observed.fingerprint import ANYONE, RECV, SEND, Fingerprint
 
 WORLD = (0, 1, 2)
 
 
-def collective(number: int, op: str = "all_reduce", group: str = "0", ranks=WORLD, **words) -> Notice:
-    return Notice(op, group, tuple(ranks), number, -1, source=f"t.py:{number}", default=group == "0", **words)
+def collective(number: int, op: str = "all_reduce", group: str = "0", ranks=WORLD, **words) -> Fingerprint:
+    return Fingerprint(op, group, tuple(ranks), number, -1, source=f"t.py:{number}", default=group == "0", **words)
 
 
-def send(to: int, number: int = 1, **words) -> Notice:
-    return Notice(SEND, "0", WORLD, number, -1, peer=to, source=f"t.py:{number}", **words)
+def send(to: int, number: int = 1, **words) -> Fingerprint:
+    return Fingerprint(SEND, "0", WORLD, number, -1, peer=to, source=f"t.py:{number}", **words)
 
 
-def recv(source: int, number: int = 1, **words) -> Notice:
-    return Notice(RECV, "0", WORLD, number, -1, peer=source, source=f"t.py:{number}", **words)
+def recv(source: int, number: int = 1, **words) -> Fingerprint:
+    return Fingerprint(RECV, "0", WORLD, number, -1, peer=source, source=f"t.py:{number}", **words)
 
 
-def rank_in(*notices: Notice, waits=True, over: str = "", all_known: bool = True):
+def rank_in(*notices: Fingerprint, waits=True, over: str = "", all_known: bool = True):
     """Describe a rank that has entered these, and waits in the last of them, or in the one of that index."""
     return notices, waits, over, all_known
 
 
-def runs(*notices: Notice):
+def runs(*notices: Fingerprint):
     return rank_in(*notices, waits=False)
 
 
-def returned(*notices: Notice):
+def returned(*notices: Fingerprint):
     return rank_in(*notices, waits=False, over="returned")
 
 

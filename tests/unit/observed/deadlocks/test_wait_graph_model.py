@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ddp.observed.deadlocks.wait_graph import Standing, stuck
-from pytest_ddp.observed.fingerprint import ANYONE, RECV, SEND, Meeting, Notice
+from pytest_ddp.observed.fingerprint import ANYONE, RECV, SEND, Fingerprint, Meeting
 
 SIZE = 3
 GROUPS = {"0": (0, 1, 2), "a": (0, 1), "b": (1, 2), "c": (0, 2)}
@@ -20,7 +20,7 @@ GROUPS = {"0": (0, 1, 2), "a": (0, 1), "b": (1, 2), "c": (0, 2)}
 class Rank:
     rank: int
     program: list[tuple[str, int | str]]
-    notices: list[Notice] = field(default_factory=list)
+    notices: list[Fingerprint] = field(default_factory=list)
     waits: bool = False
     counts: Counter[Meeting] = field(default_factory=Counter)
 
@@ -28,11 +28,11 @@ class Rank:
     def over(self) -> bool:
         return not self.waits and len(self.notices) == len(self.program)
 
-    def enter(self) -> Notice:
+    def enter(self) -> Fingerprint:
         op, whom = self.program[len(self.notices)]
         peer = whom if isinstance(whom, int) else None
         group = "0" if isinstance(whom, int) else whom
-        notice = Notice(op, group, GROUPS[group], 0, self.rank, peer=peer)
+        notice = Fingerprint(op, group, GROUPS[group], 0, self.rank, peer=peer)
         self.counts[notice.op, *notice.line] += 1
         self.notices.append(notice._replace(number=self.counts[notice.op, *notice.line]))
         self.waits = True
@@ -40,7 +40,7 @@ class Rank:
 
 
 @dataclass
-class Ranks:
+class RankPool:
     ranks: list[Rank]
     complete: set[tuple[int, int]] = field(default_factory=set)  # of a rank and the index of its operation
 
@@ -53,7 +53,7 @@ class Ranks:
         else:
             self._meet(rank, rank.enter())
 
-    def _meet(self, rank: Rank, notice: Notice) -> None:
+    def _meet(self, rank: Rank, notice: Fingerprint) -> None:
         """Complete what becomes complete now that a rank has entered an operation."""
         if notice.peer is None:
             there = [other for other in self._pending() if other.notices[-1].meeting == notice.meeting]
@@ -75,7 +75,7 @@ class Ranks:
         return set(stuck({rank.rank: _standing(rank) for rank in self.ranks}))
 
 
-def _takes(recv: Notice, send: Notice) -> bool:
+def _takes(recv: Fingerprint, send: Fingerprint) -> bool:
     return (recv.op, send.op, send.peer) == (RECV, SEND, recv.rank) and recv.peer in {send.rank, ANYONE}
 
 
@@ -101,7 +101,7 @@ def worlds(*, anyone: bool) -> st.SearchStrategy[list[list[tuple[str, int | str]
 
 def run(programs, choices) -> tuple[set[int], set[int], set[int]]:
     """Run to the end; return who was ever called stuck, who waits in the end, and who is called stuck then."""
-    world = Ranks([Rank(rank, program) for rank, program in enumerate(programs)])
+    world = RankPool([Rank(rank, program) for rank, program in enumerate(programs)])
     called = world.stuck()
     while able := world.able():
         world.step(able[next(choices) % len(able)])

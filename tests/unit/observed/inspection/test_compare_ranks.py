@@ -2,21 +2,23 @@
 
 import pytest
 
-from pytest_ddp.observed.fingerprint import Notice
+from pytest_ddp.observed.fingerprint import Fingerprint
 from pytest_ddp.observed.inspection.compare_ranks import parting
 
 BOTH, WIDER, OTHERS = (0, 1), (0, 1, 2), (0, 2)
 
 
-def notices(rank: int, text: str, ranks: tuple[int, ...] = BOTH) -> list[Notice]:
+def notices(rank: int, text: str, ranks: tuple[int, ...] = BOTH) -> list[Fingerprint]:
     """Return notices of such as "all_reduce broadcast": collectives of one group."""
     return [
-        Notice(op, str(ranks), ranks, number, rank, dtype="float32", shapes="[4]", source=f"train.py:{number}", root=0)
+        Fingerprint(
+            op, str(ranks), ranks, number, rank, dtype="float32", shapes="[4]", source=f"train.py:{number}", root=0
+        )
         for number, op in enumerate(text.split(), 1)
     ]
 
 
-def told(mine: list[Notice], theirs: list[Notice]) -> str | None:
+def told(mine: list[Fingerprint], theirs: list[Fingerprint]) -> str | None:
     return parting(mine, theirs, (0, 1))
 
 
