@@ -1,11 +1,12 @@
-"""The three exchanges that data-parallel training is made of: broadcast values, average gradients, agree on flags.
+"""Broadcast of many tensors at once, and the flat tensors in which they are sent.
 
-Tensors always travel as one contiguous copy, their elements in logical order. gloo reduces and broadcasts memory, not
-elements: a strided view with gaps is corrupted, and ranks whose strides differ permute each other's values, silently.
+A collective has a fixed cost per call, so tensors of one dtype and device are copied into one flat tensor and sent
+together. The flat tensor is contiguous and has each tensor's elements in logical order. gloo sends memory, not
+elements: it corrupts a strided view with gaps, and ranks whose strides differ get each other's elements permuted,
+without any error.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -13,7 +14,7 @@ from torch import Tensor
 
 
 def group_by_kind(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    """Tensors that can share one flat tensor: same dtype, same device; kinds in order of first appearance."""
+    """Tensors that can share one flat tensor: one list per dtype and device, in order of first appearance."""
     groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for tensor in tensors:
         groups.setdefault((tensor.dtype, tensor.device), []).append(tensor)
@@ -26,7 +27,7 @@ def flatten(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def unflatten(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Views of `flat` with the shapes of `like`: what `flatten` put together."""
+    """Views of `flat`, a result of `flatten`, with the shapes of `like`."""
     pieces = torch.split(flat, [tensor.numel() for tensor in like])
     return [piece.view(tensor.shape) for piece, tensor in zip(pieces, like, strict=True)]
 
@@ -34,7 +35,7 @@ def unflatten(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 def broadcast(tensors: Iterable[Tensor], source: int) -> None:
     """Overwrite every rank's tensors in place with those of rank `source`: one collective per dtype and device.
 
-    The bytes travel, so every dtype is allowed and NaN payloads survive.
+    The tensors are sent as bytes, so every dtype is allowed and the bits of NaNs are kept.
     """
     for group in group_by_kind(tensors):
         flat = flatten(group)
@@ -42,47 +43,6 @@ def broadcast(tensors: Iterable[Tensor], source: int) -> None:
         if dist.get_rank() == source:
             continue
         for tensor, value in zip(group, unflatten(flat, like=group), strict=True):
-            # .data has a version counter of its own: buffers change between two forwards whose backwards are still
-            # to come, as batch norm's running statistics do, and autograd would take that for an error.
+            # .data has its own version counter. Buffers, such as batch norm's running statistics, change between two
+            # forwards whose backwards are still to come, and autograd would report that as an error.
             tensor.data.copy_(value)
-
-
-@dataclass(frozen=True)
-class PendingMean:
-    """An all-reduce under way: the mean over all ranks of the gradients of some parameters, in one flat tensor."""
-
-    parameters: Sequence[Tensor]
-    flat: Tensor
-    work: dist.Work
-
-    def wait(self) -> list[Tensor]:
-        """Wait for the all-reduce; the mean gradient of each parameter, in the parameter's shape."""
-        self.work.wait()
-        return unflatten(self.flat, like=self.parameters)
-
-
-def launch_mean(parameters: Sequence[Tensor]) -> PendingMean:
-    """Start averaging the gradients of parameters of one dtype and device, without waiting.
-
-    A copy travels: the gradients may change meanwhile. A parameter without a gradient on this rank contributes zeros.
-    The copy is divided by the world size before it is summed: the sum of many float16 gradients can overflow, their
-    mean cannot. Sparse gradients travel as dense ones: ranks need not agree on which rows they have.
-    """
-    flat = flatten([torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in parameters])
-    flat.div_(dist.get_world_size())
-    work = dist.all_reduce(flat, async_op=True)
-    return PendingMean(parameters, flat, work)
-
-
-def store_gradient(parameter: Tensor, value: Tensor) -> None:
-    """Write `value` into the parameter's gradient; if none is there, or a sparse one, into one of the same layout."""
-    if parameter.grad is None or parameter.grad.is_sparse:
-        parameter.grad = torch.empty_like(parameter, requires_grad=False)
-    parameter.grad.detach().copy_(value)
-
-
-def agree(flags: Sequence[int], device: torch.device) -> list[int]:
-    """The largest value that any rank holds of each flag (0 to 255), the same list on every rank."""
-    largest = torch.tensor(flags, dtype=torch.uint8, device=device)
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-    return [int(flag) for flag in largest.tolist()]

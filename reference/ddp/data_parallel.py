@@ -1,7 +1,8 @@
-"""What every data-parallel wrapper is, whatever its exchange of gradients: one of W equal copies of a module.
+"""What all data-parallel wrappers share, except how they average gradients.
 
-Equal parameters, moved by equal gradients and equal optimizers, stay equal; so all that a wrapper owes its module
-besides averaged gradients is to start equal, to keep buffers equal, and otherwise to stay out of sight.
+Every rank holds a copy of the module. Copies that start equal, and get equal gradients and equal optimizers, stay
+equal. So besides averaging gradients, a wrapper makes the copies equal at the start, keeps their buffers equal, and
+otherwise behaves as the module that it wraps.
 
 Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training" (VLDB 2020), sections 3.1,
 3.2.4 (no_sync) and 4.1 (buffers); `torch.nn.parallel.DistributedDataParallel`.
@@ -13,16 +14,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from reference.collectives import broadcast
 
 
-class Replica(nn.Module, ABC):
-    """A module that is trained alike on all ranks.
+class DataParallelModule(nn.Module, ABC):
+    """A module that is trained with equal parameters on all ranks.
 
-    At construction every parameter and buffer becomes rank 0's; before each training forward the buffers do again.
-    `state_dict` and `load_state_dict` are the module's own, so checkpoints fit the bare module and come from it.
+    The constructor overwrites every parameter and buffer by rank 0's; each training forward does so with the buffers.
+    `state_dict` and `load_state_dict` are the module's own, so a checkpoint fits the wrapped and the bare module.
 
     Args:
         module: the module to train; it is used, not copied.
@@ -39,16 +40,16 @@ class Replica(nn.Module, ABC):
         """Replace every gradient by its mean over all ranks. Call on every rank, after backward."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's own forward; rank 0's buffers first when training."""
+        """The module's own forward. In training, it first overwrites the buffers by rank 0's."""
         if self._synchronizes and self.training and torch.is_grad_enabled():
             broadcast(self.module.buffers(), source=0)
         return self.module(*args, **kwargs)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Communicate nothing in here: gradients add up on each rank, and the next backward outside sends the sum.
+        """Communicate nothing inside: each rank adds up its gradients, and the next backward outside sends the sums.
 
-        Put forward and backward inside: buffers stay local in a forward, gradients in a backward. It may be nested.
+        Put forward and backward inside: a forward would send buffers, a backward gradients. It may be nested.
         """
         before, self._synchronizes = self._synchronizes, False
         try:
@@ -57,13 +58,16 @@ class Replica(nn.Module, ABC):
             self._synchronizes = before
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]  # torch overloads it
-        """The bare module's state, under the bare module's names."""
+        """The bare module's state, with the bare module's names."""
         return self.module.state_dict(*args, **kwargs)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:  # noqa: FBT001, FBT002  # torch's signature
-        """Take over the state of a bare module. Load the same on every rank."""
+        """Load the state of a bare module. Load the same state on every rank."""
         return self.module.load_state_dict(state_dict, strict=strict, assign=assign)
 
+    def _trainable(self) -> list[Tensor]:
+        return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy begins with, by pickle or deepcopy: outside of any `no_sync`."""
+        """The state of a copy, made by pickle or deepcopy: a copy is outside of any `no_sync`."""
         return {**self.__dict__, "_synchronizes": True}

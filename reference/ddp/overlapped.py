@@ -1,130 +1,129 @@
 """Data-parallel training that communicates while backward computes: one asynchronous all-reduce per parameter.
 
-Backward reaches the last layers first, so their gradients can travel while the earlier layers' are still computed. A
-hook on every parameter, called when its gradient has been stored, starts the all-reduce; nobody waits before
-`finish_gradient_synchronization`.
+Backward computes the gradients of the last layers first, so these can be sent while it computes the others. A hook on
+every parameter is called when the parameter's gradient has been stored, and launches the all-reduce.
+`finish_gradient_synchronization` waits for all of them.
 
-Collectives carry no names: the first that one rank starts is matched with the first of every other. Ranks whose
-graphs differ would mix parameters up, so all start them in one canonical order, the reverse of the parameters' order
-in the module. A gradient that is ready early waits for those before it in this order, and whatever has not been
-started by the end of backward is started in `finish_gradient_synchronization`. Every rank thus runs the same sequence
-of collectives, whatever it used.
+All ranks must launch their all-reduces in one order (see `gradients`): here the reverse of the parameters' order in
+the module, which is roughly the order in which backward reaches them. A gradient that is ready early waits until those
+before it are launched. The all-reduces that backward did not launch, because this rank did not use their parameters,
+are launched in `finish_gradient_synchronization`. So every rank launches the same sequence of collectives, whichever
+parameters it uses.
 
 Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training" (VLDB 2020), sections
 3.2.3 and 4.2; `torch.Tensor.register_post_accumulate_grad_hook`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from reference.collectives import PendingMean, agree, launch_mean, store_gradient
-from reference.ddp.data_parallel import Replica
-from reference.gradient_hooks import call_when_ready
+from reference.ddp.data_parallel import DataParallelModule
+from reference.gradients import (
+    CHANGED_AFTER_LAUNCH,
+    HAS_GRADIENT,
+    NO_GRADIENT,
+    OrderedLaunches,
+    PendingMean,
+    call_when_ready,
+    launch_flags,
+    launch_mean,
+    store_gradient,
+)
 
-NO_GRADIENT, HAS_GRADIENT, CHANGED_AFTER_LAUNCH = range(3)  # larger wins when ranks differ
 
-
-class OverlappedDDP(Replica):
+class OverlappedDDP(DataParallelModule):
     """A module whose gradients are averaged over all ranks one by one, during backward.
 
-    A parameter that some ranks did not use contributes zero there; one that no rank used keeps its gradient unset.
-    Freezing and unfreezing parameters between steps is followed, provided that all ranks do the same.
+    A parameter that a rank did not use contributes zeros there; one that no rank used keeps its gradient unset.
+    Parameters may be frozen and unfrozen between steps, if all ranks do the same.
     """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__(module)
-        self._backward: _Backward | None = None
+        self._exchange: _Exchange | None = None  # of the backward that runs, or ran last
         call_when_ready(module.parameters(), self._gradient_ready)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's own forward; when training, rank 0's buffers first, and no trace of an aborted backward."""
-        if self._synchronizes and torch.is_grad_enabled():
-            self._take_means()
-        return super().forward(*args, **kwargs)
 
     def finish_gradient_synchronization(self) -> None:
         """Replace every gradient by its mean over all ranks. Call on every rank, after backward."""
-        if not self._synchronizes:
-            return
-        if self._backward is None:
-            self._backward = _Backward(self._trainable())
-        for parameter, mean in self._take_means():
-            store_gradient(parameter, mean)
+        if self._synchronizes:
+            exchange, self._exchange = self._current_exchange(), None
+            for parameter, mean in exchange.means():
+                store_gradient(parameter, mean)
 
     def _gradient_ready(self, parameter: Tensor) -> None:
-        if not self._synchronizes:
-            return
-        if self._backward is None:
-            self._backward = _Backward(self._trainable())
-        self._backward.gradient_ready(parameter)
+        if self._synchronizes:
+            self._current_exchange().gradient_ready(parameter)
 
-    def _trainable(self) -> list[Tensor]:
-        return [p for p in self.module.parameters() if p.requires_grad]
+    def _current_exchange(self) -> "_Exchange":
+        if self._exchange is None:
+            self._exchange = _Exchange(self._trainable()[::-1])
+        return self._exchange
 
-    def _take_means(self) -> list[tuple[Tensor, Tensor]]:
-        """Complete the exchange that backward began, if any, and forget it.
+    # Beyond a first reading: backwards that were aborted, and copies.
 
-        A backward that was aborted has left collectives under way on every rank; completing the canonical sequence is
-        what keeps the ranks in step, and dropping its result is harmless because only copies travelled. Ranks that
-        abort before their first gradient have begun nothing: either all do so or none, since telling them apart would
-        cost an exchange in every forward.
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's own forward. In training, it first ends an aborted backward and overwrites buffers by rank 0's.
+
+        If backward was aborted, by an exception in it, each rank has launched some collectives of the sequence. All
+        ranks complete the sequence here, so that they stay in step, and drop the means: no gradient was changed,
+        because copies were sent. Ranks that abort before their first gradient have launched nothing. Either all ranks
+        abort so early or none, because checking it would cost a collective in every forward.
         """
-        backward, self._backward = self._backward, None
-        return [] if backward is None else list(backward.means())
+        if self._exchange is not None and self._synchronizes and torch.is_grad_enabled():
+            exchange, self._exchange = self._exchange, None
+            list(exchange.means())
+        return super().forward(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_backward": None}
+        return {**super().__getstate__(), "_exchange": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
-        call_when_ready(self.module.parameters(), self._gradient_ready)  # a copied parameter has none of its own
+        call_when_ready(self.module.parameters(), self._gradient_ready)  # a copied parameter has no hooks
 
 
-class _Backward:
-    """The exchange of one backward pass: what is ready and what has been started, in the canonical order."""
+class _Exchange:
+    """The exchange of the gradients of one backward pass.
 
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self.order = list(reversed(parameters))
-        self.position = {parameter: k for k, parameter in enumerate(self.order)}
-        self.ready: set[Tensor] = set()
-        self.changed: set[Tensor] = set()
-        self.pending: list[PendingMean] = []
+    Args:
+        order: the parameters, in the order in which all ranks launch their all-reduces.
+    """
+
+    def __init__(self, order: list[Tensor]) -> None:
+        self._launches: OrderedLaunches[Tensor, PendingMean] = OrderedLaunches(order, lambda p: launch_mean([p]))
+        self._ready: set[Tensor] = set()
+        self._changed: set[Tensor] = set()
 
     def gradient_ready(self, parameter: Tensor) -> None:
-        """Start every all-reduce whose turn has come.
+        """Launch every all-reduce that is next in the order and whose gradient is ready.
 
-        A parameter can be ready twice in one backward (reentrant checkpointing, a retained graph); what has already
-        left is then out of date, and `means` sends it once more.
+        A parameter can become ready twice in one backward (reentrant checkpointing, a retained graph). If its
+        all-reduce was launched before the second time, `means` sends the gradient once more.
         """
-        if self.position[parameter] < len(self.pending):
-            self.changed.add(parameter)
-        self.ready.add(parameter)
-        while len(self.pending) < len(self.order) and self.order[len(self.pending)] in self.ready:
-            self._launch_next()
+        self._ready.add(parameter)
+        if self._launches.was_launched(parameter):
+            self._changed.add(parameter)
+        while self._launches.next in self._ready:
+            self._launches.launch_next()
 
     def means(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Start what is left, wait for everything; each parameter used on any rank, and its mean gradient."""
-        while len(self.pending) < len(self.order):
-            self._launch_next()
-        for pending, flag in zip(self.pending, self._agreed_flags(), strict=True):
-            [parameter], [mean] = pending.parameters, pending.wait()
+        """Launch the rest and wait for everything. Yields each parameter that any rank used, with its mean gradient."""
+        self._launches.launch_rest()
+        order = self._launches.order
+        if not order:
+            return
+        flags = launch_flags([self._flag(p) for p in order], order[0].device, highest=CHANGED_AFTER_LAUNCH).wait()
+        for parameter, pending, flag in zip(order, self._launches.pending, flags, strict=True):
+            [mean] = pending.wait()
             if flag == CHANGED_AFTER_LAUNCH:
                 [mean] = launch_mean([parameter]).wait()
             if flag != NO_GRADIENT:
                 yield parameter, mean
 
-    def _launch_next(self) -> None:
-        self.pending.append(launch_mean([self.order[len(self.pending)]]))
-
-    def _agreed_flags(self) -> list[int]:
-        if not self.order:
-            return []
-        return agree([self._flag(parameter) for parameter in self.order], self.order[0].device)
-
     def _flag(self, parameter: Tensor) -> int:
-        if parameter in self.changed:
+        if parameter in self._changed:
             return CHANGED_AFTER_LAUNCH
         return NO_GRADIENT if parameter.grad is None else HAS_GRADIENT

@@ -98,7 +98,9 @@ def test_a_gradient_that_grows_after_it_has_left_is_sent_again_or_refused(
     )
     if refuses and times[ddp.rank] > 1:
         training.zero_grad()
-        told = rf"the parameter 'often\.\w+' on rank {ddp.rank} another gradient after its bucket had left"
+        told = (
+            rf"another gradient of the parameter 'often\.\w+' on rank {ddp.rank} after the parameter's bucket was sent"
+        )
         with pytest.raises(RuntimeError, match=told):
             training.local_loss(0, times=lambda rank: times[rank]).backward()
     if not refuses:
