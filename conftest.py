@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from pytest_ddp.ranks import Ranks
+from pytest_ddp.pool.pool import RankPool
 
 pytest_plugins = ["pytester"]
 # Hypothesis's as it is here or on a CI machine, but for what would make a verdict depend on how busy the machine is.
@@ -33,7 +33,7 @@ def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyte
 
 
 @pytest.fixture(scope="session")
-def ranks() -> Iterator[Ranks]:
+def ranks() -> Iterator[RankPool]:
     """A pool of warm ranks, as the core offers it."""
-    with Ranks() as pool:
+    with RankPool() as pool:
         yield pool

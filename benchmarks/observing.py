@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_ddp.ranks import Ranks
-from pytest_ddp.travel import dump_call, results
-from pytest_ddp.world import World
+from pytest_ddp.planning.world import World
+from pytest_ddp.pool.pool import RankPool
+from pytest_ddp.remote_calls.pickling import dump_call, results
 
 ROUNDS, REPEATS, STEPS = 15, 20, 3
 WANTED = 1.5
@@ -41,12 +41,12 @@ def _seconds(wrapped: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch
 def main() -> int:
     """Print the medians and their ratio; return 1 if it is above what is wanted."""
     seconds: dict[bool, list[float]] = {False: [], True: []}
-    with Ranks() as ranks:
+    with RankPool() as ranks:
         for _ in range(ROUNDS):
             for observe, found in seconds.items():
                 world = World(2, observe=observe)
                 body = dump_call(train, (), {})
-                found.extend(results(ranks.run(world, "pytest_ddp.calls:call", body, timeout=60), world))
+                found.extend(results(ranks.run(world, "pytest_ddp.remote_calls.calls:call", body, timeout=60), world))
     plain, observed = (statistics.median(seconds[observe]) for observe in (False, True))
     print(f"{STEPS} steps of DDP on 2 ranks, median of {2 * ROUNDS} ranks")
     print(f"  not observed  {plain * 1e3:6.2f} ms")

@@ -32,8 +32,8 @@ HEAD = """
 import time
 import pytest, torch, torch.distributed as dist, torch.multiprocessing as mp
 from pytest_ddp import World, distributed
-from pytest_ddp.failure import raise_for
-from pytest_ddp.ranks import Ranks
+from pytest_ddp.outcomes.failure import raise_for
+from pytest_ddp.pool.pool import RankPool
 
 SIZE = {size}
 
@@ -69,7 +69,7 @@ IN_TURN = True
 
 @pytest.fixture(scope="session")
 def group():
-    with Ranks() as ranks, ranks.group(World(SIZE)) as group:
+    with RankPool() as ranks, ranks.group(World(SIZE)) as group:
         yield group
 
 @pytest.mark.parametrize("number", range({count}))
@@ -128,7 +128,7 @@ IN_TURN = True
 
 @pytest.fixture(scope="session")
 def pool():
-    with Ranks() as ranks:
+    with RankPool() as ranks:
         yield ranks
 
 @pytest.mark.parametrize("number", range({count}))

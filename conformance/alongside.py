@@ -12,7 +12,7 @@ from threading import get_ident
 
 from conformance.asleep import Sleeper
 from conformance.observation import Happening
-from pytest_ddp.observed.company import has_company
+from pytest_ddp.observed.deadlocks.announcer import has_company
 
 _LOOK_SECONDS = 0.001
 _AT_WORK = 0.1

@@ -132,7 +132,7 @@ def _components(names: str) -> tuple[str, ...]:
 
 
 def _world_size(wanted: int) -> int:
-    from pytest_ddp.machine import Machine  # noqa: PLC0415  imports torch
+    from pytest_ddp.planning.plan import Machine  # noqa: PLC0415  imports torch
 
     most = Machine.detect().max_world_size("cpu")
     if wanted == 1:

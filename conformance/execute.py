@@ -27,8 +27,8 @@ from conformance.scenario import Scenario
 from conformance.servers import ForkServers
 from conformance.sized_ranks import SizedRanks
 from pytest_ddp.errors import PytestDDPError
-from pytest_ddp.outcome import Outcome, Raised, Returned
-from pytest_ddp.world import World
+from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned
+from pytest_ddp.planning.world import World
 
 RUN_SECONDS = 10.0
 _FIRST_RUN_SECONDS = 30.0

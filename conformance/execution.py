@@ -8,8 +8,8 @@ from conformance.answer import Answer
 from conformance.data import Tensors
 from conformance.observation import Observation
 from pytest_ddp.errors import PytestDDPError
-from pytest_ddp.failure import root_cause
-from pytest_ddp.outcome import Outcome, Raised, TimedOut
+from pytest_ddp.outcomes.failure import root_cause
+from pytest_ddp.outcomes.outcome import Outcome, Raised, TimedOut
 
 
 class HarnessError(PytestDDPError):

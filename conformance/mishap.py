@@ -17,9 +17,9 @@ from conformance.scenario import (
     SetOption,
     Unfreeze,
 )
-from pytest_ddp.failure import headline
-from pytest_ddp.outcome import Deadlocked, Died, Raised, TimedOut
-from pytest_ddp.world import World
+from pytest_ddp.outcomes.failure import headline
+from pytest_ddp.outcomes.outcome import Deadlocked, Died, Raised, TimedOut
+from pytest_ddp.planning.world import World
 
 _OUTPUT_LINES = 8
 _MESSAGE_LINES = 4

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from conformance.servers import ForkServers
 from conformance.sized_ranks import SizedRanks
-from pytest_ddp.launcher import PRELOAD
+from pytest_ddp.protocol.targets import PRELOAD
 
 _OURS = ("conformance.training", "conformance.probe")
 

@@ -16,7 +16,7 @@ from conformance.feed import draw_feed
 from conformance.location import Location
 from conformance.observation import Probe
 from conformance.subject import function, is_own, load, missing, trimmed_traceback, with_stubs, wrong_signature
-from pytest_ddp.worker import Failed
+from pytest_ddp.rank.worker import Failed
 
 
 def look(payload: bytes) -> bytes:

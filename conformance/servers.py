@@ -7,7 +7,8 @@ one order, and an implementation that takes its buckets from it, or deals by `ha
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pytest_ddp.launcher import EXIT_SECONDS, ForkLauncher, Launcher, Shared
+from pytest_ddp.pool.launcher import EXIT_SECONDS, ForkLauncher, Launcher
+from pytest_ddp.protocol.shared_files import SharedFiles
 
 # Constant, so that a grading can be repeated. Of the pairs below 60, the one for which names of layers differ most in
 # the order of their sets and in which rank they are dealt to.
@@ -39,7 +40,7 @@ class ForkServers:
         for server in self._servers:
             server.begin()
 
-    def start(self, shared: Shared) -> int:
+    def start(self, shared: SharedFiles) -> int:
         """Fork one rank from the server of its place, also where it replaces another."""
         server = self._servers[shared.rank % len(self._servers)]
         pid = server.start(shared)

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
-from pytest_ddp.launcher import Launcher
-from pytest_ddp.outcome import Outcome
-from pytest_ddp.rank_group import RankGroup
-from pytest_ddp.ranks import Ranks
-from pytest_ddp.rendezvous import Rendezvous
-from pytest_ddp.world import World
+from pytest_ddp.outcomes.outcome import Outcome
+from pytest_ddp.planning.world import World
+from pytest_ddp.pool.group import RankGroup
+from pytest_ddp.pool.launcher import Launcher
+from pytest_ddp.pool.pool import RankPool
+from pytest_ddp.pool.rendezvous import Rendezvous
 
 _GRACE_SECONDS = 0.3
 
@@ -33,13 +33,13 @@ class SizedRanks:
     launcher: Launcher
     tally: Counter[str] = field(default_factory=Counter)
     _rendezvous: Rendezvous = field(default_factory=Rendezvous)
-    _pools: dict[int, Ranks] = field(default_factory=dict)
+    _pools: dict[int, RankPool] = field(default_factory=dict)
     _prepared: set[int] = field(default_factory=set)
 
     def run(
         self, world: World, target: str, payloads: bytes | Sequence[bytes] = b"", *, timeout: float
     ) -> list[Outcome]:
-        """Run a target once on every rank of a fresh process group, as `Ranks.run` does; raise as it does."""
+        """Run a target once on every rank of a fresh process group, as `RankPool.run` does; raise as it does."""
         with self.group(world) as group:
             return group.run(target, payloads, timeout=timeout)
 
@@ -67,9 +67,9 @@ class SizedRanks:
         for ranks in self._pools.values():
             ranks.close()
 
-    def _of(self, world: World) -> Ranks:
+    def _of(self, world: World) -> RankPool:
         if world.size not in self._pools:
-            self._pools[world.size] = Ranks(
+            self._pools[world.size] = RankPool(
                 self.launcher, grace=_GRACE_SECONDS, rendezvous=self._rendezvous, tally=self.tally, warm=False
             )
         return self._pools[world.size]

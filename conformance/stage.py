@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from conformance.location import Location
 from conformance.subject import own_frames, raised_on_purpose
-from pytest_ddp.worker import Failed
+from pytest_ddp.rank.worker import Failed
 
 
 @contextmanager

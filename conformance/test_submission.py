@@ -19,8 +19,7 @@ from conformance.location import locate
 from conformance.pool import fork_servers, ranks_from
 from conformance.report import CheckReport
 from pytest_ddp.errors import UsageError
-from pytest_ddp.options import value_given
-from pytest_ddp.settings import parse_world_sizes
+from pytest_ddp.settings import parse_world_sizes, value_given
 
 _USAGE = 2
 _SEED_BITS = 32

@@ -14,7 +14,6 @@ from conformance.asleep import Sleeper
 from conformance.case import Case
 from conformance.observation import Happening
 from conformance.scenario import Scenario
-from pytest_ddp.collectives import Collective, watch_collectives
 from pytest_ddp.observed import (
     BackwardBegan,
     BackwardReturned,
@@ -26,6 +25,7 @@ from pytest_ddp.observed import (
     collectives,
     current,
 )
+from pytest_ddp.rank.collective_hooks import Collective, watch_collectives
 
 
 def gate(drawn: Scenario | Case) -> AbstractContextManager[None]:

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
 
-    from pytest_ddp.observed.reading import Collectives
+    from pytest_ddp.observed.inspection.collectives import Collectives
 
 
 class DDPContext(Protocol):

@@ -10,9 +10,9 @@ import pytest
 
 from pytest_ddp.errors import UsageError
 from pytest_ddp.marker import FIXTURE_OPTIONS
-from pytest_ddp.request import Request, written
+from pytest_ddp.planning.request import Request, written
+from pytest_ddp.planning.world import DEFAULT_BACKEND
 from pytest_ddp.settings import Settings
-from pytest_ddp.world import DEFAULT_BACKEND
 
 WORLD_SIZE = "_ddp_world_size"
 _WIDE = ("session", "package", "module", "class")

@@ -8,7 +8,7 @@ import pytest
 from _pytest.fixtures import FixtureFunctionDefinition
 
 from pytest_ddp.errors import UsageError
-from pytest_ddp.request import Request
+from pytest_ddp.planning.request import Request
 
 FIXTURE_OPTIONS = "_pytest_ddp_options"
 Decorated = TypeVar("Decorated")

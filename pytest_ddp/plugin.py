@@ -4,20 +4,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_ddp import debugger
 from pytest_ddp.context import DDPContext
+from pytest_ddp.controller import debugger
 from pytest_ddp.errors import UsageError
-from pytest_ddp.header import header
 from pytest_ddp.items import WORLD_SIZE, parametrize_world_sizes, remember_node_id
-from pytest_ddp.options import add_options, read_settings
-from pytest_ddp.settings import Settings
-from pytest_ddp.summary import PLUGIN as SUMMARY
-from pytest_ddp.summary import Summary
+from pytest_ddp.reporting.run_summary import PLUGIN as SUMMARY
+from pytest_ddp.reporting.run_summary import Summary, header
+from pytest_ddp.settings import Settings, add_options, read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_ddp.calls import RankCaller
+    from pytest_ddp.remote_calls.calls import RankCaller
 
 _settings = pytest.StashKey[Settings]()
 _MARKER = (
@@ -42,8 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if _on_rank(config):
         return
     _require_cuda(settings)
-    from pytest_ddp import session  # noqa: PLC0415  a rank needs none of it
-    from pytest_ddp.workers import Workers  # noqa: PLC0415  likewise
+    from pytest_ddp.controller import session  # noqa: PLC0415  a rank needs none of it
+    from pytest_ddp.controller.xdist import Workers  # noqa: PLC0415  likewise
 
     summary = Summary(settings)
     config.pluginmanager.register(summary, SUMMARY)
@@ -100,7 +98,7 @@ def ddp_ranks(request: pytest.FixtureRequest) -> "Callable[..., RankCaller]":
             "a rank already: use the fixture 'ddp'",
             pytrace=False,
         )
-    from pytest_ddp.fixture import rank_callers  # noqa: PLC0415  only for those who use it
+    from pytest_ddp.remote_calls.fixture import rank_callers  # noqa: PLC0415  only for those who use it
 
     return rank_callers(request.config)
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import DistStoreError
 
-from pytest_ddp.collectives import watch_collectives
+from pytest_ddp.rank.collective_hooks import watch_collectives
 
 _PATIENCE = timedelta(seconds=5)  # with ranks that neither leave nor communicate, but watch the file system
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from conformance.exercises.desk import Desk
 from conformance.feed import CHANNELS
-from pytest_ddp.collectives import watch_collectives
+from pytest_ddp.rank.collective_hooks import watch_collectives
 
 _NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
 _OTHERS: dict[str, Callable[[], nn.Module]] = {  # made anew each time: a converter may change a module's class in place

@@ -7,23 +7,24 @@ What a rank does with them goes into its record, which `ddp.collectives` shows i
 
 from typing import TYPE_CHECKING
 
-from pytest_ddp.observed import current
-from pytest_ddp.observed.entry import Entry, Moment
 from pytest_ddp.observed.events import (
     BackwardBegan,
     BackwardReturned,
     CollectiveCompleted,
     CollectiveLaunched,
     CollectiveWaited,
+    Entry,
     Event,
     GradientReady,
+    Moment,
 )
-from pytest_ddp.observed.merging import merge_traces
-from pytest_ddp.observed.overlap import BackwardOverlap, Overlap
-from pytest_ddp.observed.schedule import Delay, HoldUntilBackward, InOrder, Schedule, Shuffled
+from pytest_ddp.observed.gates.schedule import Delay, HoldUntilBackward, InOrder, Schedule, Shuffled
+from pytest_ddp.observed.inspection.chrome_trace import merge_traces
+from pytest_ddp.observed.inspection.overlap import BackwardOverlap, Overlap
+from pytest_ddp.observed.recording import current
 
 if TYPE_CHECKING:
-    from pytest_ddp.observed.reading import Collectives
+    from pytest_ddp.observed.inspection.collectives import Collectives
 
 __all__ = [
     "BackwardBegan",
@@ -49,6 +50,6 @@ __all__ = [
 
 def collectives() -> "Collectives":
     """Return this rank's record of the test at hand; raise UsageError when the test is not observed."""
-    from pytest_ddp.observed.reading import Collectives  # noqa: PLC0415  imports torch: not before it must
+    from pytest_ddp.observed.inspection.collectives import Collectives  # noqa: PLC0415  imports torch: not before it must
 
     return Collectives(current.record())

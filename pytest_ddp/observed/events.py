@@ -1,7 +1,106 @@
-"""What happens on an observed rank, in the order of its clock."""
+"""One operation of a process group as a rank saw it: plain values, without torch."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
+
+Shapes = tuple[tuple[int, ...], ...]
+POINT_TO_POINT = frozenset({"send", "recv"})
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A moment on a rank's clock, which counts events from 1, and where autograd was then.
+
+    Attributes:
+        time: the clock.
+        backward: the number (from 1) of the innermost backward that was running, None outside of any.
+        ready: how many gradients of parameters that backward had computed.
+        expected: how many it was to compute in all.
+    """
+
+    time: int
+    backward: int | None = None
+    ready: int = 0
+    expected: int = 0
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a rank asked for.
+
+    Attributes:
+        op: the operation, named as in torch.distributed: "all_reduce", "send", ...
+        group: the name of its process group.
+        ranks: the global ranks of the group, in its order.
+        shapes: of the tensors that this rank gave, or, where it gave none (the receiver of a scatter or recv), of
+            those that it wanted.
+        outputs: the shapes of the tensors that this rank wanted, where they are others than those given.
+        dtype: of the first tensor, such as "float32"; empty without tensors.
+        bytes: of the tensors of `shapes` together; sparse ones count as if they were dense.
+        root: the global rank that a rooted operation starts from or ends at.
+        peer: the global rank that a point-to-point operation is with; None for any.
+        tag: of a point-to-point operation.
+        reduce_op: "SUM", "AVG", "MAX", ... where something is reduced.
+        splits: how the first dimension is split, (given, wanted), by all_to_all_single; empty means evenly.
+    """
+
+    op: str
+    group: str
+    ranks: tuple[int, ...]
+    shapes: Shapes = ()
+    outputs: Shapes = ()
+    dtype: str = ""
+    bytes: int = 0
+    root: int | None = None
+    peer: int | None = None
+    tag: int = 0
+    reduce_op: str = ""
+    splits: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+
+    @property
+    def point_to_point(self) -> bool:
+        """Whether it is a send or a receive, in which only two ranks take part."""
+        return self.op in POINT_TO_POINT
+
+
+@dataclass(frozen=True)
+class Entry(Signature):
+    """One operation that this rank entered.
+
+    Attributes:
+        number: tells it from every other operation of this rank.
+        sequence: counts the collectives of its group from 1; sends and receives are counted apart, for each peer and
+            tag.
+        asynchronous: whether the caller got a handle to wait for.
+        called: the function of torch that was called: "all_gather_object" makes two all_gathers, "backward" means
+            that torch's own C++ code issued it.
+        line: "FILE:LINE" of the caller outside torch; of what runs inside backward without a Python frame of its own,
+            the line that called backward. Empty when there is none.
+        launched: when it was entered.
+        waited: when somebody first waited for it; None so far. Waits of C++ code for a future are not seen, but for
+            those of torch's own DDP. Where a backend gives no handle, as NCCL for what is not asynchronous, it has
+            waited when it returns.
+        completed: when this rank first knew that it was over: a wait returned, or, where its future was taken, when
+            it was there as the next backward returned or the record was read.
+    """
+
+    number: int = 0
+    sequence: int = 0
+    asynchronous: bool = False
+    called: str = ""
+    line: str = ""
+    launched: Moment = Moment(0)
+    waited: Moment | None = None
+    completed: Moment | None = None
+
+    def __str__(self) -> str:
+        shapes = " + ".join(str(list(shape)) for shape in self.shapes)
+        peer = f" {'to' if self.op == 'send' else 'from'} rank {self.peer}" if self.peer is not None else ""
+        payload = f" {self.dtype}{shapes}" if self.shapes else ""
+        return f"{self.op} #{self.sequence}{peer}{payload}{f' ({self.line})' if self.line else ''}"
+
+
+# What happens on an observed rank, in the order of its clock.
 
 
 @dataclass(frozen=True)

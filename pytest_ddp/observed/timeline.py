@@ -1,24 +1,24 @@
 """What happened on a rank, as a table to read."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from pytest_ddp.bounds import both_ends
-from pytest_ddp.observed.entry import Entry, Moment
 from pytest_ddp.observed.events import (
     BackwardBegan,
     BackwardReturned,
     CollectiveCompleted,
     CollectiveLaunched,
     CollectiveWaited,
+    Entry,
     Event,
     GradientReady,
+    Moment,
 )
-from pytest_ddp.observed.notice import ANYONE, Notice, shapes_text
-from pytest_ddp.observed.table import table
-from pytest_ddp.world import ranks_text
+from pytest_ddp.observed.fingerprint import ANYONE, Fingerprint, shapes_text
+from pytest_ddp.outcomes.text_limits import both_ends
+from pytest_ddp.planning.world import ranks_text
 
 REPORTED_ROWS = 40
 _NAMED = 3
@@ -53,7 +53,7 @@ class Timeline:
         return both_ends(_text(list(rows(self.entries, self.events)), limit))
 
 
-def posted_timeline(notices: Sequence[Notice], waits_in: Notice | None, limit: int = REPORTED_ROWS) -> str:
+def posted_timeline(notices: Sequence[Fingerprint], waits_in: Fingerprint | None, limit: int = REPORTED_ROWS) -> str:
     """Return a short table of what a rank had entered that cannot be asked any more."""
     found = [_posted(notice, "waits" if notice is waits_in else "entered") for notice in notices]
     return both_ends(_text(found, limit)) if found else ""
@@ -135,7 +135,7 @@ def _was_over(entry: Entry) -> bool:
     return bool(entry.waited and entry.completed and entry.completed.time < entry.waited.time)
 
 
-def _peer(operation: Entry | Notice) -> str:
+def _peer(operation: Entry | Fingerprint) -> str:
     if operation.op not in {"send", "recv"}:
         return ""
     who = "anyone" if operation.peer in {None, ANYONE} else f"rank {operation.peer}"
@@ -146,6 +146,30 @@ def _gradients(moment: Moment | None) -> str:
     return "" if moment is None or moment.backward is None else f"{moment.ready}/{moment.expected}"
 
 
-def _posted(notice: Notice, event: str) -> Row:
+def _posted(notice: Fingerprint, event: str) -> Row:
     what, group = f"{notice.op} #{notice.number}{_peer(notice)}", f"{notice.group} ({ranks_text(notice.ranks)})"
     return Row("", event, what, group, f"{notice.dtype}{notice.shapes}", line=notice.source)
+
+
+# Text in columns.
+
+_WIDEST = 60  # characters
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> list[str]:
+    """Return a line for the head and for each row; columns without content are left out.
+
+    Args:
+        head: the names of the columns.
+        rows: a cell for each column; very long cells lose their end.
+        right: the columns that are aligned to the right.
+    """
+    columns = [_column(name, [row[index] for row in rows], name in right) for index, name in enumerate(head)]
+    shown = [column for column in columns if any(cell.strip() for cell in column[1:])]
+    return ["  ".join(cells).rstrip() for cells in zip(*shown, strict=True)]
+
+
+def _column(name: str, cells: Sequence[str], to_the_right: bool) -> list[str]:  # noqa: FBT001  internal
+    cut = [name, *(cell if len(cell) <= _WIDEST else f"{cell[: _WIDEST - 3]}..." for cell in cells)]
+    width = max(map(len, cut))
+    return [cell.rjust(width) if to_the_right else cell.ljust(width) for cell in cut]

@@ -18,9 +18,10 @@ from pathlib import Path
 from conformance.grading import Grading, grade
 from conformance.location import locate
 from conformance.pool import fork_servers, ranks_from
-from pytest_ddp.mortality import die_with
+from pytest_ddp.pool.parent_death import die_with
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "targets"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "on_ranks"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "planted"))
 from way import CONTROLS, Way, accusations
 from ways import WAYS
 

@@ -22,9 +22,10 @@ from conformance.location import locate
 from conformance.pool import fork_servers, ranks_from
 from conformance.report import CheckReport
 from conformance.servers import ForkServers
-from pytest_ddp.mortality import die_with
+from pytest_ddp.pool.parent_death import die_with
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "targets"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "on_ranks"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "planted"))
 from bug import Bug, first_failure, verdict
 from planted_bugs import BUGS
 

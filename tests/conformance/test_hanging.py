@@ -9,7 +9,7 @@ from conformance.location import locate
 from conformance.mishap import explain, say
 from conformance.pool import ranks_from
 from conformance.scenario import Scenario
-from pytest_ddp.outcome import Deadlocked, TimedOut
+from pytest_ddp.outcomes.outcome import Deadlocked, TimedOut
 
 WAITS_FOR_OTHERS = """
     import torch.distributed as dist

@@ -12,9 +12,9 @@ from rank_targets import hash_of_a_text, leaves
 
 from conformance.cause import HASH_APART
 from conformance.pool import fork_servers, ranks_from
-from pytest_ddp.launcher import EXIT_SECONDS, ForkLauncher
-from pytest_ddp.outcome import Died, Returned
-from pytest_ddp.world import World
+from pytest_ddp.outcomes.outcome import Died, Returned
+from pytest_ddp.planning.world import World
+from pytest_ddp.pool.launcher import EXIT_SECONDS, ForkLauncher
 
 SECONDS = 60
 SPAWNED = 'start_method="spawn"'

@@ -13,7 +13,7 @@ from conformance.report import ComponentReport, Environment, Report, show
 from conformance.scenario import Scenario
 from conformance.search import Search
 from conformance.suite import judged, run_check
-from pytest_ddp.world import World
+from pytest_ddp.planning.world import World
 
 AVERAGES = """
 import functools
@@ -102,10 +102,10 @@ def test_a_replay_does_not_accuse_it_either(executor):
 def test_ranks_that_wait_in_a_group_are_in_the_next_one_of_its_size(launcher):
     with ranks_from(launcher) as ranks:
         for world in (World(2), World(3), World(2)):  # the second of two groups of one size is left to the first
-            ranks.run(world, "pytest_ddp.worker:joined", timeout=60)
+            ranks.run(world, "pytest_ddp.rank.worker:joined", timeout=60)
             ranks.prepare(World(2))
             ranks.prepare(World(3))
-        outcomes = ranks.run(World(3), "pytest_ddp.worker:joined", timeout=60)
+        outcomes = ranks.run(World(3), "pytest_ddp.rank.worker:joined", timeout=60)
     assert [outcome.rank for outcome in outcomes] == [0, 1, 2]
     assert ranks.tally["started"] == 2 + 3
 

@@ -8,7 +8,7 @@ from conformance.layers import Linear
 from conformance.mishap import explain
 from conformance.model_spec import ModelSpec
 from conformance.scenario import AddGroup, Group, OptimizerSpec, Scenario
-from pytest_ddp.outcome import Raised, TimedOut
+from pytest_ddp.outcomes.outcome import Raised, TimedOut
 
 UNEXPECTED = "got an unexpected keyword argument"
 EMPTY = "ValueError", "optimizer got an empty parameter list"

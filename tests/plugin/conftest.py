@@ -8,7 +8,7 @@ import pytest
 import torch  # noqa: F401  pytester forgets what an inner run imports, and torch cannot be imported twice
 from hypothesis import settings
 
-import pytest_ddp.session  # noqa: F401  likewise: it holds the fork server that inner runs share
+import pytest_ddp.controller.session  # noqa: F401  likewise: it holds the fork server that inner runs share
 
 PREAMBLE = """
 import ctypes, os, signal, sys, threading

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 
 from pytest_ddp import DDPContext, distributed
-from pytest_ddp.collectives import watch_collectives
+from pytest_ddp.rank.collective_hooks import watch_collectives
 
 pytestmark = pytest.mark.parametrize("wrapper", ONE_OF_EACH.values(), ids=ONE_OF_EACH)
 

@@ -9,8 +9,8 @@ from side_by_side import SideBySide
 from torch import nn
 
 from pytest_ddp import DDPContext, distributed
-from pytest_ddp.collectives import watch_collectives
 from pytest_ddp.observed import HoldUntilBackward, Overlap
+from pytest_ddp.rank.collective_hooks import watch_collectives
 
 LAST = "the last gradient"
 MLP_BYTES = 8 * (24 + 6 + 36 + 6 + 18 + 3)

@@ -10,7 +10,7 @@ from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ddp import DDPContext, distributed
-from pytest_ddp.collectives import Collective, watch_collectives
+from pytest_ddp.rank.collective_hooks import Collective, watch_collectives
 from reference.adapters import accumulate_and_step
 
 PARTS = 3

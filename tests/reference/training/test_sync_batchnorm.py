@@ -10,7 +10,7 @@ from reference_wrappers import WRAPPERS
 from torch import Tensor, nn
 
 from pytest_ddp import DDPContext, distributed
-from pytest_ddp.collectives import Collective, watch_collectives
+from pytest_ddp.rank.collective_hooks import Collective, watch_collectives
 from reference.adapters import convert_sync_batchnorm
 from reference.training.sync_batchnorm import SyncBatchNorm
 

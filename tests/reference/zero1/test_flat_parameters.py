@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
 from pytest_ddp import DDPContext, distributed
-from pytest_ddp.collectives import Collective, watch_collectives
+from pytest_ddp.rank.collective_hooks import Collective, watch_collectives
 from reference.zero1 import sharded_optimizer
 from reference.zero1.flat_parameters import FlatParameters, movable_parameters
 

@@ -21,7 +21,7 @@ from torch import nn
 from torch.optim import SGD, Adagrad, AdamW, NAdam, Optimizer
 
 from pytest_ddp import DDPContext, distributed
-from pytest_ddp.collectives import Collective, watch_collectives
+from pytest_ddp.rank.collective_hooks import Collective, watch_collectives
 from reference.adapters import get_sharded_optimizer
 
 CLASSES: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {

@@ -1,0 +1,65 @@
+"""The ranks on which the examples of one Hypothesis test run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_ddp.outcomes.outcome import Outcome
+from pytest_ddp.planning.world import World
+from pytest_ddp.pool.group import RankGroup
+from pytest_ddp.pool.pool import RankPool
+from pytest_ddp.protocol.targets import EXAMPLE, PHASE
+
+_POINT_TO_POINT = ("send", "recv")
+
+
+@dataclass
+class ExampleRanks:
+    """A group on which a test is set up.
+
+    Attributes:
+        pool: where the group is from.
+        group: the ranks.
+        timeout: seconds that an example, setup or teardown may take.
+        setup: the request that sets the test up.
+        teardown: the request that tears the test and all its fixtures down.
+    """
+
+    pool: RankPool
+    group: RankGroup
+    timeout: float
+    setup: bytes
+    teardown: bytes
+
+    @property
+    def world(self) -> World:
+        """The world of the group."""
+        return self.group.world
+
+    def run(self, body: bytes, *, shown: bool) -> list[Outcome]:
+        """Run one example; when it will be `shown`, ranks that wait in vain are left to be found with their stacks."""
+        return self.group.run(EXAMPLE, body, timeout=self.timeout, hang_up=not shown)
+
+    def are_in_step(self, outcomes: Sequence[Outcome]) -> bool:
+        """Whether the group can take another example after one that not every rank finished.
+
+        What a rank left in flight would be met by the collectives of the next example.
+        """
+        group = self.group
+        entries = (entry for outcome in outcomes for entry in outcome.collectives)
+        return not (
+            group.gone
+            or group.hung_up
+            or len({member.entered for member in group.members}) > 1
+            or any(entry.startswith(_POINT_TO_POINT) for entry in entries)
+        )
+
+    def renew(self) -> list[Outcome]:
+        """Set the test up again in a fresh group, on new ranks where some are gone; return how setup went.
+
+        Raises:
+            LaunchError: when ranks cannot be started.
+        """
+        self.group.run(PHASE, self.teardown, timeout=self.timeout)  # in a broken group it may well fail
+        self.pool.inhabited = 0
+        self.pool.renew(self.group)
+        return self.group.run(PHASE, self.setup, timeout=self.timeout)

@@ -1,0 +1,1 @@
+"""All ranks compare what they announce: mismatches and deadlocks are found at once."""

@@ -1,0 +1,1 @@
+"""Gates hold back the completion of collectives, so that races become deterministic."""

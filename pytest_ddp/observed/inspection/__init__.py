@@ -1,0 +1,1 @@
+"""What a test may ask of a record: counts, order, overlap, traces."""

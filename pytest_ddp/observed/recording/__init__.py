@@ -1,0 +1,1 @@
+"""One rank records its own collectives, on a logical clock."""

@@ -1,0 +1,1 @@
+"""What became of the ranks of a run, as values and in words."""

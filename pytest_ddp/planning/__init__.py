@@ -1,0 +1,1 @@
+"""What a test asks for, and whether this machine can run it."""

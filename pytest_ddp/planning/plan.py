@@ -1,0 +1,101 @@
+"""Decides what to do with a distributed test before any process is started; pure, so that a table can test it."""
+
+import os
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pytest_ddp.planning.request import Request
+from pytest_ddp.planning.world import DEFAULT_BACKEND, World
+from pytest_ddp.settings import Settings
+
+# What this machine offers to distributed tests.
+
+_RANKS_PER_CORE = 8
+
+
+@dataclass(frozen=True)
+class Machine:
+    """CPU cores, CUDA devices and the torch.distributed backends that can be used here."""
+
+    cores: int
+    cuda_devices: int
+    backends: frozenset[str]
+
+    @classmethod
+    def detect(cls) -> "Machine":
+        """Look at this machine; imports torch, starts no CUDA context."""
+        import torch.cuda  # noqa: PLC0415  torch is imported only once a distributed test is about to run
+        import torch.distributed as dist  # noqa: PLC0415
+
+        available = {
+            "gloo": dist.is_gloo_available(),
+            "nccl": dist.is_nccl_available() and torch.cuda.device_count() > 0,
+            "mpi": dist.is_mpi_available(),
+            "ucc": dist.is_ucc_available(),
+        }
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return cls(cores, torch.cuda.device_count(), frozenset(name for name, there in available.items() if there))
+
+    def max_world_size(self, device: str) -> int:
+        """Return how many ranks fit: one per GPU on "cuda"; on "cpu" a generous multiple of the cores."""
+        return self.cuda_devices if device == "cuda" else _RANKS_PER_CORE * self.cores
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run the test on this world, each phase within `timeout` seconds."""
+
+    world: World
+    timeout: float
+    isolation: str
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Skip: this machine lacks something that the test needs."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """Fail: no machine could run what was asked for."""
+
+    reason: str
+
+
+Plan: TypeAlias = Run | Skip | Refuse
+
+
+def plan(settings: Settings, request: Request, machine: Machine) -> Plan:
+    """Return what to do with a test that asks for `request` (explicit values win over `settings`) on `machine`."""
+    decision = _plan(settings, request, machine)
+    if settings.strict and isinstance(decision, Skip):
+        return Refuse(f"{decision.reason} (skipped unless --ddp-strict)")
+    return decision
+
+
+def _plan(settings: Settings, request: Request, machine: Machine) -> Plan:
+    size = request.world_sizes[0] if request.world_sizes else settings.world_size[0]
+    device = _device(request.device or settings.device, size, machine)
+    backend = request.backend or settings.backend or DEFAULT_BACKEND[device]
+    if backend == "nccl" and device == "cpu":
+        if request.device == "cpu":
+            return Refuse('backend="nccl" moves CUDA tensors only: drop device="cpu", or write backend="gloo"')
+        device = "cuda"
+    limit = machine.max_world_size(device)
+    if device == "cuda" and size > limit:
+        need = "1 rank on cuda needs 1 GPU" if size == 1 else f"{size} ranks on cuda need {size} GPUs"
+        return Skip(f"{need}; this machine has {limit}")
+    if backend not in machine.backends:
+        return Skip(f"backend {backend!r} is not available here; torch offers {', '.join(sorted(machine.backends))}")
+    if size > limit:
+        return Refuse(f"world size {size} is above what {machine.cores} cores can carry ({limit}): ask for fewer ranks")
+    world = World(size, backend, device, observe=bool(request.observe))
+    return Run(world, request.timeout or settings.timeout, request.isolation)
+
+
+def _device(wanted: str, size: int, machine: Machine) -> str:
+    if wanted != "auto":
+        return wanted
+    return "cuda" if machine.cuda_devices >= size else "cpu"

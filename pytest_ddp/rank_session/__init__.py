@@ -1,0 +1,1 @@
+"""The pytest session that runs inside a rank process."""

@@ -1,0 +1,1 @@
+"""The fixture `ddp_ranks`: a plain test calls functions on ranks."""

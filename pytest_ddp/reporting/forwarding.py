@@ -1,0 +1,81 @@
+"""Hands on what ranks reported beside their tests: subtests, warnings, properties; each once for all ranks."""
+
+import sys
+import warnings
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from _pytest.junitxml import xml_key
+
+from pytest_ddp.outcomes.outcome import Outcome
+from pytest_ddp.planning.world import rank_list
+from pytest_ddp.reporting.merge import answer_of, revived
+
+if TYPE_CHECKING:
+    from pytest_ddp.protocol.phases import RankWarning
+
+
+def forward_subtests(item: pytest.Item, outcomes: Sequence[Outcome]) -> None:
+    """Log one report per subtest: that of the first rank on which it failed, else that of the first rank."""
+    found: dict[tuple[str, int], list[tuple[int, dict[str, Any]]]] = defaultdict(list)
+    for outcome in outcomes:
+        seen: dict[str, int] = defaultdict(int)
+        for data in answer_of(outcome).subtests:
+            name = str(data.get("_subtest.context"))
+            found[name, seen[name]].append((outcome.rank, data))
+            seen[name] += 1
+    for reports in found.values():
+        item.ihook.pytest_runtest_logreport(report=_one_of(reports, item.config))
+
+
+def _one_of(reports: list[tuple[int, dict[str, Any]]], config: pytest.Config) -> pytest.TestReport:
+    failed = [rank for rank, data in reports if data["outcome"] == "failed"]
+    _, data = next((entry for entry in reports if entry[0] in failed), reports[0])
+    report = revived(data, config)
+    if failed:
+        report.sections.append(("pytest-ddp", f"the subtest failed on {rank_list(failed)} of {len(reports)}"))
+    return report
+
+
+def forward_warnings(config: pytest.Config, outcomes: Sequence[Outcome]) -> None:
+    """Record every warning of the ranks as if it had been given here, with the ranks if not all gave it."""
+    ranks: dict[RankWarning, list[int]] = defaultdict(list)
+    for outcome in outcomes:
+        for warning in dict.fromkeys(answer_of(outcome).warnings):
+            ranks[warning].append(outcome.rank)
+    for warning, gave in ranks.items():
+        where = "" if len(gave) == len(outcomes) else f" [{rank_list(gave)}]"
+        category = _category(warning.category)
+        message = warnings.WarningMessage(
+            message=UserWarning(warning.message + where),
+            category=category,
+            filename=warning.filename,
+            lineno=warning.lineno,
+        )
+        config.hook.pytest_warning_recorded.call_historic(
+            kwargs={
+                "warning_message": message,
+                "when": warning.when,
+                "nodeid": warning.nodeid,
+                "location": warning.location,
+            }
+        )
+
+
+def forward_suite_properties(config: pytest.Config, outcomes: Sequence[Outcome]) -> None:
+    """Let the JUnit file have what ranks recorded of the whole run, unless it has it already."""
+    junit = config.stash.get(xml_key, None)
+    for name, value in (pair for outcome in outcomes for pair in answer_of(outcome).suite_properties):
+        if junit is not None and (name, value) not in junit.global_properties:
+            junit.add_global_property(name, value)
+
+
+def _category(name: str) -> type[Warning]:
+    """Return the category, if this process knows it; nothing is imported for it."""
+    module, _, kind = name.partition(":")
+    found = getattr(sys.modules.get(module), kind, None)
+    if isinstance(found, type) and issubclass(found, Warning):
+        return found
+    return type(kind, (UserWarning,), {"__module__": module})

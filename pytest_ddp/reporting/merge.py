@@ -1,0 +1,123 @@
+"""Makes one pytest report of the reports of all ranks: root cause first, the others folded under it."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from _pytest._code.code import ExceptionRepr, ReprEntry, ReprExceptionInfo, ReprFileLocation, ReprTraceback
+
+from pytest_ddp.outcomes.failure import details, failures, headline, last_collectives, root_cause, summary, timelines
+from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned, Skipped
+from pytest_ddp.planning.world import World
+from pytest_ddp.protocol.phases import PhaseAnswer
+from pytest_ddp.reporting.skip_xfail import as_reported, disagreement, expected_failure, passed_strictly
+
+_ANSWERED = (Returned, Raised, Skipped)
+
+
+def merge(report: pytest.TestReport, outcomes: Sequence[Outcome], world: World, config: pytest.Config) -> None:
+    """Turn the controller's `report` of a phase into that of all ranks."""
+    if report.passed and all(passed_plainly(outcome) for outcome in outcomes):
+        return
+    reports = {outcome.rank: found for outcome in outcomes if (found := _rank_report(outcome, report, config))}
+    for found in reports.values():
+        report.user_properties += [pair for pair in found.user_properties if pair not in report.user_properties]
+    expected = expected_failure(outcomes, reports)
+    if failures(outcomes) and expected is None and not passed_strictly(outcomes, reports):
+        _fail(report, as_reported(outcomes, reports), reports, world)
+    elif reports:
+        _agree(report, reports, expected)
+
+
+def output_sections(outcomes: Sequence[Outcome], when: str) -> list[tuple[str, str]]:
+    """Return what the ranks printed and logged in this phase, as sections of a report."""
+    found = [(f"Captured stdout+stderr {when} (rank {o.rank})", o.output) for o in outcomes if o.output.strip()]
+    for outcome in outcomes:
+        for title, text in answer_of(outcome).sections:
+            if title.endswith(when):
+                found.append((f"{title} (rank {outcome.rank})", text))
+    found += [(f"Last collectives {when} ({ranks})", text) for ranks, text in last_collectives(outcomes)]
+    return found + [(f"Timeline {when} ({ranks})", text) for ranks, text in timelines(outcomes)]
+
+
+def passed_plainly(outcome: Outcome) -> bool:
+    """Whether a rank passed and has nothing to add: so it mostly is, and its report need not be made."""
+    return isinstance(outcome, Returned) and answer_of(outcome).passed is not None
+
+
+def answer_of(outcome: Outcome) -> PhaseAnswer:
+    """Return what the rank's pytest answered; an empty answer if the rank gave none."""
+    return PhaseAnswer.decode(outcome.body) if isinstance(outcome, _ANSWERED) else PhaseAnswer()
+
+
+def revived(data: dict[str, Any], config: pytest.Config) -> pytest.TestReport:
+    """Return the report that a rank has serialised."""
+    own = deepcopy(data)  # pytest puts objects in their places
+    report: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=own)
+    longrepr: Any = report.longrepr
+    if isinstance(longrepr, list):  # a skip's (path, line, reason); JSON knows no tuples
+        report.longrepr = (longrepr[0], longrepr[1], longrepr[2])
+    return report
+
+
+def _rank_report(outcome: Outcome, ours: pytest.TestReport, config: pytest.Config) -> pytest.TestReport | None:
+    answer = answer_of(outcome)
+    if answer.passed is not None:
+        return pytest.TestReport(ours.nodeid, ours.location, {}, "passed", None, ours.when)
+    return None if answer.report is None else revived(answer.report, config)
+
+
+def _fail(
+    report: pytest.TestReport, outcomes: Sequence[Outcome], reports: dict[int, pytest.TestReport], world: World
+) -> None:
+    report.outcome = "failed"
+    report.longrepr = _longrepr(outcomes, reports.get(root_cause(outcomes).rank), world, report.location)
+    vars(report).pop("wasxfail", None)  # the controller's pytest saw the marker, and no failure
+
+
+def _longrepr(
+    outcomes: Sequence[Outcome], found: pytest.TestReport | None, world: World, location: tuple[str, int | None, str]
+) -> ExceptionRepr | str:
+    head, root = headline(outcomes, world), failures(outcomes)[0]
+    if found is None or found.longrepr is None:  # no report, or one that passed but for its subtests
+        path, line, _ = location
+        crash = ReprFileLocation(path, (line or 0) + 1, summary(outcomes))
+        text = "\n".join([head, *details(outcomes)])
+        return ReprExceptionInfo(reprcrash=crash, reprtraceback=ReprTraceback([text_entry(text)], None, "long"))
+    if not isinstance(found.longrepr, ExceptionRepr):
+        return "\n".join([head, str(found.longrepr), *details(outcomes)[1:]])
+    traceback = _first_traceback(found.longrepr)
+    traceback.reprentries = [text_entry(head), *traceback.reprentries]
+    if found.longrepr.reprcrash is not None:
+        found.longrepr.reprcrash.message = f"rank {root.rank}: {found.longrepr.reprcrash.message}"
+    for text in details(outcomes)[1:]:
+        title, _, body = text.partition("\n")
+        found.longrepr.addsection(title.strip("- "), body)
+    return found.longrepr
+
+
+def _first_traceback(longrepr: ExceptionRepr) -> ReprTraceback:
+    chain = getattr(longrepr, "chain", None)
+    traceback: ReprTraceback = chain[0][0] if chain else longrepr.reprtraceback
+    return traceback
+
+
+def text_entry(text: str) -> ReprEntry:
+    """Return a part of a traceback that is nothing but text."""
+    return ReprEntry(text.splitlines(), None, None, None, "long")
+
+
+def _agree(report: pytest.TestReport, reports: dict[int, pytest.TestReport], expected: tuple[int, str] | None) -> None:
+    """Every rank passed, skipped or failed as expected: take that over; a disagreement is a failure."""
+    disagree = disagreement(reports)
+    if disagree is not None:
+        report.outcome, report.longrepr = "failed", disagree
+        vars(report).pop("wasxfail", None)
+        return
+    said = reports[expected[0]] if expected else next(iter(reports.values()))
+    report.outcome, report.longrepr = said.outcome, said.longrepr
+    if hasattr(said, "wasxfail"):
+        report.wasxfail = expected[1] if expected else said.wasxfail
+    else:
+        vars(report).pop("wasxfail", None)

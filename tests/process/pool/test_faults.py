@@ -1,0 +1,189 @@
+"""Every way a rank can misbehave is told apart, named with its rank, and leaves the next run unharmed."""
+
+import subprocess
+import tempfile
+
+import psutil
+import pytest
+import rank_targets
+from fault_table import FAULTS, HANG, Fault
+from hanging import ended_when, hangs, waits
+from survivors import survivors
+
+from pytest_ddp.errors import LaunchError
+from pytest_ddp.outcomes.failure import RankFailure, peer_left, root_cause
+from pytest_ddp.outcomes.outcome import Died, Raised, Returned, Skipped, Stopped
+from pytest_ddp.planning.world import World
+from pytest_ddp.pool.pool import RankPool
+
+LONG = 300.0  # seconds; nothing here may need them
+_NO_GROUP = r"could not form a process group:\nrank . of 2 \(nope, cpu\) raised AssertionError: Unknown backend"
+
+
+def run(ranks, target, payload: bytes = b"", timeout: float = 60.0):
+    return ranks.run(World(2), f"rank_targets:{target.__name__}", payload, timeout=timeout)
+
+
+def run_patiently(ranks, target):
+    """Run with a grace that no rank needs which has something to say."""
+    with ranks.group(World(2)) as group:
+        group.grace = LONG
+        return group.run(f"rank_targets:{target.__name__}", timeout=LONG)
+
+
+def are_where_they_stay(ranks) -> bool:
+    """Whether the ranks that misbehave, or wait for one that does, have come to where they will not go on."""
+    return all(hangs(rank) or waits(rank, 2) or rank.is_halted for rank in ranks)
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """Ranks of their own with a short grace."""
+    with RankPool(grace=0.2) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def others(ranks):
+    """The fork server's processes that are none of this module's doing."""
+    run(ranks, rank_targets.all_reduce)
+    return below_fork_server(ranks) - members(ranks)
+
+
+@pytest.fixture(autouse=True)
+def next_run_is_unharmed_and_nothing_survives(ranks, others):
+    yield
+    assert all(isinstance(outcome, Returned) for outcome in run(ranks, rank_targets.all_reduce))
+    assert not survivors(below_fork_server(ranks) - others - members(ranks))
+
+
+def members(ranks) -> set[psutil.Process]:
+    return {psutil.Process(member.pid) for member in ranks._members.values()}
+
+
+def below_fork_server(ranks) -> set[psutil.Process]:
+    server = next(iter(members(ranks))).parent()
+    assert server is not None
+    return set(server.children(recursive=True))
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.target for fault in FAULTS])
+def test_the_fault_table(ranks, fault: Fault):
+    with ended_when(are_where_they_stay):
+        outcomes = ranks.run(World(2), "fault_targets:misbehave", fault.target.encode(), timeout=fault.timeout)
+    assert isinstance(outcomes[1], fault.outcome)
+    if fault.outcome is Returned:
+        assert isinstance(outcomes[0], Returned)
+        assert fault.words in outcomes[1].output
+    else:
+        assert fault.words in str(RankFailure(outcomes, World(2))).partition("----")[0]
+        assert root_cause(outcomes).rank == 1 or fault.target == "hangs_in_barrier"  # where none is more to blame
+
+
+@pytest.mark.parametrize("target", ["hangs", "hangs_in_c"])
+def test_a_hang_is_told_with_the_stacks_of_all_ranks_and_who_waits_for_whom(ranks, target):
+    with ended_when(are_where_they_stay):
+        outcomes = ranks.run(World(2), "fault_targets:misbehave", target.encode(), timeout=HANG)
+    assert "in misbehave" in outcomes[0].stack
+    assert f"in {target}" in outcomes[1].stack
+    assert "rank 0 waited in all_reduce #2 float32[4], which rank 1 never entered" in str(RankFailure(outcomes))
+
+
+def test_one_rank_raises_while_the_other_waits(ranks):
+    with ended_when(lambda waiting: all(waits(rank, 1) for rank in waiting)):
+        outcomes = run(ranks, rank_targets.one_raises)
+    root = root_cause(outcomes)
+    assert isinstance(root, Raised)
+    assert (root.rank, root.kind, root.message) == (1, "ValueError", "rank 1 has had enough")
+    assert isinstance(outcomes[0], Stopped)
+    assert outcomes[0].last_collective == "all_reduce #1 float32[4]"
+    assert "in all_reduce" in outcomes[0].stack
+    assert "in one_raises" in outcomes[0].stack
+    assert "pytest_ddp" not in outcomes[0].stack
+
+
+def test_all_ranks_raise(ranks):
+    assert [outcome.message for outcome in run_patiently(ranks, rank_targets.all_raise)] == ["everybody", "everybody"]
+
+
+def test_all_ranks_skip(ranks):
+    assert all(isinstance(outcome, Skipped) for outcome in run(ranks, rank_targets.all_skip))
+
+
+def test_a_rank_that_waits_for_one_that_left_is_not_the_cause(ranks):
+    outcomes = run_patiently(ranks, rank_targets.one_exits)
+    assert peer_left(outcomes[0])
+    assert outcomes[1].last_collective == "all_reduce #1 float32[4]"
+
+
+@pytest.mark.parametrize("target", [rank_targets.one_segfaults, rank_targets.segfaults_after_the_last_collective])
+def test_a_segfault_is_reported_with_its_python_stack(ranks, target):
+    root = root_cause(run(ranks, target))
+    assert isinstance(root, Died)
+    assert (root.rank, root.signal) == (1, "SIGSEGV")
+    assert f"in {target.__name__}" in root.stack
+
+
+def test_sizes_that_differ_kill_a_rank_and_are_named(ranks):
+    outcomes = run(ranks, rank_targets.sizes_differ)
+    assert isinstance(root_cause(outcomes), Died)
+    text = str(RankFailure(outcomes))
+    assert "rank 0 is in all_reduce #1 float32[2000], rank 1 is in all_reduce #1 float32[3000]" in text
+
+
+def test_collectives_issued_by_cpp_are_recorded_where_torch_tells_of_them(ranks):
+    record = run(ranks, rank_targets.trains_with_ddp)[0].collectives
+    if not hasattr(__import__("torch").distributed.ProcessGroup, "register_pre_hook"):
+        pytest.skip("torch before 2.15 has no hook for collectives that C++ issues")
+    assert any(entry.startswith("all_reduce") for entry in record)
+
+
+def test_an_exception_at_exit_is_kept():
+    with RankPool() as pool:
+        pool.run(World(2), "fault_targets:misbehave", b"raises_at_exit", timeout=60)
+    assert list(pool.farewells) == [1]
+    assert pool.farewells[1].rstrip().endswith("ValueError: had enough")
+
+
+def test_a_rank_that_does_not_end_is_stopped_and_named(monkeypatch):
+    monkeypatch.setattr("pytest_ddp.pool.pool._CLOSE_SECONDS", 0.25)
+    with RankPool() as pool:
+        pool.run(World(2), "fault_targets:misbehave", b"hangs_at_exit", timeout=60)
+    assert pool.farewells[1].startswith("was stopped: after 0.25 s it was still at the teardown of its fixtures, or in")
+
+
+def test_a_host_that_tells_at_length_why_it_cannot_start_is_heard():
+    with RankPool(host="fault_targets:is_no_host") as pool, pytest.raises(LaunchError) as caught:
+        pool.run(World(1), "rank_targets:all_reduce", timeout=60)
+    assert str(caught.value).startswith("rank 0 could not start: Traceback (most recent call last):\n")
+    assert "characters left out" in str(caught.value)
+    assert str(caught.value).endswith("for this reason")
+
+
+def test_ranks_that_cannot_form_a_group_are_replaced_only_when_they_were_used():
+    with RankPool() as own, pytest.raises(LaunchError, match=_NO_GROUP):
+        own.run(World(2, backend="nope"), "rank_targets:all_reduce", timeout=60)
+    assert own.tally["started"] == 2
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder on a disk of 64 KiB, where temporary files go."""
+    mount = ["/bin/mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("only root may mount a small disk")
+    tempfile.tempdir = str(tmp_path)
+    yield
+    tempfile.tempdir = None
+    # Lazily: a rank that was killed may not be gone yet.
+    subprocess.run(["/bin/umount", "--lazy", str(tmp_path)], check=True)
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_on_a_full_disk_the_cause_and_the_black_box_are_kept():
+    with RankPool(grace=0.2) as pool:
+        outcomes = pool.run(World(2), "fault_targets:misbehave", b"fills_the_disk", timeout=60)
+    root = root_cause(outcomes)
+    assert isinstance(root, Raised)
+    assert (root.rank, root.message) == (1, "[Errno 28] No space left on device")
+    assert tuple(root.collectives) == ("all_reduce #1 float32[4]",)

@@ -1,0 +1,32 @@
+"""How a rank ended is told also where the news of it comes late."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psutil
+
+from pytest_ddp.outcomes.outcome import Died
+from pytest_ddp.planning.world import World
+from pytest_ddp.pool.launcher import EXIT_SECONDS, ForkLauncher
+from pytest_ddp.pool.pool import RankPool
+
+
+@dataclass
+class SlowLauncher(ForkLauncher):
+    """Whoever does not wait long learns nothing from it."""
+
+    def exit_code(self, pid: int, seconds: float = EXIT_SECONDS) -> int | None:
+        if seconds >= EXIT_SECONDS:
+            return super().exit_code(pid, seconds)
+        with suppress(psutil.NoSuchProcess):
+            psutil.Process(pid).wait(60)
+        return None
+
+
+def test_the_exit_code_of_a_process_that_has_ended_is_waited_for():
+    launcher = SlowLauncher(("pytest_ddp.observed.recording.install",))
+    with RankPool(launcher) as pool:
+        outcomes = pool.run(World(2), "rank_targets:one_exits", timeout=60)
+    launcher.close()
+    (died,) = (outcome for outcome in outcomes if isinstance(outcome, Died))
+    assert (died.rank, died.exit_code, died.last_words) == (1, 3, "")

@@ -1,0 +1,59 @@
+"""A group that ranks join before it is wanted: taken where it is what is wanted, else of no consequence."""
+
+from collections.abc import Iterator
+
+import psutil
+import pytest
+import rank_targets
+
+from pytest_ddp.outcomes.failure import failures
+from pytest_ddp.outcomes.outcome import Returned
+from pytest_ddp.planning.world import World
+from pytest_ddp.pool.pool import RankPool
+
+TIMEOUT = 60.0
+
+
+@pytest.fixture
+def pool(ranks: RankPool) -> Iterator[RankPool]:
+    """Two ranks, of a pool that prepares nothing by itself."""
+    with ranks.fresh() as fresh:
+        asked(fresh, 2)
+        yield fresh
+
+
+def asked(pool: RankPool, size: int, target: str = "process_id") -> list[bytes]:
+    outcomes = pool.run(World(size), f"{rank_targets.__name__}:{target}", timeout=TIMEOUT)
+    assert not failures(outcomes), failures(outcomes)
+    return [outcome.body for outcome in outcomes if isinstance(outcome, Returned)]
+
+
+def test_the_next_run_in_such_a_world_takes_it(pool):
+    pool.prepare(World(2))
+    prepared = pool.newest
+    assert asked(pool, 2, "all_reduce") == [b"8", b"8"]
+    assert pool.newest == prepared
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_run_in_another_world_does_without(pool, size):
+    pool.prepare(World(2))
+    prepared = pool.newest
+    assert asked(pool, size, "all_reduce") == [str(4 * size).encode()] * size
+    assert pool.newest != prepared
+
+
+def test_nothing_is_prepared_where_ranks_would_have_to_be_started(pool):
+    before = pool.newest
+    pool.prepare(World(3))
+    assert pool.newest == before
+    assert len(pool._members) == 2
+
+
+def test_a_rank_that_has_died_since_is_replaced(pool):
+    doomed = asked(pool, 2)[1]
+    pool.prepare(World(2))
+    process = psutil.Process(int(doomed))
+    process.kill()
+    process.wait(TIMEOUT)  # a signal takes effect some time after it is sent
+    assert doomed not in asked(pool, 2)

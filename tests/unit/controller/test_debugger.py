@@ -1,0 +1,70 @@
+"""Which rank `--pdb` and `breakpoint()` give the terminal to, or why none."""
+
+import time
+
+import pytest
+
+from pytest_ddp import UsageError
+from pytest_ddp.controller.debugger import choose_rank
+from pytest_ddp.outcomes.outcome import Died, Raised, Returned, Skipped, TimedOut
+from pytest_ddp.pool.deadline import Deadline
+from pytest_ddp.rank_session.debugger import stops_here
+
+
+def raised(rank: int, seconds: float = 0.0) -> Raised:
+    return Raised(rank=rank, seconds=seconds, kind="ValueError", message="", traceback="")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "wanted", "chosen"),
+    [
+        ([raised(0, 2.0), raised(1, 1.0)], None, 1),
+        ([raised(0, 2.0), raised(1, 1.0)], 0, 0),
+        ([raised(0, 2.0), Returned(rank=1)], 1, 0),
+        ([Died(rank=0, signal="SIGSEGV"), raised(1)], 1, 1),
+        ([Returned(rank=0), Skipped(rank=1, reason="")], None, "no rank raised an exception"),
+        (
+            [TimedOut(rank=0, timeout=3)],
+            None,
+            "rank 0 was still running at its deadline of 3 s; it had entered no collective, and left no frames",
+        ),
+        (
+            [Died(rank=0, exit_code=3), raised(1, 9.0)],
+            None,
+            (
+                "rank 0 left with exit code 3 before it was done; it had entered no collective, and left no frames; "
+                "rank 1 can be debugged with --ddp-pdb-rank=1"
+            ),
+        ),
+    ],
+)
+def test_post_mortem(outcomes, wanted, chosen):
+    assert choose_rank(outcomes, wanted) == chosen
+
+
+def test_breakpoints_stop_the_rank_that_was_asked_for():
+    assert stops_here(1, 2, wanted=1, terminal="/dev/pts/0")
+    assert not stops_here(0, 2, wanted=1, terminal="/dev/pts/0")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "terminal", "message"),
+    [
+        (None, "/dev/pts/0", "for instance --ddp-pdb-rank=0; the others pass over it"),
+        (2, "/dev/pts/0", "--ddp-pdb-rank=2, but this test's last rank is 1"),
+        (0, None, "needs a terminal, and the standard input of pytest is not one"),
+    ],
+)
+def test_breakpoints_that_can_stop_nowhere(wanted, terminal, message):
+    with pytest.raises(UsageError, match=message):
+        stops_here(0, 2, wanted, terminal)
+
+
+def test_the_clock_stands_still_while_a_rank_is_debugged():
+    patience = Deadline(time.monotonic() + 1000, grace=1.0)
+    patience.stand_still(debugging=True)
+    patience.deadline = time.monotonic() - 1000  # as if the time had passed
+    assert patience.seconds is None
+    assert not patience.is_over([])
+    patience.stand_still(debugging=False)
+    assert patience.is_over([])

@@ -1,0 +1,47 @@
+"""What a world holds of the machine while its test runs."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pytest_ddp.controller.slots import Slots
+from pytest_ddp.controller.xdist import Leases
+from pytest_ddp.planning.plan import Machine
+from pytest_ddp.planning.world import World
+from pytest_ddp.protocol.messages import Run
+from pytest_ddp.rank.process_group import device_of
+
+SERVER = Machine(cores=4, cuda_devices=4, backends=frozenset({"gloo", "nccl"}))
+
+
+def test_the_gpus_of_a_world_are_its_ranks_devices():
+    run = Run(1, "module:function", "group", 2, "nccl", "cuda", 60.0, gpus=[3, 1])
+    assert [device_of(rank, run) for rank in range(2)] == [torch.device("cuda", 3), torch.device("cuda", 1)]
+    assert device_of(1, replace(run, device="cpu")) == torch.device("cpu")
+
+
+def test_who_shares_with_nobody_holds_nothing():
+    with Leases(None).hold(World(2, "nccl", "cuda"), SERVER) as world:
+        assert world == World(2, "nccl", "cuda")
+
+
+def test_ranks_on_cuda_get_gpus_of_their_own(tmp_path):
+    mine, others = Leases(tmp_path), Leases(tmp_path)
+    with mine.hold(World(1, "nccl", "cuda"), SERVER), others.hold(World(2, "nccl", "cuda"), SERVER) as world:
+        assert world == World(2, "nccl", "cuda", gpus=(1, 2))
+    mine.close()
+    others.close()
+
+
+@pytest.mark.parametrize(("ranks", "cores"), [(1, 1), (3, 3), (4, 4), (9, 4)])
+def test_ranks_on_cpu_hold_a_core_each_as_far_as_there_are(tmp_path, ranks, cores):
+    leases, slots = Leases(tmp_path), Slots(tmp_path, "core", SERVER.cores)
+    with leases.hold(World(ranks), SERVER) as world:
+        assert world == World(ranks)
+        with slots.take(SERVER.cores - cores) as rest:
+            assert rest == list(range(cores, SERVER.cores))
+    with slots.take(SERVER.cores) as free:
+        assert len(free) == SERVER.cores
+    leases.close()
+    slots.close()

@@ -1,0 +1,140 @@
+"""Exported traces keep the rules of Chrome's trace event format, and show what happened when."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from told_records import Story
+from trace_rules import keep_the_rules
+
+from pytest_ddp.errors import UsageError
+from pytest_ddp.observed.inspection.chrome_trace import Lanes, Trace, merge_traces, write_trace
+
+STEP = (
+    "launch s, wait s, end s, backward, gradient, launch a, gradient, launch b, returned, "
+    "wait b, end b, wait a, end a, launch f"
+)
+
+
+def exported(path, steps: str = STEP, rank: int = 0, **keywords) -> list[dict]:
+    story = Story(steps, **keywords)
+    write_trace(path, Trace(rank, list(story.entries.values()), story.events, story.nanoseconds).traced())
+    return json.loads(path.read_text())["traceEvents"]
+
+
+def find(events: list[dict], name: str) -> dict:
+    (found,) = (event for event in events if event["name"] == name)
+    return found
+
+
+def test_a_training_step_keeps_the_rules(tmp_path):
+    keep_the_rules(exported(tmp_path / "trace.json"))
+
+
+def test_a_rank_is_a_process_with_rows_for_autograd_and_groups(tmp_path):
+    events = exported(tmp_path / "trace.json", rank=3, details={"s": {"group": "1", "ranks": (0, 3)}})
+    named = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert find(events, "process_name")["args"] == {"name": "rank 3"}
+    assert {event["pid"] for event in events} == {3}
+    assert sorted(named.values()) == ["autograd"] + 2 * ["group 0 (ranks 0-1)"] + ["group 1 (ranks 0,3)"]
+    assert named[find(events, "all_reduce #1")["tid"]] == "group 1 (ranks 0,3)"
+    assert named[find(events, "backward 1")["tid"]] == "autograd"
+
+
+def test_an_operation_lasts_from_its_launch_to_its_end(tmp_path):
+    found = find(exported(tmp_path / "trace.json"), "all_reduce #2")
+    assert (found["ph"], found["ts"], found["dur"]) == ("X", 6, 7)
+    assert found["args"] == {
+        "tensors": "float32[4]",
+        "bytes": 16,
+        "asynchronous": True,
+        "gradients ready": "1/2",
+        "line": "train.py:2",
+        "meets": "0 #2",
+    }
+
+
+def test_the_wait_stands_inside_the_operation(tmp_path):
+    events = exported(tmp_path / "trace.json")
+    waits = [(event["ts"], event["dur"], event["tid"]) for event in events if event["name"] == "wait"]
+    rows = [find(events, f"all_reduce #{number}")["tid"] for number in (1, 3, 2)]
+    assert waits == [(2, 1, rows[0]), (10, 1, rows[1]), (12, 1, rows[2])]
+
+
+def test_what_has_no_end_lasts_to_the_end_of_the_record(tmp_path):
+    events = exported(tmp_path / "trace.json", "backward, gradient, launch a, wait a, gradient")
+    for name, lasted in (("backward 1", 4), ("all_reduce #1", 2), ("wait", 1)):
+        found = find(events, name)
+        assert (found["dur"], found["args"]["ended"]) == (lasted, False)
+
+
+def test_gradients_are_instants(tmp_path):
+    events = exported(tmp_path / "trace.json", "backward, gradient weight, gradient bias, returned")
+    assert [(event["name"], event["ts"]) for event in events if event["ph"] == "i"] == [("weight", 2), ("bias", 3)]
+
+
+def test_nothing_is_a_trace_too(tmp_path):
+    write_trace(tmp_path / "trace.json", Trace(0, [], [], []).traced())
+    keep_the_rules(json.loads((tmp_path / "trace.json").read_text())["traceEvents"])
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 20), st.integers(0, 9)), max_size=20))
+def test_spans_of_a_lane_never_overlap(spans):
+    lanes, placed = Lanes(), {}
+    for whose, start, length in sorted(spans, key=lambda span: span[1]):
+        number = lanes.place(whose, start, start + length)
+        placed.setdefault(number, []).append((whose, start, start + length))
+    for found in placed.values():
+        assert len({whose for whose, _, _ in found}) == 1
+        assert all(end <= start for (_, _, end), (_, start, _) in pairwise(found))
+
+
+def merged(tmp_path, *ranks: str, **keywords) -> list[dict]:
+    paths = [tmp_path / f"{rank}.json" for rank in range(len(ranks))]
+    for rank, steps in enumerate(ranks):
+        exported(paths[rank], steps, rank, **keywords)
+    merge_traces(paths, tmp_path / "all.json")
+    return json.loads((tmp_path / "all.json").read_text())["traceEvents"]
+
+
+def test_the_traces_of_ranks_become_one(tmp_path):
+    events = merged(tmp_path, STEP, f"backward, gradient, gradient, returned, {STEP}")
+    keep_the_rules(events)
+    assert {event["args"]["name"] for event in events if event["name"] == "process_name"} == {"rank 0", "rank 1"}
+
+
+def test_arrows_lead_from_the_first_rank_to_the_last(tmp_path):
+    late, later = "backward, launch a, end a", "backward, gradient, launch a, end a"
+    events = merged(tmp_path, later, "launch a, end a", late)
+    arrows = [(event["ph"], event["pid"], event["ts"]) for event in events if event["name"] == "0 #1"]
+    assert arrows == [("s", 1, 1), ("t", 2, 2), ("f", 0, 3)]
+
+
+def test_a_send_leads_to_its_receive_and_to_no_collective(tmp_path):
+    message = {"a": {"op": "send", "peer": 1}, "b": {"op": "recv", "peer": 0}, "c": {"ranks": (0, 1)}}
+    exported(tmp_path / "0.json", "launch a", 0, details=message)
+    story = Story("launch b", details=message)
+    write_trace(tmp_path / "1.json", Trace(1, list(story.entries.values()), story.events, story.nanoseconds).traced())
+    merge_traces([tmp_path / "0.json", tmp_path / "1.json"], tmp_path / "all.json")
+    events = json.loads((tmp_path / "all.json").read_text())["traceEvents"]
+    assert [event["ph"] for event in events if event["name"] == "0 0 to 1 with tag 0 #1"] == ["s", "f"]
+
+
+def test_an_operation_of_one_rank_alone_has_no_arrow(tmp_path):
+    assert not [event for event in merged(tmp_path, "launch a, end a", "backward") if event["ph"] in "stf"]
+
+
+def test_no_traces_cannot_be_merged(tmp_path):
+    with pytest.raises(UsageError, match=r"there are no traces to merge; ranks write them with .*export_trace\(path\)"):
+        merge_traces([], tmp_path / "all.json")
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[]", "{}"])
+def test_another_file_cannot_be_merged(tmp_path, text):
+    (tmp_path / "0.json").write_text(text)
+    with pytest.raises(
+        UsageError, match=r"0\.json is no trace that ddp\.collectives\.export_trace\(path\) has written"
+    ):
+        merge_traces([tmp_path / "0.json"], tmp_path / "all.json")

@@ -1,0 +1,64 @@
+"""Two ranks have entered the same collectives in the same order, or it is said where they part."""
+
+import pytest
+
+from pytest_ddp.observed.fingerprint import Fingerprint
+from pytest_ddp.observed.inspection.compare_ranks import parting
+
+BOTH, WIDER, OTHERS = (0, 1), (0, 1, 2), (0, 2)
+
+
+def notices(rank: int, text: str, ranks: tuple[int, ...] = BOTH) -> list[Fingerprint]:
+    """Return notices of such as "all_reduce broadcast": collectives of one group."""
+    return [
+        Fingerprint(
+            op, str(ranks), ranks, number, rank, dtype="float32", shapes="[4]", source=f"train.py:{number}", root=0
+        )
+        for number, op in enumerate(text.split(), 1)
+    ]
+
+
+def told(mine: list[Fingerprint], theirs: list[Fingerprint]) -> str | None:
+    return parting(mine, theirs, (0, 1))
+
+
+def test_the_same():
+    assert told(notices(0, "all_reduce broadcast"), notices(1, "all_reduce broadcast")) is None
+    assert told([], []) is None
+
+
+def test_another_operation():
+    assert told(notices(0, "barrier all_reduce"), notices(1, "barrier broadcast")) == (
+        "collective 2 differs: rank 0 entered all_reduce #2 float32[4] with root 0 at train.py:2, "
+        "where rank 1 entered broadcast #2 float32[4] with root 0 at train.py:2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "which"), [("barrier", "barrier barrier", 0), ("barrier barrier", "barrier", 1)]
+)
+def test_one_more(mine, theirs, which):
+    text = told(notices(0, mine), notices(1, theirs)) or ""
+    assert text.startswith(
+        "collective 2 differs: rank 0 entered"
+        if which
+        else "collective 2 differs: rank 0 has entered no more than 1, where rank 1 entered"
+    )
+    assert f"rank {which} has entered no more than 1" in text
+
+
+def test_another_shape():
+    theirs = [notice._replace(shapes="[5]", elements=5) for notice in notices(1, "all_reduce")]
+    assert "rank 1 entered all_reduce #1 float32[5]" in (told(notices(0, "all_reduce"), theirs) or "")
+
+
+def test_the_same_collectives_of_two_groups_in_another_order():
+    mine = notices(0, "all_reduce") + notices(0, "all_reduce", WIDER)
+    theirs = notices(1, "all_reduce", WIDER) + notices(1, "all_reduce")
+    assert (told(mine, theirs) or "").startswith("collective 1 differs: ")
+
+
+def test_groups_that_only_one_belongs_to_and_messages_are_not_compared():
+    alone = notices(0, "all_reduce", OTHERS)
+    message = [notice._replace(peer=1) for notice in notices(0, "send")]
+    assert told(alone + message + notices(0, "barrier"), notices(1, "barrier")) is None

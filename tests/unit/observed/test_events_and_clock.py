@@ -1,0 +1,94 @@
+"""The small parts of observing: what an entry says, the clock, names, the graph below a loss, lines."""
+
+import gc
+import weakref
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from pytest_ddp.observed import Entry, Moment
+from pytest_ddp.observed.recording.autograd import accumulators
+from pytest_ddp.observed.recording.call_site import caller
+from pytest_ddp.observed.recording.clock import Clock
+from pytest_ddp.observed.recording.record import Names
+from pytest_ddp.planning.world import World
+
+
+def test_an_entry_as_text():
+    reduced = Entry("all_reduce", "0", (0, 1), ((2, 3), ()), dtype="float32", sequence=7, line="train.py:31")
+    assert str(reduced) == "all_reduce #7 float32[2, 3] + [] (train.py:31)"
+    assert str(Entry("send", "0", (0, 1), ((4,),), dtype="int64", peer=1, sequence=2)) == "send #2 to rank 1 int64[4]"
+    assert str(Entry("recv", "0", (0, 1), peer=None, sequence=1)) == "recv #1"
+    assert str(Entry("recv", "0", (0, 1), peer=3, sequence=1)) == "recv #1 from rank 3"
+
+
+def test_sends_and_receives_are_point_to_point():
+    assert [Entry(op, "0", (0,)).point_to_point for op in ("send", "recv", "barrier")] == [True, True, False]
+
+
+def test_the_clock_knows_the_innermost_backward():
+    clock = Clock()
+    outer = clock.begin_backward("a.py:1", 3)
+    outer.ready = 2
+    inner = clock.begin_backward("b.py:2", 1)
+    assert clock.tick() == Moment(1, 2, 0, 1)
+    clock.end_backward(inner)
+    assert clock.tick() == Moment(2, 1, 2, 3)
+    clock.end_backward(outer)
+    assert clock.tick() == Moment(3)
+
+
+def test_names_hold_on_to_nothing():
+    names, model = Names(), nn.Linear(2, 3)
+    names.learn(model.named_parameters())
+    assert [names.of(parameter) for parameter in model.parameters()] == ["weight", "bias"]
+    watched = weakref.ref(model.weight)
+    del model
+    gc.collect()
+    assert watched() is None
+
+
+def test_a_tensor_in_the_place_of_one_that_is_gone_does_not_get_its_name():
+    names, later = Names(), torch.zeros(2)
+    names.learn([("gone", torch.zeros(1))])
+    names._known = {id(later): known for known in names._known.values()}
+    assert names.of(later) == "parameter [2]"
+
+
+def run(outputs, *, inputs=(), accumulate_grad=True):
+    return accumulators(outputs, None, False, False, inputs, allow_unreachable=True, accumulate_grad=accumulate_grad)
+
+
+def test_the_gradients_that_a_backward_will_compute():
+    first, second, unused = (torch.ones(2, requires_grad=True) for _ in range(3))
+    loss = (first * second + first).sum() + unused.detach().sum()
+    assert {id(node.variable) for node in run((loss,))} == {id(first), id(second)}
+    assert [node.variable for node in run((loss,), inputs=(second,))] == [second]
+    assert run((loss,), accumulate_grad=False) == []
+    assert [node.variable for node in run((first,))] == [first]
+    assert run((torch.ones(2),)) == []
+    edge = torch.autograd.graph.get_gradient_edge(loss)
+    assert len(run((edge,))) == 2
+
+
+def test_the_line_is_relative_to_the_working_directory(monkeypatch, tmp_path):
+    monkeypatch.chdir(Path(__file__).parent)
+    line, called = caller()
+    assert line.startswith("test_events_and_clock.py:")
+    assert called == ""
+    monkeypatch.chdir(tmp_path)
+    assert caller()[0].startswith(f"{__file__}:")
+
+
+def test_the_line_is_whole_where_the_working_directory_is_gone(monkeypatch, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert caller()[0].startswith(__file__)
+
+
+def test_an_observed_world_says_so():
+    assert str(World(2, observe=True)) == "2 ranks, gloo, cpu, observed"
+    assert World(2, observe=True) != World(2)

@@ -1,0 +1,88 @@
+"""Messages survive the trip, in pieces of any size; anything else is refused."""
+
+import socket
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_ddp.errors import ProtocolError
+from pytest_ddp.protocol.messages import (
+    Answer,
+    Close,
+    Debugging,
+    Decoder,
+    HangUp,
+    Launch,
+    Ready,
+    Recall,
+    Run,
+    encode,
+    receive,
+)
+
+MESSAGES = st.one_of(
+    st.builds(
+        Launch,
+        rank=st.integers(0, 9),
+        sys_path=st.lists(st.text(), max_size=3),
+        cwd=st.text(),
+        env=st.dictionaries(st.text(), st.text(), max_size=3),
+        store=st.just(["host", 1]),
+        body=st.binary(),
+    ),
+    st.just(Ready()),
+    st.builds(
+        Run,
+        number=st.integers(),
+        target=st.text(),
+        group=st.text(),
+        size=st.integers(1, 9),
+        backend=st.text(),
+        device=st.text(),
+        group_timeout=st.floats(allow_nan=False),
+        body=st.binary(),
+    ),
+    st.builds(Debugging, st.booleans()),
+    st.builds(Answer, number=st.integers(), outcome=st.text(), message=st.text(), body=st.binary()),
+    st.builds(Recall, st.integers()),
+    st.just(HangUp()),
+    st.just(Close()),
+)
+
+
+@given(messages=st.lists(MESSAGES, max_size=4), piece=st.integers(1, 50))
+def test_what_is_encoded_comes_out_again_whatever_the_pieces(messages, piece):
+    wire = b"".join(encode(message) for message in messages)
+    decoder = Decoder()
+    found = [m for start in range(0, len(wire), piece) for m in decoder.feed(wire[start : start + piece])]
+    assert found == messages
+
+
+@given(MESSAGES)
+def test_a_rank_receives_what_the_controller_sends(message):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(encode(message))
+        assert receive(theirs) == message
+
+
+def test_a_controller_that_is_gone_is_none():
+    ours, theirs = socket.socketpair()
+    ours.close()
+    with theirs:
+        assert receive(theirs) is None
+
+
+@pytest.mark.parametrize(
+    "head", [b"{", b"[]", b'["Unknown", {}]', b'["Answer", {"surprise": 1}]', b'["Close", 3]', b"7"]
+)
+def test_what_is_no_message_is_refused(head):
+    with pytest.raises(ProtocolError, match="not a message of pytest-ddp"):
+        list(Decoder().feed(struct.pack(">IQ", len(head), 0) + head))
+
+
+def test_lengths_over_the_limit_are_refused_before_they_are_awaited():
+    with pytest.raises(ProtocolError, match=r"announced 10 \+ 2000 bytes; at most \d+ \+ 1000 may come"):
+        list(Decoder(limit=1000).feed(struct.pack(">IQ", 10, 2000)))

@@ -1,0 +1,127 @@
+"""What a rank prints is bounded in reports and on disk: the beginning and the end are kept."""
+
+import os
+import sys
+
+import pytest
+
+from pytest_ddp.protocol import output_file
+from pytest_ddp.protocol.output_file import DISK_LIMIT, OUTPUT_LIMIT, OutputFile
+from pytest_ddp.protocol.shared_files import _append_only, memory_file
+
+LINE = b"printed and printed\n"
+
+
+@pytest.fixture(params=["with holes", "without holes"])
+def output(request, monkeypatch):
+    if request.param == "without holes":
+        monkeypatch.setattr(output_file, "_make_hole", lambda *_: False)
+    elif sys.platform != "linux":
+        pytest.skip("files have no holes here")
+    with memory_file() as file:
+        yield OutputFile(_append_only(file))
+
+
+def prints(output, *pieces):
+    for piece in pieces:
+        output.file.write(piece)
+
+
+def on_disk(output):
+    return os.fstat(output.file.fileno()).st_blocks * 512
+
+
+def test_what_is_short_is_whole(output):
+    prints(output, b"x" * OUTPUT_LIMIT)
+    output.trim()
+    assert output.text == "x" * OUTPUT_LIMIT
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_an_output_without_end_leaves_the_disk_alone(output, times):
+    prints(output, b"first words\n")
+    for _ in range(times):
+        prints(output, LINE * (DISK_LIMIT // len(LINE) + 1), b"last words\n")
+        output.trim()
+        assert on_disk(output) < 2 * OUTPUT_LIMIT
+    total = len(b"first words\n") + times * (len(LINE) * (DISK_LIMIT // len(LINE) + 1) + len(b"last words\n"))
+    assert output.text.startswith("first words\nprinted and printed\n")
+    assert output.text.endswith("printed and printed\nlast words\n")
+    assert f"\n... {total - OUTPUT_LIMIT} bytes left out ...\n" in output.text
+
+
+def test_the_next_run_starts_with_nothing_left_out(output):
+    prints(output, LINE * (DISK_LIMIT // len(LINE) + 1))
+    output.trim()
+    output.start_over()
+    prints(output, b"next\n")
+    assert output.text == "next\n"
+    output.trim()
+    assert output.text == "next\n"
+
+
+def test_what_has_been_given_is_not_given_again(output):
+    prints(output, b"first\n")
+    assert output.text == "first\n"
+    prints(output, b"meanwhile\n")
+    output.go_on()
+    prints(output, b"second\n")
+    assert output.text == output.text == "meanwhile\nsecond\n"
+    output.go_on()
+    assert output.text == ""
+    output.start_over()
+    prints(output, b"next\n")
+    assert output.text == "next\n"
+
+
+def test_what_comes_after_what_has_been_given_is_bounded_too(output):
+    prints(output, b"given\n")
+    assert output.text == "given\n"
+    output.go_on()
+    lines = LINE * (DISK_LIMIT // len(LINE) + 1)
+    prints(output, b"first words\n", lines, b"last words\n")
+    output.trim()
+    total = len(b"first words\nlast words\n") + len(lines)
+    assert on_disk(output) < 2 * OUTPUT_LIMIT
+    assert output.text.startswith("first words\nprinted and printed\n")
+    assert output.text.endswith("printed and printed\nlast words\n")
+    assert f"\n... {total - OUTPUT_LIMIT} bytes left out ...\n" in output.text
+    os.ftruncate(output.file.fileno(), 0)
+    prints(output, b"truncated\n")
+    output.start_over()
+    assert output.text == ""
+
+
+def test_an_output_that_the_rank_truncates_is_trimmed_like_a_new_one(output):
+    prints(output, LINE * (5 * DISK_LIMIT // len(LINE)))
+    output.trim()
+    os.ftruncate(output.file.fileno(), 0)
+    output.trim()
+    prints(output, LINE * (DISK_LIMIT // len(LINE) + 1))
+    output.trim()
+    assert on_disk(output) < 2 * OUTPUT_LIMIT
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files have no holes here")
+def test_nothing_is_lost_of_what_is_printed_during_the_trimming(monkeypatch):
+    make_hole = output_file._make_hole
+
+    def print_meanwhile(*place):
+        prints(output, b"meanwhile\n")
+        return make_hole(*place)
+
+    monkeypatch.setattr(output_file, "_make_hole", print_meanwhile)
+    with memory_file() as file:
+        output = OutputFile(_append_only(file))
+        prints(output, b"x" * (DISK_LIMIT + 1))
+        output.trim()
+        assert output.text.endswith("xxxmeanwhile\n")
+        assert f"\n... {DISK_LIMIT + 1 + len('meanwhile.') - OUTPUT_LIMIT} bytes left out ...\n" in output.text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files have no holes here")
+def test_a_file_that_can_have_no_hole_says_so():
+    reader, writer = os.pipe()
+    assert not output_file._make_hole(writer, 0, OUTPUT_LIMIT)
+    os.close(reader)
+    os.close(writer)

@@ -1,0 +1,58 @@
+"""CUDA memory that a test leaves allocated is a leak, with its size; the device is played by numbers."""
+
+import pytest
+import torch
+
+from pytest_ddp.rank_session.leaks import Leak, Snapshot
+
+MIB = 2**20
+
+
+class Device:
+    """What torch.cuda says of its memory: so much, of which a garbage collection frees a part."""
+
+    def __init__(self, monkeypatch, allocated=0):
+        self.allocated, self.garbage, self.workspaces = allocated, 0, 0
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: self.allocated + self.workspaces)
+        monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", self.clear_workspaces, raising=False)
+        monkeypatch.setattr("gc.collect", self.collect)
+
+    def clear_workspaces(self):
+        self.workspaces = 0
+
+    def collect(self):
+        self.allocated, self.garbage = self.allocated - self.garbage, 0
+
+
+@pytest.mark.parametrize(
+    ("kept", "garbage", "found"),
+    [
+        (3 * MIB // 2, 0, [Leak("1.5 MiB of CUDA memory still allocated", lasting=True)]),
+        (MIB, 0, []),
+        (0, 8 * MIB, []),
+        (2 * MIB, 8 * MIB, [Leak("2.0 MiB of CUDA memory still allocated", lasting=True)]),
+    ],
+    ids=["a tensor", "a workspace", "garbage", "garbage and a tensor"],
+)
+def test_what_stays_allocated_is_told_once_garbage_is_gone(monkeypatch, kept, garbage, found):
+    device = Device(monkeypatch, allocated=5 * MIB)
+    before = Snapshot.take()
+    device.allocated, device.garbage = 5 * MIB + kept + garbage, garbage
+    assert before.put_back() == found
+
+
+def test_workspaces_of_cublas_are_nobodys_leak_and_hide_none(monkeypatch):
+    device = Device(monkeypatch)
+    device.workspaces = 64 * MIB
+    before = Snapshot.take()
+    device.workspaces = 96 * MIB
+    assert before.put_back() == []
+    device.workspaces, device.allocated = 64 * MIB, 3 * MIB
+    assert before.put_back() == [Leak("3.0 MiB of CUDA memory still allocated", lasting=True)]
+
+
+def test_where_cuda_was_never_used_nothing_is_asked_of_it(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: pytest.fail("asked"))
+    assert Snapshot.take().put_back() == []

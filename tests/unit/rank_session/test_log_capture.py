@@ -1,0 +1,155 @@
+"""Log records are caught on a rank as pytest catches them, and nothing stays behind."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import _pytest.logging
+import pytest
+
+from pytest_ddp.rank_session.log_capture import CatchingLogs, catch_logs_quickly, caught_quickly, look_for_loggers
+
+PYTESTS_OWN = _pytest.logging.catching_logs
+
+
+class Records(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+@contextmanager
+def quickly(handler: logging.Handler, level: int | None = None) -> Iterator[logging.Handler]:
+    """Catch logs as in a test that has just begun."""
+    CatchingLogs.relay.attach()
+    with CatchingLogs(handler, level) as given:
+        yield given
+
+
+@pytest.fixture
+def apart() -> Iterator[logging.Logger]:
+    """A logger that does not propagate."""
+    logger = logging.getLogger(__name__)
+    logger.propagate = False
+    yield logger
+    logger.propagate = True
+    CatchingLogs.relay.detach()
+
+
+@pytest.mark.parametrize("way", [PYTESTS_OWN, quickly])
+def test_records_of_all_loggers_are_caught(way, apart):
+    root, handler = logging.getLogger(), Records()
+    before = [root.level, list(root.handlers), list(apart.handlers)]
+    with way(handler, level=logging.INFO) as given:
+        assert given is handler
+        logging.getLogger("some.child").info("one")
+        logging.getLogger("some.child").debug("below the level")
+        apart.warning("two")
+    apart.warning("after")
+    CatchingLogs.relay.detach()
+    assert handler.messages == ["one", "two"]
+    assert handler.level == logging.INFO
+    assert [root.level, root.handlers, apart.handlers] == before
+
+
+@pytest.mark.parametrize("way", [PYTESTS_OWN, quickly])
+def test_a_handler_that_a_test_removes_is_not_missed(way, apart):
+    handler = Records()
+    with way(handler):
+        apart.handlers.clear()
+        apart.warning("unheard")
+        logging.getLogger().warning("heard")
+    assert handler.messages == ["heard"]
+
+
+def test_a_handler_that_is_there_already_is_attached_once(apart):
+    handler = Records()
+    with quickly(handler), CatchingLogs(handler):
+        apart.warning("once")
+        logging.getLogger().warning("twice")
+    logging.getLogger().warning("after")
+    apart.warning("after")
+    assert handler.messages == ["once", "twice"]
+
+
+@pytest.mark.parametrize("way", [PYTESTS_OWN, quickly])
+def test_a_handler_that_a_test_attaches_itself_hears_once(way, apart):
+    """As tests do with `caplog.handler`, for a logger that does not propagate."""
+    handler = Records()
+    with way(handler):
+        apart.addHandler(handler)
+        apart.warning("itself")
+        apart.getChild("below").warning("below")
+    apart.removeHandler(handler)
+    assert handler.messages == ["itself", "below"]
+
+
+def test_it_is_looked_again_which_loggers_propagate(apart, monkeypatch):
+    monkeypatch.setattr(_pytest.logging, "catching_logs", CatchingLogs)
+    handler = Records()
+    for propagates in (False, True, False):
+        apart.propagate = propagates
+        look_for_loggers()
+        with CatchingLogs(handler):
+            apart.warning("%s", propagates)
+    assert handler.messages == ["False", "True", "False"]
+
+
+def test_loggers_are_left_alone_where_pytest_has_its_own_way(apart, monkeypatch):
+    monkeypatch.setattr(_pytest.logging, "catching_logs", PYTESTS_OWN)
+    look_for_loggers()
+    assert CatchingLogs.relay not in apart.handlers
+
+
+def test_between_phases_records_go_where_they_would_without_it(apart, monkeypatch):
+    last = Records()
+    last.setLevel(logging.WARNING)
+    monkeypatch.setattr(logging, "lastResort", last)
+    apart.handlers.clear()  # those of the test run around this test
+    with quickly(Records()):
+        apart.warning("caught")
+    apart.warning("nobody else hears")
+    apart.info("below the level")
+    own = Records()
+    apart.addHandler(own)
+    apart.warning("somebody hears")
+    apart.removeHandler(own)
+    assert (last.messages, own.messages) == (["nobody else hears"], ["somebody hears"])
+
+
+def test_pytest_is_told_only_where_it_attaches_to_such_loggers(monkeypatch):
+    class OfOlderPytest:
+        """Attaches to the root logger alone."""
+
+    monkeypatch.setattr(_pytest.logging, "catching_logs", OfOlderPytest)
+    catch_logs_quickly()
+    assert _pytest.logging.catching_logs is OfOlderPytest
+    monkeypatch.setattr(_pytest.logging, "catching_logs", PYTESTS_OWN)
+    catch_logs_quickly()
+    assert _pytest.logging.catching_logs is CatchingLogs
+
+
+@pytest.mark.skipif(not hasattr(PYTESTS_OWN, "__slots__"), reason="this pytest attaches to the root logger alone")
+def test_pytest_has_its_own_way_back_even_after_an_error(monkeypatch):
+    monkeypatch.setattr(_pytest.logging, "catching_logs", PYTESTS_OWN)
+    inside = []
+
+    def interrupted():
+        with caught_quickly():
+            inside.append(_pytest.logging.catching_logs)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert inside == [CatchingLogs]
+    assert _pytest.logging.catching_logs is PYTESTS_OWN
+
+
+def test_nothing_stays_on_loggers_in_the_controller(apart):
+    apart.handlers.clear()  # those of the test run around this test
+    with caught_quickly(), CatchingLogs(Records()):
+        assert CatchingLogs.relay in apart.handlers
+    assert apart.handlers == []
