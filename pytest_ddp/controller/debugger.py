@@ -90,7 +90,7 @@ class Debugger:
         """Let a rank's debugger stop the clock of this group."""
         group.on_debugging = self._hand_over
 
-    def after(self, item: pytest.Item, when: When, group: "RankGroup", outcomes: Sequence[Outcome]) -> None:
+    def after_phase(self, item: pytest.Item, when: When, group: "RankGroup", outcomes: Sequence[Outcome]) -> None:
         """Debug a failed phase, if the user asked for that with --pdb."""
         if not self._config.getoption("usepdb", False):
             return
@@ -148,11 +148,11 @@ class Debugger:
         writer.line()
         writer.sep(">", text)
 
-    def _hand_over(self, member: "RankProcess", entered: bool) -> None:  # noqa: FBT001  as the message says it
+    def _hand_over(self, process: "RankProcess", entered: bool) -> None:  # noqa: FBT001  as the message says it
         """While a rank has the terminal, Ctrl-C is the rank's, and the clocks of other plugins stand still."""
         if entered:
             self._config.hook.pytest_enter_pdb(config=self._config, pdb=None)
-            self._interrupt = signal.signal(signal.SIGINT, lambda *_: _interrupt(member.pid))
+            self._interrupt = signal.signal(signal.SIGINT, lambda *_: _interrupt(process.pid))
         else:
             signal.signal(signal.SIGINT, self._interrupt)
             self._config.hook.pytest_leave_pdb(config=self._config, pdb=None)

@@ -58,7 +58,7 @@ class Place:
     @property
     def is_well(self) -> bool:
         """Whether its ranks live and have nothing to say."""
-        return all(member.is_quiet() for member in self.group.members)
+        return all(process.is_idle() for process in self.group.processes)
 
     def widen(self, keeper: pytest.Collector | None) -> None:
         """Let the group live as long as the fixtures of a test that joins it."""
@@ -93,7 +93,7 @@ class Places:
         place.turn.close()
         if place.warm:
             self._alive = place.world if following else None
-            place.pool.inhabited = place.world.size if following else 0
+            place.pool.ranks_with_fixtures = place.world.size if following else 0
         if place.holds(following, place.world):
             self._kept = place
             return

@@ -44,7 +44,7 @@ _NEEDED = ("reports", "tmpdir")
 _MISSING = "ranks cannot do without pytest's own plugin {0}: leave out `-p no:{0}`"
 
 
-def rank_start(config: pytest.Config, settings: Settings) -> SessionStart:
+def session_start(config: pytest.Config, settings: Settings) -> SessionStart:
     """Return what a rank needs to run a session with this one's root, ini, options and plugins.
 
     Raises:

@@ -17,25 +17,25 @@ def test_ranks_that_give_up_free_those_that_wait_for_them(ranks, how, size):
     with ranks.group(World(size)) as group:
         group.grace = LONG
         for _ in range(2):
-            pids = [member.pid for member in group.members]
-            outcomes = group.run("rank_targets:one_gives_up", how.encode(), timeout=60, hang_up=True)
+            pids = [process.pid for process in group.processes]
+            outcomes = group.run("rank_targets:one_gives_up", how.encode(), timeout=60, disconnect=True)
             assert isinstance(outcomes[0], Skipped if how == "skip" else Raised)
             assert all(peer_left(outcome) for outcome in outcomes[1:])
-            assert group.hung_up
+            assert group.disconnected
             ranks.renew(group)
-            assert not group.hung_up
-            assert [member.pid for member in group.members] == pids
+            assert not group.disconnected
+            assert [process.pid for process in group.processes] == pids
             again = group.run("rank_targets:all_reduce", timeout=60)
             assert all(isinstance(outcome, Returned) for outcome in again)
 
 
 def test_a_group_is_renewed_with_new_ranks_for_those_that_are_gone(ranks):
     with ranks.group(World(2)) as group:
-        first, second = (member.pid for member in group.members)
+        first, second = (process.pid for process in group.processes)
         assert isinstance(root_cause(group.run("rank_targets:one_exits", timeout=60)), Died)
         ranks.renew(group)
-        assert group.members[0].pid == first
-        assert group.members[1].pid != second
+        assert group.processes[0].pid == first
+        assert group.processes[1].pid != second
         assert all(isinstance(outcome, Returned) for outcome in group.run("rank_targets:all_reduce", timeout=60))
 
 
