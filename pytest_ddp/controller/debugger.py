@@ -16,7 +16,7 @@ from _pytest.outcomes import Exit
 
 from pytest_ddp.controller.terminal import terminal_name, without_capture
 from pytest_ddp.items import is_distributed
-from pytest_ddp.outcomes.failure import describe, failures
+from pytest_ddp.outcomes.failure import describe_outcome, failures
 from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned
 from pytest_ddp.protocol.phases import QUIT, When
 from pytest_ddp.protocol.targets import POST_MORTEM
@@ -66,7 +66,7 @@ def choose_rank(outcomes: Sequence[Outcome], wanted: int | None) -> int | str:
     if isinstance(root, Raised):
         return root.rank
     others = f"; rank {raised[0]} can be debugged with --ddp-pdb-rank={raised[0]}" if raised else ""
-    return f"rank {root.rank} {describe(root)}, and left no frames{others}"
+    return f"rank {root.rank} {describe_outcome(root)}, and left no frames{others}"
 
 
 def debugger_for(config: pytest.Config) -> "Debugger | None":
@@ -114,7 +114,7 @@ class Debugger:
         (outcome,) = group.run(POST_MORTEM, timeout=_START_SECONDS, ranks=[rank])
         if isinstance(outcome, Returned):
             return outcome.body
-        self._say(f"no debugger: rank {rank} {describe(outcome)}")
+        self._say(f"no debugger: rank {rank} {describe_outcome(outcome)}")
         return b""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -7,7 +7,7 @@ import cloudpickle
 import pytest
 
 from pytest_ddp.controller.terminal import terminal_name, without_capture
-from pytest_ddp.coverage import measurement
+from pytest_ddp.coverage import coverage_config
 from pytest_ddp.errors import LaunchError
 from pytest_ddp.protocol.session_start import SessionStart
 from pytest_ddp.settings import Settings
@@ -75,7 +75,7 @@ def session_start(config: pytest.Config, settings: Settings) -> SessionStart:
         workerinput={name: value for name, value in worker.items() if _travels(value)},
         settings=settings,
         markers=config.getini("markers"),
-        coverage=measurement(),
+        coverage=coverage_config(),
     )
 
 

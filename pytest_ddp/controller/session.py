@@ -29,7 +29,7 @@ from pytest_ddp.pool.launcher import SpawnLauncher, launcher_for, shared_launche
 from pytest_ddp.pool.pool import RankPool
 from pytest_ddp.protocol.targets import HOST
 from pytest_ddp.rank_session.log_capture import fast_log_capture
-from pytest_ddp.reporting.exception_info import stand_in
+from pytest_ddp.reporting.exception_info import root_exception
 from pytest_ddp.reporting.forwarding import forward_subtests, forward_suite_properties, forward_warnings
 from pytest_ddp.reporting.merge import merge, output_sections
 from pytest_ddp.reporting.run_summary import Interruption, Summary
@@ -163,7 +163,7 @@ class Controller:
             return (yield)
         raised = call.excinfo is not None
         if not (raised or self.runner.debugger):
-            call.excinfo = stand_in(item.stash.get(outcomes_key, ()))
+            call.excinfo = root_exception(item.stash.get(outcomes_key, ()))
         report = yield
         self._complete(item, report, raised=raised)
         if one_go := item.stash.get(one_go_key, None):

@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from pytest_ddp.errors import LeakWarning
-from pytest_ddp.items import keeping_scope, node_id
+from pytest_ddp.items import group_owner, node_id
 from pytest_ddp.rank.process_group import HELD_GROUPS, held_groups
 from pytest_ddp.rank.worker import Rank
 from pytest_ddp.rank_session.context import RankContext
@@ -38,7 +38,7 @@ class _Group:
     @classmethod
     def of_test(cls, item: pytest.Item, before: "_Group") -> "_Group":
         name = Rank.current.run.group if Rank.current.run else ""
-        return cls(name, _default_group(), shared=name == before.name or keeping_scope(item) is not None)
+        return cls(name, _default_group(), shared=name == before.name or group_owner(item) is not None)
 
     def leaks(self) -> Iterator[Leak]:
         now = _default_group()

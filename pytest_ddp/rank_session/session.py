@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import pytest
 from _pytest.config import Config
 
-from pytest_ddp.coverage import measured
+from pytest_ddp.coverage import measure_coverage
 from pytest_ddp.items import node_id
 from pytest_ddp.protocol.messages import Ready, Run
 from pytest_ddp.protocol.phases import ItemId, PhaseAnswer, PhaseRequest, When
@@ -37,7 +37,7 @@ def host(body: bytes) -> None:
     """Run a pytest session whose loop serves the controller."""
     start: SessionStart = pickle.loads(body)  # noqa: S301  made by the controller, which we are a part of
     os.chdir(start.cwd)
-    with measured(start.coverage):
+    with measure_coverage(start.coverage):
         _run_session(start)
 
 
