@@ -15,7 +15,7 @@ import pytest
 from pytest_ddp.controller.debugger import GROUP_SECONDS, debugger_for
 from pytest_ddp.controller.group_scope import Places
 from pytest_ddp.controller.phase_runner import Decisions, PhaseRunner, bugs_key, one_go_key, outcomes_key, world_key
-from pytest_ddp.controller.rank_config import rank_start
+from pytest_ddp.controller.rank_config import session_start
 from pytest_ddp.controller.xdist import Leases, shared_folder
 from pytest_ddp.given.items import fixtures_stay_on_ranks
 from pytest_ddp.given.report import report_bugs
@@ -29,8 +29,8 @@ from pytest_ddp.pool.launcher import SpawnLauncher, launcher_for, shared_launche
 from pytest_ddp.pool.pool import RankPool
 from pytest_ddp.protocol.targets import HOST
 from pytest_ddp.pytest_internals import base_temp, has_set_up, keep_failure
-from pytest_ddp.rank_session.log_capture import caught_quickly
-from pytest_ddp.reporting.exception_info import stand_in
+from pytest_ddp.rank_session.log_capture import fast_log_capture
+from pytest_ddp.reporting.exception_info import root_exception
 from pytest_ddp.reporting.forwarding import forward_subtests, forward_suite_properties, forward_warnings
 from pytest_ddp.reporting.merge import merge, output_sections
 from pytest_ddp.reporting.run_summary import Interruption, Summary
@@ -68,12 +68,12 @@ class Controller:
         """Return the warm ranks of this run for a device, each with a pytest session."""
         if device not in self._ranks:
             capture = self.config.getoption("capture", "no") != "no"
-            body = cloudpickle.dumps(rank_start(self.config, self.settings))
+            body = cloudpickle.dumps(session_start(self.config, self.settings))
             launcher = launcher_for(device)
-            tally = self._summary.ranks
-            ranks = RankPool(launcher, host=HOST, host_body=body, capture=capture, tally=tally)
+            counts = self._summary.ranks
+            ranks = RankPool(launcher, host=HOST, host_body=body, capture=capture, counts=counts)
             if self.runner.debugger:
-                ranks.slack = GROUP_SECONDS
+                ranks.timeout_margin = GROUP_SECONDS
             self._ranks[device] = ranks
         return self._ranks[device]
 
@@ -91,7 +91,7 @@ class Controller:
     def pytest_pycollect_makemodule(self, module_path: Path) -> None:
         """Begin to start the fork server while a module of distributed tests is imported: both of them import torch."""
         if self._forks and mentions_distributed(module_path):
-            shared_launcher().begin()
+            shared_launcher().start_server()
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Let the phases of a distributed test happen on ranks instead of here; refuse ranks' fixtures to any other."""
@@ -99,7 +99,7 @@ class Controller:
             return
         if is_distributed(item):
             if self._forks:
-                shared_launcher().begin()
+                shared_launcher().start_server()
             self.runner.take_over(item)
         elif fixtures := rank_fixtures(item):
             item.setup = partial(_refuse, fixtures[0], item.name)  # type: ignore[method-assign]
@@ -120,7 +120,7 @@ class Controller:
         """Remember what comes next: it decides which fixtures the ranks keep."""
         self.runner.upcoming = nextitem
         item.stash[_sections] = []
-        with caught_quickly() if is_distributed(item) else nullcontext():
+        with fast_log_capture() if is_distributed(item) else nullcontext():
             return (yield)
 
     @pytest.hookimpl(tryfirst=True)
@@ -164,7 +164,7 @@ class Controller:
             return (yield)
         raised = call.excinfo is not None
         if not (raised or self.runner.debugger):
-            call.excinfo = stand_in(item.stash.get(outcomes_key, ()))
+            call.excinfo = root_exception(item.stash.get(outcomes_key, ()))
         report = yield
         self._complete(item, report, raised=raised)
         if one_go := item.stash.get(one_go_key, None):
@@ -203,7 +203,7 @@ class Controller:
         self.runner.close()
         for ranks in self._ranks.values():
             ranks.close()
-            self._summary.hear_farewells(ranks.farewells)
+            self._summary.add_exit_output(ranks.exit_output)
             if isinstance(ranks.launcher, SpawnLauncher):  # the fork server lives as long as this process
                 ranks.launcher.close()
         self._ranks.clear()

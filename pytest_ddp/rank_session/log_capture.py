@@ -99,24 +99,24 @@ class CatchingLogs:
             logging.root.removeHandler(self._handler)
 
 
-def catch_logs_quickly() -> None:
+def install_fast_log_capture() -> None:
     """Replace pytest's own way in this process, where that attaches to loggers which do not propagate."""
     if attaches_to_every_logger():
         set_log_catcher(CatchingLogs)
-        look_for_loggers()
+        update_loggers()
 
 
-def look_for_loggers() -> None:
+def update_loggers() -> None:
     """See which loggers do not propagate now; a handler of ours is on these, where pytest's own way is replaced."""
     if log_catcher() is CatchingLogs:
         CatchingLogs.relay.attach()
 
 
 @contextmanager
-def caught_quickly() -> Iterator[None]:
+def fast_log_capture() -> Iterator[None]:
     """Replace pytest's own way for a while."""
     before = log_catcher()
-    catch_logs_quickly()
+    install_fast_log_capture()
     try:
         yield
     finally:

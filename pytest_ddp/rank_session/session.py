@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from pytest_ddp.coverage import measured
+from pytest_ddp.coverage import measure_coverage
 from pytest_ddp.items import node_id
 from pytest_ddp.protocol.messages import Ready, Run
 from pytest_ddp.protocol.phases import ItemId, PhaseAnswer, PhaseRequest, When
@@ -24,8 +24,8 @@ from pytest_ddp.rank.worker import Answered, Failed, Rank, SkipRun
 from pytest_ddp.rank_session.collection import RankCollection
 from pytest_ddp.rank_session.debugger import RankDebugger
 from pytest_ddp.rank_session.exceptions import Blame, ExceptionNotice
-from pytest_ddp.rank_session.isolation import RankState
-from pytest_ddp.rank_session.log_capture import catch_logs_quickly, look_for_loggers
+from pytest_ddp.rank_session.isolation import Isolation
+from pytest_ddp.rank_session.log_capture import install_fast_log_capture, update_loggers
 from pytest_ddp.rank_session.phases import answer_for, answer_not_found, run_phase
 from pytest_ddp.rank_session.records import RankRecords
 from pytest_ddp.settings import Settings
@@ -37,12 +37,12 @@ def host(body: bytes) -> None:
     """Run a pytest session whose loop serves the controller."""
     start: SessionStart = pickle.loads(body)  # noqa: S301  made by the controller, which we are a part of
     os.chdir(start.cwd)
-    with measured(start.coverage):
+    with measure_coverage(start.coverage):
         _run_session(start)
 
 
 def _run_session(start: SessionStart) -> None:
-    catch_logs_quickly()
+    install_fast_log_capture()
     config = new_config(start.options, start.args)
     config.option.basetemp = str(Path(start.basetemp) / f"ddp-rank{Rank.current.launch.rank}-{os.getpid()}")
     # Many plugins take this attribute of xdist's workers as the word to leave reports and caches to the controller.
@@ -74,7 +74,7 @@ class RankPlugin:
         RankPlugin.current = self
         self.rank = rank
         self.config = config
-        self.state = RankState(settings)
+        self.state = Isolation(settings)
         self.collection = RankCollection()
         self.records = RankRecords()
         self._collected: dict[str, dict[str, pytest.Item]] = {}
@@ -105,7 +105,7 @@ class RankPlugin:
 
     def phase(self, request: PhaseRequest) -> bytes:
         """Run one phase; raise what tells the controller about a failure."""
-        look_for_loggers()
+        update_loggers()
         if request.when == "setup":
             self._protocol(request)
         if self._item is None:
@@ -118,7 +118,7 @@ class RankPlugin:
         self._request, self._setup, self._torn_down = request, None, None
         item = self._find(request.test)
         tear_down(self._session, item)  # another test may have been announced
-        self.state.begin(item, request.shared_path)
+        self.state.start_test(item, request.shared_path)
         try:
             item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
         finally:
