@@ -25,7 +25,8 @@ from pytest_ddp.observed import (
     collectives,
     current,
 )
-from pytest_ddp.rank.collective_hooks import Collective, watch_collectives
+from pytest_ddp.operations.fingerprint import Fingerprint
+from pytest_ddp.rank.collective_hooks import watch_collectives
 
 
 def gate(drawn: Scenario | Case) -> AbstractContextManager[None]:
@@ -37,8 +38,10 @@ def gate(drawn: Scenario | Case) -> AbstractContextManager[None]:
 def noting(happened: list[Happening], scenario: Scenario) -> Iterator[None]:
     """Append every collective that this process enters in the block; in a gated scenario its first wait, too."""
 
-    def launched(seen: Collective) -> None:
-        happened.append(Happening("launched", op=seen.op, bytes=seen.bytes, dtype=seen.dtype, group=seen.group))
+    def launched(seen: Fingerprint) -> None:
+        size = getattr(torch, seen.dtype).itemsize if seen.dtype else 0
+        what = {"op": seen.op, "bytes": seen.elements * size, "dtype": seen.dtype, "group": seen.group}
+        happened.append(Happening("launched", **what))
 
     alongside, here, backward = Alongside(happened), get_ident(), Sleeper(get_native_id())
     elsewhere, running = set[int](), set[int]()  # operations that other threads launch; backward passes

@@ -9,8 +9,6 @@ from pytest_ddp.pool.group import RankGroup
 from pytest_ddp.pool.pool import RankPool
 from pytest_ddp.protocol.targets import EXAMPLE, PHASE
 
-_POINT_TO_POINT = ("send", "recv")
-
 
 @dataclass
 class ExampleRanks:
@@ -45,12 +43,12 @@ class ExampleRanks:
         What a rank left in flight would be met by the collectives of the next example.
         """
         group = self.group
-        entries = (entry for outcome in outcomes for entry in outcome.collectives)
+        entered = (one for outcome in outcomes for one in outcome.collectives)
         return not (
             group.lost_processes
             or group.disconnected
             or len({process.collectives_entered for process in group.processes}) > 1
-            or any(entry.startswith(_POINT_TO_POINT) for entry in entries)
+            or any(one.peer is not None for one in entered)
         )
 
     def renew(self) -> list[Outcome]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pytest_ddp.errors import PytestDDPError
-from pytest_ddp.outcomes.hang_diagnosis import caused_by_peer_loss, peer_left, standstill
+from pytest_ddp.outcomes.hang_diagnosis import caused_by_peer_loss, describe_hang, peer_left
 from pytest_ddp.outcomes.hints import hint
 from pytest_ddp.outcomes.outcome import Deadlocked, Died, Ended, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
 from pytest_ddp.outcomes.text_limits import one_line
@@ -115,7 +115,7 @@ def headline(outcomes: Sequence[Outcome], world: World | None = None) -> str:
     lines = [disagree or f"{of}{where} {_describe_root(root)}"]
     told_apart = disagree is not None and isinstance(root, Ended) and bool(root.waits)
     lines += [f"  {ranks}: {what}" for ranks, what in _alike(o for o in outcomes if o is not root or told_apart)]
-    lines += [f"  {line}" for line in standstill(outcomes)]
+    lines += [f"  {line}" for line in describe_hang(outcomes)]
     advice = hint(root.message) if isinstance(root, Raised) else None
     return "\n".join([*lines, f"  hint: {advice}"] if advice else lines)
 
@@ -166,7 +166,7 @@ def last_collectives(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
 
 def _entered(outcome: Outcome) -> str:
     before = max(0, len(outcome.collectives) - _COLLECTIVES_SHOWN)
-    return "\n".join([*(["..."] if before else []), *outcome.collectives[before:]]) or "none"
+    return "\n".join([*(["..."] if before else []), *map(str, outcome.collectives[before:])]) or "none"
 
 
 def timelines(outcomes: Iterable[Outcome]) -> list[tuple[str, str]]:

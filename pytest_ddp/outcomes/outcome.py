@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from pytest_ddp.operations.fingerprint import Fingerprint
+
 
 @dataclass(frozen=True, kw_only=True)
 class _OnRank:
@@ -13,20 +15,20 @@ class _OnRank:
         rank: the rank.
         seconds: how long its run took, or how long it was waited for.
         output: what it printed meanwhile, stdout and stderr.
-        collectives: the last collectives that it entered, oldest first, as text.
+        collectives: the last operations that it entered, oldest first; `str()` of each says it in words.
         timeline: if its collectives were observed and a rank failed: what happened on it, as a table.
     """
 
     rank: int
     seconds: float = 0.0
     output: str = ""
-    collectives: Sequence[str] = ()
+    collectives: Sequence[Fingerprint] = ()
     timeline: str = ""
 
     @property
     def last_collective(self) -> str | None:
-        """The collective entered last, as text, or None."""
-        return self.collectives[-1] if self.collectives else None
+        """The operation entered last, as text, or None."""
+        return str(self.collectives[-1]) if self.collectives else None
 
 
 @dataclass(frozen=True, kw_only=True)

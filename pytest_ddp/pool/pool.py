@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import IO, Self
 
 from pytest_ddp.errors import LaunchError
-from pytest_ddp.observed.deadlocks.board import make_room
 from pytest_ddp.outcomes.failure import RankFailure, failures
 from pytest_ddp.outcomes.outcome import Outcome
 from pytest_ddp.planning.world import World
@@ -22,6 +21,7 @@ from pytest_ddp.pool.group import GRACE_SECONDS, GROUP_TIMEOUT_MARGIN, RankGroup
 from pytest_ddp.pool.launcher import Launcher, shared_launcher
 from pytest_ddp.pool.rank_process import RankProcess
 from pytest_ddp.pool.rendezvous import Rendezvous
+from pytest_ddp.protocol.flight_recorder import make_room
 from pytest_ddp.protocol.messages import Answer, Close, Launch, Ready
 from pytest_ddp.protocol.shared_files import SharedFiles, memory_file
 
@@ -163,10 +163,10 @@ class RankPool:
         self.close()
 
     def _new(self, world: World) -> RankGroup:
-        return RankGroup(world, "", [], self.launcher, self._board, self.grace, timeout_margin=self.timeout_margin)
+        return RankGroup(world, "", [], self.launcher, self._recorder, self.grace, timeout_margin=self.timeout_margin)
 
     @property
-    def _board(self) -> IO[bytes]:
+    def _recorder(self) -> IO[bytes]:
         if self._opened is None:
             self._opened = memory_file()
         return self._opened
@@ -220,8 +220,8 @@ class RankPool:
         return len(fresh)
 
     def _launch(self, rank: int) -> RankProcess:
-        make_room(self._board.fileno(), rank + 1)
-        shared = SharedFiles.make(rank, self._board)
+        make_room(self._recorder.fileno(), rank + 1)
+        shared = SharedFiles.make(rank, self._recorder)
         try:
             process = RankProcess(rank, self.launcher.start(shared), shared)
         except BaseException:  # LaunchError, or an interruption

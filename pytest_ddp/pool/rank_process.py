@@ -4,14 +4,15 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_ddp.operations.fingerprint import Fingerprints
 from pytest_ddp.outcomes.outcome import Died, Outcome, Raised, Returned, Skipped
-from pytest_ddp.protocol.flight_recorder import FlightRecorder
+from pytest_ddp.protocol.flight_recorder import Reader
 from pytest_ddp.protocol.messages import DUMP_SIGNAL, Answer, Decoder, Message, encode
 from pytest_ddp.protocol.output_file import OutputFile
 from pytest_ddp.protocol.shared_files import SharedFiles
@@ -19,7 +20,7 @@ from pytest_ddp.protocol.shared_files import SharedFiles
 _PIECE = 2**16  # bytes; a larger buffer costs more to make than most messages to read
 _BUSY = ("R", "D")  # see proc(5)
 _HARNESS = ("/_pytest/", "/pluggy/", "/pytest_ddp/")
-_BETWEEN = "/pytest_ddp/observed/"  # between torch, which calls it, and torch, which it calls
+_BETWEEN = ("/pytest_ddp/observed/", "/pytest_ddp/rank/collective_hooks.py")  # torch calls them, and they call torch
 
 
 @dataclass
@@ -35,12 +36,12 @@ class RankProcess:
     shared: SharedFiles
     is_raising: bool = False
     _decoder: Decoder = field(default_factory=Decoder)
-    _recorder: FlightRecorder = field(init=False)
+    _recorder: Reader = field(init=False)
     _unread: list[Message] = field(default_factory=list)
     _printed: OutputFile = field(init=False)
 
     def __post_init__(self) -> None:
-        self._recorder = FlightRecorder.map(self.shared.recorder.fileno())
+        self._recorder = Reader(self.shared.recorder.fileno(), self.rank)
         self._printed = OutputFile(self.shared.output)
 
     def fileno(self) -> int:
@@ -113,14 +114,15 @@ class RankProcess:
         return self._printed.text
 
     @property
-    def collectives(self) -> Sequence[str]:
-        """The last collectives that the rank entered, oldest first."""
-        return self._recorder.read()
+    def collectives(self) -> Fingerprints:
+        """The last operations that the rank entered in its run, oldest first."""
+        return Fingerprints(self._recorder.latest(), self.rank)
 
     @property
     def collectives_entered(self) -> int:
-        """How many collectives the rank has entered in its group."""
-        return self._recorder.count
+        """How many operations the rank has entered in its run."""
+        head = self._recorder.head()
+        return head.count - head.first
 
     @property
     def stack(self) -> str:
@@ -130,7 +132,7 @@ class RankProcess:
     @property
     def exit_note(self) -> str:
         """Why the rank left, if it could still say so."""
-        return self._recorder.exit_note
+        return self._recorder.note
 
     @property
     def is_running(self) -> bool:
@@ -192,7 +194,7 @@ def _trimmed_threads(text: str) -> Iterator[str]:
     for block in text.strip().split("\n\n"):
         kept: list[str] = []
         for line in block.splitlines():
-            if _BETWEEN in line:
+            if any(part in line for part in _BETWEEN):
                 continue
             if kept and any(part in line for part in _HARNESS):
                 break

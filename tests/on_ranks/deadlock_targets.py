@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-
 from pytest_ddp.observed.deadlocks.board import State
+
 from pytest_ddp.observed.recording import current
 from pytest_ddp.rank.worker import SkipRun
 

@@ -11,13 +11,14 @@ import torch.distributed as dist
 from torch.distributed import Store, distributed_c10d
 
 from pytest_ddp.errors import UsageError
-from pytest_ddp.observed.deadlocks.announcer import timeout_of
-from pytest_ddp.observed.deadlocks.matching import differences
+from pytest_ddp.observed.announcer import timeout_of
 from pytest_ddp.observed.events import Entry
-from pytest_ddp.observed.fingerprint import Fingerprint, notice_of
+from pytest_ddp.observed.fingerprint import fingerprint_of
 from pytest_ddp.observed.inspection.expectations import operations
 from pytest_ddp.observed.recording.call_site import caller
 from pytest_ddp.observed.recording.interfaces import Monitor
+from pytest_ddp.operations.fingerprint import Fingerprint
+from pytest_ddp.operations.matching import differences
 
 _OP, _GROUP = "assert_same_on_all_ranks", "assertions"
 _BETWEEN = b"\x1e"
@@ -33,7 +34,7 @@ def assert_same(entries: Sequence[Entry], selected: str, monitor: Monitor) -> No
     if not dist.is_initialized():
         raise UsageError(f"{_OP}() asks the other ranks, and this rank has no process group: the test has destroyed it")
     rank = dist.get_rank()
-    gathered = _gather([notice_of(entry, rank).encode() for entry in entries], monitor)
+    gathered = _gather([fingerprint_of(entry, rank).encode() for entry in entries], monitor)
     wrong = next(_partings(gathered), None)
     if wrong:
         raise AssertionError(f"expected the same {operations(selected)} on all ranks; {wrong}")
@@ -43,13 +44,13 @@ def _partings(gathered: Sequence[bytes]) -> Iterator[str]:
     """Yield, in the same order on every rank, how ranks differ."""
     for pair in combinations(range(len(gathered)), 2):
         mine, theirs = (gathered[rank] for rank in pair)
-        if mine != theirs and (wrong := parting(_notices(mine, pair[0]), _notices(theirs, pair[1]), pair)):
+        if mine != theirs and (wrong := parting(_fingerprints(mine, pair[0]), _fingerprints(theirs, pair[1]), pair)):
             yield wrong
 
 
-def _notices(data: bytes, rank: int) -> list[Fingerprint]:
+def _fingerprints(data: bytes, rank: int) -> list[Fingerprint]:
     found = (Fingerprint.decode(text, rank) for text in data.split(_BETWEEN))
-    return [notice for notice in found if notice is not None]
+    return [one for one in found if one is not None]
 
 
 def _gather(brought: Sequence[bytes], monitor: Monitor) -> list[bytes]:
@@ -63,7 +64,7 @@ def _gather(brought: Sequence[bytes], monitor: Monitor) -> list[bytes]:
     monitor.before_operation(meeting)
     monitor.wait_began([meeting], timedelta.max)
     try:
-        store.wait(keys, timeout_of(distributed_c10d._get_default_group().group_name, None))  # noqa: SLF001  likewise
+        store.wait(keys, timeout_of(distributed_c10d._get_default_group()))  # noqa: SLF001  likewise
         gathered = [store.get(key) for key in keys]
     finally:
         monitor.wait_ended([meeting])
@@ -83,7 +84,7 @@ def _clean_up(store: Store, counter: str, keys: list[str]) -> None:
 
 def parting(mine: Sequence[Fingerprint], theirs: Sequence[Fingerprint], ranks: tuple[int, int]) -> str | None:
     """Say where the collectives of two ranks part, those of the groups that both belong to; None if nowhere."""
-    here, there = (_shared(notices, ranks) for notices in (mine, theirs))
+    here, there = (_shared(fingerprints, ranks) for fingerprints in (mine, theirs))
     for index, (left, right) in enumerate(zip_longest(here, there)):
         if left is None or right is None or left.group != right.group or differences(left, right):
             return _told(
@@ -92,15 +93,15 @@ def parting(mine: Sequence[Fingerprint], theirs: Sequence[Fingerprint], ranks: t
     return None
 
 
-def _shared(notices: Sequence[Fingerprint], ranks: tuple[int, int]) -> list[Fingerprint]:
-    return [notice for notice in notices if notice.peer is None and set(ranks) <= set(notice.ranks)]
+def _shared(fingerprints: Sequence[Fingerprint], ranks: tuple[int, int]) -> list[Fingerprint]:
+    return [one for one in fingerprints if one.peer is None and set(ranks) <= set(one.ranks)]
 
 
 def _told(index: int, at: dict[int, Fingerprint | None], all_of: dict[int, list[Fingerprint]]) -> str:
     """Say what each of two ranks has entered at a place where they part."""
-    first, second = (f"rank {rank} {_entered(notice, len(all_of[rank]))}" for rank, notice in at.items())
+    first, second = (f"rank {rank} {_entered(one, len(all_of[rank]))}" for rank, one in at.items())
     return f"collective {index + 1} differs: {first}, where {second}"
 
 
-def _entered(notice: Fingerprint | None, entered: int) -> str:
-    return f"has entered no more than {entered}" if notice is None else f"entered {notice}"
+def _entered(one: Fingerprint | None, entered: int) -> str:
+    return f"has entered no more than {entered}" if one is None else f"entered {one}"

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from pytest_ddp.errors import UsageError
 
 if TYPE_CHECKING:
-    from pytest_ddp.observed.recording.interfaces import Monitor
     from pytest_ddp.observed.recording.record import Record
 
 _record: "Record | None" = None
@@ -31,23 +30,6 @@ def set_record(record: "Record | None") -> None:
     """Let `record` be this process's."""
     global _record  # noqa: PLW0603  a process has one default group, so one record
     _record = record
-
-
-def is_monitored_by(monitor: "Monitor") -> bool:
-    """Whether this is still who looks on."""
-    return _record is not None and _record.monitor is monitor
-
-
-def run_began() -> None:
-    """Say that this rank begins its part of a run; nothing happens where nothing is observed."""
-    if _record is not None:
-        _record.monitor.run_began()
-
-
-def run_ended() -> None:
-    """Say that this rank's part of a run is over; nothing happens where nothing is observed."""
-    if _record is not None:
-        _record.monitor.run_ended()
 
 
 def timeline() -> str:

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from pytest_ddp.observed.events import Entry
-from pytest_ddp.observed.recording.operations import Call
+from pytest_ddp.observed.recording.call import Call
 
 
 class Monitor:
@@ -19,12 +19,6 @@ class Monitor:
 
     def wait_ended(self, entries: Sequence[Entry]) -> None:
         """Hear that the wait is over, one way or another."""
-
-    def run_began(self) -> None:
-        """Hear that the rank begins its part of a run."""
-
-    def run_ended(self) -> None:
-        """Hear that the rank has finished its part of a run."""
 
     def unmatched_operations(self) -> list[str]:
         """Return in words what this rank has begun and others have not taken part in, each only once."""

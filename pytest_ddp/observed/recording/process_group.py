@@ -13,8 +13,9 @@ from torch.distributed.distributed_c10d import Work
 
 from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.recording import current
-from pytest_ddp.observed.recording.operations import OPERATIONS, Call
+from pytest_ddp.observed.recording.call import Call
 from pytest_ddp.observed.recording.work import ObservedWork
+from pytest_ddp.operations.table import METHODS
 
 RealGroup = dist.ProcessGroup
 
@@ -58,7 +59,7 @@ class ObservedGroup(RealGroup):
         __tracebackhide__ = True
         self._ranks = self._ranks or tuple(dist.get_process_group_ranks(self))
         call = Call(self.group_name, self._ranks, self.real, method=method, args=args, keywords=keywords)
-        entry, work = self._record.issue(call, next(self._counters[call.numbering]))
+        entry, work = self._record.issue(call, next(self._counters[call.stream]))
         if self._coalesced is not None:
             self._coalesced.append(entry)
             if work is None:  # it will be over with the others
@@ -138,7 +139,7 @@ _SHARED = (
     "unregister_pre_hook",
     "unregister_post_hook",
 )
-for _method in OPERATIONS:
+for _method in filter(partial(hasattr, RealGroup), METHODS):
     setattr(ObservedGroup, _method, _observing(_method))
 for _method in filter(partial(hasattr, RealGroup), _SHARED):
     setattr(ObservedGroup, _method, _telling_both(_method))

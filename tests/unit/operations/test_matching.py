@@ -1,8 +1,8 @@
 """Which operations of two ranks fit one another, and what is said of those that do not."""
 
 import pytest
-
 from pytest_ddp.observed.deadlocks.matching import differences, mismatch
+
 from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.fingerprint import ANYONE, Fingerprint, given, taken
 

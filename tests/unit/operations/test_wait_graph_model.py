@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from pytest_ddp.observed.deadlocks.wait_graph import Standing, stuck
+
 from pytest_ddp.observed.fingerprint import ANYONE, RECV, SEND, Fingerprint, Meeting
 
 SIZE = 3

@@ -2,8 +2,8 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-
 from pytest_ddp.observed.deadlocks.board import TEXT
+
 from pytest_ddp.observed.fingerprint import ANYONE, Fingerprint, parts_of, parts_text, shapes_text, source_text
 from pytest_ddp.planning.world import format_ranks, parse_ranks
 

@@ -1,8 +1,8 @@
 """Who waits for ever, from what ranks have posted, and what is said of it."""
 
 import pytest
-
 from pytest_ddp.observed.deadlocks.wait_graph import Standing, stuck, wait_text
+
 from pytest_ddp.observed.fingerprint import ANYONE, RECV, SEND, Fingerprint
 
 WORLD = (0, 1, 2)

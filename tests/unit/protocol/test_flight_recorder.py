@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator
 
 import pytest
-
 from pytest_ddp.observed.deadlocks.board import AREA, SLOTS, TEXT, Area, Head, Post, State, key_of, make_room
 
 KEY = key_of("group-1")
