@@ -28,8 +28,8 @@ _JOIN_SECONDS = 60.0
 _RECALL_SECONDS = 10.0
 _TRIM_SECONDS = 0.5
 _HANG_UP_SECONDS = 2.0  # between the end of a rank's connection and that of its process
-# An answer to another group's run must never pass for one to ours. The numbers between are for second answers.
-_numbers = itertools.count(step=2)
+# An answer to another group's run must never pass for one to ours.
+_numbers = itertools.count()
 
 
 @dataclass
@@ -109,21 +109,6 @@ class RankGroup:
         quiet = hang_up or not failures(outcomes)  # Hypothesis is shrinking, or all is well: nobody will read it
         return outcomes if quiet or self._detector is None else self._with_timelines(outcomes, self._detector)
 
-    def expect_more(self, *, timeout: float) -> None:
-        """Begin to wait for the second answers of the latest run: its target makes ranks go on and answer once more."""
-        for member in self._expect(timeout, None, self._number + 1):
-            member.go_on()
-
-    def wind_up(self) -> None:
-        """Wait for a run whose outcomes nobody will see, but not for longer than the grace."""
-        self._timeout = min(self._timeout, time.monotonic() - self._started + self.grace)
-        self._finish(self.grace, hang_up=False)
-
-    def give_up(self) -> None:
-        """End the ranks that still run what nobody waits for any more."""
-        self._lose(self._pending.values())
-        self._pending.clear()
-
     def begin_to_join(self) -> None:
         """Ask the ranks to make the process group, without waiting for it."""
         self.ask(JOINED, timeout=_JOIN_SECONDS)
@@ -132,11 +117,9 @@ class RankGroup:
         """Wait until every rank has joined; what goes wrong here is no target's fault, and ends all that still wait."""
         return self._finish(grace=0.0, hang_up=False)
 
-    def _expect(
-        self, timeout: float, ranks: Collection[int] | None, number: int | None = None
-    ) -> Collection[RankProcess]:
-        """Begin to wait for an answer of each of these ranks, by default to a new run; return them."""
-        self._number = next(_numbers) if number is None else number
+    def _expect(self, timeout: float, ranks: Collection[int] | None) -> Collection[RankProcess]:
+        """Begin a run of these ranks, by default of all; return them."""
+        self._number = next(_numbers)
         self._started, self._timeout = time.monotonic(), timeout
         self._pending = {member.rank: member for member in self.members if ranks is None or member.rank in ranks}
         return self._pending.values()
@@ -206,8 +189,7 @@ class RankGroup:
 
     def _readable(self, pending: Collection[RankProcess], patience: Deadline) -> list[RankProcess]:
         """Wait until ranks have said something; return them."""
-        ready = [member for member in pending if member.has_unread]
-        return ready or select.select(list(pending), [], [], self._pause(patience))[0]
+        return select.select(list(pending), [], [], self._pause(patience))[0]
 
     def _pause(self, patience: Deadline) -> float | None:
         """How long to wait for ranks to say something before the next look; None for as long as it takes."""
@@ -238,13 +220,12 @@ class RankGroup:
             return Raised(**last_words(member, self._seconds), kind="ProtocolError", message=str(error), traceback="")
         if messages is None:
             return self._death(member)
-        for position, message in enumerate(messages, 1):
+        for message in messages:
             if isinstance(message, Debugging):
                 self._debugging(member, entered=message.entered)
             if isinstance(message, Reporting):
                 member.is_reporting = True
             if isinstance(message, Answer) and message.number == self._number:
-                member.put_back(messages[position:])
                 return answered(member, message)
         return None
 
