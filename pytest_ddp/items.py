@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ddp.errors import UsageError
 from pytest_ddp.marker import FIXTURE_OPTIONS
-from pytest_ddp.planning.request import Request, written
+from pytest_ddp.planning.request import Request, mark_options
 from pytest_ddp.planning.world import DEFAULT_BACKEND
 from pytest_ddp.settings import Settings
 
@@ -68,7 +68,7 @@ def rank_fixtures(item: Any) -> list[pytest.FixtureDef[Any]]:
     return [found[-1] for found in definitions.values() if hasattr(found[-1].func, FIXTURE_OPTIONS)]
 
 
-def keeping_scope(item: pytest.Item) -> pytest.Collector | None:
+def group_owner(item: pytest.Item) -> pytest.Collector | None:
     """Return the node whose tests share one group because of a `@distributed` fixture of that scope; None for none."""
     scopes = {fixture.scope for fixture in rank_fixtures(item)}
     widest = next((scope for scope in _WIDE if scope in scopes), None)
@@ -99,7 +99,7 @@ def _combined(item: pytest.Item) -> Request:
 
 def _options(item: pytest.Item) -> Iterator[Mapping[str, Any]]:
     for mark in item.iter_markers("distributed"):
-        yield written(mark.args, mark.kwargs)
+        yield mark_options(mark.args, mark.kwargs)
     for fixture in rank_fixtures(item):
         yield getattr(fixture.func, FIXTURE_OPTIONS)
 

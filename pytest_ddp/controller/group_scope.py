@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from pytest_ddp.controller.rank_pools import RankPools
-from pytest_ddp.items import keeping_scope
+from pytest_ddp.items import group_owner
 from pytest_ddp.planning.plan import Run
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.group import RankGroup
@@ -49,7 +49,7 @@ class GroupScope:
     @property
     def is_well(self) -> bool:
         """Whether its ranks live and have sent nothing since their last answer."""
-        return all(process.is_quiet() for process in self.group.members)
+        return all(process.is_idle() for process in self.group.processes)
 
     def widen(self, keeper: pytest.Collector | None) -> None:
         """Let the group live as long as the fixtures of a test that joins it."""
@@ -84,7 +84,7 @@ class GroupScopes:
         scope.turn.close()
         if scope.warm:
             self._alive = scope.world if kept_for else None
-            scope.pool.inhabited = scope.world.size if kept_for else 0
+            scope.pool.ranks_with_fixtures = scope.world.size if kept_for else 0
         if scope.includes(kept_for, scope.world):
             self._kept = scope
             return
@@ -115,13 +115,13 @@ class GroupScopes:
                 self.release()
             return self._open(run.world, keeper=None, warm=False)
         if self._kept is not None and self._kept.includes(item, run.world):
-            self._kept.widen(keeping_scope(item))
+            self._kept.widen(group_owner(item))
             self._take_turn(self._kept)
             return self._kept
         if self._alive is not None and self._alive != run.world:  # the test for which fixtures were kept did not come
             self._retire(self._alive)
         self.close()
-        return self._open(run.world, keeper=keeping_scope(item), warm=True)
+        return self._open(run.world, keeper=group_owner(item), warm=True)
 
     def _open(self, world: World, *, keeper: pytest.Collector | None, warm: bool) -> GroupScope:
         with ExitStack() as opening, ExitStack() as turn:

@@ -123,7 +123,7 @@ class PhaseRunner:
         item.stash[result_key] = result = PhaseResult.of(outcomes, scope.world)
         self._failed = self._failed or bool(failures(outcomes))
         if self.debugger:
-            self.debugger.after(item, when, scope.group, result)
+            self.debugger.after_phase(item, when, scope.group, result)
         return result
 
     def _current(self) -> GroupScope:

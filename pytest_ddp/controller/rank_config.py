@@ -7,7 +7,7 @@ import cloudpickle
 import pytest
 
 from pytest_ddp.controller.terminal import terminal_name, without_capture
-from pytest_ddp.coverage import measurement
+from pytest_ddp.coverage import coverage_config
 from pytest_ddp.errors import LaunchError
 from pytest_ddp.protocol.session_start import SessionStart
 from pytest_ddp.settings import Settings
@@ -44,7 +44,7 @@ _NEEDED = ("reports", "tmpdir")
 _MISSING = "ranks cannot do without pytest's own plugin {0}: leave out `-p no:{0}`"
 
 
-def rank_start(config: pytest.Config, settings: Settings) -> SessionStart:
+def session_start(config: pytest.Config, settings: Settings) -> SessionStart:
     """Return what a rank needs to run a session with this one's root, ini, options and plugins.
 
     Raises:
@@ -75,7 +75,7 @@ def rank_start(config: pytest.Config, settings: Settings) -> SessionStart:
         workerinput={name: value for name, value in worker.items() if _travels(value)},
         settings=settings,
         markers=config.getini("markers"),
-        coverage=measurement(),
+        coverage=coverage_config(),
     )
 
 

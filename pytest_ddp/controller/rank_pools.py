@@ -5,11 +5,11 @@ from contextlib import AbstractContextManager
 import cloudpickle
 import pytest
 
-from pytest_ddp.controller.rank_config import rank_start
+from pytest_ddp.controller.rank_config import session_start
 from pytest_ddp.controller.xdist import Leases, shared_folder
 from pytest_ddp.planning.plan import Machine
 from pytest_ddp.planning.world import World
-from pytest_ddp.pool.group import GROUP_SLACK_SECONDS
+from pytest_ddp.pool.group import GROUP_TIMEOUT_MARGIN
 from pytest_ddp.pool.launcher import SpawnLauncher, launcher_for
 from pytest_ddp.pool.pool import RankPool
 from pytest_ddp.protocol.targets import HOST
@@ -24,16 +24,16 @@ class RankPools:
         config: the run's.
         settings: the run's.
         summary: counts the ranks that are started, and reports what ranks print while they end.
-        slack: seconds that a group's own timeout lies behind the deadline of a run.
+        timeout_margin: seconds by which a process group's own timeout is longer than that of a run.
     """
 
     def __init__(
-        self, config: pytest.Config, settings: Settings, summary: Summary, slack: float = GROUP_SLACK_SECONDS
+        self, config: pytest.Config, settings: Settings, summary: Summary, timeout_margin: float = GROUP_TIMEOUT_MARGIN
     ) -> None:
         self._config = config
         self._settings = settings
         self._summary = summary
-        self._slack = slack
+        self._timeout_margin = timeout_margin
         self._pools: dict[str, RankPool] = {}
         self._leases = Leases(shared_folder(config))
 
@@ -41,9 +41,11 @@ class RankPools:
         """Return the pool of a device ("cpu" or "cuda"); raise LaunchError if this run's ranks cannot be configured."""
         if device not in self._pools:
             capture = self._config.getoption("capture", "no") != "no"
-            body = cloudpickle.dumps(rank_start(self._config, self._settings))
-            pool = RankPool(launcher_for(device), host=HOST, host_body=body, capture=capture, tally=self._summary.ranks)
-            pool.slack = self._slack
+            body = cloudpickle.dumps(session_start(self._config, self._settings))
+            pool = RankPool(
+                launcher_for(device), host=HOST, host_body=body, capture=capture, counts=self._summary.ranks
+            )
+            pool.timeout_margin = self._timeout_margin
             self._pools[device] = pool
         return self._pools[device]
 
@@ -55,7 +57,7 @@ class RankPools:
         """End every rank."""
         for pool in self._pools.values():
             pool.close()
-            self._summary.hear_farewells(pool.farewells)
+            self._summary.add_exit_output(pool.exit_output)
             if isinstance(pool.launcher, SpawnLauncher):  # the fork server lives as long as this process
                 pool.launcher.close()
         self._pools.clear()

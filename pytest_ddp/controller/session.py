@@ -21,10 +21,10 @@ from pytest_ddp.given.report import report_bugs
 from pytest_ddp.items import is_distributed, mentions_distributed, node_id, rank_fixtures
 from pytest_ddp.marker import FIXTURE_OPTIONS
 from pytest_ddp.outcomes.failure import failures
-from pytest_ddp.pool.group import GROUP_SLACK_SECONDS
+from pytest_ddp.pool.group import GROUP_TIMEOUT_MARGIN
 from pytest_ddp.pool.launcher import shared_launcher
-from pytest_ddp.rank_session.log_capture import caught_quickly
-from pytest_ddp.reporting.exception_info import stand_in
+from pytest_ddp.rank_session.log_capture import fast_log_capture
+from pytest_ddp.reporting.exception_info import root_exception
 from pytest_ddp.reporting.forwarding import forward_subtests, forward_suite_properties, forward_warnings
 from pytest_ddp.reporting.merge import merge, output_sections
 from pytest_ddp.reporting.run_summary import Interruption, Summary
@@ -43,7 +43,7 @@ class Controller:
         self.settings = settings
         debugger = debugger_for(config)
         self.planner = Planner(settings)
-        self.pools = RankPools(config, settings, summary, GROUP_SECONDS if debugger else GROUP_SLACK_SECONDS)
+        self.pools = RankPools(config, settings, summary, GROUP_SECONDS if debugger else GROUP_TIMEOUT_MARGIN)
         self.scopes = GroupScopes(self.pools)
         self.runner = PhaseRunner(self.planner, self.scopes, self._new_shared_path, debugger)
         self._numbers = itertools.count()
@@ -53,7 +53,7 @@ class Controller:
     def pytest_pycollect_makemodule(self, module_path: Path) -> None:
         """Begin to start the fork server while a module of distributed tests is imported: both of them import torch."""
         if self._forks and mentions_distributed(module_path):
-            shared_launcher().begin()
+            shared_launcher().start_server()
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Let the phases of a distributed test happen on ranks instead of here; refuse ranks' fixtures to any other."""
@@ -61,7 +61,7 @@ class Controller:
             return
         if is_distributed(item):
             if self._forks:
-                shared_launcher().begin()
+                shared_launcher().start_server()
             self.runner.take_over(item)
         elif fixtures := rank_fixtures(item):
             item.setup = partial(_refuse, fixtures[0], item.name)  # type: ignore[method-assign]
@@ -82,7 +82,7 @@ class Controller:
         """Remember the next test: it decides which fixtures the ranks keep."""
         self.runner.next_item = nextitem
         item.stash[_sections] = []
-        with caught_quickly() if is_distributed(item) else nullcontext():
+        with fast_log_capture() if is_distributed(item) else nullcontext():
             return (yield)
 
     @pytest.hookimpl(tryfirst=True)
@@ -116,7 +116,7 @@ class Controller:
             return (yield)
         raised, result = call.excinfo is not None, item.stash.get(result_key, None)
         if result is not None and not (raised or self.runner.debugger):
-            call.excinfo = stand_in(result)
+            call.excinfo = root_exception(result)
         report = yield
         self._complete(item, report, raised=raised)
         return report

@@ -139,5 +139,5 @@ def _begin_like_the_first(item: pytest.Item) -> None:
     if _generators not in item.stash or item.stash[_generators][0] != group:
         item.stash[_generators] = group, torch.get_rng_state()
     torch.set_rng_state(item.stash[_generators][1])
-    current.begin()
+    current.reset()
     item._report_sections[:] = [section for section in item._report_sections if section[0] != "call"]  # noqa: SLF001

@@ -21,7 +21,7 @@ class OutputFile:
     _trimmed_at: int = 0
     _cut: int = 0
 
-    def start_over(self) -> None:
+    def clear(self) -> None:
         """Forget what was printed."""
         self._trimmed_at = self._cut = 0
         if self._size:  # most tests print nothing

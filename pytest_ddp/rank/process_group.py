@@ -83,7 +83,7 @@ class GroupKeeper:
         from pytest_ddp.observed.deadlocks.announcer import Announcer  # noqa: PLC0415  likewise
         from pytest_ddp.observed.recording import install  # noqa: PLC0415  only for those who use it
 
-        install.look_away()
+        install.stop_observing()
         if run.observe:
             install.observe(Announcer.begin(self._board, self._rank, run.group, run.group_timeout))
 

@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from pytest_ddp.errors import LeakWarning
-from pytest_ddp.items import keeping_scope, node_id
+from pytest_ddp.items import group_owner, node_id
 from pytest_ddp.rank.process_group import HELD_GROUPS, held_groups
 from pytest_ddp.rank.worker import Rank
 from pytest_ddp.rank_session.context import RankContext
@@ -38,7 +38,7 @@ class _Group:
     @classmethod
     def of_test(cls, item: pytest.Item, before: "_Group") -> "_Group":
         name = Rank.current.run.group if Rank.current.run else ""
-        return cls(name, _default_group(), shared=name == before.name or keeping_scope(item) is not None)
+        return cls(name, _default_group(), shared=name == before.name or group_owner(item) is not None)
 
     def leaks(self) -> Iterator[Leak]:
         now = _default_group()
@@ -54,7 +54,7 @@ def _default_group() -> int | None:
     return id(dist.group.WORLD) if dist.is_initialized() else None
 
 
-class RankState:
+class Isolation:
     """Hooks that seed and tidy; fixtures of wider scope than a test may keep what they hold.
 
     Attributes:
@@ -70,12 +70,12 @@ class RankState:
         self._groups = 0
         self._group = _Group()
 
-    def begin(self, item: pytest.Item, shared_path: str) -> None:
+    def start_test(self, item: pytest.Item, shared_path: str) -> None:
         """Turn to the next test."""
         self.retire = ""
         self._group = _Group.of_test(item, self._group)
         self._groups += not self._group.shared
-        self.context.begin(seed_of(self._settings.seed, node_id(item)), shared_path)
+        self.context.start_test(seed_of(self._settings.seed, node_id(item)), shared_path)
         item.setup = partial(self._setup, item)  # type: ignore[method-assign]
         self.seed()
 

@@ -99,14 +99,14 @@ class CatchingLogs:
             logging.root.removeHandler(self._handler)
 
 
-def catch_logs_quickly() -> None:
+def install_fast_log_capture() -> None:
     """Replace pytest's own way, in this process, where that attaches to loggers which do not propagate (since 9.2)."""
     if "attached_loggers" in getattr(_pytest.logging.catching_logs, "__slots__", ()):
         _pytest.logging.catching_logs = CatchingLogs  # type: ignore[assignment,misc]
-        look_for_loggers()
+        update_loggers()
 
 
-def look_for_loggers() -> None:
+def update_loggers() -> None:
     """See which loggers do not propagate now; a handler of ours is on these, where pytest's own way is replaced."""
     way: object = _pytest.logging.catching_logs
     if way is CatchingLogs:
@@ -114,10 +114,10 @@ def look_for_loggers() -> None:
 
 
 @contextmanager
-def caught_quickly() -> Iterator[None]:
+def fast_log_capture() -> Iterator[None]:
     """Replace pytest's own way for a while."""
     before = _pytest.logging.catching_logs
-    catch_logs_quickly()
+    install_fast_log_capture()
     try:
         yield
     finally:

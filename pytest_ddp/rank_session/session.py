@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import pytest
 from _pytest.config import Config
 
-from pytest_ddp.coverage import measured
+from pytest_ddp.coverage import measure_coverage
 from pytest_ddp.items import node_id
 from pytest_ddp.protocol.messages import Ready, Run
 from pytest_ddp.protocol.phases import ItemId, PhaseAnswer, Proceed, RunTest, When
@@ -24,8 +24,8 @@ from pytest_ddp.rank.worker import Answered, Failed, Rank, SkipRun
 from pytest_ddp.rank_session.collection import RankCollection
 from pytest_ddp.rank_session.debugger import RankDebugger
 from pytest_ddp.rank_session.exceptions import Blame, ExceptionNotice
-from pytest_ddp.rank_session.isolation import RankState
-from pytest_ddp.rank_session.log_capture import catch_logs_quickly, look_for_loggers
+from pytest_ddp.rank_session.isolation import Isolation
+from pytest_ddp.rank_session.log_capture import install_fast_log_capture, update_loggers
 from pytest_ddp.rank_session.phases import answer_for, raise_not_found, run_phase
 from pytest_ddp.rank_session.records import RankRecords
 from pytest_ddp.settings import Settings
@@ -37,12 +37,12 @@ def host(body: bytes) -> None:
     """Run a pytest session whose loop serves the controller."""
     start: SessionStart = pickle.loads(body)  # noqa: S301  made by the controller, which we are a part of
     os.chdir(start.cwd)
-    with measured(start.coverage):
+    with measure_coverage(start.coverage):
         _run_session(start)
 
 
 def _run_session(start: SessionStart) -> None:
-    catch_logs_quickly()
+    install_fast_log_capture()
     config = Config.fromdictargs(start.options, start.args)
     config.option.basetemp = str(Path(start.basetemp) / f"ddp-rank{Rank.current.launch.rank}-{os.getpid()}")
     # Many plugins take this attribute of xdist's workers as the word to leave reports and caches to the controller.
@@ -92,7 +92,7 @@ class RankPlugin:
         RankPlugin.current = self
         self.rank = rank
         self.config = config
-        self.state = RankState(settings)
+        self.state = Isolation(settings)
         self.collection = RankCollection()
         self.records = RankRecords()
         self._collected: dict[str, dict[str, pytest.Item]] = {}
@@ -120,10 +120,10 @@ class RankPlugin:
 
     def run_test(self, request: RunTest) -> NoReturn:
         """Run pytest's protocol for a test; every phase answers a run of its own."""
-        look_for_loggers()
+        update_loggers()
         item = self._find(request.test)
         self._session._setupstate.teardown_exact(item)  # noqa: SLF001  another test may have been announced
-        self.state.begin(item, request.shared_path)
+        self.state.start_test(item, request.shared_path)
         try:
             item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
         finally:
@@ -146,7 +146,7 @@ class RankPlugin:
 
     def proceed(self, request: Proceed) -> bytes:
         """Run the call or teardown; raise what tells the controller about a failure."""
-        look_for_loggers()
+        update_loggers()
         if self._item is None:  # a test that was not found here has nothing to tear down
             return b""
         if request.phase == "call":

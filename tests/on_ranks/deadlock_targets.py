@@ -67,7 +67,7 @@ def one_is_late_for_a_barrier(_: bytes) -> bytes:
     """Rank 1 returns when all others wait: who comes later would find the others gone, and be told of apart."""
     if dist.get_rank() != 1:
         dist.barrier()
-    others = current.record().watch._others
+    others = current.record().monitor._others
     areas = [others._area(rank) for rank in range(dist.get_world_size()) if rank != 1]
     while any(area.head().state is not State.WAITS for area in areas):
         time.sleep(0.001)

@@ -22,12 +22,12 @@ from pytest_ddp.observed.deadlocks.peers import Peers
 from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.fingerprint import RECV, Fingerprint, notice_of
 from pytest_ddp.observed.recording import current
-from pytest_ddp.observed.recording.interfaces import Watch
+from pytest_ddp.observed.recording.interfaces import Monitor
 
 _LOOK_SECONDS = 0.02
 
 
-class Announcer(Watch):
+class Announcer(Monitor):
     """Posts every operation of this rank, and raises CollectiveMismatch for one that does not fit another rank's.
 
     Attributes:
@@ -57,41 +57,41 @@ class Announcer(Watch):
             post = Post(board, rank, key)
         return cls(post, min(timedelta(seconds=group_timeout), default_pg_timeout), Peers(board, rank, key), rank)
 
-    def entering(self, entry: Entry) -> None:
+    def before_operation(self, entry: Entry) -> None:
         """Post an operation; raise CollectiveMismatch if it does not fit what another rank has posted."""
         wrong = self._post(entry)
         if wrong:
             raise CollectiveMismatch(wrong)
 
-    def blocked(self, entries: Sequence[Entry], timeout: timedelta | None) -> None:
+    def wait_began(self, entries: Sequence[Entry], timeout: timedelta | None) -> None:
         """Say that a thread waits; a rank of which another thread may go on counts as one that runs."""
         for_ever = all(timeout_of(entry.group, timeout) >= self.patience for entry in entries)
         with self._lock:
             self._waits[get_ident()] = entries if for_ever else ()
             self._tell()
 
-    def unblocked(self, entries: Sequence[Entry]) -> None:  # noqa: ARG002  a thread waits in one place at a time
+    def wait_ended(self, entries: Sequence[Entry]) -> None:  # noqa: ARG002  a thread waits in one place at a time
         """Say that it waits no more."""
         with self._lock:
             if self._waits.pop(get_ident(), None) is not None:
                 self._tell()
 
-    def began(self) -> None:
+    def run_began(self) -> None:
         """Say that this rank has something to do again."""
         with self._lock:
             self._idle.clear()
             self._tell()
 
-    def answered(self) -> None:
+    def run_ended(self) -> None:
         """Say that this rank's part of the run is over, unless threads of it go on."""
         with self._lock:
             self._idle.add(get_ident())
             self._tell()
 
-    def left_alone(self) -> list[str]:
+    def unmatched_operations(self) -> list[str]:
         """Return in words what this rank has begun and others have not taken part in, each only once."""
         with self._lock:
-            return self._others.left_alone()
+            return self._others.unmatched_operations()
 
     def _tell(self) -> None:
         """Say how this rank stands; while other threads speak against its waiting, look again now and then."""
@@ -106,10 +106,10 @@ class Announcer(Watch):
             sleep(_LOOK_SECONDS)
             with self._lock:
                 state, waits_in = self._stands()
-                if state == State.MAY_GO_ON and current.is_watched_by(self):
+                if state == State.MAY_GO_ON and current.is_monitored_by(self):
                     continue
                 self._looks_again = False
-                if current.is_watched_by(self):
+                if current.is_monitored_by(self):
                     self.post.tell(state, waits_in)
                 return
 

@@ -38,7 +38,7 @@ class Peers:
             if theirs is not None:
                 yield theirs
 
-    def left_alone(self) -> list[str]:
+    def unmatched_operations(self) -> list[str]:
         """Return in words what this rank has begun and others have not taken part in, each only once."""
         found = [text for text in leftovers(self._fd, self._rank, self._key) if text not in self._told]
         self._told.update(found)

@@ -141,11 +141,11 @@ class ScheduledGate(Gate):
     @contextmanager
     def _blocked(self, work: HeldWork, timeout: timedelta | None = None) -> Iterator[None]:
         """Let it be seen what this rank stands still for, which need not be what it waits for."""
-        self._record.watch.blocked(work.entries, timeout)
+        self._record.monitor.wait_began(work.entries, timeout)
         try:
             yield
         finally:
-            self._record.watch.unblocked(work.entries)
+            self._record.monitor.wait_ended(work.entries)
 
     def _count_poll(self, work: HeldWork) -> None:
         __tracebackhide__ = True

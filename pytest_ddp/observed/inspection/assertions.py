@@ -86,7 +86,7 @@ class Assertions(Sequence[Entry]):
         Selections are compared as they are: select alike on all ranks.
         """
         __tracebackhide__ = True
-        assert_same(list(self), self.selected, self._record.watch)
+        assert_same(list(self), self.selected, self._record.monitor)
 
     def _assert_waited_after(self, promise: str, end: Callable[[Pass], float]) -> None:
         __tracebackhide__ = True

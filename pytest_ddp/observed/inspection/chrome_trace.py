@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from pytest_ddp.errors import UsageError
 from pytest_ddp.observed.events import BackwardBegan, BackwardReturned, Entry, Event, GradientReady
 from pytest_ddp.observed.fingerprint import shapes_text
-from pytest_ddp.planning.world import ranks_text
+from pytest_ddp.planning.world import format_ranks
 
 Traced: TypeAlias = dict[str, Any]
 
@@ -133,7 +133,7 @@ class Trace:
 
     def _operation(self, entry: Entry) -> Iterator[Traced]:
         start, end = entry.launched.time, entry.completed.time if entry.completed else None
-        group = f"group {entry.group} (ranks {ranks_text(entry.ranks)})"
+        group = f"group {entry.group} (ranks {format_ranks(entry.ranks)})"
         lane = self._lanes.place(group, start, end or len(self.nanoseconds))
         name, shown = f"{entry.op} #{entry.sequence}", arguments(entry, self.rank)
         yield self._complete((start, end), name=name, cat="operation", tid=lane, args=shown)

@@ -17,13 +17,13 @@ from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.fingerprint import Fingerprint, notice_of
 from pytest_ddp.observed.inspection.expectations import operations
 from pytest_ddp.observed.recording.call_site import caller
-from pytest_ddp.observed.recording.interfaces import Watch
+from pytest_ddp.observed.recording.interfaces import Monitor
 
 _OP, _GROUP = "assert_same_on_all_ranks", "assertions"
 _BETWEEN = b"\x1e"
 
 
-def assert_same(entries: Sequence[Entry], selected: str, watch: Watch) -> None:
+def assert_same(entries: Sequence[Entry], selected: str, monitor: Monitor) -> None:
     """Raise AssertionError, the same on every rank, if some rank's collectives are not those of another one.
 
     Raises:
@@ -33,7 +33,7 @@ def assert_same(entries: Sequence[Entry], selected: str, watch: Watch) -> None:
     if not dist.is_initialized():
         raise UsageError(f"{_OP}() asks the other ranks, and this rank has no process group: the test has destroyed it")
     rank = dist.get_rank()
-    gathered = _gather([notice_of(entry, rank).encode() for entry in entries], watch)
+    gathered = _gather([notice_of(entry, rank).encode() for entry in entries], monitor)
     wrong = next(_partings(gathered), None)
     if wrong:
         raise AssertionError(f"expected the same {operations(selected)} on all ranks; {wrong}")
@@ -52,7 +52,7 @@ def _notices(data: bytes, rank: int) -> list[Fingerprint]:
     return [notice for notice in found if notice is not None]
 
 
-def _gather(brought: Sequence[bytes], watch: Watch) -> list[bytes]:
+def _gather(brought: Sequence[bytes], monitor: Monitor) -> list[bytes]:
     """Return what each rank brings, in rank order."""
     store = distributed_c10d._get_default_store()  # noqa: SLF001  no public way
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -60,13 +60,13 @@ def _gather(brought: Sequence[bytes], watch: Watch) -> list[bytes]:
     meeting = Entry(_OP, _GROUP, tuple(range(size)), number=-number, sequence=number, line=caller()[0])
     keys = [f"{_GROUP}/{number}/{other}" for other in range(size)]
     store.set(keys[rank], _BETWEEN.join(brought).decode())
-    watch.entering(meeting)
-    watch.blocked([meeting], timedelta.max)
+    monitor.before_operation(meeting)
+    monitor.wait_began([meeting], timedelta.max)
     try:
         store.wait(keys, timeout_of(distributed_c10d._get_default_group().group_name, None))  # noqa: SLF001  likewise
         gathered = [store.get(key) for key in keys]
     finally:
-        watch.unblocked([meeting])
+        monitor.wait_ended([meeting])
     _clean_up(store, f"{_GROUP}/{number}/read", keys)
     return gathered
 

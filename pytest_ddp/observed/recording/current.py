@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from pytest_ddp.errors import UsageError
 
 if TYPE_CHECKING:
-    from pytest_ddp.observed.recording.interfaces import Watch
+    from pytest_ddp.observed.recording.interfaces import Monitor
     from pytest_ddp.observed.recording.record import Record
 
 _record: "Record | None" = None
@@ -27,27 +27,27 @@ def is_observed() -> bool:
     return _record is not None
 
 
-def write_to(record: "Record | None") -> None:
+def set_record(record: "Record | None") -> None:
     """Let `record` be this process's."""
     global _record  # noqa: PLW0603  a process has one default group, so one record
     _record = record
 
 
-def is_watched_by(watch: "Watch") -> bool:
+def is_monitored_by(monitor: "Monitor") -> bool:
     """Whether this is still who looks on."""
-    return _record is not None and _record.watch is watch
+    return _record is not None and _record.monitor is monitor
 
 
-def began() -> None:
+def run_began() -> None:
     """Say that this rank begins its part of a run; nothing happens where nothing is observed."""
     if _record is not None:
-        _record.watch.began()
+        _record.monitor.run_began()
 
 
-def answered() -> None:
+def run_ended() -> None:
     """Say that this rank's part of a run is over; nothing happens where nothing is observed."""
     if _record is not None:
-        _record.watch.answered()
+        _record.monitor.run_ended()
 
 
 def timeline() -> str:
@@ -59,12 +59,12 @@ def timeline() -> str:
     return Timeline(_record.entries, _record.events).short()
 
 
-def left_alone() -> list[str]:
+def unmatched_operations() -> list[str]:
     """Return in words what this rank has begun and others have not taken part in, each only once."""
-    return [] if _record is None else _record.watch.left_alone()
+    return [] if _record is None else _record.monitor.unmatched_operations()
 
 
-def begin() -> None:
+def reset() -> None:
     """Begin the record anew, for the next test; nothing happens where nothing is observed."""
     if _record is not None:
-        _record.begin()
+        _record.reset()

@@ -9,7 +9,7 @@ from torch.distributed import distributed_c10d
 from pytest_ddp.observed.recording import current
 from pytest_ddp.observed.recording.autograd import ignore_backward, watch_backward
 from pytest_ddp.observed.recording.futures import ignore_futures, watch_futures
-from pytest_ddp.observed.recording.interfaces import Watch
+from pytest_ddp.observed.recording.interfaces import Monitor
 from pytest_ddp.observed.recording.process_group import ObservedGroup
 from pytest_ddp.observed.recording.record import Record
 
@@ -17,12 +17,12 @@ _HELPER = "_new_process_group_helper"  # where init_process_group and new_group 
 _replaced: list[Callable[..., Any]] = []
 
 
-def observe(watch: Watch) -> None:
-    """Observe the groups that this process makes from now on; start a record that `watch` is told of."""
+def observe(monitor: Monitor) -> None:
+    """Observe the groups that this process makes from now on; start a record that `monitor` is told of."""
     if _replaced:
         return
-    record = Record(watch)
-    current.write_to(record)
+    record = Record(monitor)
+    current.set_record(record)
     watch_backward(record)
     watch_futures(record)
     make_group = getattr(distributed_c10d, _HELPER)
@@ -38,11 +38,11 @@ def observe(watch: Watch) -> None:
     setattr(distributed_c10d, _HELPER, make_observed)
 
 
-def look_away() -> None:
+def stop_observing() -> None:
     """Make groups as torch does, as before `observe`."""
     if _replaced:
         setattr(distributed_c10d, _HELPER, _replaced.pop())
         ignore_backward()
         ignore_futures()
-        current.begin()
-        current.write_to(None)
+        current.reset()
+        current.set_record(None)

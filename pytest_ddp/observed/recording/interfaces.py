@@ -8,25 +8,25 @@ from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.recording.operations import Call
 
 
-class Watch:
+class Monitor:
     """Is told, on the rank, what the rank is about to do; this one looks away."""
 
-    def entering(self, entry: Entry) -> None:
+    def before_operation(self, entry: Entry) -> None:
         """Hear that the rank is about to issue an operation; raise to keep it from that."""
 
-    def blocked(self, entries: Sequence[Entry], timeout: timedelta | None) -> None:
+    def wait_began(self, entries: Sequence[Entry], timeout: timedelta | None) -> None:
         """Hear that a thread of the rank is about to wait until these operations are over, or for so long."""
 
-    def unblocked(self, entries: Sequence[Entry]) -> None:
+    def wait_ended(self, entries: Sequence[Entry]) -> None:
         """Hear that the wait is over, one way or another."""
 
-    def began(self) -> None:
+    def run_began(self) -> None:
         """Hear that the rank begins its part of a run."""
 
-    def answered(self) -> None:
+    def run_ended(self) -> None:
         """Hear that the rank has finished its part of a run."""
 
-    def left_alone(self) -> list[str]:
+    def unmatched_operations(self) -> list[str]:
         """Return in words what this rank has begun and others have not taken part in, each only once."""
         return []
 

@@ -25,7 +25,7 @@ from pytest_ddp.observed.events import (
 )
 from pytest_ddp.observed.recording.call_site import caller
 from pytest_ddp.observed.recording.clock import Backward, Clock
-from pytest_ddp.observed.recording.interfaces import Gate, Watch
+from pytest_ddp.observed.recording.interfaces import Gate, Monitor
 from pytest_ddp.observed.recording.operations import Call
 
 _done = torch._C.Future.done  # noqa: SLF001  its own, which tells no gate
@@ -35,7 +35,7 @@ class Record:
     """What this rank did since the test began; written from any thread.
 
     Attributes:
-        watch: is told what the rank is about to do.
+        monitor: is told what the rank is about to do.
         gate: issues the operations.
         listeners: called with each event, in the thread in which it happens.
         clock: gives the events their times.
@@ -44,15 +44,15 @@ class Record:
         at_end: called when the test is over, to let go of what its group has made.
     """
 
-    def __init__(self, watch: Watch | None = None) -> None:
-        self.watch = watch or Watch()
+    def __init__(self, monitor: Monitor | None = None) -> None:
+        self.monitor = monitor or Monitor()
         self.at_end: list[Callable[[], None]] = []
         self.listeners: list[Callable[[Event], None]] = []
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Forget everything, and let the clock start again, for a new test."""
         while self.at_end:
             self.at_end.pop()()
@@ -87,7 +87,7 @@ class Record:
         """Note down a call, the `sequence`-th of its kind in its group, and make it; return what that returned too."""
         __tracebackhide__ = True  # a mismatch is raised in here, and is the caller's
         entry = self._enter(call, sequence)
-        self.watch.entering(entry)
+        self.monitor.before_operation(entry)
         if call.operation.blocks:
             with self.waiting([entry], call.timeout):
                 return entry, self.gate.issue(entry, call)
@@ -99,11 +99,11 @@ class Record:
         line = self.line() if self.clock.running else ""
         for entry in entries:
             self._mark(entry, CollectiveWaited, line)
-        self.watch.blocked(entries, timeout)
+        self.monitor.wait_began(entries, timeout)
         try:
             yield
         finally:
-            self.watch.unblocked(entries)
+            self.monitor.wait_ended(entries)
         self.completed(entries)
 
     def completed(self, entries: Sequence[Entry]) -> None:

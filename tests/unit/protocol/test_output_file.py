@@ -53,7 +53,7 @@ def test_an_output_without_end_leaves_the_disk_alone(output, times):
 def test_the_next_run_starts_with_nothing_left_out(output):
     prints(output, LINE * (DISK_LIMIT // len(LINE) + 1))
     output.trim()
-    output.start_over()
+    output.clear()
     prints(output, b"next\n")
     assert output.text == "next\n"
     output.trim()
