@@ -23,6 +23,7 @@ from pytest_ddp.marker import FIXTURE_OPTIONS
 from pytest_ddp.outcomes.failure import failures
 from pytest_ddp.pool.group import GROUP_TIMEOUT_MARGIN
 from pytest_ddp.pool.launcher import shared_launcher
+from pytest_ddp.pytest_internals import base_temp, has_set_up, keep_failure
 from pytest_ddp.rank_session.log_capture import fast_log_capture
 from pytest_ddp.reporting.exception_info import root_exception
 from pytest_ddp.reporting.forwarding import forward_subtests, forward_suite_properties, forward_warnings
@@ -93,7 +94,7 @@ class Controller:
         try:
             _refuse(fixturedef, "this test")
         except pytest.fail.Exception as refusal:  # without a result, pytest could not be asked for it a second time
-            fixturedef.cached_result = None, fixturedef.cache_key(request), (refusal, refusal.__traceback__)  # type: ignore[arg-type]
+            keep_failure(fixturedef, request, refusal)
             raise
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -130,7 +131,7 @@ class Controller:
         try:
             return (yield)
         finally:
-            if not session._setupstate.stack:  # noqa: SLF001  no public way
+            if not has_set_up(session):
                 self.close()
 
     @pytest.hookimpl(trylast=True)
@@ -166,8 +167,7 @@ class Controller:
         report.sections = [*report.sections, *sections]
 
     def _new_shared_path(self) -> str:
-        basetemp = self.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # noqa: SLF001  no public way
-        return f"{basetemp}{os.sep}ddp-shared{next(self._numbers)}"
+        return f"{base_temp(self.config)}{os.sep}ddp-shared{next(self._numbers)}"
 
 
 def _refuse(fixturedef: pytest.FixtureDef[Any], test: str) -> None:

@@ -7,11 +7,10 @@ from functools import partial
 from typing import Any, NoReturn
 
 import pytest
-from _pytest.config import Config
-from _pytest.runner import call_and_report
 
 from pytest_ddp.outcomes.text_limits import bounded
 from pytest_ddp.protocol.phases import EXIT_KIND, ItemId, PhaseAnswer, When
+from pytest_ddp.pytest_internals import call_and_report
 from pytest_ddp.rank.worker import Failed, SkipRun
 
 
@@ -31,7 +30,7 @@ def _raise(error: BaseException) -> NoReturn:
     raise error
 
 
-def answer_for(config: Config, report: pytest.TestReport, subtests: Sequence[pytest.TestReport]) -> PhaseAnswer:
+def answer_for(config: pytest.Config, report: pytest.TestReport, subtests: Sequence[pytest.TestReport]) -> PhaseAnswer:
     """Return the answer for a phase that passed.
 
     Raises:
@@ -51,7 +50,7 @@ def answer_for(config: Config, report: pytest.TestReport, subtests: Sequence[pyt
     return answer
 
 
-def _answer(config: Config, report: pytest.TestReport, subtests: Sequence[pytest.TestReport]) -> PhaseAnswer:
+def _answer(config: pytest.Config, report: pytest.TestReport, subtests: Sequence[pytest.TestReport]) -> PhaseAnswer:
     """Return a report as plain data; of a phase that passed, as most do, only its duration and sections."""
     plain_subtests = tuple(_plain(config, subtest) for subtest in subtests)
     if report.passed and not report.user_properties and not hasattr(report, "wasxfail"):
@@ -60,7 +59,7 @@ def _answer(config: Config, report: pytest.TestReport, subtests: Sequence[pytest
     return PhaseAnswer({**plain, "sections": []}, sections=plain["sections"], subtests=plain_subtests)
 
 
-def _plain(config: Config, report: pytest.TestReport) -> dict[str, Any]:
+def _plain(config: pytest.Config, report: pytest.TestReport) -> dict[str, Any]:
     data: dict[str, Any] = config.hook.pytest_report_to_serializable(config=config, report=report)
     return {**data, "longrepr": bounded(data["longrepr"]), "sections": _sections(report)}
 
@@ -82,7 +81,7 @@ def _kind_and_message(report: pytest.TestReport) -> tuple[str, str]:
     return (kind, message) if is_name else ("AssertionError", crash.message)
 
 
-def raise_not_found(config: Config, test: ItemId, collected: pytest.CollectReport | None) -> NoReturn:
+def raise_not_found(config: pytest.Config, test: ItemId, collected: pytest.CollectReport | None) -> NoReturn:
     """Raise why this rank does not find a test that the controller found.
 
     Args:

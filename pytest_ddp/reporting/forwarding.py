@@ -6,9 +6,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _pytest.junitxml import xml_key
 
 from pytest_ddp.planning.world import rank_list
+from pytest_ddp.pytest_internals import SUBTEST_CONTEXT, add_suite_property
 from pytest_ddp.reporting.merge import revived
 from pytest_ddp.reporting.phase_result import PhaseResult
 
@@ -22,7 +22,7 @@ def forward_subtests(item: pytest.Item, result: PhaseResult) -> None:
     for rank, answer in result.answers.items():
         seen: dict[str, int] = defaultdict(int)
         for data in answer.subtests:
-            name = str(data.get("_subtest.context"))
+            name = str(data.get(SUBTEST_CONTEXT))
             found[name, seen[name]].append((rank, data))
             seen[name] += 1
     for reports in found.values():
@@ -65,10 +65,9 @@ def forward_warnings(config: pytest.Config, result: PhaseResult) -> None:
 
 def forward_suite_properties(config: pytest.Config, result: PhaseResult) -> None:
     """Let the JUnit file have what ranks recorded of the whole run, unless it has it already."""
-    junit = config.stash.get(xml_key, None)
-    for name, value in (pair for answer in result.answers.values() for pair in answer.suite_properties):
-        if junit is not None and (name, value) not in junit.global_properties:
-            junit.add_global_property(name, value)
+    for answer in result.answers.values():
+        for name, value in answer.suite_properties:
+            add_suite_property(config, name, value)
 
 
 def _category(name: str) -> type[Warning]:
