@@ -38,7 +38,7 @@ class ForkServers:
     def begin(self) -> None:
         """Start both servers, if they do not run yet, without waiting for their imports."""
         for server in self._servers:
-            server.begin()
+            server.start_server()
 
     def start(self, shared: SharedFiles) -> int:
         """Fork one rank from the server of its place, also where it replaces another."""

@@ -27,11 +27,11 @@ class SizedRanks:
 
     Attributes:
         launcher: starts the processes.
-        tally: how many processes were started, and how many places in groups they served; shared with `fresh` ones.
+        counts: how many processes were started, and how many places in groups they served; shared with `fresh` ones.
     """
 
     launcher: Launcher
-    tally: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     _rendezvous: Rendezvous = field(default_factory=Rendezvous)
     _pools: dict[int, RankPool] = field(default_factory=dict)
     _prepared: set[int] = field(default_factory=set)
@@ -58,7 +58,7 @@ class SizedRanks:
 
     def fresh(self) -> "SizedRanks":
         """Return others with processes of their own; close them before these."""
-        return SizedRanks(self.launcher, self.tally, self._rendezvous)
+        return SizedRanks(self.launcher, self.counts, self._rendezvous)
 
     def __enter__(self) -> Self:
         return self
@@ -70,6 +70,10 @@ class SizedRanks:
     def _of(self, world: World) -> RankPool:
         if world.size not in self._pools:
             self._pools[world.size] = RankPool(
-                self.launcher, grace=_GRACE_SECONDS, rendezvous=self._rendezvous, tally=self.tally, warm=False
+                self.launcher,
+                grace=_GRACE_SECONDS,
+                rendezvous=self._rendezvous,
+                counts=self.counts,
+                prepares_groups=False,
             )
         return self._pools[world.size]

@@ -145,10 +145,10 @@ def read_settings(config: "pytest.Config") -> Settings:
     Raises:
         UsageError: for a value that cannot be, naming where it was set.
     """
-    return Settings.read(partial(value_given, config))
+    return Settings.read(partial(configured_value, config))
 
 
-def value_given(config: "pytest.Config", name: str) -> tuple[str, str] | None:
+def configured_value(config: "pytest.Config", name: str) -> tuple[str, str] | None:
     """Return the value that a setting was given, and where, or None.
 
     The command line wins over the environment, the environment over the ini file.

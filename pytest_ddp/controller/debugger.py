@@ -12,14 +12,14 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _pytest.outcomes import Exit
 
-from pytest_ddp.controller.terminal import terminal_name, without_capture
+from pytest_ddp.controller.terminal import terminal_name
 from pytest_ddp.items import is_distributed
-from pytest_ddp.outcomes.failure import describe, failures
+from pytest_ddp.outcomes.failure import describe_outcome, failures
 from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned
 from pytest_ddp.protocol.phases import QUIT, When
 from pytest_ddp.protocol.targets import POST_MORTEM
+from pytest_ddp.pytest_internals import hide_from_summary, without_capture
 from pytest_ddp.reporting.merge import merge, output_sections
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def choose_rank(outcomes: Sequence[Outcome], wanted: int | None) -> int | str:
     if isinstance(root, Raised):
         return root.rank
     others = f"; rank {raised[0]} can be debugged with --ddp-pdb-rank={raised[0]}" if raised else ""
-    return f"rank {root.rank} {describe(root)}, and left no frames{others}"
+    return f"rank {root.rank} {describe_outcome(root)}, and left no frames{others}"
 
 
 def debugger_for(config: pytest.Config) -> "Debugger | None":
@@ -90,7 +90,7 @@ class Debugger:
         """Let a rank's debugger stop the clock of this group."""
         group.on_debugging = self._hand_over
 
-    def after(self, item: pytest.Item, when: When, group: "RankGroup", outcomes: Sequence[Outcome]) -> None:
+    def after_phase(self, item: pytest.Item, when: When, group: "RankGroup", outcomes: Sequence[Outcome]) -> None:
         """Debug a failed phase, if the user asked for that with --pdb."""
         if not self._config.getoption("usepdb", False):
             return
@@ -114,7 +114,7 @@ class Debugger:
         (outcome,) = group.run(POST_MORTEM, timeout=_START_SECONDS, ranks=[rank])
         if isinstance(outcome, Returned):
             return outcome.body
-        self._say(f"no debugger: rank {rank} {describe(outcome)}")
+        self._say(f"no debugger: rank {rank} {describe_outcome(outcome)}")
         return b""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -125,13 +125,14 @@ class Debugger:
         report = yield
         if is_distributed(item):
             if call.excinfo is not None and isinstance(call.excinfo.value, KeyboardInterrupt):
-                raise Exit("Ctrl-C") from call.excinfo.value  # under --pdb, pytest would take it for a failure
+                # Under --pdb, pytest would take it for a failure.
+                raise pytest.exit.Exception("Ctrl-C") from call.excinfo.value
             if call.excinfo is not None and report.failed and self._config.getoption("usepdb", False):
                 self._say("no debugger: the test did not get as far as its ranks")
             call.excinfo = None
             if item.stash.get(_shown, False):
                 del item.stash[_shown]
-                report._pdbshown = True  # type: ignore[attr-defined]  # noqa: SLF001  as pytest's own debugger does
+                hide_from_summary(report)
         return report
 
     def _show(self, report: pytest.TestReport, outcomes: Sequence[Outcome], when: When) -> None:
@@ -148,11 +149,11 @@ class Debugger:
         writer.line()
         writer.sep(">", text)
 
-    def _hand_over(self, member: "RankProcess", entered: bool) -> None:  # noqa: FBT001  as the message says it
+    def _hand_over(self, process: "RankProcess", entered: bool) -> None:  # noqa: FBT001  as the message says it
         """While a rank has the terminal, Ctrl-C is the rank's, and the clocks of other plugins stand still."""
         if entered:
             self._config.hook.pytest_enter_pdb(config=self._config, pdb=None)
-            self._interrupt = signal.signal(signal.SIGINT, lambda *_: _interrupt(member.pid))
+            self._interrupt = signal.signal(signal.SIGINT, lambda *_: _interrupt(process.pid))
         else:
             signal.signal(signal.SIGINT, self._interrupt)
             self._config.hook.pytest_leave_pdb(config=self._config, pdb=None)

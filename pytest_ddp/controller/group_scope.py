@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pytest
 
-from pytest_ddp.items import keeping_scope
+from pytest_ddp.items import group_owner
 from pytest_ddp.planning.plan import Run
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.group import RankGroup
@@ -58,7 +58,7 @@ class Place:
     @property
     def is_well(self) -> bool:
         """Whether its ranks live and have nothing to say."""
-        return all(member.is_quiet() for member in self.group.members)
+        return all(process.is_idle() for process in self.group.processes)
 
     def widen(self, keeper: pytest.Collector | None) -> None:
         """Let the group live as long as the fixtures of a test that joins it."""
@@ -93,7 +93,7 @@ class Places:
         place.turn.close()
         if place.warm:
             self._alive = place.world if following else None
-            place.pool.inhabited = place.world.size if following else 0
+            place.pool.ranks_with_fixtures = place.world.size if following else 0
         if place.holds(following, place.world):
             self._kept = place
             return
@@ -124,13 +124,13 @@ class Places:
                 self.make_way()
             return self._open(run.world, keeper=None, warm=False)
         if self._kept is not None and self._kept.holds(item, run.world):
-            self._kept.widen(keeping_scope(item))
+            self._kept.widen(group_owner(item))
             self._take_turn(self._kept)
             return self._kept
         if self._alive is not None and self._alive != run.world:  # a test was announced that did not come
             self._retire(self._alive)
         self.close()
-        return self._open(run.world, keeper=keeping_scope(item), warm=True)
+        return self._open(run.world, keeper=group_owner(item), warm=True)
 
     def _open(self, world: World, *, keeper: pytest.Collector | None, warm: bool) -> Place:
         with ExitStack() as opening, ExitStack() as turn:

@@ -129,7 +129,7 @@ class PhaseRunner:
         """Give up the ranks; a test that is still set up then has nothing left to tear down."""
         self._withdraw()
         if self._early is not None:
-            self._early.place.group.wind_up()
+            self._early.place.group.drain()
             self._early = None
         self._place = None
         self.places.close()
@@ -152,7 +152,7 @@ class PhaseRunner:
         self._shared_path = early.shared_path if early else self.new_shared_path()
         self._failed, self._called, self._one_go, self._torn_down = False, False, None, None
         self._asked, self._announced = early, early.following if early else None
-        if self._following is not item or not self._place.pool.inhabited:
+        if self._following is not item or not self._place.pool.ranks_with_fixtures:
             self._certainty.forget()
         self._following = None
         item.addfinalizer(partial(self._teardown, item))
@@ -283,7 +283,7 @@ class PhaseRunner:
 
     def _withdraw(self) -> None:
         if self._asked and self._place:
-            self._place.group.give_up()
+            self._place.group.abort()
         self._asked = None
 
     def _finish(self, item: pytest.Item, when: When, outcomes: Sequence[Outcome]) -> None:
@@ -291,7 +291,7 @@ class PhaseRunner:
         self._failed = self._failed or bool(failures(outcomes))
         item.stash[outcomes_key] = self._latest = outcomes
         if self.debugger:
-            self.debugger.after(item, when, self._current().group, outcomes)
+            self.debugger.after_phase(item, when, self._current().group, outcomes)
 
     def _request(self, item: pytest.Item, when: When, following: pytest.Item | None = None) -> PhaseRequest:
         return PhaseRequest(when, _item_id(item), _item_id(following) if following else None, self._shared_path)

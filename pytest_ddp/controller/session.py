@@ -15,7 +15,7 @@ import pytest
 from pytest_ddp.controller.debugger import GROUP_SECONDS, debugger_for
 from pytest_ddp.controller.group_scope import Places
 from pytest_ddp.controller.phase_runner import Decisions, PhaseRunner, bugs_key, one_go_key, outcomes_key, world_key
-from pytest_ddp.controller.rank_config import rank_start
+from pytest_ddp.controller.rank_config import session_start
 from pytest_ddp.controller.xdist import Leases, shared_folder
 from pytest_ddp.given.items import fixtures_stay_on_ranks
 from pytest_ddp.given.report import report_bugs
@@ -28,8 +28,9 @@ from pytest_ddp.planning.world import World
 from pytest_ddp.pool.launcher import SpawnLauncher, launcher_for, shared_launcher
 from pytest_ddp.pool.pool import RankPool
 from pytest_ddp.protocol.targets import HOST
-from pytest_ddp.rank_session.log_capture import caught_quickly
-from pytest_ddp.reporting.exception_info import stand_in
+from pytest_ddp.pytest_internals import base_temp, has_set_up, keep_failure
+from pytest_ddp.rank_session.log_capture import fast_log_capture
+from pytest_ddp.reporting.exception_info import root_exception
 from pytest_ddp.reporting.forwarding import forward_subtests, forward_suite_properties, forward_warnings
 from pytest_ddp.reporting.merge import merge, output_sections
 from pytest_ddp.reporting.run_summary import Interruption, Summary
@@ -67,12 +68,12 @@ class Controller:
         """Return the warm ranks of this run for a device, each with a pytest session."""
         if device not in self._ranks:
             capture = self.config.getoption("capture", "no") != "no"
-            body = cloudpickle.dumps(rank_start(self.config, self.settings))
+            body = cloudpickle.dumps(session_start(self.config, self.settings))
             launcher = launcher_for(device)
-            tally = self._summary.ranks
-            ranks = RankPool(launcher, host=HOST, host_body=body, capture=capture, tally=tally)
+            counts = self._summary.ranks
+            ranks = RankPool(launcher, host=HOST, host_body=body, capture=capture, counts=counts)
             if self.runner.debugger:
-                ranks.slack = GROUP_SECONDS
+                ranks.timeout_margin = GROUP_SECONDS
             self._ranks[device] = ranks
         return self._ranks[device]
 
@@ -90,7 +91,7 @@ class Controller:
     def pytest_pycollect_makemodule(self, module_path: Path) -> None:
         """Begin to start the fork server while a module of distributed tests is imported: both of them import torch."""
         if self._forks and mentions_distributed(module_path):
-            shared_launcher().begin()
+            shared_launcher().start_server()
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Let the phases of a distributed test happen on ranks instead of here; refuse ranks' fixtures to any other."""
@@ -98,7 +99,7 @@ class Controller:
             return
         if is_distributed(item):
             if self._forks:
-                shared_launcher().begin()
+                shared_launcher().start_server()
             self.runner.take_over(item)
         elif fixtures := rank_fixtures(item):
             item.setup = partial(_refuse, fixtures[0], item.name)  # type: ignore[method-assign]
@@ -119,7 +120,7 @@ class Controller:
         """Remember what comes next: it decides which fixtures the ranks keep."""
         self.runner.upcoming = nextitem
         item.stash[_sections] = []
-        with caught_quickly() if is_distributed(item) else nullcontext():
+        with fast_log_capture() if is_distributed(item) else nullcontext():
             return (yield)
 
     @pytest.hookimpl(tryfirst=True)
@@ -130,7 +131,7 @@ class Controller:
         try:
             _refuse(fixturedef, "this test")
         except pytest.fail.Exception as refusal:  # without a result, pytest could not be asked for it a second time
-            fixturedef.cached_result = None, fixturedef.cache_key(request), (refusal, refusal.__traceback__)  # type: ignore[arg-type]
+            keep_failure(fixturedef, request, refusal)
             raise
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -163,7 +164,7 @@ class Controller:
             return (yield)
         raised = call.excinfo is not None
         if not (raised or self.runner.debugger):
-            call.excinfo = stand_in(item.stash.get(outcomes_key, ()))
+            call.excinfo = root_exception(item.stash.get(outcomes_key, ()))
         report = yield
         self._complete(item, report, raised=raised)
         if one_go := item.stash.get(one_go_key, None):
@@ -185,7 +186,7 @@ class Controller:
             self.runner.finish()
             return result
         finally:
-            if not session._setupstate.stack:  # noqa: SLF001  no public way
+            if not has_set_up(session):
                 self.close()
 
     @pytest.hookimpl(trylast=True)
@@ -202,7 +203,7 @@ class Controller:
         self.runner.close()
         for ranks in self._ranks.values():
             ranks.close()
-            self._summary.hear_farewells(ranks.farewells)
+            self._summary.add_exit_output(ranks.exit_output)
             if isinstance(ranks.launcher, SpawnLauncher):  # the fork server lives as long as this process
                 ranks.launcher.close()
         self._ranks.clear()
@@ -228,8 +229,7 @@ class Controller:
         report.sections = [*report.sections, *sections]
 
     def _new_shared_path(self) -> str:
-        basetemp = self.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # noqa: SLF001  no public way
-        return f"{basetemp}{os.sep}ddp-shared{next(self._numbers)}"
+        return f"{base_temp(self.config)}{os.sep}ddp-shared{next(self._numbers)}"
 
 
 def _refuse(fixturedef: pytest.FixtureDef[Any], test: str) -> None:

@@ -37,7 +37,7 @@ class ExampleRanks:
 
     def run(self, body: bytes, *, shown: bool) -> list[Outcome]:
         """Run one example; when it will be `shown`, ranks that wait in vain are left to be found with their stacks."""
-        return self.group.run(EXAMPLE, body, timeout=self.timeout, hang_up=not shown)
+        return self.group.run(EXAMPLE, body, timeout=self.timeout, disconnect=not shown)
 
     def are_in_step(self, outcomes: Sequence[Outcome]) -> bool:
         """Whether the group can take another example after one that not every rank finished.
@@ -47,9 +47,9 @@ class ExampleRanks:
         group = self.group
         entries = (entry for outcome in outcomes for entry in outcome.collectives)
         return not (
-            group.gone
-            or group.hung_up
-            or len({member.entered for member in group.members}) > 1
+            group.lost_processes
+            or group.disconnected
+            or len({process.collectives_entered for process in group.processes}) > 1
             or any(entry.startswith(_POINT_TO_POINT) for entry in entries)
         )
 
@@ -60,6 +60,6 @@ class ExampleRanks:
             LaunchError: when ranks cannot be started.
         """
         self.group.run(PHASE, self.teardown, timeout=self.timeout)  # in a broken group it may well fail
-        self.pool.inhabited = 0
+        self.pool.ranks_with_fixtures = 0
         self.pool.renew(self.group)
         return self.group.run(PHASE, self.setup, timeout=self.timeout)

@@ -18,7 +18,7 @@ from pytest_ddp.observed.events import (
 )
 from pytest_ddp.observed.fingerprint import ANYONE, Fingerprint, shapes_text
 from pytest_ddp.outcomes.text_limits import both_ends
-from pytest_ddp.planning.world import ranks_text
+from pytest_ddp.planning.world import format_ranks
 
 REPORTED_ROWS = 40
 _WIDEST_CELL = 60  # characters
@@ -112,7 +112,7 @@ def _operation_row(clock: str, run: Sequence[Event], known: Mapping[int, Entry])
     if entry is None:
         return
     event = ", ".join(_states(run, entry))
-    what, group = f"{entry.op} #{entry.sequence}{_peer(entry)}", f"{entry.group} ({ranks_text(entry.ranks)})"
+    what, group = f"{entry.op} #{entry.sequence}{_peer(entry)}", f"{entry.group} ({format_ranks(entry.ranks)})"
     if isinstance(first, CollectiveLaunched):
         tensors = f"{entry.dtype}{shapes_text(entry.shapes)}" if entry.shapes else ""
         size = f"{entry.bytes:,}" if entry.shapes else ""
@@ -150,7 +150,7 @@ def _gradients(moment: Moment | None) -> str:
 
 
 def _posted_row(notice: Fingerprint, event: str) -> Row:
-    what, group = f"{notice.op} #{notice.number}{_peer(notice)}", f"{notice.group} ({ranks_text(notice.ranks)})"
+    what, group = f"{notice.op} #{notice.number}{_peer(notice)}", f"{notice.group} ({format_ranks(notice.ranks)})"
     return Row("", event, what, group, f"{notice.dtype}{notice.shapes}", line=notice.source)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pytest_ddp.errors import PytestDDPError
-from pytest_ddp.outcomes.hang_diagnosis import came_of_peer, peer_left, standstill
+from pytest_ddp.outcomes.hang_diagnosis import caused_by_peer_loss, peer_left, standstill
 from pytest_ddp.outcomes.hints import hint
 from pytest_ddp.outcomes.outcome import Deadlocked, Died, Ended, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
 from pytest_ddp.outcomes.text_limits import one_line
@@ -68,7 +68,7 @@ def raise_for(outcomes: Sequence[Outcome], world: World | None = None) -> None:
 def _precedence(outcome: Outcome) -> tuple[int, bool, int, float, int]:
     # Of ranks that stand still, the one that is halted, or that came least far, is the one that the others wait for.
     progress = len(outcome.collectives) if isinstance(outcome, Ended) and not outcome.halted else 0
-    return blame(outcome), came_of_peer(outcome), progress, outcome.seconds, outcome.rank
+    return blame(outcome), caused_by_peer_loss(outcome), progress, outcome.seconds, outcome.rank
 
 
 def blame(outcome: Outcome) -> int:
@@ -76,7 +76,7 @@ def blame(outcome: Outcome) -> int:
     return 2 if isinstance(outcome, Stopped) else 1 if peer_left(outcome) else 0
 
 
-def describe(outcome: Outcome) -> str:
+def describe_outcome(outcome: Outcome) -> str:
     """Return one line on what became of a rank, without its number."""
     match outcome:
         case Returned():
@@ -128,7 +128,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 
 def _describe_root(root: Outcome) -> str:
     """Return one line on the root cause; of a deadlock, who waits for whom all along."""
-    return f"deadlocked: it {root.chain}" if isinstance(root, Deadlocked) else describe(root)
+    return f"deadlocked: it {root.chain}" if isinstance(root, Deadlocked) else describe_outcome(root)
 
 
 def _skipped_while_others_waited(outcomes: Sequence[Outcome]) -> str | None:
@@ -139,12 +139,13 @@ def _skipped_while_others_waited(outcomes: Sequence[Outcome]) -> str | None:
         return None
     others = rank_list(sorted(outcome.rank for outcome in failed))
     return (
-        f"the ranks disagree: rank {skipped[0].rank} {describe(skipped[0])}, while {others} went on and waited for it; "
+        f"the ranks disagree: rank {skipped[0].rank} {describe_outcome(skipped[0])}, "
+        f"while {others} went on and waited for it; "
         "decide alike on every rank, or let the ranks agree by a collective first"
     )
 
 
-def _alike(outcomes: Iterable[Outcome], told: Callable[[Outcome], str] = describe) -> list[tuple[str, str]]:
+def _alike(outcomes: Iterable[Outcome], told: Callable[[Outcome], str] = describe_outcome) -> list[tuple[str, str]]:
     """Group ranks of which the same is to be said."""
     said: dict[str, list[int]] = {}
     for outcome in outcomes:
@@ -186,9 +187,9 @@ def details(outcomes: Iterable[Outcome]) -> list[str]:
 def _story(outcome: Outcome, told: set[str]) -> str:
     if isinstance(outcome, Died | Ended):
         return outcome.stack.rstrip()
-    if not isinstance(outcome, Raised) or peer_left(outcome) or describe(outcome) in told:
+    if not isinstance(outcome, Raised) or peer_left(outcome) or describe_outcome(outcome) in told:
         return ""
-    told.add(describe(outcome))
+    told.add(describe_outcome(outcome))
     return outcome.traceback.rstrip()
 
 
@@ -204,10 +205,10 @@ def raise_as_bug(outcomes: Sequence[Outcome], world: World) -> None:
     """Raise RankFailure if any rank failed, of a type that names the bug."""
     __tracebackhide__ = True
     if failures(outcomes):
-        raise _type_of_failure(bug_origin(root_cause(outcomes)))(outcomes, world)
+        raise _type_of_failure(failure_origin(root_cause(outcomes)))(outcomes, world)
 
 
-def bug_origin(outcome: Outcome) -> str:
+def failure_origin(outcome: Outcome) -> str:
     """Name the bug behind an outcome of which the rank itself gave no account; messages, which vary, are left out."""
     if isinstance(outcome, Raised):
         return " ".join([outcome.kind, *_PLACE.findall(outcome.traceback)[-1:]])

@@ -76,12 +76,12 @@ class Died(_Ended):
     """The process ended before it answered: by `signal` (a name such as SIGSEGV), else with `exit_code`.
 
     Attributes:
-        last_words: why it left, if it could still say so.
+        exit_note: why it left, if it could still say so.
         exit_code: None when a signal ended it.
         signal: None when it left by itself.
     """
 
-    last_words: str = ""
+    exit_note: str = ""
     exit_code: int | None = None
     signal: str | None = None
 
@@ -91,9 +91,9 @@ class Died(_Ended):
         if self.signal is not None:
             return f"was killed by {self.signal}"
         if self.exit_code is None:
-            return self.last_words or "ended in an unknown way"
+            return self.exit_note or "ended in an unknown way"
         left = f"left with exit code {self.exit_code} before it was done"
-        return f"{left}: {self.last_words}" if self.last_words else left
+        return f"{left}: {self.exit_note}" if self.exit_note else left
 
 
 @dataclass(frozen=True, kw_only=True)

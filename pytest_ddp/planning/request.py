@@ -54,7 +54,7 @@ class Request:
         return cls.of(**nearest)
 
 
-def written(args: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+def mark_options(args: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was written in one `distributed(...)` by name; raise UsageError for what it does not take."""
     unknown = [name for name in keywords if name not in _OPTIONS]
     if unknown or len(args) > 1 or (args and "world_size" in keywords):

@@ -35,7 +35,7 @@ def rank_list(ranks: Iterable[int]) -> str:
 
 
 @lru_cache
-def ranks_text(ranks: tuple[int, ...]) -> str:
+def format_ranks(ranks: tuple[int, ...]) -> str:
     """Return ranks as text such as "0-3,6", in their order."""
     numbered = enumerate(ranks)
     runs = [[rank for _, rank in run] for _, run in groupby(numbered, key=lambda pair: pair[1] - pair[0])]
@@ -43,8 +43,8 @@ def ranks_text(ranks: tuple[int, ...]) -> str:
 
 
 @lru_cache
-def ranks_of(text: str) -> tuple[int, ...]:
-    """Return the ranks that `ranks_text` wrote; raise ValueError for anything else."""
+def parse_ranks(text: str) -> tuple[int, ...]:
+    """Return the ranks that `format_ranks` wrote; raise ValueError for anything else."""
     ranks: list[int] = []
     for part in filter(None, text.split(",")):
         found = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part)

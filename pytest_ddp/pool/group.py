@@ -15,19 +15,19 @@ from pytest_ddp.outcomes.outcome import Deadlocked, Died, Ended, Outcome, Raised
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.deadline import Deadline
 from pytest_ddp.pool.launcher import Launcher
-from pytest_ddp.pool.rank_process import RankProcess, answered, died, last_words
+from pytest_ddp.pool.rank_process import RankProcess, answer_outcome, common_fields, death_outcome
 from pytest_ddp.pool.stack_dumps import dump_stacks
-from pytest_ddp.protocol.messages import Answer, Debugging, Recall, Reporting, Run, encode
+from pytest_ddp.protocol.messages import Answer, Debugging, GetTimeline, Raising, Run, encode
 from pytest_ddp.protocol.targets import JOINED
 
 GRACE_SECONDS = 1.0
 # A rank's own group timeout lies far behind our deadline: a hang is ours to report, with every rank's stack.
-GROUP_SLACK_SECONDS = 600.0
+GROUP_TIMEOUT_MARGIN = 600.0
 _INTERRUPTED = partial(Stopped, because="the run was interrupted")
 _JOIN_SECONDS = 60.0
-_RECALL_SECONDS = 10.0
+_TIMELINE_SECONDS = 10.0
 _TRIM_SECONDS = 0.5
-_HANG_UP_SECONDS = 2.0  # between the end of a rank's connection and that of its process
+_EXIT_SECONDS = 2.0  # between the end of a rank's connection and that of its process
 # An answer to another group's run must never pass for one to ours. The numbers between are for second answers.
 _numbers = itertools.count(step=2)
 
@@ -38,24 +38,24 @@ class RankGroup:
 
     Attributes:
         board: the file on which observed ranks post what they do.
-        gone: the ranks that did not survive a run.
+        lost_processes: the ranks that did not survive a run.
         lost: whether a rank has ever been lost, also if it was replaced since.
-        slack: seconds that the group's own timeout lies behind that of the run which makes it.
+        timeout_margin: seconds that the group's own timeout lies behind that of the run which makes it.
         on_debugging: called when a rank's debugger takes the terminal (True) or gives it back (False). Ranks may stop
             the clock only where somebody listens: a debugger has no deadline, and a hostile rank shall have one.
-        hung_up: whether ranks broke their connections because others waited for them; the group is of no more use.
+        disconnected: whether ranks broke their connections because others waited for them; the group is of no more use.
     """
 
     world: World
     name: str
-    members: list[RankProcess]
+    processes: list[RankProcess]
     launcher: Launcher
     board: IO[bytes]
     grace: float = GRACE_SECONDS
-    gone: list[RankProcess] = field(default_factory=list)
-    slack: float = GROUP_SLACK_SECONDS
+    lost_processes: list[RankProcess] = field(default_factory=list)
+    timeout_margin: float = GROUP_TIMEOUT_MARGIN
     on_debugging: Callable[[RankProcess, bool], None] | None = None
-    hung_up: bool = False
+    disconnected: bool = False
     lost: bool = False
     _number: int = -1
     _started: float = 0.0
@@ -64,9 +64,9 @@ class RankGroup:
     _debugged: RankProcess | None = None
     _detector: Detector | None = None
 
-    def begin(self, name: str, members: list[RankProcess]) -> None:
+    def assign(self, name: str, processes: list[RankProcess]) -> None:
         """Be a fresh process group of these ranks from the next run on."""
-        self.name, self.members, self.hung_up = name, members, False
+        self.name, self.processes, self.disconnected = name, processes, False
 
     def run(
         self,
@@ -74,17 +74,17 @@ class RankGroup:
         payloads: bytes | Sequence[bytes] = b"",
         *,
         timeout: float,
-        hang_up: bool = False,
+        disconnect: bool = False,
         ranks: Collection[int] | None = None,
     ) -> list[Outcome]:
         """Run `target` on every rank that is left; return their outcomes in rank order (see `RankPool.run`).
 
-        With `hang_up`, ranks that failed or skipped break their connections as soon as another one waits for them in
+        With `disconnect`, ranks that failed or skipped break their connections as soon as another one waits for them in
         a collective; that one then fails at once, where it would be stopped after the grace. With `ranks`, only these
         run, and the others wait for the next run.
         """
         self.ask(target, payloads, timeout=timeout, ranks=ranks)
-        return self.answers(hang_up=hang_up)
+        return self.answers(disconnect=disconnect)
 
     def ask(
         self,
@@ -96,41 +96,41 @@ class RankGroup:
     ) -> None:
         """Begin a run; nothing else may be asked before its `answers` are there."""
         encoded: dict[bytes, bytes] = {}  # what is the same for all is encoded once
-        for member in self._expect(timeout, ranks):
-            member.start_over()
-            body = payloads if isinstance(payloads, bytes) else payloads[member.rank]
+        for process in self._expect(timeout, ranks):
+            process.reset()
+            body = payloads if isinstance(payloads, bytes) else payloads[process.rank]
             if body not in encoded:
                 encoded[body] = encode(self._run(target, timeout, body))
-            member.send_encoded(encoded[body])
+            process.send_encoded(encoded[body])
 
-    def answers(self, *, hang_up: bool = False) -> list[Outcome]:
+    def answers(self, *, disconnect: bool = False) -> list[Outcome]:
         """Wait for the outcomes of the run that was begun."""
-        outcomes = self._finish(self.grace, hang_up=hang_up)
-        quiet = hang_up or not failures(outcomes)  # Hypothesis is shrinking, or all is well: nobody will read it
+        outcomes = self._finish(self.grace, disconnect=disconnect)
+        quiet = disconnect or not failures(outcomes)  # Hypothesis is shrinking, or all is well: nobody will read it
         return outcomes if quiet or self._detector is None else self._with_timelines(outcomes, self._detector)
 
     def expect_more(self, *, timeout: float) -> None:
         """Begin to wait for the second answers of the latest run: its target makes ranks go on and answer once more."""
-        for member in self._expect(timeout, None, self._number + 1):
-            member.go_on()
+        for process in self._expect(timeout, None, self._number + 1):
+            process.expect_second_answer()
 
-    def wind_up(self) -> None:
+    def drain(self) -> None:
         """Wait for a run whose outcomes nobody will see, but not for longer than the grace."""
         self._timeout = min(self._timeout, time.monotonic() - self._started + self.grace)
-        self._finish(self.grace, hang_up=False)
+        self._finish(self.grace, disconnect=False)
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """End the ranks that still run what nobody waits for any more."""
         self._lose(self._pending.values())
         self._pending.clear()
 
-    def begin_to_join(self) -> None:
+    def start_joining(self) -> None:
         """Ask the ranks to make the process group, without waiting for it."""
         self.ask(JOINED, timeout=_JOIN_SECONDS)
 
     def join(self) -> list[Outcome]:
         """Wait until every rank has joined; what goes wrong here is no target's fault, and ends all that still wait."""
-        return self._finish(grace=0.0, hang_up=False)
+        return self._finish(grace=0.0, disconnect=False)
 
     def _expect(
         self, timeout: float, ranks: Collection[int] | None, number: int | None = None
@@ -138,23 +138,23 @@ class RankGroup:
         """Begin to wait for an answer of each of these ranks, by default to a new run; return them."""
         self._number = next(_numbers) if number is None else number
         self._started, self._timeout = time.monotonic(), timeout
-        self._pending = {member.rank: member for member in self.members if ranks is None or member.rank in ranks}
+        self._pending = {process.rank: process for process in self.processes if ranks is None or process.rank in ranks}
         return self._pending.values()
 
     def _with_timelines(self, outcomes: list[Outcome], detector: Detector) -> list[Outcome]:
         """Add what happened on each rank: those that are left tell it, and the others had posted a part of it."""
-        asked = {member.rank for member in self.members} & {outcome.rank for outcome in outcomes}
+        asked = {process.rank for process in self.processes} & {outcome.rank for outcome in outcomes}
         told = {outcome.rank: detector.timeline(outcome.rank) for outcome in outcomes if outcome.rank not in asked}
-        for member in self._expect(_RECALL_SECONDS, asked):
-            member.send(Recall(self._number))
-        answers = self._finish(grace=_RECALL_SECONDS, hang_up=False)
+        for process in self._expect(_TIMELINE_SECONDS, asked):
+            process.send(GetTimeline(self._number))
+        answers = self._finish(grace=_TIMELINE_SECONDS, disconnect=False)
         told.update({answer.rank: answer.body.decode() for answer in answers if isinstance(answer, Returned)})
         return [replace(outcome, timeline=told.get(outcome.rank, "")) for outcome in outcomes]
 
-    def _finish(self, grace: float, *, hang_up: bool) -> list[Outcome]:
+    def _finish(self, grace: float, *, disconnect: bool) -> list[Outcome]:
         pending, outcomes = self._pending, dict[int, Outcome]()
         try:
-            outcomes.update(self._wait(pending, grace, hang_up=hang_up))
+            outcomes.update(self._wait(pending, grace, disconnect=disconnect))
         except BaseException as interruption:  # Ctrl-C, or a guard around us such as pytest-timeout
             ended = dict(self._end(pending, _INTERRUPTED))
             outcomes.update(ended)
@@ -167,7 +167,7 @@ class RankGroup:
 
     def _run(self, target: str, timeout: float, body: bytes) -> Run:
         world = self.world
-        group_timeout = timeout + self.slack
+        group_timeout = timeout + self.timeout_margin
         gpus = list(world.gpus or range(world.size))
         return Run(
             self._number,
@@ -182,112 +182,122 @@ class RankGroup:
             body,
         )
 
-    def _wait(self, pending: dict[int, RankProcess], grace: float, *, hang_up: bool) -> Iterator[tuple[int, Outcome]]:
-        """Yield outcomes as they come; end what is left when patience is over."""
-        patience = Deadline(self._started + self._timeout, grace, hang_up=hang_up)
+    def _wait(
+        self, pending: dict[int, RankProcess], grace: float, *, disconnect: bool
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Yield outcomes as they come; end what is left when the deadline has passed."""
+        deadline = Deadline(self._started + self._timeout, grace, disconnect=disconnect)
         self._detector = Detector(self.board.fileno(), self.world.size, self.name) if self.world.observe else None
         while pending:
-            readable = self._readable(pending.values(), patience)
-            if not readable and patience.is_over(pending.values()):
-                late = Stopped if patience.someone_failed else partial(TimedOut, timeout=self._timeout)
+            readable = self._readable(pending.values(), deadline)
+            if not readable and deadline.is_over(pending.values()):
+                late = Stopped if deadline.any_failed else partial(TimedOut, timeout=self._timeout)
                 yield from self._end(pending, late)
-            for member in readable:
-                outcome = self._outcome(member)
-                patience.stand_still(debugging=self._debugged is not None)
+            for process in readable:
+                outcome = self._outcome(process)
+                deadline.set_paused(paused=self._debugged is not None)
                 if outcome is None:
                     continue
-                del pending[member.rank]
-                yield member.rank, outcome
-                self._hear(patience, member, outcome, pending)
-            for member in pending.values():
-                member.trim_output()
-            self.hung_up |= patience.look(pending.values())
-            yield from self._end_stuck(pending, patience)
+                del pending[process.rank]
+                yield process.rank, outcome
+                self._add_outcome(deadline, process, outcome, pending)
+            for process in pending.values():
+                process.trim_output()
+            self.disconnected |= deadline.check_waiting(pending.values())
+            yield from self._end_stuck(pending, deadline)
 
-    def _readable(self, pending: Collection[RankProcess], patience: Deadline) -> list[RankProcess]:
+    def _readable(self, pending: Collection[RankProcess], deadline: Deadline) -> list[RankProcess]:
         """Wait until ranks have said something; return them."""
-        ready = [member for member in pending if member.has_unread]
-        return ready or select.select(list(pending), [], [], self._pause(patience))[0]
+        ready = [process for process in pending if process.has_unread]
+        return ready or select.select(list(pending), [], [], self._pause(deadline))[0]
 
-    def _pause(self, patience: Deadline) -> float | None:
+    def _pause(self, deadline: Deadline) -> float | None:
         """How long to wait for ranks to say something before the next look; None for as long as it takes."""
-        if patience.seconds is None:
+        if deadline.seconds is None:
             return None
-        return min(patience.seconds, _TRIM_SECONDS if self._detector is None else LOOK_SECONDS)
+        return min(deadline.seconds, _TRIM_SECONDS if self._detector is None else LOOK_SECONDS)
 
-    def _hear(self, patience: Deadline, member: RankProcess, outcome: Outcome, pending: dict[int, RankProcess]) -> None:
-        patience.hear(member, outcome, pending.values())
+    def _add_outcome(
+        self, deadline: Deadline, process: RankProcess, outcome: Outcome, pending: dict[int, RankProcess]
+    ) -> None:
+        deadline.add_outcome(process, outcome, pending.values())
         if self._detector is not None:
             self._detector.hear(outcome)
 
-    def _end_stuck(self, pending: dict[int, RankProcess], patience: Deadline) -> Iterator[tuple[int, Outcome]]:
+    def _end_stuck(self, pending: dict[int, RankProcess], deadline: Deadline) -> Iterator[tuple[int, Outcome]]:
         """End the ranks that wait for what can never come, unless others are to break the connections for that."""
-        if self._detector is None or self._debugged is not None or (patience.hang_up and patience.someone_gave_up):
+        if (
+            self._detector is None
+            or self._debugged is not None
+            or (deadline.disconnect and deadline.any_failed_or_skipped)
+        ):
             return
         stuck = {rank: pending[rank] for rank in self._detector.stuck(pending)}
-        for rank, outcome in self._end(stuck, Stopped if patience.someone_gave_up else Deadlocked):
-            member = pending.pop(rank)
+        for rank, outcome in self._end(stuck, Stopped if deadline.any_failed_or_skipped else Deadlocked):
+            process = pending.pop(rank)
             yield rank, outcome
-            self._hear(patience, member, outcome, pending)
+            self._add_outcome(deadline, process, outcome, pending)
 
-    def _outcome(self, member: RankProcess) -> Outcome | None:
+    def _outcome(self, process: RankProcess) -> Outcome | None:
         try:
-            messages = member.read()
+            messages = process.read()
         except ProtocolError as error:
-            self._lose([member])
-            return Raised(**last_words(member, self._seconds), kind="ProtocolError", message=str(error), traceback="")
+            self._lose([process])
+            return Raised(
+                **common_fields(process, self._seconds), kind="ProtocolError", message=str(error), traceback=""
+            )
         if messages is None:
-            return self._death(member)
+            return self._death(process)
         for position, message in enumerate(messages, 1):
             if isinstance(message, Debugging):
-                self._debugging(member, entered=message.entered)
-            if isinstance(message, Reporting):
-                member.is_reporting = True
+                self._debugging(process, entered=message.entered)
+            if isinstance(message, Raising):
+                process.is_raising = True
             if isinstance(message, Answer) and message.number == self._number:
-                member.put_back(messages[position:])
-                return answered(member, message)
+                process.put_back(messages[position:])
+                return answer_outcome(process, message)
         return None
 
     @property
     def _seconds(self) -> float:
         return time.monotonic() - self._started
 
-    def _debugging(self, member: RankProcess, *, entered: bool) -> None:
-        if self.on_debugging is not None and self._debugged is (None if entered else member):
-            self._debugged = member if entered else None
-            self.on_debugging(member, entered)
+    def _debugging(self, process: RankProcess, *, entered: bool) -> None:
+        if self.on_debugging is not None and self._debugged is (None if entered else process):
+            self._debugged = process if entered else None
+            self.on_debugging(process, entered)
 
-    def _death(self, member: RankProcess) -> Died:
-        seconds, code = self._seconds, self.launcher.exit_code(member.pid, _HANG_UP_SECONDS)
-        ran_on = code is None and member.is_running
-        if ran_on:
-            dump_stacks([member])
+    def _death(self, process: RankProcess) -> Died:
+        seconds, code = self._seconds, self.launcher.exit_code(process.pid, _EXIT_SECONDS)
+        still_running = code is None and process.is_running
+        if still_running:
+            dump_stacks([process])
         elif code is None:  # it has ended, and on a busy machine the news takes longer
-            code = self.launcher.exit_code(member.pid)
-        self._lose([member])
-        return died(member, seconds, code, ran_on=ran_on)
+            code = self.launcher.exit_code(process.pid)
+        self._lose([process])
+        return death_outcome(process, seconds, code, still_running=still_running)
 
     def _end(self, pending: dict[int, RankProcess], outcome: Callable[..., Ended]) -> Iterator[tuple[int, Ended]]:
         """End every rank that still runs, after taking its stacks."""
-        halted = {rank: member.is_halted for rank, member in pending.items()}
-        known = {rank: last_words(member, self._seconds) for rank, member in pending.items()}
+        halted = {rank: process.is_halted for rank, process in pending.items()}
+        known = {rank: common_fields(process, self._seconds) for rank, process in pending.items()}
         if self._detector is not None:
             known = {rank: {**known[rank], **self._detector.told(rank, pending)} for rank in pending}
         for last in (False, True):  # of a rank that was halted last of all: to write them it must run again
-            dump_stacks([member for rank, member in pending.items() if halted[rank] is last])
-        for rank, member in list(pending.items()):
+            dump_stacks([process for rank, process in pending.items() if halted[rank] is last])
+        for rank, process in list(pending.items()):
             del pending[rank]
-            words = {**known[rank], "output": member.output, "stack": member.stack, "halted": halted[rank]}
-            yield rank, outcome(**words)
-            self._lose([member])
+            fields = {**known[rank], "output": process.output, "stack": process.stack, "halted": halted[rank]}
+            yield rank, outcome(**fields)
+            self._lose([process])
 
-    def _lose(self, members: Iterable[RankProcess]) -> None:
-        for member in list(members):
-            member.kill()
+    def _lose(self, processes: Iterable[RankProcess]) -> None:
+        for process in list(processes):
+            process.kill()
             self.lost = True
-            self._debugging(member, entered=False)
-            self.gone.append(member)
-            self.members.remove(member)
+            self._debugging(process, entered=False)
+            self.lost_processes.append(process)
+            self.processes.remove(process)
 
 
 def _in_order(outcomes: dict[int, Outcome]) -> list[Outcome]:

@@ -68,7 +68,7 @@ class ForkLauncher:
     _lines: bytes = b""
     _exits: dict[int, int] = field(default_factory=dict)
 
-    def begin(self) -> None:
+    def start_server(self) -> None:
         """Start the server, if it does not run yet, without waiting for its imports.
 
         One that nobody has waited for is started anew if it would be another one by now: a test module may have set
@@ -103,7 +103,7 @@ class ForkLauncher:
 
     def _fork(self, shared: SharedFiles) -> int:
         if self._server is None:
-            self.begin()
+            self.start_server()
         if not self._ready:
             self._hear("ready", _START_SECONDS)
             self._ready = True
@@ -119,7 +119,7 @@ class ForkLauncher:
             self.close()
             raise
         self._exits.pop(pid, None)  # of an earlier process that nobody asked about
-        shared.theirs.close()
+        shared.rank_channel.close()
         return pid
 
     def exit_code(self, pid: int, seconds: float = EXIT_SECONDS) -> int | None:
@@ -171,7 +171,7 @@ class ForkLauncher:
 
 @functools.cache
 def shared_launcher() -> ForkLauncher:
-    """Return the one fork server of this process, which ends with it; it starts by `begin` or for the first rank."""
+    """Return the one fork server of this process; it starts with the first rank and ends with the process."""
     launcher = ForkLauncher()
     atexit.register(launcher.close)
     return launcher
@@ -193,7 +193,7 @@ class SpawnLauncher:
             start_new_session=True,
             env={**os.environ, **_ONE_THREAD},
         )
-        shared.theirs.close()
+        shared.rank_channel.close()
         self._ranks[process.pid] = process
         return process.pid
 

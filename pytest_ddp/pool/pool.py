@@ -18,7 +18,7 @@ from pytest_ddp.observed.deadlocks.board import make_room
 from pytest_ddp.outcomes.failure import RankFailure, failures
 from pytest_ddp.outcomes.outcome import Outcome
 from pytest_ddp.planning.world import World
-from pytest_ddp.pool.group import GRACE_SECONDS, GROUP_SLACK_SECONDS, RankGroup
+from pytest_ddp.pool.group import GRACE_SECONDS, GROUP_TIMEOUT_MARGIN, RankGroup
 from pytest_ddp.pool.launcher import Launcher, shared_launcher
 from pytest_ddp.pool.rank_process import RankProcess
 from pytest_ddp.pool.rendezvous import Rendezvous
@@ -41,14 +41,14 @@ class RankPool:
         capture: whether what ranks print is kept for their outcomes rather than shown.
         grace: seconds that the other ranks get once one has failed.
         rendezvous: the store that the ranks meet at.
-        tally: how many processes were "started", and how many places in groups they "served"; shared with pools
+        counts: how many processes were "started", and how many ranks of groups they "served"; shared with pools
             made by `fresh`.
-        warm: whether its ranks prepare their next group as soon as they leave one: worth while where it will be alike.
-        slack: seconds that the groups' own timeouts lie behind those of runs.
-        farewells: what ranks printed while they ended, such as exceptions in their `atexit` handlers.
-        newest: the name of the group that was made last; ranks have left all others. Empty when there are no ranks.
-        inhabited: in how many of its places fixtures may be alive between runs. When one of these ranks is lost, all
-            of them finish theirs and end before new ones start, so that all have the same fixtures alive.
+        prepares_groups: whether ranks that leave a group join the next one at once; useful if it has the same world.
+        timeout_margin: seconds by which a process group's own timeout is longer than that of a run.
+        exit_output: what each rank printed while it ended, such as exceptions in its `atexit` handlers.
+        latest_group: the name of the newest group; ranks have left all others. Empty if there are no ranks.
+        ranks_with_fixtures: fixtures may be alive between runs on this many ranks, from rank 0 on. If one of these
+            ranks is lost, all ranks finish their fixtures and end before new ones start: so all have the same ones.
     """
 
     launcher: Launcher = field(default_factory=shared_launcher)
@@ -57,15 +57,15 @@ class RankPool:
     capture: bool = True
     grace: float = GRACE_SECONDS
     rendezvous: Rendezvous = field(default_factory=Rendezvous)
-    tally: Counter[str] = field(default_factory=Counter)
-    warm: bool = True
-    slack: float = GROUP_SLACK_SECONDS
-    farewells: dict[int, str] = field(default_factory=dict)
-    newest: str = ""
-    inhabited: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    prepares_groups: bool = True
+    timeout_margin: float = GROUP_TIMEOUT_MARGIN
+    exit_output: dict[int, str] = field(default_factory=dict)
+    latest_group: str = ""
+    ranks_with_fixtures: int = 0
     _opened: IO[bytes] | None = None
     _ahead: RankGroup | None = None
-    _members: dict[int, RankProcess] = field(default_factory=dict)
+    _processes: dict[int, RankProcess] = field(default_factory=dict)
 
     def run(
         self, world: World, target: str, payloads: bytes | Sequence[bytes] = b"", *, timeout: float
@@ -97,13 +97,13 @@ class RankPool:
         if group is None:
             group = self._new(world)
             self._form(group)
-        self.tally["served"] += world.size
+        self.counts["served"] += world.size
         try:
             yield group
         finally:
             self._discard_gone(group)
             # GPUs may be another worker's by then; a group on them is not made before its test.
-            if self.warm and world.device == "cpu" and not (group.lost or group.hung_up):
+            if self.prepares_groups and world.device == "cpu" and not (group.lost or group.disconnected):
                 self.prepare(world)
 
     def prepare(self, world: World) -> None:
@@ -111,11 +111,11 @@ class RankPool:
 
         Only where nothing runs, and no group has been prepared.
         """
-        members = [self._members[rank] for rank in range(world.size) if rank in self._members]
-        if len(members) == world.size and all(member.is_quiet() for member in members):
+        processes = [self._processes[rank] for rank in range(world.size) if rank in self._processes]
+        if len(processes) == world.size and all(process.is_idle() for process in processes):
             self._ahead = self._new(world)
-            self._ahead.begin(self._new_group(), members)
-            self._ahead.begin_to_join()
+            self._ahead.assign(self._new_group(), processes)
+            self._ahead.start_joining()
 
     def renew(self, group: RankGroup) -> None:
         """Make `group`, which this pool gave, whole again: a fresh process group, new ranks for those that are gone.
@@ -128,8 +128,11 @@ class RankPool:
 
     def fresh(self) -> "RankPool":
         """Return a pool of its own processes that shares the launcher and the store; close it before this one."""
-        pool = RankPool(self.launcher, self.host, self.host_body, self.capture, self.grace, self.rendezvous, self.tally)
-        pool.farewells, pool.warm, pool.slack = self.farewells, False, self.slack
+        pool = RankPool(
+            self.launcher, self.host, self.host_body, self.capture, self.grace, self.rendezvous, self.counts
+        )
+        pool.counts, pool.exit_output, pool.timeout_margin = self.counts, self.exit_output, self.timeout_margin
+        pool.prepares_groups = False
         return pool
 
     def close(self) -> None:
@@ -141,17 +144,17 @@ class RankPool:
             self._opened = None
 
     def _empty(self) -> None:
-        for member in self._members.values():
-            member.start_over()
-            member.send(Close())
+        for process in self._processes.values():
+            process.reset()
+            process.send(Close())
         end = time.monotonic() + _CLOSE_SECONDS
-        for member in list(self._members.values()):
-            while messages := member.receive(end - time.monotonic()):
+        for process in list(self._processes.values()):
+            while messages := process.receive(end - time.monotonic()):
                 pass
-            if words := member.output + ("" if messages is None else _STILL_ENDING.format(_CLOSE_SECONDS)):
-                self.farewells[member.rank] = self.farewells.get(member.rank, "") + words
-            self._discard(member)
-        self.newest, self.inhabited = "", 0
+            if words := process.output + ("" if messages is None else _STILL_ENDING.format(_CLOSE_SECONDS)):
+                self.exit_output[process.rank] = self.exit_output.get(process.rank, "") + words
+            self._discard(process)
+        self.latest_group, self.ranks_with_fixtures = "", 0
 
     def __enter__(self) -> Self:
         return self
@@ -160,7 +163,7 @@ class RankPool:
         self.close()
 
     def _new(self, world: World) -> RankGroup:
-        return RankGroup(world, "", [], self.launcher, self._board, self.grace, slack=self.slack)
+        return RankGroup(world, "", [], self.launcher, self._board, self.grace, timeout_margin=self.timeout_margin)
 
     @property
     def _board(self) -> IO[bytes]:
@@ -175,7 +178,7 @@ class RankPool:
             return None
         failed = failures(group.join())
         self._discard_gone(group)
-        well = not failed and group.world == world and all(member.is_quiet() for member in group.members)
+        well = not failed and group.world == world and all(process.is_idle() for process in group.processes)
         return group if well else None
 
     def _form(self, group: RankGroup) -> None:
@@ -185,47 +188,47 @@ class RankPool:
         """
         while True:
             fresh = self._fill(group.world.size)
-            members = [self._members[rank] for rank in range(group.world.size)]
-            group.begin(self._new_group(), members)
-            group.begin_to_join()
+            processes = [self._processes[rank] for rank in range(group.world.size)]
+            group.assign(self._new_group(), processes)
+            group.start_joining()
             outcomes = group.join()
             if not failures(outcomes):
                 return
             self._discard_gone(group)
-            for member in group.members:
-                self._discard(member)
+            for process in group.processes:
+                self._discard(process)
             if fresh == group.world.size:
                 raise LaunchError(f"the ranks could not form a process group:\n{RankFailure(outcomes, group.world)}")
 
     def _new_group(self) -> str:
-        self.newest = self.rendezvous.new_group()
-        return self.newest
+        self.latest_group = self.rendezvous.new_group()
+        return self.latest_group
 
     def _discard_gone(self, group: RankGroup) -> None:
-        while group.gone:
-            self._discard(group.gone.pop())
+        while group.lost_processes:
+            self._discard(group.lost_processes.pop())
 
     def _fill(self, size: int) -> int:
         """Have a live rank in every place below `size`; what died between runs is replaced. Return how many are new."""
-        for member in [member for member in self._members.values() if not member.is_quiet()]:
-            self._discard(member)
-        if any(rank not in self._members for rank in range(self.inhabited)):
+        for process in [process for process in self._processes.values() if not process.is_idle()]:
+            self._discard(process)
+        if any(rank not in self._processes for rank in range(self.ranks_with_fixtures)):
             self._empty()
-        fresh = [self._launch(rank) for rank in range(size) if rank not in self._members]
-        for member in fresh:
-            self._await_ready(member)
+        fresh = [self._launch(rank) for rank in range(size) if rank not in self._processes]
+        for process in fresh:
+            self._await_ready(process)
         return len(fresh)
 
     def _launch(self, rank: int) -> RankProcess:
         make_room(self._board.fileno(), rank + 1)
         shared = SharedFiles.make(rank, self._board)
         try:
-            member = RankProcess(rank, self.launcher.start(shared), shared)
+            process = RankProcess(rank, self.launcher.start(shared), shared)
         except BaseException:  # LaunchError, or an interruption
             shared.close()
             raise
-        self._members[rank] = member
-        self.tally["started"] += 1
+        self._processes[rank] = process
+        self.counts["started"] += 1
         launch = Launch(
             rank=rank,
             sys_path=sys.path,
@@ -236,24 +239,24 @@ class RankPool:
             host=self.host,
             body=self.host_body,
         )
-        member.send(launch)
-        return member
+        process.send(launch)
+        return process
 
-    def _await_ready(self, member: RankProcess) -> None:
-        messages = member.receive(_START_SECONDS)
+    def _await_ready(self, process: RankProcess) -> None:
+        messages = process.receive(_START_SECONDS)
         if messages == [Ready()]:
             return
-        output = member.output
-        self._discard(member)
+        output = process.output
+        self._discard(process)
         if messages is None:
-            why = f"its process ended with exit code {self.launcher.exit_code(member.pid)}"
+            why = f"its process ended with exit code {self.launcher.exit_code(process.pid)}"
         elif messages and isinstance(messages[0], Answer):
             why = messages[0].traceback
         else:
             why = f"it was not ready within {_START_SECONDS:g} s"
-        raise LaunchError(f"rank {member.rank} could not start: {why}\n{output}".rstrip())
+        raise LaunchError(f"rank {process.rank} could not start: {why}\n{output}".rstrip())
 
-    def _discard(self, member: RankProcess) -> None:
-        member.kill()
-        member.shared.close()
-        self._members.pop(member.rank, None)
+    def _discard(self, process: RankProcess) -> None:
+        process.kill()
+        process.shared.close()
+        self._processes.pop(process.rank, None)

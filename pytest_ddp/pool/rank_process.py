@@ -27,24 +27,24 @@ class RankProcess:
     """A rank of the pool: its process, its channel, and the files that outlive it.
 
     Attributes:
-        is_reporting: whether its run has ended by an exception, and its answer is to come.
+        is_raising: whether its run has ended by an exception, and its answer is to come.
     """
 
     rank: int
     pid: int
     shared: SharedFiles
-    is_reporting: bool = False
+    is_raising: bool = False
     _decoder: Decoder = field(default_factory=Decoder)
-    _box: FlightRecorder = field(init=False)
+    _recorder: FlightRecorder = field(init=False)
     _unread: list[Message] = field(default_factory=list)
     _printed: OutputFile = field(init=False)
 
     def __post_init__(self) -> None:
-        self._box = FlightRecorder.map(self.shared.box.fileno())
+        self._recorder = FlightRecorder.map(self.shared.recorder.fileno())
         self._printed = OutputFile(self.shared.output)
 
     def fileno(self) -> int:
-        """The channel's descriptor, so that `select` takes members."""
+        """The channel's descriptor, so that `select` takes processes."""
         return self.shared.channel.fileno()
 
     def send(self, message: Message) -> bool:
@@ -88,20 +88,20 @@ class RankProcess:
             data = b""
         return list(self._decoder.feed(data)) if data else None
 
-    def is_quiet(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether the process lives and has nothing to say, as it should between runs."""
         readable, _, _ = select.select([self], [], [], 0)
         return not readable
 
-    def start_over(self) -> None:
+    def reset(self) -> None:
         """Forget the output of earlier runs, and what was said of them."""
-        self._unread, self.is_reporting = [], False
-        self._printed.start_over()
+        self._unread, self.is_raising = [], False
+        self._printed.clear()
 
-    def go_on(self) -> None:
+    def expect_second_answer(self) -> None:
         """Forget the output that has been told: the run's second answer is to come."""
-        self.is_reporting = False
-        self._printed.go_on()
+        self.is_raising = False
+        self._printed.skip_read()
 
     def trim_output(self) -> None:
         """Drop the middle of an output that has no end: a rank that prints and prints must not fill the disk."""
@@ -115,12 +115,12 @@ class RankProcess:
     @property
     def collectives(self) -> Sequence[str]:
         """The last collectives that the rank entered, oldest first."""
-        return self._box.read()
+        return self._recorder.read()
 
     @property
-    def entered(self) -> int:
+    def collectives_entered(self) -> int:
         """How many collectives the rank has entered in its group."""
-        return self._box.count
+        return self._recorder.count
 
     @property
     def stack(self) -> str:
@@ -128,9 +128,9 @@ class RankProcess:
         return trim_stacks(OutputFile(self.shared.stacks).text)
 
     @property
-    def last_words(self) -> str:
+    def exit_note(self) -> str:
         """Why the rank left, if it could still say so."""
-        return self._box.last_words
+        return self._recorder.exit_note
 
     @property
     def is_running(self) -> bool:
@@ -206,19 +206,19 @@ def _trimmed_threads(text: str) -> Iterator[str]:
 _RAN_ON = "closed its connection to the test run, ran on, and was ended"
 
 
-def last_words(member: RankProcess, seconds: float) -> dict[str, Any]:
+def common_fields(process: RankProcess, seconds: float) -> dict[str, Any]:
     """Return what every outcome of a rank tells."""
     return {
-        "rank": member.rank,
+        "rank": process.rank,
         "seconds": seconds,
-        "output": member.output,
-        "collectives": member.collectives,
+        "output": process.output,
+        "collectives": process.collectives,
     }
 
 
-def answered(member: RankProcess, answer: Answer) -> Outcome:
+def answer_outcome(process: RankProcess, answer: Answer) -> Outcome:
     """Return the outcome that a rank's answer says."""
-    words = last_words(member, answer.seconds)
+    words = common_fields(process, answer.seconds)
     if answer.outcome == "returned":
         return Returned(**words, body=answer.body)
     if answer.outcome == "skipped":
@@ -226,11 +226,11 @@ def answered(member: RankProcess, answer: Answer) -> Outcome:
     return Raised(**words, kind=answer.kind, message=answer.message, traceback=answer.traceback, body=answer.body)
 
 
-def died(member: RankProcess, seconds: float, code: int | None, *, ran_on: bool) -> Died:
+def death_outcome(process: RankProcess, seconds: float, code: int | None, *, still_running: bool) -> Died:
     """Return the outcome of a rank whose connection ended: by its process's end, or while that ran on."""
-    known = {**last_words(member, seconds), "stack": member.stack, "last_words": member.last_words}
-    if ran_on:
-        return Died(**{**known, "last_words": _RAN_ON})
+    known = {**common_fields(process, seconds), "stack": process.stack, "exit_note": process.exit_note}
+    if still_running:
+        return Died(**{**known, "exit_note": _RAN_ON})
     if code is not None and code < 0:
         return Died(**known, signal=_signal_name(-code))
     return Died(**known, exit_code=code)

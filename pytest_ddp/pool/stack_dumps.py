@@ -18,11 +18,11 @@ _POLL_SECONDS = 0.02
 _GONE = (FileNotFoundError, ProcessLookupError)
 
 
-def dump_stacks(members: Sequence[RankProcess]) -> None:
+def dump_stacks(processes: Sequence[RankProcess]) -> None:
     """Make processes write their Python stacks, all at a time; wait until they have."""
-    dumps = [Dump(member) for member in members]
-    for member in members:
-        member.ask_for_stacks()
+    dumps = [Dump(process) for process in processes]
+    for process in processes:
+        process.ask_for_stacks()
     asked = time.monotonic()
     while dumps:
         select.select([], [], [], _POLL_SECONDS)
@@ -40,7 +40,7 @@ class Dump:
         is_under_way: whether the rank was seen to handle the signal, or to be about to, when it was last looked at.
     """
 
-    member: RankProcess
+    process: RankProcess
     is_under_way: bool = False
     _before: int = field(init=False)
     _size: int = field(init=False)
@@ -48,13 +48,13 @@ class Dump:
 
     def __post_init__(self) -> None:
         self._before = self._size = self._written()
-        threads = threads_and_signal(self.member.pid, DUMP_SIGNAL) or {}
+        threads = threads_and_signal(self.process.pid, DUMP_SIGNAL) or {}
         self._blocking = {task for task, thread in threads.items() if thread.blocks}
 
     def is_over(self) -> bool:
         """Look whether the rank has written all; where the system does not tell, whether it seems to have stopped."""
         last, self._size = self._size, self._written()
-        threads = threads_and_signal(self.member.pid, DUMP_SIGNAL)  # after the size: who has begun is then seen at it
+        threads = threads_and_signal(self.process.pid, DUMP_SIGNAL)  # after the size: who has begun is then seen at it
         if threads is None:
             return self._before < self._size == last
         waiting = any(thread.waits for thread in threads.values())
@@ -63,7 +63,7 @@ class Dump:
         return not threads or (self._size > self._before and not self.is_under_way)
 
     def _written(self) -> int:
-        return os.fstat(self.member.shared.stacks.fileno()).st_size
+        return os.fstat(self.process.shared.stacks.fileno()).st_size
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class FlightRecorder:
         self.memory[_COUNT.size : SLOT] = text.encode()[: SLOT - _COUNT.size].ljust(SLOT - _COUNT.size, b"\0")
 
     @property
-    def last_words(self) -> str:
+    def exit_note(self) -> str:
         """The note."""
         return self.memory[_COUNT.size : SLOT].rstrip(b"\0").decode(errors="replace")
 

@@ -74,12 +74,12 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Reporting:
+class Raising:
     """The run at hand has ended by an exception; the answer that tells of it is being made, which may take a while."""
 
 
 @dataclass(frozen=True)
-class Recall:
+class GetTimeline:
     """Answer, as run `number`, with what you have communicated in this group, as text."""
 
     number: int
@@ -93,7 +93,7 @@ class Debugging:
 
 
 @dataclass(frozen=True)
-class HangUp:
+class Disconnect:
     """Break the connections of your process groups: other ranks wait for you in vain."""
 
 
@@ -102,9 +102,9 @@ class Close:
     """Finish: tear down what lives on the rank, then leave."""
 
 
-Message: TypeAlias = Launch | Ready | Run | Answer | Reporting | Recall | Debugging | HangUp | Close
+Message: TypeAlias = Launch | Ready | Run | Answer | Raising | GetTimeline | Debugging | Disconnect | Close
 _KINDS: dict[str, type[Message]] = {
-    kind.__name__: kind for kind in (Launch, Ready, Run, Answer, Reporting, Recall, Debugging, HangUp, Close)
+    kind.__name__: kind for kind in (Launch, Ready, Run, Answer, Raising, GetTimeline, Debugging, Disconnect, Close)
 }
 
 

@@ -23,13 +23,13 @@ class OutputFile:
     _trimmed_at: int = 0
     _cut: int = 0
 
-    def start_over(self) -> None:
+    def clear(self) -> None:
         """Forget what was printed."""
         self._begin = self._given = self._trimmed_at = self._cut = 0
         if self._size:  # most tests print nothing
             os.ftruncate(self.file.fileno(), 0)
 
-    def go_on(self) -> None:
+    def skip_read(self) -> None:
         """Forget what `text` has given; the rank may be printing more."""
         self._begin, self._cut = self._given, 0
 

@@ -14,7 +14,7 @@ class RankFiles:
     channel: int
     output: int
     stacks: int
-    box: int
+    recorder: int
     board: int
 
 
@@ -24,17 +24,17 @@ class SharedFiles:
 
     rank: int
     channel: socket.socket
-    theirs: socket.socket
+    rank_channel: socket.socket
     output: IO[bytes]
     stacks: IO[bytes]
-    box: IO[bytes]
+    recorder: IO[bytes]
     board: IO[bytes]
 
     @classmethod
     def make(cls, rank: int, board: IO[bytes]) -> "SharedFiles":
         """Open a socket pair and three anonymous files, beside the board that all ranks of the pool share.
 
-        A full disk must not take stacks and black box away.
+        A full disk must not take stacks and flight recorder away.
         """
         ours, theirs = socket.socketpair()
         return cls(rank, ours, theirs, _append_only(_disk_file()), _append_only(memory_file()), memory_file(), board)
@@ -42,11 +42,11 @@ class SharedFiles:
     @property
     def fds(self) -> tuple[int, ...]:
         """The rank's file descriptors, in the order of `RankFiles`."""
-        return tuple(part.fileno() for part in (self.theirs, self.output, self.stacks, self.box, self.board))
+        return tuple(part.fileno() for part in (self.rank_channel, self.output, self.stacks, self.recorder, self.board))
 
     def close(self) -> None:
         """Close everything that is this rank's alone."""
-        for part in (self.channel, self.theirs, self.output, self.stacks, self.box):
+        for part in (self.channel, self.rank_channel, self.output, self.stacks, self.recorder):
             part.close()
 
 

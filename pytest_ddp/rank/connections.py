@@ -22,7 +22,7 @@ def connections_of_group() -> Iterator[None]:
     _connections.update(_sockets().items() - before.items())
 
 
-def hang_up() -> None:
+def disconnect() -> None:
     """Break every connection of every process group of this rank."""
     still = _sockets()
     for fd, inode in _connections.items():

@@ -23,18 +23,18 @@ from pytest_ddp.protocol.messages import (
     Answer,
     Close,
     Debugging,
-    HangUp,
+    Disconnect,
+    GetTimeline,
     Launch,
     Message,
+    Raising,
     Ready,
-    Recall,
-    Reporting,
     Run,
     encode,
     receive,
 )
 from pytest_ddp.protocol.shared_files import RankFiles
-from pytest_ddp.rank.connections import hang_up
+from pytest_ddp.rank.connections import disconnect
 
 if TYPE_CHECKING:
     from pytest_ddp.rank.process_state import ProcessState
@@ -68,15 +68,15 @@ class Rank:
 
     current: "Rank"
 
-    def __init__(self, channel: socket.socket, launch: Launch, files: RankFiles, footing: "ProcessState") -> None:
+    def __init__(self, channel: socket.socket, launch: Launch, files: RankFiles, process_state: "ProcessState") -> None:
         from pytest_ddp.rank.process_group import GroupKeeper  # noqa: PLC0415  imports torch: not before it must
 
         self.launch = launch
         self.closing = False
         self.run: Run | None = None
         self._channel = channel
-        self._box = FlightRecorder.map(files.box)
-        self._footing = footing
+        self._recorder = FlightRecorder.map(files.recorder)
+        self._process_state = process_state
         self._pid = getpid()
         self._groups = GroupKeeper(launch.rank, launch.store, files.board)
 
@@ -86,9 +86,9 @@ class Rank:
             message = self._receive()
             if isinstance(message, Run):
                 self._answer_run(message)
-            elif isinstance(message, HangUp):
-                hang_up()
-            elif isinstance(message, Recall):
+            elif isinstance(message, Disconnect):
+                disconnect()
+            elif isinstance(message, GetTimeline):
                 self.send(Answer(message.number, "returned", body=_timeline()))
             else:
                 self.closing = message is None or isinstance(message, Close)
@@ -107,7 +107,7 @@ class Rank:
         run = run or self.run
         if run is None:
             raise RuntimeError("there is no run to answer")
-        self._footing.flush()
+        self._process_state.flush()
         current.run_ended()
         seconds = perf_counter() - self._started
         message, traceback = both_ends(message), both_ends(traceback)
@@ -119,7 +119,7 @@ class Rank:
             "raised", kind=failed.kind, message=failed.message, traceback=failed.text, body=failed.body, run=run
         )
 
-    def send(self, message: Answer | Ready | Reporting | Debugging) -> None:
+    def send(self, message: Answer | Ready | Raising | Debugging) -> None:
         """Send a message to the controller; leave if it is gone, or if this is not the rank's own process."""
         data = encode(message)
         try:
@@ -128,8 +128,8 @@ class Rank:
             self._leave(error)
 
     def note(self, collective: object) -> None:
-        """Write a collective that this rank enters into its black box."""
-        self._box.write(str(collective))
+        """Write a collective that this rank enters into its flight recorder."""
+        self._recorder.write(str(collective))
 
     def _receive(self) -> Message | None:
         try:
@@ -139,7 +139,7 @@ class Rank:
 
     def _leave(self, error: OSError) -> NoReturn:
         if getpid() == self._pid:
-            self._box.note(_LOST.format(error))
+            self._recorder.note(_LOST.format(error))
         else:
             os.write(2, b"a process forked by the test came back from it: it ends here; end it with os._exit()\n")
         _exit(1)
@@ -149,8 +149,8 @@ class Rank:
         try:
             begins = outer is None or run.group != outer.group
             if begins:
-                self._box.clear()
-                self._footing.restore()
+                self._recorder.clear()
+                self._process_state.restore()
             self._groups.enter(run)
             current.run_began()
             if begins:
@@ -163,7 +163,7 @@ class Rank:
         except Failed as failed:
             self.answer_failed(failed)
         except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt are outcomes like any other
-            self.send(Reporting())
+            self.send(Raising())
             kind, message, text = describe(error)
             self.answer("raised", kind=kind, message=message, traceback=text)
         finally:
@@ -238,10 +238,10 @@ def _own(files: RankFiles) -> socket.socket:
     return channel
 
 
-def _live(channel: socket.socket, launch: Launch, files: RankFiles, footing: "ProcessState") -> None:
+def _live(channel: socket.socket, launch: Launch, files: RankFiles, process_state: "ProcessState") -> None:
     from pytest_ddp.rank.collective_hooks import watch_collectives  # noqa: PLC0415  imports torch: not before it must
 
-    Rank.current = rank = Rank(channel, launch, files, footing)
+    Rank.current = rank = Rank(channel, launch, files, process_state)
     try:
         with watch_collectives(rank.note):
             if launch.host is None:
@@ -255,7 +255,7 @@ def _live(channel: socket.socket, launch: Launch, files: RankFiles, footing: "Pr
     else:
         atexit._run_exitfuncs()  # noqa: SLF001  likewise
     finally:
-        footing.flush()
+        process_state.flush()
 
 
 def _settle(files: RankFiles, launch: Launch) -> "ProcessState":
@@ -270,10 +270,10 @@ def _settle(files: RankFiles, launch: Launch) -> "ProcessState":
     os.dup2(null, 0)
     from pytest_ddp.rank.process_state import ProcessState  # noqa: PLC0415  POSIX only; the controller's side loads everywhere
 
-    footing = ProcessState(launch.cwd, files.stacks, files.output if launch.capture else None)
-    footing.restore()
+    process_state = ProcessState(launch.cwd, files.stacks, files.output if launch.capture else None)
+    process_state.restore()
     torch.set_num_threads(1)
     if hasattr(os, "sched_setscheduler"):  # being woken, a rank would push the controller aside before it wakes others
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    return footing
+    return process_state

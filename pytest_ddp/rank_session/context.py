@@ -64,7 +64,7 @@ class RankContext:
         """The record of the test at hand."""
         return collectives()
 
-    def begin(self, seed: int, shared_path: str) -> None:
+    def start_test(self, seed: int, shared_path: str) -> None:
         """Turn to the next test."""
         self.seed, self._shared_path = seed, shared_path
 

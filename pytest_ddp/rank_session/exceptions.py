@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_ddp.errors import BlocksInsideBackward, CollectiveMismatch
-from pytest_ddp.protocol.messages import Reporting
+from pytest_ddp.protocol.messages import Raising
 from pytest_ddp.rank.worker import Rank
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class ExceptionNotice:
         try:
             return (yield)
         except BaseException:
-            self._rank.send(Reporting())
+            self._rank.send(Raising())
             raise
 
     pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup

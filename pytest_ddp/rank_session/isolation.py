@@ -10,7 +10,8 @@ import pytest
 import torch.distributed as dist
 
 from pytest_ddp.errors import LeakWarning
-from pytest_ddp.items import keeping_scope, node_id
+from pytest_ddp.items import group_owner, node_id
+from pytest_ddp.pytest_internals import parameter_index, tear_down
 from pytest_ddp.rank.process_group import HELD_GROUPS, held_groups
 from pytest_ddp.rank.worker import Rank
 from pytest_ddp.rank_session.context import RankContext
@@ -38,7 +39,7 @@ class _Group:
     @classmethod
     def of_test(cls, item: pytest.Item, before: "_Group") -> "_Group":
         name = Rank.current.run.group if Rank.current.run else ""
-        return cls(name, _default_group(), shared=name == before.name or keeping_scope(item) is not None)
+        return cls(name, _default_group(), shared=name == before.name or group_owner(item) is not None)
 
     def leaks(self) -> Iterator[Leak]:
         now = _default_group()
@@ -54,7 +55,7 @@ def _default_group() -> int | None:
     return id(dist.group.WORLD) if dist.is_initialized() else None
 
 
-class RankState:
+class Isolation:
     """Hooks that seed and tidy; fixtures of wider scope than a test may keep what they hold.
 
     Attributes:
@@ -70,12 +71,12 @@ class RankState:
         self._groups = 0
         self._group = _Group()
 
-    def begin(self, item: pytest.Item, shared_path: str) -> None:
+    def start_test(self, item: pytest.Item, shared_path: str) -> None:
         """Turn to the next test."""
         self.retire = ""
         self._group = _Group.of_test(item, self._group)
         self._groups += not self._group.shared
-        self.context.begin(seed_of(self._settings.seed, node_id(item)), shared_path)
+        self.context.start_test(seed_of(self._settings.seed, node_id(item)), shared_path)
         item.setup = partial(self._setup, item)  # type: ignore[method-assign]
         self.seed()
 
@@ -103,7 +104,7 @@ class RankState:
         __tracebackhide__ = True
         if fixturedef.scope == "function":
             return (yield)
-        name = f"{fixturedef.baseid}::{fixturedef.argname}{getattr(request, 'param_index', '')}"
+        name = f"{fixturedef.baseid}::{fixturedef.argname}{parameter_index(request)}"
         seed_everything(seed_of(self._settings.seed, name) + self.context.rank)
         try:
             return (yield)
@@ -117,7 +118,7 @@ class RankState:
         __tracebackhide__ = True
         result = yield
         if self.retire:
-            item.session._setupstate.teardown_exact(None)  # noqa: SLF001  what pytest's own teardown calls
+            tear_down(item.session, upcoming=None)
         return result
 
     def _tidy(self, item: pytest.Item) -> None:

@@ -49,15 +49,15 @@ class Held:
             PytestDDPError: when the object is not there any more, or when some ranks skipped and others did not.
         """
         __tracebackhide__ = True
-        if not self._over and self._ranks.newest != self._name:
-            self._over = _ELSEWHERE if self._ranks.newest else _ENDED
+        if not self._over and self._ranks.latest_group != self._name:
+            self._over = _ELSEWHERE if self._ranks.latest_group else _ENDED
         if self._over:
             raise PytestDDPError(f"these ranks hold nothing any more: {self._over}; make a new object with hold()")
         return self._run(USE, dump_call(function, arguments, keywords))
 
     def close(self) -> None:
         """Let go of the object and of its process group."""
-        if self._ranks.newest == self._name and self._over != "it was closed":
+        if self._ranks.latest_group == self._name and self._over != "it was closed":
             self._group.run(RELEASE, timeout=self._timeout)
         self._over = "it was closed"
         self._open.close()

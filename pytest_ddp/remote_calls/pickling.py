@@ -12,7 +12,7 @@ import cloudpickle
 import pytest
 
 from pytest_ddp.errors import PytestDDPError, UsageError
-from pytest_ddp.outcomes.failure import describe, raise_as_bug
+from pytest_ddp.outcomes.failure import describe_outcome, raise_as_bug
 from pytest_ddp.outcomes.outcome import Outcome, Returned, Skipped
 from pytest_ddp.planning.world import World
 
@@ -53,7 +53,7 @@ def _agree_on_skipping(outcomes: Sequence[Outcome]) -> None:
     if skipped and len(skipped) == len(outcomes):
         pytest.skip(skipped[0].reason)
     if skipped:
-        said = ", ".join(f"rank {outcome.rank} {describe(outcome)}" for outcome in outcomes)
+        said = ", ".join(f"rank {outcome.rank} {describe_outcome(outcome)}" for outcome in outcomes)
         raise PytestDDPError(f"the ranks disagree: {said}; skip on all ranks or on none")
 
 

@@ -19,7 +19,7 @@ from pytest_ddp.reporting.skip_xfail import XPASS_STRICT
 _DIRECT_CAUSE = "direct cause"  # of the sentences between tracebacks, the one that stands for `raise ... from ...`
 
 
-def stand_in(outcomes: Sequence[Outcome]) -> pytest.ExceptionInfo[BaseException] | None:
+def root_exception(outcomes: Sequence[Outcome]) -> pytest.ExceptionInfo[BaseException] | None:
     """Return an exception like the root cause's; None where no rank failed, or failed as pytest expected it to.
 
     Where no rank raised one, as when one was lost, it is a `RankFailure`.

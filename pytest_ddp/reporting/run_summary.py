@@ -33,7 +33,7 @@ class Summary:
         skipped: tests that were skipped, by reason.
         seconds: how long each test took, all phases together.
         ranks: rank processes "started", and places in the groups of tests that they "served".
-        farewells: what ranks printed while they ended, such as exceptions in `atexit` handlers.
+        exit_output: what ranks printed while they ended, such as exceptions in `atexit` handlers.
     """
 
     settings: Settings
@@ -41,7 +41,7 @@ class Summary:
     skipped: Counter[str] = field(default_factory=Counter)
     seconds: defaultdict[str, float] = field(default_factory=partial(defaultdict, float))
     ranks: Counter[str] = field(default_factory=Counter)
-    farewells: list[str] = field(default_factory=list)
+    exit_output: list[str] = field(default_factory=list)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count a phase of a distributed test."""
@@ -58,31 +58,31 @@ class Summary:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Take over what an xdist worker counted."""
-        counted, farewells = getattr(node, "workeroutput", {}).get(_WORKER_OUTPUT, ({}, []))
+        counted, exit_output = getattr(node, "workeroutput", {}).get(_WORKER_OUTPUT, ({}, []))
         self.ranks.update(counted)
-        self.farewells += farewells
+        self.exit_output += exit_output
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Hand the counts on from a worker; fail a run that executed too few tests."""
         if hasattr(session.config, "workeroutput"):
-            session.config.workeroutput[_WORKER_OUTPUT] = dict(self.ranks), self.farewells
+            session.config.workeroutput[_WORKER_OUTPUT] = dict(self.ranks), self.exit_output
         elif self._too_few() and session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def hear_farewells(self, farewells: Mapping[int, str]) -> None:
+    def add_exit_output(self, exit_output: Mapping[int, str]) -> None:
         """Keep what ranks said at their end."""
-        self.farewells += [f"rank {rank} at its end:\n{text.rstrip()}" for rank, text in sorted(farewells.items())]
+        self.exit_output += [f"rank {rank} at its end:\n{text.rstrip()}" for rank, text in sorted(exit_output.items())]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Tell, unless there is nothing to tell or the user asked for quiet."""
         if self._too_few():
             terminalreporter.section("distributed tests", red=True, bold=True)
-        elif not self.farewells and (not self.seconds or terminalreporter.verbosity < 0):
+        elif not self.exit_output and (not self.seconds or terminalreporter.verbosity < 0):
             return
         else:
             terminalreporter.section("distributed tests")
-        for line in [*self.lines(), *self.farewells]:
+        for line in [*self.lines(), *self.exit_output]:
             terminalreporter.line(line)
 
     def lines(self) -> Iterator[str]:
@@ -167,7 +167,7 @@ class Interruption:
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Keep what the ranks were doing, if it was a run of ranks that was interrupted."""
-        self._ranks = ranks_of(excinfo.value)
+        self._ranks = interrupted_ranks(excinfo.value)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Tell it."""
@@ -176,7 +176,7 @@ class Interruption:
             terminalreporter.write_line(str(self._ranks))
 
 
-def ranks_of(error: BaseException | None) -> RankFailure | None:
+def interrupted_ranks(error: BaseException | None) -> RankFailure | None:
     """Return what an interrupt, or the one that led to `error`, says of the ranks that it met."""
     while error is not None:
         found: RankFailure | None = getattr(error, "ranks", None)

@@ -107,7 +107,7 @@ def test_ranks_that_wait_in_a_group_are_in_the_next_one_of_its_size(launcher):
             ranks.prepare(World(3))
         outcomes = ranks.run(World(3), "pytest_ddp.rank.worker:joined", timeout=60)
     assert [outcome.rank for outcome in outcomes] == [0, 1, 2]
-    assert ranks.tally["started"] == 2 + 3
+    assert ranks.counts["started"] == 2 + 3
 
 
 def test_the_report_says_so():

@@ -40,7 +40,7 @@ def test_each_comes_in_turn_when_it_has_run_and_nothing_runs_beside_one_that_bro
     for scenario in executor.ahead("naive_ddp", SCENARIOS):
         assert scenario == SCENARIOS[len(seen)]
         assert executor.knows("naive_ddp", scenario)
-        seen.append((executor.executions, executor.ranks.tally["served"]))
+        seen.append((executor.executions, executor.ranks.counts["served"]))
     assert seen == [
         (1, 2 + 4),  # four ranks are at the second
         (2, 2 + 4 + 3),

@@ -20,10 +20,10 @@ def ended_when(there: Callable[[list[RankProcess]], bool]) -> Iterator[None]:
     """Let ranks that still run be ended when their time is over and they are there too, however late that is."""
     is_over = Deadline.is_over
 
-    def is_over_there(patience: Deadline, pending: Collection[RankProcess]) -> bool:
-        if not is_over(patience, pending):
+    def is_over_there(deadline: Deadline, pending: Collection[RankProcess]) -> bool:
+        if not is_over(deadline, pending):
             return False
-        if not patience.grace or there(list(pending)):  # without a grace, ranks join their group
+        if not deadline.grace or there(list(pending)):  # without a grace, ranks join their group
             return True
         time.sleep(_LOOK_SECONDS)
         return False
@@ -40,7 +40,7 @@ def hangs(rank: RankProcess) -> bool:
 
 def waits(rank: RankProcess, collective: int) -> bool:
     """Whether a rank waits in its collective of this number."""
-    return rank.entered == collective and _sleeps(rank)
+    return rank.collectives_entered == collective and _sleeps(rank)
 
 
 def _sleeps(rank: RankProcess) -> bool:

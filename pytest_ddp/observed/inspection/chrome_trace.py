@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from pytest_ddp.errors import UsageError
 from pytest_ddp.observed.events import BackwardBegan, BackwardReturned, Entry, Event, GradientReady
 from pytest_ddp.observed.fingerprint import shapes_text
-from pytest_ddp.planning.world import ranks_text
+from pytest_ddp.planning.world import format_ranks
 
 TraceEvent: TypeAlias = dict[str, Any]
 
@@ -103,7 +103,7 @@ class Trace:
 
     def _operation(self, entry: Entry) -> Iterator[TraceEvent]:
         start, end = entry.launched.time, entry.completed.time if entry.completed else None
-        group = f"group {entry.group} (ranks {ranks_text(entry.ranks)})"
+        group = f"group {entry.group} (ranks {format_ranks(entry.ranks)})"
         track = self._tracks.assign(group, start, end or len(self.nanoseconds))
         name, args = f"{entry.op} #{entry.sequence}", _arguments(entry, self.rank)
         yield self._span((start, end), name=name, cat="operation", tid=track, args=args)

@@ -118,7 +118,7 @@ def test_a_hang_is_shown_as_it_was_found(run_given):
 
 def one_hangs_and_is_waited_for(ranks) -> bool:
     """Whether rank 1 hangs while rank 0 waits for it."""
-    return len(ranks) == 2 and hangs(ranks[1]) and waits(ranks[0], ranks[1].entered + 1)
+    return len(ranks) == 2 and hangs(ranks[1]) and waits(ranks[0], ranks[1].collectives_entered + 1)
 
 
 def test_what_cannot_be_is_named_with_the_way_around(run_given):

@@ -66,14 +66,14 @@ def ranks_alive() -> set[psutil.Process]:
 @pytest.fixture
 def alarm_when_all_hang(monkeypatch):
     """Give pytest-timeout its alarm while ranks are waited for, as soon as they hang: no machine is too slow for it."""
-    look = Deadline.look
+    check_waiting = Deadline.check_waiting
 
-    def look_and_alarm(patience, pending):
+    def check_and_alarm(deadline, pending):
         if pending and all(hangs(rank) for rank in pending):
             signal.raise_signal(signal.SIGALRM)
-        return look(patience, pending)
+        return check_waiting(deadline, pending)
 
-    monkeypatch.setattr(Deadline, "look", look_and_alarm)
+    monkeypatch.setattr(Deadline, "check_waiting", check_and_alarm)
 
 
 @pytest.mark.usefixtures("alarm_when_all_hang")

@@ -51,7 +51,9 @@ def test_the_last_collectives_of_every_rank_are_told_when_one_hangs(run_suite):
             while ddp.rank == 0:
                 pass
         """
-    with ended_when(lambda ranks: all(waits(rank, 11) if rank.rank else rank.entered == 10 for rank in ranks)):
+    with ended_when(
+        lambda ranks: all(waits(rank, 11) if rank.rank else rank.collectives_entered == 10 for rank in ranks)
+    ):
         result = run_suite(suite)
     result.assert_outcomes(failed=1)
     everywhere = [f"all_reduce #{number} float32[[]{number}[]]" for number in range(1, 11)]

@@ -81,9 +81,9 @@ def test_a_rank_whose_record_is_broken_says_so(pool):
 
 def test_ranks_are_warm_after_they_told(pool):
     run(pool, told_targets.all_raise)
-    before = pool.tally["started"]
+    before = pool.counts["started"]
     assert not failures(run(pool, told_targets.all_is_well))
-    assert pool.tally["started"] == before
+    assert pool.counts["started"] == before
 
 
 @pytest.mark.parametrize("target", [told_targets.same, told_targets.parts_of_their_own])

@@ -47,22 +47,22 @@ def ranks():
 def others(ranks):
     """The fork server's processes that are none of this module's doing."""
     run(ranks, rank_targets.all_reduce)
-    return below_fork_server(ranks) - members(ranks)
+    return below_fork_server(ranks) - rank_processes(ranks)
 
 
 @pytest.fixture(autouse=True)
 def next_run_is_unharmed_and_nothing_survives(ranks, others):
     yield
     assert all(isinstance(outcome, Returned) for outcome in run(ranks, rank_targets.all_reduce))
-    assert not survivors(below_fork_server(ranks) - others - members(ranks))
+    assert not survivors(below_fork_server(ranks) - others - rank_processes(ranks))
 
 
-def members(ranks) -> set[psutil.Process]:
-    return {psutil.Process(member.pid) for member in ranks._members.values()}
+def rank_processes(ranks) -> set[psutil.Process]:
+    return {psutil.Process(process.pid) for process in ranks._processes.values()}
 
 
 def below_fork_server(ranks) -> set[psutil.Process]:
-    server = next(iter(members(ranks))).parent()
+    server = next(iter(rank_processes(ranks))).parent()
     assert server is not None
     return set(server.children(recursive=True))
 
@@ -141,15 +141,17 @@ def test_collectives_issued_by_cpp_are_recorded_where_torch_tells_of_them(ranks)
 def test_an_exception_at_exit_is_kept():
     with RankPool() as pool:
         pool.run(World(2), "fault_targets:misbehave", b"raises_at_exit", timeout=60)
-    assert list(pool.farewells) == [1]
-    assert pool.farewells[1].rstrip().endswith("ValueError: had enough")
+    assert list(pool.exit_output) == [1]
+    assert pool.exit_output[1].rstrip().endswith("ValueError: had enough")
 
 
 def test_a_rank_that_does_not_end_is_stopped_and_named(monkeypatch):
     monkeypatch.setattr("pytest_ddp.pool.pool._CLOSE_SECONDS", 0.25)
     with RankPool() as pool:
         pool.run(World(2), "fault_targets:misbehave", b"hangs_at_exit", timeout=60)
-    assert pool.farewells[1].startswith("was stopped: after 0.25 s it was still at the teardown of its fixtures, or in")
+    assert pool.exit_output[1].startswith(
+        "was stopped: after 0.25 s it was still at the teardown of its fixtures, or in"
+    )
 
 
 def test_a_host_that_tells_at_length_why_it_cannot_start_is_heard():
@@ -163,7 +165,7 @@ def test_a_host_that_tells_at_length_why_it_cannot_start_is_heard():
 def test_ranks_that_cannot_form_a_group_are_replaced_only_when_they_were_used():
     with RankPool() as own, pytest.raises(LaunchError, match=_NO_GROUP):
         own.run(World(2, backend="nope"), "rank_targets:all_reduce", timeout=60)
-    assert own.tally["started"] == 2
+    assert own.counts["started"] == 2
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def launcher():
 
 def begun(launcher: ForkLauncher) -> int:
     """Begin; return the server's process id."""
-    launcher.begin()
+    launcher.start_server()
     assert launcher._server is not None
     return launcher._server.pid
 

@@ -29,4 +29,4 @@ def test_the_exit_code_of_a_process_that_has_ended_is_waited_for():
         outcomes = pool.run(World(2), "rank_targets:one_exits", timeout=60)
     launcher.close()
     (died,) = (outcome for outcome in outcomes if isinstance(outcome, Died))
-    assert (died.rank, died.exit_code, died.last_words) == (1, 3, "")
+    assert (died.rank, died.exit_code, died.exit_note) == (1, 3, "")

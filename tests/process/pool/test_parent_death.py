@@ -135,7 +135,7 @@ def test_a_fork_server_that_died_is_replaced():
 
 def test_a_server_that_still_starts_is_not_waited_for():
     launcher = ForkLauncher()
-    launcher.begin()
+    launcher.start_server()
     server = launcher._server
     assert server is not None
     launcher.close()

@@ -30,24 +30,24 @@ def asked(pool: RankPool, size: int, target: str = "process_id") -> list[bytes]:
 
 def test_the_next_run_in_such_a_world_takes_it(pool):
     pool.prepare(World(2))
-    prepared = pool.newest
+    prepared = pool.latest_group
     assert asked(pool, 2, "all_reduce") == [b"8", b"8"]
-    assert pool.newest == prepared
+    assert pool.latest_group == prepared
 
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_run_in_another_world_does_without(pool, size):
     pool.prepare(World(2))
-    prepared = pool.newest
+    prepared = pool.latest_group
     assert asked(pool, size, "all_reduce") == [str(4 * size).encode()] * size
-    assert pool.newest != prepared
+    assert pool.latest_group != prepared
 
 
 def test_nothing_is_prepared_where_ranks_would_have_to_be_started(pool):
-    before = pool.newest
+    before = pool.latest_group
     pool.prepare(World(3))
-    assert pool.newest == before
-    assert len(pool._members) == 2
+    assert pool.latest_group == before
+    assert len(pool._processes) == 2
 
 
 def test_a_rank_that_has_died_since_is_replaced(pool):

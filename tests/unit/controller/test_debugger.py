@@ -61,10 +61,10 @@ def test_breakpoints_that_can_stop_nowhere(wanted, terminal, message):
 
 
 def test_the_clock_stands_still_while_a_rank_is_debugged():
-    patience = Deadline(time.monotonic() + 1000, grace=1.0)
-    patience.stand_still(debugging=True)
-    patience.deadline = time.monotonic() - 1000  # as if the time had passed
-    assert patience.seconds is None
-    assert not patience.is_over([])
-    patience.stand_still(debugging=False)
-    assert patience.is_over([])
+    deadline = Deadline(time.monotonic() + 1000, grace=1.0)
+    deadline.set_paused(paused=True)
+    deadline.ends_at = time.monotonic() - 1000  # as if the time had passed
+    assert deadline.seconds is None
+    assert not deadline.is_over([])
+    deadline.set_paused(paused=False)
+    assert deadline.is_over([])

@@ -5,7 +5,15 @@ import pickle
 import pytest
 
 from pytest_ddp.given.failures import failed
-from pytest_ddp.outcomes.failure import RankFailure, describe, details, failures, headline, raise_for, root_cause
+from pytest_ddp.outcomes.failure import (
+    RankFailure,
+    describe_outcome,
+    details,
+    failures,
+    headline,
+    raise_for,
+    root_cause,
+)
 from pytest_ddp.outcomes.outcome import Deadlocked, Died, Raised, Returned, Skipped, Stopped, TimedOut
 from pytest_ddp.planning.world import World
 
@@ -94,7 +102,7 @@ def test_without_a_failure_there_is_no_cause():
     ],
 )
 def test_every_outcome_has_words(outcome, words):
-    assert describe(outcome) == words
+    assert describe_outcome(outcome) == words
 
 
 def test_the_headline_names_the_cause_and_folds_ranks_alike():

@@ -32,10 +32,10 @@ class Peer:
     """Stands in for a rank that still runs."""
 
     rank: int = 1
-    entered: int = 0
+    collectives_entered: int = 0
     processor_seconds: float = 50.0
     is_busy: bool = False
-    is_reporting: bool = False
+    is_raising: bool = False
 
 
 @pytest.fixture
@@ -45,86 +45,86 @@ def clock(monkeypatch):
     return clock
 
 
-def after_a_failure(peers, *, deadline=100.0):
-    patience = Deadline(deadline, grace=1.0)
-    patience.hear(Peer(0), FAILED, peers)
-    return patience
+def after_a_failure(peers, *, ends_at=100.0):
+    deadline = Deadline(ends_at, grace=1.0)
+    deadline.add_outcome(Peer(0), FAILED, peers)
+    return deadline
 
 
 def test_the_grace_is_over_for_ranks_that_sleep(clock):
     peers = [Peer()]
-    patience = after_a_failure(peers)
-    assert not patience.is_over(peers)
+    deadline = after_a_failure(peers)
+    assert not deadline.is_over(peers)
     clock.now = 1.0
-    assert patience.is_over(peers)
+    assert deadline.is_over(peers)
 
 
 def test_a_rank_that_is_busy_gets_as_much_processor_time(clock):
     peers = [Peer(1), Peer(2, is_busy=True)]
-    patience = after_a_failure(peers)
+    deadline = after_a_failure(peers)
     clock.now, peers[1].processor_seconds = 1.0, 50.25
-    assert not patience.is_over(peers)
-    assert 0 < patience.seconds < 1  # it is not looked at all the time
+    assert not deadline.is_over(peers)
+    assert 0 < deadline.seconds < 1  # it is not looked at all the time
     clock.now = 20.0  # it has waited for a processor ever since
-    assert not patience.is_over(peers)
+    assert not deadline.is_over(peers)
     clock.now, peers[1].processor_seconds = 21.0, 51.0
-    assert patience.is_over(peers)
+    assert deadline.is_over(peers)
 
 
 def test_a_rank_that_is_about_to_say_why_it_failed_is_waited_for(clock):
-    peers = [Peer(1, is_reporting=True), Peer(2)]
-    patience = after_a_failure(peers)
+    peers = [Peer(1, is_raising=True), Peer(2)]
+    deadline = after_a_failure(peers)
     clock.now = 1.0
-    assert not patience.is_over(peers)
+    assert not deadline.is_over(peers)
     peers.pop(0)  # it has said so
-    clock.now += patience.seconds
-    assert patience.is_over(peers)
+    clock.now += deadline.seconds
+    assert deadline.is_over(peers)
 
 
 def test_the_deadline_holds_all_the_same(clock):
-    peers = [Peer(1, is_busy=True), Peer(2, is_reporting=True)]
-    patience = after_a_failure(peers, deadline=1.5)
+    peers = [Peer(1, is_busy=True), Peer(2, is_raising=True)]
+    deadline = after_a_failure(peers, ends_at=1.5)
     clock.now = 1.0
-    assert not patience.is_over(peers)
+    assert not deadline.is_over(peers)
     clock.now = 1.5
-    assert patience.is_over(peers)
+    assert deadline.is_over(peers)
 
 
 def test_no_failure_no_grace(clock):
     peers = [Peer(is_busy=True)]
-    patience = Deadline(100.0, grace=1.0)
+    deadline = Deadline(100.0, grace=1.0)
     clock.now = 99.0
-    assert not patience.is_over(peers)
+    assert not deadline.is_over(peers)
     clock.now = 100.0
-    assert patience.is_over(peers)
+    assert deadline.is_over(peers)
 
 
-def a_member(pid: int) -> RankProcess:
-    member = RankProcess.__new__(RankProcess)
-    member.pid = pid
-    return member
+def a_process(pid: int) -> RankProcess:
+    process = RankProcess.__new__(RankProcess)
+    process.pid = pid
+    return process
 
 
 @on_linux
 def test_a_process_is_busy_or_sleeps():
     code = "import sys\nprint(flush=True)\nwhile sys.argv[1] == 'busy':\n    pass\nsys.stdin.read()"
     for what in ("busy", "asleep"):
-        with subprocess.Popen([sys.executable, "-c", code, what], stdin=-1, stdout=-1) as process:
-            process.stdout.readline()
-            member = a_member(process.pid)
-            while member.is_busy is not (what == "busy"):  # right after its line, one may still be on its way
+        with subprocess.Popen([sys.executable, "-c", code, what], stdin=-1, stdout=-1) as started:
+            started.stdout.readline()
+            process = a_process(started.pid)
+            while process.is_busy is not (what == "busy"):  # right after its line, one may still be on its way
                 pass
-            process.send_signal(signal.SIGKILL)
+            started.send_signal(signal.SIGKILL)
 
 
 @on_linux
 def test_processor_time_is_told_in_seconds():
     used = os.times()
-    told = a_member(os.getpid()).processor_seconds
+    told = a_process(os.getpid()).processor_seconds
     assert used.user + used.system - 0.1 <= told <= sum(os.times()[:2]) + 0.1
 
 
 def test_a_process_that_is_gone_is_not_busy():
-    member = a_member(2**22 + 1)  # larger than any that Linux gives
-    assert not member.is_busy
-    assert member.processor_seconds == 0.0
+    process = a_process(2**22 + 1)  # larger than any that Linux gives
+    assert not process.is_busy
+    assert process.processor_seconds == 0.0

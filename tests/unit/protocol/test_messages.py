@@ -13,10 +13,10 @@ from pytest_ddp.protocol.messages import (
     Close,
     Debugging,
     Decoder,
-    HangUp,
+    Disconnect,
+    GetTimeline,
     Launch,
     Ready,
-    Recall,
     Run,
     encode,
     receive,
@@ -46,8 +46,8 @@ MESSAGES = st.one_of(
     ),
     st.builds(Debugging, st.booleans()),
     st.builds(Answer, number=st.integers(), outcome=st.text(), message=st.text(), body=st.binary()),
-    st.builds(Recall, st.integers()),
-    st.just(HangUp()),
+    st.builds(GetTimeline, st.integers()),
+    st.just(Disconnect()),
     st.just(Close()),
 )
 

@@ -53,7 +53,7 @@ def test_an_output_without_end_leaves_the_disk_alone(output, times):
 def test_the_next_run_starts_with_nothing_left_out(output):
     prints(output, LINE * (DISK_LIMIT // len(LINE) + 1))
     output.trim()
-    output.start_over()
+    output.clear()
     prints(output, b"next\n")
     assert output.text == "next\n"
     output.trim()
@@ -64,12 +64,12 @@ def test_what_has_been_given_is_not_given_again(output):
     prints(output, b"first\n")
     assert output.text == "first\n"
     prints(output, b"meanwhile\n")
-    output.go_on()
+    output.skip_read()
     prints(output, b"second\n")
     assert output.text == output.text == "meanwhile\nsecond\n"
-    output.go_on()
+    output.skip_read()
     assert output.text == ""
-    output.start_over()
+    output.clear()
     prints(output, b"next\n")
     assert output.text == "next\n"
 
@@ -77,7 +77,7 @@ def test_what_has_been_given_is_not_given_again(output):
 def test_what_comes_after_what_has_been_given_is_bounded_too(output):
     prints(output, b"given\n")
     assert output.text == "given\n"
-    output.go_on()
+    output.skip_read()
     lines = LINE * (DISK_LIMIT // len(LINE) + 1)
     prints(output, b"first words\n", lines, b"last words\n")
     output.trim()
@@ -88,7 +88,7 @@ def test_what_comes_after_what_has_been_given_is_bounded_too(output):
     assert f"\n... {total - OUTPUT_LIMIT} bytes left out ...\n" in output.text
     os.ftruncate(output.file.fileno(), 0)
     prints(output, b"truncated\n")
-    output.start_over()
+    output.clear()
     assert output.text == ""
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import _pytest.logging
 import pytest
 
-from pytest_ddp.rank_session.log_capture import CatchingLogs, catch_logs_quickly, caught_quickly, look_for_loggers
+from pytest_ddp.rank_session.log_capture import CatchingLogs, fast_log_capture, install_fast_log_capture, update_loggers
 
 PYTESTS_OWN = _pytest.logging.catching_logs
 
@@ -92,7 +92,7 @@ def test_it_is_looked_again_which_loggers_propagate(apart, monkeypatch):
     handler = Records()
     for propagates in (False, True, False):
         apart.propagate = propagates
-        look_for_loggers()
+        update_loggers()
         with CatchingLogs(handler):
             apart.warning("%s", propagates)
     assert handler.messages == ["False", "True", "False"]
@@ -100,7 +100,7 @@ def test_it_is_looked_again_which_loggers_propagate(apart, monkeypatch):
 
 def test_loggers_are_left_alone_where_pytest_has_its_own_way(apart, monkeypatch):
     monkeypatch.setattr(_pytest.logging, "catching_logs", PYTESTS_OWN)
-    look_for_loggers()
+    update_loggers()
     assert CatchingLogs.relay not in apart.handlers
 
 
@@ -125,10 +125,10 @@ def test_pytest_is_told_only_where_it_attaches_to_such_loggers(monkeypatch):
         """Attaches to the root logger alone."""
 
     monkeypatch.setattr(_pytest.logging, "catching_logs", OfOlderPytest)
-    catch_logs_quickly()
+    install_fast_log_capture()
     assert _pytest.logging.catching_logs is OfOlderPytest
     monkeypatch.setattr(_pytest.logging, "catching_logs", PYTESTS_OWN)
-    catch_logs_quickly()
+    install_fast_log_capture()
     assert _pytest.logging.catching_logs is CatchingLogs
 
 
@@ -138,7 +138,7 @@ def test_pytest_has_its_own_way_back_even_after_an_error(monkeypatch):
     inside = []
 
     def interrupted():
-        with caught_quickly():
+        with fast_log_capture():
             inside.append(_pytest.logging.catching_logs)
             raise KeyboardInterrupt
 
@@ -150,6 +150,6 @@ def test_pytest_has_its_own_way_back_even_after_an_error(monkeypatch):
 
 def test_nothing_stays_on_loggers_in_the_controller(apart):
     apart.handlers.clear()  # those of the test run around this test
-    with caught_quickly(), CatchingLogs(Records()):
+    with fast_log_capture(), CatchingLogs(Records()):
         assert CatchingLogs.relay in apart.handlers
     assert apart.handlers == []

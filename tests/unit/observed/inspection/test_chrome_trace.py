@@ -126,9 +126,7 @@ def test_an_operation_of_one_rank_alone_has_no_arrow(tmp_path):
 
 
 def test_no_traces_cannot_be_merged(tmp_path):
-    with pytest.raises(
-        UsageError, match=r"there are no traces to merge; each rank writes one with .*export_trace"
-    ):
+    with pytest.raises(UsageError, match=r"there are no traces to merge; each rank writes one with .*export_trace"):
         merge_traces([], tmp_path / "all.json")
 
 
