@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from pytest_ddp.pytest_internals import argument_names, fixture_definitions, parameter_indices
+
 _OURS = ("_pytest.", "pytest_ddp.")
 _IN_DISGUISE = (
     "_xunit_setup",
@@ -53,7 +55,7 @@ def ends_alone(item: pytest.Item, following: pytest.Item | None) -> bool:
     return (
         following is not None
         and following.parent is item.parent
-        and "request" not in item._fixtureinfo.argnames  # type: ignore[attr-defined]  # noqa: SLF001  it adds finalizers
+        and "request" not in argument_names(item)  # it adds finalizers
         and not _has_hooks_in_conftest(item, "pytest_runtest_teardown")
         and captured in {"fd", "no"}  # else the ranks' output is told apart by what asks for it
         and all(_has_nothing_to_end(fixture) for _, fixture in _fixtures(item))
@@ -66,8 +68,8 @@ def _has_nothing_to_end(fixture: pytest.FixtureDef[Any]) -> bool:
 
 def _fixtures(item: Any) -> Iterator[tuple[object, pytest.FixtureDef[Any]]]:
     """Give the fixtures that the test uses, each with a key that tells its parameters apart."""
-    indices = item.callspec.indices if hasattr(item, "callspec") else {}
-    for name, found in item._fixtureinfo.name2fixturedefs.items():  # noqa: SLF001  no public way
+    indices = parameter_indices(item)
+    for name, found in fixture_definitions(item).items():
         yield (found[-1], indices.get(name)), found[-1]
 
 

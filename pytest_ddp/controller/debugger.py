@@ -12,14 +12,14 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _pytest.outcomes import Exit
 
-from pytest_ddp.controller.terminal import terminal_name, without_capture
+from pytest_ddp.controller.terminal import terminal_name
 from pytest_ddp.items import is_distributed
 from pytest_ddp.outcomes.failure import describe_outcome, failures
 from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned
 from pytest_ddp.protocol.phases import QUIT, When
 from pytest_ddp.protocol.targets import POST_MORTEM
+from pytest_ddp.pytest_internals import hide_from_summary, without_capture
 from pytest_ddp.reporting.merge import merge, output_sections
 
 if TYPE_CHECKING:
@@ -125,13 +125,14 @@ class Debugger:
         report = yield
         if is_distributed(item):
             if call.excinfo is not None and isinstance(call.excinfo.value, KeyboardInterrupt):
-                raise Exit("Ctrl-C") from call.excinfo.value  # under --pdb, pytest would take it for a failure
+                # Under --pdb, pytest would take it for a failure.
+                raise pytest.exit.Exception("Ctrl-C") from call.excinfo.value
             if call.excinfo is not None and report.failed and self._config.getoption("usepdb", False):
                 self._say("no debugger: the test did not get as far as its ranks")
             call.excinfo = None
             if item.stash.get(_shown, False):
                 del item.stash[_shown]
-                report._pdbshown = True  # type: ignore[attr-defined]  # noqa: SLF001  as pytest's own debugger does
+                hide_from_summary(report)
         return report
 
     def _show(self, report: pytest.TestReport, outcomes: Sequence[Outcome], when: When) -> None:

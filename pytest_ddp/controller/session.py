@@ -28,6 +28,7 @@ from pytest_ddp.planning.world import World
 from pytest_ddp.pool.launcher import SpawnLauncher, launcher_for, shared_launcher
 from pytest_ddp.pool.pool import RankPool
 from pytest_ddp.protocol.targets import HOST
+from pytest_ddp.pytest_internals import base_temp, has_set_up, keep_failure
 from pytest_ddp.rank_session.log_capture import fast_log_capture
 from pytest_ddp.reporting.exception_info import root_exception
 from pytest_ddp.reporting.forwarding import forward_subtests, forward_suite_properties, forward_warnings
@@ -130,7 +131,7 @@ class Controller:
         try:
             _refuse(fixturedef, "this test")
         except pytest.fail.Exception as refusal:  # without a result, pytest could not be asked for it a second time
-            fixturedef.cached_result = None, fixturedef.cache_key(request), (refusal, refusal.__traceback__)  # type: ignore[arg-type]
+            keep_failure(fixturedef, request, refusal)
             raise
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -185,7 +186,7 @@ class Controller:
             self.runner.finish()
             return result
         finally:
-            if not session._setupstate.stack:  # noqa: SLF001  no public way
+            if not has_set_up(session):
                 self.close()
 
     @pytest.hookimpl(trylast=True)
@@ -228,8 +229,7 @@ class Controller:
         report.sections = [*report.sections, *sections]
 
     def _new_shared_path(self) -> str:
-        basetemp = self.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # noqa: SLF001  no public way
-        return f"{basetemp}{os.sep}ddp-shared{next(self._numbers)}"
+        return f"{base_temp(self.config)}{os.sep}ddp-shared{next(self._numbers)}"
 
 
 def _refuse(fixturedef: pytest.FixtureDef[Any], test: str) -> None:

@@ -6,9 +6,15 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pytest
-from _pytest._code.code import ExceptionChainRepr, ExceptionRepr, ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
 from pytest_ddp.given.failures import ExampleFailed
+from pytest_ddp.pytest_internals import (
+    ExceptionChainRepr,
+    ExceptionRepr,
+    ReprExceptionInfo,
+    ReprFileLocation,
+    ReprTraceback,
+)
 from pytest_ddp.reporting.merge import merge, text_entry
 
 _Link: TypeAlias = tuple[ReprTraceback, ReprFileLocation | None, str | None]

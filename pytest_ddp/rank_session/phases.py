@@ -7,11 +7,10 @@ from functools import partial
 from typing import Any, NoReturn
 
 import pytest
-from _pytest.config import Config
-from _pytest.runner import call_and_report
 
 from pytest_ddp.outcomes.text_limits import bounded
 from pytest_ddp.protocol.phases import EXIT_KIND, ItemId, PhaseAnswer, When
+from pytest_ddp.pytest_internals import call_and_report
 from pytest_ddp.rank.worker import Failed, SkipRun
 
 
@@ -35,7 +34,7 @@ def _raise(error: BaseException) -> NoReturn:
 
 
 def answer_for(
-    config: Config, report: pytest.TestReport, subtests: Sequence[pytest.TestReport], setup: str | None
+    config: pytest.Config, report: pytest.TestReport, subtests: Sequence[pytest.TestReport], setup: str | None
 ) -> PhaseAnswer:
     """Return the answer for a phase that passed; `setup` is that for the setup which ran in the same go.
 
@@ -56,7 +55,7 @@ def answer_for(
     return answer
 
 
-def _answer(config: Config, report: pytest.TestReport, **more: Any) -> PhaseAnswer:
+def _answer(config: pytest.Config, report: pytest.TestReport, **more: Any) -> PhaseAnswer:
     """Return what the controller needs of a report: of one that passed, as most do, next to nothing."""
     if report.passed and not report.user_properties and not hasattr(report, "wasxfail"):
         return PhaseAnswer(passed=report.duration, sections=_sections(report), **more)
@@ -64,7 +63,7 @@ def _answer(config: Config, report: pytest.TestReport, **more: Any) -> PhaseAnsw
     return PhaseAnswer({**plain, "sections": []}, sections=plain["sections"], **more)
 
 
-def _plain(config: Config, report: pytest.TestReport) -> dict[str, Any]:
+def _plain(config: pytest.Config, report: pytest.TestReport) -> dict[str, Any]:
     data: dict[str, Any] = config.hook.pytest_report_to_serializable(config=config, report=report)
     return {**data, "longrepr": bounded(data["longrepr"]), "sections": _sections(report)}
 
@@ -86,7 +85,7 @@ def _kind_and_message(report: pytest.TestReport) -> tuple[str, str]:
     return (kind, message) if is_name else ("AssertionError", crash.message)
 
 
-def answer_not_found(config: Config, test: ItemId, trouble: pytest.CollectReport | None) -> NoReturn:
+def answer_not_found(config: pytest.Config, test: ItemId, trouble: pytest.CollectReport | None) -> NoReturn:
     """Raise what tells that the controller has found a test and this rank has not; `trouble` says why not.
 
     Raises:

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from _pytest.config import Config
 
 from pytest_ddp.coverage import measure_coverage
 from pytest_ddp.items import node_id
 from pytest_ddp.protocol.messages import Ready, Run
 from pytest_ddp.protocol.phases import ItemId, PhaseAnswer, PhaseRequest, When
 from pytest_ddp.protocol.session_start import SessionStart
+from pytest_ddp.pytest_internals import begin_request, end_request, new_config, tear_down
 from pytest_ddp.rank.worker import Answered, Failed, Rank, SkipRun
 from pytest_ddp.rank_session.collection import RankCollection
 from pytest_ddp.rank_session.debugger import RankDebugger
@@ -43,7 +43,7 @@ def host(body: bytes) -> None:
 
 def _run_session(start: SessionStart) -> None:
     install_fast_log_capture()
-    config = Config.fromdictargs(start.options, start.args)
+    config = new_config(start.options, start.args)
     config.option.basetemp = str(Path(start.basetemp) / f"ddp-rank{Rank.current.launch.rank}-{os.getpid()}")
     # Many plugins take this attribute of xdist's workers as the word to leave reports and caches to the controller.
     config.workerinput = start.workerinput  # type: ignore[attr-defined]
@@ -70,7 +70,7 @@ class RankPlugin:
 
     current: "RankPlugin"
 
-    def __init__(self, rank: Rank, config: Config, settings: Settings) -> None:
+    def __init__(self, rank: Rank, config: pytest.Config, settings: Settings) -> None:
         RankPlugin.current = self
         self.rank = rank
         self.config = config
@@ -117,7 +117,7 @@ class RankPlugin:
     def _protocol(self, request: PhaseRequest) -> None:
         self._request, self._setup, self._torn_down = request, None, None
         item = self._find(request.test)
-        self._session._setupstate.teardown_exact(item)  # noqa: SLF001  another test may have been announced
+        tear_down(self._session, item)  # another test may have been announced
         self.state.start_test(item, request.shared_path)
         try:
             item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
@@ -128,7 +128,7 @@ class RankPlugin:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool:
         """Run setup, answer, and run or serve the other phases from here."""
-        item._initrequest()  # type: ignore[attr-defined]  # noqa: SLF001  as pytest's own protocol does
+        begin_request(item)
         self._item = item
         try:
             if self._answer_setup():
@@ -136,8 +136,7 @@ class RankPlugin:
             self.rank.serve(until=lambda: self._item is None)
         finally:
             self._item = None
-            item._request = False  # type: ignore[attr-defined]  # noqa: SLF001
-            item.funcargs = None  # type: ignore[attr-defined]
+            end_request(item)
         return True
 
     def _answer_setup(self) -> bool:
@@ -184,7 +183,7 @@ class RankPlugin:
         """
         if request.when != "teardown" or self._torn_down is None:
             return b""
-        self._session._setupstate.teardown_exact(self._upcoming(request.following))  # noqa: SLF001  as in `_protocol`
+        tear_down(self._session, self._upcoming(request.following))
         self._send_teardown(*self._torn_down, self.rank.run)
         raise Answered
 

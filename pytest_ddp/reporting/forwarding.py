@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _pytest.junitxml import xml_key
 
 from pytest_ddp.outcomes.outcome import Outcome
 from pytest_ddp.planning.world import rank_list
+from pytest_ddp.pytest_internals import SUBTEST_CONTEXT, add_suite_property
 from pytest_ddp.reporting.merge import answer_of, revived
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def forward_subtests(item: pytest.Item, outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
         seen: dict[str, int] = defaultdict(int)
         for data in answer_of(outcome).subtests:
-            name = str(data.get("_subtest.context"))
+            name = str(data.get(SUBTEST_CONTEXT))
             found[name, seen[name]].append((outcome.rank, data))
             seen[name] += 1
     for reports in found.values():
@@ -66,10 +66,9 @@ def forward_warnings(config: pytest.Config, outcomes: Sequence[Outcome]) -> None
 
 def forward_suite_properties(config: pytest.Config, outcomes: Sequence[Outcome]) -> None:
     """Let the JUnit file have what ranks recorded of the whole run, unless it has it already."""
-    junit = config.stash.get(xml_key, None)
-    for name, value in (pair for outcome in outcomes for pair in answer_of(outcome).suite_properties):
-        if junit is not None and (name, value) not in junit.global_properties:
-            junit.add_global_property(name, value)
+    for outcome in outcomes:
+        for name, value in answer_of(outcome).suite_properties:
+            add_suite_property(config, name, value)
 
 
 def _category(name: str) -> type[Warning]:

@@ -5,12 +5,12 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from _pytest._code.code import ExceptionRepr, ReprEntry, ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
 from pytest_ddp.outcomes.failure import details, failures, headline, last_collectives, root_cause, summary, timelines
 from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned, Skipped
 from pytest_ddp.planning.world import World
 from pytest_ddp.protocol.phases import PhaseAnswer
+from pytest_ddp.pytest_internals import ExceptionRepr, ReprEntry, ReprExceptionInfo, ReprFileLocation, ReprTraceback
 from pytest_ddp.reporting.skip_xfail import as_reported, disagreement, expected_failure, passed_strictly
 
 _ANSWERED = (Returned, Raised, Skipped)
