@@ -90,7 +90,7 @@ class RankFailure(PytestDDPError):  # noqa: N818  a failure of ranks, as pytest'
 
 
 def raise_for(outcomes: Sequence[Outcome], world: World | None = None) -> None:
-    """Raise RankFailure if any rank failed; each origin has a subclass, as Hypothesis tells bugs apart by their type."""
+    """Raise RankFailure if any rank failed; each origin has a subclass: Hypothesis tells bugs apart by type."""
     __tracebackhide__ = True
     if failures(outcomes):
         raise _failure_type(failure_origin(root_cause(outcomes)))(outcomes, world)
