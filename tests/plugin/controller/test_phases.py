@@ -205,4 +205,4 @@ def test_a_rank_that_dies_in_teardown_is_reported_there(run_suite):
         def test_next(): pass
         """)
     result.assert_outcomes(passed=2, errors=1)
-    result.stdout.fnmatch_lines(["*ERROR at teardown of test_dies*", "rank 1 of 2 *exit code 3*"])
+    result.stdout.fnmatch_lines(["*ERROR at teardown of test_dies*", "rank 1 of 2 *exited with code 3*"])
