@@ -40,8 +40,8 @@ def noting(happened: list[Happening], scenario: Scenario) -> Iterator[None]:
 
     def launched(seen: Fingerprint) -> None:
         size = getattr(torch, seen.dtype).itemsize if seen.dtype else 0
-        what = {"op": seen.op, "bytes": seen.elements * size, "dtype": seen.dtype, "group": seen.group}
-        happened.append(Happening("launched", **what))
+        bytes_ = seen.elements * size
+        happened.append(Happening("launched", op=seen.op, bytes=bytes_, dtype=seen.dtype, group=seen.group))
 
     alongside, here, backward = Alongside(happened), get_ident(), Sleeper(get_native_id())
     elsewhere, running = set[int](), set[int]()  # operations that other threads launch; backward passes

@@ -127,7 +127,7 @@ class Recorder:
         return data
 
     def mark_waiting(self, index: int, timeout: timedelta) -> None:
-        """Say that this thread waits in the operation of that index, unless the wait ends, or another thread goes on."""
+        """Say that the rank waits in the operation of that index, unless a timeout or another thread may end that."""
         ends = timeout < self.patience or has_other_threads()
         self._tell(State.RUNS if ends else State.WAITS, index)
 
@@ -218,7 +218,7 @@ class Reader:
         return True
 
     @property
-    def note(self) -> str:
+    def exit_note(self) -> str:
         """Why the rank left, if it could still say so."""
         return self._get(_NOTE, _HEAD.size).rstrip(b"\0").decode(errors="replace")
 

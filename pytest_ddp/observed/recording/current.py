@@ -1,4 +1,4 @@
-"""Which record this process writes, if its process group is observed."""
+"""The record that this process writes, if its process group is observed."""
 
 from typing import TYPE_CHECKING
 
@@ -9,31 +9,40 @@ if TYPE_CHECKING:
 
 _record: "Record | None" = None
 _NOT_OBSERVED = (
-    "this test's collectives are not observed, so there is no record of them: write @distributed(observe=True), or "
+    "this test's collectives are not observed, so they were not recorded: write @distributed(observe=True) or "
     "ddp_ranks(observe=True)"
 )
 
 
 def record() -> "Record":
-    """Return the record of the test at hand; raise UsageError when it is not observed."""
+    """Return the record of the running test; raise UsageError if the test is not observed."""
     if _record is None:
         raise UsageError(_NOT_OBSERVED)
     return _record
 
 
-def is_observed() -> bool:
-    """Whether there is a record."""
-    return _record is not None
-
-
 def set_record(record: "Record | None") -> None:
-    """Let `record` be this process's."""
+    """Make `record` the one of this process."""
     global _record  # noqa: PLW0603  a process has one default group, so one record
     _record = record
 
 
+def is_observed() -> bool:
+    """Whether this process has a record."""
+    return _record is not None
+
+
+# Without a record, the functions below do nothing.
+
+
+def reset() -> None:
+    """Reset the record for the next test."""
+    if _record is not None:
+        _record.reset()
+
+
 def timeline() -> str:
-    """Return what happened in the test at hand as a short table; "" where nothing is observed."""
+    """Return a short timeline of the running test, or ""."""
     if _record is None:
         return ""
     from pytest_ddp.observed.timeline import Timeline  # noqa: PLC0415  only when a test has failed
@@ -42,11 +51,5 @@ def timeline() -> str:
 
 
 def unmatched_operations() -> list[str]:
-    """Return in words what this rank has begun and others have not taken part in, each only once."""
+    """Describe the operations in which other ranks did not take part; each is reported once."""
     return [] if _record is None else _record.monitor.unmatched_operations()
-
-
-def reset() -> None:
-    """Begin the record anew, for the next test; nothing happens where nothing is observed."""
-    if _record is not None:
-        _record.reset()
