@@ -39,9 +39,7 @@ def noting(happened: list[Happening], scenario: Scenario) -> Iterator[None]:
     """Append every collective that this process enters in the block; in a gated scenario its first wait, too."""
 
     def launched(seen: Fingerprint) -> None:
-        size = getattr(torch, seen.dtype).itemsize if seen.dtype else 0
-        bytes_ = seen.elements * size
-        happened.append(Happening("launched", op=seen.op, bytes=bytes_, dtype=seen.dtype, group=seen.group))
+        happened.append(Happening("launched", op=seen.op, bytes=seen.bytes, dtype=seen.dtype, group=seen.group))
 
     alongside, here, backward = Alongside(happened), get_ident(), Sleeper(get_native_id())
     elsewhere, running = set[int](), set[int]()  # operations that other threads launch; backward passes

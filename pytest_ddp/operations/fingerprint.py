@@ -1,5 +1,6 @@
 """The fingerprint of an operation: what other ranks and the controller know of one operation of one rank."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -120,6 +121,12 @@ class Fingerprint(NamedTuple):
         except ValueError:
             return None
         return cls._make([*values[:4], rank, *values[4:]])
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes the elements have: a dtype's name has its number of bits, unless it is bool."""
+        bits = re.search(r"\d+", self.dtype)
+        return self.elements * (int(bits[0]) if bits else 8) // 8
 
 
 def _flag(flag: bool) -> str:  # noqa: FBT001  internal

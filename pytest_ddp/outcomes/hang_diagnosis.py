@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from pytest_ddp.operations.fingerprint import Fingerprint
 from pytest_ddp.operations.wait_graph import Position, need_of, wait_text
-from pytest_ddp.outcomes.outcome import Died, Ended, Outcome, Raised, Returned
+from pytest_ddp.outcomes.outcome import Died, Ended, Outcome, Raised
 from pytest_ddp.planning.world import rank_list
 from pytest_ddp.protocol.flight_recorder import LATEST
 
@@ -38,9 +38,8 @@ def describe_hang(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _position(outcome: Outcome) -> Position:
-    over = "returned" if isinstance(outcome, Returned) else ""
     entered = tuple(outcome.collectives)
-    return Position(outcome.rank, entered, over=over, all_known=len(entered) < LATEST)
+    return Position(outcome.rank, entered, all_known=len(entered) < LATEST)
 
 
 def _unmet(position: Position, positions: Mapping[int, Position]) -> Iterator[Fingerprint]:

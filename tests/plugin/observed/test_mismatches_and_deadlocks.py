@@ -210,9 +210,9 @@ LEFT = """
 @pytest.mark.parametrize(
     ("call", "what"),
     [
-        ("isend(torch.ones(4), 1)", "send float32[[]4] to rank 1 at test_suite.py:10, in which rank 1 took no part"),
-        ("irecv(torch.ones(4), 1)", "recv float32[[]4] from rank 1 at test_suite.py:10, in which rank 1 took no part"),
-        ("irecv(torch.ones(4))", "recv float32[[]4] from any rank at test_suite.py:10, in which rank 1 took no part"),
+        ("isend(torch.ones(4), 1)", "send #1 float32[[]4] to rank 1 at test_suite.py:10, in which rank 1 took no part"),
+        ("irecv(torch.ones(4), 1)", "recv #1 float32[[]4] from rank 1 at test_suite.py:10, in which rank 1 took no part"),
+        ("irecv(torch.ones(4))", "recv #1 float32[[]4] from any rank at test_suite.py:10, in which rank 1 took no part"),
         (
             "all_reduce(torch.ones(4), async_op=True)",
             "all_reduce #1 float32[[]4] at test_suite.py:10, in which rank 1 took no part",
