@@ -21,6 +21,7 @@ from pytest_ddp.protocol.phases import QUIT, When
 from pytest_ddp.protocol.targets import POST_MORTEM
 from pytest_ddp.pytest_internals import hide_from_summary, without_capture
 from pytest_ddp.reporting.merge import merge, output_sections
+from pytest_ddp.reporting.phase_result import PhaseResult
 
 if TYPE_CHECKING:
     from pytest_ddp.pool.group import RankGroup
@@ -90,17 +91,17 @@ class Debugger:
         """Let a rank's debugger stop the clock of this group."""
         group.on_debugging = self._hand_over
 
-    def after_phase(self, item: pytest.Item, when: When, group: "RankGroup", outcomes: Sequence[Outcome]) -> None:
+    def after_phase(self, item: pytest.Item, when: When, group: "RankGroup", result: PhaseResult) -> None:
         """Debug a failed phase, if the user asked for that with --pdb."""
         if not self._config.getoption("usepdb", False):
             return
         report = pytest.TestReport(item.nodeid, item.location, {}, "passed", None, when)
-        merge(report, outcomes, group.world, self._config)
+        merge(report, result, self._config)
         if report.failed:
             item.stash[_shown] = True
             with without_capture(self._config):
-                self._show(report, outcomes, when)
-                if self._debug(group, choose_rank(outcomes, self._wanted)) == QUIT:
+                self._show(report, result, when)
+                if self._debug(group, choose_rank(result.outcomes, self._wanted)) == QUIT:
                     item.session.shouldstop = "Quitting debugger"
 
     def _debug(self, group: "RankGroup", rank: int | str) -> bytes:
@@ -135,10 +136,10 @@ class Debugger:
                 hide_from_summary(report)
         return report
 
-    def _show(self, report: pytest.TestReport, outcomes: Sequence[Outcome], when: When) -> None:
+    def _show(self, report: pytest.TestReport, result: PhaseResult, when: When) -> None:
         writer = self._config.get_terminal_writer()
         writer.line()
-        for title, text in output_sections(outcomes, when):
+        for title, text in output_sections(result, when):
             writer.sep(">", title)
             writer.line(text.rstrip("\n"))
         writer.sep(">", "traceback")

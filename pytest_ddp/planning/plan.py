@@ -1,5 +1,6 @@
 """The plan of a distributed test: run it, skip it or refuse it. Pure: no process is started yet."""
 
+import functools
 import os
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -25,6 +26,7 @@ class Machine:
     backends: frozenset[str]
 
     @classmethod
+    @functools.cache
     def detect(cls) -> "Machine":
         """Return this machine. Imports torch, but creates no CUDA context."""
         import torch.cuda  # noqa: PLC0415  torch is imported only when a distributed test is about to run
