@@ -28,9 +28,10 @@ class Distributed(pytest.MarkDecorator):
         if isinstance(target, classmethod):
             raise UsageError("@distributed goes below @classmethod, on the function itself")
         if not callable(target) or isinstance(target, BuiltinFunctionType):  # pytest cannot mark a builtin
+            size = target if isinstance(target, int | list | tuple) else 2
             raise UsageError(
                 "@distributed takes keywords, and decorates a test function, a test class or a fixture; "
-                f"got {target!r}: write @distributed(world_size={target if isinstance(target, int | list | tuple) else 2!r})"
+                f"got {target!r}: write @distributed(world_size={size!r})"
             )
         decorated: Decorated = super().__call__(target)
         return decorated
