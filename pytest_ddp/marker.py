@@ -30,7 +30,7 @@ class Distributed(pytest.MarkDecorator):
         if not callable(target) or isinstance(target, BuiltinFunctionType):  # pytest cannot mark a builtin
             size = target if isinstance(target, int | list | tuple) else 2
             raise UsageError(
-                "@distributed takes keywords, and decorates a test function, a test class or a fixture; "
+                "@distributed takes keywords and decorates a test function, a test class or a fixture; "
                 f"got {target!r}: write @distributed(world_size={size!r})"
             )
         decorated: Decorated = super().__call__(target)
