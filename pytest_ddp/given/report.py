@@ -15,7 +15,7 @@ from pytest_ddp.pytest_internals import (
     ReprFileLocation,
     ReprTraceback,
 )
-from pytest_ddp.reporting.merge import merge, text_entry
+from pytest_ddp.reporting.merge import PhaseResult, merge, text_entry
 
 _Link: TypeAlias = tuple[ReprTraceback, ReprFileLocation | None, str | None]
 
@@ -40,7 +40,7 @@ def report_bugs(report: pytest.TestReport, bugs: Bugs, config: pytest.Config) ->
 
 def _report_of(bug: ExampleFailed, report: pytest.TestReport, config: pytest.Config) -> pytest.TestReport:
     one = copy(report)
-    merge(one, bug.outcomes, bug.world, config)
+    merge(one, PhaseResult.of(bug.outcomes, bug.world), config)
     _add(one, [line for note in getattr(bug, "__notes__", []) for line in note.splitlines()])
     return one
 
