@@ -110,7 +110,9 @@ def test_code_in_a_file_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_what_could_not_be_read_back_is_not_written(file: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"could not be read back, because .* Convert it .* with \.item\(\)\. .*numpy"):
+    with pytest.raises(
+        CheckpointError, match=r"could not be read back, because .* Convert it .* with \.item\(\)\. .*numpy"
+    ):
         write_checkpoint_file(file, {"lr": np.float64(0.1)})
     assert read(file) == {"version": "old"}
 
