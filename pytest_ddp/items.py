@@ -1,7 +1,7 @@
 """Which tests are distributed, and what each of them asks for."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from pytest_ddp.errors import UsageError
 from pytest_ddp.marker import FIXTURE_OPTIONS
 from pytest_ddp.planning.request import Request, mark_options
 from pytest_ddp.planning.world import DEFAULT_BACKEND
+from pytest_ddp.pytest_internals import fixture_definitions, parameters
 from pytest_ddp.settings import Settings
 
 WORLD_SIZE = "_ddp_world_size"
@@ -51,8 +52,7 @@ def mentions_distributed(module: Path) -> bool:
 
 def request_of(item: pytest.Item) -> Request:
     """Return what the test asks for, with the world size of its parametrization; raise UsageError."""
-    callspec = getattr(item, "callspec", None)
-    size = callspec.params.get(WORLD_SIZE) if callspec else None
+    size = parameters(item).get(WORLD_SIZE)
     request = _combined(item)
     if size is not None:
         request = replace(request, world_sizes=(size,))
@@ -63,9 +63,7 @@ def request_of(item: pytest.Item) -> Request:
 
 def rank_fixtures(item: Any) -> list[pytest.FixtureDef[Any]]:
     """Return the `@distributed` fixtures that a test uses."""
-    info = getattr(item, "_fixtureinfo", None)
-    definitions: Mapping[str, Sequence[pytest.FixtureDef[Any]]] = info.name2fixturedefs if info else {}
-    return [found[-1] for found in definitions.values() if hasattr(found[-1].func, FIXTURE_OPTIONS)]
+    return [found[-1] for found in fixture_definitions(item).values() if hasattr(found[-1].func, FIXTURE_OPTIONS)]
 
 
 def group_owner(item: pytest.Item) -> pytest.Collector | None:

@@ -5,10 +5,10 @@ from types import BuiltinFunctionType
 from typing import Any, TypeVar, overload
 
 import pytest
-from _pytest.fixtures import FixtureFunctionDefinition
 
 from pytest_ddp.errors import UsageError
 from pytest_ddp.planning.request import Request
+from pytest_ddp.pytest_internals import AS_PYTEST, FixtureFunctionDefinition, decorated_function
 
 FIXTURE_OPTIONS = "_pytest_ddp_options"
 Decorated = TypeVar("Decorated")
@@ -18,12 +18,12 @@ class Distributed(pytest.MarkDecorator):
     """What `distributed(...)` returns: a decorator, and a mark for `pytestmark` and `pytest.param(..., marks=...)`."""
 
     def __init__(self, mark: pytest.Mark) -> None:
-        super().__init__(mark, _ispytest=True)  # what pytest asks of those who make marks themselves
+        super().__init__(mark, **AS_PYTEST)
 
     def __call__(self, target: Decorated) -> Decorated:  # type: ignore[override]  # takes fixtures, and no arguments
         """Decorate a test function, a test class or a fixture; raise UsageError for anything else."""
         if isinstance(target, FixtureFunctionDefinition):
-            setattr(target._get_wrapped_function(), FIXTURE_OPTIONS, self.mark.kwargs)  # noqa: SLF001  no public way
+            setattr(decorated_function(target), FIXTURE_OPTIONS, self.mark.kwargs)
             return target
         if isinstance(target, classmethod):
             raise UsageError("@distributed goes below @classmethod, on the function itself")

@@ -6,10 +6,11 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from pytest_ddp.controller.terminal import terminal_name, without_capture
+from pytest_ddp.controller.terminal import terminal_name
 from pytest_ddp.coverage import coverage_config
 from pytest_ddp.errors import LaunchError
 from pytest_ddp.protocol.session_start import SessionStart
+from pytest_ddp.pytest_internals import base_temp, without_capture
 from pytest_ddp.settings import Settings
 
 # What only the controller does: report, dump its own stacks, time tests out, measure, run tests again, shuffle them.
@@ -64,13 +65,12 @@ def session_start(config: pytest.Config, settings: Settings) -> SessionStart:
     quiet = [f"ignore::pytest.{name}" for name in ("PytestAssertRewriteWarning", "PytestConfigWarning")]
     options["pythonwarnings"] = [*(options.get("pythonwarnings") or []), *quiet]
     options["override_ini"] = [*(options.get("override_ini") or []), "strict_config=false"]
-    basetemp = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # noqa: SLF001  no public way
     worker = {"workerid": "master", "workercount": 1, **getattr(config, "workerinput", {})}
     return SessionStart(
         args=[*args, *config.args],
         options=options,
         cwd=str(config.invocation_params.dir),
-        basetemp=str(basetemp),
+        basetemp=str(base_temp(config)),
         terminal=_terminal(config),
         workerinput={name: value for name, value in worker.items() if _travels(value)},
         settings=settings,

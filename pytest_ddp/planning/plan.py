@@ -1,5 +1,6 @@
 """Decides what to do with a distributed test before any process is started; pure, so that a table can test it."""
 
+import functools
 import os
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -22,6 +23,7 @@ class Machine:
     backends: frozenset[str]
 
     @classmethod
+    @functools.cache
     def detect(cls) -> "Machine":
         """Look at this machine; imports torch, starts no CUDA context."""
         import torch.cuda  # noqa: PLC0415  torch is imported only once a distributed test is about to run

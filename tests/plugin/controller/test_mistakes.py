@@ -142,7 +142,7 @@ def pytest_configure(config):
         [
             "*this rank does not find test_suite.py::test_random[[]*their names and parameters may not be random",
             "rank * raised an error: fixture 'only_here' not found",
-            "  hint: if plain tests find 'only_here', it comes from a plugin that only pytest's own process *",
+            "  hint: if plain tests find 'only_here', it is from a plugin that is registered in pytest's own process *",
         ]
     )
 
@@ -170,7 +170,7 @@ def test_a_group_of_ones_own(run_suite):
     result.stdout.fnmatch_lines(
         [
             "rank * raised ValueError: trying to initialize the default process group twice!",
-            "  hint: @distributed has made the process group before the test began*destroy_process_group() first*",
+            "  hint: @distributed has already created the process group*destroy_process_group() first*",
             "  hint: ranks have no standard input; breakpoint() works with --ddp-pdb-rank=RANK",
         ]
     )

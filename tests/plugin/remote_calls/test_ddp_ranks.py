@@ -75,7 +75,7 @@ def test_a_failure_is_one_exception_with_the_same_report(run_suite):
     result.stdout.fnmatch_lines(
         [
             "E *RankFailure: rank 1 of 2 (gloo, cpu) raised ValueError: no good",
-            "E *rank 0: was still running when another rank had failed*barrier #1*",
+            "E *rank 0: was still running when another rank failed*barrier #1*",
             "E *---- rank 1: traceback ----",
             "E * in work",
             "E *---- rank 0: captured output ----",
