@@ -15,8 +15,7 @@ from pytest_ddp.pytest_internals import (
     ReprFileLocation,
     ReprTraceback,
 )
-from pytest_ddp.reporting.merge import merge, text_entry
-from pytest_ddp.reporting.phase_result import PhaseResult
+from pytest_ddp.reporting.merge import PhaseResult, merge, text_entry
 
 
 @dataclass(frozen=True)
