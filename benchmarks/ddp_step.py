@@ -28,8 +28,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import profile
 
 from reference import models
-from reference.bucketed_ddp import BucketedDDP
-from reference.launch import launch
+from reference.communication.launch import launch
+from reference.ddp.bucketed import BucketedDDP
 from reference.models.transformer import VOCABULARY
 
 OURS, VIEWS, DEFAULT = "bucketed", "torch with bucket views", "torch by default"

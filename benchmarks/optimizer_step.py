@@ -25,9 +25,9 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim import AdamW, Optimizer
 
 from reference import models
-from reference.launch import launch
-from reference.process_group import current_device
-from reference.sharded_optimizer import ShardedOptimizer
+from reference.communication.launch import launch
+from reference.communication.process_group import current_device
+from reference.zero1.sharded_optimizer import ShardedOptimizer
 
 MODEL, WARM_UP = "transformer-50m", 2
 OURS, TORCHS, VIEWS = "reference", "torch", "torch, parameters as bucket views"

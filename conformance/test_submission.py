@@ -19,7 +19,7 @@ from conformance.location import locate
 from conformance.pool import fork_servers, ranks_from
 from conformance.report import CheckReport
 from pytest_ddp.errors import UsageError
-from pytest_ddp.settings import parse_world_sizes, value_given
+from pytest_ddp.settings import configured_value, parse_world_sizes
 
 _USAGE = 2
 _SEED_BITS = 32
@@ -68,7 +68,7 @@ def grader(pytestconfig: pytest.Config) -> Iterator[Grader]:
     given = pytestconfig.getoption("--ddp-submission")
     if given is None:
         pytest.skip("give --ddp-submission=PATH")
-    sizes, seeded = value_given(pytestconfig, "world_size"), value_given(pytestconfig, "seed")
+    sizes, seeded = configured_value(pytestconfig, "world_size"), configured_value(pytestconfig, "seed")
     world_size = max(parse_world_sizes(sizes[0])) if sizes else WORLD_SIZE
     if world_size == 1:
         pytest.exit("--ddp-world-size=1: with one rank nothing can be judged; give 2 or more", _USAGE)

@@ -1,38 +1,42 @@
-"""Coverage of what runs on ranks: whoever measures the controller gets the ranks' lines as well.
+"""Coverage of the lines that run on ranks, measured if the controller is under coverage itself.
 
-A rank measures from before it imports the first conftest file until it closes, with the controller's configuration,
-and leaves a data file beside the controller's, as processes measured in parallel do: pytest-cov combines them by
-itself, `coverage run` leaves that to `coverage combine`.
+A rank uses the controller's configuration and measures from before it imports the first conftest file until it closes.
+It saves a data file of its own beside the controller's. pytest-cov combines the files by itself; after `coverage run`,
+`coverage combine` does.
 """
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# What is true of one process is no reason to worry when others run the rest.
-_EXPECTED = ["no-data-collected", "module-not-imported", "module-not-measured"]
+# Warnings about one process that ran only a part of the code: ranks and controller share the work.
+_EXPECTED_WARNINGS = ["no-data-collected", "module-not-imported", "module-not-measured"]
 
 
-def measurement() -> str | None:
-    """Return the configuration of the measurement that this process is under, for `measured`; None without one."""
+def coverage_config() -> str | None:
+    """Return the configuration of the coverage that measures this process, serialised; None if none does."""
     coverage = sys.modules.get("coverage")
     current = coverage.Coverage.current() if coverage else None
     if current is None:
         return None
-    current.set_option("run:disable_warnings", [*current.get_option("run:disable_warnings"), *_EXPECTED])
-    configuration: str = current.config.serialize()
-    return configuration
+    disabled = current.get_option("run:disable_warnings")
+    current.set_option("run:disable_warnings", [*disabled, *_EXPECTED_WARNINGS])
+    config: str = current.config.serialize()
+    return config
 
 
 @contextmanager
-def measured(configuration: str | None) -> Iterator[None]:
-    """Measure the body as `measurement` says, and save: nothing is saved at exit, which a rank does by `os._exit`."""
-    if configuration is None:
+def measure_coverage(config: str | None) -> Iterator[None]:
+    """Measure the body with a configuration from `coverage_config`, and save; do nothing for None.
+
+    The data are saved here and not at exit: a rank exits with `os._exit`.
+    """
+    if config is None:
         yield
         return
-    from coverage import Coverage  # noqa: PLC0415  only for those who measure
+    from coverage import Coverage  # noqa: PLC0415  installed only where coverage is measured
 
-    coverage = Coverage(config_file=f":data:{configuration}", data_suffix=True)
+    coverage = Coverage(config_file=f":data:{config}", data_suffix=True)
     coverage.start()
     try:
         yield

@@ -7,14 +7,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from reference import accumulation, checkpoint, evaluation, loaders, overhead, sync_batchnorm
-from reference.bucketed_ddp import BucketedDDP
-from reference.flat_ddp import FlatDDP
-from reference.fsdp import FSDP
-from reference.naive_ddp import NaiveDDP
-from reference.overlapped_ddp import OverlappedDDP
-from reference.samplers import DistributedSampler
-from reference.sharded_optimizer import ShardedOptimizer
+from reference.communication import overhead
+from reference.data import seeds
+from reference.data.samplers import DistributedSampler
+from reference.ddp.bucketed import BucketedDDP
+from reference.ddp.flat import FlatDDP
+from reference.ddp.naive import NaiveDDP
+from reference.ddp.overlapped import OverlappedDDP
+from reference.fsdp.fsdp import FSDP
+from reference.training import accumulation, checkpoint, evaluation, sync_batchnorm
+from reference.zero1.sharded_optimizer import ShardedOptimizer
 
 
 def get_naive_ddp(module: nn.Module) -> NaiveDDP:
@@ -108,7 +110,7 @@ def get_distributed_sampler(  # noqa: PLR0917  # the contract
 
 convert_sync_batchnorm = sync_batchnorm.convert_sync_batchnorm
 accumulate_and_step = accumulation.accumulate_and_step
-get_ddp_generator = loaders.ddp_generator
+get_ddp_generator = seeds.ddp_generator
 evaluate = evaluation.evaluate
 save_checkpoint = checkpoint.save_checkpoint
 load_checkpoint = checkpoint.load_checkpoint

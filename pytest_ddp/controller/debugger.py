@@ -12,15 +12,14 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _pytest.outcomes import Exit
 
-from pytest_ddp.controller.terminal import terminal_name, without_capture
 from pytest_ddp.items import is_distributed
-from pytest_ddp.outcomes.failure import describe, failures
+from pytest_ddp.outcomes.failure import describe_outcome, failures
 from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned
 from pytest_ddp.protocol.phases import QUIT, When
 from pytest_ddp.protocol.targets import POST_MORTEM
-from pytest_ddp.reporting.merge import merge, output_sections
+from pytest_ddp.pytest_internals import hide_from_summary, without_capture
+from pytest_ddp.reporting.merge import PhaseResult, merge, output_sections
 
 if TYPE_CHECKING:
     from pytest_ddp.pool.group import RankGroup
@@ -54,6 +53,14 @@ def _rank(text: str) -> int:
     return int(text)
 
 
+def terminal_name() -> str | None:
+    """Return the name of the terminal on standard input, such as /dev/pts/3; None if it is not one."""
+    try:
+        return os.ttyname(0)
+    except OSError:
+        return None
+
+
 def choose_rank(outcomes: Sequence[Outcome], wanted: int | None) -> int | str:
     """Return the rank to debug, `wanted` if it raised, else the root cause; or the reason why there is none."""
     failed = failures(outcomes)
@@ -66,7 +73,7 @@ def choose_rank(outcomes: Sequence[Outcome], wanted: int | None) -> int | str:
     if isinstance(root, Raised):
         return root.rank
     others = f"; rank {raised[0]} can be debugged with --ddp-pdb-rank={raised[0]}" if raised else ""
-    return f"rank {root.rank} {describe(root)}, and left no frames{others}"
+    return f"rank {root.rank} {describe_outcome(root)}, and left no frames{others}"
 
 
 def debugger_for(config: pytest.Config) -> "Debugger | None":
@@ -90,17 +97,17 @@ class Debugger:
         """Let a rank's debugger stop the clock of this group."""
         group.on_debugging = self._hand_over
 
-    def after_phase(self, item: pytest.Item, when: When, group: "RankGroup", outcomes: Sequence[Outcome]) -> None:
+    def after_phase(self, item: pytest.Item, when: When, group: "RankGroup", result: PhaseResult) -> None:
         """Debug a failed phase, if the user asked for that with --pdb."""
         if not self._config.getoption("usepdb", False):
             return
         report = pytest.TestReport(item.nodeid, item.location, {}, "passed", None, when)
-        merge(report, outcomes, group.world, self._config)
+        merge(report, result, self._config)
         if report.failed:
             item.stash[_shown] = True
             with without_capture(self._config):
-                self._show(report, outcomes, when)
-                if self._debug(group, choose_rank(outcomes, self._wanted)) == QUIT:
+                self._show(report, result, when)
+                if self._debug(group, choose_rank(result.outcomes, self._wanted)) == QUIT:
                     item.session.shouldstop = "Quitting debugger"
 
     def _debug(self, group: "RankGroup", rank: int | str) -> bytes:
@@ -114,7 +121,7 @@ class Debugger:
         (outcome,) = group.run(POST_MORTEM, timeout=_START_SECONDS, ranks=[rank])
         if isinstance(outcome, Returned):
             return outcome.body
-        self._say(f"no debugger: rank {rank} {describe(outcome)}")
+        self._say(f"no debugger: rank {rank} {describe_outcome(outcome)}")
         return b""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -125,19 +132,20 @@ class Debugger:
         report = yield
         if is_distributed(item):
             if call.excinfo is not None and isinstance(call.excinfo.value, KeyboardInterrupt):
-                raise Exit("Ctrl-C") from call.excinfo.value  # under --pdb, pytest would take it for a failure
+                # Under --pdb, pytest would take it for a failure.
+                raise pytest.exit.Exception("Ctrl-C") from call.excinfo.value
             if call.excinfo is not None and report.failed and self._config.getoption("usepdb", False):
                 self._say("no debugger: the test did not get as far as its ranks")
             call.excinfo = None
             if item.stash.get(_shown, False):
                 del item.stash[_shown]
-                report._pdbshown = True  # type: ignore[attr-defined]  # noqa: SLF001  as pytest's own debugger does
+                hide_from_summary(report)
         return report
 
-    def _show(self, report: pytest.TestReport, outcomes: Sequence[Outcome], when: When) -> None:
+    def _show(self, report: pytest.TestReport, result: PhaseResult, when: When) -> None:
         writer = self._config.get_terminal_writer()
         writer.line()
-        for title, text in output_sections(outcomes, when):
+        for title, text in output_sections(result, when):
             writer.sep(">", title)
             writer.line(text.rstrip("\n"))
         writer.sep(">", "traceback")

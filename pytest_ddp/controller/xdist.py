@@ -15,6 +15,7 @@ import pytest
 
 from pytest_ddp.planning.plan import Machine
 from pytest_ddp.planning.world import World
+from pytest_ddp.pytest_internals import base_temp
 
 if TYPE_CHECKING:
     from pytest_ddp.controller.slots import Slots
@@ -74,7 +75,7 @@ class Workers:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Tell a worker which folder it is."""
-        self._folder = self._config._tmp_path_factory.getbasetemp() / "ddp-slots"  # type: ignore[attr-defined]  # noqa: SLF001  no public way
+        self._folder = base_temp(self._config) / "ddp-slots"
         node.workerinput[_FOLDER] = str(self._folder)
 
     def pytest_unconfigure(self) -> None:

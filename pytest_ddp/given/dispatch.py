@@ -13,7 +13,6 @@ from itertools import zip_longest
 from typing import Any
 
 import pytest
-from _pytest.outcomes import Skipped as SkippedTest
 from hypothesis import event, note, target
 from hypothesis.control import current_build_context
 from hypothesis.core import StateForActualGivenExecution
@@ -27,6 +26,8 @@ from pytest_ddp.given.messages import Told
 from pytest_ddp.given.report import Bugs
 from pytest_ddp.outcomes.failure import failures, summary
 from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned, Skipped, TimedOut
+from pytest_ddp.pytest_internals import Skipped as SkippedTest
+from pytest_ddp.pytest_internals import argument_names, parameters
 
 # Says to the controller's Hypothesis what the test said on ranks: notes, events and targets.
 
@@ -216,5 +217,5 @@ class _OnRanks:
 
 
 def _placeholders(item: pytest.Function) -> dict[str, Any]:
-    parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    return {name: parameters.get(name, _OnRanks()) for name in item._fixtureinfo.argnames}  # noqa: SLF001  as pytest does
+    known = parameters(item)
+    return {name: known.get(name, _OnRanks()) for name in argument_names(item)}

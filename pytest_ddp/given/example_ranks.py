@@ -7,7 +7,7 @@ from pytest_ddp.outcomes.outcome import Outcome
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.group import RankGroup
 from pytest_ddp.pool.pool import RankPool
-from pytest_ddp.protocol.targets import EXAMPLE, PHASE
+from pytest_ddp.protocol.targets import EXAMPLE, PROCEED, RUN_TEST
 
 _POINT_TO_POINT = ("send", "recv")
 
@@ -20,8 +20,8 @@ class ExampleRanks:
         pool: where the group is from.
         group: the ranks.
         timeout: seconds that an example, setup or teardown may take.
-        setup: the request that sets the test up.
-        teardown: the request that tears the test and all its fixtures down.
+        setup: the `RunTest` that sets the test up.
+        teardown: the `Proceed` that tears the test and all its fixtures down.
     """
 
     pool: RankPool
@@ -59,7 +59,7 @@ class ExampleRanks:
         Raises:
             LaunchError: when ranks cannot be started.
         """
-        self.group.run(PHASE, self.teardown, timeout=self.timeout)  # in a broken group it may well fail
+        self.group.run(PROCEED, self.teardown, timeout=self.timeout)  # in a broken group it may well fail
         self.pool.ranks_with_fixtures = 0
         self.pool.renew(self.group)
-        return self.group.run(PHASE, self.setup, timeout=self.timeout)
+        return self.group.run(RUN_TEST, self.setup, timeout=self.timeout)

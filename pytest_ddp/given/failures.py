@@ -8,8 +8,8 @@ from typing import Any
 
 from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.given.messages import Told
-from pytest_ddp.outcomes.failure import blame, bug_origin, details, failures, headline
-from pytest_ddp.outcomes.hang_diagnosis import came_of_peer
+from pytest_ddp.outcomes.failure import details, failure_origin, failures, headline, is_consequence
+from pytest_ddp.outcomes.hang_diagnosis import caused_by_peer_loss
 from pytest_ddp.outcomes.outcome import Outcome
 from pytest_ddp.planning.world import World
 
@@ -36,12 +36,14 @@ class ExampleFailed(PytestDDPError):  # noqa: N818  as RankFailure
 def failed(outcomes: Sequence[Outcome], told: Mapping[int, Told], world: World) -> ExampleFailed:
     """Return the exception for an example that failed, or that some ranks skipped, of a type that names the bug."""
     found = failures(outcomes)
-    if not found or blame(found[0]):
+    if not found or is_consequence(found[0]):
         return _type_of_bug("the ranks disagree", "")(outcomes, world)
     # Of ranks that failed by themselves the first in time is the root cause, but which one that is may change.
-    root = min((o for o in found if not blame(o)), key=lambda outcome: (came_of_peer(outcome), outcome.rank))
+    root = min(
+        (o for o in found if not is_consequence(o)), key=lambda outcome: (caused_by_peer_loss(outcome), outcome.rank)
+    )
     account = told.get(root.rank, Told())
-    return _type_of_bug(account.origin or bug_origin(root), account.kind)(outcomes, world)
+    return _type_of_bug(account.origin or failure_origin(root), account.kind)(outcomes, world)
 
 
 @functools.cache

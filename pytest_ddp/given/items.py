@@ -12,6 +12,7 @@ from pytest_ddp.given.example_ranks import ExampleRanks
 from pytest_ddp.given.report import Bugs
 from pytest_ddp.items import is_distributed
 from pytest_ddp.outcomes.outcome import Outcome
+from pytest_ddp.pytest_internals import fixture_definitions, parameters, replaced_request
 
 _STATE_MACHINE = (
     "@distributed does not go with a state machine: its rules run in the controller. Let them call ranks that hold "
@@ -60,17 +61,15 @@ class _Request:
 
     @property
     def name2fixturedefs(self) -> dict[str, list[_Fixture]]:
-        fixtures = self.item._fixtureinfo.name2fixturedefs  # noqa: SLF001  no public way
-        return {name: [self._get_active_fixturedef(name)] for name in fixtures}
+        return {name: [self._get_active_fixturedef(name)] for name in fixture_definitions(self.item)}
 
     def getfixtureinfo(self, **_: Any) -> "_Request":
         return self
 
     def _get_active_fixturedef(self, name: str) -> _Fixture:
-        definition = self.item._fixtureinfo.name2fixturedefs[name][-1]  # noqa: SLF001
-        parametrized = hasattr(self.item, "callspec")
-        fixed = name == "ddp" or (parametrized and name in self.item.callspec.params)
-        return _Fixture(name, "session" if fixed else definition.scope, parametrized)
+        definition = fixture_definitions(self.item)[name][-1]
+        fixed = name == "ddp" or name in parameters(self.item)
+        return _Fixture(name, "session" if fixed else definition.scope, hasattr(self.item, "callspec"))
 
 
 @contextmanager
@@ -79,9 +78,5 @@ def fixtures_stay_on_ranks(item: Any) -> Iterator[None]:
     if not (is_distributed(item) and is_given(item)):
         yield
         return
-    request = item._request  # noqa: SLF001  what that plugin reads
-    item._request = _Request(item)  # noqa: SLF001
-    try:
+    with replaced_request(item, _Request(item)):
         yield
-    finally:
-        item._request = request  # noqa: SLF001

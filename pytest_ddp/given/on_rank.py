@@ -26,7 +26,7 @@ from hypothesis.reporting import with_reporter
 from pytest_ddp.errors import UsageError
 from pytest_ddp.given.messages import Told
 from pytest_ddp.observed.recording import current
-from pytest_ddp.protocol.phases import ItemId, PhaseRequest
+from pytest_ddp.pytest_internals import drop_captured
 from pytest_ddp.rank.worker import Failed, Rank, SkipRun
 from pytest_ddp.rank_session.session import RankPlugin
 from pytest_ddp.reporting.skip_xfail import XPASS_STRICT
@@ -49,7 +49,7 @@ def example(body: bytes) -> bytes:
     _begin_like_the_first(item)
     item.obj = body_run.function(test)
     try:
-        report = plugin.phase(PhaseRequest("call", ItemId(str(item.path), item.nodeid)))
+        report = plugin.call()
     except Failed as failed:
         if not failed.text.startswith(XPASS_STRICT):  # which is for all examples together to decide
             raise Failed(failed.kind, failed.message, failed.text, body_run.tell(failed.body)) from None
@@ -141,4 +141,4 @@ def _begin_like_the_first(item: pytest.Item) -> None:
         item.stash[_generators] = group, torch.get_rng_state()
     torch.set_rng_state(item.stash[_generators][1])
     current.reset()
-    item._report_sections[:] = [section for section in item._report_sections if section[0] != "call"]  # noqa: SLF001
+    drop_captured(item, "call")

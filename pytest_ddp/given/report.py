@@ -6,10 +6,16 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pytest
-from _pytest._code.code import ExceptionChainRepr, ExceptionRepr, ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
 from pytest_ddp.given.failures import ExampleFailed
-from pytest_ddp.reporting.merge import merge, text_entry
+from pytest_ddp.pytest_internals import (
+    ExceptionChainRepr,
+    ExceptionRepr,
+    ReprExceptionInfo,
+    ReprFileLocation,
+    ReprTraceback,
+)
+from pytest_ddp.reporting.merge import PhaseResult, merge, text_entry
 
 _Link: TypeAlias = tuple[ReprTraceback, ReprFileLocation | None, str | None]
 
@@ -34,7 +40,7 @@ def report_bugs(report: pytest.TestReport, bugs: Bugs, config: pytest.Config) ->
 
 def _report_of(bug: ExampleFailed, report: pytest.TestReport, config: pytest.Config) -> pytest.TestReport:
     one = copy(report)
-    merge(one, bug.outcomes, bug.world, config)
+    merge(one, PhaseResult.of(bug.outcomes, bug.world), config)
     _add(one, [line for note in getattr(bug, "__notes__", []) for line in note.splitlines()])
     return one
 

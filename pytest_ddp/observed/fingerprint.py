@@ -7,7 +7,7 @@ from math import prod
 from typing import NamedTuple, TypeAlias
 
 from pytest_ddp.observed.events import Entry, Shapes
-from pytest_ddp.planning.world import ranks_of, ranks_text
+from pytest_ddp.planning.world import format_ranks, parse_ranks
 
 # How many numbers an operation moves from each rank of its group to each other one, where that may differ.
 
@@ -163,7 +163,7 @@ class Fingerprint(NamedTuple):
 
     def encode(self) -> bytes:
         """Return it as bytes, without its rank: ranks that do the same post the same."""
-        who = (self.op, self.group, ranks_text(self.ranks), self.number, _optional(self.peer), self.tag)
+        who = (self.op, self.group, format_ranks(self.ranks), self.number, _optional(self.peer), self.tag)
         what = (_optional(self.root), self.reduction, self.dtype, self.shapes, self.elements)
         parts = (parts_text(self.given), parts_text(self.taken))
         how = (self.source, *("1" if flag else "" for flag in (self.asynchronous, self.loose, self.default)))
@@ -180,7 +180,7 @@ class Fingerprint(NamedTuple):
             return cls(
                 op=op,
                 group=group,
-                ranks=ranks_of(ranks),
+                ranks=parse_ranks(ranks),
                 number=int(number),
                 rank=rank,
                 peer=int(peer) if peer else None,

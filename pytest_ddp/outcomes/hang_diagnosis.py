@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from pytest_ddp.outcomes.outcome import Died, Ended, Outcome, Raised
-from pytest_ddp.planning.world import rank_list, ranks_of
+from pytest_ddp.planning.world import parse_ranks, rank_list
 from pytest_ddp.protocol.flight_recorder import SLOT, SLOTS
 
 _ENTRY = re.compile(
@@ -72,7 +72,7 @@ def peer_left(outcome: Outcome) -> bool:
     return isinstance(outcome, Raised) and _PEER_LEFT.search(outcome.message) is not None
 
 
-def came_of_peer(outcome: Outcome) -> bool:
+def caused_by_peer_loss(outcome: Outcome) -> bool:
     """Whether a rank's exception is that of a peer that had left, or was raised from it or while handling it."""
     return isinstance(outcome, Raised) and (peer_left(outcome) or _NAMES_LOSS.search(outcome.traceback) is not None)
 
@@ -98,7 +98,7 @@ def _step(entry: str) -> _Step | None:
     if found is None or (found["group"] and not found["ranks"]):
         return None
     try:
-        ranks = ranks_of(found["ranks"] or "")
+        ranks = parse_ranks(found["ranks"] or "")
     except ValueError:  # a rank writes what it likes there
         return None
     peer = int(found["peer"]) if found["peer"] else None

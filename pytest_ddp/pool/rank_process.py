@@ -38,7 +38,6 @@ class RankProcess:
     shared: SharedFiles
     is_raising: bool = False
     _decoder: Decoder = field(default_factory=Decoder)
-    _unread: list[Message] = field(default_factory=list)
     _recorder: FlightRecorder = field(init=False)
     _output: OutputFile = field(init=False)
 
@@ -73,23 +72,11 @@ class RankProcess:
 
     def read(self) -> list[Message] | None:
         """Return the messages that are complete; None if the process has ended. Blocks if there is nothing to read."""
-        if self._unread:
-            unread, self._unread = self._unread, []
-            return unread
         try:
             data = self.shared.channel.recv(_READ_BYTES)
         except OSError:
             data = b""
         return list(self._decoder.feed(data)) if data else None
-
-    @property
-    def has_unread(self) -> bool:
-        """Whether there are messages that were received and put back."""
-        return bool(self._unread)
-
-    def put_back(self, messages: list[Message]) -> None:
-        """Keep messages for the next `read`."""
-        self._unread = messages
 
     def is_idle(self) -> bool:
         """Whether the process is alive and sends nothing, as it should between runs."""
@@ -97,14 +84,9 @@ class RankProcess:
         return not readable
 
     def reset(self) -> None:
-        """Forget the messages and the output of earlier runs."""
-        self._unread, self.is_raising = [], False
-        self._output.clear()
-
-    def expect_second_answer(self) -> None:
-        """Forget the output that was read with the run's first answer."""
+        """Forget the output of earlier runs, and that an exception was announced."""
         self.is_raising = False
-        self._output.skip_read()
+        self._output.clear()
 
     def trim_output(self) -> None:
         """Cut out the middle of a very long output: a rank that prints in a loop must not fill the disk."""

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from pytest_ddp.planning.world import ranks_text
+from pytest_ddp.planning.world import format_ranks
 from pytest_ddp.rank.connections import connections_of_group
 
 _NAMES = {
@@ -81,7 +81,7 @@ class Collective:
         first, others = self.shapes[:_SHAPES_SHOWN], self.shapes[_SHAPES_SHOWN:]
         shapes = " + ".join(str(list(shape)) for shape in first) + (" + ..." if others else "")
         peer = "" if self.peer is None else f" {_DIRECTIONS[self.op]} rank {self.peer}"
-        ranks = f" ({ranks_text(self.members)})" if self.members else ""
+        ranks = f" ({format_ranks(self.members)})" if self.members else ""
         group = "" if self.members == () else f" in group {self.group}{ranks}"
         return f"{self.op} #{self.sequence}{peer}{f' {self.dtype}{shapes}' if self.shapes else ''}{group}"
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ddp.pytest_internals import pending_conftests
+
 
 class RankCollection:
     """Hooks of a rank's session."""
@@ -62,7 +64,7 @@ class RankCollection:
     @pytest.hookimpl(wrapper=True)
     def pytest_collection_finish(self, session: pytest.Session) -> Generator[None, None, None]:
         """Keep conftest files whose folders have not been collected yet; pytest would drop them here."""
-        conftests = session._fixturemanager._pending_conftests  # noqa: SLF001  no public way
+        conftests = pending_conftests(session)
         pending = dict(conftests)
         yield
         conftests.update(pending)

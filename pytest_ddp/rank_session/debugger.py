@@ -12,11 +12,11 @@ from types import FrameType
 from typing import IO, Any
 
 import pytest
-from _pytest import debugging
 
 from pytest_ddp.errors import UsageError
 from pytest_ddp.protocol.messages import Debugging
 from pytest_ddp.protocol.phases import QUIT
+from pytest_ddp.pytest_internals import debug_failure, new_pdb, replace_set_trace
 from pytest_ddp.rank.worker import Rank
 
 
@@ -58,7 +58,8 @@ class RankDebugger:
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self) -> None:
         """Stand in for pytest's breakpoints, under all their names."""
-        pdb.set_trace = pytest.set_trace = debugging.pytestPDB.set_trace = self._set_trace  # type: ignore[method-assign]  # for this process only
+        pdb.set_trace = self._set_trace  # for this process only
+        replace_set_trace(self._set_trace)
 
     def pytest_runtest_setup(self) -> None:
         """Let go of an earlier test's frames."""
@@ -92,7 +93,7 @@ class RankDebugger:
             raise LookupError("the failure left no frames")
         self._terminal.take()
         try:
-            debugging.post_mortem(debugging._postmortem_exc_or_tb(self._failure))  # noqa: SLF001  as --pdb does
+            debug_failure(self._failure)
         except pytest.exit.Exception:
             return QUIT
         finally:
@@ -104,8 +105,7 @@ class RankDebugger:
         rank, run = Rank.current.launch.rank, Rank.current.run
         if stops_here(rank, run.size if run else 0, self._wanted, self._name):
             self._terminal.take()
-            make: Any = debugging.pytestPDB._init_pdb  # noqa: SLF001  as its own set_trace does
-            make("", header=header or f"PDB on rank {rank}", **options).set_trace(_caller())
+            new_pdb(header or f"PDB on rank {rank}", **options).set_trace(_caller())
 
     @staticmethod
     def _tell(entered: bool) -> None:  # noqa: FBT001  what the message holds

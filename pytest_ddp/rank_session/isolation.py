@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,8 @@ import pytest
 import torch.distributed as dist
 
 from pytest_ddp.errors import LeakWarning
-from pytest_ddp.items import keeping_scope, node_id
+from pytest_ddp.items import group_owner, node_id
+from pytest_ddp.pytest_internals import parameter_index, tear_down
 from pytest_ddp.rank.process_group import HELD_GROUPS, held_groups
 from pytest_ddp.rank.worker import Rank
 from pytest_ddp.rank_session.context import RankContext
@@ -38,7 +39,7 @@ class _Group:
     @classmethod
     def of_test(cls, item: pytest.Item, before: "_Group") -> "_Group":
         name = Rank.current.run.group if Rank.current.run else ""
-        return cls(name, _default_group(), shared=name == before.name or keeping_scope(item) is not None)
+        return cls(name, _default_group(), shared=name == before.name or group_owner(item) is not None)
 
     def leaks(self) -> Iterator[Leak]:
         now = _default_group()
@@ -83,11 +84,6 @@ class Isolation:
         """Start the test's random numbers, which differ between ranks."""
         seed_everything(self.context.seed + self.context.rank)
 
-    @property
-    def is_as_before(self) -> bool:
-        """Whether nothing would be put back now; memory is left out, which is freed when the test's fixtures are."""
-        return replace(Snapshot.take(), cuda_bytes=self._before.cuda_bytes) == self._before
-
     def _setup(self, item: pytest.Item) -> None:
         __tracebackhide__ = True
         self._before = Snapshot.take()
@@ -103,7 +99,7 @@ class Isolation:
         __tracebackhide__ = True
         if fixturedef.scope == "function":
             return (yield)
-        name = f"{fixturedef.baseid}::{fixturedef.argname}{getattr(request, 'param_index', '')}"
+        name = f"{fixturedef.baseid}::{fixturedef.argname}{parameter_index(request)}"
         seed_everything(seed_of(self._settings.seed, name) + self.context.rank)
         try:
             return (yield)
@@ -117,7 +113,7 @@ class Isolation:
         __tracebackhide__ = True
         result = yield
         if self.retire:
-            item.session._setupstate.teardown_exact(None)  # noqa: SLF001  what pytest's own teardown calls
+            tear_down(item.session, upcoming=None)
         return result
 
     def _tidy(self, item: pytest.Item) -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import ClassVar
 
-import _pytest.logging
+from pytest_ddp.pytest_internals import attaches_to_every_logger, log_catcher, set_log_catcher
 
 _lock = logging._lock  # type: ignore[attr-defined]  # noqa: SLF001  as logging does where it changes several loggers
 
@@ -100,26 +100,25 @@ class CatchingLogs:
 
 
 def install_fast_log_capture() -> None:
-    """Replace pytest's own way, in this process, where that attaches to loggers which do not propagate (since 9.2)."""
-    if "attached_loggers" in getattr(_pytest.logging.catching_logs, "__slots__", ()):
-        _pytest.logging.catching_logs = CatchingLogs  # type: ignore[assignment,misc]
+    """Replace pytest's own way in this process, where that attaches to loggers which do not propagate."""
+    if attaches_to_every_logger():
+        set_log_catcher(CatchingLogs)
         update_loggers()
 
 
 def update_loggers() -> None:
     """See which loggers do not propagate now; a handler of ours is on these, where pytest's own way is replaced."""
-    way: object = _pytest.logging.catching_logs
-    if way is CatchingLogs:
+    if log_catcher() is CatchingLogs:
         CatchingLogs.relay.attach()
 
 
 @contextmanager
 def fast_log_capture() -> Iterator[None]:
     """Replace pytest's own way for a while."""
-    before = _pytest.logging.catching_logs
+    before = log_catcher()
     install_fast_log_capture()
     try:
         yield
     finally:
-        _pytest.logging.catching_logs = before  # type: ignore[misc]  # what it was
+        set_log_catcher(before)
         CatchingLogs.relay.detach()

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from warnings import WarningMessage
 
 import pytest
-from _pytest.junitxml import _check_record_param_type
 
 from pytest_ddp.protocol.phases import RankWarning
+from pytest_ddp.pytest_internals import check_property_name
 
 
 class RankRecords:
@@ -37,7 +37,7 @@ class RankRecords:
         """Record a property of the whole run, as pytest's own fixture does where the JUnit file is written."""
 
         def record(name: str, value: object) -> None:
-            _check_record_param_type("name", name)
+            check_property_name(name)
             self._suite_properties.append((name, str(value)))
 
         return record

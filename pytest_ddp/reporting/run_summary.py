@@ -167,7 +167,7 @@ class Interruption:
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Keep what the ranks were doing, if it was a run of ranks that was interrupted."""
-        self._ranks = ranks_of(excinfo.value)
+        self._ranks = interrupted_ranks(excinfo.value)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Tell it."""
@@ -176,7 +176,7 @@ class Interruption:
             terminalreporter.write_line(str(self._ranks))
 
 
-def ranks_of(error: BaseException | None) -> RankFailure | None:
+def interrupted_ranks(error: BaseException | None) -> RankFailure | None:
     """Return what an interrupt, or the one that led to `error`, says of the ranks that it met."""
     while error is not None:
         found: RankFailure | None = getattr(error, "ranks", None)

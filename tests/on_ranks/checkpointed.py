@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import StepLR
 
-from reference.checkpoint import load_checkpoint, save_checkpoint
-from reference.sharded_optimizer import ShardedOptimizer
+from reference.training.checkpoint import load_checkpoint, save_checkpoint
+from reference.zero1.sharded_optimizer import ShardedOptimizer
 
 TORCH = Wrapper(DistributedDataParallel, lambda _model, _optimizer: None)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from reference.process_group import current_device
+from reference.communication.process_group import current_device
 
 
 def write_place(folder: Path, number: int) -> None:

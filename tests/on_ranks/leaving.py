@@ -8,10 +8,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import AdamW
 
-from reference.fsdp import FSDP
-from reference.process_group import cleanup, setup
-from reference.sharded_optimizer import ShardedOptimizer
-from reference.train import WRAPPERS
+from reference.communication.process_group import cleanup, setup
+from reference.fsdp.fsdp import FSDP
+from reference.training.train import WRAPPERS
+from reference.zero1.sharded_optimizer import ShardedOptimizer
 
 
 def threads_of_gloo() -> int:

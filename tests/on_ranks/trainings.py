@@ -1,4 +1,4 @@
-"""Small whole trainings by `reference.trainer`, and the same in one process, written without it."""
+"""Small whole trainings by `reference.training.trainer`, and the same in one process, written without it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,14 +15,14 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, Dataset
 
-from reference.bucketed_ddp import BucketedDDP
-from reference.flat_ddp import FlatDDP
-from reference.fsdp import FSDP
-from reference.naive_ddp import NaiveDDP
-from reference.overlapped_ddp import OverlappedDDP
-from reference.samplers import DistributedSampler
-from reference.sharded_optimizer import ShardedOptimizer
-from reference.trainer import Trainer
+from reference.data.samplers import DistributedSampler
+from reference.ddp.bucketed import BucketedDDP
+from reference.ddp.flat import FlatDDP
+from reference.ddp.naive import NaiveDDP
+from reference.ddp.overlapped import OverlappedDDP
+from reference.fsdp.fsdp import FSDP
+from reference.training.trainer import Trainer
+from reference.zero1.sharded_optimizer import ShardedOptimizer
 
 SIZE, EPOCHS, SEED = 43, 2, 5  # 43 examples divide by nothing: padded shares, short last batches
 

@@ -42,7 +42,7 @@ def test_failing_examples_shrink_to_the_least(run_given):
             "  ranks 0, 1, 2: passed",
             "E * x=250,",
             "rank 2 of 4 (gloo, cpu) raised AssertionError: assert 100 < 100",
-            "  ranks 0, 1, 3: was still running when another rank had failed, and was stopped; *",
+            "  ranks 0, 1, 3: was still running when another rank failed, and was stopped; *",
             "  ranks 0, 1, 3 waited in all_reduce #*, which rank 2 never entered",
             "E * x=100,",
         ]
@@ -85,7 +85,7 @@ def test_a_crash_shrinks_and_the_next_test_is_unharmed(run_given):
     result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(
         [
-            "rank 1 of 2 (gloo, cpu) left with exit code 3 before it was done; *",
+            "rank 1 of 2 (gloo, cpu) exited with code 3 before it finished; *",
             "  rank 0: failed because a peer left the group; *",
             "E * test_exit(",
             "E * x=30,",
@@ -118,7 +118,7 @@ def test_a_hang_is_shown_as_it_was_found(run_given):
 
 def one_hangs_and_is_waited_for(ranks) -> bool:
     """Whether rank 1 hangs while rank 0 waits for it."""
-    return len(ranks) == 2 and hangs(ranks[1]) and waits(ranks[0], ranks[1].entered + 1)
+    return len(ranks) == 2 and hangs(ranks[1]) and waits(ranks[0], ranks[1].collectives_entered + 1)
 
 
 def test_what_cannot_be_is_named_with_the_way_around(run_given):

@@ -33,7 +33,7 @@ def test_every_fault_is_reported_at_its_phase_and_the_next_test_is_unharmed(pyte
     modules = {f"test_fault_{number:02}": fault for number, fault in enumerate(TEST_FAULTS)}
     pytester.makepyfile(**{name: fault.module() for name, fault in modules.items()})
     reports = Reports()
-    with ended_when(lambda ranks: all(hangs(rank) or rank.entered for rank in ranks)):
+    with ended_when(lambda ranks: all(hangs(rank) or rank.collectives_entered for rank in ranks)):
         pytester.inline_run("-p", "no:cacheprovider", plugins=[reports])
     for name, fault in modules.items():
         check(fault, reports.of(name, "test_it"))

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from pytest_ddp.observed.deadlocks.board import TEXT
 from pytest_ddp.observed.fingerprint import ANYONE, Fingerprint, parts_of, parts_text, shapes_text, source_text
-from pytest_ddp.planning.world import ranks_of, ranks_text
+from pytest_ddp.planning.world import format_ranks, parse_ranks
 
 WORDS = st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), max_size=20)
 RANKS = st.lists(st.integers(0, 99), unique=True, max_size=12).map(tuple)
@@ -56,11 +56,11 @@ def test_a_notice_with_numbers_that_are_none_is_no_notice():
 
 @given(RANKS)
 def test_ranks_as_text(ranks):
-    assert ranks_of(ranks_text(ranks)) == ranks
+    assert parse_ranks(format_ranks(ranks)) == ranks
 
 
 def test_ranks_in_a_row_are_short():
-    assert ranks_text((0, 1, 2, 3, 6, 5)) == "0-3,6,5"
+    assert format_ranks((0, 1, 2, 3, 6, 5)) == "0-3,6,5"
 
 
 @given(PARTS)

@@ -5,7 +5,15 @@ import pickle
 import pytest
 
 from pytest_ddp.given.failures import failed
-from pytest_ddp.outcomes.failure import RankFailure, describe, details, failures, headline, raise_for, root_cause
+from pytest_ddp.outcomes.failure import (
+    RankFailure,
+    describe_outcome,
+    details,
+    failures,
+    headline,
+    raise_for,
+    root_cause,
+)
 from pytest_ddp.outcomes.outcome import Deadlocked, Died, Raised, Returned, Skipped, Stopped, TimedOut
 from pytest_ddp.planning.world import World
 
@@ -73,18 +81,18 @@ def test_without_a_failure_there_is_no_cause():
         (Skipped(rank=0, reason="no GPU"), "skipped: no GPU"),
         (OWN, "raised ValueError: wrong"),
         (Raised(rank=0, kind="KeyError", message="", traceback=""), "raised KeyError"),
-        (CLOSED, "failed because a peer left the group; it had entered no collective"),
+        (CLOSED, "failed because a peer left the group; it entered no collective"),
         (KILLED, "was killed by SIGKILL; last collective entered: barrier #2"),
-        (Died(rank=0, exit_code=3), "left with exit code 3 before it was done; it had entered no collective"),
-        (Died(rank=0), "ended in an unknown way; it had entered no collective"),
-        (TimedOut(rank=0, timeout=2.5), "was still running at its deadline of 2.5 s; it had entered no collective"),
+        (Died(rank=0, exit_code=3), "exited with code 3 before it finished; it entered no collective"),
+        (Died(rank=0), "ended in an unknown way; it entered no collective"),
+        (TimedOut(rank=0, timeout=2.5), "was still running at its deadline of 2.5 s; it entered no collective"),
         (
             STOPPED,
-            "was still running when another rank had failed, and was stopped; last collective entered: all_reduce #1",
+            "was still running when another rank failed, and was stopped; last collective entered: all_reduce #1",
         ),
         (
             Stopped(rank=3, waits="waits in barrier #2 at t.py:3", collectives=("barrier #2",)),
-            "was still running when another rank had failed, and was stopped; it waits in barrier #2 at t.py:3",
+            "was still running when another rank failed, and was stopped; it waits in barrier #2 at t.py:3",
         ),
         (
             TimedOut(rank=3, timeout=2.5, waits="waits in barrier #2 at t.py:3"),
@@ -94,7 +102,7 @@ def test_without_a_failure_there_is_no_cause():
     ],
 )
 def test_every_outcome_has_words(outcome, words):
-    assert describe(outcome) == words
+    assert describe_outcome(outcome) == words
 
 
 def test_the_headline_names_the_cause_and_folds_ranks_alike():
@@ -138,5 +146,5 @@ def test_of_a_deadlock_the_whole_chain_is_told_once_and_nothing_is_guessed():
 def test_who_waited_for_a_rank_that_skipped_is_told_with_its_line():
     waited = Stopped(rank=0, waits="waits in barrier #1 at t.py:3, which rank 1 never entered: it has skipped")
     lines = headline([waited, Skipped(rank=1, reason="no")], World(2)).splitlines()
-    assert lines[0].startswith("the ranks disagree: rank 1 skipped: no, while rank 0 went on and waited for it")
+    assert lines[0].startswith("the ranks disagree: rank 1 skipped: no, while rank 0 continued and waited for it")
     assert lines[1].endswith("; it waits in barrier #1 at t.py:3, which rank 1 never entered: it has skipped")

@@ -1,0 +1,1 @@
+"""Processes and process groups: start ranks, show an all-reduce, measure it, model its cost."""

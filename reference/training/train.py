@@ -1,0 +1,154 @@
+"""The whole assignment at work: train a model on N ranks, with the components of your choice.
+
+    python -m reference.train --model cnn --data synthetic --ddp bucketed --world-size 2 --epochs 2
+    python -m reference.train --world-size 2 --amp bf16 --accumulate 4 --sync-bn --sharded --checkpoint last.pt
+    torchrun --nproc-per-node 2 -m reference.train --epochs 2
+
+Options and advice: docs/training.md.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import AdamW, Optimizer
+from torch.utils.data import DataLoader
+
+from reference import models
+from reference.communication.launch import launch
+from reference.communication.process_group import current_device
+from reference.data import datasets
+from reference.data.samplers import DistributedSampler, EvaluationSampler
+from reference.data.seeds import ddp_generator, rank_seed, seed_worker
+from reference.ddp.bucketed import BucketedDDP
+from reference.ddp.flat import FlatDDP
+from reference.ddp.naive import NaiveDDP
+from reference.ddp.overlapped import OverlappedDDP
+from reference.fsdp.fsdp import FSDP
+from reference.training.mixed_precision import precision
+from reference.training.options import Options, parse
+from reference.training.sync_batchnorm import convert_sync_batchnorm
+from reference.training.trainer import Trainer
+from reference.zero1.sharded_optimizer import ShardedOptimizer
+
+BUCKET_SIZE_MB = 25  # torch's default
+
+WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "naive": NaiveDDP,
+    "flat": FlatDDP,
+    "overlapped": OverlappedDDP,
+    "bucketed": lambda module: BucketedDDP(module, BUCKET_SIZE_MB),
+    "torch": DistributedDataParallel,
+    "fsdp": FSDP,
+}
+
+
+def train(options: Options) -> None:
+    """Train as the options say. Runs on every rank, inside the process group."""
+    device = current_device()
+    if device.type == "cpu":  # ranks that all use all cores slow each other down
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    trainer = make_trainer(options, device)
+    _report(options, trainer)
+    if options.resume is not None:
+        trainer.resume(options.resume)
+    trainer.train(options.epochs, evaluation=make_evaluation_loader(options))
+
+
+def make_trainer(options: Options, device: torch.device) -> Trainer:
+    """Put the components together on this rank.
+
+    Raises:
+        ValueError: the data do not fill one batch on every rank, and as the components do.
+    """
+    torch.manual_seed(options.seed)
+    module = models.build(options.model).to(device)
+    torch.manual_seed(rank_seed(options.seed, dist.get_rank()))  # other dropout masks on every rank
+    if options.sync_bn:
+        convert_sync_batchnorm(module)
+    autocast, scaler = precision(options.amp, device)
+    module.forward = autocast(module.forward)
+    model = WRAPPERS[options.ddp](module)
+    return Trainer(
+        model,
+        _optimizer(options, model),
+        loss_fn=autocast(cross_entropy),
+        loader=_training_loader(options),
+        accumulate=options.accumulate,
+        scaler=scaler,
+        checkpoint=options.checkpoint,
+        checkpoint_every=options.checkpoint_every,
+        whole_model=_whole_model(options, model) if isinstance(model, FSDP) else None,
+    )
+
+
+def _optimizer(options: Options, model: nn.Module) -> Optimizer:
+    if options.sharded:
+        return ShardedOptimizer(model.parameters(), AdamW, lr=options.lr)
+    return AdamW(model.parameters(), lr=options.lr)
+
+
+def _training_loader(options: Options) -> DataLoader[tuple[Tensor, Tensor]]:
+    dataset = _dataset(options, train=True)
+    sampler = DistributedSampler(dataset, seed=options.seed)
+    loader = _loader(options, dataset, sampler, drop_last=True)  # every batch weighs the same in an accumulation
+    if len(loader) == 0:
+        raise ValueError(
+            f"{len(dataset)} examples do not fill a batch of {options.batch_size} on each of {dist.get_world_size()} "
+            f"ranks: use --batch-size {len(sampler)} or less"
+        )
+    return loader
+
+
+def make_evaluation_loader(options: Options) -> DataLoader[tuple[Tensor, Tensor]]:
+    """This rank's share of the test examples; shares differ by an example."""
+    dataset = _dataset(options, train=False)
+    return _loader(options, dataset, EvaluationSampler(dataset), drop_last=False)
+
+
+def _dataset(options: Options, *, train: bool) -> Any:
+    shape = models.IMAGE_SHAPES[options.model]
+    return datasets.build(options.data, options.data_root, train=train, shape=shape)
+
+
+def _loader(options: Options, dataset: Any, sampler: Any, *, drop_last: bool) -> DataLoader[tuple[Tensor, Tensor]]:
+    return DataLoader(
+        dataset,
+        options.batch_size,
+        sampler=sampler,
+        drop_last=drop_last,
+        num_workers=options.workers,
+        worker_init_fn=seed_worker,
+        generator=ddp_generator(options.seed),
+        pin_memory=current_device().type == "cuda",
+    )
+
+
+def _whole_model(options: Options, model: FSDP) -> Callable[[], nn.Module]:
+    def whole() -> nn.Module:
+        module = models.build(options.model).to(current_device())
+        module.load_state_dict(model.full_state_dict())
+        return module
+
+    return whole
+
+
+def _report(options: Options, trainer: Trainer) -> None:
+    ranks, per_step = dist.get_world_size(), options.batch_size * options.accumulate
+    trainer.console.print(
+        f"{options.model} on {options.data}, {options.ddp} over {ranks} ranks ({dist.get_backend()}), "
+        f"{len(trainer.loader)} batches of {options.batch_size} per rank and epoch, "
+        f"{per_step * ranks} examples a step, learning rate {options.lr:g}",
+        soft_wrap=True,
+    )
+
+
+def main() -> None:
+    """Read the command line, start the ranks or take the job's, and train."""
+    options = parse()
+    launch(train, options.world_size, options, backend=options.backend)
