@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddp.controller.terminal import terminal_name
 from pytest_ddp.items import is_distributed
 from pytest_ddp.outcomes.failure import describe_outcome, failures
 from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned
 from pytest_ddp.protocol.phases import QUIT, When
 from pytest_ddp.protocol.targets import POST_MORTEM
 from pytest_ddp.pytest_internals import hide_from_summary, without_capture
-from pytest_ddp.reporting.merge import merge, output_sections
-from pytest_ddp.reporting.phase_result import PhaseResult
+from pytest_ddp.reporting.merge import PhaseResult, merge, output_sections
 
 if TYPE_CHECKING:
     from pytest_ddp.pool.group import RankGroup
@@ -53,6 +51,14 @@ def _rank(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"expected a rank, from 0; got {text!r}")
     return int(text)
+
+
+def terminal_name() -> str | None:
+    """Return the name of the terminal on standard input, such as /dev/pts/3; None if it is not one."""
+    try:
+        return os.ttyname(0)
+    except OSError:
+        return None
 
 
 def choose_rank(outcomes: Sequence[Outcome], wanted: int | None) -> int | str:

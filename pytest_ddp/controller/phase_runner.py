@@ -14,7 +14,6 @@ import pytest
 
 from pytest_ddp.controller.debugger import Debugger
 from pytest_ddp.controller.group_scope import GroupScope, GroupScopes
-from pytest_ddp.controller.next_item import next_item_on_ranks
 from pytest_ddp.controller.planner import Planner
 from pytest_ddp.errors import LaunchError
 from pytest_ddp.given.example_ranks import ExampleRanks
@@ -26,7 +25,7 @@ from pytest_ddp.outcomes.outcome import Outcome, Raised
 from pytest_ddp.planning.world import World
 from pytest_ddp.protocol.phases import EXIT_KIND, ItemId, Proceed, RunTest, When
 from pytest_ddp.protocol.targets import PROCEED, RUN_TEST
-from pytest_ddp.reporting.phase_result import PhaseResult
+from pytest_ddp.reporting.merge import PhaseResult
 
 world_key = pytest.StashKey[World]()
 result_key = pytest.StashKey[PhaseResult]()
@@ -99,7 +98,7 @@ class PhaseRunner:
         if scope is None:
             return
         try:
-            upcoming = next_item_on_ranks(item.session, self.next_item, scope, self.planner.plan, failed=self._failed)
+            upcoming = self.planner.next_on_ranks(self.next_item, scope, item.session, failed=self._failed)
             proceed = Proceed("teardown", _item_id(upcoming) if upcoming else None)
             result = self._run(item, "teardown", PROCEED, proceed.encode())
             if any(answer.retire for answer in result.answers.values()) or (upcoming and scope.group.lost):

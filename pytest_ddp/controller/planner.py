@@ -1,14 +1,16 @@
-"""Decides what becomes of a distributed test: when its turn comes, and in advance while the test before it runs."""
+"""Decides what becomes of each distributed test, and which test finds the fixtures of the test before it."""
 
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from pytest_ddp.controller.debugger import NO_TRACE
+from pytest_ddp.controller.group_scope import GroupScope
 from pytest_ddp.errors import UsageError
 from pytest_ddp.given.items import check_hypothesis
-from pytest_ddp.items import request_of
+from pytest_ddp.items import is_distributed, request_of
 from pytest_ddp.planning.plan import Machine, Plan, Refuse, Run, Skip, plan
 from pytest_ddp.planning.request import Request
 from pytest_ddp.settings import Settings
@@ -17,6 +19,7 @@ NO_WINDOWS = (
     "distributed tests do not run on Windows: ranks share sockets, files and signals with pytest as Linux and macOS "
     "have them. Run pytest in WSL (Windows Subsystem for Linux); plain tests run here"
 )
+_positions = pytest.StashKey[dict[pytest.Item, int]]()
 
 
 @dataclass
@@ -55,3 +58,38 @@ class Planner:
             return self.plan_request(request_of(item))
         except UsageError as error:
             return Refuse(str(error))
+
+    def next_on_ranks(
+        self, next_item: pytest.Item | None, scope: GroupScope, session: pytest.Session, *, failed: bool
+    ) -> pytest.Item | None:
+        """Return the next test on the same warm ranks, as far as it is known; None if the ranks must end all fixtures.
+
+        Args:
+            next_item: the test that pytest runs next.
+            scope: the process group in which the test that ends has run.
+            session: the run.
+            failed: whether the test that ends has failed; a group that it shares with others is not trusted then.
+        """
+        items: list[Any] = session.items
+        position = _position(next_item, session)
+        if session.shouldfail or session.shouldstop or not scope.warm or scope.group.lost:
+            return None
+        if position is None or (failed and scope.keeper is not None):
+            return None
+        for later in map(items.__getitem__, range(position, len(items))):  # no copy of the list
+            decision = self.plan(later) if is_distributed(later) else None
+            if isinstance(decision, Run) and decision.isolation == "warm":
+                return later if decision.world == scope.world else None
+        return None
+
+
+def _position(item: pytest.Item | None, session: pytest.Session) -> int | None:
+    """Return the index of a test among the tests of the run; None if it is not there."""
+    if item is None:
+        return None
+    positions = session.stash.setdefault(_positions, {})
+    index = positions.get(item)
+    if index is None or session.items[index : index + 1] != [item]:  # not indexed yet, or the list has changed
+        positions.clear()
+        positions.update((found, place) for place, found in enumerate(session.items))
+    return positions.get(item)

@@ -4,10 +4,6 @@ import threading
 from collections.abc import Sequence
 from datetime import timedelta
 
-import torch.distributed as dist
-from torch.distributed import distributed_c10d
-from torch.distributed.distributed_c10d import GroupName
-
 from pytest_ddp.errors import CollectiveMismatch
 from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.fingerprint import fingerprint_of
@@ -17,6 +13,7 @@ from pytest_ddp.operations.fingerprint import Fingerprint
 from pytest_ddp.operations.matching import mismatch
 from pytest_ddp.operations.table import RECV
 from pytest_ddp.protocol.flight_recorder import SLOTS, Recorder
+from pytest_ddp.torch_internals import group_timeout
 
 
 class Announcer(Monitor):
@@ -47,7 +44,7 @@ class Announcer(Monitor):
         index = self._indices.get(entries[-1].number)
         together = len(entries) == 1 or (len(groups) == 1 and not any(entry.point_to_point for entry in entries))
         if index is not None and together:
-            self.recorder.mark_waiting(index, timeout or timeout_of(_group_named(entries[-1].group)))
+            self.recorder.mark_waiting(index, timeout or group_timeout(entries[-1].group))
 
     def wait_ended(self, entries: Sequence[Entry]) -> None:  # noqa: ARG002  a thread waits in one place at a time
         """Say that it waits no more."""
@@ -73,17 +70,3 @@ class Announcer(Monitor):
             self._received_from_any.add((entry.group, entry.tag))
         after_any_rank = entry.op == RECV and (entry.group, entry.tag) in self._received_from_any
         return fingerprint_of(entry, self.recorder.rank, after_any_rank=after_any_rank)
-
-
-def _group_named(name: str) -> dist.ProcessGroup:
-    return distributed_c10d._resolve_process_group(GroupName(name))  # noqa: SLF001  torch's own way
-
-
-def timeout_of(group: dist.ProcessGroup) -> timedelta:
-    """Return after how long a wait in a group fails; 0 if its backend does not say."""
-    try:
-        backend = group._get_backend(group._device_types[0])  # noqa: SLF001  no public way
-        timeout: timedelta = backend.options._timeout  # noqa: SLF001  likewise
-    except (AttributeError, RuntimeError):
-        return timedelta(0)
-    return timeout

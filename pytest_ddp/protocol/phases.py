@@ -1,4 +1,4 @@
-"""What the controller's pytest and a rank's pytest send each other: one phase of one test at a time."""
+"""What the controller's pytest and a rank's pytest send each other: the start of a session, and phases of tests."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -7,9 +7,38 @@ from dataclasses import asdict, dataclass
 from json import dumps, loads
 from typing import Any, Literal, TypeAlias
 
+from pytest_ddp.settings import Settings
+
 When: TypeAlias = Literal["setup", "call", "teardown"]
 EXIT_KIND = "pytest.exit"  # the kind of failure by which a rank asks for the end of the run
 QUIT = b"quit"  # what a rank's debugger answers when the user wants the run to end
+
+
+@dataclass(frozen=True)
+class SessionStart:
+    """What a rank needs to start a pytest session like the controller's; it travels pickled.
+
+    Attributes:
+        args: command-line arguments.
+        options: parsed options, by name.
+        cwd: the directory in which the controller was started.
+        basetemp: the controller's base folder for `tmp_path`.
+        terminal: the name of the terminal for a debugger; None without one.
+        workerinput: what a plugin finds on an xdist worker.
+        settings: the settings of this plugin.
+        markers: the registered markers, one line each.
+        coverage: the configuration of coverage; None if it does not measure.
+    """
+
+    args: list[str]
+    options: dict[str, Any]
+    cwd: str
+    basetemp: str
+    terminal: str | None
+    workerinput: dict[str, Any]
+    settings: Settings
+    markers: list[str]
+    coverage: str | None
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,20 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
-from pytest_ddp.observed.announcer import timeout_of
 from pytest_ddp.observed.recording.call import Call, tensors_in
 from pytest_ddp.operations.fingerprint import ANY_RANK, Fingerprint, shapes_text
 from pytest_ddp.operations.table import METHODS, RECV, Operation, hooked
 from pytest_ddp.protocol.flight_recorder import Recorder
 from pytest_ddp.rank.connections import connections_of_group
+from pytest_ddp.torch_internals import (
+    device_of_group,
+    group_factory,
+    new_group_in,
+    ranks_of_new_group,
+    set_group_factory,
+    timeout_on,
+)
 
 _HAS_HOOKS = hasattr(dist.ProcessGroup, "register_pre_hook")
 _HOOK_ID = 0xDD9
@@ -42,6 +48,7 @@ class _Group:
     ranks: tuple[int, ...]
     rank: int
     is_default: bool
+    device: torch.device
     counters: dict[Hashable, Iterator[int]] = field(default_factory=lambda: defaultdict(partial(itertools.count, 1)))
     tags_from_any_rank: set[int] = field(default_factory=set)
 
@@ -79,18 +86,16 @@ def watch_collectives(watcher: Callable[[Fingerprint], None]) -> Iterator[None]:
 def install() -> None:
     """Start to see operations, in this process and those forked from it. Groups made before are not seen."""
     os.register_at_fork(after_in_child=partial(record_to, None))  # a process that a test forks is no rank
-    make_group = distributed_c10d._new_process_group_helper  # noqa: SLF001  where init_process_group and new_group meet
+    make_group = group_factory()
 
     def make_recorded_group(*args: Any, **keywords: Any) -> Any:
         with connections_of_group():
             made = make_group(*args, **keywords)
-        group = made[0] if isinstance(made, tuple) else made
-        if isinstance(group, dist.ProcessGroup):
-            members = keywords["global_ranks_in_group"] if "global_ranks_in_group" in keywords else args[2]
-            _add_group(group, tuple(members))
+        if (group := new_group_in(made)) is not None:
+            _add_group(group, ranks_of_new_group(args, keywords))
         return made
 
-    distributed_c10d._new_process_group_helper = make_recorded_group  # noqa: SLF001
+    set_group_factory(make_recorded_group)
     for method in filter(partial(hasattr, dist.ProcessGroup), METHODS):
         setattr(dist.ProcessGroup, method, _recording(method, getattr(dist.ProcessGroup, method)))
     dist.Work.wait = _marking(dist.Work.wait)  # type: ignore[method-assign]
@@ -98,7 +103,8 @@ def install() -> None:
 
 def _add_group(group: dist.ProcessGroup, members: tuple[int, ...]) -> None:
     ranks = members or tuple(range(group.size()))
-    known = _groups[group.group_name] = _Group(group.group_name, ranks, ranks[group.rank()], not members)
+    name, rank, device = group.group_name, ranks[group.rank()], device_of_group(group)
+    known = _groups[name] = _Group(name, ranks, rank, not members, device)
     if _HAS_HOOKS:
         group.register_pre_hook(_HOOK_ID, partial(_before, known))  # not the group: it would never be freed
 
@@ -123,7 +129,7 @@ def _recording(method: str, original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             work = original(group, *args, **keywords)
             if work is not None and _issued.index is not None:
-                _works[work] = _issued.index, timeout_of(group)
+                _works[work] = _issued.index, timeout_on(group, known.device)
             return work
         finally:
             _issued.tag, _issued.index = 0, None

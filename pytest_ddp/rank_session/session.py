@@ -17,8 +17,7 @@ import pytest
 from pytest_ddp.coverage import measure_coverage
 from pytest_ddp.items import node_id
 from pytest_ddp.protocol.messages import Ready, Run
-from pytest_ddp.protocol.phases import ItemId, PhaseAnswer, Proceed, RunTest, When
-from pytest_ddp.protocol.session_start import SessionStart
+from pytest_ddp.protocol.phases import ItemId, PhaseAnswer, Proceed, RunTest, SessionStart, When
 from pytest_ddp.pytest_internals import begin_request, end_request, new_config, tear_down
 from pytest_ddp.rank.worker import Answered, Failed, Rank, SkipRun
 from pytest_ddp.rank_session.collection import RankCollection

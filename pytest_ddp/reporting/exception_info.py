@@ -13,7 +13,7 @@ import pytest
 
 from pytest_ddp.outcomes.failure import RankFailure, failures, root_cause
 from pytest_ddp.outcomes.outcome import Raised
-from pytest_ddp.reporting.phase_result import PhaseResult
+from pytest_ddp.reporting.merge import PhaseResult
 from pytest_ddp.reporting.skip_xfail import XPASS_STRICT
 
 _DIRECT_CAUSE = "direct cause"  # of the sentences between tracebacks, the one that stands for `raise ... from ...`

@@ -9,8 +9,7 @@ import pytest
 
 from pytest_ddp.planning.world import rank_list
 from pytest_ddp.pytest_internals import SUBTEST_CONTEXT, add_suite_property
-from pytest_ddp.reporting.merge import revived
-from pytest_ddp.reporting.phase_result import PhaseResult
+from pytest_ddp.reporting.merge import PhaseResult, revived
 
 if TYPE_CHECKING:
     from pytest_ddp.protocol.phases import RankWarning

@@ -1,18 +1,48 @@
 """Makes one pytest report of the reports of all ranks: root cause first, the others folded under it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from pytest_ddp.outcomes.failure import details, failures, headline, last_collectives, root_cause, summary, timelines
-from pytest_ddp.outcomes.outcome import Outcome
+from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned, Skipped
 from pytest_ddp.planning.world import World
 from pytest_ddp.protocol.phases import PhaseAnswer
 from pytest_ddp.pytest_internals import ExceptionRepr, ReprEntry, ReprExceptionInfo, ReprFileLocation, ReprTraceback
-from pytest_ddp.reporting.phase_result import PhaseResult
 from pytest_ddp.reporting.skip_xfail import as_reported, disagreement, expected_failure, passed_strictly
+
+
+@dataclass(frozen=True)
+class PhaseResult:
+    """One outcome per rank, and what each rank's pytest answered, decoded.
+
+    Attributes:
+        world: the world of the test.
+        outcomes: in rank order.
+        answers: by rank; an empty answer for a rank that died or hung.
+    """
+
+    world: World
+    outcomes: Sequence[Outcome]
+    answers: Mapping[int, PhaseAnswer]
+
+    @classmethod
+    def of(cls, outcomes: Sequence[Outcome], world: World) -> "PhaseResult":
+        """Decode the answers of the ranks."""
+        return cls(world, outcomes, {outcome.rank: _answer(outcome) for outcome in outcomes})
+
+    @property
+    def passed_plainly(self) -> bool:
+        """Whether the phase passed on every rank and no rank has more to report, as is usual."""
+        passed = all(answer.passed is not None for answer in self.answers.values())
+        return passed and all(isinstance(outcome, Returned) for outcome in self.outcomes)
+
+
+def _answer(outcome: Outcome) -> PhaseAnswer:
+    return PhaseAnswer.decode(outcome.body) if isinstance(outcome, Returned | Raised | Skipped) else PhaseAnswer()
 
 
 def merge(report: pytest.TestReport, result: PhaseResult, config: pytest.Config) -> None:

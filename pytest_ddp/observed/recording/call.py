@@ -12,13 +12,9 @@ import torch.distributed as dist
 
 from pytest_ddp.observed.events import Entry, Moment, Shapes
 from pytest_ddp.operations.table import METHODS, SEND
+from pytest_ddp.torch_internals import OPTION_TYPES
 
 _BLOCKING = ("send", "recv", "send_object_list", "recv_object_list")
-_OPTIONS = frozenset(
-    kind
-    for name, kind in vars(torch._C._distributed_c10d).items()  # noqa: SLF001  where torch has them
-    if name.endswith("Options") and isinstance(kind, type)
-)
 _REDUCTIONS = {value: name for name, value in dist.ReduceOp.RedOpType.__members__.items()}
 
 
@@ -128,7 +124,7 @@ class Call:
 
     @property
     def _options(self) -> Any:
-        return next((found for found in self.given if type(found) in _OPTIONS), None)
+        return next((found for found in self.given if type(found) in OPTION_TYPES), None)
 
     @property
     def _reduction(self) -> str:

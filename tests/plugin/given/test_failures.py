@@ -110,7 +110,7 @@ def test_a_hang_is_shown_as_it_was_found(run_given):
     result.stdout.fnmatch_lines(
         [
             "rank 1 of 2 (gloo, cpu) was still running at its deadline of 1 s; *",
-            "E * Not shrunk: every example that hangs takes until the deadline.",
+            "E * Not shrunk: each further example that hangs would run until its deadline.",
             "E * test_it(",
         ]
     )
@@ -157,10 +157,10 @@ def test_what_cannot_be_is_named_with_the_way_around(run_given):
             "test_data: the argument 'data' draws while the test runs, *with @st.composite or .flatmap() *",
             "test_randoms: the argument 'random' draws while the test runs, *a seed in place of st.randoms(), *",
             "test_functions: the argument 'function' draws while the test runs, *of yours in place of st.functions()",
-            "test_lock: the argument 'lock' (a lock) cannot be sent to the ranks: TypeError: *; draw what can be *",
+            "test_lock: the argument 'lock' (a lock) cannot be sent to the ranks: TypeError: *; draw values that can *",
         ]
     )
-    result.stdout.fnmatch_lines(["@distributed does not go with a state machine: *ddp_ranks(world_size=2).hold(*"])
+    result.stdout.fnmatch_lines(["@distributed does not work on a state machine, *ddp_ranks(world_size=2).hold(*"])
 
 
 def test_a_test_that_cannot_be_set_up_again_shows_the_example_as_it_was_found(run_given):
@@ -184,7 +184,7 @@ def test_a_test_that_cannot_be_set_up_again_shows_the_example_as_it_was_found(ru
     result.stdout.fnmatch_lines(
         [
             "rank 0 of 2 (gloo, cpu) raised AssertionError: assert * < 10",
-            "E * Not tried further: the test could not be set up again: *only once*",
+            "E * No further example was run: the test could not be set up again: *only once*",
             "E * test_it(",
         ]
     )

@@ -112,7 +112,7 @@ def test_fixtures_in_the_wrong_place_say_what_to_use(run_suite):
         [
             "the fixture 'ddp' exists on ranks only: decorate the test with @distributed, or use 'ddp_ranks'*",
             "*the fixture 'ddp_ranks' starts ranks from a plain test*use the fixture 'ddp'*",
-            "E *UsageError: world size 100000 is above what * cores can carry*",
+            "E *UsageError: world size 100000 is too large: * cores run at most *",
         ]
     )
 

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from pytest_ddp.given.failures import failed
+from pytest_ddp.given.failures import example_failure
 from pytest_ddp.operations.fingerprint import Fingerprint
 from pytest_ddp.outcomes.failure import (
     RankFailure,
@@ -59,7 +59,7 @@ def test_who_raised_its_own_exception_from_the_loss_of_a_peer_comes_after_that_p
     wrapped = Raised(rank=0, seconds=0.1, kind="SyncError", message="no sync", traceback=traceback)
     assert root_cause([wrapped, KILLED]) is KILLED
     assert root_cause([wrapped, CLOSED]) is wrapped
-    assert type(failed([wrapped, KILLED], {}, World(3))).__doc__ == "was killed by SIGKILL"
+    assert type(example_failure([wrapped, KILLED], {}, World(3))).__doc__ == "was killed by SIGKILL"
 
 
 def test_who_only_speaks_of_a_lost_peer_is_the_first_in_time():

@@ -4,7 +4,7 @@ import pytest
 
 import pytest_ddp
 from pytest_ddp.items import mentions_distributed
-from pytest_ddp.pool.rank_process import trim_stacks
+from pytest_ddp.pool.stack_dumps import trim_stacks
 
 
 def test_stacks_lose_the_harness_below_the_users_frames_and_threads_of_ours():
