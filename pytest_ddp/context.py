@@ -1,4 +1,4 @@
-"""What a test sees of its rank: the value of the fixture `ddp`."""
+"""The type of the fixture `ddp`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class DDPContext(Protocol):
-    """This rank's place in the world of the test at hand.
+    """The rank that runs this test, and its process group.
 
-    Fixtures of any scope may keep it: it always tells of the present.
+    A fixture of any scope may keep this object: it always describes the running test.
     """
 
     @property
     def rank(self) -> int:
-        """From 0 to world_size - 1."""
+        """The global rank, from 0 to world_size - 1."""
 
     @property
     def world_size(self) -> int:
@@ -26,31 +26,31 @@ class DDPContext(Protocol):
 
     @property
     def local_rank(self) -> int:
-        """The rank among those of this machine."""
+        """The rank among the ranks on this machine."""
 
     @property
     def device(self) -> "torch.device":
-        """Where this rank's tensors belong; on CUDA also the current device.
+        """The device of this rank; on CUDA it is also the current device.
 
         Its index is `local_rank` unless the workers of pytest-xdist share the GPUs.
         """
 
     @property
     def backend(self) -> str:
-        """The backend of the group: "gloo", "nccl", ..."""
+        """The backend of the default group: "gloo", "nccl", ..."""
 
     @property
     def group(self) -> "dist.ProcessGroup":
-        """The default process group; raises RuntimeError when the test has destroyed it."""
+        """The default process group; raises RuntimeError if the test has destroyed it."""
 
     @property
     def collectives(self) -> "Collectives":
-        """What this rank communicated in this test; raises UsageError unless `@distributed(observe=True)`."""
+        """The operations of this rank in this test; raises UsageError without `@distributed(observe=True)`."""
 
     @property
     def seed(self) -> int:
-        """The seed of this test, the same on all ranks; rank r's random numbers started from `seed + r`."""
+        """The seed of this test, equal on all ranks; the random generators of rank r are seeded with `seed + r`."""
 
     @property
     def shared_path(self) -> Path:
-        """A folder of this test that all its ranks share; `tmp_path` is a rank's own."""
+        """A directory of this test that all its ranks share, while each rank has its own `tmp_path`."""

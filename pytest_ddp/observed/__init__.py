@@ -1,8 +1,7 @@
-"""Observed collectives: a process group in Python that delegates to the real one and sees everything.
+"""Observed collectives: a process group in Python that records every operation and delegates it to the real group.
 
-`observe=True` puts an `ObservedGroup` under the default group of a test's ranks and under every group made from it.
-What a rank does with them goes into its record, which `ddp.collectives` shows in a distributed test and
-`collectives()` anywhere on an observed rank.
+`observe=True` makes the default group of a test, and every group made from it, an `ObservedGroup`. The record is
+`ddp.collectives` in a distributed test, and `collectives()` anywhere on an observed rank.
 """
 
 from typing import TYPE_CHECKING
@@ -49,7 +48,7 @@ __all__ = [
 
 
 def collectives() -> "Collectives":
-    """Return this rank's record of the test at hand; raise UsageError when the test is not observed."""
-    from pytest_ddp.observed.inspection.collectives import Collectives  # noqa: PLC0415  imports torch: not before it must
+    """Return this rank's record of the running test; raise UsageError if the test is not observed."""
+    from pytest_ddp.observed.inspection.collectives import Collectives  # noqa: PLC0415  imports torch
 
     return Collectives(current.record())

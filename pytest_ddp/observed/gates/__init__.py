@@ -1,1 +1,1 @@
-"""Gates hold back the completion of collectives, so that races become deterministic."""
+"""A gate holds back the completion of operations, so that a race has the same result in every run."""

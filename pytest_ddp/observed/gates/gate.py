@@ -1,7 +1,8 @@
-"""Decides when the operations of a rank complete, as a schedule says.
+"""A gate that completes the operations of a rank when a schedule says so.
 
-The real operation begins at once, on copies of the tensors that it fills, so other ranks are never held up. Its owner
-finds poison in them until it waits: then the results land, in the order that the schedule gives.
+The real operation starts at once, on copies of the tensors that it fills, so it delays no other rank. The caller's
+tensors hold poison until the caller waits. Then the operations ahead of this one in the schedule complete, and the
+results are written to the caller's tensors.
 """
 
 import itertools
@@ -23,11 +24,11 @@ from pytest_ddp.observed.recording.record import Record
 if TYPE_CHECKING:
     import torch
 
-_MOST_POLLS = 100_000  # of one operation inside backward; who asks more often does nothing else
+_MOST_POLLS = 100_000  # of one operation inside backward; a program that polls more often is in a busy wait
 
 
 class ScheduledGate(Gate):
-    """Holds back the operations that this rank issues, and lets them complete."""
+    """Holds the operations that this rank issues, and releases them in the order of a schedule."""
 
     def __init__(self, schedule: Schedule, record: Record) -> None:
         self._schedule, self._record = schedule, record
@@ -35,62 +36,53 @@ class ScheduledGate(Gate):
         self._in_flight: dict[int, HeldWork] = {}
         self._polls: dict[int, int] = {}
         self._held = WeakSet[HeldWork]()
-        record.at_end.append(self._abandon)
+        record.cleanups.append(self._drop_all)
 
     def issue(self, entry: Entry, call: Call) -> Any:
-        """Issue an operation on copies; return the handle that lets its results land."""
+        """Issue an operation on copies; return the held handle."""
         __tracebackhide__ = True
         if not entry.asynchronous:
-            self._refuse(f"{entry} waits there for the other ranks", entry.line, "pass async_op=True, and wait")
+            self._check_may_complete(
+                f"{entry} waits there for the other ranks", entry.line, "pass async_op=True, and wait"
+            )
             return call.issue()
-        landing = ShadowTensors(call, entry)
-        work = landing.call.issue()
-        landing.poison()
-        return self._hold_back(work, [entry], [landing])
+        shadow = ShadowTensors(call, entry)
+        work = shadow.call.issue()
+        shadow.poison()
+        return self._hold(work, [entry], [shadow])
 
-    def coalesced(self, entries: Sequence[Entry], work: Any) -> Any:
-        """Return one handle for operations that complete together."""
+    def coalesce(self, entries: Sequence[Entry], work: Any) -> Any:
+        """Return one held handle for operations that complete together."""
         numbers = {entry.number for entry in entries}
-        held = [one for one in self._in_flight.values() if numbers.issuperset(e.number for e in one.entries)]
-        if not held or work is None:
+        parts = [held for held in self._in_flight.values() if numbers.issuperset(e.number for e in held.entries)]
+        if not parts or work is None:
             return work
-        for one in held:
-            del self._in_flight[one.number]
-        return self._hold_back(work, entries, [landing for one in held for landing in one.landings])
-
-    def _hold_back(self, work: Any, entries: Sequence[Entry], landings: Sequence[ShadowTensors]) -> HeldWork:
-        number = next(self._numbers)
-        self._in_flight[number] = held = HeldWork(work, entries, landings, number, self)
-        self._held.add(held)
-        return held
-
-    def _abandon(self) -> None:
-        """Let go of everything: handles that a test has left somewhere would keep its group, and the group's threads.
-
-        That happens easily: a hook on a parameter that leads back to the parameter is never collected.
-        """
-        self._in_flight.clear()
-        for work in tuple(self._held):
-            work.abandon()
+        for part in parts:
+            del self._in_flight[part.number]
+        return self._hold(work, entries, [shadow for part in parts for shadow in part.shadows])
 
     def release(self, work: HeldWork, wait: Callable[[], Any], timeout: timedelta | None = None) -> None:
-        """Let an operation complete, after those ahead of it; raise BlocksInsideBackward if nothing may."""
+        """Complete an operation that the program waits for, after those ahead of it; `wait` waits for the real one.
+
+        Raises:
+            BlocksInsideBackward: if the schedule lets no operation complete now.
+        """
         __tracebackhide__ = True
-        if not work.landed:
-            self._refuse(f"it waits there for {work.entries[0]}", self._record.line())
+        if not work.delivered:
+            self._check_may_complete(f"this rank waits there for {work.entries[0]}", self._record.line())
         for other in self._ahead_of(work):
-            self._let_pass(other)
+            self._complete_unrequested(other)
         self._in_flight.pop(work.number, None)
         self._complete(work, wait, timeout)
 
     def poll(self, work: HeldWork) -> bool:
-        """Say whether an operation is over.
+        """Return whether an operation is complete.
 
-        Each call lets the next operation in the order complete, if it can without waiting: a program that asks again
-        and again, as it must, sees them complete one after the other.
+        Each call completes the next operation in the order, if the real one is complete. A program that polls in a
+        loop therefore sees them complete one by one.
         """
         __tracebackhide__ = True
-        if work.landed:
+        if work.delivered:
             return True
         if self._holds:
             self._count_poll(work)
@@ -101,46 +93,52 @@ class ScheduledGate(Gate):
         if following is work:
             self.release(work, work.real.wait)
         else:
-            self._let_pass(following)
-        return work.landed
+            self._complete_unrequested(following)
+        return work.delivered
 
-    def hold(self, future: "torch.futures.Future[Any]", work: HeldWork) -> "torch.futures.Future[Any]":
-        """Let a future complete when its operation may; return it."""
-        if not work.landed:
-            self._record.held[future] = work
+    def hold_future(self, future: "torch.futures.Future[Any]", work: HeldWork) -> "torch.futures.Future[Any]":
+        """Let waits for a future release its operation; return the future."""
+        if not work.delivered:
+            self._record.held_futures[future] = work
         return future
 
     @property
     def _holds(self) -> bool:
         return self._schedule.holds_in_backward and self._record.clock.computes_gradients
 
+    def _hold(self, work: Any, entries: Sequence[Entry], shadows: Sequence[ShadowTensors]) -> HeldWork:
+        number = next(self._numbers)
+        self._in_flight[number] = held = HeldWork(work, entries, shadows, number, self)
+        self._held.add(held)
+        return held
+
     def _ahead_of(self, work: HeldWork) -> list[HeldWork]:
         if work.number not in self._in_flight:
             return []
         return [self._in_flight[number] for number in self._schedule.ahead_of(work.number, self._in_flight)]
 
-    def _let_pass(self, work: HeldWork) -> None:
-        """Let an operation complete that nobody has asked for; its results land only if something follows from it.
+    def _complete_unrequested(self, work: HeldWork) -> None:
+        """Complete an operation that the program has not waited for.
 
-        Otherwise who reads them without waiting would find them, now and then.
+        Its results are written only if it has a future, whose callbacks may run now. Otherwise they are written when
+        the program waits, so that code that forgets to wait always reads poison.
         """
         del self._in_flight[work.number]
-        if work.has_followers:
-            with suppress(Exception):  # those who follow are told of it
+        if work.has_future:
+            with suppress(Exception):  # the future has it
                 self._complete(work, work.real.wait)
 
     def _complete(self, work: HeldWork, wait: Callable[[], Any], timeout: timedelta | None = None) -> None:
-        """Let an operation complete; its futures, which are over now, need not be kept for it."""
         try:
-            with self._blocked(work, timeout):
+            with self._waiting(work, timeout):
                 work.complete(wait)
         finally:
-            for future in [future for future, other in self._record.held.items() if other is work]:
-                del self._record.held[future]
+            for future in [future for future, other in self._record.held_futures.items() if other is work]:
+                del self._record.held_futures[future]
 
     @contextmanager
-    def _blocked(self, work: HeldWork, timeout: timedelta | None = None) -> Iterator[None]:
-        """Let it be seen what this rank stands still for, which need not be what it waits for."""
+    def _waiting(self, work: HeldWork, timeout: timedelta | None = None) -> Iterator[None]:
+        """Tell the monitor which operation the rank waits for, since the program may have waited for another."""
         self._record.monitor.wait_began(work.entries, timeout)
         try:
             yield
@@ -151,16 +149,25 @@ class ScheduledGate(Gate):
         __tracebackhide__ = True
         self._polls[work.number] = self._polls.get(work.number, 0) + 1
         if self._polls[work.number] > _MOST_POLLS:
-            self._refuse(f"it asks there again and again whether {work.entries[0]} is over", self._record.line())
+            self._check_may_complete(f"this rank polls {work.entries[0]} in a loop", self._record.line())
 
-    def _refuse(self, what: str, line: str, remedy: str = "wait") -> None:
-        """Raise if nothing may complete now."""
+    def _check_may_complete(self, problem: str, line: str, remedy: str = "wait") -> None:
+        """Raise BlocksInsideBackward if the schedule lets no operation complete now."""
         __tracebackhide__ = True
         if not self._holds:
             return
         inner = next(backward for backward in self._record.clock.running if backward.ready < backward.expected)
         raise BlocksInsideBackward(
-            f"blocks inside backward at {line}: {what}, when {inner.ready} of {inner.expected} gradients are computed, "
-            f"and {self._schedule!r} lets nothing complete before all are; {remedy} when backward has returned, or in "
-            "a callback that is queued to its end"
+            f"blocks inside backward at {line}: {problem}, with {inner.ready} of {inner.expected} gradients ready; "
+            f"{self._schedule!r} completes no operation before all are ready; {remedy} after backward has returned, "
+            "or in a callback that is queued for its end"
         )
+
+    def _drop_all(self) -> None:
+        """Drop the references to real handles: a handle that a test leaks would keep its group and threads alive.
+
+        Such leaks are common: a hook on a parameter that refers back to the parameter is never collected.
+        """
+        self._in_flight.clear()
+        for work in tuple(self._held):
+            work.drop()

@@ -1,6 +1,6 @@
-"""Says when and in which order the operations of a rank complete: plain data, which Hypothesis may draw.
+"""When and in which order the operations of a rank complete, as plain data that Hypothesis can draw.
 
-Operations are counted from 1, in the order in which the rank launches them under the gate.
+Operations are numbered from 1, in the order in which the rank launches them under the gate.
 """
 
 from collections.abc import Iterable
@@ -13,42 +13,42 @@ from pytest_ddp.errors import UsageError
 
 @dataclass(frozen=True)
 class Schedule:
-    """The order in which operations in flight complete; here that of their launch."""
+    """Operations complete in the order of their launch; subclasses choose another order."""
 
     @property
     def holds_in_backward(self) -> bool:
-        """Whether nothing completes as long as a backward pass has gradients to compute."""
+        """Whether no operation completes while a backward pass has gradients to compute."""
         return False
 
     def place(self, number: int) -> tuple[Any, int]:
-        """Return where an operation stands in the order: those with less come before it."""
+        """Return the sort key of an operation: lower ones complete first."""
         return 0, number
 
     def ahead_of(self, number: int, in_flight: Iterable[int]) -> list[int]:
-        """Return which of the operations in flight complete before this one, in order."""
+        """Return the operations in flight that complete before this one, in order."""
         return sorted((other for other in in_flight if self.place(other) < self.place(number)), key=self.place)
 
 
 @dataclass(frozen=True)
 class HoldUntilBackward(Schedule):
-    """Nothing completes before backward has computed all its gradients; then each completes as it is waited for.
+    """No operation completes before backward has computed all its gradients; then each completes when waited for.
 
-    Who waits earlier, inside backward, gets `BlocksInsideBackward`.
+    A wait before that, inside backward, raises `BlocksInsideBackward`.
     """
 
     @property
     def holds_in_backward(self) -> bool:
-        """It does."""
+        """True."""
         return True
 
-    def ahead_of(self, number: int, in_flight: Iterable[int]) -> list[int]:  # noqa: ARG002  nothing comes unasked
-        """Return nothing: what is not waited for does not complete."""
+    def ahead_of(self, number: int, in_flight: Iterable[int]) -> list[int]:  # noqa: ARG002  in no order
+        """Return nothing: an operation completes only when it is waited for."""
         return []
 
 
 @dataclass(frozen=True)
 class InOrder(Schedule):
-    """Operations complete in the order of these numbers; others after them, in the order of their launch."""
+    """Operations complete in the order of these numbers, then all others in the order of their launch."""
 
     order: tuple[int, ...]
 
@@ -57,13 +57,13 @@ class InOrder(Schedule):
             raise UsageError(f"an order names operations by their numbers from 1, each once; got {self!r}")
 
     def place(self, number: int) -> tuple[Any, int]:
-        """Return its place among the numbers, or the one after all of them."""
+        """Return the operation's index in the order; the order's length if it is not there."""
         return self.order.index(number) if number in self.order else len(self.order), number
 
 
 @dataclass(frozen=True)
 class Delay(Schedule):
-    """The operation of this number completes after all others in flight."""
+    """The operation with this number completes after all others in flight."""
 
     number: int
 
@@ -72,16 +72,16 @@ class Delay(Schedule):
             raise UsageError(f"operations are numbered from 1; got {self!r}")
 
     def place(self, number: int) -> tuple[Any, int]:
-        """Return the last place for the one that is delayed."""
+        """Return a key that is greater for the delayed operation than for all others."""
         return number == self.number, number
 
 
 @dataclass(frozen=True)
 class Shuffled(Schedule):
-    """Operations complete in an order drawn from a seed."""
+    """Operations complete in a pseudorandom order."""
 
     seed: int
 
     def place(self, number: int) -> tuple[Any, int]:
-        """Return a place that depends on the seed and the number alone."""
+        """Return a pseudorandom key that depends only on the seed and the number."""
         return Random(f"{self.seed} {number}").random(), number  # noqa: S311  no secret

@@ -1,4 +1,4 @@
-"""Keeps the results of an operation away from its caller's tensors, which hold poison until the results land."""
+"""Lets a call fill copies, and keeps poison in the caller's tensors until the results are written back."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from pytest_ddp.observed.recording.operations import Call
 
 
 class ShadowTensors:
-    """The tensors of the caller that a call fills, and copies that it fills in their place.
+    """Copies of the caller's tensors that a call fills in their place.
 
     Attributes:
-        call: the call, with the copies for arguments.
+        call: the call, with the copies as its arguments.
     """
 
     def __init__(self, call: Call, entry: Entry) -> None:
@@ -32,32 +32,32 @@ class ShadowTensors:
 
     @property
     def devices(self) -> set[torch.device]:
-        """Where the tensors are."""
+        """The devices of the tensors."""
         return {tensor.device for tensor, _ in self._pairs}
 
     def poison(self) -> None:
-        """Fill the caller's tensors with what no program can take for a result."""
+        """Fill the caller's tensors with poison: NaN, the least integer, inverted booleans."""
         for tensor, _ in self._pairs:
             with torch.no_grad():
                 _poison(tensor)
 
-    def land(self) -> None:
-        """Give the caller the results."""
+    def write_back(self) -> None:
+        """Copy the results to the caller's tensors."""
         for tensor, filled in self._pairs:
             with torch.no_grad():
                 (tensor.data if _is_strided(tensor) else tensor).copy_(filled)
             if filled.is_cuda:
                 filled.record_stream(torch.cuda.current_stream(filled.device))
 
-    def of_caller(self, results: Any) -> Any:
-        """Return what an operation says are its results, with the caller's tensors instead of the copies."""
+    def with_caller_tensors(self, results: Any) -> Any:
+        """Return the results of an operation with the caller's tensors instead of the copies."""
         return _replaced(results, {id(filled): tensor for tensor, filled in self._pairs})
 
 
 def _written(call: Call, entry: Entry) -> list[torch.Tensor]:
-    """Return the tensors of this rank that a call will write to: the root of a broadcast only reads its own.
+    """Return the tensors that a call writes to on this rank. The root of a broadcast only reads.
 
-    A reduce writes on every rank: gloo adds up on the way to the root, in the tensors of those that it passes.
+    A reduce writes on every rank, because gloo keeps partial sums in the tensors of all ranks.
     """
     reads_only = entry.op == "broadcast" and entry.root == call.ranks[call.real.rank()]
     return [] if reads_only else call.outputs
@@ -72,7 +72,7 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy with the same strides: backends refuse some."""
+    """Return a copy with the same strides, so that a backend accepts it if it accepts the original."""
     with torch.no_grad():
         if not _is_strided(tensor):
             return tensor.clone()
@@ -81,7 +81,6 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _poison(tensor: torch.Tensor) -> None:
-    """Fill with NaN, or the integer that is least likely a result; booleans are inverted."""
     target = tensor.data if _is_strided(tensor) else tensor._values()  # noqa: SLF001  no public way without coalescing
     if tensor.dtype == torch.bool:
         target.logical_not_()
@@ -89,11 +88,11 @@ def _poison(tensor: torch.Tensor) -> None:
         target.fill_(torch.nan)
     else:
         limits = torch.iinfo(tensor.dtype)
-        target.fill_(limits.min or limits.max)
+        target.fill_(limits.min or limits.max)  # 0 is a likely result
 
 
-def _replaced(found: Any, tensors: dict[int, torch.Tensor]) -> Any:
-    """Return nested lists with tensors in place of others, which are told by their identity."""
-    if isinstance(found, torch.Tensor):
-        return tensors.get(id(found), found)
-    return type(found)(_replaced(part, tensors) for part in found) if isinstance(found, list | tuple) else found
+def _replaced(value: Any, tensors: dict[int, torch.Tensor]) -> Any:
+    """Return a nested list or tuple with each tensor replaced by `tensors[id(tensor)]`, if there is one."""
+    if isinstance(value, torch.Tensor):
+        return tensors.get(id(value), value)
+    return type(value)(_replaced(part, tensors) for part in value) if isinstance(value, list | tuple) else value

@@ -1,1 +1,1 @@
-"""What a test may ask of a record: counts, order, overlap, traces."""
+"""What a test can ask about the record of its rank: `ddp.collectives`."""

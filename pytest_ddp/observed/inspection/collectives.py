@@ -1,4 +1,4 @@
-"""What `ddp.collectives` is: the record of the test at hand, as its test reads it."""
+"""The value of `ddp.collectives`: the record of the running test, as the test reads it."""
 
 import os
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from pytest_ddp.observed.timeline import Timeline
 
 
 class Collectives(Selection):
-    """The operations that this rank has entered since the test began, its setup included, in order."""
+    """The operations that this rank has entered since the test and its setup began, in order."""
 
     def __init__(self, record: Record) -> None:
         super().__init__(record, (), "")
@@ -31,50 +31,50 @@ class Collectives(Selection):
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """Everything that happened, in the order of the clock: launches, waits, completions, gradients, backwards."""
+        """All launches, first waits, completions, gradients and backward passes, in the order of the clock."""
         return tuple(self._record.events)
 
     def clear(self) -> None:
-        """Forget what was recorded so far."""
+        """Forget the operations and events so far."""
         self._record.clear()
 
     def name(self, model: nn.Module) -> None:
-        """Let events call the model's parameters by their names."""
-        self._record.names.learn(model.named_parameters())
+        """Use the model's parameter names in events."""
+        self._record.names.add(model.named_parameters())
 
     @contextmanager
     def capture(self) -> Iterator[Selection]:
-        """Give a selection which, at the end of the block, holds the operations that were entered in it."""
+        """Yield a selection that, after the block, contains the operations that were entered in it."""
         before = {entry.number for entry in self.entries}
         block = Selection(self._record, (), "in the block")
         try:
             yield block
         finally:
-            block.hold(entry for entry in self.entries if entry.number not in before)
+            block.set_entries(entry for entry in self.entries if entry.number not in before)
 
     @property
     def unawaited(self) -> Selection:
-        """The operations of which somebody got a handle that nobody has waited for, and that are not known to be over.
+        """The operations that returned a handle, were never waited for, and are not known to be complete.
 
-        Under a gate the results of these have never landed.
+        Under a gate, their results were never written to the tensors.
         """
         found = [e for e in self.entries if e.asynchronous and e.waited is None and e.completed is None]
-        return Selection(self._record, found, "that nobody waited for")
+        return Selection(self._record, found, "never waited for")
 
     @property
     def overlap(self) -> list[BackwardOverlap]:
-        """For each backward pass, whether communication went on while it computed."""
+        """For each backward pass, whether communication overlapped its computation."""
         return overlap(self._record.entries, self._record.events)
 
     @contextmanager
     def gate(self, schedule: Schedule) -> Iterator[None]:
-        """Let the operations that are issued in this block complete as the schedule says.
+        """Complete the operations that are issued in this block when the schedule says so.
 
-        The tensors that they fill hold poison (NaN, the least integer) until somebody has waited for them. Handles
-        outlive the block: what nobody waits for in it may be waited for later.
+        The tensors that they fill hold poison (NaN, the least integer) until they are waited for, in the block or
+        after it.
 
         Raises:
-            UsageError: for what is no schedule.
+            UsageError: if `schedule` is not a Schedule.
         """
         if not isinstance(schedule, Schedule):
             raise UsageError(
@@ -88,14 +88,14 @@ class Collectives(Selection):
                 self._record.gate = outer
 
     def timeline(self) -> Timeline:
-        """Return what happened on this rank so far; `str()` of it is a table."""
+        """Return the operations and events so far; `str()` of the result is a table."""
         return Timeline(self.entries, self.events)
 
     def export_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write what happened on this rank to a file that Perfetto and chrome://tracing show.
+        """Write this rank's record to a file that Perfetto and chrome://tracing open.
 
-        `merge_traces` makes one file of those of all ranks.
+        `merge_traces` combines the files of all ranks.
         """
         rank = dist.get_rank() if dist.is_initialized() else int(os.environ["RANK"])
         trace = Trace(rank, self.entries, self.events, self._record.clock.nanoseconds)
-        write_trace(path, trace.traced())
+        write_trace(path, trace.trace_events())

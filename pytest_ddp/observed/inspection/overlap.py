@@ -1,4 +1,4 @@
-"""Tells whether a rank communicates while backward computes."""
+"""Decides, for each backward pass of a rank, whether its communication overlaps its computation."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,75 +15,31 @@ from pytest_ddp.observed.events import (
     Moment,
 )
 
-# The backward passes of a rank as its user knows them: one that runs inside another belongs to that one.
-
-
-@dataclass
-class Pass:
-    """A backward pass, by the rank's clock.
-
-    Attributes:
-        began: when it began.
-        last_gradient: when the last gradient of a parameter was ready; infinite as long as it runs.
-        returned: when it returned; infinite as long as it runs.
-    """
-
-    began: float
-    last_gradient: float = inf
-    returned: float = inf
-
-
-def passes(events: Iterable[Event]) -> list[Pass]:
-    """Return the backward passes in the order in which they began."""
-    found: list[Pass] = []
-    running, last_gradient = set[int](), 0
-    for event in events:
-        if not isinstance(event, BackwardBegan | GradientReady | BackwardReturned):
-            continue
-        if not running:  # the first event of a pass; not its beginning if the record was cleared since
-            found.append(Pass(event.time))
-            last_gradient = 0
-        running.add(event.backward)
-        if isinstance(event, GradientReady):
-            last_gradient = event.time
-        if isinstance(event, BackwardReturned):
-            running.remove(event.backward)
-        if not running:
-            found[-1].last_gradient, found[-1].returned = last_gradient, event.time
-    return found
-
-
-def pass_of(entry: Entry, found: Iterable[Pass]) -> Pass | None:
-    """Return the pass in which an operation was launched, if it was in one."""
-    if entry.launched.backward is None:
-        return None
-    return next((one for one in found if one.returned > entry.launched.time), None)
-
 
 class Overlap(Enum):
-    """How the communication of a backward pass stands to its computation."""
+    """How the communication of a backward pass overlaps its computation."""
 
     OVERLAPPED = "overlapped"
-    """Something was launched before the last gradient was ready, and nothing was waited for before then."""
+    """An operation was launched before the last gradient was ready, and none was waited for before then."""
     BLOCKS_INSIDE_BACKWARD = "blocks inside backward"
-    """Something was waited for when gradients were still to be computed."""
+    """An operation was waited for before the last gradient was ready."""
     END_OF_BACKWARD = "end of backward"
-    """Everything was launched inside backward, but only when all gradients were ready."""
+    """Operations were launched inside backward, but only after the last gradient was ready."""
     AFTER_BACKWARD = "after backward"
-    """Nothing was launched inside backward, but something after it had returned and before the next one began."""
+    """Operations were launched only after backward had returned, and before the next backward began."""
     NONE = "none"
-    """Nothing was launched in either."""
+    """No operation was launched inside or after backward."""
 
 
 @dataclass(frozen=True)
 class BackwardOverlap:
-    """The verdict on one backward pass; those that run inside another one count as part of it.
+    """The verdict on one backward pass; a pass that runs inside another counts as part of it.
 
     Attributes:
-        verdict: what it is.
-        backward: its number (`Moment.backward`).
-        line: where it was called.
-        at: the "FILE:LINE" that decided: of the launch, or, where it blocks, of the wait; empty for NONE.
+        verdict: the kind of overlap.
+        backward: the number of the pass (`Moment.backward`).
+        line: the line that called backward.
+        at: "FILE:LINE" of the launch or, if the pass blocks, of the wait that decided; empty for NONE.
         entry: the operation that decided.
     """
 
@@ -98,47 +54,90 @@ class BackwardOverlap:
         return f"backward {self.backward} ({self.line}): {self.verdict.value}{decided}"
 
 
+@dataclass
+class BackwardPass:
+    """The times of a backward pass, by the rank's clock.
+
+    Attributes:
+        began: when the pass began.
+        last_gradient: when the last gradient of a parameter was ready; infinite while the pass runs.
+        returned: when the pass returned; infinite while it runs.
+    """
+
+    began: float
+    last_gradient: float = inf
+    returned: float = inf
+
+    def computes_at(self, moment: Moment | None) -> bool:
+        """Whether gradients were still to be computed at a moment; after a pass that raised, some always are."""
+        if moment is None or not self.began < moment.time < self.returned:
+            return False
+        return moment.time < self.last_gradient or moment.ready < moment.expected
+
+
 def overlap(entries: Sequence[Entry], events: Sequence[Event]) -> list[BackwardOverlap]:
     """Return the verdict on each backward pass of a record."""
-    found = passes(events)
-    ends = [*(one.began for one in found), inf][1:]
-    lines = {event.number: event.line for event in events if isinstance(event, CollectiveWaited)}
-    return [_verdict(one, _began(one, events), entries, lines, end) for one, end in zip(found, ends, strict=False)]
+    passes = backward_passes(events)
+    next_began = [*(backward.began for backward in passes), inf][1:]
+    wait_lines = {event.number: event.line for event in events if isinstance(event, CollectiveWaited)}
+    return [
+        _verdict(backward, _began_event(backward, events), entries, wait_lines, end)
+        for backward, end in zip(passes, next_began, strict=True)
+    ]
+
+
+def backward_passes(events: Iterable[Event]) -> list[BackwardPass]:
+    """Return the backward passes in order; a pass that runs inside another is part of it."""
+    found: list[BackwardPass] = []
+    running, last_gradient = set[int](), 0
+    for event in events:
+        if not isinstance(event, BackwardBegan | GradientReady | BackwardReturned):
+            continue
+        if not running:  # the pass began here, or before the record was cleared
+            found.append(BackwardPass(event.time))
+            last_gradient = 0
+        running.add(event.backward)
+        if isinstance(event, GradientReady):
+            last_gradient = event.time
+        if isinstance(event, BackwardReturned):
+            running.remove(event.backward)
+        if not running:
+            found[-1].last_gradient, found[-1].returned = last_gradient, event.time
+    return found
+
+
+def launching_pass(entry: Entry, passes: Iterable[BackwardPass]) -> BackwardPass | None:
+    """Return the backward pass in which an operation was launched, if any."""
+    if entry.launched.backward is None:
+        return None
+    return next((backward for backward in passes if backward.returned > entry.launched.time), None)
 
 
 def _verdict(
-    one: Pass, began: BackwardBegan, entries: Sequence[Entry], lines: dict[int, str], end: float
+    backward: BackwardPass, began: BackwardBegan, entries: Sequence[Entry], wait_lines: dict[int, str], end: float
 ) -> BackwardOverlap:
-    """Judge a pass by what was launched up to the beginning of the next one."""
+    """Judge a pass by the operations that were launched before `end`, where the next one began."""
 
     def decided(verdict: Overlap, entry: Entry | None = None, at: str = "") -> BackwardOverlap:
         return BackwardOverlap(verdict, began.backward, began.line, at or (entry.line if entry else ""), entry)
 
-    blocking = [entry for entry in entries if _is_early(_blocks(entry), one)]
+    blocking = [entry for entry in entries if backward.computes_at(_first_wait(entry))]
     if blocking:
-        first = min(blocking, key=lambda entry: getattr(_blocks(entry), "time", inf))
-        return decided(Overlap.BLOCKS_INSIDE_BACKWARD, first, lines.get(first.number, ""))
-    inside = [entry for entry in entries if one.began < entry.launched.time < one.returned]
-    early = [entry for entry in inside if _is_early(entry.launched, one)]
+        first = min(blocking, key=lambda entry: getattr(_first_wait(entry), "time", inf))
+        return decided(Overlap.BLOCKS_INSIDE_BACKWARD, first, wait_lines.get(first.number, ""))
+    inside = [entry for entry in entries if backward.began < entry.launched.time < backward.returned]
+    early = [entry for entry in inside if backward.computes_at(entry.launched)]
     if inside:
         return decided(Overlap.OVERLAPPED if early else Overlap.END_OF_BACKWARD, (early or inside)[0])
-    after = [entry for entry in entries if one.returned < entry.launched.time < end and entry.bytes]
+    after = [entry for entry in entries if backward.returned < entry.launched.time < end and entry.bytes]
     return decided(Overlap.AFTER_BACKWARD, after[0]) if after else decided(Overlap.NONE)
 
 
-def _blocks(entry: Entry) -> Moment | None:
-    """Return when a rank first waited for an operation."""
+def _first_wait(entry: Entry) -> Moment | None:
     return entry.waited if entry.asynchronous else entry.launched
 
 
-def _is_early(moment: Moment | None, one: Pass) -> bool:
-    """Whether a moment is in a pass and gradients are still to be computed; a pass that raised lacks some for ever."""
-    if moment is None or not one.began < moment.time < one.returned:
-        return False
-    return moment.time < one.last_gradient or moment.ready < moment.expected
-
-
-def _began(one: Pass, events: Sequence[Event]) -> BackwardBegan:
-    """Return the event with which a pass began; of one whose beginning the record has forgotten, one without line."""
-    found = (event for event in events if isinstance(event, BackwardBegan) and event.time == one.began)
-    return next(found, BackwardBegan(int(one.began), 0, "", 0))
+def _began_event(backward: BackwardPass, events: Sequence[Event]) -> BackwardBegan:
+    """Return the event with which a pass began; one without a line if the record was cleared since."""
+    found = (event for event in events if isinstance(event, BackwardBegan) and event.time == backward.began)
+    return next(found, BackwardBegan(int(backward.began), 0, "", 0))

@@ -1,4 +1,4 @@
-"""Operations picked from a record."""
+"""Operations selected from a record."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from pytest_ddp.observed.recording.record import Record
 
 
 class Selection(Assertions):
-    """Some operations of this rank: always the same ones, each as it stands at the moment."""
+    """A fixed set of this rank's operations, each in its current state."""
 
     def __init__(self, record: Record, entries: Sequence[Entry], selected: str) -> None:
         self._record = record
@@ -24,18 +24,14 @@ class Selection(Assertions):
 
     @property
     def selected(self) -> str:
-        """In words, which operations these are."""
+        """Which operations these are, in words."""
         return self._selected
 
     @property
     def entries(self) -> list[Entry]:
-        """The operations; one that the record has forgotten since, as it was."""
-        now = {entry.number: entry for entry in self._record.entries}
-        return [now.get(entry.number, entry) for entry in self._chosen]
-
-    def hold(self, entries: Iterable[Entry]) -> None:
-        """Be a selection of these operations from now on."""
-        self._chosen = tuple(entries)
+        """The operations; one that was cleared from the record is in the state it had when it was selected."""
+        current = {entry.number: entry for entry in self._record.entries}
+        return [current.get(entry.number, entry) for entry in self._chosen]
 
     def select(
         self,
@@ -44,21 +40,25 @@ class Selection(Assertions):
         dtype: torch.dtype | str | None = None,
         inside_backward: bool | None = None,
     ) -> "Selection":
-        """Return the operations of one kind.
+        """Return the operations that match all arguments.
 
         Args:
-            ops: named as in torch.distributed: "all_reduce", "send", ...; several mean any of them, none means all.
+            ops: names as in torch.distributed ("all_reduce", "send", ...), of which one must match; () matches all.
             group: the process group, or its name.
             dtype: of the tensors.
-            inside_backward: whether launched while a backward pass was running.
+            inside_backward: whether the operation was launched while a backward pass was running.
 
         Raises:
-            UsageError: when there is no operation of that name.
+            UsageError: if a name is not that of an operation.
         """
         name = group.group_name if isinstance(group, ProcessGroup) else group
-        choice = Choice(ops, name, None if dtype is None else str(dtype).removeprefix("torch."), inside_backward)
-        chosen = [entry for entry in self.entries if choice.takes(entry)]
-        return Selection(self._record, chosen, " ".join(filter(None, [self.selected, str(choice)])))
+        wanted = _Filter(ops, name, None if dtype is None else str(dtype).removeprefix("torch."), inside_backward)
+        matching = [entry for entry in self.entries if wanted.matches(entry)]
+        return Selection(self._record, matching, " ".join(filter(None, [self.selected, str(wanted)])))
+
+    def set_entries(self, entries: Iterable[Entry]) -> None:
+        """Make this the selection of these operations."""
+        self._chosen = tuple(entries)
 
     @overload
     def __getitem__(self, index: int) -> Entry: ...
@@ -72,13 +72,13 @@ class Selection(Assertions):
         return Selection(self._record, self.entries[index], f"{self.selected}{_slice_text(index)}".strip())
 
     def __iter__(self) -> Iterator[Entry]:
-        return iter(self.entries)  # read once, not once for each index
+        return iter(self.entries)  # a Sequence's own would read the record at each index
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def __reduce__(self) -> tuple[type[list[Entry]], tuple[list[Entry]]]:
-        """Travel as a list: a record stays on its rank."""
+        """Pickle as a list of entries, because the record cannot leave its rank."""
         return list, (self.entries,)
 
     def __repr__(self) -> str:
@@ -86,37 +86,21 @@ class Selection(Assertions):
         return f"<{len(self)} operations{':' if lines else ''}{lines}>"
 
 
-def _slice_text(index: slice) -> str:
-    parts = [index.start, index.stop] if index.step is None else [index.start, index.stop, index.step]
-    return f"[{':'.join('' if part is None else str(part) for part in parts)}]"
-
-
-# Which operations a test wants to look at.
-
-
 @dataclass(frozen=True)
-class Choice:
-    """What an operation must be to be chosen; None leaves it open.
+class _Filter:
+    """The arguments of `Selection.select`; None matches every operation."""
 
-    Attributes:
-        ops: any of these operations; all for ().
-        group: the name of its process group.
-        dtype: of its tensors, such as "float32".
-        inside_backward: whether it was launched while a backward pass ran.
-    """
-
-    ops: tuple[str, ...] = ()
-    group: str | None = None
-    dtype: str | None = None
-    inside_backward: bool | None = None
+    ops: tuple[str, ...]
+    group: str | None
+    dtype: str | None
+    inside_backward: bool | None
 
     def __post_init__(self) -> None:
         unknown = [op for op in self.ops if op not in NAMES]
         if unknown:
-            raise UsageError(f"no operation is called {unknown[0]!r}; there are {', '.join(sorted(NAMES))}")
+            raise UsageError(f"no operation is named {unknown[0]!r}; the names are {', '.join(sorted(NAMES))}")
 
-    def takes(self, entry: Entry) -> bool:
-        """Whether an operation is chosen."""
+    def matches(self, entry: Entry) -> bool:
         return (
             (not self.ops or entry.op in self.ops)
             and self.group in {None, entry.group}
@@ -131,3 +115,8 @@ class Choice:
         if self.inside_backward is not None:
             words.append(f"launched {'inside' if self.inside_backward else 'outside'} backward")
         return " ".join(words)
+
+
+def _slice_text(index: slice) -> str:
+    parts = [index.start, index.stop] if index.step is None else [index.start, index.stop, index.step]
+    return f"[{':'.join('' if part is None else str(part) for part in parts)}]"

@@ -1,1 +1,1 @@
-"""One rank records its own collectives, on a logical clock."""
+"""A rank records its own operations and backward passes, on a logical clock."""

@@ -1,20 +1,15 @@
-"""A rank's logical clock, and where its autograd stands.
-
-Clock times are counts, so they compare exactly, and two runs of the same program give the same ones.
-"""
+"""The logical clock of a rank. It counts events, so two runs of the same program give the same times."""
 
 import itertools
 from dataclasses import dataclass, field
-
-# By its own name: tests replace the functions of `time`.
-from time import monotonic_ns
+from time import monotonic_ns  # imported by name, because tests replace functions of the module `time`
 
 from pytest_ddp.observed.events import Moment
 
 
 @dataclass
 class Backward:
-    """A backward pass that is running: how many gradients of parameters it has computed, of how many."""
+    """A running backward pass that has computed `ready` of `expected` gradients of parameters."""
 
     number: int
     line: str
@@ -24,11 +19,11 @@ class Backward:
 
 @dataclass
 class Clock:
-    """Counts events.
+    """Counts events, and knows which backward passes are running.
 
     Attributes:
-        running: the backward passes that are running, the innermost last (reentrant checkpoints nest them).
-        nanoseconds: when each time was, by the machine's monotonic clock: to be shown, never to be judged by.
+        running: the running backward passes, the innermost last (reentrant checkpoints nest them).
+        nanoseconds: the machine's monotonic time at each logical time. Traces show it; no assertion may use it.
     """
 
     running: list[Backward] = field(default_factory=list)
@@ -37,12 +32,12 @@ class Clock:
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
     def time(self) -> int:
-        """Return the next time."""
+        """Advance the clock; return the new time."""
         self.nanoseconds.append(monotonic_ns())
         return next(self._times)
 
     def tick(self) -> Moment:
-        """Return the next moment."""
+        """Advance the clock; return the new time and the progress of the innermost backward pass."""
         time = self.time()
         if not self.running:
             return Moment(time)
@@ -51,15 +46,15 @@ class Clock:
 
     @property
     def computes_gradients(self) -> bool:
-        """Whether a backward pass that is running has gradients of parameters to compute."""
+        """Whether a running backward pass has yet to compute gradients of parameters."""
         return any(backward.ready < backward.expected for backward in self.running)
 
     def begin_backward(self, line: str, expected: int) -> Backward:
-        """Let a backward pass begin."""
+        """Return a new backward pass, which is now the innermost one."""
         backward = Backward(next(self._numbers), line, expected)
         self.running.append(backward)
         return backward
 
     def end_backward(self, backward: Backward) -> None:
-        """Let a backward pass end."""
+        """Remove a backward pass from the running ones."""
         self.running.remove(backward)

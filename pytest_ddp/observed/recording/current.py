@@ -1,4 +1,4 @@
-"""Which record this process writes, if its process group is observed."""
+"""The record that this process writes, if its process group is observed."""
 
 from typing import TYPE_CHECKING
 
@@ -10,48 +10,57 @@ if TYPE_CHECKING:
 
 _record: "Record | None" = None
 _NOT_OBSERVED = (
-    "this test's collectives are not observed, so there is no record of them: write @distributed(observe=True), or "
+    "this test's collectives are not observed, so they were not recorded: write @distributed(observe=True) or "
     "ddp_ranks(observe=True)"
 )
 
 
 def record() -> "Record":
-    """Return the record of the test at hand; raise UsageError when it is not observed."""
+    """Return the record of the running test; raise UsageError if the test is not observed."""
     if _record is None:
         raise UsageError(_NOT_OBSERVED)
     return _record
 
 
-def is_observed() -> bool:
-    """Whether there is a record."""
-    return _record is not None
-
-
 def set_record(record: "Record | None") -> None:
-    """Let `record` be this process's."""
+    """Make `record` the one of this process."""
     global _record  # noqa: PLW0603  a process has one default group, so one record
     _record = record
 
 
+def is_observed() -> bool:
+    """Whether this process has a record."""
+    return _record is not None
+
+
 def is_monitored_by(monitor: "Monitor") -> bool:
-    """Whether this is still who looks on."""
+    """Whether `monitor` is the one of this process's record."""
     return _record is not None and _record.monitor is monitor
 
 
+# Without a record, the functions below do nothing.
+
+
+def reset() -> None:
+    """Reset the record for the next test."""
+    if _record is not None:
+        _record.reset()
+
+
 def run_began() -> None:
-    """Say that this rank begins its part of a run; nothing happens where nothing is observed."""
+    """Report to the monitor that a run began on this rank."""
     if _record is not None:
         _record.monitor.run_began()
 
 
 def run_ended() -> None:
-    """Say that this rank's part of a run is over; nothing happens where nothing is observed."""
+    """Report to the monitor that this rank's part of a run ended."""
     if _record is not None:
         _record.monitor.run_ended()
 
 
 def timeline() -> str:
-    """Return what happened in the test at hand as a short table; "" where nothing is observed."""
+    """Return a short timeline of the running test, or ""."""
     if _record is None:
         return ""
     from pytest_ddp.observed.timeline import Timeline  # noqa: PLC0415  only when a test has failed
@@ -60,11 +69,5 @@ def timeline() -> str:
 
 
 def unmatched_operations() -> list[str]:
-    """Return in words what this rank has begun and others have not taken part in, each only once."""
+    """Describe the operations in which other ranks did not take part; each is reported once."""
     return [] if _record is None else _record.monitor.unmatched_operations()
-
-
-def reset() -> None:
-    """Begin the record anew, for the next test; nothing happens where nothing is observed."""
-    if _record is not None:
-        _record.reset()

@@ -1,4 +1,4 @@
-"""Who looks on while a rank communicates, and who holds its operations back: by default nobody."""
+"""What the packages above can plug into a record: a monitor of its operations, and a gate that issues them."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -9,35 +9,35 @@ from pytest_ddp.observed.recording.operations import Call
 
 
 class Monitor:
-    """Is told, on the rank, what the rank is about to do; this one looks away."""
+    """Is called, on the rank, before and after the steps of an operation. This base class does nothing."""
 
     def before_operation(self, entry: Entry) -> None:
-        """Hear that the rank is about to issue an operation; raise to keep it from that."""
+        """Handle an operation that the rank is about to issue; an exception raised here prevents it."""
 
     def wait_began(self, entries: Sequence[Entry], timeout: timedelta | None) -> None:
-        """Hear that a thread of the rank is about to wait until these operations are over, or for so long."""
+        """Handle a thread that begins to wait for operations, at most `timeout`."""
 
     def wait_ended(self, entries: Sequence[Entry]) -> None:
-        """Hear that the wait is over, one way or another."""
+        """Handle a thread whose wait returned or raised."""
 
     def run_began(self) -> None:
-        """Hear that the rank begins its part of a run."""
+        """Handle the beginning of a run on this rank."""
 
     def run_ended(self) -> None:
-        """Hear that the rank has finished its part of a run."""
+        """Handle the end of a run on this rank."""
 
     def unmatched_operations(self) -> list[str]:
-        """Return in words what this rank has begun and others have not taken part in, each only once."""
+        """Describe the operations of this rank in which other ranks did not take part; each is reported once."""
         return []
 
 
 class Gate:
-    """Issues operations; this one lets everything through."""
+    """Issues operations. This base class issues each at once and holds nothing back."""
 
-    def issue(self, entry: Entry, call: Call) -> Any:  # noqa: ARG002  for gates that hold back
-        """Issue an operation; return the Work to wait for, or None if it is over."""
+    def issue(self, entry: Entry, call: Call) -> Any:  # noqa: ARG002  subclasses use it
+        """Issue an operation; return the Work to wait for, or None if the operation is complete."""
         return call.issue()
 
-    def coalesced(self, entries: Sequence[Entry], work: Any) -> Any:  # noqa: ARG002  likewise
-        """Return the Work to wait for of operations that were issued one by one, given that of the real group."""
+    def coalesce(self, entries: Sequence[Entry], work: Any) -> Any:  # noqa: ARG002  likewise
+        """Return the Work of operations that the real group coalesced; `work` is the real group's."""
         return work

@@ -1,4 +1,4 @@
-"""A process group that delegates to a real one and notes down everything that goes through it."""
+"""A process group that records every operation and delegates it to the real group."""
 
 import itertools
 from collections import defaultdict
@@ -17,23 +17,33 @@ from pytest_ddp.observed.recording.operations import OPERATIONS, Call
 from pytest_ddp.observed.recording.work import ObservedWork
 
 RealGroup = dist.ProcessGroup
+_APPLIED_TO_BOTH = (
+    "_set_default_backend",
+    "_register_backend",
+    "_set_group_name",
+    "_set_group_desc",
+    "register_pre_hook",
+    "register_post_hook",
+    "unregister_pre_hook",
+    "unregister_post_hook",
+)
 
 
 class ObservedGroup(RealGroup):
-    """Stands in for a `ProcessGroup` wherever torch makes or takes one.
+    """Replaces a `ProcessGroup` wherever torch makes or takes one.
 
-    Python code calls its methods as any object's. So does C++ code (torch's own DDP, functional collectives): torch
-    forwards the virtual methods of a group that is a subclass in Python. The backends are registered here too, so
-    what is not overridden finds them as in any group.
+    C++ code (torch's DDP, functional collectives) calls these methods too: torch forwards the virtual methods of a
+    group to a subclass in Python. The backends are also registered with this group, for methods that are not
+    overridden.
 
     Attributes:
-        real: the group that everything is delegated to.
+        real: the group that runs the operations.
     """
 
     def __init__(self, store: Store, rank: int, size: int, real: RealGroup | None = None) -> None:
         try:
             super().__init__(store, rank, size)
-        except TypeError:  # torch before 2.12 cannot make a subclass that has a store
+        except TypeError:  # torch before 2.12 has no such constructor for subclasses
             super().__init__(rank, size)
         self.real = RealGroup(store, rank, size) if real is None else real
         self._record = current.record()
@@ -42,8 +52,8 @@ class ObservedGroup(RealGroup):
         self._coalesced: list[Entry] | None = None
 
     @classmethod
-    def around(cls, real: RealGroup) -> "ObservedGroup":
-        """Return an observed group that delegates to a group which is there already."""
+    def wrap(cls, real: RealGroup) -> "ObservedGroup":
+        """Return an observed group for an existing group."""
         group = cls(real.get_group_store(), real.rank(), real.size(), real)
         for device in real._device_types:  # noqa: SLF001  no public way
             backend = real._get_backend(device)  # noqa: SLF001  likewise
@@ -54,27 +64,9 @@ class ObservedGroup(RealGroup):
         RealGroup._set_group_desc(group, real.group_desc)  # noqa: SLF001  likewise
         return group
 
-    def _issue(self, method: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        __tracebackhide__ = True
-        self._ranks = self._ranks or tuple(dist.get_process_group_ranks(self))
-        call = Call(self.group_name, self._ranks, self.real, method=method, args=args, keywords=keywords)
-        entry, work = self._record.issue(call, next(self._counters[call.numbering]))
-        if self._coalesced is not None:
-            self._coalesced.append(entry)
-            if work is None:  # it will be over with the others
-                return None
-        return self._observed(work, [entry])
-
-    def _observed(self, work: Any, entries: list[Entry]) -> Any:
-        """Return an observed handle; where there is none, the backend has waited, as NCCL does for who wants none."""
-        if work is None and entries:
-            with self._record.waiting(entries):
-                return None
-        return ObservedWork(work, entries, self._record) if isinstance(work, Work) else work
-
     @property
     def bound_device_id(self) -> torch.device | None:
-        """The device that the group is bound to from its making on."""
+        """The device to which the group was bound when it was made."""
         device: torch.device | None = self.real.bound_device_id
         return device
 
@@ -87,6 +79,15 @@ class ObservedGroup(RealGroup):
         """Return the store of the real group."""
         return self.real.get_group_store()
 
+    def split_group(self, *args: Any, **keywords: Any) -> RealGroup | None:
+        """Split the real group; return the new group, observed."""
+        made = self.real.split_group(*args, **keywords)
+        return None if made is None else ObservedGroup.wrap(made)
+
+    def merge_remote_group(self, *args: Any, **keywords: Any) -> RealGroup:
+        """Merge the real group with another; return the new group, observed."""
+        return ObservedGroup.wrap(self.real.merge_remote_group(*args, **keywords))
+
     def _start_coalescing(self, device: torch.device) -> None:
         self._coalesced = []
         self.real._start_coalescing(device)  # noqa: SLF001  torch's own name
@@ -94,20 +95,29 @@ class ObservedGroup(RealGroup):
     def _end_coalescing(self, device: torch.device) -> Any:
         entries, self._coalesced = self._coalesced or [], None
         work = self.real._end_coalescing(device)  # noqa: SLF001  likewise
-        return self._observed(self._record.gate.coalesced(entries, work), entries)
+        return self._observe(self._record.gate.coalesce(entries, work), entries)
 
-    def split_group(self, *args: Any, **keywords: Any) -> RealGroup | None:
-        """Split the real group; what comes out is observed too."""
-        made = self.real.split_group(*args, **keywords)
-        return None if made is None else ObservedGroup.around(made)
+    def _issue(self, method: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        __tracebackhide__ = True
+        self._ranks = self._ranks or tuple(dist.get_process_group_ranks(self))
+        call = Call(self.group_name, self._ranks, self.real, method=method, args=args, keywords=keywords)
+        entry, work = self._record.issue(call, next(self._counters[call.numbering]))
+        if self._coalesced is not None:
+            self._coalesced.append(entry)
+            if work is None:  # `_end_coalescing` completes it
+                return None
+        return self._observe(work, [entry])
 
-    def merge_remote_group(self, *args: Any, **keywords: Any) -> RealGroup:
-        """Merge the real group; what comes out is observed too."""
-        return ObservedGroup.around(self.real.merge_remote_group(*args, **keywords))
+    def _observe(self, work: Any, entries: list[Entry]) -> Any:
+        """Return an observed handle; without a handle (NCCL, not asynchronous), the backend has waited already."""
+        if work is None and entries:
+            with self._record.waiting(entries):
+                return None
+        return ObservedWork(work, entries, self._record) if isinstance(work, Work) else work
 
 
-def _observing(method: str) -> Callable[..., Any]:
-    """Return a method that issues an operation through the record."""
+def _recorded(method: str) -> Callable[..., Any]:
+    """Return a method that records an operation and issues it."""
 
     def issue(group: ObservedGroup, *args: Any, **keywords: Any) -> Any:
         __tracebackhide__ = True
@@ -117,28 +127,18 @@ def _observing(method: str) -> Callable[..., Any]:
     return issue
 
 
-def _telling_both(method: str) -> Callable[..., Any]:
-    """Return a method that says the same to the group and to the real one."""
+def _applied_to_both(method: str) -> Callable[..., Any]:
+    """Return a method that calls the base class's method and then the real group's."""
 
-    def tell(group: ObservedGroup, *args: Any, **keywords: Any) -> None:
+    def apply(group: ObservedGroup, *args: Any, **keywords: Any) -> None:
         getattr(RealGroup, method)(group, *args, **keywords)
         getattr(group.real, method)(*args, **keywords)
 
-    tell.__name__ = method
-    return tell
+    apply.__name__ = method
+    return apply
 
 
-_SHARED = (
-    "_set_default_backend",
-    "_register_backend",
-    "_set_group_name",
-    "_set_group_desc",
-    "register_pre_hook",
-    "register_post_hook",
-    "unregister_pre_hook",
-    "unregister_post_hook",
-)
 for _method in OPERATIONS:
-    setattr(ObservedGroup, _method, _observing(_method))
-for _method in filter(partial(hasattr, RealGroup), _SHARED):
-    setattr(ObservedGroup, _method, _telling_both(_method))
+    setattr(ObservedGroup, _method, _recorded(_method))
+for _method in filter(partial(hasattr, RealGroup), _APPLIED_TO_BOTH):
+    setattr(ObservedGroup, _method, _applied_to_both(_method))

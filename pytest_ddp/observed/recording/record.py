@@ -1,11 +1,11 @@
-"""The record of one rank: every operation of its process groups, and what autograd did meanwhile."""
+"""The record of one rank: every operation of its process groups, and what autograd did in between."""
 
 import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -28,36 +28,36 @@ from pytest_ddp.observed.recording.clock import Backward, Clock
 from pytest_ddp.observed.recording.interfaces import Gate, Monitor
 from pytest_ddp.observed.recording.operations import Call
 
-_done = torch._C.Future.done  # noqa: SLF001  its own, which tells no gate
+_done = torch._C.Future.done  # noqa: SLF001  the original: the patched one polls a gate
 
 
 class Record:
-    """What this rank did since the test began; written from any thread.
+    """What this rank did since the test began; any thread may write to it.
 
     Attributes:
-        monitor: is told what the rank is about to do.
+        monitor: is called before each operation, and before and after each wait.
+        listeners: functions that are called with each event, in the thread of the event.
+        cleanups: functions that are called when the test is over.
+        clock: gives each event its time.
+        names: the parameters' names in events.
         gate: issues the operations.
-        listeners: called with each event, in the thread in which it happens.
-        clock: gives the events their times.
-        names: what events call parameters.
-        held: the futures that a gate keeps from completing, and the handles of theirs that let them.
-        at_end: called when the test is over, to let go of what its group has made.
+        held_futures: maps each future that a gate holds back to the Work that releases it.
     """
 
     def __init__(self, monitor: Monitor | None = None) -> None:
         self.monitor = monitor or Monitor()
-        self.at_end: list[Callable[[], None]] = []
         self.listeners: list[Callable[[Event], None]] = []
+        self.cleanups: list[Callable[[], None]] = []
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything, and let the clock start again, for a new test."""
-        while self.at_end:
-            self.at_end.pop()()
-        self.clock, self.names, self.gate = Clock(), Names(), Gate()
-        self.held: Any = WeakIdKeyDictionary()
+        """Forget everything and start the clock again, for a new test."""
+        while self.cleanups:
+            self.cleanups.pop()()
+        self.clock, self.names, self.gate = Clock(), ParameterNames(), Gate()
+        self.held_futures: Any = WeakIdKeyDictionary()
         self.clear()
 
     def clear(self) -> None:
@@ -70,8 +70,8 @@ class Record:
 
     @property
     def entries(self) -> list[Entry]:
-        """The operations, in the order in which they were entered."""
-        self._look_at_futures()
+        """The operations, in the order in which this rank entered them."""
+        self._check_futures()
         with self._lock:
             waited, completed = self._waited.get, self._completed.get
             return [replace(e, waited=waited(n), completed=completed(n)) for n, e in self._entries.items()]
@@ -79,14 +79,19 @@ class Record:
     @property
     def events(self) -> list[Event]:
         """The events, in the order of the clock."""
-        self._look_at_futures()
+        self._check_futures()
         with self._lock:
             return [kind(*values) for kind, values in self._events]
 
+    def line(self) -> str:
+        """Return the current line of the user's program; in a thread of autograd, the line that called backward."""
+        running = self.clock.running
+        return caller()[0] or (running[-1].line if running else "")
+
     def issue(self, call: Call, sequence: int) -> tuple[Entry, Any]:
-        """Note down a call, the `sequence`-th of its kind in its group, and make it; return what that returned too."""
-        __tracebackhide__ = True  # a mismatch is raised in here, and is the caller's
-        entry = self._enter(call, sequence)
+        """Record a call, the `sequence`-th of its kind in its group, and make it; return the entry and the result."""
+        __tracebackhide__ = True  # a mismatch that is raised here is an error of the caller
+        entry = self._add_entry(call, sequence)
         self.monitor.before_operation(entry)
         if call.operation.blocks:
             with self.waiting([entry], call.timeout):
@@ -95,7 +100,7 @@ class Record:
 
     @contextmanager
     def waiting(self, entries: Sequence[Entry], timeout: timedelta | None = None) -> Iterator[None]:
-        """Be in a wait for operations, which are over when it is left without an exception."""
+        """Record a wait for operations while the block runs; they are complete if it raises nothing."""
         line = self.line() if self.clock.running else ""
         for entry in entries:
             self._mark(entry, CollectiveWaited, line)
@@ -104,56 +109,51 @@ class Record:
             yield
         finally:
             self.monitor.wait_ended(entries)
-        self.completed(entries)
+        self.mark_completed(entries)
 
-    def completed(self, entries: Sequence[Entry]) -> None:
-        """Note that operations are known to be over."""
+    def mark_completed(self, entries: Sequence[Entry]) -> None:
+        """Record that operations are complete."""
         for entry in entries:
             self._mark(entry, CollectiveCompleted)
 
-    def expect(self, future: "torch.futures.Future[Any]", entries: Sequence[Entry]) -> None:
-        """Remember a future that somebody took, whose waits are not seen.
+    def track_future(self, future: "torch.futures.Future[Any]", entries: Sequence[Entry]) -> None:
+        """Record the operations as complete once the future is done, because C++ code may wait for it unseen.
 
-        It is looked at when backward has returned and when the record is read, not when its own thread sets it: the
-        order of events shall be the program's.
+        The future is checked when backward returns and when the record is read, not in the thread that completes it,
+        so that the order of events depends on the program alone.
         """
         self._futures.append((future, entries))
 
     def backward_began(self, expected: int) -> Backward:
-        """Note that a backward pass begins, which is to compute so many gradients of parameters."""
+        """Record the beginning of a backward pass that will compute `expected` gradients of parameters."""
         line, _ = caller()
         with self._lock:
             time = self.clock.time()
             backward = self.clock.begin_backward(line, expected)
             event = BackwardBegan, (time, backward.number, line, expected)
             self._events.append(event)
-        self._tell(*event)
+        self._notify(*event)
         return backward
 
     def gradient_ready(self, backward: Backward, parameter: torch.Tensor) -> None:
-        """Note that a gradient is computed."""
-        name = self.names.of(parameter)
+        """Record that backward computed the gradient of a parameter."""
+        name = self.names.name_of(parameter)
         with self._lock:
             backward.ready += 1
             event = GradientReady, (self.clock.time(), backward.number, name)
             self._events.append(event)
-        self._tell(*event)
+        self._notify(*event)
 
     def backward_returned(self, backward: Backward) -> None:
-        """Note that a backward pass has returned."""
-        self._look_at_futures()
+        """Record that a backward pass returned."""
+        self._check_futures()
         with self._lock:
             self.clock.end_backward(backward)
             event = BackwardReturned, (self.clock.time(), backward.number)
             self._events.append(event)
-        self._tell(*event)
+        self._notify(*event)
 
-    def line(self) -> str:
-        """Return the line of the user's program at which this thread is; that of backward in a thread of autograd's."""
-        running = self.clock.running
-        return caller()[0] or (running[-1].line if running else "")
-
-    def _enter(self, call: Call, sequence: int) -> Entry:
+    def _add_entry(self, call: Call, sequence: int) -> Entry:
         line, called = caller()
         with self._lock:
             running = self.clock.running
@@ -162,53 +162,50 @@ class Record:
             self._entries[entry.number] = entry
             event = CollectiveLaunched, (entry.launched.time, entry.number)
             self._events.append(event)
-        self._tell(*event)
+        self._notify(*event)
         return entry
 
-    def _mark(self, entry: Entry, kind: type[CollectiveWaited | CollectiveCompleted], *more: str) -> None:
-        """Note when something first happened to an operation, unless it belongs to an earlier test."""
-        marks = self._waited if kind is CollectiveWaited else self._completed
+    def _mark(self, entry: Entry, kind: type[CollectiveWaited | CollectiveCompleted], *details: str) -> None:
+        """Record the first wait for an operation of this test, or its completion."""
+        moments = self._waited if kind is CollectiveWaited else self._completed
         with self._lock:
-            if entry.number not in self._entries or entry.number in marks:
+            if entry.number not in self._entries or entry.number in moments:
                 return
-            marks[entry.number] = moment = self.clock.tick()
-            event = kind, (moment.time, entry.number, *more)
+            moments[entry.number] = moment = self.clock.tick()
+            event = kind, (moment.time, entry.number, *details)
             self._events.append(event)
-        self._tell(*event)
+        self._notify(*event)
 
-    def _look_at_futures(self) -> None:
-        waiting, self._futures = self._futures, []
-        for future, entries in waiting:
+    def _check_futures(self) -> None:
+        pending, self._futures = self._futures, []
+        for future, entries in pending:
             if _done(future):
-                self.completed(entries)
+                self.mark_completed(entries)
             else:
                 self._futures.append((future, entries))
 
-    def _tell(self, kind: type[Event], values: tuple[Any, ...]) -> None:
-        """Tell an event to whoever listens; few do, so events are made of their values only then, and when read."""
+    def _notify(self, kind: type[Event], values: tuple[Any, ...]) -> None:
+        """Call the listeners with an event; it is built only here and in `events`, because there are seldom any."""
         if self.listeners:
             event = kind(*values)
             for listener in tuple(self.listeners):
                 listener(event)
 
 
-# What the record calls parameters.
+class ParameterNames:
+    """The names that the user gave to parameters; weak references, so that no model is kept alive."""
 
+    def __init__(self) -> None:
+        self._names: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
 
-@dataclass
-class Names:
-    """The names that the user gave; holds on to no parameter, because that would keep a model's memory."""
-
-    _known: dict[int, tuple["weakref.ref[torch.Tensor]", str]] = field(default_factory=dict)
-
-    def learn(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Learn the names of parameters."""
+    def add(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Add parameters with their names."""
         for name, parameter in parameters:
-            self._known[id(parameter)] = weakref.ref(parameter), name
+            self._names[id(parameter)] = weakref.ref(parameter), name
 
-    def of(self, parameter: torch.Tensor) -> str:
-        """Return the parameter's name, or a description of one that has none."""
-        known, name = self._known.get(id(parameter), (None, ""))
-        if known is not None and known() is parameter:
+    def name_of(self, parameter: torch.Tensor) -> str:
+        """Return the parameter's name, or its shape in words if it has none."""
+        reference, name = self._names.get(id(parameter), (None, ""))
+        if reference is not None and reference() is parameter:
             return name
         return f"parameter {list(parameter.shape)}"

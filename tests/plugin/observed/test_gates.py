@@ -66,9 +66,9 @@ def test_who_blocks_inside_backward_is_told_where_and_what_to_do(run_suite):
         [
             (
                 r".*BlocksInsideBackward: blocks inside backward at test_suite.py:\d+: all_reduce #1 float32\[.*\] "
-                r"\(test_suite.py:\d+\) waits there for the other ranks, when 1 of 2 gradients are computed, and "
-                r"HoldUntilBackward\(\) lets nothing complete before all are; pass async_op=True, and wait when "
-                r"backward has returned, or in a callback that is queued to its end"
+                r"\(test_suite.py:\d+\) waits there for the other ranks, with 1 of 2 gradients ready; "
+                r"HoldUntilBackward\(\) completes no operation before all are ready; pass async_op=True, and wait "
+                r"after backward has returned, or in a callback that is queued for its end"
             ),
             r".*rank \d: raised .*BlocksInsideBackward: blocks inside backward at test_suite.py:.*",
         ]

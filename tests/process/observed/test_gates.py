@@ -98,7 +98,7 @@ def test_what_blocks_inside_backward_is_refused_with_its_line(train, name, seeds
     for seed in seeds:
         for verdicts, _, _, refused in train(name, HOLD, seed):
             assert refused.startswith(f"blocks inside backward at {where}: ")
-            assert "of 6 gradients are computed, and HoldUntilBackward() lets nothing complete before" in refused
+            assert "of 6 gradients ready; HoldUntilBackward() completes no operation before all are ready" in refused
             if name != "PollingInHook":
                 assert [(verdict.verdict, verdict.at) for verdict in verdicts] == [
                     (Overlap.BLOCKS_INSIDE_BACKWARD, where)

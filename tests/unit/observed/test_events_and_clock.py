@@ -11,7 +11,7 @@ from pytest_ddp.observed import Entry, Moment
 from pytest_ddp.observed.recording.autograd import accumulators
 from pytest_ddp.observed.recording.call_site import caller
 from pytest_ddp.observed.recording.clock import Clock
-from pytest_ddp.observed.recording.record import Names
+from pytest_ddp.observed.recording.record import ParameterNames
 from pytest_ddp.planning.world import World
 
 
@@ -40,9 +40,9 @@ def test_the_clock_knows_the_innermost_backward():
 
 
 def test_names_hold_on_to_nothing():
-    names, model = Names(), nn.Linear(2, 3)
-    names.learn(model.named_parameters())
-    assert [names.of(parameter) for parameter in model.parameters()] == ["weight", "bias"]
+    names, model = ParameterNames(), nn.Linear(2, 3)
+    names.add(model.named_parameters())
+    assert [names.name_of(parameter) for parameter in model.parameters()] == ["weight", "bias"]
     watched = weakref.ref(model.weight)
     del model
     gc.collect()
@@ -50,10 +50,10 @@ def test_names_hold_on_to_nothing():
 
 
 def test_a_tensor_in_the_place_of_one_that_is_gone_does_not_get_its_name():
-    names, later = Names(), torch.zeros(2)
-    names.learn([("gone", torch.zeros(1))])
-    names._known = {id(later): known for known in names._known.values()}
-    assert names.of(later) == "parameter [2]"
+    names, later = ParameterNames(), torch.zeros(2)
+    names.add([("gone", torch.zeros(1))])
+    names._names = {id(later): known for known in names._names.values()}
+    assert names.name_of(later) == "parameter [2]"
 
 
 def run(outputs, *, inputs=(), accumulate_grad=True):

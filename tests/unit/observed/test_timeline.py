@@ -66,7 +66,7 @@ def test_sends_and_receives_say_with_whom():
     lines = told("launch a, launch b, launch c", details=details)
     assert "send #1 to rank 1 " in lines[1]
     assert "recv #2 from rank 1 " in lines[2]
-    assert "recv #3 from anyone " in lines[3]
+    assert "recv #3 from any rank " in lines[3]
 
 
 def test_a_short_timeline_has_the_first_rows_and_the_last():
@@ -100,10 +100,10 @@ def notice(op: str, number: int, **keywords) -> Fingerprint:
 def test_of_a_rank_that_cannot_be_asked_what_it_posted_is_told():
     notices = [notice("all_reduce", 1), notice("recv", 1, peer=ANYONE), notice("all_reduce", 2)]
     assert posted_timeline(notices, notices[2]).splitlines() == [
-        "event    what                 group    tensors     line",
-        "entered  all_reduce #1        0 (0-1)  float32[4]  train.py:1",
-        "entered  recv #1 from anyone  0 (0-1)  float32[4]  train.py:1",
-        "waits    all_reduce #2        0 (0-1)  float32[4]  train.py:2",
+        "event    what                   group    tensors     line",
+        "entered  all_reduce #1          0 (0-1)  float32[4]  train.py:1",
+        "entered  recv #1 from any rank  0 (0-1)  float32[4]  train.py:1",
+        "waits    all_reduce #2          0 (0-1)  float32[4]  train.py:2",
     ]
 
 

@@ -98,11 +98,11 @@ def test_coalesced_operations_land_when_their_common_handle_is_waited_for(gate):
     group, tensors = Group(coalesces=True), [torch.ones(2), torch.ones(3)]
     entries = [issue(gate, group, tensor, number)[0] for number, tensor in enumerate(tensors, 1)]
     copies = [tensor for work in group.issued for tensor in work.tensors]
-    together = gate.coalesced(entries, Played(copies))
+    together = gate.coalesce(entries, Played(copies))
     assert all(tensor.isnan().all() for tensor in tensors)
     together.wait()
     assert all(tensor.eq(2).all() for tensor in tensors)
 
 
 def test_what_was_coalesced_outside_the_gate_is_left_alone(gate):
-    assert gate.coalesced([Entry("send", "0", (0, 1), number=9)], work := Played()) is work
+    assert gate.coalesce([Entry("send", "0", (0, 1), number=9)], work := Played()) is work

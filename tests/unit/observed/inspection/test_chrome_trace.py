@@ -10,7 +10,7 @@ from told_records import Story
 from trace_rules import keep_the_rules
 
 from pytest_ddp.errors import UsageError
-from pytest_ddp.observed.inspection.chrome_trace import Lanes, Trace, merge_traces, write_trace
+from pytest_ddp.observed.inspection.chrome_trace import Trace, Tracks, merge_traces, write_trace
 
 STEP = (
     "launch s, wait s, end s, backward, gradient, launch a, gradient, launch b, returned, "
@@ -20,7 +20,7 @@ STEP = (
 
 def exported(path, steps: str = STEP, rank: int = 0, **keywords) -> list[dict]:
     story = Story(steps, **keywords)
-    write_trace(path, Trace(rank, list(story.entries.values()), story.events, story.nanoseconds).traced())
+    write_trace(path, Trace(rank, list(story.entries.values()), story.events, story.nanoseconds).trace_events())
     return json.loads(path.read_text())["traceEvents"]
 
 
@@ -52,7 +52,7 @@ def test_an_operation_lasts_from_its_launch_to_its_end(tmp_path):
         "asynchronous": True,
         "gradients ready": "1/2",
         "line": "train.py:2",
-        "meets": "0 #2",
+        "match": "0 #2",
     }
 
 
@@ -76,15 +76,15 @@ def test_gradients_are_instants(tmp_path):
 
 
 def test_nothing_is_a_trace_too(tmp_path):
-    write_trace(tmp_path / "trace.json", Trace(0, [], [], []).traced())
+    write_trace(tmp_path / "trace.json", Trace(0, [], [], []).trace_events())
     keep_the_rules(json.loads((tmp_path / "trace.json").read_text())["traceEvents"])
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 20), st.integers(0, 9)), max_size=20))
 def test_spans_of_a_lane_never_overlap(spans):
-    lanes, placed = Lanes(), {}
+    tracks, placed = Tracks(), {}
     for whose, start, length in sorted(spans, key=lambda span: span[1]):
-        number = lanes.place(whose, start, start + length)
+        number = tracks.assign(whose, start, start + length)
         placed.setdefault(number, []).append((whose, start, start + length))
     for found in placed.values():
         assert len({whose for whose, _, _ in found}) == 1
@@ -115,8 +115,7 @@ def test_arrows_lead_from_the_first_rank_to_the_last(tmp_path):
 def test_a_send_leads_to_its_receive_and_to_no_collective(tmp_path):
     message = {"a": {"op": "send", "peer": 1}, "b": {"op": "recv", "peer": 0}, "c": {"ranks": (0, 1)}}
     exported(tmp_path / "0.json", "launch a", 0, details=message)
-    story = Story("launch b", details=message)
-    write_trace(tmp_path / "1.json", Trace(1, list(story.entries.values()), story.events, story.nanoseconds).traced())
+    exported(tmp_path / "1.json", "launch b", 1, details=message)
     merge_traces([tmp_path / "0.json", tmp_path / "1.json"], tmp_path / "all.json")
     events = json.loads((tmp_path / "all.json").read_text())["traceEvents"]
     assert [event["ph"] for event in events if event["name"] == "0 0 to 1 with tag 0 #1"] == ["s", "f"]
@@ -127,14 +126,12 @@ def test_an_operation_of_one_rank_alone_has_no_arrow(tmp_path):
 
 
 def test_no_traces_cannot_be_merged(tmp_path):
-    with pytest.raises(UsageError, match=r"there are no traces to merge; ranks write them with .*export_trace\(path\)"):
+    with pytest.raises(UsageError, match=r"there are no traces to merge; each rank writes one with .*export_trace"):
         merge_traces([], tmp_path / "all.json")
 
 
 @pytest.mark.parametrize("text", ["no JSON", "[]", "{}"])
 def test_another_file_cannot_be_merged(tmp_path, text):
     (tmp_path / "0.json").write_text(text)
-    with pytest.raises(
-        UsageError, match=r"0\.json is no trace that ddp\.collectives\.export_trace\(path\) has written"
-    ):
+    with pytest.raises(UsageError, match=r"0\.json was not written by ddp\.collectives\.export_trace\(path\) \("):
         merge_traces([tmp_path / "0.json"], tmp_path / "all.json")

@@ -134,7 +134,7 @@ def test_bytes_are_those_of_all_together():
 
 @pytest.mark.parametrize("keywords", [{}, {"exactly": 1, "at_most": 2}])
 def test_how_many_must_be_said_in_one_way(keywords):
-    with pytest.raises(UsageError, match="say how many are expected: an exact number, or at_least=, at_most= or both"):
+    with pytest.raises(UsageError, match="give an exact number, or at_least=, at_most= or both; got Bounds"):
         Story(OVERLAPPED).selection.assert_count(**keywords)
 
 
@@ -180,5 +180,7 @@ def test_selections_of_selections_and_slices_say_so():
 
 
 def test_an_operation_that_does_not_exist_is_no_selection():
-    with pytest.raises(UsageError, match=r"no operation is called 'allreduce'; there are all_gather, .*, all_reduce, "):
+    with pytest.raises(
+        UsageError, match=r"no operation is named 'allreduce'; the names are all_gather, .*, all_reduce"
+    ):
         MIXED.selection.select("allreduce")
