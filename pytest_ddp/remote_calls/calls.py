@@ -38,7 +38,7 @@ def rank_callers(controller: "Controller") -> Callable[..., "RankCaller"]:
         size = max(controller.planner.settings.world_size) if world_size is None else world_size
         if not isinstance(size, int):
             raise UsageError(
-                f"ddp_ranks(world_size=...) takes one number of ranks; got {size!r}: call ddp_ranks once for each number"
+                f"ddp_ranks(world_size=...) takes one number of ranks; got {size!r}: call it once for each"
             )
         request = Request.of(size, backend=backend, device=device, timeout=timeout, observe=observe)
         decision = controller.planner.plan_request(request)
@@ -69,7 +69,7 @@ class RankCaller:
     def run(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> list[Any]:
         """Call `function(*arguments, **keywords)` on every rank.
 
-        The function, its arguments and its results are pickled with cloudpickle, which also pickles lambdas and closures.
+        Function, arguments and results are pickled with cloudpickle, which can pickle lambdas and closures too.
 
         Returns:
             The result of each rank, in rank order.
