@@ -95,8 +95,10 @@ def device_of_group(group: ProcessGroup) -> torch.device:
 
 def timeout_on(group: ProcessGroup, device: torch.device) -> timedelta:
     """Return after how long an operation of a group on a device fails; 0 if the backend does not say."""
-    backend = group._get_backend(device)
-    timeout: timedelta = backend.options._timeout if hasattr(backend, "options") else timedelta(0)
+    try:
+        timeout: timedelta = group._get_backend(device).options._timeout
+    except AttributeError:
+        return timedelta(0)
     return timeout
 
 

@@ -106,11 +106,13 @@ class Fingerprint(NamedTuple):
 
     def encode(self) -> bytes:
         """Return it as bytes, without its rank: ranks that do the same record the same."""
-        stream = self.op, self.group, format_ranks(self.ranks), str(self.number), _optional(self.peer), str(self.tag)
-        tensors = _optional(self.root), self.reduction, self.dtype, self.shapes, str(self.elements)
-        sizes = format_sizes(self.sends), format_sizes(self.receives)
-        flags = _flag(self.asynchronous), _flag(self.after_any_rank), _flag(self.default)
-        return _BETWEEN.join((*stream, *tensors, *sizes, self.source, *flags)).encode(errors="replace")
+        _ = _BETWEEN
+        peer, root = "" if self.peer is None else self.peer, "" if self.root is None else self.root
+        stream = f"{self.op}{_}{self.group}{_}{format_ranks(self.ranks)}{_}{self.number}{_}{peer}{_}{self.tag}"
+        tensors = f"{root}{_}{self.reduction}{_}{self.dtype}{_}{self.shapes}{_}{self.elements}"
+        sizes = f"{format_sizes(self.sends)}{_}{format_sizes(self.receives)}"
+        flags = f"{_flag(self.asynchronous)}{_}{_flag(self.after_any_rank)}{_}{_flag(self.default)}"
+        return f"{stream}{_}{tensors}{_}{sizes}{_}{self.source}{_}{flags}".encode(errors="replace")
 
     @classmethod
     def decode(cls, data: bytes, rank: int) -> "Fingerprint | None":
@@ -133,16 +135,14 @@ def _flag(flag: bool) -> str:  # noqa: FBT001  internal
     return "1" if flag else ""
 
 
-def _optional(number: int | None) -> str:
-    return "" if number is None else str(number)
-
-
 def _optional_of(text: str) -> int | None:
     return int(text) if text else None
 
 
 def format_sizes(sizes: Sequence[int]) -> str:
     """Return sizes as text such as "4x3,7x1"; "" if it would be too long."""
+    if not sizes:
+        return ""
     runs = [(size, len(list(run))) for size, run in groupby(sizes)]
     text = ",".join(f"{size}x{count}" for size, count in runs)
     return text if len(text) <= _LONGEST_SIZES else ""

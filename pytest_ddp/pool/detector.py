@@ -1,6 +1,6 @@
 """Finds deadlocks: the controller reads the flight recorder while it waits for its ranks."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from pytest_ddp.observed.timeline import recorded_timeline
@@ -28,43 +28,54 @@ class Detector:
     `deadlocked` proves what it finds: it reads the positions of all ranks, and then once more the head of each rank
     that waits for ever. A rank whose head has not changed stood still all the while, so all of them did at one moment.
 
+    Where ranks are not observed, an operation may escape the record (C++ issued it on torch before 2.15). So there all
+    ranks that have not answered must stand still, and none of the others may have died: a connection that breaks ends
+    waits.
+
     Attributes:
         fd: the file of the flight recorder.
         size: the world size.
         group: the name of the default group.
+        observed: whether the ranks are observed.
     """
 
     fd: int
     size: int
     group: str
-    _readers: dict[int, Reader] = field(default_factory=dict)
-    _records: dict[int, dict[int, Fingerprint | None]] = field(default_factory=dict)
-    _outcomes: dict[int, Outcome] = field(default_factory=dict)
+    observed: bool
+    _readers: list[Reader] = field(init=False)
+    _records: list[dict[int, Fingerprint | None]] = field(init=False)
     _before: dict[int, Head] = field(default_factory=dict)
+    _judged: list[Head] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         key = key_of(self.group)
-        self._readers = {rank: Reader(self.fd, rank, key) for rank in range(self.size)}
-        self._records = {rank: {} for rank in range(self.size)}
+        self._readers = [Reader(self.fd, rank, key) for rank in range(self.size)]
+        self._records = [{} for _ in self._readers]
 
-    def add(self, outcome: Outcome) -> None:
-        """Take note of how a rank's run ended."""
-        self._outcomes[outcome.rank] = outcome
-
-    def deadlocked(self, pending: Collection[int]) -> frozenset[int]:
-        """Return those of the ranks that have not answered which wait for ever."""
-        heads = {rank: self._head(rank) for rank in pending}
-        waiting = {rank: head for rank, head in heads.items() if head.state == State.WAITS}
+    def deadlocked(self, pending: Collection[int], outcomes: Mapping[int, Outcome]) -> Collection[int]:
+        """Return those of the ranks that have not answered which wait for ever; `outcomes` are those of the others."""
+        heads = [self._head(rank) for rank in range(self.size)]
+        waiting = {rank: heads[rank] for rank in pending if heads[rank].state == State.WAITS}
         unchanged, self._before = waiting == self._before, waiting
-        if not waiting or not unchanged:  # nobody has waited since the last look: not yet worth reading it all
-            return frozenset()
-        found = ranks_that_wait_for_ever(self._positions(pending))
-        return frozenset(found) if all(self._head(rank) == heads[rank] for rank in found) else frozenset()
+        if not waiting or not unchanged or heads == self._judged:  # not yet worth reading it all, or read already
+            return ()
+        if not self.observed and (len(waiting) < len(pending) or any(not _is_alive(o) for o in outcomes.values())):
+            return ()
+        found = ranks_that_wait_for_ever(self._positions(pending, outcomes))
+        stood_still = all(self._head(rank) == heads[rank] for rank in found)
+        if found and stood_still and (self.observed or len(found) == len(pending)):
+            return found
+        self._judged = heads
+        return ()
 
-    def waits(self, rank: int, pending: Collection[int]) -> dict[str, str]:
-        """Return in words what a rank waits in and why that does not come, if it waits."""
-        positions = self._positions(pending)
-        return {"waits": wait_text(rank, positions), "chain": wait_text(rank, positions, chain=True)}
+    def waits(self, pending: Collection[int], outcomes: Mapping[int, Outcome]) -> dict[int, dict[str, str]]:
+        """Return in words what each rank waits in, and why that does not come, if it waits."""
+        positions = self._positions(pending, outcomes)
+        return {
+            rank: {"waits": wait_text(rank, positions), "chain": wait_text(rank, positions, chain=True)}
+            for rank in pending
+        }
 
     def timeline(self, rank: int) -> str:
         """Return what a rank has entered, and what it waits in, as a short table."""
@@ -77,16 +88,24 @@ class Detector:
         head = reader.head()
         return head if head.key == reader.key else Head(head.version)
 
-    def _positions(self, pending: Collection[int]) -> dict[int, Position]:
-        return {rank: self._position(rank, "" if rank in pending else self._ended(rank)) for rank in self._readers}
+    def _positions(self, pending: Collection[int], outcomes: Mapping[int, Outcome]) -> dict[int, Position]:
+        return {
+            rank: self._position(rank, "" if rank in pending else self._ended(rank, outcomes.get(rank)))
+            for rank in range(self.size)
+        }
 
-    def _ended(self, rank: int) -> str:
-        return _WORDS[type(self._outcomes[rank])] if rank in self._outcomes else "not taken part"
+    def _ended(self, rank: int, outcome: Outcome | None) -> str:
+        """Say how a rank ended; "" if it has answered but a thread of it may go on."""
+        if outcome is None:
+            return "not taken part"
+        return "" if _is_alive(outcome) and self._head(rank).state == State.RUNS else _WORDS[type(outcome)]
 
     def _position(self, rank: int, over: str) -> Position:
         reader, records, head = self._readers[rank], self._records[rank], self._head(rank)
         records.update((index, Fingerprint.decode(data, rank)) for index, data in reader.new())
         waits_in = records.get(head.waits_in) if head.state == State.WAITS and not over else None
-        if head.state == State.RUNS and isinstance(self._outcomes.get(rank), Returned | Raised | Skipped):
-            over = ""  # a thread of it goes on, or it has not come to rest
         return Position.of(rank, [*records.values()], waits_in, over, missed=reader.missed)
+
+
+def _is_alive(outcome: Outcome) -> bool:
+    return isinstance(outcome, Returned | Raised | Skipped)

@@ -5,7 +5,7 @@ import select
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import IO
 
 from pytest_ddp.errors import ProtocolError
@@ -26,7 +26,6 @@ GROUP_TIMEOUT_MARGIN = 600.0
 _INTERRUPTED = partial(Stopped, because="the run was interrupted")
 _JOIN_SECONDS = 60.0
 _TIMELINE_SECONDS = 10.0
-_TRIM_SECONDS = 0.5
 _EXIT_SECONDS = 2.0  # between the end of a rank's connection and that of its process
 # An answer to another group's run must never pass for one to ours.
 _numbers = itertools.count()
@@ -62,7 +61,7 @@ class RankGroup:
     _timeout: float = 0.0
     _pending: dict[int, RankProcess] = field(default_factory=dict)
     _debugged: RankProcess | None = None
-    _detector: Detector | None = None
+    _ended: dict[int, Outcome] = field(default_factory=dict)
 
     def assign(self, name: str, processes: list[RankProcess]) -> None:
         """Be a fresh process group of these ranks from the next run on."""
@@ -107,7 +106,7 @@ class RankGroup:
         """Wait for the outcomes of the run that was begun."""
         outcomes = self._finish(self.grace, disconnect=disconnect)
         quiet = disconnect or not failures(outcomes)  # Hypothesis is shrinking, or all is well: nobody will read it
-        return outcomes if quiet or self._detector is None else self._with_timelines(outcomes, self._detector)
+        return self._with_timelines(outcomes, self._detector) if self.world.observe and not quiet else outcomes
 
     def start_joining(self) -> None:
         """Ask the ranks to make the process group, without waiting for it."""
@@ -170,7 +169,8 @@ class RankGroup:
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield outcomes as they come; end what is left when the deadline has passed."""
         deadline = Deadline(self._started + self._timeout, grace, disconnect=disconnect)
-        self._detector = Detector(self.recorder.fileno(), self.world.size, self.name) if self.world.observe else None
+        self._ended = {}
+        self.__dict__.pop("_detector", None)
         while pending:
             readable = self._readable(pending.values(), deadline)
             if not readable and deadline.is_over(pending.values()):
@@ -187,7 +187,8 @@ class RankGroup:
             for process in pending.values():
                 process.trim_output()
             self.disconnected |= deadline.check_waiting(pending.values())
-            yield from self._end_stuck(pending, deadline)
+            if not readable:
+                yield from self._end_deadlocked(pending, deadline)
 
     def _readable(self, pending: Collection[RankProcess], deadline: Deadline) -> list[RankProcess]:
         """Wait until ranks have said something; return them."""
@@ -197,25 +198,26 @@ class RankGroup:
         """How long to wait for ranks to say something before the next look; None for as long as it takes."""
         if deadline.seconds is None:
             return None
-        return min(deadline.seconds, _TRIM_SECONDS if self._detector is None else LOOK_SECONDS)
+        return min(deadline.seconds, LOOK_SECONDS)
 
     def _add_outcome(
         self, deadline: Deadline, process: RankProcess, outcome: Outcome, pending: dict[int, RankProcess]
     ) -> None:
         deadline.add_outcome(process, outcome, pending.values())
-        if self._detector is not None:
-            self._detector.add(outcome)
+        self._ended[process.rank] = outcome
 
-    def _end_stuck(self, pending: dict[int, RankProcess], deadline: Deadline) -> Iterator[tuple[int, Outcome]]:
-        """End the ranks that wait for what can never come, unless others are to break the connections for that."""
-        if (
-            self._detector is None
-            or self._debugged is not None
-            or (deadline.disconnect and deadline.any_failed_or_skipped)
-        ):
+    @cached_property
+    def _detector(self) -> Detector:
+        return Detector(self.recorder.fileno(), self.world.size, self.name, self.world.observe)
+
+    def _end_deadlocked(self, pending: dict[int, RankProcess], deadline: Deadline) -> Iterator[tuple[int, Outcome]]:
+        """End the ranks that wait for ever, unless other ranks are to break the connections for that."""
+        if self._debugged is not None or (deadline.disconnect and deadline.any_failed_or_skipped):
             return
-        stuck = {rank: pending[rank] for rank in self._detector.deadlocked(pending)}
-        for rank, outcome in self._end(stuck, Stopped if deadline.any_failed_or_skipped else Deadlocked):
+        found = {rank: pending[rank] for rank in self._detector.deadlocked(pending, self._ended)}
+        if not self.world.observe and any(process.is_busy for process in found.values()):
+            return
+        for rank, outcome in self._end(found, Stopped if deadline.any_failed_or_skipped else Deadlocked):
             process = pending.pop(rank)
             yield rank, outcome
             self._add_outcome(deadline, process, outcome, pending)
@@ -261,9 +263,8 @@ class RankGroup:
     def _end(self, pending: dict[int, RankProcess], outcome: Callable[..., Ended]) -> Iterator[tuple[int, Ended]]:
         """End every rank that still runs, after taking its stacks."""
         halted = {rank: process.is_halted for rank, process in pending.items()}
-        known = {rank: common_fields(process, self._seconds) for rank, process in pending.items()}
-        if self._detector is not None:
-            known = {rank: {**known[rank], **self._detector.waits(rank, pending)} for rank in pending}
+        waits = self._detector.waits(pending, self._ended) if pending else {}
+        known = {rank: {**common_fields(process, self._seconds), **waits[rank]} for rank, process in pending.items()}
         for last in (False, True):  # of a rank that was halted last of all: to write them it must run again
             dump_stacks([process for rank, process in pending.items() if halted[rank] is last])
         for rank, process in list(pending.items()):

@@ -19,7 +19,8 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from pytest_ddp.observed.recording.call import Call, tensors_in
+from pytest_ddp.observed.recording.call import BLOCKING, Call
+from pytest_ddp.observed.recording.call_site import caller
 from pytest_ddp.operations.fingerprint import ANY_RANK, Fingerprint, shapes_text
 from pytest_ddp.operations.table import METHODS, RECV, Operation, hooked
 from pytest_ddp.protocol.flight_recorder import Recorder
@@ -54,9 +55,16 @@ class _Group:
 
 
 class _Issued(threading.local):
-    """The operation that a method of a group is issuing in this thread: its tag, and its index in the recorder."""
+    """The operation that a method of a group is issuing in this thread.
+
+    Attributes:
+        tag: its tag.
+        blocks: whether a function that waits for it issues it; known for messages only.
+        index: its index in the recorder.
+    """
 
     tag: int = 0
+    blocks: bool = False
     index: int | None = None
 
 
@@ -111,28 +119,31 @@ def _add_group(group: dist.ProcessGroup, members: tuple[int, ...]) -> None:
 
 def _before(group: _Group, args: Any) -> None:
     """Be torch's hook: record an operation that Python or C++ issues."""
-    tensors = tensors_in(args.input_tensors) or tensors_in(args.output_tensors)
+    tensors = args.input_tensors or args.output_tensors
     rank = group.ranks[args.root] if 0 <= args.root < len(group.ranks) else None
     _record(group, hooked(args.name.name), tensors, rank, asynchronous=args.async_op)
 
 
 def _recording(method: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method of `ProcessGroup` that knows which operation its handle is of."""
+    is_message = METHODS[method].point_to_point
 
     def issue(group: Any, *args: Any, **keywords: Any) -> Any:
         __tracebackhide__ = True
         known = _groups.get(group.group_name) if _recorder or _watchers else None
         if known is None:
             return original(group, *args, **keywords)
-        with suppress(IndexError, TypeError):  # wrong arguments: the original method says so
-            _announce(known, Call(known.name, known.ranks, group, method=method, args=args, keywords=keywords))
+        if is_message or not _HAS_HOOKS:
+            with suppress(IndexError, TypeError):  # wrong arguments: the original method says so
+                _issued.blocks = is_message and caller()[1] in BLOCKING
+                _announce(known, Call(known.name, known.ranks, group, method=method, args=args, keywords=keywords))
         try:
             work = original(group, *args, **keywords)
             if work is not None and _issued.index is not None:
                 _works[work] = _issued.index, timeout_on(group, known.device)
             return work
         finally:
-            _issued.tag, _issued.index = 0, None
+            _issued.tag, _issued.blocks, _issued.index = 0, False, None
 
     return issue
 
@@ -167,7 +178,7 @@ def _record(
             dtype=str(tensors[0].dtype).removeprefix("torch.") if tensors else "",
             shapes=shapes_text([tensor.shape for tensor in tensors]),
             elements=sum([tensor.numel() for tensor in tensors]),
-            asynchronous=asynchronous or is_message,  # a message does not say
+            asynchronous=not _issued.blocks if is_message else asynchronous,
             after_any_rank=operation.name == RECV and tag in group.tags_from_any_rank,
             default=group.is_default,
         )

@@ -14,7 +14,7 @@ from pytest_ddp.observed.events import Entry, Moment, Shapes
 from pytest_ddp.operations.table import METHODS, SEND
 from pytest_ddp.torch_internals import OPTION_TYPES
 
-_BLOCKING = ("send", "recv", "send_object_list", "recv_object_list")
+BLOCKING = ("send", "recv", "send_object_list", "recv_object_list")
 _REDUCTIONS = {value: name for name, value in dist.ReduceOp.RedOpType.__members__.items()}
 
 
@@ -116,7 +116,7 @@ class Call:
             splits=(tuple(self.given[3]), tuple(self.given[2])) if operation.splits else ((), ()),
             number=number,
             sequence=sequence,
-            asynchronous=called not in _BLOCKING if operation.point_to_point else self.asynchronous,
+            asynchronous=called not in BLOCKING if operation.point_to_point else self.asynchronous,
             called=called,
             line=line,
             launched=launched,
