@@ -78,7 +78,7 @@ FAULTS = [
     Fault("`gc.freeze`, `gc.disable`", "stops_collecting_garbage", Returned, ""),
     Fault("`torch.set_num_threads(8)`", "sets_threads", Returned, ""),
     # it leaves something behind
-    Fault("forks; the child comes back", "forks", Returned, "a process that the test forked has returned from the test"),
+    Fault("forks; the child comes back", "forks", Returned, "a process that the test forked has returned"),
     Fault("starts a process and exits", "leaves_a_child", Died, EXIT.format(3)),
     Fault("starts a process in a session of its own, exits", "leaves_a_session", Died, EXIT.format(3)),
     Fault("forks a process in a session of its own, exits", "leaves_a_fork", Died, EXIT.format(3)),
