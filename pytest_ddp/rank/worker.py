@@ -144,7 +144,7 @@ class Rank:
         if getpid() == self._pid:
             self._recorder.note(_LOST.format(error))
         else:
-            os.write(2, b"a process that the test forked has returned from the test, and ends here: end it with os._exit()\n")
+            os.write(2, b"a process that the test forked has returned from the test and ends here; let it call os._exit()\n")
         _exit(1)
 
     def _answer_run(self, run: Run) -> None:
@@ -219,7 +219,7 @@ def run_rank(files: RankFiles) -> NoReturn:
         if isinstance(launch, Launch):
             _live(channel, launch, files, _settle(files, launch))
             status = 0
-    except BaseException:  # noqa: BLE001  nothing may run after this frame in a forked process
+    except BaseException:  # noqa: BLE001  nothing may run after this frame
         traceback.print_exc()
     finally:
         _exit(status)
@@ -264,7 +264,7 @@ def _settle(files: RankFiles, launch: Launch) -> "ProcessState":
     sys.path[:] = launch.sys_path
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
-    from pytest_ddp.rank.process_state import ProcessState  # noqa: PLC0415  POSIX only; the controller's side loads everywhere
+    from pytest_ddp.rank.process_state import ProcessState  # noqa: PLC0415  POSIX only
 
     process_state = ProcessState(launch.cwd, files.stacks, files.output if launch.capture else None)
     process_state.restore()
