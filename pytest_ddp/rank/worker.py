@@ -144,7 +144,7 @@ class Rank:
         if getpid() == self._pid:
             self._recorder.note(_LOST.format(error))
         else:
-            os.write(2, b"a process that the test forked has returned from the test and ends here; let it call os._exit()\n")
+            os.write(2, b"a process that the test forked has returned and ends here: let it call os._exit()\n")
         _exit(1)
 
     def _answer_run(self, run: Run) -> None:
