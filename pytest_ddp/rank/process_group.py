@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store, TCPStore, distributed_c10d
+from torch.distributed import PrefixStore, Store, TCPStore
 
 from pytest_ddp.observed.recording import current
 from pytest_ddp.protocol.messages import Run
 from pytest_ddp.rank.connections import forget_connections
+from pytest_ddp.torch_internals import all_groups
 
 # Gloo keeps a thread, some files and a tick of 10 ms for each group that anything refers to, if only a finished `Work`.
 # What refers to a parameter that has a `post_accumulate_grad_hook` is never collected (torch 2.15), if the hook does.
@@ -101,7 +102,7 @@ def leave_groups() -> None:
     """
     if not dist.is_initialized():
         return
-    groups = list(distributed_c10d._world.pg_map)  # noqa: SLF001  keeps them alive past destroy_process_group
+    groups = all_groups()  # keeps them alive past destroy_process_group
     dist.destroy_process_group()
     start_new_thread(_destroy, (groups,))  # `Thread.start` would wait for the thread to run
 

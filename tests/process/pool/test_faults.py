@@ -150,7 +150,7 @@ def test_a_rank_that_does_not_end_is_stopped_and_named(monkeypatch):
     with RankPool() as pool:
         pool.run(World(2), "fault_targets:misbehave", b"hangs_at_exit", timeout=60)
     assert pool.exit_output[1].startswith(
-        "was stopped: after 0.25 s it was still at the teardown of its fixtures, or in"
+        "was killed: after 0.25 s it still ran the teardown of its fixtures or an atexit"
     )
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import pytest_ddp
 from pytest_ddp.items import mentions_distributed
-from pytest_ddp.pool.rank_process import trim_stacks
+from pytest_ddp.pool.stack_dumps import trim_stacks
 from pytest_ddp.protocol.flight_recorder import SLOT, SLOTS, FlightRecorder
 from pytest_ddp.rank.collective_hooks import Collective
 
