@@ -17,8 +17,8 @@ bucket once, divided by the world size on the way, and after the all-reduce `par
 between, `parameter.grad` is None. So autograd cannot write into memory that is being sent, and no code can read a
 gradient that is not averaged yet.
 
-Read `BucketedDDP`, `_Exchange` and `_Bucket` first. Beyond a first reading are aborted backwards, copies of the wrapper,
-and new buckets in the order in which gradients became ready: at the end of the class or of the file, which say so.
+Read `BucketedDDP`, `_Exchange` and `_Bucket` first. What is beyond a first reading is at the end of a class or of the
+file, under a comment: aborted backwards, copies, and new buckets in the order in which gradients became ready.
 
 Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training" (VLDB 2020), sections
 3.2.3 and 4.2; `torch.nn.parallel.DistributedDataParallel` (`bucket_cap_mb`, `gradient_as_bucket_view`).
@@ -194,6 +194,15 @@ class _Exchange:
             if flag:
                 bucket.hand_back(parameter)
 
+    def _wait(self, used: Sequence[bool]) -> list[int]:
+        """Exchange the flags and wait for all collectives. Returns for each parameter whether any rank used it."""
+        flags = launch_flags(used, self._launches.order[0].flat.device)
+        for work in self._launches.pending:
+            work.wait()
+        return flags.wait()
+
+    # Beyond a first reading: aborted backwards.
+
     def abandon(self) -> None:
         """Complete the sequence with zeros, because other ranks may be waiting, and drop the result.
 
@@ -202,13 +211,6 @@ class _Exchange:
         zeros = [torch.zeros_like(b.flat) for b in self._launches.order if not self._launches.was_launched(b)]
         self._launches.pending.extend(dist.all_reduce(flat, async_op=True) for flat in zeros)
         self._wait([False] * len(self._bucket_of))
-
-    def _wait(self, used: Sequence[bool]) -> list[int]:
-        """Exchange the flags and wait for all collectives. Returns for each parameter whether any rank used it."""
-        flags = launch_flags(used, self._launches.order[0].flat.device)
-        for work in self._launches.pending:
-            work.wait()
-        return flags.wait()
 
 
 class _Bucket:
