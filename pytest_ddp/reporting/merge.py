@@ -1,4 +1,4 @@
-"""One pytest report for a phase that ran on several ranks: the root cause first, then the other ranks."""
+"""Merges the reports of all ranks into one pytest report: the root cause first, the other ranks below it."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -46,7 +46,7 @@ def _answer(outcome: Outcome) -> PhaseAnswer:
 
 
 def merge(report: pytest.TestReport, result: PhaseResult, config: pytest.Config) -> None:
-    """Turn the controller's `report` of a phase into the report of all ranks."""
+    """Change the controller's `report` of a phase into the report of all ranks."""
     if report.passed and result.passed_plainly:
         return
     outcomes = result.outcomes
@@ -77,8 +77,8 @@ def output_sections(result: PhaseResult, when: str) -> list[tuple[str, str]]:
 
 
 def deserialize_report(data: dict[str, Any], config: pytest.Config) -> pytest.TestReport:
-    """Return the report that a rank has serialised."""
-    own = deepcopy(data)  # pytest changes it
+    """Return the report that a rank serialised."""
+    own = deepcopy(data)  # pytest replaces parts of it by objects
     report: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=own)
     longrepr: Any = report.longrepr
     if isinstance(longrepr, list):  # the (path, line, reason) of a skip; JSON has no tuples
@@ -94,7 +94,7 @@ def _rank_report(answer: PhaseAnswer, ours: pytest.TestReport, config: pytest.Co
 
 def _fail(report: pytest.TestReport, longrepr: ExceptionRepr | str) -> None:
     report.outcome, report.longrepr = "failed", longrepr
-    vars(report).pop("wasxfail", None)  # the controller's pytest saw the marker, but no failure
+    vars(report).pop("wasxfail", None)  # set by the controller's pytest, which saw the marker but no failure
 
 
 def _copy_result(
@@ -114,7 +114,7 @@ def _longrepr(
 ) -> ExceptionRepr | str:
     """Return the root cause's own report `found`, if there is one, with the other ranks added."""
     head, rank = headline(outcomes, world), root_cause(outcomes).rank
-    if found is None or found.longrepr is None:  # no report, or a report that passed except for its subtests
+    if found is None or found.longrepr is None:  # no report, or only subtests failed
         path, line, _ = location
         crash = ReprFileLocation(path, (line or 0) + 1, summary(outcomes))
         text = "\n".join([head, *details(outcomes)])
@@ -138,5 +138,5 @@ def _first_traceback(longrepr: ExceptionRepr) -> ReprTraceback:
 
 
 def text_entry(text: str) -> ReprEntry:
-    """Return an entry of a traceback that shows a text only."""
+    """Return an entry of a traceback that consists of text only."""
     return ReprEntry(text.splitlines(), None, None, None, "long")
