@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from inspect import iscoroutinefunction
 from types import MethodType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloudpickle
 import pytest
@@ -30,9 +30,6 @@ from pytest_ddp.pytest_internals import drop_captured
 from pytest_ddp.rank.worker import Failed, Rank, SkipRun
 from pytest_ddp.rank_session.session import RankPlugin
 from pytest_ddp.reporting.skip_xfail import XPASS_STRICT
-
-if TYPE_CHECKING:
-    from pytest_ddp.given.arguments import DrawnArguments
 
 _ASYNC = (
     "async def functions are not natively supported: install a plugin that runs them, such as pytest-asyncio, and mark "
@@ -120,9 +117,9 @@ class _ExampleRun:
 
 
 def _unpickled(body: bytes) -> tuple[dict[str, Any], int | None]:
-    drawn: DrawnArguments = cloudpickle.loads(body)
+    pickled, seed = cloudpickle.loads(body)
     try:
-        return cloudpickle.loads(drawn.pickled), drawn.seed
+        return cloudpickle.loads(pickled), seed
     except Exception as error:
         raise UsageError(
             f"the drawn arguments cannot be unpickled on this rank ({type(error).__name__}: {error}): "
