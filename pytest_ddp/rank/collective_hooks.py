@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from pytest_ddp.planning.world import format_ranks
-from pytest_ddp.rank.connections import connections_of_group
+from pytest_ddp.rank.process_group import connections_of_group
 
 _NAMES = {
     "allreduce": "all_reduce",

@@ -1,9 +1,12 @@
-"""A rank's process groups: made fresh for every test, destroyed off its path."""
+"""A rank's process groups: joined for each test, left at once, destroyed in a thread, disconnected on request."""
 
 import gc
 import os
+import socket
+import stat
 from _thread import start_new_thread
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,21 +17,23 @@ from torch.distributed import PrefixStore, Store, TCPStore, distributed_c10d
 
 from pytest_ddp.observed.recording import current
 from pytest_ddp.protocol.messages import Run
-from pytest_ddp.rank.connections import forget_connections
 
-# Gloo keeps a thread, some files and a tick of 10 ms for each group that anything refers to, if only a finished `Work`.
-# What refers to a parameter that has a `post_accumulate_grad_hook` is never collected (torch 2.15), if the hook does.
-HELD_GROUPS = 64
-_GROUPS_BETWEEN_LOOKS = 16
+# Gloo keeps a thread that wakes every 10 ms and some files for each group that is referred to, if only by a finished
+# `Work`. Objects that refer to a parameter with a `post_accumulate_grad_hook` are never collected if the hook refers to
+# them (torch 2.15).
+HELD_GROUPS_LIMIT = 64
+CHECK_EVERY = 16  # groups
+_FDS = "/dev/fd"
+_connections: dict[int, int] = {}
 
 
 def device_of(rank: int, run: Run) -> torch.device:
-    """Return where the tensors of a rank belong in a run."""
+    """Return the device of a rank in a run."""
     return torch.device("cuda", run.gpus[rank]) if run.device == "cuda" else torch.device("cpu")
 
 
-class GroupKeeper:
-    """Holds this rank's default group and replaces it when a run names another one."""
+class DefaultGroup:
+    """The default process group of this rank, which another one replaces as soon as a run names that."""
 
     def __init__(self, rank: int, store: tuple[str, int], board: int) -> None:
         self._rank = rank
@@ -36,23 +41,18 @@ class GroupKeeper:
         self._address = store
         self._store: Store | None = None
         self._current: str | None = None
-        self._entered = self._held = 0
+        self._joined = self._held = 0
 
     def enter(self, run: Run) -> None:
-        """Make sure that the default group is the one that `run` names; the environment says the same as the group.
+        """Join the group that `run` names, unless this rank is in it; set `RANK`, `WORLD_SIZE` and so on.
 
         Raises:
-            RuntimeError: too many groups of earlier runs are still held; a new rank must take this one's place.
+            RuntimeError: too many earlier groups cannot be freed; another process must take this rank's place.
         """
         if run.group == self._current:
             return
         leave_groups()
-        self._entered += 1
-        if self._entered % _GROUPS_BETWEEN_LOOKS == 0:
-            self._held = held_groups()
-        if self._held > HELD_GROUPS:
-            raise RuntimeError(f"{self._held} process groups of earlier runs cannot be freed: something refers to them")
-        forget_connections()
+        self._check_held_groups()
         self._observe(run)
         self._current = None
         os.environ.update(
@@ -61,27 +61,43 @@ class GroupKeeper:
             WORLD_SIZE=str(run.size),
             LOCAL_WORLD_SIZE=str(run.size),
         )
-        options: dict[str, Any] = {}
-        if run.device == "cuda":
-            device = device_of(self._rank, run)
-            torch.cuda.set_device(device)
-            options = {"device_id": device} if run.backend == "nccl" else {}
         dist.init_process_group(
             run.backend,
             store=PrefixStore(run.group, self._connect()),
             rank=self._rank,
             world_size=run.size,
             timeout=timedelta(seconds=run.group_timeout),
-            **options,
+            device_id=self._set_device(run),
         )
         self._current = run.group
 
+    def disconnect(self) -> None:
+        """Break the connections of every process group, so that ranks that wait for this one fail at once.
+
+        Gloo cannot abort a collective: a rank that waits is freed only when a connection to another rank breaks. To
+        destroy the group would break them only when nothing refers to it any more, and fixtures may.
+        """
+        open_now = _sockets()
+        for fd, inode in _connections.items():
+            if open_now.get(fd) == inode:
+                with suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
+                    connection.getpeername()  # raises for a listening socket, which later groups may need
+                    connection.shutdown(socket.SHUT_RDWR)
+        _connections.clear()
+
+    def _check_held_groups(self) -> None:
+        self._joined += 1
+        if self._joined % CHECK_EVERY == 0:
+            self._held = held_groups()
+        if self._held > HELD_GROUPS_LIMIT:
+            raise RuntimeError(f"{self._held} process groups of earlier runs cannot be freed: something refers to them")
+
     def _observe(self, run: Run) -> None:
-        """Have the next groups observed or not; all ranks have done so before any of them has the group."""
+        """Observe groups from now on, or stop; every rank does so before the group exists on any rank."""
         if not (run.observe or current.is_observed()):
             return
-        from pytest_ddp.observed.deadlocks.announcer import Announcer  # noqa: PLC0415  likewise
-        from pytest_ddp.observed.recording import install  # noqa: PLC0415  only for those who use it
+        from pytest_ddp.observed.deadlocks.announcer import Announcer  # noqa: PLC0415  for observed groups only
+        from pytest_ddp.observed.recording import install  # noqa: PLC0415  likewise
 
         install.stop_observing()
         if run.observe:
@@ -93,28 +109,53 @@ class GroupKeeper:
             self._store = TCPStore(host, port, is_master=False, wait_for_workers=False)
         return self._store
 
+    def _set_device(self, run: Run) -> torch.device | None:
+        """Make the rank's GPU the current one; return it if its group is bound to it."""
+        if run.device != "cuda":
+            return None
+        device = device_of(self._rank, run)
+        torch.cuda.set_device(device)
+        return device if run.backend == "nccl" else None
+
 
 def leave_groups() -> None:
-    """Forget every process group now, and destroy them in a thread.
-
-    Gloo waits about 10 ms per rank when a group is destroyed; tests should not pay for that.
-    """
+    """Leave all process groups now and destroy them in a thread: gloo takes about 10 ms per rank for that."""
+    _connections.clear()
     if not dist.is_initialized():
         return
     groups = list(distributed_c10d._world.pg_map)  # noqa: SLF001  keeps them alive past destroy_process_group
     dist.destroy_process_group()
-    start_new_thread(_destroy, (groups,))  # `Thread.start` would wait for the thread to run
-
-
-def held_groups() -> int:
-    """Return how many files of this process are epoll instances, of which gloo has one a group; 0 off Linux."""
-    found = 0
-    for file in Path("/proc/self/fd").glob("*"):
-        with suppress(OSError):  # the one that the folder itself is read by
-            found += file.readlink() == Path("anon_inode:[eventpoll]")
-    return found
+    start_new_thread(_destroy, (groups,))  # `Thread.start` would wait until the thread runs
 
 
 def _destroy(groups: list[Any]) -> None:
     groups.clear()
     gc.collect(0)
+
+
+def held_groups() -> int:
+    """Return the number of gloo groups that this process has: gloo opens one epoll file for each. 0 without /proc."""
+    found = 0
+    for file in Path("/proc/self/fd").glob("*"):
+        with suppress(OSError):  # the descriptor that reads this folder is closed by now
+            found += file.readlink() == Path("anon_inode:[eventpoll]")
+    return found
+
+
+@contextmanager
+def connections_of_group() -> Iterator[None]:
+    """Record the sockets that the body opens as connections of a process group."""
+    before = _sockets()
+    yield
+    _connections.update(_sockets().items() - before.items())
+
+
+def _sockets() -> dict[int, int]:
+    """Return the descriptors of this process's sockets with their inodes: a descriptor may be used again."""
+    found = {}
+    for name in os.listdir(_FDS):  # noqa: PTH208  plain names
+        with suppress(OSError):
+            status = os.stat(int(name))  # noqa: PTH116  a descriptor
+            if stat.S_ISSOCK(status.st_mode):
+                found[int(name)] = status.st_ino
+    return found

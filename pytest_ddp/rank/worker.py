@@ -35,7 +35,6 @@ from pytest_ddp.protocol.messages import (
     receive,
 )
 from pytest_ddp.protocol.shared_files import RankFiles
-from pytest_ddp.rank.connections import disconnect
 
 if TYPE_CHECKING:
     from pytest_ddp.rank.process_state import ProcessState
@@ -70,7 +69,7 @@ class Rank:
     current: "Rank"
 
     def __init__(self, channel: socket.socket, launch: Launch, files: RankFiles, process_state: "ProcessState") -> None:
-        from pytest_ddp.rank.process_group import GroupKeeper  # noqa: PLC0415  imports torch: not before it must
+        from pytest_ddp.rank.process_group import DefaultGroup  # noqa: PLC0415  imports torch: not before it must
 
         self.launch = launch
         self.closing = False
@@ -79,7 +78,7 @@ class Rank:
         self._recorder = FlightRecorder.map(files.recorder)
         self._process_state = process_state
         self._pid = getpid()
-        self._groups = GroupKeeper(launch.rank, launch.store, files.board)
+        self._group = DefaultGroup(launch.rank, launch.store, files.board)
 
     def serve(self, until: Callable[[], bool] = lambda: False) -> None:
         """Answer runs until the controller says close or is gone, or `until()` holds after a run."""
@@ -88,7 +87,7 @@ class Rank:
             if isinstance(message, Run):
                 self._answer_run(message)
             elif isinstance(message, Disconnect):
-                disconnect()
+                self._group.disconnect()
             elif isinstance(message, GetTimeline):
                 self.send(Answer(message.number, "returned", body=_timeline()))
             else:
@@ -159,7 +158,7 @@ class Rank:
         if begins:
             self._recorder.clear()
             self._process_state.restore()
-        self._groups.enter(run)
+        self._group.enter(run)
         current.run_began()
         if begins:
             current.reset()
