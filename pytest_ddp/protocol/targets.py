@@ -14,7 +14,7 @@ USE = "pytest_ddp.remote_calls.objects:use"
 RELEASE = "pytest_ddp.remote_calls.objects:release"
 POST_MORTEM = "pytest_ddp.rank_session.debugger:post_mortem"
 
-# What the fork server imports, so that ranks need not. torch.optim imports torch._dynamo with the first optimizer.
-PRELOAD = ("cloudpickle", "torch._dynamo", "pytest_ddp.observed.recording.install")
+# What the fork server imports, so that ranks need not.
+PRELOAD = ("pytest_ddp.rank.preload",)
 # What it imports besides if the controller has imported the module on the left.
 PRELOAD_IF_IMPORTED = {"pytest": "pytest_ddp.rank_session.preload", "hypothesis": "hypothesis"}

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 from pytest_ddp.planning.world import format_ranks
 from pytest_ddp.rank.process_group import connections_of_group
+from pytest_ddp.torch_internals import group_factory, new_group_in, ranks_of_new_group, set_group_factory
 
 _NAMES = {
     "allreduce": "all_reduce",
@@ -138,20 +138,19 @@ def _tell(op: str, group: str, tensors: list[torch.Tensor], peer: int | None = N
 
 def install() -> None:
     """Start to see collectives, in this process and those forked from it. Groups made before are not seen."""
-    make_group = distributed_c10d._new_process_group_helper  # noqa: SLF001  where init_process_group and new_group meet
+    make_group = group_factory()
 
     def make_watched_group(*args: Any, **kwargs: Any) -> Any:
         with connections_of_group():
             made = make_group(*args, **kwargs)
-        group = made[0] if isinstance(made, tuple) else made
-        if isinstance(group, dist.ProcessGroup):
-            members = kwargs["global_ranks_in_group"] if "global_ranks_in_group" in kwargs else args[2]
-            _groups[group.group_name] = _Group(tuple(members))
+        group = new_group_in(made)
+        if group is not None:
+            _groups[group.group_name] = _Group(ranks_of_new_group(args, kwargs))
             if _HAS_HOOKS:
                 group.register_pre_hook(_HOOK_ID, _hook(group.group_name))
         return made
 
-    distributed_c10d._new_process_group_helper = make_watched_group  # noqa: SLF001
+    set_group_factory(make_watched_group)
     if not _HAS_HOOKS:
         for name in filter(partial(hasattr, dist.ProcessGroup), _NAMES):
             setattr(dist.ProcessGroup, name, _wrapped(name, getattr(dist.ProcessGroup, name)))

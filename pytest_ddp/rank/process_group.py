@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store, TCPStore, distributed_c10d
+from torch.distributed import PrefixStore, Store, TCPStore
 
 from pytest_ddp.observed.recording import current
 from pytest_ddp.protocol.messages import Run
+from pytest_ddp.torch_internals import all_groups
 
 # Gloo keeps a thread that wakes every 10 ms and some files for each group that is referred to, if only by a finished
 # `Work`. Objects that refer to a parameter with a `post_accumulate_grad_hook` are never collected if the hook refers to
@@ -123,7 +124,7 @@ def leave_groups() -> None:
     _connections.clear()
     if not dist.is_initialized():
         return
-    groups = list(distributed_c10d._world.pg_map)  # noqa: SLF001  keeps them alive past destroy_process_group
+    groups = all_groups()  # keeps them alive past destroy_process_group
     dist.destroy_process_group()
     start_new_thread(_destroy, (groups,))  # `Thread.start` would wait until the thread runs
 

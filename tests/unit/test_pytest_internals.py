@@ -176,11 +176,6 @@ def parameters(pytester):
     assert found == [{"size": 10}, {"size": 20}, {}]
 
 
-def parameter_indices(pytester):
-    """CallSpec2.indices: the controller takes a fixture for alive that has another parameter."""
-    assert [internals.parameter_indices(item) for item in pytester.getitems(TWO_TESTS)] == [{"size": 0}, {"size": 1}]
-
-
 def parameter_index(pytester):
     """SubRequest.param_index: fixtures with different parameters get the same seed."""
 

@@ -11,9 +11,7 @@ from threading import get_ident
 from time import sleep
 from types import FrameType
 
-from torch.distributed import distributed_c10d
 from torch.distributed.constants import default_pg_timeout
-from torch.distributed.distributed_c10d import GroupName
 
 from pytest_ddp.errors import CollectiveMismatch
 from pytest_ddp.observed.deadlocks.board import SLOTS, Post, State, key_of
@@ -23,6 +21,7 @@ from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.fingerprint import RECV, Fingerprint, notice_of
 from pytest_ddp.observed.recording import current
 from pytest_ddp.observed.recording.interfaces import Monitor
+from pytest_ddp.torch_internals import group_timeout
 
 _LOOK_SECONDS = 0.02
 
@@ -189,9 +188,4 @@ def _is_harness(frame: FrameType) -> bool:
 
 def timeout_of(group: str, asked: timedelta | None) -> timedelta:
     """Return after how long a wait in the group of that name fails: as was asked for, else as the group says."""
-    if asked is not None:
-        return asked
-    found = distributed_c10d._resolve_process_group(GroupName(group))  # noqa: SLF001  torch's own way
-    backend = found._get_backend(found._device_types[0])  # noqa: SLF001  no public way
-    timeout: timedelta = backend.options._timeout  # noqa: SLF001  likewise
-    return timeout
+    return group_timeout(group) if asked is None else asked

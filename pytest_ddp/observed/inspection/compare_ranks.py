@@ -9,16 +9,16 @@ from datetime import timedelta
 from itertools import combinations, zip_longest
 
 import torch.distributed as dist
-from torch.distributed import Store, distributed_c10d
+from torch.distributed import Store
 
 from pytest_ddp.errors import UsageError
-from pytest_ddp.observed.deadlocks.announcer import timeout_of
 from pytest_ddp.observed.deadlocks.matching import differences
 from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.fingerprint import Fingerprint, notice_of
 from pytest_ddp.observed.inspection.expectations import operations_text
 from pytest_ddp.observed.recording.call_site import caller
 from pytest_ddp.observed.recording.interfaces import Monitor
+from pytest_ddp.torch_internals import default_group, default_store, group_timeout
 
 _OP, _GROUP = "assert_same_on_all_ranks", "assertions"
 _SEPARATOR = b"\x1e"
@@ -73,7 +73,7 @@ def _decode(data: bytes, rank: int) -> list[Fingerprint]:
 
 def _all_gather(notices: Sequence[bytes], monitor: Monitor) -> list[bytes]:
     """Return each rank's notices, joined, in rank order."""
-    store = distributed_c10d._get_default_store()  # noqa: SLF001  no public way
+    store = default_store()
     rank, size = dist.get_rank(), dist.get_world_size()
     number = store.add(f"{_GROUP}/calls/{rank}", 1)
     entry = Entry(_OP, _GROUP, tuple(range(size)), number=-number, sequence=number, line=caller()[0])
@@ -82,7 +82,7 @@ def _all_gather(notices: Sequence[bytes], monitor: Monitor) -> list[bytes]:
     monitor.before_operation(entry)
     monitor.wait_began([entry], timedelta.max)
     try:
-        store.wait(keys, timeout_of(distributed_c10d._get_default_group().group_name, None))  # noqa: SLF001  likewise
+        store.wait(keys, group_timeout(default_group().group_name))
         gathered = [store.get(key) for key in keys]
     finally:
         monitor.wait_ended([entry])

@@ -14,16 +14,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.autograd import Variable, graph
+from torch.autograd import graph
 from torch.utils.weak import WeakIdKeyDictionary
 
 from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.recording.call_site import is_torch_file
 from pytest_ddp.observed.recording.record import Record
+from pytest_ddp.torch_internals import Future, call_after_backward, runs_backward
 
-_Future: Any = torch._C.Future  # noqa: SLF001  the base class of all futures
-_ORIGINALS = {name: getattr(_Future, name) for name in ("wait", "then", "done")}
-_NO_GRAPH_TASK = -1
+_ORIGINALS = {name: getattr(Future, name) for name in ("wait", "then", "done")}
 _entries: Any = WeakIdKeyDictionary()
 
 
@@ -47,13 +46,13 @@ def patch_futures(record: Record) -> None:
             record.held_futures[future].is_completed()  # polls the gate
         return bool(_ORIGINALS["done"](future))
 
-    _Future.wait, _Future.then, _Future.done = wait, then, done
+    Future.wait, Future.then, Future.done = wait, then, done
 
 
 def restore_futures() -> None:
     """Stop recording waits for futures."""
     for name, method in _ORIGINALS.items():
-        setattr(_Future, name, method)
+        setattr(Future, name, method)
 
 
 def register_future(future: Any, entries: Sequence[Entry]) -> None:
@@ -63,13 +62,12 @@ def register_future(future: Any, entries: Sequence[Entry]) -> None:
 
 def record_reducer_wait(record: Record, future: "torch.futures.Future[Any]", entries: Sequence[Entry]) -> None:
     """Wait for the future at the end of backward if DDP's reducer takes it, two frames above this one."""
-    in_backward = torch._C._current_graph_task_id() != _NO_GRAPH_TASK  # noqa: SLF001  of this thread; no public way
-    if not (in_backward and _taken_by_reducer()):
+    if not (runs_backward() and _taken_by_reducer()):
         return
     if future in record.held_futures and not record.clock.computes_gradients:
         _wait(record, future, entries)  # now: the reducer's callback may be running already
     else:
-        Variable._execution_engine.queue_callback(partial(_wait, record, future, entries))  # noqa: SLF001  torch's way
+        call_after_backward(partial(_wait, record, future, entries))
 
 
 def called_from_cpp(depth: int) -> bool:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_ddp.observed.events import POINT_TO_POINT, Entry, Moment, Shapes
+from pytest_ddp.torch_internals import OPTION_TYPES
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,6 @@ NAMES = frozenset(operation.name for operation in _EVERY_VERSIONS.values())
 # Reading a call is on the path of every operation, where the caches are cold: it is written to do little.
 
 _BLOCKING = ("send", "recv", "send_object_list", "recv_object_list")
-_OPTIONS = frozenset(
-    kind
-    for name, kind in vars(torch._C._distributed_c10d).items()  # noqa: SLF001  where torch has them
-    if name.endswith("Options") and isinstance(kind, type)
-)
 _REDUCTIONS = {value: name for name, value in dist.ReduceOp.RedOpType.__members__.items()}
 
 
@@ -152,7 +148,7 @@ class Call:
         """Return what the record says of the call."""
         operation, inputs = self.operation, self.inputs
         payload = inputs or self.outputs
-        options = next((found for found in self.given if type(found) in _OPTIONS), None)
+        options = next((found for found in self.given if type(found) in OPTION_TYPES), None)
         return Entry(
             op=operation.name,
             group=self.group,

@@ -5,16 +5,16 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed.distributed_c10d import Work
 
 from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.recording.futures import record_reducer_wait, register_future
 from pytest_ddp.observed.recording.record import Record
+from pytest_ddp.torch_internals import PrivateWork
 
 NO_TIMEOUT = timedelta(0)  # as in torch
 
 
-class DelegatingWork(Work):
+class DelegatingWork(PrivateWork):
     """Answers every question about an operation as the real handle does.
 
     Attributes:
@@ -45,18 +45,9 @@ class DelegatingWork(Work):
         """Return the rank, counted in the group, that sent the data of a receive from any source."""
         return int(self.real.source_rank())
 
-    def _source_rank(self) -> int:
-        return int(self.real._source_rank())  # noqa: SLF001  torch.distributed.recv calls it by this name
-
     def get_future_result(self) -> Any:
         """Return the future of the operation's `WorkResult`."""
         return self.real.get_future_result()
-
-    def _get_duration(self) -> float:
-        return float(self.real._get_duration())  # noqa: SLF001  torch's own name
-
-    def _get_op_type(self) -> Any:
-        return self.real._get_op_type()  # noqa: SLF001  likewise
 
 
 class ObservedWork(DelegatingWork):

@@ -13,7 +13,7 @@ from pytest_ddp.outcomes.outcome import Raised, Returned, Skipped
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.pool import RankPool
 from pytest_ddp.remote_calls.objects import Held
-from pytest_ddp.remote_calls.pickling import dump_call
+from pytest_ddp.remote_calls.pickling import pickle_call
 
 TIMEOUT = 60.0
 
@@ -59,10 +59,10 @@ def test_a_fresh_pool_has_processes_of_its_own(ranks):
 
 def test_what_ranks_hold_is_over_when_they_are_closed():
     with RankPool() as pool:
-        held = Held(pool, lambda: nullcontext(World(2)), TIMEOUT, dump_call(list, ("ab",), {}))
+        held = Held(pool, lambda: nullcontext(World(2)), TIMEOUT, pickle_call(list, ("ab",), {}))
         assert held.run(len) == [2, 2]
         pool.close()
-        with pytest.raises(PytestDDPError, match=r"hold nothing any more: their processes have ended; make a new"):
+        with pytest.raises(PytestDDPError, match=r"no longer hold the object: their processes have ended; create"):
             held.run(len)
         held.close()
 

@@ -1,0 +1,8 @@
+"""Imports what a rank needs; the fork server does so once for all ranks."""
+
+import cloudpickle  # noqa: F401
+
+import pytest_ddp.observed.recording.install  # noqa: F401
+from pytest_ddp.torch_internals import import_compiler
+
+import_compiler()
