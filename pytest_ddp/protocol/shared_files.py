@@ -15,15 +15,13 @@ class RankFiles:
         channel: a socket for messages.
         output: the file that it prints to.
         stacks: the file for Python stacks, which the controller requests or a fatal signal causes.
-        recorder: the file of its flight recorder.
-        board: the file in which all observed ranks of a pool post their operations.
+        recorder: the flight recorder, which all ranks of a pool share.
     """
 
     channel: int
     output: int
     stacks: int
     recorder: int
-    board: int
 
 
 @dataclass
@@ -36,25 +34,23 @@ class SharedFiles:
     output: IO[bytes]
     stacks: IO[bytes]
     recorder: IO[bytes]
-    board: IO[bytes]
 
     @classmethod
-    def make(cls, rank: int, board: IO[bytes]) -> "SharedFiles":
-        """Open the files of a new rank, besides the board. Stacks and recorder are in memory: a disk may be full."""
+    def make(cls, rank: int, recorder: IO[bytes]) -> "SharedFiles":
+        """Open the files of a new rank, besides the flight recorder. Stacks are in memory: a disk may be full."""
         channel, rank_channel = socket.socketpair()
         output = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  until `close`
-        stacks = memory_file()
-        return cls(rank, channel, rank_channel, _append_only(output), _append_only(stacks), memory_file(), board)
+        return cls(rank, channel, rank_channel, _append_only(output), _append_only(memory_file()), recorder)
 
     @property
     def fds(self) -> tuple[int, ...]:
         """The rank's file descriptors, in the order of `RankFiles`."""
-        files = (self.rank_channel, self.output, self.stacks, self.recorder, self.board)
+        files = (self.rank_channel, self.output, self.stacks, self.recorder)
         return tuple(file.fileno() for file in files)
 
     def close(self) -> None:
-        """Close everything but the board."""
-        for file in (self.channel, self.rank_channel, self.output, self.stacks, self.recorder):
+        """Close everything but the flight recorder."""
+        for file in (self.channel, self.rank_channel, self.output, self.stacks):
             file.close()
 
 

@@ -1,12 +1,9 @@
-"""A rank's process groups: joined for each test, left at once, destroyed in a thread, disconnected on request."""
+"""A rank's process groups: joined for each test, left at once, and destroyed in a thread."""
 
 import gc
 import os
-import socket
-import stat
 from _thread import start_new_thread
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,9 +11,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
+from torch.distributed.constants import default_pg_timeout
 
+from pytest_ddp.observed.announcer import Announcer
 from pytest_ddp.observed.recording import current
+from pytest_ddp.protocol.flight_recorder import Recorder, key_of, own_thread
 from pytest_ddp.protocol.messages import Run
+from pytest_ddp.rank.collective_hooks import record_to
+from pytest_ddp.rank.connections import forget_connections
 from pytest_ddp.torch_internals import all_groups
 
 # Gloo keeps a thread that wakes every 10 ms and some files for each group that is referred to, if only by a finished
@@ -24,8 +26,6 @@ from pytest_ddp.torch_internals import all_groups
 # them (torch 2.15).
 HELD_GROUPS_LIMIT = 64
 CHECK_EVERY = 16  # groups
-_FDS = "/dev/fd"
-_connections: dict[int, int] = {}
 
 
 def device_of(rank: int, run: Run) -> torch.device:
@@ -34,11 +34,11 @@ def device_of(rank: int, run: Run) -> torch.device:
 
 
 class DefaultGroup:
-    """The default process group of this rank, which another one replaces as soon as a run names that."""
+    """The default process group of this rank; a run that names another group replaces it."""
 
-    def __init__(self, rank: int, store: tuple[str, int], board: int) -> None:
-        self._rank = rank
-        self._board = board
+    def __init__(self, store: tuple[str, int], recorder: Recorder) -> None:
+        self._rank = recorder.rank
+        self._recorder = recorder
         self._address = store
         self._store: Store | None = None
         self._current: str | None = None
@@ -54,7 +54,7 @@ class DefaultGroup:
             return
         leave_groups()
         self._check_held_groups()
-        self._observe(run)
+        self._record(run)
         self._current = None
         os.environ.update(
             RANK=str(self._rank),
@@ -72,20 +72,6 @@ class DefaultGroup:
         )
         self._current = run.group
 
-    def disconnect(self) -> None:
-        """Break the connections of every process group, so that ranks that wait for this one fail at once.
-
-        Gloo cannot abort a collective: a rank that waits is freed only when a connection to another rank breaks. To
-        destroy the group would break them only when nothing refers to it any more, and fixtures may.
-        """
-        open_now = _sockets()
-        for fd, inode in _connections.items():
-            if open_now.get(fd) == inode:
-                with suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
-                    connection.getpeername()  # raises for a listening socket, which later groups may need
-                    connection.shutdown(socket.SHUT_RDWR)
-        _connections.clear()
-
     def _check_held_groups(self) -> None:
         self._joined += 1
         if self._joined % CHECK_EVERY == 0:
@@ -93,16 +79,18 @@ class DefaultGroup:
         if self._held > HELD_GROUPS_LIMIT:
             raise RuntimeError(f"{self._held} process groups of earlier runs cannot be freed: something refers to them")
 
-    def _observe(self, run: Run) -> None:
-        """Observe groups from now on, or stop; every rank does so before the group exists on any rank."""
+    def _record(self, run: Run) -> None:
+        """Observe groups from now on, or only record them; every rank does so before the group exists on any rank."""
+        patience = min(timedelta(seconds=run.group_timeout), default_pg_timeout)
+        self._recorder.begin_group(key_of(run.group), patience)
+        record_to(None if run.observe else self._recorder)
         if not (run.observe or current.is_observed()):
             return
-        from pytest_ddp.observed.deadlocks.announcer import Announcer  # noqa: PLC0415  for observed groups only
-        from pytest_ddp.observed.recording import install  # noqa: PLC0415  likewise
+        from pytest_ddp.observed.recording import install  # noqa: PLC0415  for observed groups only
 
         install.stop_observing()
         if run.observe:
-            install.observe(Announcer.begin(self._board, self._rank, run.group, run.group_timeout))
+            install.observe(Announcer(self._recorder))
 
     def _connect(self) -> Store:
         if self._store is None:
@@ -121,7 +109,7 @@ class DefaultGroup:
 
 def leave_groups() -> None:
     """Leave all process groups now and destroy them in a thread: gloo takes about 10 ms per rank for that."""
-    _connections.clear()
+    forget_connections()
     if not dist.is_initialized():
         return
     groups = all_groups()  # keeps them alive past destroy_process_group
@@ -130,8 +118,9 @@ def leave_groups() -> None:
 
 
 def _destroy(groups: list[Any]) -> None:
-    groups.clear()
-    gc.collect(0)
+    with own_thread():
+        groups.clear()
+        gc.collect(0)
 
 
 def held_groups() -> int:
@@ -140,23 +129,4 @@ def held_groups() -> int:
     for file in Path("/proc/self/fd").glob("*"):
         with suppress(OSError):  # the descriptor that reads this folder is closed by now
             found += file.readlink() == Path("anon_inode:[eventpoll]")
-    return found
-
-
-@contextmanager
-def connections_of_group() -> Iterator[None]:
-    """Record the sockets that the body opens as connections of a process group."""
-    before = _sockets()
-    yield
-    _connections.update(_sockets().items() - before.items())
-
-
-def _sockets() -> dict[int, int]:
-    """Return the descriptors of this process's sockets with their inodes: a descriptor may be used again."""
-    found = {}
-    for name in os.listdir(_FDS):  # noqa: PTH208  plain names
-        with suppress(OSError):
-            status = os.stat(int(name))  # noqa: PTH116  a descriptor
-            if stat.S_ISSOCK(status.st_mode):
-                found[int(name)] = status.st_ino
     return found

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pytest_ddp.observed.recording import current
 from pytest_ddp.outcomes.text_limits import both_ends
-from pytest_ddp.protocol.flight_recorder import FlightRecorder
+from pytest_ddp.protocol.flight_recorder import Recorder
 from pytest_ddp.protocol.messages import (
     Answer,
     Close,
@@ -35,6 +35,7 @@ from pytest_ddp.protocol.messages import (
     receive,
 )
 from pytest_ddp.protocol.shared_files import RankFiles
+from pytest_ddp.rank.connections import disconnect
 
 if TYPE_CHECKING:
     from pytest_ddp.rank.process_state import ProcessState
@@ -75,10 +76,10 @@ class Rank:
         self.closing = False
         self.run: Run | None = None
         self._channel = channel
-        self._recorder = FlightRecorder.map(files.recorder)
+        self._recorder = Recorder(files.recorder, launch.rank)
         self._process_state = process_state
         self._pid = getpid()
-        self._group = DefaultGroup(launch.rank, launch.store, files.board)
+        self._group = DefaultGroup(launch.store, self._recorder)
 
     def serve(self, until: Callable[[], bool] = lambda: False) -> None:
         """Answer runs until the controller says close or is gone, or `until()` holds after a run."""
@@ -87,7 +88,7 @@ class Rank:
             if isinstance(message, Run):
                 self._answer_run(message)
             elif isinstance(message, Disconnect):
-                self._group.disconnect()
+                disconnect()
             elif isinstance(message, GetTimeline):
                 self.send(Answer(message.number, "returned", body=_timeline()))
             else:
@@ -117,7 +118,6 @@ class Rank:
         self, run: Run, outcome: str, *, kind: str = "", message: str = "", traceback: str = "", body: bytes = b""
     ) -> None:
         self._process_state.flush()
-        current.run_ended()
         seconds = perf_counter() - self._started
         self.send(Answer(run.number, outcome, seconds, kind, both_ends(message), both_ends(traceback), body))
 
@@ -129,15 +129,14 @@ class Rank:
         except OSError as error:
             self._leave(error)
 
-    def note(self, collective: object) -> None:
-        """Write a collective that this rank enters into its flight recorder."""
-        self._recorder.write(str(collective))
-
     def _receive(self) -> Message | None:
+        self._recorder.mark_idle()
         try:
             return receive(self._channel)
         except OSError as error:
             self._leave(error)
+        finally:
+            self._recorder.mark_running()
 
     def _leave(self, error: OSError) -> NoReturn:
         if getpid() == self._pid:
@@ -156,10 +155,9 @@ class Rank:
     def _run_target(self, run: Run, outer: Run | None) -> bytes:
         begins = outer is None or run.group != outer.group
         if begins:
-            self._recorder.clear()
+            self._recorder.begin_run()
             self._process_state.restore()
         self._group.enter(run)
-        current.run_began()
         if begins:
             current.reset()
         return resolve(run.target)(run.body)
@@ -234,16 +232,13 @@ def _own(files: RankFiles) -> socket.socket:
 
 
 def _live(channel: socket.socket, launch: Launch, files: RankFiles, process_state: "ProcessState") -> None:
-    from pytest_ddp.rank.collective_hooks import watch_collectives  # noqa: PLC0415  imports torch: not before it must
-
     Rank.current = rank = Rank(channel, launch, files, process_state)
     try:
-        with watch_collectives(rank.note):
-            if launch.host is None:
-                rank.send(Ready())
-                rank.serve()
-            else:
-                resolve(launch.host)(launch.body)
+        if launch.host is None:
+            rank.send(Ready())
+            rank.serve()
+        else:
+            resolve(launch.host)(launch.body)
     except BaseException as error:  # noqa: BLE001  a host that fails to start is reported, whatever it raised
         kind, message, text = describe(error)
         rank.send(Answer(-1, "raised", 0.0, kind, both_ends(message), both_ends(text)))

@@ -10,7 +10,8 @@ from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ddp import DDPContext, distributed
-from pytest_ddp.rank.collective_hooks import Collective, watch_collectives
+from pytest_ddp.operations.fingerprint import Fingerprint
+from pytest_ddp.rank.collective_hooks import watch_collectives
 from reference.adapters import accumulate_and_step
 
 PARTS = 3
@@ -47,7 +48,7 @@ def test_only_the_last_microbatch_is_synchronized(wrapper: Wrapper, ddp: DDPCont
     counts = []
     for number in (1, PARTS):
         for step in range(3):  # torch's makes its buckets anew after the first
-            seen: list[Collective] = []
+            seen = list[Fingerprint]()
             with watch_collectives(seen.append):
                 mine = parts_of(ddp.rank, step)[:number]
                 accumulate_and_step(training.ddp_model, training.optimizer, mine, nn.functional.mse_loss)

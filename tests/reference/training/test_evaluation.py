@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ddp import DDPContext, distributed
-from pytest_ddp.rank.collective_hooks import Collective, watch_collectives
+from pytest_ddp.operations.fingerprint import Fingerprint
+from pytest_ddp.rank.collective_hooks import watch_collectives
 from reference.adapters import evaluate
 from reference.data.samplers import EvaluationSampler
 
@@ -47,7 +48,7 @@ def test_it_counts_samples_not_batches_and_not_ranks(ddp: DDPContext):
 
 @distributed(world_size=2)
 def test_counts_are_in_one_collective_after_the_last_batch(ddp: DDPContext):
-    seen: list[Collective] = []
+    seen = list[Fingerprint]()
     with watch_collectives(seen.append):
         evaluate(Echo(), batches([1] * (5 + ddp.rank), [1] * (5 + ddp.rank), size=2))
     buffers_of_each_dtype = ["broadcast", "broadcast"]

@@ -10,7 +10,8 @@ from reference_wrappers import WRAPPERS
 from torch import Tensor, nn
 
 from pytest_ddp import DDPContext, distributed
-from pytest_ddp.rank.collective_hooks import Collective, watch_collectives
+from pytest_ddp.operations.fingerprint import Fingerprint
+from pytest_ddp.rank.collective_hooks import watch_collectives
 from reference.adapters import convert_sync_batchnorm
 from reference.training.sync_batchnorm import SyncBatchNorm
 
@@ -117,7 +118,7 @@ def test_the_memory_format_stays():
 @distributed(world_size=2)
 def test_one_collective_each_way_and_none_in_eval_mode():
     layer = convert_sync_batchnorm(nn.BatchNorm1d(CHANNELS))
-    seen: list[Collective] = []
+    seen = list[Fingerprint]()
     with watch_collectives(seen.append):
         y = layer(torch.randn(4, CHANNELS, requires_grad=True))
         y.sum().backward()
