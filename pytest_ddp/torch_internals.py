@@ -83,9 +83,20 @@ def default_store() -> Store:
 
 
 def group_timeout(name: str) -> timedelta:
-    """Return after how long an operation of a group fails."""
+    """Return after how long an operation of a group fails; 0 if the group's backend does not say."""
     group = distributed_c10d._resolve_process_group(GroupName(name))
-    timeout: timedelta = group._get_backend(group._device_types[0]).options._timeout
+    return timeout_on(group, device_of_group(group))
+
+
+def device_of_group(group: ProcessGroup) -> torch.device:
+    """Return a device whose tensors a group can send."""
+    return group._device_types[0]
+
+
+def timeout_on(group: ProcessGroup, device: torch.device) -> timedelta:
+    """Return after how long an operation of a group on a device fails; 0 if the backend does not say."""
+    backend = group._get_backend(device)
+    timeout: timedelta = backend.options._timeout if hasattr(backend, "options") else timedelta(0)
     return timeout
 
 

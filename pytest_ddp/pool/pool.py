@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Self
 
 from pytest_ddp.errors import LaunchError
-from pytest_ddp.observed.deadlocks.board import make_room
 from pytest_ddp.outcomes.failure import RankFailure, failures
 from pytest_ddp.outcomes.outcome import Outcome
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.group import GRACE_SECONDS, GROUP_TIMEOUT_MARGIN, RankGroup
 from pytest_ddp.pool.launcher import Launcher, shared_launcher
 from pytest_ddp.pool.rank_process import RankProcess
+from pytest_ddp.protocol.flight_recorder import make_room
 from pytest_ddp.protocol.messages import Answer, Close, Launch, Message, Ready
 from pytest_ddp.protocol.shared_files import SharedFiles, memory_file
 
@@ -91,7 +91,7 @@ class RankPool:
     exit_output: dict[int, str] = field(default_factory=dict)
     latest_group: str = field(default="", init=False)
     ranks_with_fixtures: int = field(default=0, init=False)
-    _opened_board: IO[bytes] | None = field(default=None, init=False)
+    _opened_recorder: IO[bytes] | None = field(default=None, init=False)
     _prepared: RankGroup | None = field(default=None, init=False)
     _processes: dict[int, RankProcess] = field(default_factory=dict, init=False)
 
@@ -161,9 +161,9 @@ class RankPool:
         """Let every rank finish its fixtures and end."""
         self._take_prepared(None)
         self._end_processes()
-        if self._opened_board is not None:
-            self._opened_board.close()
-            self._opened_board = None
+        if self._opened_recorder is not None:
+            self._opened_recorder.close()
+            self._opened_recorder = None
 
     def __enter__(self) -> Self:
         return self
@@ -182,13 +182,13 @@ class RankPool:
         return group if usable else None
 
     def _new_group(self, world: World) -> RankGroup:
-        return RankGroup(world, "", [], self.launcher, self._board, self.grace, timeout_margin=self.timeout_margin)
+        return RankGroup(world, "", [], self.launcher, self._recorder, self.grace, timeout_margin=self.timeout_margin)
 
     @property
-    def _board(self) -> IO[bytes]:
-        if self._opened_board is None:
-            self._opened_board = memory_file()
-        return self._opened_board
+    def _recorder(self) -> IO[bytes]:
+        if self._opened_recorder is None:
+            self._opened_recorder = memory_file()
+        return self._opened_recorder
 
     def _form(self, group: RankGroup) -> None:
         """Start the ranks that are missing and let all of them join `group`.
@@ -224,8 +224,8 @@ class RankPool:
         return len(launched)
 
     def _launch(self, rank: int) -> RankProcess:
-        make_room(self._board.fileno(), rank + 1)
-        shared = SharedFiles.make(rank, self._board)
+        make_room(self._recorder.fileno(), rank + 1)
+        shared = SharedFiles.make(rank, self._recorder)
         try:
             process = RankProcess(rank, self.launcher.start(shared), shared)
         except BaseException:  # LaunchError, or an interruption

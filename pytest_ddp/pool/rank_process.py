@@ -4,15 +4,16 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_ddp.operations.fingerprint import Fingerprints
 from pytest_ddp.outcomes.outcome import Died, Outcome, Raised, Returned, Skipped
 from pytest_ddp.pool.stack_dumps import trim_stacks
-from pytest_ddp.protocol.flight_recorder import FlightRecorder
+from pytest_ddp.protocol.flight_recorder import Reader
 from pytest_ddp.protocol.messages import DUMP_SIGNAL, Answer, Decoder, Message, encode
 from pytest_ddp.protocol.output_file import OutputFile
 from pytest_ddp.protocol.shared_files import SharedFiles
@@ -38,11 +39,11 @@ class RankProcess:
     shared: SharedFiles
     is_raising: bool = False
     _decoder: Decoder = field(default_factory=Decoder)
-    _recorder: FlightRecorder = field(init=False)
+    _recorder: Reader = field(init=False)
     _output: OutputFile = field(init=False)
 
     def __post_init__(self) -> None:
-        self._recorder = FlightRecorder.map(self.shared.recorder.fileno())
+        self._recorder = Reader(self.shared.recorder.fileno(), self.rank)
         self._output = OutputFile(self.shared.output)
 
     def fileno(self) -> int:
@@ -98,14 +99,15 @@ class RankProcess:
         return self._output.text
 
     @property
-    def collectives(self) -> Sequence[str]:
-        """The last collectives that the rank entered, oldest first."""
-        return self._recorder.read()
+    def collectives(self) -> Fingerprints:
+        """The last operations that the rank entered in its run, oldest first."""
+        return Fingerprints(self._recorder.latest(), self.rank)
 
     @property
     def collectives_entered(self) -> int:
-        """The number of collectives that the rank has entered in its group."""
-        return self._recorder.count
+        """The number of operations that the rank has entered in its run."""
+        head = self._recorder.head()
+        return head.count - head.first
 
     @property
     def stack(self) -> str:

@@ -20,7 +20,8 @@ _HANDLING_SECONDS = 10.0  # for a rank that is seen to handle the signal, or to 
 _POLL_SECONDS = 0.02
 _PROCESS_ENDED = (FileNotFoundError, ProcessLookupError)
 _HARNESS = ("/_pytest/", "/pluggy/", "/pytest_ddp/")
-_BETWEEN = "/pytest_ddp/observed/"  # torch calls these frames, and they call torch: the user's frames are further down
+# torch calls these frames, and they call torch: the user's frames are further down.
+_BETWEEN = ("/pytest_ddp/observed/", "/pytest_ddp/rank/collective_hooks.py")
 
 
 def dump_stacks(processes: "Sequence[RankProcess]") -> None:
@@ -128,7 +129,7 @@ def _trimmed_threads(text: str) -> Iterator[str]:
     for block in text.strip().split("\n\n"):
         kept: list[str] = []
         for line in block.splitlines():
-            if _BETWEEN in line:
+            if any(part in line for part in _BETWEEN):
                 continue
             if kept and any(part in line for part in _HARNESS):
                 break

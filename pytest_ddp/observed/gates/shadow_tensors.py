@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from pytest_ddp.observed.events import Entry
-from pytest_ddp.observed.recording.operations import Call
+from pytest_ddp.observed.recording.call import Call
 from pytest_ddp.torch_internals import sparse_values
 
 

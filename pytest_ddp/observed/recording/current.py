@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from pytest_ddp.errors import UsageError
 
 if TYPE_CHECKING:
-    from pytest_ddp.observed.recording.interfaces import Monitor
     from pytest_ddp.observed.recording.record import Record
 
 _record: "Record | None" = None
@@ -33,11 +32,6 @@ def is_observed() -> bool:
     return _record is not None
 
 
-def is_monitored_by(monitor: "Monitor") -> bool:
-    """Whether `monitor` is the one of this process's record."""
-    return _record is not None and _record.monitor is monitor
-
-
 # Without a record, the functions below do nothing.
 
 
@@ -45,18 +39,6 @@ def reset() -> None:
     """Reset the record for the next test."""
     if _record is not None:
         _record.reset()
-
-
-def run_began() -> None:
-    """Report to the monitor that a run began on this rank."""
-    if _record is not None:
-        _record.monitor.run_began()
-
-
-def run_ended() -> None:
-    """Report to the monitor that this rank's part of a run ended."""
-    if _record is not None:
-        _record.monitor.run_ended()
 
 
 def timeline() -> str:

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from pytest_ddp.observed.events import Entry
-from pytest_ddp.observed.recording.operations import Call
+from pytest_ddp.observed.recording.call import Call
 
 
 class Monitor:
@@ -19,12 +19,6 @@ class Monitor:
 
     def wait_ended(self, entries: Sequence[Entry]) -> None:
         """Handle a thread whose wait returned or raised."""
-
-    def run_began(self) -> None:
-        """Handle the beginning of a run on this rank."""
-
-    def run_ended(self) -> None:
-        """Handle the end of a run on this rank."""
 
     def unmatched_operations(self) -> list[str]:
         """Describe the operations of this rank in which other ranks did not take part; each is reported once."""

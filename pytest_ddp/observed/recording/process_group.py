@@ -12,8 +12,9 @@ from torch.distributed import Store, Work
 
 from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.recording import current
-from pytest_ddp.observed.recording.operations import OPERATIONS, Call
+from pytest_ddp.observed.recording.call import Call
 from pytest_ddp.observed.recording.work import ObservedWork
+from pytest_ddp.operations.table import METHODS
 from pytest_ddp.torch_internals import GROUP_SETTERS, CoalescingGroup, share_backends
 
 RealGroup = dist.ProcessGroup
@@ -92,7 +93,7 @@ class ObservedGroup(CoalescingGroup):
         __tracebackhide__ = True
         self._ranks = self._ranks or tuple(dist.get_process_group_ranks(self))
         call = Call(self.group_name, self._ranks, self.real, method=method, args=args, keywords=keywords)
-        entry, work = self._record.issue(call, next(self._counters[call.numbering]))
+        entry, work = self._record.issue(call, next(self._counters[call.stream]))
         if self._coalesced is not None:
             self._coalesced.append(entry)
             if work is None:  # `coalescing_ends` completes it
@@ -129,7 +130,7 @@ def _applied_to_both(method: str) -> Callable[..., Any]:
     return apply
 
 
-for _method in OPERATIONS:
+for _method in filter(partial(hasattr, RealGroup), METHODS):
     setattr(ObservedGroup, _method, _recorded(_method))
 for _method in filter(partial(hasattr, RealGroup), _APPLIED_TO_BOTH):
     setattr(ObservedGroup, _method, _applied_to_both(_method))

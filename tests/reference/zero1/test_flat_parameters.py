@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
 from pytest_ddp import DDPContext, distributed
-from pytest_ddp.rank.collective_hooks import Collective, watch_collectives
+from pytest_ddp.operations.fingerprint import Fingerprint
+from pytest_ddp.rank.collective_hooks import watch_collectives
 from reference.zero1.flat_parameters import FlatParameters, movable_parameters
 
 
-def broadcasts(action: Callable[[], object]) -> list[Collective]:
-    seen: list[Collective] = []
+def broadcasts(action: Callable[[], object]) -> list[Fingerprint]:
+    seen = list[Fingerprint]()
     with watch_collectives(seen.append):
         action()
     assert {collective.op for collective in seen} <= {"broadcast"}
