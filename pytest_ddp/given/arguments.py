@@ -4,11 +4,9 @@ import io
 from typing import Any
 
 import cloudpickle
-from hypothesis.internal.conjecture.data import ConjectureData
-from hypothesis.strategies._internal.core import RandomSeeder
-from hypothesis.strategies._internal.random import HypothesisRandom
 
 from pytest_ddp.errors import UsageError
+from pytest_ddp.given.hypothesis_internals import DRAWS_IN_BODY, seed_of_random_module
 
 
 def pickle_arguments(arguments: dict[str, Any]) -> bytes:
@@ -52,10 +50,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
     seed: int | None = None
 
     def reducer_override(self, found: Any) -> Any:
-        if isinstance(found, ConjectureData | HypothesisRandom):
+        if isinstance(found, DRAWS_IN_BODY):
             raise _DrawsInBodyError
-        if isinstance(found, RandomSeeder):
-            self.seed = found.seed
+        if (seed := seed_of_random_module(found)) is not None:
+            self.seed = seed
         return super().reducer_override(found)
 
 
