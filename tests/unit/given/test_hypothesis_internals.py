@@ -145,7 +145,11 @@ def RunningExample():  # noqa: N802  as in the adapter
 
 
 NAMES = [name for name, member in getmembers(internals) if getattr(member, "__module__", "") == internals.__name__]
-CHECKS = {globals()[name].__name__: globals()[name] for name in [*NAMES, "DRAWS_IN_BODY"]}
+CHECKS = {globals()[name].__name__: globals()[name] for name in [*NAMES, "DRAWS_IN_BODY"] if name in globals()}
+
+
+def test_every_name_of_the_adapter_has_a_check():
+    assert [name for name in NAMES if name not in globals()] == []
 
 
 @pytest.mark.parametrize("name", CHECKS)
