@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 from hypothesis import event, note, target
-from hypothesis.control import current_build_context
-from hypothesis.core import StateForActualGivenExecution
 from hypothesis.errors import DeadlineExceeded, Flaky, UnsatisfiedAssumption
 
 from pytest_ddp.errors import LaunchError, PytestDDPError, UsageError
 from pytest_ddp.given.arguments import pickle_arguments
 from pytest_ddp.given.example_ranks import ExampleRanks
 from pytest_ddp.given.failures import ExampleFailed, example_failure
+from pytest_ddp.given.hypothesis_internals import current_choices, drawn_names, is_final_example, without_tracing
 from pytest_ddp.given.messages import ExampleReport
 from pytest_ddp.given.report import Bugs
 from pytest_ddp.outcomes.failure import failures, summary
@@ -41,7 +40,7 @@ def run_examples(item: pytest.Function, ranks: ExampleRanks) -> tuple[Sequence[O
     """
     __tracebackhide__ = True
     dispatcher = _Dispatcher(ranks)
-    with _replaced_function(item.obj.hypothesis, dispatcher), _no_tracing():
+    with _replaced_function(item.obj.hypothesis, dispatcher), without_tracing():
         try:
             item.obj(**_placeholders(item))
         except _NoMoreExamples as end:
@@ -90,12 +89,11 @@ class _Dispatcher:
     def run(self, arguments: dict[str, Any]) -> None:
         """Run one example; return if it passed on every rank."""
         __tracebackhide__ = True
-        context = current_build_context()
         body = _pickled(arguments)
-        choices = context.data.choices or body
+        choices = current_choices() or body
         if self._last_failure is not None:
             raise self._last_failure if choices == self._last_choices else UnsatisfiedAssumption("no ranks are left")
-        outcomes = self.ranks.run(body, shown=context.is_final)
+        outcomes = self.ranks.run(body, shown=is_final_example())
         reports = {outcome.rank: report for outcome in outcomes if (report := _report(outcome))}
         self.outcomes = [_with_phase(outcome, reports.get(outcome.rank)) for outcome in outcomes]
         _forward(reports)
@@ -199,21 +197,13 @@ def _replaced_function(handle: Any, dispatcher: _Dispatcher) -> Iterator[None]:
     @functools.wraps(inner)
     def dispatch(*_: Any, **arguments: Any) -> None:
         __tracebackhide__ = True
-        dispatcher.run({name: arguments[name] for name in handle._given_kwargs})  # noqa: SLF001  the names to draw
+        dispatcher.run({name: arguments[name] for name in drawn_names(handle)})
 
     handle.inner_test = dispatch
     try:
         yield
     finally:
         handle.inner_test = inner
-
-
-@contextmanager
-def _no_tracing() -> Iterator[None]:
-    """Keep Hypothesis from explaining a failure by the lines that the controller executed: none are the test's."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StateForActualGivenExecution, "_should_trace", lambda _: False)
-        yield
 
 
 class _Placeholder:

@@ -54,7 +54,7 @@ def fixtures_stay_on_ranks(item: Any) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Request:
-    """Answers what Hypothesis's pytest plugin asks a `request`, without setting a fixture up."""
+    """Answers what Hypothesis's pytest plugin asks a `request`, by private names; sets no fixture up."""
 
     item: Any
 
