@@ -94,8 +94,10 @@ class _Dispatcher:
         if self._last_failure is not None:
             raise self._last_failure if choices == self._last_choices else UnsatisfiedAssumption("no ranks are left")
         outcomes = self.ranks.run(body, shown=is_final_example())
-        reports = {outcome.rank: report for outcome in outcomes if (report := _report(outcome))}
-        self.outcomes = [_with_phase(outcome, reports.get(outcome.rank)) for outcome in outcomes]
+        answered = [o for o in outcomes if isinstance(o, Returned | Raised | Skipped) and o.body]
+        reports = {outcome.rank: ExampleReport.decode(outcome.body) for outcome in answered}
+        phases = {outcome.rank: replace(outcome, body=reports[outcome.rank].phase) for outcome in answered}
+        self.outcomes = [phases.get(outcome.rank, outcome) for outcome in outcomes]
         _forward(reports)
         error = self._error(reports)
         if error is not None:
@@ -112,7 +114,7 @@ class _Dispatcher:
                 return None
             if len(skipped) == len(self.outcomes):
                 return _RanksSkipped(skipped[0].reason)
-        return example_failure(self.outcomes, reports, self.ranks.world)
+        return example_failure(self.outcomes, reports, self.ranks.group.world)
 
     def _prepare_next(self, error: BaseException, choices: object) -> None:
         """Make the ranks ready for another example; if that fails, run none but repeat `error` for these choices."""
@@ -150,19 +152,6 @@ def _pickled(arguments: dict[str, Any]) -> bytes:
         return pickle_arguments(arguments)
     except UsageError as error:
         raise _NoMoreExamples(error) from None
-
-
-def _report(outcome: Outcome) -> ExampleReport | None:
-    if isinstance(outcome, Returned | Raised | Skipped) and outcome.body:
-        return ExampleReport.decode(outcome.body)
-    return None
-
-
-def _with_phase(outcome: Outcome, report: ExampleReport | None) -> Outcome:
-    """Return the outcome with pytest's report of the call in its body, as any distributed test has it."""
-    if report is None or not isinstance(outcome, Returned | Raised | Skipped):
-        return outcome
-    return replace(outcome, body=report.phase)
 
 
 def _forward(reports: Mapping[int, ExampleReport]) -> None:
