@@ -1,4 +1,4 @@
-"""The page about the references leads to every one of them."""
+"""The page about the references links to every file."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ def linked() -> set[Path]:
     return {(PAGE.parent / link).resolve() for link in re.findall(r"\]\((\.\./[^)]+\.py)\)", PAGE.read_text())}
 
 
-def test_its_links_lead_somewhere():
+def test_its_links_lead_to_files():
     assert linked()
     assert [path for path in linked() if not path.is_file()] == []
 

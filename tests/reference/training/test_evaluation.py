@@ -1,4 +1,4 @@
-"""Accuracy is that of all samples, whoever holds them."""
+"""The accuracy is that of all samples, on any ranks."""
 
 import math
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ CLASSES = 3
 
 
 class Echo(nn.Module):
-    """Scores that make its input the answer; notes the mode it runs in."""
+    """Its scores make the input the answer. It records the mode in which it runs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def test_labels_may_have_more_dimensions(ddp: DDPContext):
 
 
 @distributed(world_size=2)
-def test_no_sample_at_all_has_no_accuracy():
+def test_the_accuracy_of_no_samples_is_nan():
     assert math.isnan(evaluate(Echo(), []))
 
 
@@ -79,7 +79,7 @@ def test_one_process_needs_no_group():
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_every_submodule_gets_its_mode_back_also_after_an_error(training):
+def test_the_mode_of_every_submodule_is_restored_even_after_an_error(training):
     model = Echo().train(training)
     model.frozen.eval()
     evaluate(model, batches([0], [0], size=1))
