@@ -1,5 +1,7 @@
 """Ranks that wait for ever, and ranks that only seem to."""
 
+import contextlib
+import gc
 import os
 import threading
 import time
@@ -8,9 +10,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from pytest_ddp.observed.recording import current
 from pytest_ddp.protocol.flight_recorder import State
-from pytest_ddp.rank.worker import SkipRun
+from pytest_ddp.rank.worker import Rank, SkipRun
 
 FOUR = 4
 
@@ -67,7 +68,7 @@ def one_is_late_for_a_barrier(_: bytes) -> bytes:
     """Rank 1 returns when all others wait: who comes later would find the others gone, and be told of apart."""
     if dist.get_rank() != 1:
         dist.barrier()
-    recorder = current.record().monitor.recorder
+    recorder = Rank.current._recorder
     readers = [recorder.reader(rank) for rank in range(dist.get_world_size()) if rank != 1]
     while any(reader.head().state is not State.WAITS for reader in readers):
         time.sleep(0.001)
@@ -170,6 +171,57 @@ def one_computes(body: bytes) -> bytes:
         for _ in range(int(body)):
             matrix = (matrix @ matrix).clamp(max=1)
     all_reduce()
+    return b""
+
+
+def one_goes_on_alone(body: bytes) -> bytes:
+    """Rank 0 sleeps, after a collective that both have entered and one that it alone could not enter."""
+    all_reduce()
+    if dist.get_rank() == 0:
+        with contextlib.suppress(RuntimeError, ValueError):
+            dist.all_reduce(torch.ones(FOUR).to_sparse(), op=dist.ReduceOp.MAX)
+        threading.Event().wait(float(body))
+    return b""
+
+
+def one_loses_its_peer(body: bytes) -> bytes:
+    """Rank 1 closes its connections and returns; rank 0, whose wait fails of that, goes on alone."""
+    all_reduce()
+    if dist.get_rank() == 1:
+        dist.destroy_process_group()
+        gc.collect()
+        return b""
+    failed = _fails_by_itself(all_reduce)
+    threading.Event().wait(float(body))
+    return failed
+
+
+def one_waits_in_the_store(body: bytes) -> bytes:
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 1:
+        threading.Event().wait(float(body))
+        store.set("come", "")
+    store.wait(["come"])
+    all_reduce()
+    return b""
+
+
+def a_collective_is_slow(_: bytes) -> bytes:
+    """All ranks wait for some time in a collective that all have entered."""
+    for _ in range(3):
+        dist.all_reduce(torch.ones(2**24))
+    return b""
+
+
+def one_escapes_the_record(_: bytes) -> bytes:
+    """Rank 1 calls its backend, of which no method is seen, and returns as soon as that is over."""
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    for _ in range(10):
+        if dist.get_rank() == 0:
+            all_reduce()
+        else:
+            threading.Event().wait(0.1)
+            backend.allreduce([torch.ones(FOUR)], dist.AllreduceOptions()).wait()
     return b""
 
 
