@@ -6,7 +6,7 @@ to it, and `docs/faults.md` shows it to users.
 
 from dataclasses import dataclass
 
-from pytest_ddp.outcomes.outcome import Died, Outcome, Raised, Returned, TimedOut
+from pytest_ddp.outcomes.outcome import Deadlocked, Died, Outcome, Raised, Returned, TimedOut
 
 HANG = 1.5  # seconds that a hang is given
 AMPLE = 60.0
@@ -26,7 +26,7 @@ class Fault:
 EXIT = "exited with code {} before it finished; last collective entered: all_reduce #1"
 LOST = "exited with code 1 before it finished: its connection to the test run was closed"
 KILLED = "was killed by {}; last collective entered: all_reduce #1"
-PARTED = "rank 0 waited in all_reduce #2 float32[4], where rank 1 called barrier #2"
+PARTED = "deadlocked: it waits in all_reduce #2 float32[4], where rank 1 called barrier #2"
 RUNNING = f"was still running at its deadline of {HANG:g} s; last collective entered: all_reduce #1"
 
 FAULTS = [
@@ -61,7 +61,7 @@ FAULTS = [
     # it hangs
     Fault("hangs", "hangs", TimedOut, RUNNING, HANG),
     Fault("hangs in C with the GIL held", "hangs_in_c", TimedOut, RUNNING, HANG),
-    Fault("hangs in another collective", "hangs_in_barrier", TimedOut, PARTED, HANG),
+    Fault("hangs in another collective", "hangs_in_barrier", Deadlocked, PARTED),
     Fault("hangs, our dump signal ignored", "hangs_deaf", TimedOut, RUNNING, HANG),
     Fault("SIGSTOP", "sigstop", TimedOut, RUNNING.replace("running", "stopped by a signal"), HANG),
     # it breaks what it stands on

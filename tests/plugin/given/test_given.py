@@ -87,7 +87,7 @@ def test_examples_rejected_on_any_rank_are_rejected(run_given):
                 "the ranks disagree: rank 0 skipped: failed to satisfy assume() in test_while_others_wait (line *), "
                 "while rank 1 continued and waited for it; make the same decision on every rank, *"
             ),
-            "  rank 1 waited in all_reduce #*, which rank 0 never entered",
+            "  rank 1: *; it waits in all_reduce #*, which rank 0 never entered: it has skipped",
             "E *x=50,",
             "*::test_on_one:*",
             "* because: *reject() in test_on_one *",

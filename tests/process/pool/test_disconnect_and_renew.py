@@ -44,4 +44,4 @@ def test_a_rank_that_skips_while_others_wait_is_a_disagreement(ranks):
     assert isinstance(outcomes[1], Stopped)
     text = str(RankFailure(outcomes))
     assert text.startswith("the ranks disagree: rank 0 skipped: not me, while rank 1 continued and waited for it; make")
-    assert "rank 1 waited in all_reduce #2 float32[4], which rank 0 never entered" in text
+    assert "it waits in all_reduce #2 float32[4], which rank 0 never entered: it has skipped" in text

@@ -86,7 +86,7 @@ def test_a_hang_is_told_with_the_stacks_of_all_ranks_and_who_waits_for_whom(rank
         outcomes = ranks.run(World(2), "fault_targets:misbehave", target.encode(), timeout=HANG)
     assert "in misbehave" in outcomes[0].stack
     assert f"in {target}" in outcomes[1].stack
-    assert "rank 0 waited in all_reduce #2 float32[4], which rank 1 never entered" in str(RankFailure(outcomes))
+    assert "it waits in all_reduce #2 float32[4], which rank 1 never entered" in str(RankFailure(outcomes))
 
 
 def test_one_rank_raises_while_the_other_waits(ranks):
