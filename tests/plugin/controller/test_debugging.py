@@ -253,7 +253,7 @@ def test_without_a_terminal_it_is_said_why_there_is_no_debugger(run_suite):
     result.stdout.fnmatch_lines(
         [
             "rank * raised ValueError: mine",
-            "*no debugger: the standard input of pytest is not a terminal*",
+            "*no debugger: pytest's standard input is not a terminal*",
             "rank * raised *UsageError: breakpoint() on a rank: choose the rank *, for instance with *-rank=0; *",
         ]
     )
