@@ -44,7 +44,7 @@ LEFT_BEHIND = (
     "grad mode changed from True to False; "
     "deterministic algorithms changed from False to True; working directory changed from *; "
     "environment changed: LEFT; 1 process group not destroyed (new_group); "
-    "1 child process still running: ended; put back"
+    "1 child process still running: ended; restored"
 )
 
 
@@ -90,7 +90,7 @@ def test_a_default_group_of_ones_own_is_told(run_suite):
     result = run_suite(suite, "--ddp-leaks=error")
     result.assert_outcomes(passed=3, errors=1)
     result.stdout.fnmatch_lines(
-        ["*test_ends_it_and_makes_another left behind: 1 process group not destroyed (init_process_group); put back*"]
+        ["*test_ends_it_and_makes_another left behind: 1 process group not destroyed (init_process_group); restored*"]
     )
 
 
@@ -108,9 +108,9 @@ def test_groups_left_behind_are_called_by_what_made_them(run_suite):
             dist.new_group(group_desc="evaluation")
         """)
     result.assert_outcomes(passed=2, warnings=2)
-    result.stdout.fnmatch_lines(["*test_mesh left behind: * not destroyed (*mesh_shard); put back*"])
+    result.stdout.fnmatch_lines(["*test_mesh left behind: * not destroyed (*mesh_shard); restored*"])
     result.stdout.fnmatch_lines(
-        ["*test_groups left behind: 2 process groups not destroyed (evaluation, new_group); put back*"]
+        ["*test_groups left behind: 2 process groups not destroyed (evaluation, new_group); restored*"]
     )
 
 
