@@ -1,4 +1,7 @@
-"""Failing examples, as exceptions whose types tell Hypothesis the bugs apart, and as one pytest report of all bugs."""
+"""The failing examples of a Hypothesis test: an exception type for each bug, and one pytest report of all bugs.
+
+Hypothesis tells bugs apart by the type of the exception.
+"""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -10,11 +13,11 @@ from typing import Any
 import pytest
 
 from pytest_ddp.errors import PytestDDPError
-from pytest_ddp.given.messages import ExampleReport
 from pytest_ddp.outcomes.failure import details, failure_origin, failures, headline, is_consequence
 from pytest_ddp.outcomes.hang_diagnosis import caused_by_peer_loss
 from pytest_ddp.outcomes.outcome import Outcome
 from pytest_ddp.planning.world import World
+from pytest_ddp.protocol.phases import ExampleReport
 from pytest_ddp.pytest_internals import (
     ExceptionChainRepr,
     ExceptionRepr,
