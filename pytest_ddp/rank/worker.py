@@ -108,7 +108,7 @@ class Rank:
         if run is None:
             raise RuntimeError("there is no run to answer")
         self._process_state.flush()
-        current.run_ended()
+        current.monitor().run_ended()
         seconds = perf_counter() - self._started
         message, traceback = both_ends(message), both_ends(traceback)
         self.send(Answer(run.number, outcome, seconds, kind, message, traceback, body))
@@ -152,7 +152,7 @@ class Rank:
                 self._recorder.clear()
                 self._process_state.restore()
             self._groups.enter(run)
-            current.run_began()
+            current.monitor().run_began()
             if begins:
                 current.reset()
             self.answer("returned", body=resolve(run.target)(run.body))

@@ -85,7 +85,7 @@ class Snapshot:
     def put_back(self) -> list[Leak]:
         """Undo what has changed since; return everything that was found."""
         found = [*self._settings(), *self._environment(), *self._groups(), *self._threads(), *self._children()]
-        return [*found, *self._cuda(), *map(Leak, current.unmatched_operations())]
+        return [*found, *self._cuda(), *map(Leak, current.monitor().unmatched_operations())]
 
     def _settings(self) -> Iterator[Leak]:
         for name, (read, write) in _SETTINGS.items():

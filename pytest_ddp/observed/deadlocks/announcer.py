@@ -106,10 +106,10 @@ class Announcer(Monitor):
             sleep(_LOOK_SECONDS)
             with self._lock:
                 state, waits_in = self._stands()
-                if state == State.MAY_GO_ON and current.is_monitored_by(self):
+                if state == State.MAY_GO_ON and current.monitor() is self:
                     continue
                 self._looks_again = False
-                if current.is_monitored_by(self):
+                if current.monitor() is self:
                     self.post.tell(state, waits_in)
                 return
 

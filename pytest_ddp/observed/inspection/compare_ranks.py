@@ -4,19 +4,18 @@ The exchange is not recorded. A rank that does not take part leaves the others w
 other deadlock.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from itertools import combinations, zip_longest
 
 import torch.distributed as dist
-from torch.distributed import Store, distributed_c10d
+from torch.distributed import distributed_c10d
 
 from pytest_ddp.errors import UsageError
 from pytest_ddp.observed.deadlocks.announcer import timeout_of
 from pytest_ddp.observed.deadlocks.matching import differences
 from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.fingerprint import Fingerprint, notice_of
-from pytest_ddp.observed.inspection.expectations import operations_text
 from pytest_ddp.observed.recording.call_site import caller
 from pytest_ddp.observed.recording.interfaces import Monitor
 
@@ -24,7 +23,7 @@ _OP, _GROUP = "assert_same_on_all_ranks", "assertions"
 _SEPARATOR = b"\x1e"
 
 
-def assert_same(entries: Sequence[Entry], selected: str, monitor: Monitor) -> None:
+def assert_same(entries: Sequence[Entry], description: str, monitor: Monitor) -> None:
     """Raise the same AssertionError on every rank if two ranks entered different collectives.
 
     Raises:
@@ -34,10 +33,11 @@ def assert_same(entries: Sequence[Entry], selected: str, monitor: Monitor) -> No
     if not dist.is_initialized():
         raise UsageError(f"{_OP}() needs the other ranks, but the test has destroyed this rank's process group")
     rank = dist.get_rank()
-    records = _all_gather([notice_of(entry, rank).encode() for entry in entries], monitor)
-    difference = next(_differences(records), None)
-    if difference:
-        raise AssertionError(f"expected the same {operations_text(selected)} on all ranks; {difference}")
+    gathered = _all_gather(_SEPARATOR.join(notice_of(entry, rank).encode() for entry in entries), monitor)
+    records = [_decode(data, rank) for rank, data in enumerate(gathered)]
+    pairs = combinations(range(len(records)), 2)
+    for difference in filter(None, (first_difference(records[a], records[b], (a, b)) for a, b in pairs)):
+        raise AssertionError(f"expected the same {description} on all ranks; {difference}")
 
 
 def first_difference(mine: Sequence[Fingerprint], theirs: Sequence[Fingerprint], ranks: tuple[int, int]) -> str | None:
@@ -58,40 +58,26 @@ def _shared(notices: Sequence[Fingerprint], ranks: tuple[int, int]) -> list[Fing
     return [notice for notice in notices if notice.peer is None and set(ranks) <= set(notice.ranks)]
 
 
-def _differences(records: Sequence[bytes]) -> Iterator[str]:
-    """Yield the first difference of each two ranks, in the same order on every rank."""
-    for pair in combinations(range(len(records)), 2):
-        mine, theirs = (records[rank] for rank in pair)
-        if mine != theirs and (found := first_difference(_decode(mine, pair[0]), _decode(theirs, pair[1]), pair)):
-            yield found
-
-
 def _decode(data: bytes, rank: int) -> list[Fingerprint]:
     found = (Fingerprint.decode(text, rank) for text in data.split(_SEPARATOR))
     return [notice for notice in found if notice is not None]
 
 
-def _all_gather(notices: Sequence[bytes], monitor: Monitor) -> list[bytes]:
-    """Return each rank's notices, joined, in rank order."""
+def _all_gather(data: bytes, monitor: Monitor) -> list[bytes]:
+    """Return the data of each rank, in rank order."""
     store = distributed_c10d._get_default_store()  # noqa: SLF001  no public way
     rank, size = dist.get_rank(), dist.get_world_size()
     number = store.add(f"{_GROUP}/calls/{rank}", 1)
     entry = Entry(_OP, _GROUP, tuple(range(size)), number=-number, sequence=number, line=caller()[0])
     keys = [f"{_GROUP}/{number}/{other}" for other in range(size)]
-    store.set(keys[rank], _SEPARATOR.join(notices).decode())
+    store.set(keys[rank], data.decode())
     monitor.before_operation(entry)
-    monitor.wait_began([entry], timedelta.max)
-    try:
-        store.wait(keys, timeout_of(distributed_c10d._get_default_group().group_name, None))  # noqa: SLF001  likewise
+    timeout = timeout_of(distributed_c10d._get_default_group().group_name, None)  # noqa: SLF001  likewise
+    with monitor.waiting([entry], timedelta.max):
+        store.wait(keys, timeout)
         gathered = [store.get(key) for key in keys]
-    finally:
-        monitor.wait_ended([entry])
-    _clean_up(store, f"{_GROUP}/{number}/read", keys)
-    return gathered
-
-
-def _clean_up(store: Store, counter: str, keys: list[str]) -> None:
-    """Delete the keys when the last rank has read them."""
-    if store.add(counter, 1) == len(keys):
+    counter = f"{_GROUP}/{number}/read"
+    if store.add(counter, 1) == size:  # this rank is the last to read them
         for key in (*keys, counter):
             store.delete_key(key)
+    return gathered

@@ -2,14 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
 from torch.autograd import graph
 
-from pytest_ddp.observed.recording.clock import Backward
-from pytest_ddp.observed.recording.record import Record
+from pytest_ddp.observed.recording.record import Backward, Record
 
 _ENGINE = "_engine_run_backward"
 _INPUTS = 3  # the engine's argument at this index, after the gradients, retain_graph and create_graph
@@ -63,7 +61,10 @@ def _recorded(record: Record, nodes: list[Any]) -> Iterator[None]:
 def _register_hook(record: Record, backward: Backward, node: Any) -> Any:
     """Register a hook that runs before all others: first come those on the parameter, then those on its node."""
     parameter = node.variable
-    ready = partial(_record_gradient, record, backward, parameter)
+
+    def ready(_: Any) -> None:
+        record.gradient_ready(backward, parameter)
+
     if not parameter._backward_hooks:  # noqa: SLF001  no public way
         return node.register_prehook(ready)
     others = dict(parameter._backward_hooks)  # noqa: SLF001  likewise
@@ -71,10 +72,6 @@ def _register_hook(record: Record, backward: Backward, node: Any) -> Any:
     handle = parameter.register_hook(ready)
     parameter._backward_hooks.update(others)  # noqa: SLF001  likewise
     return handle
-
-
-def _record_gradient(record: Record, backward: Backward, parameter: torch.Tensor, _: Any) -> None:
-    record.gradient_ready(backward, parameter)
 
 
 def _nodes(outputs: Sequence[Any]) -> Iterator[Any]:

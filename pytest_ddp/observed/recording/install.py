@@ -8,10 +8,10 @@ from torch.distributed import distributed_c10d
 
 from pytest_ddp.observed.recording import current
 from pytest_ddp.observed.recording.autograd import patch_backward, restore_backward
-from pytest_ddp.observed.recording.futures import patch_futures, restore_futures
 from pytest_ddp.observed.recording.interfaces import Monitor
 from pytest_ddp.observed.recording.process_group import ObservedGroup
 from pytest_ddp.observed.recording.record import Record
+from pytest_ddp.observed.recording.work import patch_futures, restore_futures
 
 _HELPER = "_new_process_group_helper"  # init_process_group and new_group both call it
 _originals: list[Callable[..., Any]] = []

@@ -1,11 +1,14 @@
 """What the packages above can plug into a record: a monitor of its operations, and a gate that issues them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_ddp.observed.events import Entry
-from pytest_ddp.observed.recording.operations import Call
+
+if TYPE_CHECKING:
+    from pytest_ddp.observed.recording.operations import Call
 
 
 class Monitor:
@@ -19,6 +22,15 @@ class Monitor:
 
     def wait_ended(self, entries: Sequence[Entry]) -> None:
         """Handle a thread whose wait returned or raised."""
+
+    @contextmanager
+    def waiting(self, entries: Sequence[Entry], timeout: timedelta | None = None) -> Iterator[None]:
+        """Report a wait while the block runs."""
+        self.wait_began(entries, timeout)
+        try:
+            yield
+        finally:
+            self.wait_ended(entries)
 
     def run_began(self) -> None:
         """Handle the beginning of a run on this rank."""
@@ -34,7 +46,7 @@ class Monitor:
 class Gate:
     """Issues operations. This base class issues each at once and holds nothing back."""
 
-    def issue(self, entry: Entry, call: Call) -> Any:  # noqa: ARG002  subclasses use it
+    def issue(self, entry: Entry, call: "Call") -> Any:  # noqa: ARG002  subclasses use it
         """Issue an operation; return the Work to wait for, or None if the operation is complete."""
         return call.issue()
 

@@ -10,7 +10,7 @@ from told_records import Story
 from trace_rules import keep_the_rules
 
 from pytest_ddp.errors import UsageError
-from pytest_ddp.observed.inspection.chrome_trace import Trace, Tracks, merge_traces, write_trace
+from pytest_ddp.observed.inspection.chrome_trace import Trace, merge_traces, write_trace
 
 STEP = (
     "launch s, wait s, end s, backward, gradient, launch a, gradient, launch b, returned, "
@@ -81,13 +81,13 @@ def test_nothing_is_a_trace_too(tmp_path):
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 20), st.integers(0, 9)), max_size=20))
-def test_spans_of_a_lane_never_overlap(spans):
-    tracks, placed = Tracks(), {}
-    for whose, start, length in sorted(spans, key=lambda span: span[1]):
-        number = tracks.assign(whose, start, start + length)
-        placed.setdefault(number, []).append((whose, start, start + length))
+def test_spans_on_one_track_belong_to_one_group_and_never_overlap(spans):
+    trace, placed = Trace(0, [], [], []), {}
+    for group, start, length in sorted(spans, key=lambda span: span[1]):
+        track = trace._track(group, start, start + length)
+        placed.setdefault(track, []).append((group, start, start + length))
     for found in placed.values():
-        assert len({whose for whose, _, _ in found}) == 1
+        assert len({group for group, _, _ in found}) == 1
         assert all(end <= start for (_, _, end), (_, start, _) in pairwise(found))
 
 

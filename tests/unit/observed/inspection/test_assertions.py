@@ -134,7 +134,7 @@ def test_bytes_are_those_of_all_together():
 
 @pytest.mark.parametrize("keywords", [{}, {"exactly": 1, "at_most": 2}])
 def test_how_many_must_be_said_in_one_way(keywords):
-    with pytest.raises(UsageError, match="give an exact number, or at_least=, at_most= or both; got Bounds"):
+    with pytest.raises(UsageError, match="give an exact number, or at_least=, at_most= or both; got exactly="):
         Story(OVERLAPPED).selection.assert_count(**keywords)
 
 
