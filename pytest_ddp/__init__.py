@@ -1,9 +1,10 @@
 """Run pytest tests on N ranks of a real torch process group.
 
-Importing this package imports neither torch nor pytest's internals: the plugin is loaded by every pytest run on the
-machine, also by those that have no distributed test.
+Importing this package does not import torch: every pytest run on the machine loads the plugin, also a run without
+distributed tests.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddp.context import DDPContext
@@ -38,16 +39,11 @@ __all__ = [
     "World",
     "distributed",
 ]
+_LAZY = {"RankCaller": "pytest_ddp.remote_calls.calls", "Held": "pytest_ddp.remote_calls.objects"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import what belongs to `ddp_ranks` when it is asked for: it brings the machinery of ranks."""
-    if name == "RankCaller":
-        from pytest_ddp.remote_calls.calls import RankCaller  # noqa: PLC0415  see above
-
-        return RankCaller
-    if name == "Held":
-        from pytest_ddp.remote_calls.objects import Held  # noqa: PLC0415  see above
-
-        return Held
+    """Import the types of `ddp_ranks` when they are first used: they import the pool of ranks."""
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,28 +1,28 @@
-"""The exceptions of pytest-ddp; each survives pickling because its only argument is its message."""
+"""The exceptions of pytest-ddp; each can be pickled because its only argument is its message."""
 
 
 class PytestDDPError(Exception):
-    """Base of everything that pytest-ddp raises itself."""
+    """Base of the exceptions that pytest-ddp raises itself."""
 
 
 class UsageError(PytestDDPError):
-    """The user asked for something that cannot be: the message says what, and what to write instead."""
+    """The user's code or options are invalid; the message says what to write instead."""
 
 
 class LaunchError(PytestDDPError):
-    """Ranks could not be started; the message says which and what they said."""
+    """Ranks could not be started; the message names the rank and has its output."""
 
 
 class ProtocolError(PytestDDPError):
-    """A rank sent bytes that are no message of ours."""
+    """A rank sent bytes that are not a message of pytest-ddp."""
 
 
-class CollectiveMismatch(PytestDDPError):  # noqa: N818  what is wrong, in the field's own words
-    """Ranks of one group entered different operations where they must enter the same; raised before it is issued."""
+class CollectiveMismatch(PytestDDPError):  # noqa: N818  the field's own word
+    """Ranks of a group entered different operations where they must enter the same; raised before it is issued."""
 
 
 class BlocksInsideBackward(PytestDDPError):  # noqa: N818  likewise
-    """A rank waits for others inside backward, where a gate lets nothing complete."""
+    """A rank waits for other ranks inside backward, under a gate that completes nothing until backward is over."""
 
 
 class LeakWarning(UserWarning):

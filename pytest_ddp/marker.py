@@ -15,7 +15,7 @@ Decorated = TypeVar("Decorated")
 
 
 class Distributed(pytest.MarkDecorator):
-    """What `distributed(...)` returns: a decorator, and a mark for `pytestmark` and `pytest.param(..., marks=...)`."""
+    """The value of `distributed(...)`: a decorator, and a mark for `pytestmark` and `pytest.param(..., marks=...)`."""
 
     def __init__(self, mark: pytest.Mark) -> None:
         super().__init__(mark, **AS_PYTEST)
@@ -27,10 +27,11 @@ class Distributed(pytest.MarkDecorator):
             return target
         if isinstance(target, classmethod):
             raise UsageError("@distributed goes below @classmethod, on the function itself")
-        if not callable(target) or isinstance(target, BuiltinFunctionType):  # which no mark can be written to
+        if not callable(target) or isinstance(target, BuiltinFunctionType):  # pytest cannot mark a builtin
+            size = target if isinstance(target, int | list | tuple) else 2
             raise UsageError(
-                f"@distributed takes keywords and goes on a test function, a test class or a fixture; got {target!r}: "
-                f"write @distributed(world_size={target if isinstance(target, int | list | tuple) else 2!r})"
+                "@distributed takes keywords and decorates a test function, a test class or a fixture; "
+                f"got {target!r}: write @distributed(world_size={size!r})"
             )
         decorated: Decorated = super().__call__(target)
         return decorated
@@ -63,24 +64,24 @@ def distributed(
     isolation: str | None = None,
     observe: bool | None = None,
 ) -> Any:
-    """Run a test on every rank of a fresh process group, or keep a fixture on the ranks.
+    """Run a test on every rank of a fresh process group, or set a fixture up on ranks only.
 
-    On a class it applies to the class's tests. Where several apply (module `pytestmark`, class, function), each
-    option has the value that is given nearest to the test. On a fixture, write it above `@pytest.fixture`: only
-    distributed tests can use the fixture, what it says is the default for them, and if its scope is wider than
-    "function", the tests under that scope share the process group in which it was made.
+    On a class, it applies to the tests of the class. If several apply to a test (module `pytestmark`, class, function),
+    each option has the value that is written nearest to the test. On a fixture, write it above `@pytest.fixture`: then
+    only distributed tests can use the fixture, and its options are their defaults. If the scope of the fixture is wider
+    than "function", all tests of that scope share the process group in which the fixture was set up.
 
     Args:
-        function: the test, class or fixture, when written as bare `@distributed`.
+        function: the test, class or fixture, if `@distributed` is written without parentheses.
         world_size: number of ranks; a list runs the test once per size. Default: `--ddp-world-size`.
         backend: "gloo", "nccl", "mpi" or "ucc". Default: `--ddp-backend`, else gloo on CPU and NCCL on CUDA.
-        device: "cpu", "cuda", or "auto" for CUDA where there are enough GPUs. Default: `--ddp-device`.
+        device: "cpu", "cuda", or "auto" for CUDA if there are enough GPUs. Default: `--ddp-device`.
         timeout: seconds that setup, call and teardown may each take. Default: `--ddp-timeout`.
-        isolation: "warm" (default) keeps the rank processes for the next test; "process" gives the test its own.
-        observe: True records every operation of the test's process groups; see `ddp.collectives`.
+        isolation: "warm" (default) reuses rank processes from test to test; "process" starts new ones for this test.
+        observe: True records every operation of the process groups of the test; see `ddp.collectives`.
 
     Raises:
-        UsageError: for values that cannot be.
+        UsageError: for an invalid value.
     """
     options = {
         "world_size": world_size,
@@ -90,8 +91,7 @@ def distributed(
         "isolation": isolation,
         "observe": observe,
     }
-    Request.of(**options)  # type: ignore[arg-type]  # checked here so that the error points at the decorator
-    given = {name: value for name, value in options.items() if value is not None}
-
-    decorate = Distributed(pytest.mark.distributed(**given).mark)
+    Request.of(**options)  # type: ignore[arg-type]  # the error points at the decorator
+    written = {name: value for name, value in options.items() if value is not None}
+    decorate = Distributed(pytest.mark.distributed(**written).mark)
     return decorate if function is None else decorate(function)

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import _pytest.config
 import _pytest.logging
 import pytest
-from _pytest import debugging
+from _pytest import debugging, junitxml
 from _pytest._code.code import (
     ExceptionChainRepr,
     ExceptionRepr,
@@ -21,9 +22,7 @@ from _pytest._code.code import (
     ReprFileLocation,
     ReprTraceback,
 )
-from _pytest.config import default_plugins
 from _pytest.fixtures import FixtureFunctionDefinition
-from _pytest.junitxml import _check_record_param_type, xml_key
 from _pytest.outcomes import Skipped
 from _pytest.runner import call_and_report
 
@@ -55,7 +54,7 @@ def new_config(options: dict[str, Any], args: list[str]) -> pytest.Config:
 
 def import_default_plugins() -> None:
     """Import the modules of all plugins that pytest loads by default."""
-    for plugin in default_plugins:
+    for plugin in _pytest.config.default_plugins:
         importlib.import_module(f"_pytest.{plugin}")
 
 
@@ -176,14 +175,14 @@ def drop_captured(item: pytest.Item, when: str) -> None:
 
 def check_property_name(name: object) -> None:
     """Raise TypeError unless the name of a property is a string, as pytest's fixtures that record properties do."""
-    _check_record_param_type("name", name)  # type: ignore[arg-type]
+    junitxml._check_record_param_type("name", name)  # type: ignore[arg-type]
 
 
 def add_suite_property(config: pytest.Config, name: str, value: str) -> None:
     """Write a property of the whole run to the JUnit file, if there is one and it lacks the property."""
-    junit = config.stash.get(xml_key, None)
-    if junit is not None and (name, value) not in junit.global_properties:
-        junit.add_global_property(name, value)
+    file = config.stash.get(junitxml.xml_key, None)
+    if file is not None and (name, value) not in file.global_properties:
+        file.add_global_property(name, value)
 
 
 # The debugger

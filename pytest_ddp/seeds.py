@@ -1,4 +1,4 @@
-"""Random numbers that are the same in every run: each test starts from a seed of its own."""
+"""The seeds of tests and fixtures: each has its own, which is the same in every run."""
 
 import hashlib
 import random
@@ -8,25 +8,25 @@ _SEEDS = 2**31
 
 
 def seed_of(run_seed: int, name: str) -> int:
-    """Return the seed of the test or fixture of that name: the same on all ranks and in every run."""
+    """Return the seed of the test or fixture with this name: the same on all ranks and in every run."""
     digest = hashlib.blake2b(f"{run_seed}:{name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) % _SEEDS
 
 
 def seed_section(run_seed: int, name: str) -> tuple[str, str]:
-    """Return the section of a failure's report that says where its random numbers came from."""
+    """Return the title and text of the section on random numbers in the report of a failed test."""
     seed = seed_of(run_seed, name)
     return (
         "pytest-ddp",
-        f"--ddp-seed={run_seed} gives this test the seed {seed} (ddp.seed); rank r draws from {seed} + r",
+        f"--ddp-seed={run_seed} gives this test the seed {seed} (ddp.seed); rank r is seeded with {seed} + r",
     )
 
 
 def seed_everything(seed: int) -> None:
-    """Seed torch (all devices in use), random, and numpy if something has imported it."""
+    """Seed torch (on all devices in use), random, and numpy if it has been imported."""
     import torch  # noqa: PLC0415  the controller computes seeds without torch
 
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a hundred times as long
+    torch.default_generator.manual_seed(seed)  # a hundred times faster than torch.manual_seed
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own
         torch.cuda.manual_seed_all(seed)
     random.seed(seed)

@@ -1,4 +1,4 @@
-"""The reference implementations as a submission: the functions that a grader looks for."""
+"""The reference implementations as a submission: the functions that `conformance` calls, by their official names."""
 
 from collections.abc import Iterable, Sized
 from typing import Any
@@ -63,11 +63,14 @@ def ddp_bucketed_on_after_backward(ddp_model: BucketedDDP, optimizer: Optimizer)
 
 
 def ddp_bucketed_on_train_batch_start(ddp_model: BucketedDDP, optimizer: Optimizer) -> None:
-    """Nothing to prepare: an exchange begins by itself with the first gradient of a backward."""
+    """Do nothing: the first gradient of a backward begins an exchange."""
 
 
 def get_ddp(module: nn.Module) -> OverlappedDDP:
-    """The wrapper that overlaps on a model of any size: a large bucket would hold a small model whole."""
+    """A module whose gradients are averaged one by one during backward.
+
+    Not in buckets: a small model fits into one bucket, whose all-reduce would not overlap with backward.
+    """
     return OverlappedDDP(module)
 
 
@@ -87,12 +90,12 @@ def get_fsdp(module: nn.Module, compute_dtype: torch.dtype | None = None) -> FSD
 
 
 def fsdp_on_after_backward(fsdp_model: FSDP, optimizer: Optimizer) -> None:  # noqa: ARG001  # the contract
-    """Average the gradients of what is not sharded; the others are there when backward is over."""
+    """Average the gradients of parameters that are not sharded; the others are averaged when backward is over."""
     fsdp_model.finish_gradient_synchronization()
 
 
 def fsdp_gather_full_params(fsdp_model: FSDP) -> dict[str, Tensor]:
-    """Every parameter, whole, by its name in the bare module."""
+    """Every whole parameter, by its name in the bare module."""
     return fsdp_model.gather_full_params()
 
 
@@ -117,10 +120,10 @@ load_checkpoint = checkpoint.load_checkpoint
 
 
 def ddp_overhead(s: float, w: float, o: float, n_b: float) -> float:
-    """Seconds of communication left after backward."""
+    """Seconds of communication after backward."""
     return overhead.ddp_overhead(s, w, o, n_b)
 
 
 def optimal_bucket_size(s: float, w: float, o: float) -> float:
-    """Bytes per bucket that leave the least."""
+    """The bytes per bucket with the fewest seconds of communication after backward."""
     return overhead.optimal_bucket_size(s, w, o)

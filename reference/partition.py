@@ -1,4 +1,4 @@
-"""Pure arithmetic of data-parallel training: which gradients travel together, which rank owns which parameter."""
+"""Pure arithmetic of data-parallel training: which tensors are sent together, and which rank owns which parameter."""
 
 import math
 from collections.abc import Hashable, Sequence
@@ -12,18 +12,19 @@ def fill_buckets(
 ) -> list[list[int]]:
     """Group consecutive items of one kind into buckets that hold at most `capacity`.
 
-    Each kind has one open bucket; an item that no longer fits closes it and opens the next. An item larger than the
-    capacity gets a bucket of its own, so any two neighbouring buckets of a kind hold more together than the first may.
+    Each kind has one open bucket. An item that does not fit into it closes it and opens the next one. An item that is
+    larger than the capacity gets a bucket of its own. So two neighbouring buckets of one kind together exceed the
+    capacity of the first one.
 
     Args:
         sizes: size of each item.
         kinds: kind of each item; items of different kinds never share a bucket.
-        capacity: most that a bucket holds, in the unit of `sizes`; None for no limit.
-        first_capacity: most that the first bucket of each kind holds; None for `capacity`.
+        capacity: the largest size of a bucket, in the unit of `sizes`; None for no limit.
+        first_capacity: the largest size of the first bucket of each kind; None for `capacity`.
 
     Returns:
-        Indices of the items in each bucket, buckets ordered by their last item: the order in which they become full
-        when the items arrive one after the other.
+        The indices of the items in each bucket. Buckets are ordered by their last item: the order in which they become
+        full when the items come one after the other.
     """
     buckets: list[list[int]] = []
     open_bucket: dict[Hashable, list[int]] = {}
@@ -39,14 +40,14 @@ def fill_buckets(
 
 
 def assign_to_least_loaded(sizes: Sequence[int], loads: list[int]) -> list[int]:
-    """Give each item, largest first, to the rank that carries least so far; ties go to the lower item and rank.
+    """Assign each item, largest first, to the rank with the smallest load; ties go to the lower item and rank.
 
-    This is longest-processing-time list scheduling: the fullest rank ends at most `(1 - 1/W)` of the largest item
-    above the mean (Graham, "Bounds on Multiprocessing Timing Anomalies", 1969).
+    This is longest-processing-time list scheduling. The largest load exceeds the mean by at most `(1 - 1/W)` times the
+    largest item (Graham, "Bounds on Multiprocessing Timing Anomalies", 1969).
 
     Args:
         sizes: size of each item.
-        loads: what each rank carries already; raised here by what it is given.
+        loads: the load of each rank before; increased here by the items that the rank gets.
 
     Returns:
         The rank of each item.

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddp.controller.terminal import terminal_name
 from pytest_ddp.items import is_distributed
 from pytest_ddp.outcomes.failure import describe_outcome, failures
 from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned
 from pytest_ddp.protocol.phases import QUIT, When
 from pytest_ddp.protocol.targets import POST_MORTEM
 from pytest_ddp.pytest_internals import hide_from_summary, without_capture
-from pytest_ddp.reporting.merge import merge, output_sections
+from pytest_ddp.reporting.merge import PhaseResult, merge, output_sections
 
 if TYPE_CHECKING:
     from pytest_ddp.pool.group import RankGroup
@@ -52,6 +51,14 @@ def _rank(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"expected a rank, from 0; got {text!r}")
     return int(text)
+
+
+def terminal_name() -> str | None:
+    """Return the name of the terminal on standard input, such as /dev/pts/3; None if it is not one."""
+    try:
+        return os.ttyname(0)
+    except OSError:
+        return None
 
 
 def choose_rank(outcomes: Sequence[Outcome], wanted: int | None) -> int | str:
@@ -90,17 +97,17 @@ class Debugger:
         """Let a rank's debugger stop the clock of this group."""
         group.on_debugging = self._hand_over
 
-    def after_phase(self, item: pytest.Item, when: When, group: "RankGroup", outcomes: Sequence[Outcome]) -> None:
+    def after_phase(self, item: pytest.Item, when: When, group: "RankGroup", result: PhaseResult) -> None:
         """Debug a failed phase, if the user asked for that with --pdb."""
         if not self._config.getoption("usepdb", False):
             return
         report = pytest.TestReport(item.nodeid, item.location, {}, "passed", None, when)
-        merge(report, outcomes, group.world, self._config)
+        merge(report, result, self._config)
         if report.failed:
             item.stash[_shown] = True
             with without_capture(self._config):
-                self._show(report, outcomes, when)
-                if self._debug(group, choose_rank(outcomes, self._wanted)) == QUIT:
+                self._show(report, result, when)
+                if self._debug(group, choose_rank(result.outcomes, self._wanted)) == QUIT:
                     item.session.shouldstop = "Quitting debugger"
 
     def _debug(self, group: "RankGroup", rank: int | str) -> bytes:
@@ -135,10 +142,10 @@ class Debugger:
                 hide_from_summary(report)
         return report
 
-    def _show(self, report: pytest.TestReport, outcomes: Sequence[Outcome], when: When) -> None:
+    def _show(self, report: pytest.TestReport, result: PhaseResult, when: When) -> None:
         writer = self._config.get_terminal_writer()
         writer.line()
-        for title, text in output_sections(outcomes, when):
+        for title, text in output_sections(result, when):
             writer.sep(">", title)
             writer.line(text.rstrip("\n"))
         writer.sep(">", "traceback")

@@ -1,4 +1,4 @@
-"""How a rank's pytest is started so that it is the same as the controller's."""
+"""Configures the pytest on a rank like this one: same root, ini file, options and plugins."""
 
 import os
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from pytest_ddp.controller.terminal import terminal_name
+from pytest_ddp.controller.debugger import terminal_name
 from pytest_ddp.coverage import coverage_config
 from pytest_ddp.errors import LaunchError
-from pytest_ddp.protocol.session_start import SessionStart
+from pytest_ddp.protocol.phases import SessionStart
 from pytest_ddp.pytest_internals import base_temp, without_capture
 from pytest_ddp.settings import Settings
 
-# What only the controller does: report, dump its own stacks, time tests out, measure, run tests again, shuffle them.
+# Plugins that only the controller may have: they report, dump stacks, time tests out, measure, rerun and shuffle.
 _BLOCKED = ("terminal", "faulthandler", "timeout", "cov", "rerunfailures", "randomly")
 _NEUTRAL: dict[str, Any] = {
     "capture": "no",
@@ -42,14 +42,14 @@ _NEUTRAL: dict[str, Any] = {
     "px": [],
 }
 _NEEDED = ("reports", "tmpdir")
-_MISSING = "ranks cannot do without pytest's own plugin {0}: leave out `-p no:{0}`"
+_MISSING = "ranks need pytest's plugin {0}: leave out `-p no:{0}`"
 
 
 def session_start(config: pytest.Config, settings: Settings) -> SessionStart:
-    """Return what a rank needs to run a session with this one's root, ini, options and plugins.
+    """Return what a rank needs to start a session like this one.
 
     Raises:
-        LaunchError: a plugin of pytest's own is missing that ranks cannot do without.
+        LaunchError: a built-in plugin of pytest that ranks need is switched off.
     """
     missing = [name for name in _NEEDED if not config.pluginmanager.has_plugin(name)]
     if missing:
@@ -58,10 +58,10 @@ def session_start(config: pytest.Config, settings: Settings) -> SessionStart:
     if config.inipath is not None:
         args += ["-c", str(config.inipath)]
     options = {name: value for name, value in vars(config.option).items() if _travels(value)}
-    options.pop("file_or_dir", None)  # these travel as arguments, and so do plugins, which are loaded before all else
+    options.pop("file_or_dir", None)  # files are passed as arguments, and so are plugins, which are loaded first
     args += _plugin_args(options.pop("plugins", []))
     options |= {name: value for name, value in _NEUTRAL.items() if name in options}
-    # The controller has given these warnings already; on a rank some of them are its own doing, and may be errors.
+    # The controller has issued these warnings already.
     quiet = [f"ignore::pytest.{name}" for name in ("PytestAssertRewriteWarning", "PytestConfigWarning")]
     options["pythonwarnings"] = [*(options.get("pythonwarnings") or []), *quiet]
     options["override_ini"] = [*(options.get("override_ini") or []), "strict_config=false"]
@@ -80,9 +80,9 @@ def session_start(config: pytest.Config, settings: Settings) -> SessionStart:
 
 
 def _plugin_args(asked: list[str]) -> list[str]:
-    """Return the arguments that load and block the plugins that this command line does, without those of `_BLOCKED`."""
+    """Return `-p` arguments like those of this command line, and block the plugins in `_BLOCKED`."""
     last_word = {name.removeprefix("no:"): name for name in asked}
-    last_word.pop("capture", None)  # ranks have the option that turns it off
+    last_word.pop("capture", None)  # ranks run with --capture=no
     wanted = [
         word for name, word in last_word.items() if name.removeprefix("pytest_").partition(".")[0] not in _BLOCKED
     ]
@@ -99,6 +99,6 @@ def _terminal(config: pytest.Config) -> str | None:
 def _travels(value: object) -> bool:
     try:
         cloudpickle.dumps(value)
-    except Exception:  # noqa: BLE001  options of other plugins hold anything; what cannot be pickled stays here
+    except Exception:  # noqa: BLE001  plugins store any object as an option
         return False
     return True

@@ -1,4 +1,4 @@
-"""How drawn arguments travel to the ranks."""
+"""Drawn arguments, pickled for the ranks."""
 
 import io
 from dataclasses import dataclass
@@ -13,29 +13,29 @@ from pytest_ddp.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """What was drawn for an example.
+class DrawnArguments:
+    """The arguments of an example.
 
     Attributes:
-        arguments: pickled.
-        seed: of `st.random_module()`, if it was drawn: what it does to a process when drawn, ranks do themselves.
+        pickled: the arguments by name, pickled.
+        seed: the seed that `st.random_module()` drew, if the test uses it; each rank seeds itself with it.
     """
 
-    arguments: bytes
+    pickled: bytes
     seed: int | None = None
 
 
-def dump(arguments: dict[str, Any]) -> bytes:
-    """Return the arguments as a `Drawn`, pickled.
+def pickle_arguments(arguments: dict[str, Any]) -> bytes:
+    """Return a pickled `DrawnArguments`.
 
-    Classes and functions of the test's modules go by name: the ranks have collected the same files.
+    Classes and functions of test modules are pickled by name, since ranks have collected the same files.
 
     Raises:
-        UsageError: for an argument that draws in the test's body, or that cannot be pickled.
+        UsageError: for an argument that draws inside the test's body, or that cannot be pickled.
     """
     try:
         drawn: bytes = cloudpickle.dumps(_pickle(arguments))
-    except Exception:  # of any kind: the objects are foreign
+    except Exception:  # pickling a foreign object may raise anything
         for name, value in arguments.items():
             _check(name, value)
         raise
@@ -45,21 +45,21 @@ def dump(arguments: dict[str, Any]) -> bytes:
 def _check(name: str, value: Any) -> None:
     try:
         _pickle(value)
-    except _DrawsLaterError:
+    except _DrawsInBodyError:
         raise UsageError(
             f"the argument {name!r} draws while the test runs, but the test runs on the ranks and Hypothesis in the "
-            "controller: draw everything before, with @st.composite or .flatmap() in place of st.data(), "
+            "controller: draw everything before the test, with @st.composite or .flatmap() in place of st.data(), "
             "a seed in place of st.randoms(), and one of several functions of yours in place of st.functions()"
         ) from None
     except Exception as error:
         raise UsageError(
-            f"the argument {name!r} (a {type(value).__name__}) cannot be sent to the ranks: "
-            f"{type(error).__name__}: {error}; draw what can be pickled and make the rest of it in the test"
+            f"the argument {name!r} (a {type(value).__name__}) cannot be sent to the ranks: {type(error).__name__}: "
+            f"{error}; draw values that can be pickled, and create the rest from them in the test"
         ) from error
 
 
-class _DrawsLaterError(Exception):
-    """An argument holds on to the choices of the example."""
+class _DrawsInBodyError(Exception):
+    """An argument refers to the choices of the example."""
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
@@ -67,14 +67,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
 
     def reducer_override(self, found: Any) -> Any:
         if isinstance(found, ConjectureData | HypothesisRandom):
-            raise _DrawsLaterError
+            raise _DrawsInBodyError
         if isinstance(found, RandomSeeder):
             self.seed = found.seed
         return super().reducer_override(found)
 
 
-def _pickle(value: Any) -> Drawn:
+def _pickle(value: Any) -> DrawnArguments:
     file = io.BytesIO()
     pickler = _Pickler(file)
     pickler.dump(value)
-    return Drawn(file.getvalue(), pickler.seed)
+    return DrawnArguments(file.getvalue(), pickler.seed)

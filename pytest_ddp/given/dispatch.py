@@ -1,12 +1,12 @@
-"""`@distributed` with Hypothesis's `@given`: the controller draws, the ranks run.
+"""`@distributed` with `@given`: Hypothesis draws in the controller, and the ranks run each example.
 
-Hypothesis runs in the controller as in any process, with its own shrinking, database and statistics. What it calls is
-not the test's function but a dispatcher that sends the drawn arguments to the ranks, where setup has left the fixtures,
-and that raises for a failing example an exception of a type that names the bug.
+Hypothesis shrinks, and keeps its database and its statistics, as in any process. In place of the test's function it
+calls a dispatcher, which sends the drawn arguments to the ranks, where the fixtures are set up. If an example fails,
+the dispatcher raises an exception whose type identifies the bug.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -19,63 +19,37 @@ from hypothesis.core import StateForActualGivenExecution
 from hypothesis.errors import DeadlineExceeded, Flaky, UnsatisfiedAssumption
 
 from pytest_ddp.errors import LaunchError, PytestDDPError, UsageError
-from pytest_ddp.given.arguments import dump
+from pytest_ddp.given.arguments import pickle_arguments
 from pytest_ddp.given.example_ranks import ExampleRanks
-from pytest_ddp.given.failures import ExampleFailed, failed
-from pytest_ddp.given.messages import Told
+from pytest_ddp.given.failures import ExampleFailed, example_failure
+from pytest_ddp.given.messages import ExampleReport
 from pytest_ddp.given.report import Bugs
 from pytest_ddp.outcomes.failure import failures, summary
 from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned, Skipped, TimedOut
 from pytest_ddp.pytest_internals import Skipped as SkippedTest
 from pytest_ddp.pytest_internals import argument_names, parameters
 
-# Says to the controller's Hypothesis what the test said on ranks: notes, events and targets.
-
-
-def pass_on(told: Mapping[int, Told]) -> None:
-    """Repeat notes with their rank unless all ranks said the same, events once, of each target the best."""
-    for text in notes_of(told):
-        note(text)
-    for value, payload in {name: value for account in told.values() for name, value in account.events.items()}.items():
-        event(value, payload)
-    best: dict[str, float] = {}
-    for account in told.values():
-        for label, observed in account.targets.items():
-            best[label] = max(observed, best.get(label, observed))
-    for label, observed in best.items():
-        target(observed, label=label)
-
-
-def notes_of(told: Mapping[int, Told]) -> Iterator[str]:
-    """Yield what was noted, in order; with its rank what not all ranks said."""
-    for together in zip_longest(*(account.notes for account in told.values())):
-        if len(set(together)) == 1:
-            yield together[0]
-        else:
-            pairs = zip(told, together, strict=True)
-            yield from (f"rank {rank}: {text}" for rank, text in pairs if text is not None)
-
 
 def run_examples(item: pytest.Function, ranks: ExampleRanks) -> tuple[Sequence[Outcome], Bugs | None]:
-    """Run a Hypothesis test whose examples run on ranks; return the outcomes of the last example, and the bugs found.
+    """Run the examples of a Hypothesis test on ranks; return the outcomes of the last example, and the bugs found.
 
-    What Hypothesis itself raises (Unsatisfiable, FailedHealthCheck, Flaky, DeadlineExceeded) is raised here.
+    Exceptions of Hypothesis (Unsatisfiable, FailedHealthCheck, Flaky, DeadlineExceeded) pass through.
 
     Raises:
-        UsageError: for an argument that cannot travel to the ranks.
+        UsageError: for an argument that cannot be sent to the ranks.
         PytestDDPError: when the test could not be set up again for the next example.
     """
     __tracebackhide__ = True
-    dispatch = _Dispatch(ranks)
-    with _inner_test(item.obj.hypothesis, dispatch.run), _no_tracing():
+    dispatcher = _Dispatcher(ranks)
+    with _replaced_function(item.obj.hypothesis, dispatcher), _no_tracing():
         try:
             item.obj(**_placeholders(item))
-        except _GiveUp as given_up:
-            raise given_up.error from None
+        except _NoMoreExamples as end:
+            raise end.error from None
         except _RanksSkipped:
-            return dispatch.outcomes, None
-        except DeadlineExceeded as missed:
-            missed.add_note(_slowest(dispatch.outcomes))
+            pass
+        except DeadlineExceeded as error:
+            error.add_note(_slowest_rank(dispatcher.outcomes))
             raise
         except ExampleFailed as bug:
             return bug.outcomes, Bugs([bug])
@@ -84,15 +58,15 @@ def run_examples(item: pytest.Function, ranks: ExampleRanks) -> tuple[Sequence[O
             if isinstance(group, Flaky) or len(bugs) < len(group.exceptions):
                 raise
             return bugs[-1].outcomes, Bugs(bugs, [group.message, *getattr(group, "__notes__", [])])
-    return dispatch.outcomes, None
+    return dispatcher.outcomes, None
 
 
 class _RanksSkipped(SkippedTest):
-    """Every rank skipped; Hypothesis lets it through."""
+    """Every rank skipped; Hypothesis does not take pytest's skip for a failing example."""
 
 
-class _GiveUp(BaseException):
-    """No example can be run any more; nothing that Hypothesis takes for a failing example."""
+class _NoMoreExamples(BaseException):
+    """No example can be run any more, because of `error`; Hypothesis does not take this for a failing example."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -100,99 +74,132 @@ class _GiveUp(BaseException):
 
 
 @dataclass
-class _Dispatch:
-    """Runs examples on ranks, and says to Hypothesis what became of them."""
+class _Dispatcher:
+    """Runs examples on ranks, and raises the result in Hypothesis.
+
+    Attributes:
+        ranks: the ranks that run the examples.
+        outcomes: the outcomes of the latest example.
+    """
 
     ranks: ExampleRanks
     outcomes: Sequence[Outcome] = ()
-    _last: ExampleFailed | None = None
+    _last_failure: ExampleFailed | None = None  # after which no example can be run
     _last_choices: object = None
 
-    def run(self, drawn: dict[str, Any]) -> None:
-        """Run one example; return if every rank passed."""
+    def run(self, arguments: dict[str, Any]) -> None:
+        """Run one example; return if it passed on every rank."""
         __tracebackhide__ = True
         context = current_build_context()
-        body = _dump(drawn)
+        body = _pickled(arguments)
         choices = context.data.choices or body
-        if self._last is not None:
-            raise self._last if choices == self._last_choices else UnsatisfiedAssumption("no ranks are left")
-        answers = self.ranks.run(body, shown=context.is_final)
-        told = {outcome.rank: account for outcome in answers if (account := _account(outcome))}
-        self.outcomes = [_with_report(outcome, told) for outcome in answers]
-        pass_on(told)
-        error = self._judge(told)
+        if self._last_failure is not None:
+            raise self._last_failure if choices == self._last_choices else UnsatisfiedAssumption("no ranks are left")
+        outcomes = self.ranks.run(body, shown=context.is_final)
+        reports = {outcome.rank: report for outcome in outcomes if (report := _report(outcome))}
+        self.outcomes = [_with_phase(outcome, reports.get(outcome.rank)) for outcome in outcomes]
+        _forward(reports)
+        error = self._error(reports)
         if error is not None:
-            self._go_on(error, choices)
+            self._prepare_next(error, choices)
             raise error
 
-    def _judge(self, told: dict[int, Told]) -> BaseException | None:
-        rejected = [account.rejected for account in told.values() if account.rejected is not None]
+    def _error(self, reports: Mapping[int, ExampleReport]) -> BaseException | None:
+        rejected = [report.rejected for report in reports.values() if report.rejected is not None]
         skipped = [outcome for outcome in self.outcomes if isinstance(outcome, Skipped)]
-        if failures(self.outcomes):
-            return failed(self.outcomes, told, self.ranks.world)
-        if rejected:
-            return UnsatisfiedAssumption(rejected[0])
-        if len(skipped) == len(self.outcomes):
-            return _RanksSkipped(skipped[0].reason)
-        return failed(self.outcomes, told, self.ranks.world) if skipped else None
+        if not failures(self.outcomes):
+            if rejected:
+                return UnsatisfiedAssumption(rejected[0])
+            if not skipped:
+                return None
+            if len(skipped) == len(self.outcomes):
+                return _RanksSkipped(skipped[0].reason)
+        return example_failure(self.outcomes, reports, self.ranks.world)
 
-    def _go_on(self, error: BaseException, choices: object) -> None:
-        """Make the ranks fit for another example; if that cannot be, `error` is the last word on these choices."""
+    def _prepare_next(self, error: BaseException, choices: object) -> None:
+        """Make the ranks ready for another example; if that fails, run none but repeat `error` for these choices."""
         if isinstance(error, _RanksSkipped) or self.ranks.are_in_step(self.outcomes):
             return
-        why_not = self._renew()
-        if why_not is None:
+        obstacle = self._set_up_again()
+        if obstacle is None:
             return
         if not isinstance(error, ExampleFailed):
-            raise _GiveUp(PytestDDPError(why_not)) from error
-        error.add_note(why_not)
-        self._last, self._last_choices = error, choices
+            raise _NoMoreExamples(PytestDDPError(obstacle)) from error
+        error.add_note(obstacle)
+        self._last_failure, self._last_choices = error, choices
 
-    def _renew(self) -> str | None:
-        """Set the test up again; return why that cannot be."""
+    def _set_up_again(self) -> str | None:
+        """Set the test up for another example; return a sentence if that is not possible."""
         if any(isinstance(outcome, TimedOut) for outcome in self.outcomes):
-            return "Not shrunk: every example that hangs takes until the deadline."
+            return "Not shrunk: each further example that hangs would run until its deadline."
         try:
-            again = self.ranks.renew()
+            outcomes = self.ranks.renew()
         except LaunchError as error:
-            return f"Not tried further: {error}"
-        if all(isinstance(outcome, Returned) for outcome in again):
+            return f"No further example was run: {error}"
+        if all(isinstance(outcome, Returned) for outcome in outcomes):
             return None
-        how = summary(again) if failures(again) else "ranks skipped"
-        return f"Not tried further: the test could not be set up again: {how}"
+        reason = summary(outcomes) if failures(outcomes) else "a rank skipped"
+        return f"No further example was run: the test could not be set up again: {reason}"
 
 
-def _slowest(outcomes: Sequence[Outcome]) -> str:
+def _slowest_rank(outcomes: Sequence[Outcome]) -> str:
     slowest = max(outcomes, key=lambda outcome: outcome.seconds)
     return f"The last example took longest on rank {slowest.rank}: {slowest.seconds * 1000:.1f}ms."
 
 
-def _dump(drawn: dict[str, Any]) -> bytes:
+def _pickled(arguments: dict[str, Any]) -> bytes:
     try:
-        return dump(drawn)
+        return pickle_arguments(arguments)
     except UsageError as error:
-        raise _GiveUp(error) from None
+        raise _NoMoreExamples(error) from None
 
 
-def _account(outcome: Outcome) -> Told | None:
-    return Told.decode(outcome.body) if isinstance(outcome, Returned | Raised | Skipped) and outcome.body else None
+def _report(outcome: Outcome) -> ExampleReport | None:
+    if isinstance(outcome, Returned | Raised | Skipped) and outcome.body:
+        return ExampleReport.decode(outcome.body)
+    return None
 
 
-def _with_report(outcome: Outcome, told: dict[int, Told]) -> Outcome:
-    if isinstance(outcome, Returned | Raised | Skipped) and outcome.rank in told:
-        return replace(outcome, body=told[outcome.rank].report)
-    return outcome
+def _with_phase(outcome: Outcome, report: ExampleReport | None) -> Outcome:
+    """Return the outcome with pytest's report of the call in its body, as any distributed test has it."""
+    if report is None or not isinstance(outcome, Returned | Raised | Skipped):
+        return outcome
+    return replace(outcome, body=report.phase)
+
+
+def _forward(reports: Mapping[int, ExampleReport]) -> None:
+    """Pass the notes, events and targets of the ranks to Hypothesis: each event once, of a target the largest value."""
+    for text in merged_notes(reports):
+        note(text)
+    events = {name: payload for report in reports.values() for name, payload in report.events.items()}
+    for name, payload in events.items():
+        event(name, payload)
+    largest: dict[str, float] = {}
+    for report in reports.values():
+        for label, value in report.targets.items():
+            largest[label] = max(value, largest.get(label, value))
+    for label, value in largest.items():
+        target(value, label=label)
+
+
+def merged_notes(reports: Mapping[int, ExampleReport]) -> Iterator[str]:
+    """Yield the notes in order: once if all ranks made the same note, else with the rank in front."""
+    for texts in zip_longest(*(report.notes for report in reports.values())):
+        if len(set(texts)) == 1:
+            yield texts[0]
+        else:
+            yield from (f"rank {rank}: {text}" for rank, text in zip(reports, texts, strict=True) if text is not None)
 
 
 @contextmanager
-def _inner_test(handle: Any, run: Callable[[dict[str, Any]], None]) -> Iterator[None]:
-    """Let Hypothesis call `run` in place of the test's function, which it still reads for its database."""
+def _replaced_function(handle: Any, dispatcher: _Dispatcher) -> Iterator[None]:
+    """Let Hypothesis call the dispatcher in place of the test's function, from which it makes its database key."""
     inner = handle.inner_test
 
     @functools.wraps(inner)
     def dispatch(*_: Any, **arguments: Any) -> None:
         __tracebackhide__ = True
-        run({name: arguments[name] for name in handle._given_kwargs})  # noqa: SLF001  the names that are drawn
+        dispatcher.run({name: arguments[name] for name in handle._given_kwargs})  # noqa: SLF001  the names to draw
 
     handle.inner_test = dispatch
     try:
@@ -203,13 +210,13 @@ def _inner_test(handle: Any, run: Callable[[dict[str, Any]], None]) -> Iterator[
 
 @contextmanager
 def _no_tracing() -> Iterator[None]:
-    """Keep Hypothesis from explaining failures by the lines that ran in the controller: they are all ours."""
+    """Keep Hypothesis from explaining a failure by the lines that the controller executed: none are the test's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StateForActualGivenExecution, "_should_trace", lambda _: False)
         yield
 
 
-class _OnRanks:
+class _Placeholder:
     """Stands for a fixture, which exists on the ranks only."""
 
     def __repr__(self) -> str:
@@ -218,4 +225,4 @@ class _OnRanks:
 
 def _placeholders(item: pytest.Function) -> dict[str, Any]:
     known = parameters(item)
-    return {name: known.get(name, _OnRanks()) for name in argument_names(item)}
+    return {name: known.get(name, _Placeholder()) for name in argument_names(item)}

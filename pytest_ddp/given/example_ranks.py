@@ -1,4 +1,4 @@
-"""The ranks on which the examples of one Hypothesis test run."""
+"""The ranks that run the examples of one Hypothesis test."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,21 +7,21 @@ from pytest_ddp.outcomes.outcome import Outcome
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.group import RankGroup
 from pytest_ddp.pool.pool import RankPool
-from pytest_ddp.protocol.targets import EXAMPLE, PHASE
+from pytest_ddp.protocol.targets import EXAMPLE, PROCEED, RUN_TEST
 
 _POINT_TO_POINT = ("send", "recv")
 
 
 @dataclass
 class ExampleRanks:
-    """A group on which a test is set up.
+    """A process group in which a test is set up.
 
     Attributes:
-        pool: where the group is from.
-        group: the ranks.
+        pool: the pool that the group belongs to.
+        group: the group.
         timeout: seconds that an example, setup or teardown may take.
-        setup: the request that sets the test up.
-        teardown: the request that tears the test and all its fixtures down.
+        setup: the `RunTest` that sets the test up.
+        teardown: the `Proceed` that tears the test and all its fixtures down.
     """
 
     pool: RankPool
@@ -36,13 +36,17 @@ class ExampleRanks:
         return self.group.world
 
     def run(self, body: bytes, *, shown: bool) -> list[Outcome]:
-        """Run one example; when it will be `shown`, ranks that wait in vain are left to be found with their stacks."""
+        """Run one example.
+
+        If a rank fails, the ranks that wait for it fail at once. If the report will show this example, they are stopped
+        after the grace instead, so that it has their stacks.
+        """
         return self.group.run(EXAMPLE, body, timeout=self.timeout, disconnect=not shown)
 
     def are_in_step(self, outcomes: Sequence[Outcome]) -> bool:
-        """Whether the group can take another example after one that not every rank finished.
+        """Whether the group can run another example after one that failed.
 
-        What a rank left in flight would be met by the collectives of the next example.
+        It cannot if a rank may have an operation in flight, which would match an operation of the next example.
         """
         group = self.group
         entries = (entry for outcome in outcomes for entry in outcome.collectives)
@@ -54,12 +58,12 @@ class ExampleRanks:
         )
 
     def renew(self) -> list[Outcome]:
-        """Set the test up again in a fresh group, on new ranks where some are gone; return how setup went.
+        """Set the test up again in a new process group, with new ranks for lost ones; return the outcomes of setup.
 
         Raises:
             LaunchError: when ranks cannot be started.
         """
-        self.group.run(PHASE, self.teardown, timeout=self.timeout)  # in a broken group it may well fail
+        self.group.run(PROCEED, self.teardown, timeout=self.timeout)  # may fail, since the group is broken
         self.pool.ranks_with_fixtures = 0
         self.pool.renew(self.group)
-        return self.group.run(PHASE, self.setup, timeout=self.timeout)
+        return self.group.run(RUN_TEST, self.setup, timeout=self.timeout)

@@ -1,4 +1,4 @@
-"""Failures of ranks, as exceptions that Hypothesis can tell from those of other bugs."""
+"""Failing examples as exceptions: each bug has a type of its own, by which Hypothesis tells bugs apart."""
 
 import functools
 import sys
@@ -7,58 +7,60 @@ from contextlib import suppress
 from typing import Any
 
 from pytest_ddp.errors import PytestDDPError
-from pytest_ddp.given.messages import Told
-from pytest_ddp.outcomes.failure import blame, details, failure_origin, failures, headline
+from pytest_ddp.given.messages import ExampleReport
+from pytest_ddp.outcomes.failure import details, failure_origin, failures, headline, is_consequence
 from pytest_ddp.outcomes.hang_diagnosis import caused_by_peer_loss
 from pytest_ddp.outcomes.outcome import Outcome
 from pytest_ddp.planning.world import World
 
 
 class ExampleFailed(PytestDDPError):  # noqa: N818  as RankFailure
-    """An example failed on some ranks. Every bug has a subclass of its own, which is how Hypothesis tells them apart.
+    """An example failed; base of the types that `example_failure` makes.
 
     Attributes:
-        outcomes: what became of each rank, in rank order.
-        world: the world that it failed in.
+        outcomes: one per rank, in rank order.
+        world: the world of the test.
     """
 
     def __init__(self, outcomes: Sequence[Outcome], world: World) -> None:
-        Exception.__init__(self)  # the other base, which is any, may want arguments
+        Exception.__init__(self)  # the other base class may be any exception, and require arguments
         self.outcomes = tuple(outcomes)
         self.world = world
 
     def __str__(self) -> str:
         if not failures(self.outcomes):
-            return "some ranks skipped this example and others did not"
+            return "at least one rank skipped this example, and another did not"
         return "\n".join([headline(self.outcomes, self.world), *details(self.outcomes)])
 
 
-def failed(outcomes: Sequence[Outcome], told: Mapping[int, Told], world: World) -> ExampleFailed:
-    """Return the exception for an example that failed, or that some ranks skipped, of a type that names the bug."""
+def example_failure(outcomes: Sequence[Outcome], reports: Mapping[int, ExampleReport], world: World) -> ExampleFailed:
+    """Return the exception for an example that failed, or that only a part of the ranks skipped."""
     found = failures(outcomes)
-    if not found or blame(found[0]):
-        return _type_of_bug("the ranks disagree", "")(outcomes, world)
-    # Of ranks that failed by themselves the first in time is the root cause, but which one that is may change.
-    root = min((o for o in found if not blame(o)), key=lambda outcome: (caused_by_peer_loss(outcome), outcome.rank))
-    account = told.get(root.rank, Told())
-    return _type_of_bug(account.origin or failure_origin(root), account.kind)(outcomes, world)
+    if not found or is_consequence(found[0]):
+        return _bug_type("the ranks disagree", "")(outcomes, world)
+    # The type must be the same whenever the bug is found, so it follows the lowest rank, not the first in time.
+    own = [outcome for outcome in found if not is_consequence(outcome)]
+    root = min(own, key=lambda outcome: (caused_by_peer_loss(outcome), outcome.rank))
+    report = reports.get(root.rank, ExampleReport())
+    return _bug_type(report.origin or failure_origin(root), report.kind)(outcomes, world)
 
 
 @functools.cache
-def _type_of_bug(origin: str, kind: str) -> type[ExampleFailed]:
-    """Return the type of all failures with this origin; it is also of the type that was raised on the rank."""
+def _bug_type(origin: str, kind: str) -> type[ExampleFailed]:
+    """Return the type of all failures with this origin; it also derives from the exception type on the rank."""
     name = kind.rpartition(":")[2].rpartition(".")[2] or ExampleFailed.__name__
-    words = {"__doc__": origin, "__module__": kind.partition(":")[0] or __name__}
-    raised = _find(kind)
+    attributes = {"__doc__": origin, "__module__": kind.partition(":")[0] or __name__}
+    raised = _loaded_type(kind)
     if raised is not None:
-        with suppress(Exception):  # a foreign class may forbid anything
-            bug = type(name, (ExampleFailed, raised), words)
+        with suppress(Exception):  # a foreign class may refuse to be derived from
+            bug = type(name, (ExampleFailed, raised), attributes)
             bug((), World(1))
             return bug
-    return type(name, (ExampleFailed,), words)
+    return type(name, (ExampleFailed,), attributes)
 
 
-def _find(kind: str) -> type[Exception] | None:
+def _loaded_type(kind: str) -> type[Exception] | None:
+    """Return the exception type "module:name" if its module is loaded in this process."""
     module, _, name = kind.partition(":")
     found: Any = sys.modules.get(module)
     for part in name.split("."):

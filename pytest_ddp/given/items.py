@@ -1,4 +1,4 @@
-"""Which distributed tests are Hypothesis tests; nothing here imports Hypothesis for those that are not."""
+"""The Hypothesis tests among distributed tests. Imports Hypothesis only when a test uses it."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,8 +15,8 @@ from pytest_ddp.outcomes.outcome import Outcome
 from pytest_ddp.pytest_internals import fixture_definitions, parameters, replaced_request
 
 _STATE_MACHINE = (
-    "@distributed does not go with a state machine: its rules run in the controller. Let them call ranks that hold "
-    "what is tested: ddp_ranks(world_size=2).hold(factory), see docs/hypothesis.md"
+    "@distributed does not work on a state machine, whose rules run in the controller. Keep the object under test on "
+    "ranks, and let the rules call it: ddp_ranks(world_size=2).hold(factory), see docs/hypothesis.md"
 )
 
 
@@ -26,13 +26,13 @@ def is_given(item: pytest.Item) -> bool:
 
 
 def check_hypothesis(item: pytest.Item) -> None:
-    """Fail a test of Hypothesis's that cannot be distributed."""
+    """Fail a test that Hypothesis runs without `@given`: a state machine."""
     if getattr(getattr(item, "obj", None), "is_hypothesis_test", False) and not is_given(item):
         pytest.fail(_STATE_MACHINE, pytrace=False)
 
 
 def run_given(item: Any, ranks: ExampleRanks) -> tuple[Sequence[Outcome], Bugs | None]:
-    """Run the examples of a test (see `given.run_examples`)."""
+    """Run the examples of a test (see `dispatch.run_examples`); fail it if an argument cannot be sent to the ranks."""
     from pytest_ddp.given.dispatch import run_examples  # noqa: PLC0415  imports Hypothesis
 
     __tracebackhide__ = True
@@ -42,16 +42,19 @@ def run_given(item: Any, ranks: ExampleRanks) -> tuple[Sequence[Outcome], Bugs |
         raise pytest.fail.Exception(f"{item.name}: {error}", pytrace=False) from None
 
 
-@dataclass(frozen=True)
-class _Fixture:
-    argname: str
-    scope: str
-    params: bool
+@contextmanager
+def fixtures_stay_on_ranks(item: Any) -> Iterator[None]:
+    """Keep Hypothesis's pytest plugin from setting fixtures up in the controller, where it looks at their scopes."""
+    if not (is_distributed(item) and is_given(item)):
+        yield
+        return
+    with replaced_request(item, _Request(item)):
+        yield
 
 
 @dataclass(frozen=True)
 class _Request:
-    """What Hypothesis's pytest plugin asks of an item's request; no fixture is made for the answers."""
+    """Answers what Hypothesis's pytest plugin asks a `request`, without setting a fixture up."""
 
     item: Any
 
@@ -59,24 +62,21 @@ class _Request:
     def _fixturemanager(self) -> "_Request":
         return self
 
-    @property
-    def name2fixturedefs(self) -> dict[str, list[_Fixture]]:
-        return {name: [self._get_active_fixturedef(name)] for name in fixture_definitions(self.item)}
-
     def getfixtureinfo(self, **_: Any) -> "_Request":
         return self
 
-    def _get_active_fixturedef(self, name: str) -> _Fixture:
+    @property
+    def name2fixturedefs(self) -> dict[str, list["_Fixture"]]:
+        return {name: [self._get_active_fixturedef(name)] for name in fixture_definitions(self.item)}
+
+    def _get_active_fixturedef(self, name: str) -> "_Fixture":
         definition = fixture_definitions(self.item)[name][-1]
-        fixed = name == "ddp" or name in parameters(self.item)
-        return _Fixture(name, "session" if fixed else definition.scope, hasattr(self.item, "callspec"))
+        is_constant = name == "ddp" or name in parameters(self.item)
+        return _Fixture(name, "session" if is_constant else definition.scope, hasattr(self.item, "callspec"))
 
 
-@contextmanager
-def fixtures_stay_on_ranks(item: Any) -> Iterator[None]:
-    """Keep Hypothesis's pytest plugin, which looks at scopes, from making the fixtures of ranks in the controller."""
-    if not (is_distributed(item) and is_given(item)):
-        yield
-        return
-    with replaced_request(item, _Request(item)):
-        yield
+@dataclass(frozen=True)
+class _Fixture:
+    argname: str
+    scope: str
+    params: bool

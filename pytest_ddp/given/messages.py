@@ -1,4 +1,4 @@
-"""What a rank tells the controller about one example of a Hypothesis test."""
+"""What a rank sends to the controller after one example of a Hypothesis test."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,20 +7,20 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Told:
-    """One rank's account of an example.
+class ExampleReport:
+    """One rank's report of an example.
 
     Attributes:
-        report: pytest's report of the example, as `PhaseAnswer` encodes it.
-        rejected: why `assume` or `reject` rejected the example, None if they did not.
-        origin: what tells the failure from others, as Hypothesis does: exception type and place, with its causes.
+        phase: pytest's report of the call, as `PhaseAnswer` encodes it.
+        rejected: why `assume` or `reject` rejected the example; None if they did not.
+        origin: exception type and place of a failure and of its causes: Hypothesis tells failures apart by them.
         kind: "module:name" of the exception's type.
-        notes: what was passed to `note`.
-        events: what was passed to `event`, with payloads.
-        targets: what was passed to `target`, by label.
+        notes: the texts that the test passed to `note`.
+        events: what the test passed to `event`, with payloads.
+        targets: what the test passed to `target`, by label.
     """
 
-    report: bytes = b""
+    phase: bytes = b""
     rejected: str | None = None
     origin: str = ""
     kind: str = ""
@@ -29,12 +29,12 @@ class Told:
     targets: Mapping[str, float] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """Return the account as bytes: a line of JSON, then the report as it is."""
-        return dumps({**vars(self), "report": None}).encode() + b"\n" + self.report
+        """Return the report as bytes: a line of JSON, then `phase` unchanged."""
+        return dumps({**vars(self), "phase": None}).encode() + b"\n" + self.phase
 
     @classmethod
-    def decode(cls, body: bytes) -> "Told":
-        """Return what `encode` was given; an empty account for no bytes."""
-        line, _, report = body.partition(b"\n")
+    def decode(cls, body: bytes) -> "ExampleReport":
+        """Return the report that `encode` made; an empty report for no bytes."""
+        line, _, phase = body.partition(b"\n")
         plain: dict[str, Any] = loads(line) if line else {}
-        return cls(**plain | {"report": report})
+        return cls(**plain | {"phase": phase})

@@ -1,7 +1,7 @@
-"""A rank's side of a Hypothesis test: runs the test's own function on arguments that the controller drew.
+"""A Hypothesis test on a rank: runs the test's own function with the arguments that the controller drew.
 
-Every example is a call phase of pytest's on the fixtures that setup made. `note`, `event`, `target` and `assume` find
-a context of Hypothesis's own here; what they were told goes to the controller.
+Each example is a call phase of pytest with the fixtures that setup made. `note`, `event`, `target` and `assume` work as
+in any example; what the test passes to them is sent to the controller.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,122 +24,118 @@ from hypothesis.internal.escalation import InterestingOrigin
 from hypothesis.reporting import with_reporter
 
 from pytest_ddp.errors import UsageError
-from pytest_ddp.given.messages import Told
+from pytest_ddp.given.messages import ExampleReport
 from pytest_ddp.observed.recording import current
-from pytest_ddp.protocol.phases import ItemId, PhaseRequest
 from pytest_ddp.pytest_internals import drop_captured
 from pytest_ddp.rank.worker import Failed, Rank, SkipRun
 from pytest_ddp.rank_session.session import RankPlugin
 from pytest_ddp.reporting.skip_xfail import XPASS_STRICT
 
 if TYPE_CHECKING:
-    from pytest_ddp.given.arguments import Drawn
+    from pytest_ddp.given.arguments import DrawnArguments
 
 _ASYNC = (
     "async def functions are not natively supported: install a plugin that runs them, such as pytest-asyncio, and mark "
-    "the test as it asks"
+    "the test as that plugin requires"
 )
-_generators = pytest.StashKey[tuple[str, torch.Tensor]]()
+_first_rng_state = pytest.StashKey[tuple[str, torch.Tensor]]()
 
 
 def example(body: bytes) -> bytes:
-    """Run the test at hand on pickled arguments; return or raise what the rank has to tell (`Told`)."""
+    """Run the current test with pickled arguments; return an `ExampleReport`, or raise a failure that carries one."""
     plugin = RankPlugin.current
-    item, body_run = plugin.item, _Body(*_load(body))
+    item, run = plugin.item, _ExampleRun(*_unpickled(body))
     test = item.obj
-    _begin_like_the_first(item)
-    item.obj = body_run.function(test)
+    _reset_state(item)
+    item.obj = run.function(test)
     try:
-        report = plugin.phase(PhaseRequest("call", ItemId(str(item.path), item.nodeid)))
+        phase = plugin.call()
     except Failed as failed:
-        if not failed.text.startswith(XPASS_STRICT):  # which is for all examples together to decide
-            raise Failed(failed.kind, failed.message, failed.text, body_run.tell(failed.body)) from None
-        report = failed.body
+        if not failed.text.startswith(XPASS_STRICT):  # all examples together decide about an unexpected pass
+            raise Failed(failed.kind, failed.message, failed.text, run.encoded(failed.body)) from None
+        phase = failed.body
     except SkipRun as skip:
-        raise SkipRun(str(skip), body_run.tell(skip.body)) from None
+        raise SkipRun(str(skip), run.encoded(skip.body)) from None
     finally:
         item.obj = test
-    if body_run.told.rejected is not None:
-        raise SkipRun(body_run.told.rejected, body_run.tell(b""))
-    return body_run.tell(report)
+    if run.report.rejected is not None:
+        raise SkipRun(run.report.rejected, run.encoded(b""))
+    return run.encoded(phase)
 
 
 @dataclass
-class _Body:
-    """The body of a test with arguments from Hypothesis, and what it told."""
+class _ExampleRun:
+    """One example: its arguments, the seed of `st.random_module()` if it was drawn, and what the test reports."""
 
-    drawn: dict[str, Any]
+    arguments: dict[str, Any]
     seed: int | None = None
-    told: Told = field(default_factory=Told)
+    report: ExampleReport = field(default_factory=ExampleReport)
 
     def function(self, test: Any) -> Callable[..., None]:
-        """Return a function that takes the fixtures alone, as pytest calls it, in place of `test`."""
+        """Return a function that pytest calls with the fixtures in place of `test`."""
         inner = test.hypothesis.inner_test
         if isinstance(test, MethodType):
             inner = MethodType(inner, test.__self__)
-
-        handle = SimpleNamespace(inner_test=inner)  # where plugins put what runs a coroutine function
+        handle = SimpleNamespace(inner_test=inner)  # a plugin for coroutine functions replaces `inner_test`
 
         def run(**fixtures: Any) -> Any:
             __tracebackhide__ = True
             if iscoroutinefunction(handle.inner_test):
                 pytest.fail(_ASYNC, pytrace=False)
-            with self._context(test):
-                return handle.inner_test(**fixtures, **self.drawn)
+            with self._hypothesis_context(test):
+                return handle.inner_test(**fixtures, **self.arguments)
 
         run.hypothesis = handle  # type: ignore[attr-defined]
-        run.__wrapped__ = inner  # type: ignore[attr-defined]  # pytest cuts tracebacks at the function wrapped
+        run.__wrapped__ = inner  # type: ignore[attr-defined]  # pytest cuts tracebacks at the wrapped function
         return run
 
-    def tell(self, report: bytes) -> bytes:
-        """Return what is told to the controller, with pytest's report."""
-        return replace(self.told, report=report).encode()
+    def encoded(self, phase: bytes) -> bytes:
+        """Return the report with pytest's report of the call, as bytes."""
+        return replace(self.report, phase=phase).encode()
 
     @contextmanager
-    def _context(self, test: Any) -> Iterator[None]:
-        """Be in the middle of an example, for what the body calls of Hypothesis; nothing can be drawn."""
+    def _hypothesis_context(self, test: Any) -> Iterator[None]:
+        """Run the body inside an example of Hypothesis, in which nothing can be drawn, and fill the report."""
         data, notes = ConjectureData.for_choices(()), list[Any]()
         quiet = settings(test._hypothesis_internal_use_settings, verbosity=Verbosity.normal)  # noqa: SLF001
-        in_example = BuildContext(data, is_final=True, wrapped_test=test)
         try:
             with (
                 local_settings(quiet),
                 deterministic_PRNG(),
                 with_reporter(lambda text: notes.append(str(text))),
-                in_example,
+                BuildContext(data, is_final=True, wrapped_test=test),
             ):
                 if self.seed is not None:
                     get_seeder_and_restorer(self.seed)[0]()
                 yield
         except UnsatisfiedAssumption as rejected:
-            self.told = replace(self.told, rejected=rejected.reason or "the example was rejected")
+            self.report = replace(self.report, rejected=rejected.reason or "the example was rejected")
         except BaseException as error:
-            kind = type(error)
-            origin = str(InterestingOrigin.from_exception(error))
-            self.told = replace(self.told, origin=origin, kind=f"{kind.__module__}:{kind.__qualname__}")
+            kind = f"{type(error).__module__}:{type(error).__qualname__}"
+            self.report = replace(self.report, origin=str(InterestingOrigin.from_exception(error)), kind=kind)
             raise
         finally:
             targets = {label: float(value) for label, value in data.target_observations.items()}
-            self.told = replace(self.told, notes=notes, events=dict(data.events), targets=targets)
+            self.report = replace(self.report, notes=notes, events=dict(data.events), targets=targets)
 
 
-def _load(body: bytes) -> tuple[dict[str, Any], int | None]:
-    drawn: Drawn = cloudpickle.loads(body)
+def _unpickled(body: bytes) -> tuple[dict[str, Any], int | None]:
+    drawn: DrawnArguments = cloudpickle.loads(body)
     try:
-        return cloudpickle.loads(drawn.arguments), drawn.seed
+        return cloudpickle.loads(drawn.pickled), drawn.seed
     except Exception as error:
         raise UsageError(
-            f"the drawn arguments cannot be unpickled here ({type(error).__name__}: {error}): "
-            "what they are made of must be importable on ranks"
+            f"the drawn arguments cannot be unpickled on this rank ({type(error).__name__}: {error}): "
+            "their classes and functions must be importable on ranks"
         ) from error
 
 
-def _begin_like_the_first(item: pytest.Item) -> None:
-    """Give every example the random numbers that the first one had, a record and a report of its own."""
+def _reset_state(item: pytest.Item) -> None:
+    """Begin an example with torch's generator as it was before the first one, and with an empty record and report."""
     run = Rank.current.run
     group = run.group if run else ""
-    if _generators not in item.stash or item.stash[_generators][0] != group:
-        item.stash[_generators] = group, torch.get_rng_state()
-    torch.set_rng_state(item.stash[_generators][1])
+    if _first_rng_state not in item.stash or item.stash[_first_rng_state][0] != group:
+        item.stash[_first_rng_state] = group, torch.get_rng_state()
+    torch.set_rng_state(item.stash[_first_rng_state][1])
     current.reset()
     drop_captured(item, "call")

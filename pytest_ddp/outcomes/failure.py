@@ -1,8 +1,8 @@
-"""Finds the root cause among the outcomes of a run, and says it in words.
+"""The failure of a run: its root cause among the outcomes of the ranks, and the report in words.
 
-A rank that failed by itself comes before ranks that failed because a peer left, which come before ranks that we
-ended; among equals the one that failed first comes first. A rank that raised an exception of its own from the loss of
-a peer comes after those that failed with no such reason, whatever the clocks say: a death is seen some time after it.
+A rank fails by itself, or because a peer left the group, or because the controller stopped it. The root cause is the
+rank that failed by itself; if several did, the first in time. A rank that raised its own exception from the loss of a
+peer comes after the other ranks that failed by themselves, since the controller sees a death some time after it.
 """
 
 import functools
@@ -12,19 +12,60 @@ from typing import Any
 
 from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.outcomes.hang_diagnosis import caused_by_peer_loss, peer_left, standstill
-from pytest_ddp.outcomes.hints import hint
-from pytest_ddp.outcomes.outcome import Deadlocked, Died, Ended, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
+from pytest_ddp.outcomes.outcome import (
+    Deadlocked,
+    Died,
+    Ended,
+    Failure,
+    Outcome,
+    Raised,
+    Returned,
+    Skipped,
+    Stopped,
+    TimedOut,
+)
 from pytest_ddp.outcomes.text_limits import one_line
 from pytest_ddp.planning.world import World, rank_list
 
 _COLLECTIVES_SHOWN = 8
+_PLACE = re.compile(r'File "[^"]+", line \d+|^\S+:\d+(?=: )', re.MULTILINE)  # as Python writes it, and as pytest does
+_OWN_GROUP = (
+    "dist.init_process_group('gloo', init_method=f'file://{ddp.shared_path}/store', rank=ddp.rank, "
+    "world_size=ddp.world_size)"
+)
+_HINTS = {  # a pattern in the message of an exception: advice
+    r"initialize the default process group twice": (
+        "@distributed has already created the process group: use that one. To test code that creates its own, call "
+        f"dist.destroy_process_group() first, then for example {_OWN_GROUP}"
+    ),
+    r"environment variable MASTER_(ADDR|PORT) expected": (
+        f"ranks have RANK and WORLD_SIZE in their environment, but no address; without one, write {_OWN_GROUP}"
+    ),
+    r"Default process group has not been initialized": (
+        "@distributed creates the process group before the test begins: either the test has destroyed it, or this is a "
+        "process that the test started, which has no group"
+    ),
+    r"no backend type associated with device type (?P<type>\w+)": (
+        "the process group cannot send tensors on {type}: move them to ddp.device, or use another backend"
+    ),
+    r"fixture '(?P<name>[^']+)' not found": (
+        "if plain tests find {name!r}, it is from a plugin that is registered in pytest's own process only; ranks have "
+        "the fixtures of conftest files and of installed plugins"
+    ),
+    r"address already in use|EADDRINUSE": (
+        "another process on this machine uses that port: let the system choose one (port 0), or use the process group "
+        "that @distributed has created"
+    ),
+    r"EOF when reading a line": "ranks have no standard input; breakpoint() works with --ddp-pdb-rank=RANK",
+}
 
 
 class RankFailure(PytestDDPError):  # noqa: N818  a failure of ranks, as pytest's own outcomes are named
-    """Some ranks of a run failed; the text is the whole report.
+    """A run in which at least one rank failed; its text is the whole report.
 
     Attributes:
-        outcomes: what became of each rank, in rank order.
+        outcomes: one per rank, in rank order.
+        world: the world of the run, if known.
     """
 
     def __init__(self, outcomes: Sequence[Outcome], world: World | None = None) -> None:
@@ -38,178 +79,30 @@ class RankFailure(PytestDDPError):  # noqa: N818  a failure of ranks, as pytest'
         return root_cause(self.outcomes)
 
     def __str__(self) -> str:
-        told = [*details(self.outcomes), *outputs(self.outcomes)]
-        told += [f"---- {ranks}: last collectives ----\n{text}" for ranks, text in last_collectives(self.outcomes)]
-        told += [f"---- {ranks}: timeline ----\n{text}" for ranks, text in timelines(self.outcomes)]
-        return "\n".join([headline(self.outcomes, self.world), *told])
+        parts = [headline(self.outcomes, self.world), *details(self.outcomes)]
+        parts += [_section(f"rank {o.rank}", "captured output", o.output) for o in self.outcomes if o.output.strip()]
+        parts += [_section(ranks, "last collectives", text) for ranks, text in last_collectives(self.outcomes)]
+        parts += [_section(ranks, "timeline", text) for ranks, text in timelines(self.outcomes)]
+        return "\n".join(parts)
 
-
-def failures(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Return the outcomes that are failures, root cause first."""
-    failed = [outcome for outcome in outcomes if not isinstance(outcome, Returned | Skipped)]
-    return sorted(failed, key=_precedence)
-
-
-def root_cause(outcomes: Iterable[Outcome]) -> Outcome:
-    """Return the failure that explains the others; raise ValueError when nothing failed."""
-    failed = failures(outcomes)
-    if not failed:
-        raise ValueError("no rank failed")
-    return failed[0]
+    def __reduce__(self) -> tuple[type["RankFailure"], tuple[Any, ...]]:
+        return RankFailure, self.args  # a subclass that `raise_for` made is unknown to other processes
 
 
 def raise_for(outcomes: Sequence[Outcome], world: World | None = None) -> None:
-    """Raise RankFailure if any rank failed."""
+    """Raise RankFailure if any rank failed; each origin has a subclass: Hypothesis tells bugs apart by type."""
     __tracebackhide__ = True
     if failures(outcomes):
-        raise RankFailure(outcomes, world)
+        raise _failure_type(failure_origin(root_cause(outcomes)))(outcomes, world)
 
 
-def _precedence(outcome: Outcome) -> tuple[int, bool, int, float, int]:
-    # Of ranks that stand still, the one that is halted, or that came least far, is the one that the others wait for.
-    progress = len(outcome.collectives) if isinstance(outcome, Ended) and not outcome.halted else 0
-    return blame(outcome), caused_by_peer_loss(outcome), progress, outcome.seconds, outcome.rank
-
-
-def blame(outcome: Outcome) -> int:
-    """Return 0 for a rank that failed by itself, 1 if it failed because a peer left, 2 if it was ended by us."""
-    return 2 if isinstance(outcome, Stopped) else 1 if peer_left(outcome) else 0
-
-
-def describe_outcome(outcome: Outcome) -> str:
-    """Return one line on what became of a rank, without its number."""
-    match outcome:
-        case Returned():
-            return "passed"
-        case Skipped():
-            return f"skipped: {outcome.reason}"
-        case Raised() if peer_left(outcome):
-            return "failed because a peer left the group" + _last(outcome)
-        case Raised():
-            first = one_line(outcome.message)
-            return f"raised {outcome.kind}: {first}" if first else f"raised {outcome.kind}"
-        case Died():
-            return outcome.how + _last(outcome)
-        case TimedOut():
-            state = "stopped by a signal" if outcome.halted else "running"
-            return f"was still {state} at its deadline of {outcome.timeout:g} s" + _last(outcome)
-        case Stopped():
-            return f"was still running when {outcome.because}, and was stopped" + _last(outcome)
-        case Deadlocked():
-            return f"deadlocked: it {outcome.waits}"
-
-
-def _last(outcome: Outcome) -> str:
-    if isinstance(outcome, Ended) and outcome.waits:
-        return f"; it {outcome.waits}"
-    entered = outcome.last_collective
-    return f"; last collective entered: {entered}" if entered else "; it had entered no collective"
-
-
-def headline(outcomes: Sequence[Outcome], world: World | None = None) -> str:
-    """Return the first lines of a report: the root cause, then what became of the other ranks."""
-    root = root_cause(outcomes)
-    of = f"rank {root.rank} of {len(outcomes) if world is None else world.size}"
-    where = f" ({world.backend}, {world.device})" if world else ""
-    disagree = _skipped_while_others_waited(outcomes)
-    lines = [disagree or f"{of}{where} {_describe_root(root)}"]
-    told_apart = disagree is not None and isinstance(root, Ended) and bool(root.waits)
-    lines += [f"  {ranks}: {what}" for ranks, what in _alike(o for o in outcomes if o is not root or told_apart)]
-    lines += [f"  {line}" for line in standstill(outcomes)]
-    advice = hint(root.message) if isinstance(root, Raised) else None
-    return "\n".join([*lines, f"  hint: {advice}"] if advice else lines)
-
-
-def summary(outcomes: Sequence[Outcome]) -> str:
-    """Return one line on the root cause."""
-    root = root_cause(outcomes)
-    return _skipped_while_others_waited(outcomes) or f"rank {root.rank} {_describe_root(root)}"
-
-
-def _describe_root(root: Outcome) -> str:
-    """Return one line on the root cause; of a deadlock, who waits for whom all along."""
-    return f"deadlocked: it {root.chain}" if isinstance(root, Deadlocked) else describe_outcome(root)
-
-
-def _skipped_while_others_waited(outcomes: Sequence[Outcome]) -> str | None:
-    """Return a sentence if ranks failed for no other reason than that some skipped while others waited for them."""
-    skipped = [outcome for outcome in outcomes if isinstance(outcome, Skipped)]
-    failed = failures(outcomes)
-    if not skipped or not all(blame(outcome) for outcome in failed):
-        return None
-    others = rank_list(sorted(outcome.rank for outcome in failed))
-    return (
-        f"the ranks disagree: rank {skipped[0].rank} {describe_outcome(skipped[0])}, "
-        f"while {others} went on and waited for it; "
-        "decide alike on every rank, or let the ranks agree by a collective first"
-    )
-
-
-def _alike(outcomes: Iterable[Outcome], told: Callable[[Outcome], str] = describe_outcome) -> list[tuple[str, str]]:
-    """Group ranks of which the same is to be said."""
-    said: dict[str, list[int]] = {}
-    for outcome in outcomes:
-        said.setdefault(told(outcome), []).append(outcome.rank)
-    return [(rank_list(ranks), what) for what, ranks in said.items()]
-
-
-def last_collectives(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
-    """Return the last collectives of ranks that were not observed, where one was ended or has died.
-
-    Ranks that have entered the same ones are told together. Nothing is returned where each has entered one at most,
-    which its line says.
-    """
-    if not any(isinstance(outcome, Died | Ended) for outcome in outcomes) or any(o.timeline for o in outcomes):
-        return []
-    return _alike(outcomes, _entered) if any(len(outcome.collectives) > 1 for outcome in outcomes) else []
-
-
-def _entered(outcome: Outcome) -> str:
-    before = max(0, len(outcome.collectives) - _COLLECTIVES_SHOWN)
-    return "\n".join([*(["..."] if before else []), *outcome.collectives[before:]]) or "none"
-
-
-def timelines(outcomes: Iterable[Outcome]) -> list[tuple[str, str]]:
-    """Return what happened on the ranks, those together on which it was the same."""
-    return _alike((outcome for outcome in outcomes if outcome.timeline), lambda outcome: outcome.timeline)
-
-
-def details(outcomes: Iterable[Outcome]) -> list[str]:
-    """Return the traceback or the stacks of every rank that has its own story, root cause first."""
-    told: set[str] = set()
-    return [
-        f"---- rank {outcome.rank}: {'traceback' if isinstance(outcome, Raised) else 'Python stacks'} ----\n{text}"
-        for outcome in failures(outcomes)
-        if (text := _story(outcome, told))
-    ]
-
-
-def _story(outcome: Outcome, told: set[str]) -> str:
-    if isinstance(outcome, Died | Ended):
-        return outcome.stack.rstrip()
-    if not isinstance(outcome, Raised) or peer_left(outcome) or describe_outcome(outcome) in told:
-        return ""
-    told.add(describe_outcome(outcome))
-    return outcome.traceback.rstrip()
-
-
-def outputs(outcomes: Iterable[Outcome]) -> list[str]:
-    """Return what each rank printed."""
-    return [f"---- rank {o.rank}: captured output ----\n{o.output.rstrip()}" for o in outcomes if o.output.strip()]
-
-
-_PLACE = re.compile(r'File "[^"]+", line \d+|^\S+:\d+(?=: )', re.MULTILINE)  # as Python writes it, as pytest does
-
-
-def raise_as_bug(outcomes: Sequence[Outcome], world: World) -> None:
-    """Raise RankFailure if any rank failed, of a type that names the bug."""
-    __tracebackhide__ = True
-    if failures(outcomes):
-        raise _type_of_failure(failure_origin(root_cause(outcomes)))(outcomes, world)
+@functools.cache
+def _failure_type(origin: str) -> type[RankFailure]:
+    return type(RankFailure.__name__, (RankFailure,), {"__doc__": origin, "__module__": RankFailure.__module__})
 
 
 def failure_origin(outcome: Outcome) -> str:
-    """Name the bug behind an outcome of which the rank itself gave no account; messages, which vary, are left out."""
+    """Return the kind and place of a failure, without its message: messages vary from example to example."""
     if isinstance(outcome, Raised):
         return " ".join([outcome.kind, *_PLACE.findall(outcome.traceback)[-1:]])
     if isinstance(outcome, Died):
@@ -217,12 +110,162 @@ def failure_origin(outcome: Outcome) -> str:
     return type(outcome).__name__
 
 
-@functools.cache
-def _type_of_failure(origin: str) -> type[RankFailure]:
-    words = {"__doc__": origin, "__module__": RankFailure.__module__, "__reduce__": _plain}
-    return type(RankFailure.__name__, (RankFailure,), words)
+def failures(outcomes: Iterable[Outcome]) -> list[Failure]:
+    """Return the outcomes that are failures, root cause first."""
+    failed = [outcome for outcome in outcomes if not isinstance(outcome, Returned | Skipped)]
+    return sorted(failed, key=_precedence)
 
 
-def _plain(failure: RankFailure) -> tuple[type[RankFailure], tuple[Any, ...]]:
-    """Let a failure be pickled as what it is apart from its type, which another process does not know."""
-    return RankFailure, failure.args
+def root_cause(outcomes: Iterable[Outcome]) -> Failure:
+    """Return the failure that explains the others; raise ValueError if no rank failed."""
+    failed = failures(outcomes)
+    if not failed:
+        raise ValueError("no rank failed")
+    return failed[0]
+
+
+def is_consequence(outcome: Outcome) -> bool:
+    """Whether a rank failed only because another one did: a peer left the group, or the controller stopped the rank."""
+    return isinstance(outcome, Stopped) or peer_left(outcome)
+
+
+def _precedence(outcome: Failure) -> tuple[bool, bool, bool, int, float, int]:
+    # If ranks hang, the others wait for the rank that a signal has stopped, or that entered the fewest collectives.
+    progress = len(outcome.collectives) if isinstance(outcome, Ended) and not outcome.halted else 0
+    stopped, lost_peer = isinstance(outcome, Stopped), caused_by_peer_loss(outcome)
+    return stopped, peer_left(outcome), lost_peer, progress, outcome.seconds, outcome.rank
+
+
+def headline(outcomes: Sequence[Outcome], world: World | None = None) -> str:
+    """Return the head of a report.
+
+    Its lines are the root cause, the other ranks, where the collectives of the ranks differ, and a hint.
+    """
+    root, disagreement = root_cause(outcomes), _skip_disagreement(outcomes)
+    where = f" of {world.size} ({world.backend}, {world.device})" if world else f" of {len(outcomes)}"
+    listed_too = disagreement and isinstance(root, Ended) and root.waits
+    others = _by_text((o for o in outcomes if o is not root or listed_too), describe_outcome)
+    advice = hint(root.message) if isinstance(root, Raised) else None
+    lines = [
+        disagreement or f"rank {root.rank}{where} {_describe_root(root)}",
+        *(f"{ranks}: {text}" for ranks, text in others),
+        *standstill(outcomes),
+        *([f"hint: {advice}"] if advice else []),
+    ]
+    return "\n  ".join(lines)
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """Return one line on the root cause."""
+    root = root_cause(outcomes)
+    return _skip_disagreement(outcomes) or f"rank {root.rank} {_describe_root(root)}"
+
+
+def hint(message: str) -> str | None:
+    """Return advice for an exception whose message does not lead to its cause; None if there is no advice."""
+    for pattern, advice in _HINTS.items():
+        found = re.search(pattern, message, re.IGNORECASE)
+        if found is not None:
+            return advice.format(**found.groupdict()) if found.groupdict() else advice
+    return None
+
+
+def describe_outcome(outcome: Outcome) -> str:
+    """Return one line on what became of a rank, without the rank's number."""
+    match outcome:
+        case Returned():
+            return "passed"
+        case Skipped():
+            return f"skipped: {outcome.reason}"
+        case Raised() if peer_left(outcome):
+            return "failed because a peer left the group" + _last_operation(outcome)
+        case Raised():
+            first = one_line(outcome.message)
+            return f"raised {outcome.kind}: {first}" if first else f"raised {outcome.kind}"
+        case Died():
+            return outcome.how + _last_operation(outcome)
+        case TimedOut():
+            state = "stopped by a signal" if outcome.halted else "running"
+            return f"was still {state} at its deadline of {outcome.timeout:g} s" + _last_operation(outcome)
+        case Stopped():
+            return f"was still running when {outcome.because}, and was stopped" + _last_operation(outcome)
+        case Deadlocked():
+            return f"deadlocked: it {outcome.waits}"
+
+
+def _last_operation(outcome: Outcome) -> str:
+    if isinstance(outcome, Ended) and outcome.waits:
+        return f"; it {outcome.waits}"
+    last = outcome.last_collective
+    return f"; last collective entered: {last}" if last else "; it entered no collective"
+
+
+def _describe_root(root: Outcome) -> str:
+    """Return one line on the root cause; for a deadlock, the whole chain of ranks that wait for each other."""
+    return f"deadlocked: it {root.chain}" if isinstance(root, Deadlocked) else describe_outcome(root)
+
+
+def _skip_disagreement(outcomes: Sequence[Outcome]) -> str | None:
+    """Return a sentence if ranks failed only because they waited for a rank that skipped."""
+    skipped = [outcome for outcome in outcomes if isinstance(outcome, Skipped)]
+    failed = failures(outcomes)
+    if not skipped or not all(is_consequence(outcome) for outcome in failed):
+        return None
+    others = rank_list(sorted(outcome.rank for outcome in failed))
+    return (
+        f"the ranks disagree: rank {skipped[0].rank} {describe_outcome(skipped[0])}, while {others} continued and "
+        "waited for it; make the same decision on every rank, or exchange it in a collective first"
+    )
+
+
+def details(outcomes: Iterable[Outcome]) -> list[str]:
+    """Return the traceback or the Python stacks of each rank that failed, root cause first.
+
+    If several ranks raised the same, the first one's traceback stands for all. A rank that failed because a peer left
+    is left out.
+    """
+    first: dict[str, Failure] = {}
+    for outcome in failures(outcomes):
+        if not peer_left(outcome):
+            key = describe_outcome(outcome) if isinstance(outcome, Raised) else f"rank {outcome.rank}"
+            first.setdefault(key, outcome)
+    texts = [
+        (outcome.rank, "traceback", outcome.traceback)
+        if isinstance(outcome, Raised)
+        else (outcome.rank, "Python stacks", outcome.stack)
+        for outcome in first.values()
+    ]
+    return [_section(f"rank {rank}", title, text) for rank, title, text in texts if text.strip()]
+
+
+def last_collectives(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
+    """Return (ranks, text) with the last collectives of ranks, for a run in which a rank died or was ended.
+
+    Ranks that entered the same collectives share an entry. The list is empty if the ranks were observed, which gives a
+    timeline instead, or if no rank entered more than one collective, which its line in the head names.
+    """
+    if not any(isinstance(outcome, Died | Ended) for outcome in outcomes) or any(o.timeline for o in outcomes):
+        return []
+    return _by_text(outcomes, _collectives_text) if any(len(outcome.collectives) > 1 for outcome in outcomes) else []
+
+
+def _collectives_text(outcome: Outcome) -> str:
+    left_out = max(0, len(outcome.collectives) - _COLLECTIVES_SHOWN)
+    return "\n".join([*(["..."] if left_out else []), *outcome.collectives[left_out:]]) or "none"
+
+
+def timelines(outcomes: Iterable[Outcome]) -> list[tuple[str, str]]:
+    """Return (ranks, text) with the timelines of observed ranks; ranks with the same timeline share an entry."""
+    return _by_text((outcome for outcome in outcomes if outcome.timeline), lambda outcome: outcome.timeline)
+
+
+def _by_text(outcomes: Iterable[Outcome], text_of: Callable[[Outcome], str]) -> list[tuple[str, str]]:
+    """Return (ranks, text) for each text, with all ranks that have it."""
+    ranks: dict[str, list[int]] = {}
+    for outcome in outcomes:
+        ranks.setdefault(text_of(outcome), []).append(outcome.rank)
+    return [(rank_list(found), text) for text, found in ranks.items()]
+
+
+def _section(ranks: str, title: str, text: str) -> str:
+    return f"---- {ranks}: {title} ----\n{text.rstrip()}"

@@ -1,4 +1,4 @@
-"""What became of a run on one rank: a value, one per rank; raising happens once, at the edge (see `failure`)."""
+"""What became of a run on one rank: one value per rank. `failure.raise_for` raises for the root cause among them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ class _OnRank:
 
     Attributes:
         rank: the rank.
-        seconds: how long its run took, or how long it was waited for.
-        output: what it printed meanwhile, stdout and stderr.
-        collectives: the last collectives that it entered, oldest first, as text.
-        timeline: if its collectives were observed and a rank failed: what happened on it, as a table.
+        seconds: how long its run took, or how long the controller waited for it.
+        output: what the rank printed in the run, stdout and stderr.
+        collectives: the last collectives that the rank entered, oldest first, as text.
+        timeline: the operations of an observed rank as a table, if a rank failed.
     """
 
     rank: int
@@ -38,7 +38,7 @@ class Returned(_OnRank):
 
 @dataclass(frozen=True, kw_only=True)
 class Raised(_OnRank):
-    """The target raised; the exception travels as text because objects of foreign types may not survive the trip."""
+    """The target raised; the exception is sent as text because objects of foreign types may not unpickle."""
 
     kind: str
     message: str
@@ -55,14 +55,14 @@ class Skipped(_OnRank):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Ended(_OnRank):
-    """The rank gave no answer: what is known are its Python stacks, if it could still write them.
+class _NoAnswer(_OnRank):
+    """The rank did not answer.
 
     Attributes:
-        stack: the Python stacks of its threads.
-        halted: whether its process was stopped, as by SIGSTOP, rather than running or waiting.
-        waits: what it waited in, if its collectives were observed: "waits in all_reduce #2 at train.py:31, which ...".
-        chain: the same, going on with what the ranks that it waited for waited in.
+        stack: the Python stacks of its threads, if it could still write them.
+        halted: whether a signal such as SIGSTOP had stopped its process.
+        waits: where an observed rank waited: "waits in all_reduce #2 at train.py:31, which ...".
+        chain: `waits`, followed by where the ranks that it waited for waited themselves.
     """
 
     stack: str = ""
@@ -72,13 +72,13 @@ class _Ended(_OnRank):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Died(_Ended):
-    """The process ended before it answered: by `signal` (a name such as SIGSEGV), else with `exit_code`.
+class Died(_NoAnswer):
+    """The process ended before it answered.
 
     Attributes:
-        exit_note: why it left, if it could still say so.
-        exit_code: None when a signal ended it.
-        signal: None when it left by itself.
+        exit_note: the reason that the rank wrote down before it exited, if it did.
+        exit_code: its exit code; None if a signal ended it.
+        signal: the name of the signal, such as SIGSEGV; None if it exited.
     """
 
     exit_note: str = ""
@@ -92,28 +92,29 @@ class Died(_Ended):
             return f"was killed by {self.signal}"
         if self.exit_code is None:
             return self.exit_note or "ended in an unknown way"
-        left = f"left with exit code {self.exit_code} before it was done"
-        return f"{left}: {self.exit_note}" if self.exit_note else left
+        exited = f"exited with code {self.exit_code} before it finished"
+        return f"{exited}: {self.exit_note}" if self.exit_note else exited
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimedOut(_Ended):
-    """The rank was still running at its deadline."""
+class TimedOut(_NoAnswer):
+    """The rank was still running at its deadline, and was ended."""
 
     timeout: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stopped(_Ended):
-    """The rank was still running some time after something else had happened, and was ended for that reason."""
+class Stopped(_NoAnswer):
+    """The rank was still running after another rank failed or the run was interrupted, and was ended."""
 
-    because: str = "another rank had failed"
+    because: str = "another rank failed"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deadlocked(_Ended):
-    """The rank waited for what could never come, and was ended."""
+class Deadlocked(_NoAnswer):
+    """The rank waited for an operation that could never complete, and was ended."""
 
 
-Outcome: TypeAlias = Returned | Raised | Skipped | Died | TimedOut | Stopped | Deadlocked
 Ended: TypeAlias = TimedOut | Stopped | Deadlocked
+Failure: TypeAlias = Raised | Died | Ended
+Outcome: TypeAlias = Returned | Skipped | Failure

@@ -1,4 +1,4 @@
-"""Bounds what travels and what is shown: of a text too long, the beginning and the end."""
+"""Limits on the text that is sent and shown: a text that is too long keeps its beginning and its end."""
 
 from typing import Any
 
@@ -15,16 +15,16 @@ def both_ends(text: str, limit: int = TEXT_LIMIT) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return the first line of `text`, cut if it is very long."""
+    """Return the first line of `text`, cut to `LINE_LIMIT` characters."""
     line = text.strip().partition("\n")[0]
     return line if len(line) <= LINE_LIMIT else f"{line[:LINE_LIMIT]}..."
 
 
 def bounded(value: Any, limit: int = TEXT_LIMIT) -> Any:
-    """Return plain data (lists, dicts, strings, ...) in which every string is bounded.
+    """Return plain data (lists, dicts, strings, ...) with every string limited.
 
-    So is, as one text, what a dict has under "lines", as pytest's reports have it. Other lists of strings keep their
-    length: a name with its value.
+    The lines that a pytest report has under "lines" are limited together, as one text. Any other list keeps its length:
+    it may be a pair of name and value.
     """
     if isinstance(value, str):
         return both_ends(value, limit)

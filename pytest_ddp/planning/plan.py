@@ -1,5 +1,6 @@
-"""Decides what to do with a distributed test before any process is started; pure, so that a table can test it."""
+"""The plan of a distributed test: run it, skip it or refuse it. Pure: no process is started yet."""
 
+import functools
 import os
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -8,23 +9,27 @@ from pytest_ddp.planning.request import Request
 from pytest_ddp.planning.world import DEFAULT_BACKEND, World
 from pytest_ddp.settings import Settings
 
-# What this machine offers to distributed tests.
-
 _RANKS_PER_CORE = 8
+
+
+def core_count() -> int:
+    """Return the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
 class Machine:
-    """CPU cores, CUDA devices and the torch.distributed backends that can be used here."""
+    """The CPU cores, the CUDA devices and the torch.distributed backends of a machine."""
 
     cores: int
     cuda_devices: int
     backends: frozenset[str]
 
     @classmethod
+    @functools.cache
     def detect(cls) -> "Machine":
-        """Look at this machine; imports torch, starts no CUDA context."""
-        import torch.cuda  # noqa: PLC0415  torch is imported only once a distributed test is about to run
+        """Return this machine. Imports torch, but creates no CUDA context."""
+        import torch.cuda  # noqa: PLC0415  torch is imported only when a distributed test is about to run
         import torch.distributed as dist  # noqa: PLC0415
 
         available = {
@@ -33,17 +38,17 @@ class Machine:
             "mpi": dist.is_mpi_available(),
             "ucc": dist.is_ucc_available(),
         }
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return cls(cores, torch.cuda.device_count(), frozenset(name for name, there in available.items() if there))
+        backends = frozenset(name for name, is_there in available.items() if is_there)
+        return cls(core_count(), torch.cuda.device_count(), backends)
 
     def max_world_size(self, device: str) -> int:
-        """Return how many ranks fit: one per GPU on "cuda"; on "cpu" a generous multiple of the cores."""
+        """Return how many ranks fit: one per GPU on "cuda", a fixed number per core on "cpu"."""
         return self.cuda_devices if device == "cuda" else _RANKS_PER_CORE * self.cores
 
 
 @dataclass(frozen=True)
 class Run:
-    """Run the test on this world, each phase within `timeout` seconds."""
+    """Run the test in this world, each phase within `timeout` seconds."""
 
     world: World
     timeout: float
@@ -52,14 +57,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Skip:
-    """Skip: this machine lacks something that the test needs."""
+    """Skip the test: this machine lacks something that it needs."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Refuse:
-    """Fail: no machine could run what was asked for."""
+    """Fail the test: its request is invalid, or too large for this machine."""
 
     reason: str
 
@@ -68,7 +73,7 @@ Plan: TypeAlias = Run | Skip | Refuse
 
 
 def plan(settings: Settings, request: Request, machine: Machine) -> Plan:
-    """Return what to do with a test that asks for `request` (explicit values win over `settings`) on `machine`."""
+    """Return what to do with a test on this machine; values in `request` win over `settings`."""
     decision = _plan(settings, request, machine)
     if settings.strict and isinstance(decision, Skip):
         return Refuse(f"{decision.reason} (skipped unless --ddp-strict)")
@@ -81,7 +86,7 @@ def _plan(settings: Settings, request: Request, machine: Machine) -> Plan:
     backend = request.backend or settings.backend or DEFAULT_BACKEND[device]
     if backend == "nccl" and device == "cpu":
         if request.device == "cpu":
-            return Refuse('backend="nccl" moves CUDA tensors only: drop device="cpu", or write backend="gloo"')
+            return Refuse('backend="nccl" sends CUDA tensors only: remove device="cpu", or write backend="gloo"')
         device = "cuda"
     limit = machine.max_world_size(device)
     if device == "cuda" and size > limit:
@@ -90,7 +95,7 @@ def _plan(settings: Settings, request: Request, machine: Machine) -> Plan:
     if backend not in machine.backends:
         return Skip(f"backend {backend!r} is not available here; torch offers {', '.join(sorted(machine.backends))}")
     if size > limit:
-        return Refuse(f"world size {size} is above what {machine.cores} cores can carry ({limit}): ask for fewer ranks")
+        return Refuse(f"world size {size} is too large: {machine.cores} cores run at most {limit} ranks")
     world = World(size, backend, device, observe=bool(request.observe))
     return Run(world, request.timeout or settings.timeout, request.isolation)
 

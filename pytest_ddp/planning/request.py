@@ -1,4 +1,4 @@
-"""What one distributed test asks for, checked, and how several `@distributed` on one test combine."""
+"""The request of one distributed test: the checked options of all its `@distributed` decorators."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,29 +33,28 @@ class Request:
         isolation: str | None = None,
         observe: bool | None = None,
     ) -> "Request":
-        """Check what was written in the decorator; raise UsageError that says what to write instead."""
+        """Check the options of a decorator; raise UsageError that says what a valid value is."""
         _check_choice("backend", backend, BACKENDS)
         _check_choice("device", device, DEVICES)
         _check_choice("isolation", isolation, ISOLATIONS)
-        if timeout is not None and (
-            isinstance(timeout, bool) or not (isinstance(timeout, int | float) and timeout > 0)
-        ):
+        is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+        if timeout is not None and not (is_number and timeout > 0):
             raise UsageError(f"@distributed(timeout=...) takes seconds above 0; got {timeout!r}")
         if not isinstance(observe, bool | None):
             raise UsageError(f"@distributed(observe=...) takes True or False; got {observe!r}")
         return cls(_world_sizes(world_size), backend, device, timeout, isolation or "warm", observe)
 
     @classmethod
-    def combined(cls, options: Iterable[Mapping[str, Any]]) -> "Request":
-        """Combine the options of several decorators, nearest to the test first: each option's nearest value counts."""
+    def combined(cls, decorators: Iterable[Mapping[str, Any]]) -> "Request":
+        """Combine the options of several decorators, nearest to the test first: the nearest value of an option wins."""
         nearest: dict[str, Any] = {}
-        for given in options:
-            nearest = {**{name: value for name, value in given.items() if value is not None}, **nearest}
+        for options in decorators:
+            nearest = {**{name: value for name, value in options.items() if value is not None}, **nearest}
         return cls.of(**nearest)
 
 
 def mark_options(args: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was written in one `distributed(...)` by name; raise UsageError for what it does not take."""
+    """Return the options of one mark `distributed(...)` by name; raise UsageError for an option that does not exist."""
     unknown = [name for name in keywords if name not in _OPTIONS]
     if unknown or len(args) > 1 or (args and "world_size" in keywords):
         text = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in keywords.items())])
@@ -68,9 +67,7 @@ def _world_sizes(wanted: int | Sequence[int] | None) -> tuple[int, ...]:
         return ()
     sizes = tuple(wanted) if isinstance(wanted, Sequence) else (wanted,)
     if not sizes or not all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes):
-        raise UsageError(
-            f"@distributed(world_size=...) takes a number of ranks from 1, or a list of them; got {wanted!r}"
-        )
+        raise UsageError(f"@distributed(world_size=...) takes an integer from 1, or a list of them; got {wanted!r}")
     return sizes
 
 

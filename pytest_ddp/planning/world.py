@@ -1,4 +1,4 @@
-"""The world that a distributed test asks for: how many ranks, over which backend, on which device."""
+"""The world of a distributed test: the number of ranks, the backend and the device. Ranks as text."""
 
 import re
 from collections.abc import Iterable
@@ -11,10 +11,10 @@ DEFAULT_BACKEND = {"cpu": "gloo", "cuda": "nccl"}
 
 @dataclass(frozen=True)
 class World:
-    """One process group to be: `size` ranks over `backend`, with tensors on `device` ("cpu" or "cuda").
+    """The properties of a process group: `size` ranks use `backend` for tensors on `device` ("cpu" or "cuda").
 
-    `gpus` are the GPUs of the ranks, in rank order; left out, rank r takes GPU r. With `observe`, everything that goes
-    through the group, and through those made from it, is recorded.
+    `gpus` are the GPUs of the ranks, in rank order; if empty, rank r uses GPU r. `observe` records every operation of
+    the group, and of the groups that are made from it.
     """
 
     size: int
@@ -36,7 +36,7 @@ def rank_list(ranks: Iterable[int]) -> str:
 
 @lru_cache
 def format_ranks(ranks: tuple[int, ...]) -> str:
-    """Return ranks as text such as "0-3,6", in their order."""
+    """Return ranks in their order as compact text, such as "0-3,6"."""
     numbered = enumerate(ranks)
     runs = [[rank for _, rank in run] for _, run in groupby(numbered, key=lambda pair: pair[1] - pair[0])]
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
@@ -44,12 +44,12 @@ def format_ranks(ranks: tuple[int, ...]) -> str:
 
 @lru_cache
 def parse_ranks(text: str) -> tuple[int, ...]:
-    """Return the ranks that `format_ranks` wrote; raise ValueError for anything else."""
+    """Return the ranks in a text that `format_ranks` made; raise ValueError for any other text."""
     ranks: list[int] = []
     for part in filter(None, text.split(",")):
         found = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part)
         if found is None:
-            raise ValueError(f"no ranks: {text!r}")
+            raise ValueError(f"not a list of ranks: {text!r}")
         first, last = int(found[1]), int(found[2] or found[1])
         ranks.extend(range(first, last + 1))
     return tuple(ranks)

@@ -28,8 +28,8 @@ _JOIN_SECONDS = 60.0
 _TIMELINE_SECONDS = 10.0
 _TRIM_SECONDS = 0.5
 _EXIT_SECONDS = 2.0  # between the end of a rank's connection and that of its process
-# An answer to another group's run must never pass for one to ours. The numbers between are for second answers.
-_numbers = itertools.count(step=2)
+# An answer to another group's run must never pass for one to ours.
+_numbers = itertools.count()
 
 
 @dataclass
@@ -109,21 +109,6 @@ class RankGroup:
         quiet = disconnect or not failures(outcomes)  # Hypothesis is shrinking, or all is well: nobody will read it
         return outcomes if quiet or self._detector is None else self._with_timelines(outcomes, self._detector)
 
-    def expect_more(self, *, timeout: float) -> None:
-        """Begin to wait for the second answers of the latest run: its target makes ranks go on and answer once more."""
-        for process in self._expect(timeout, None, self._number + 1):
-            process.expect_second_answer()
-
-    def drain(self) -> None:
-        """Wait for a run whose outcomes nobody will see, but not for longer than the grace."""
-        self._timeout = min(self._timeout, time.monotonic() - self._started + self.grace)
-        self._finish(self.grace, disconnect=False)
-
-    def abort(self) -> None:
-        """End the ranks that still run what nobody waits for any more."""
-        self._lose(self._pending.values())
-        self._pending.clear()
-
     def start_joining(self) -> None:
         """Ask the ranks to make the process group, without waiting for it."""
         self.ask(JOINED, timeout=_JOIN_SECONDS)
@@ -132,11 +117,9 @@ class RankGroup:
         """Wait until every rank has joined; what goes wrong here is no target's fault, and ends all that still wait."""
         return self._finish(grace=0.0, disconnect=False)
 
-    def _expect(
-        self, timeout: float, ranks: Collection[int] | None, number: int | None = None
-    ) -> Collection[RankProcess]:
-        """Begin to wait for an answer of each of these ranks, by default to a new run; return them."""
-        self._number = next(_numbers) if number is None else number
+    def _expect(self, timeout: float, ranks: Collection[int] | None) -> Collection[RankProcess]:
+        """Begin a run of these ranks, by default of all; return them."""
+        self._number = next(_numbers)
         self._started, self._timeout = time.monotonic(), timeout
         self._pending = {process.rank: process for process in self.processes if ranks is None or process.rank in ranks}
         return self._pending.values()
@@ -208,8 +191,7 @@ class RankGroup:
 
     def _readable(self, pending: Collection[RankProcess], deadline: Deadline) -> list[RankProcess]:
         """Wait until ranks have said something; return them."""
-        ready = [process for process in pending if process.has_unread]
-        return ready or select.select(list(pending), [], [], self._pause(deadline))[0]
+        return select.select(list(pending), [], [], self._pause(deadline))[0]
 
     def _pause(self, deadline: Deadline) -> float | None:
         """How long to wait for ranks to say something before the next look; None for as long as it takes."""
@@ -248,13 +230,12 @@ class RankGroup:
             )
         if messages is None:
             return self._death(process)
-        for position, message in enumerate(messages, 1):
+        for message in messages:
             if isinstance(message, Debugging):
                 self._debugging(process, entered=message.entered)
             if isinstance(message, Raising):
                 process.is_raising = True
             if isinstance(message, Answer) and message.number == self._number:
-                process.put_back(messages[position:])
                 return answer_outcome(process, message)
         return None
 

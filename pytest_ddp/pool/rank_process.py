@@ -36,7 +36,6 @@ class RankProcess:
     is_raising: bool = False
     _decoder: Decoder = field(default_factory=Decoder)
     _recorder: FlightRecorder = field(init=False)
-    _unread: list[Message] = field(default_factory=list)
     _printed: OutputFile = field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,20 +67,8 @@ class RankProcess:
                 return messages
         return []
 
-    @property
-    def has_unread(self) -> bool:
-        """Whether messages that have come already are still to be read."""
-        return bool(self._unread)
-
-    def put_back(self, messages: list[Message]) -> None:
-        """Leave messages to whoever reads next."""
-        self._unread = messages
-
     def read(self) -> list[Message] | None:
         """Return the messages that have come; None when the process is gone. Blocks unless there is something."""
-        if self._unread:
-            unread, self._unread = self._unread, []
-            return unread
         try:
             data = self.shared.channel.recv(_PIECE)
         except OSError:
@@ -95,13 +82,8 @@ class RankProcess:
 
     def reset(self) -> None:
         """Forget the output of earlier runs, and what was said of them."""
-        self._unread, self.is_raising = [], False
-        self._printed.clear()
-
-    def expect_second_answer(self) -> None:
-        """Forget the output that has been told: the run's second answer is to come."""
         self.is_raising = False
-        self._printed.skip_read()
+        self._printed.clear()
 
     def trim_output(self) -> None:
         """Drop the middle of an output that has no end: a rank that prints and prints must not fill the disk."""

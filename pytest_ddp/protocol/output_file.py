@@ -18,20 +18,14 @@ class OutputFile:
     """An output that is bounded in reports and on disk, although it has no end."""
 
     file: IO[bytes]
-    _begin: int = 0
-    _given: int = 0
     _trimmed_at: int = 0
     _cut: int = 0
 
     def clear(self) -> None:
         """Forget what was printed."""
-        self._begin = self._given = self._trimmed_at = self._cut = 0
+        self._trimmed_at = self._cut = 0
         if self._size:  # most tests print nothing
             os.ftruncate(self.file.fileno(), 0)
-
-    def skip_read(self) -> None:
-        """Forget what `text` has given; the rank may be printing more."""
-        self._begin, self._cut = self._given, 0
 
     def trim(self) -> None:
         """Give the middle of a very long output back to the disk.
@@ -41,29 +35,27 @@ class OutputFile:
         """
         size = self._size
         # A rank may truncate the file too.
-        self._begin, self._trimmed_at = min(self._begin, size), min(self._trimmed_at, size)
+        self._trimmed_at = min(self._trimmed_at, size)
         if size - self._trimmed_at <= DISK_LIMIT:
             return
         self._trimmed_at = size
-        if not _make_hole(self.file.fileno(), self._begin + _HALF, size - self._begin - OUTPUT_LIMIT):
+        if not _make_hole(self.file.fileno(), _HALF, size - OUTPUT_LIMIT):
             self._cut_out_middle(size)
 
     def _cut_out_middle(self, size: int) -> None:
         end = os.pread(self.file.fileno(), _HALF, size - _HALF)
-        os.ftruncate(self.file.fileno(), self._begin + _HALF)
+        os.ftruncate(self.file.fileno(), _HALF)
         os.write(self.file.fileno(), end)
-        self._trimmed_at = self._begin + OUTPUT_LIMIT
+        self._trimmed_at = OUTPUT_LIMIT
         self._cut += size - self._trimmed_at
 
     @property
     def text(self) -> str:
         """All of it; of a very long output the beginning and the end, with the number of bytes between."""
-        end, file = self._size, self.file.fileno()
-        begin = min(self._begin, end)
-        size, self._given = end - begin, end
+        size, file = self._size, self.file.fileno()
         if size <= OUTPUT_LIMIT and not self._cut:
-            return os.pread(file, size, begin).decode(errors="backslashreplace")
-        first, last = os.pread(file, _HALF, begin), os.pread(file, _HALF, end - _HALF)
+            return os.pread(file, size, 0).decode(errors="backslashreplace")
+        first, last = os.pread(file, _HALF, 0), os.pread(file, _HALF, size - _HALF)
         between = f"\n... {size + self._cut - OUTPUT_LIMIT} bytes left out ...\n".encode()
         return (first + between + last).decode(errors="backslashreplace")
 

@@ -1,12 +1,13 @@
-"""What the controller's pytest and a rank's pytest say to each other: one phase of one test at a time."""
+"""What the controller's pytest and a rank's pytest send each other: the start of a session, and phases of tests."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 
-# By their own names: a test that replaces `json.dumps` and forgets must not break its rank.
+# Imported by name: a test that replaces `json.dumps` and does not put it back must not break its rank.
 from json import dumps, loads
 from typing import Any, Literal, TypeAlias
+
+from pytest_ddp.settings import Settings
 
 When: TypeAlias = Literal["setup", "call", "teardown"]
 EXIT_KIND = "pytest.exit"  # the kind of failure by which a rank asks for the end of the run
@@ -14,55 +15,90 @@ QUIT = b"quit"  # what a rank's debugger answers when the user wants the run to 
 
 
 @dataclass(frozen=True)
+class SessionStart:
+    """What a rank needs to start a pytest session like the controller's; it travels pickled.
+
+    Attributes:
+        args: command-line arguments.
+        options: parsed options, by name.
+        cwd: the directory in which the controller was started.
+        basetemp: the controller's base folder for `tmp_path`.
+        terminal: the name of the terminal for a debugger; None without one.
+        workerinput: what a plugin finds on an xdist worker.
+        settings: the settings of this plugin.
+        markers: the registered markers, one line each.
+        coverage: the configuration of coverage; None if it does not measure.
+    """
+
+    args: list[str]
+    options: dict[str, Any]
+    cwd: str
+    basetemp: str
+    terminal: str | None
+    workerinput: dict[str, Any]
+    settings: Settings
+    markers: list[str]
+    coverage: str | None
+
+
+@dataclass(frozen=True)
 class ItemId:
-    """A test: the file to collect, and the node id in it."""
+    """A test: the file to collect, and the node id in that file."""
 
     path: str
     nodeid: str
 
 
 @dataclass(frozen=True)
-class PhaseRequest:
-    """Run one phase of `test`.
+class RunTest:
+    """Set `test` up, answer, and wait for `Proceed`.
 
     Attributes:
-        when: the phase.
         test: the test.
-        following: for teardown, the test that comes next and keeps the fixtures that it shares; None ends them all.
         shared_path: a folder for all ranks of the test; it need not exist yet.
-        with_call: after a setup that passes, run the call too, and answer for both at once.
-        with_teardown: after a call that passes, go on to teardown at once if nothing speaks against it.
     """
 
-    when: When
     test: ItemId
-    following: ItemId | None = None
     shared_path: str = ""
-    with_call: bool = False
-    with_teardown: bool = False
 
     def encode(self) -> bytes:
-        """Return the request as bytes."""
+        """Return the message as bytes."""
         return dumps(asdict(self)).encode()
 
     @classmethod
-    def decode(cls, body: bytes) -> "PhaseRequest":
-        """Return the request that `encode` made."""
+    def decode(cls, body: bytes) -> "RunTest":
+        """Return the message that `encode` made."""
         plain = loads(body)
-        following = plain["following"]
-        return cls(
-            plain["when"],
-            ItemId(**plain["test"]),
-            ItemId(**following) if following else None,
-            plain["shared_path"],
-            plain["with_call"],
-            plain["with_teardown"],
-        )
+        return cls(ItemId(**plain["test"]), plain["shared_path"])
+
+
+@dataclass(frozen=True)
+class Proceed:
+    """Run the next phase of the test at hand: every rank has finished the phase before it.
+
+    Attributes:
+        phase: "call" or "teardown".
+        next_test: for teardown, the test that runs next on these ranks and keeps the fixtures of wider scope that it
+            shares with this one; None ends all fixtures.
+    """
+
+    phase: Literal["call", "teardown"]
+    next_test: ItemId | None = None
+
+    def encode(self) -> bytes:
+        """Return the message as bytes."""
+        return dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, body: bytes) -> "Proceed":
+        """Return the message that `encode` made."""
+        plain = loads(body)
+        return cls(plain["phase"], ItemId(**plain["next_test"]) if plain["next_test"] else None)
 
 
 @dataclass(frozen=True)
 class RankWarning:
-    """A warning that was given on a rank, as far as it can travel."""
+    """A warning that was issued on a rank, as plain data."""
 
     message: str
     category: str
@@ -75,18 +111,16 @@ class RankWarning:
 
 @dataclass(frozen=True)
 class PhaseAnswer:
-    """What a rank's pytest made of a phase.
+    """What pytest on a rank reports of one phase.
 
     Attributes:
-        report: pytest's report, serialised; None if there is none, or `passed` says all.
-        passed: the seconds of a phase that passed and has nothing to tell but `sections`; None for any other.
-        sections: what pytest has caught on the rank in this test, as (title, text).
-        setup: the answer for setup, encoded, where this is that of a call which followed it at once.
-        goes_on: whether the rank goes on to teardown at once, and answers for it next.
+        report: pytest's report, serialised; None if there is none, or if `passed` says everything.
+        passed: seconds of a phase that passed with nothing to report but `sections`; None for any other phase.
+        sections: the output and logs that pytest captured on the rank in this test, as (title, text).
         subtests: the reports of subtests, serialised, in order.
-        warnings: the warnings of the test, with its last phase.
-        suite_properties: names and values of what it recorded of the whole run, with its last phase.
-        retire: what the test left behind and cannot be put back, so that this process must not run another test.
+        warnings: the warnings of the test; sent with teardown.
+        suite_properties: names and values that the test recorded for the whole run; sent with teardown.
+        retire: what the test left behind and the rank could not put back; this process must not run another test.
     """
 
     report: dict[str, Any] | None = None
@@ -96,23 +130,20 @@ class PhaseAnswer:
     warnings: tuple[RankWarning, ...] = ()
     suite_properties: tuple[tuple[str, str], ...] = ()
     retire: str = ""
-    setup: str | None = None
-    goes_on: bool = False
 
     def encode(self) -> bytes:
-        """Return the answer as bytes; what is not JSON in reports (user properties) travels as text."""
-        told = {name: value for name, value in vars(self).items() if value != getattr(PhaseAnswer, name)}
-        return dumps(told, default=_as_plain).encode()
+        """Return the answer as bytes; values in reports that JSON cannot hold (user properties) become text."""
+        changed = {name: value for name, value in vars(self).items() if value != getattr(PhaseAnswer, name)}
+        return dumps(changed, default=_as_plain).encode()
 
     @classmethod
-    @lru_cache(maxsize=256)  # whoever looks at a phase's outcomes asks anew
     def decode(cls, body: bytes) -> "PhaseAnswer":
-        """Return the answer that `encode` made; an empty one for no bytes."""
-        told = loads(body) if body else {}
-        for name, of_one in _PARTS.items():
-            if name in told:
-                told[name] = tuple(map(of_one, told[name]))
-        return cls(**told)
+        """Return the answer that `encode` made; an empty answer for no bytes."""
+        plain = loads(body) if body else {}
+        for name, make in _ITEMS.items():
+            if name in plain:
+                plain[name] = tuple(map(make, plain[name]))
+        return cls(**plain)
 
 
 def _as_plain(value: object) -> object:
@@ -124,7 +155,7 @@ def _warning(plain: dict[str, Any]) -> RankWarning:
     return RankWarning(**{**plain, "location": tuple(location) if location else None})
 
 
-_PARTS: dict[str, Callable[[Any], object]] = {
+_ITEMS: dict[str, Callable[[Any], object]] = {
     "sections": tuple,
     "subtests": dict,
     "warnings": _warning,

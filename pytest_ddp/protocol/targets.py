@@ -4,7 +4,8 @@ A function is written "module:function". Named here once, as text: the controlle
 """
 
 HOST = "pytest_ddp.rank_session.session:host"
-PHASE = "pytest_ddp.rank_session.session:phase"
+RUN_TEST = "pytest_ddp.rank_session.session:run_test"
+PROCEED = "pytest_ddp.rank_session.session:proceed"
 JOINED = "pytest_ddp.rank.worker:joined"
 EXAMPLE = "pytest_ddp.given.on_rank:example"
 CALL = "pytest_ddp.remote_calls.calls:call"

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import astuple
+from functools import partial
 
 # By their own names: a test that replaces `time.perf_counter` or `os.getpid` and forgets must not break its rank.
 from os import _exit, getpid
@@ -52,7 +53,7 @@ class Failed(Exception):  # noqa: N818  a target's way to fail with more than an
 
 
 class Answered(BaseException):
-    """Raised by a target that has already answered its run through `Rank.answer`."""
+    """Raised by a target that has already answered its run, or will answer it later, by `Rank.answer_with`."""
 
 
 class SkipRun(Exception):  # noqa: N818  likewise
@@ -93,31 +94,33 @@ class Rank:
             else:
                 self.closing = message is None or isinstance(message, Close)
 
-    def answer(
-        self,
-        outcome: str,
-        *,
-        body: bytes = b"",
-        kind: str = "",
-        message: str = "",
-        traceback: str = "",
-        run: Run | None = None,
-    ) -> None:
-        """Send the outcome of `run`, by default the one at hand."""
+    def answer_with(self, target: Callable[[], bytes], run: Run | None = None) -> None:
+        """Call `target` and send what became of it as the outcome of `run`, by default of the run at hand."""
         run = run or self.run
         if run is None:
             raise RuntimeError("there is no run to answer")
+        try:
+            self._answer(run, "returned", body=target())
+        except Answered:
+            pass
+        except SkipRun as skip:
+            self._answer(run, "skipped", message=str(skip), body=skip.body)
+        except Failed as failed:
+            self._answer(
+                run, "raised", kind=failed.kind, message=failed.message, traceback=failed.text, body=failed.body
+            )
+        except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt are outcomes like any other
+            self.send(Raising())
+            kind, message, text = describe(error)
+            self._answer(run, "raised", kind=kind, message=message, traceback=text)
+
+    def _answer(
+        self, run: Run, outcome: str, *, kind: str = "", message: str = "", traceback: str = "", body: bytes = b""
+    ) -> None:
         self._process_state.flush()
         current.monitor().run_ended()
         seconds = perf_counter() - self._started
-        message, traceback = both_ends(message), both_ends(traceback)
-        self.send(Answer(run.number, outcome, seconds, kind, message, traceback, body))
-
-    def answer_failed(self, failed: "Failed", run: Run | None = None) -> None:
-        """Send that a run failed, in the target's own words."""
-        self.answer(
-            "raised", kind=failed.kind, message=failed.message, traceback=failed.text, body=failed.body, run=run
-        )
+        self.send(Answer(run.number, outcome, seconds, kind, both_ends(message), both_ends(traceback), body))
 
     def send(self, message: Answer | Ready | Raising | Debugging) -> None:
         """Send a message to the controller; leave if it is gone, or if this is not the rank's own process."""
@@ -147,27 +150,20 @@ class Rank:
     def _answer_run(self, run: Run) -> None:
         outer, self.run, self._started = self.run, run, perf_counter()
         try:
-            begins = outer is None or run.group != outer.group
-            if begins:
-                self._recorder.clear()
-                self._process_state.restore()
-            self._groups.enter(run)
-            current.monitor().run_began()
-            if begins:
-                current.reset()
-            self.answer("returned", body=resolve(run.target)(run.body))
-        except Answered:
-            pass
-        except SkipRun as skip:
-            self.answer("skipped", message=str(skip), body=skip.body)
-        except Failed as failed:
-            self.answer_failed(failed)
-        except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt are outcomes like any other
-            self.send(Raising())
-            kind, message, text = describe(error)
-            self.answer("raised", kind=kind, message=message, traceback=text)
+            self.answer_with(partial(self._run_target, run, outer))
         finally:
             self.run = outer
+
+    def _run_target(self, run: Run, outer: Run | None) -> bytes:
+        begins = outer is None or run.group != outer.group
+        if begins:
+            self._recorder.clear()
+            self._process_state.restore()
+        self._groups.enter(run)
+        current.monitor().run_began()
+        if begins:
+            current.reset()
+        return resolve(run.target)(run.body)
 
 
 def _timeline() -> bytes:

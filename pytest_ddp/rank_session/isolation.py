@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -83,11 +83,6 @@ class Isolation:
     def seed(self) -> None:
         """Start the test's random numbers, which differ between ranks."""
         seed_everything(self.context.seed + self.context.rank)
-
-    @property
-    def is_as_before(self) -> bool:
-        """Whether nothing would be put back now; memory is left out, which is freed when the test's fixtures are."""
-        return replace(Snapshot.take(), cuda_bytes=self._before.cuda_bytes) == self._before
 
     def _setup(self, item: pytest.Item) -> None:
         __tracebackhide__ = True

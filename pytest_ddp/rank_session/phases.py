@@ -1,4 +1,4 @@
-"""Runs one phase of a test with pytest's own functions, so that nothing a test raises gets past its report."""
+"""Runs one phase of a test with pytest's own functions, and makes an answer for the controller of its report."""
 
 import builtins
 import json
@@ -15,12 +15,12 @@ from pytest_ddp.rank.worker import Failed, SkipRun
 
 
 def run_phase(item: pytest.Item, when: When, **arguments: Any) -> pytest.TestReport:
-    """Return pytest's report of the phase; raise `Failed` when the test asks for the end of the run."""
+    """Return pytest's report of the phase; raise `Failed` if the test asks for the end of the run (`pytest.exit`)."""
     try:
         return call_and_report(item, when, log=False, **arguments)
     except pytest.exit.Exception as wish:
         raise Failed(EXIT_KIND, wish.msg, "", json.dumps(wish.returncode).encode()) from None
-    except KeyboardInterrupt as interrupt:  # pytest would stop the session; on a rank it is a failure like any other
+    except KeyboardInterrupt as interrupt:  # pytest would stop the session; on a rank it is an ordinary failure
         call = pytest.CallInfo.from_call(partial(_raise, interrupt), when)
         report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
         return report
@@ -30,19 +30,14 @@ def _raise(error: BaseException) -> NoReturn:
     raise error
 
 
-# What a rank answers of a phase: pytest's reports as plain data, and a failure or skip as what the core knows.
-
-
-def answer_for(
-    config: pytest.Config, report: pytest.TestReport, subtests: Sequence[pytest.TestReport], setup: str | None
-) -> PhaseAnswer:
-    """Return the answer for a phase that passed; `setup` is that for the setup which ran in the same go.
+def answer_for(config: pytest.Config, report: pytest.TestReport, subtests: Sequence[pytest.TestReport]) -> PhaseAnswer:
+    """Return the answer for a phase that passed.
 
     Raises:
-        Failed: the phase failed, or a subtest of it did, or it failed as expected; it holds the answer.
-        SkipRun: the test was skipped; likewise.
+        Failed: the phase or one of its subtests failed, or the phase failed as expected; it holds the answer.
+        SkipRun: the test was skipped; it holds the answer.
     """
-    answer = _answer(config, report, subtests=tuple(_plain(config, subtest) for subtest in subtests), setup=setup)
+    answer = _answer(config, report, subtests)
     if report.failed or (report.skipped and hasattr(report, "wasxfail")):
         raise Failed(*_kind_and_message(report), report.longreprtext, answer.encode())
     failed = [subtest for subtest in subtests if subtest.failed]
@@ -55,12 +50,13 @@ def answer_for(
     return answer
 
 
-def _answer(config: pytest.Config, report: pytest.TestReport, **more: Any) -> PhaseAnswer:
-    """Return what the controller needs of a report: of one that passed, as most do, next to nothing."""
+def _answer(config: pytest.Config, report: pytest.TestReport, subtests: Sequence[pytest.TestReport]) -> PhaseAnswer:
+    """Return a report as plain data; of a phase that passed, as most do, only its duration and sections."""
+    plain_subtests = tuple(_plain(config, subtest) for subtest in subtests)
     if report.passed and not report.user_properties and not hasattr(report, "wasxfail"):
-        return PhaseAnswer(passed=report.duration, sections=_sections(report), **more)
+        return PhaseAnswer(passed=report.duration, sections=_sections(report), subtests=plain_subtests)
     plain = _plain(config, report)
-    return PhaseAnswer({**plain, "sections": []}, sections=plain["sections"], **more)
+    return PhaseAnswer({**plain, "sections": []}, sections=plain["sections"], subtests=plain_subtests)
 
 
 def _plain(config: pytest.Config, report: pytest.TestReport) -> dict[str, Any]:
@@ -73,30 +69,35 @@ def _sections(report: pytest.TestReport) -> tuple[tuple[str, str], ...]:
 
 
 def _kind_and_message(report: pytest.TestReport) -> tuple[str, str]:
-    """Return the exception's type and message as far as pytest's report still tells them."""
+    """Return the exception's type and message, as far as pytest's report has them."""
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is None:
         errors = [line[1:].strip() for line in report.longreprtext.splitlines() if line.startswith("E ")]
-        told = errors[0] if errors else report.longreprtext
-        kind, _, message = told.partition(": ")
-        return (kind, message) if isinstance(getattr(builtins, kind, None), type) else ("an error", told)
+        text = errors[0] if errors else report.longreprtext
+        kind, _, message = text.partition(": ")
+        return (kind, message) if isinstance(getattr(builtins, kind, None), type) else ("an error", text)
     kind, _, message = crash.message.partition(": ")
     is_name = kind.replace("<locals>.", "").replace(".", "_").isidentifier()
     return (kind, message) if is_name else ("AssertionError", crash.message)
 
 
-def answer_not_found(config: pytest.Config, test: ItemId, trouble: pytest.CollectReport | None) -> NoReturn:
-    """Raise what tells that the controller has found a test and this rank has not; `trouble` says why not.
+def raise_not_found(config: pytest.Config, test: ItemId, collected: pytest.CollectReport | None) -> NoReturn:
+    """Raise why this rank does not find a test that the controller found.
+
+    Args:
+        config: this rank's.
+        test: the test.
+        collected: the report of the collection that failed or skipped here; None if collection passed.
 
     Raises:
-        LookupError: nothing says why.
-        Failed, SkipRun: its module, or a conftest file, failed here or skipped; as `answer_for`.
+        LookupError: collection passed, but the test is not there.
+        Failed: the test's module, or a conftest file, failed here.
+        SkipRun: the module was skipped here.
     """
-    if trouble is not None:
-        report = pytest.TestReport(
-            test.nodeid, (test.path, None, test.nodeid), {}, trouble.outcome, trouble.longrepr, "setup"
-        )
-        answer_for(config, report, (), None)
+    if collected is not None:
+        location = (test.path, None, test.nodeid)
+        report = pytest.TestReport(test.nodeid, location, {}, collected.outcome, collected.longrepr, "setup")
+        answer_for(config, report, ())
     raise LookupError(
         f"this rank does not find {test.nodeid} in {test.path}, where the controller found it: "
         "tests must be collected alike everywhere, so their names and parameters may not be random"

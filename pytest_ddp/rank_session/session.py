@@ -1,14 +1,14 @@
 """A rank's own pytest session: same root, ini, conftest files and options as the controller's.
 
-The controller names a test and a phase; the rank collects the test's file on first demand and runs the phase with
-pytest's own machinery, so fixtures, assertion rewriting, skip and xfail work as in any process. Setup answers its
-run from inside pytest's protocol for the test and keeps serving there until teardown is done, because the protocol's
-wrappers (warnings, assertion rewriting) must enclose all three phases.
+The controller sends `RunTest`; the rank collects the test's file the first time, and runs pytest's protocol for the
+test. It answers after setup and waits, inside the protocol, for `Proceed` to the call and to teardown, so that pytest's
+wrappers around the protocol (warnings, assertion rewriting) enclose all three phases.
 """
 
 import os
 import pickle
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,8 +17,7 @@ import pytest
 from pytest_ddp.coverage import measure_coverage
 from pytest_ddp.items import node_id
 from pytest_ddp.protocol.messages import Ready, Run
-from pytest_ddp.protocol.phases import ItemId, PhaseAnswer, PhaseRequest, When
-from pytest_ddp.protocol.session_start import SessionStart
+from pytest_ddp.protocol.phases import ItemId, PhaseAnswer, Proceed, RunTest, SessionStart, When
 from pytest_ddp.pytest_internals import begin_request, end_request, new_config, tear_down
 from pytest_ddp.rank.worker import Answered, Failed, Rank, SkipRun
 from pytest_ddp.rank_session.collection import RankCollection
@@ -26,7 +25,7 @@ from pytest_ddp.rank_session.debugger import RankDebugger
 from pytest_ddp.rank_session.exceptions import Blame, ExceptionNotice
 from pytest_ddp.rank_session.isolation import Isolation
 from pytest_ddp.rank_session.log_capture import install_fast_log_capture, update_loggers
-from pytest_ddp.rank_session.phases import answer_for, answer_not_found, run_phase
+from pytest_ddp.rank_session.phases import answer_for, raise_not_found, run_phase
 from pytest_ddp.rank_session.records import RankRecords
 from pytest_ddp.settings import Settings
 
@@ -60,9 +59,27 @@ def _run_session(start: SessionStart) -> None:
     config.hook.pytest_cmdline_main(config=config)
 
 
-def phase(body: bytes) -> bytes:
-    """Run one phase of one test (a `PhaseRequest`); return pytest's report, serialised."""
-    return RankPlugin.current.phase(PhaseRequest.decode(body))
+def run_test(body: bytes) -> bytes:
+    """Set up the test that a `RunTest` names, answer, and serve the test's other phases until it is torn down."""
+    return RankPlugin.current.run_test(RunTest.decode(body))
+
+
+def proceed(body: bytes) -> bytes:
+    """Run the next phase of the test at hand (a `Proceed`); return pytest's report, serialised."""
+    return RankPlugin.current.proceed(Proceed.decode(body))
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """A teardown that has run; it is answered when pytest's protocol has ended, for only then all warnings are known.
+
+    Attributes:
+        run: the run to answer.
+        answer: what pytest reported, or the failure or skip that holds it.
+    """
+
+    run: Run
+    answer: PhaseAnswer | Failed | SkipRun
 
 
 class RankPlugin:
@@ -80,13 +97,10 @@ class RankPlugin:
         self._collected: dict[str, dict[str, pytest.Item]] = {}
         self._troubles: dict[str, pytest.CollectReport | None] = {}
         self._item: pytest.Item | None = None
-        self._request: PhaseRequest | None = None
-        self._torn_down: tuple[PhaseAnswer | Failed | SkipRun, bytes] | None = None
-        self._setup: str | None = None
-        self._ending: tuple[Run, PhaseAnswer | Failed | SkipRun] | None = None
+        self._ending: _Ending | None = None
 
     def pytest_collection(self, session: pytest.Session) -> bool:
-        """Collect nothing: tests are collected when they are asked for."""
+        """Collect nothing: each test is collected when the controller asks for it."""
         self._session = session
         return True
 
@@ -103,19 +117,9 @@ class RankPlugin:
             raise RuntimeError("no test is being run")
         return self._item
 
-    def phase(self, request: PhaseRequest) -> bytes:
-        """Run one phase; raise what tells the controller about a failure."""
+    def run_test(self, request: RunTest) -> NoReturn:
+        """Run pytest's protocol for a test; every phase answers a run of its own."""
         update_loggers()
-        if request.when == "setup":
-            self._protocol(request)
-        if self._item is None:
-            return self._end_after_all(request)
-        if request.when == "teardown":
-            self._end(request)
-        return self._report(request.when).encode()
-
-    def _protocol(self, request: PhaseRequest) -> None:
-        self._request, self._setup, self._torn_down = request, None, None
         item = self._find(request.test)
         tear_down(self._session, item)  # another test may have been announced
         self.state.start_test(item, request.shared_path)
@@ -127,92 +131,68 @@ class RankPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool:
-        """Run setup, answer, and run or serve the other phases from here."""
+        """Run setup, answer, and serve the other phases from here."""
         begin_request(item)
         self._item = item
         try:
-            if self._answer_setup():
-                self._end_at_once()
+            self.rank.answer_with(lambda: self._report("setup").encode())
             self.rank.serve(until=lambda: self._item is None)
         finally:
             self._item = None
             end_request(item)
         return True
 
-    def _answer_setup(self) -> bool:
-        """Run setup, and the call if that is asked for; answer, and return whether to go on at once."""
-        asked = self._request
-        try:
-            answer = self._report("setup")
-            if asked and asked.with_call:
-                self._setup = answer.encode().decode()
-                answer = self._report("call")
-                answer = replace(answer, goes_on=asked.with_teardown and self.state.is_as_before)
-            self.rank.answer("returned", body=answer.encode())
-        except Failed as failed:
-            self.rank.answer_failed(failed)
-        except SkipRun as skip:
-            self.rank.answer("skipped", message=str(skip), body=skip.body)
-        else:
-            return answer.goes_on
-        return False
-
-    def _end_at_once(self) -> None:
-        """Run teardown without being asked again; its answer is the second one to the run at hand."""
-        if self.rank.run is not None and self._request is not None:
-            self._tear_down(replace(self.rank.run, number=self.rank.run.number + 1), self._request.following)
-
-    def _end(self, request: PhaseRequest) -> NoReturn:
-        """Run teardown, but leave the answer to when the protocol has ended: only then its warnings are known."""
-        if self.rank.run is not None:
-            self._tear_down(self.rank.run, request.following)
+    def proceed(self, request: Proceed) -> bytes:
+        """Run the call or teardown; raise what tells the controller about a failure."""
+        update_loggers()
+        if self._item is None:  # a test that was not found here has nothing to tear down
+            return b""
+        if request.phase == "call":
+            return self.call()
+        self._tear_down(request.next_test)
         raise Answered
 
-    def _tear_down(self, run: Run, following: ItemId | None) -> None:
+    def call(self) -> bytes:
+        """Run the call of the test at hand."""
+        return self._report("call").encode()
+
+    def _tear_down(self, next_test: ItemId | None) -> None:
         answer: PhaseAnswer | Failed | SkipRun
         try:
-            answer = self._report("teardown", nextitem=self._upcoming(following))
+            answer = self._report("teardown", nextitem=self._find_next(next_test))
         except (Failed, SkipRun) as other:
             answer = other
-        self._ending, self._item = (run, answer), None
-
-    def _end_after_all(self, request: PhaseRequest) -> bytes:
-        """Answer for a teardown that is over: other ranks failed, and now different fixtures may have to end.
-
-        A test that never got as far as its protocol has nothing left to do.
-        """
-        if request.when != "teardown" or self._torn_down is None:
-            return b""
-        tear_down(self._session, self._upcoming(request.following))
-        self._send_teardown(*self._torn_down, self.rank.run)
-        raise Answered
+        if self.rank.run is not None:
+            self._ending = _Ending(self.rank.run, answer)
+        self._item = None
 
     def _answer_teardown(self) -> None:
         if self._ending is None:
             return
-        (run, answer), self._ending = self._ending, None
-        given, recorded = self.records.take_warnings(), self.records.take_suite_properties()
-        plain = answer if isinstance(answer, PhaseAnswer) else PhaseAnswer.decode(answer.body)
-        body = replace(plain, warnings=given, suite_properties=recorded, retire=self.state.retire).encode()
-        self._torn_down = answer, body
-        self._send_teardown(answer, body, run)
+        ending, self._ending = self._ending, None
+        self.rank.answer_with(partial(self._complete, ending.answer), ending.run)
 
-    def _send_teardown(self, answer: PhaseAnswer | Failed | SkipRun, body: bytes, run: Run | None) -> None:
-        if isinstance(answer, Failed):
-            self.rank.answer_failed(Failed(answer.kind, answer.message, answer.text, body), run)
-        elif isinstance(answer, SkipRun):
-            self.rank.answer("skipped", message=str(answer), body=body, run=run)
-        else:
-            self.rank.answer("returned", body=body, run=run)
+    def _complete(self, answer: PhaseAnswer | Failed | SkipRun) -> bytes:
+        """Add what the whole test leaves to the answer for its teardown; raise a failure or skip as it was raised."""
+        plain = answer if isinstance(answer, PhaseAnswer) else PhaseAnswer.decode(answer.body)
+        body = replace(
+            plain,
+            warnings=self.records.take_warnings(),
+            suite_properties=self.records.take_suite_properties(),
+            retire=self.state.retire,
+        ).encode()
+        if isinstance(answer, PhaseAnswer):
+            return body
+        answer.body = body
+        raise answer
 
     def _report(self, when: When, **arguments: Any) -> PhaseAnswer:
-        """Run a phase of the current item with pytest's own functions."""
+        """Run a phase of the test at hand with pytest's own functions."""
         report = run_phase(self.item, when, **arguments)
-        setup, self._setup = self._setup, None
-        return answer_for(self.config, report, self.records.take_subtests(), setup)
+        return answer_for(self.config, report, self.records.take_subtests())
 
-    def _upcoming(self, test: ItemId | None) -> pytest.Item | None:
-        """Return the test that comes next; one that is not found here will say so when its own turn comes."""
+    def _find_next(self, test: ItemId | None) -> pytest.Item | None:
+        """Return the test that comes next; a test that is not found here fails when it is run."""
         try:
             return self._find(test) if test else None
         except (LookupError, Failed, SkipRun):
@@ -225,5 +205,5 @@ class RankPlugin:
             self._troubles[test.path] = self.collection.trouble
         found = self._collected[test.path].get(test.nodeid)
         if found is None:
-            answer_not_found(self.config, test, self._troubles[test.path])
+            raise_not_found(self.config, test, self._troubles[test.path])
         return found

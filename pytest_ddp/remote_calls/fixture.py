@@ -29,11 +29,11 @@ def rank_callers(config: pytest.Config) -> Callable[..., RankCaller]:
         timeout: float | None = None,
         observe: bool | None = None,
     ) -> RankCaller:
-        size = max(controller.settings.world_size) if world_size is None else world_size
+        size = max(controller.planner.settings.world_size) if world_size is None else world_size
         if not isinstance(size, int):
             raise UsageError(f"ddp_ranks(world_size=...) takes one number of ranks; got {size!r}: call it for each")
         request = Request.of(size, backend=backend, device=device, timeout=timeout, observe=observe)
-        decision = controller.plan(request)
+        decision = controller.planner.plan_request(request)
         if isinstance(decision, Skip):
             pytest.skip(decision.reason)
         if isinstance(decision, Refuse):
@@ -41,9 +41,9 @@ def rank_callers(config: pytest.Config) -> Callable[..., RankCaller]:
         world = decision.world
 
         def warm() -> RankPool:
-            controller.places.make_way()
-            return controller.ranks(world.device)
+            controller.scopes.release()
+            return controller.pools.of(world.device)
 
-        return RankCaller(warm, partial(controller.lease, world), world, decision.timeout)
+        return RankCaller(warm, partial(controller.pools.lease, world), world, decision.timeout)
 
     return ranks

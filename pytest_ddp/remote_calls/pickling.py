@@ -12,7 +12,7 @@ import cloudpickle
 import pytest
 
 from pytest_ddp.errors import PytestDDPError, UsageError
-from pytest_ddp.outcomes.failure import describe_outcome, raise_as_bug
+from pytest_ddp.outcomes.failure import describe_outcome, raise_for
 from pytest_ddp.outcomes.outcome import Outcome, Returned, Skipped
 from pytest_ddp.planning.world import World
 
@@ -43,7 +43,7 @@ def results(outcomes: Sequence[Outcome], world: World) -> list[Any]:
         PytestDDPError: when some ranks skipped and others did not.
     """
     __tracebackhide__ = True
-    raise_as_bug(outcomes, world)
+    raise_for(outcomes, world)
     _agree_on_skipping(outcomes)
     return [cloudpickle.loads(outcome.body) for outcome in outcomes if isinstance(outcome, Returned)]
 

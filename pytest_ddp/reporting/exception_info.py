@@ -6,34 +6,35 @@ what they see in a plain one: the kind and the message, and what it was raised f
 
 import builtins
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from pytest_ddp.outcomes.failure import RankFailure, failures, root_cause
-from pytest_ddp.outcomes.outcome import Outcome, Raised
-from pytest_ddp.reporting.merge import answer_of
+from pytest_ddp.outcomes.outcome import Raised
+from pytest_ddp.reporting.merge import PhaseResult
 from pytest_ddp.reporting.skip_xfail import XPASS_STRICT
 
 _DIRECT_CAUSE = "direct cause"  # of the sentences between tracebacks, the one that stands for `raise ... from ...`
 
 
-def root_exception(outcomes: Sequence[Outcome]) -> pytest.ExceptionInfo[BaseException] | None:
+def root_exception(result: PhaseResult) -> pytest.ExceptionInfo[BaseException] | None:
     """Return an exception like the root cause's; None where no rank failed, or failed as pytest expected it to.
 
     Where no rank raised one, as when one was lost, it is a `RankFailure`.
     """
+    outcomes = result.outcomes
     if not failures(outcomes):
         return None
     root = root_cause(outcomes)
     if not isinstance(root, Raised):
         return _info(RankFailure(outcomes))
-    report = answer_of(root).report or {"outcome": "failed"}
+    report = result.answers[root.rank].report or {"outcome": "failed"}
     if report["outcome"] != "failed" or root.message.startswith(XPASS_STRICT):
         return None
     error = outer = _like(*(("Failed", root.message) if root.kind == "an error" else (root.kind, root.message)))
-    for _, crash, sentence in reversed(_earlier(root)):
+    for _, crash, sentence in reversed(_earlier(report)):
         kind, _, message = crash["message"].partition(": ")
         inner = _like(kind, message)
         if _DIRECT_CAUSE in (sentence or ""):
@@ -44,9 +45,9 @@ def root_exception(outcomes: Sequence[Outcome]) -> pytest.ExceptionInfo[BaseExce
     return _info(error)
 
 
-def _earlier(root: Raised) -> list[Any]:
+def _earlier(report: Mapping[str, Any]) -> list[Any]:
     """Return (traceback, crash, sentence that follows) of each exception before the last one, oldest first."""
-    longrepr = (answer_of(root).report or {}).get("longrepr")
+    longrepr = report.get("longrepr")
     chain = longrepr.get("chain") if isinstance(longrepr, dict) else None
     return [link for link in (chain or [])[:-1] if link[1] is not None]
 

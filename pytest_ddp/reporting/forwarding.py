@@ -3,28 +3,26 @@
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddp.outcomes.outcome import Outcome
 from pytest_ddp.planning.world import rank_list
 from pytest_ddp.pytest_internals import SUBTEST_CONTEXT, add_suite_property
-from pytest_ddp.reporting.merge import answer_of, revived
+from pytest_ddp.reporting.merge import PhaseResult, revived
 
 if TYPE_CHECKING:
     from pytest_ddp.protocol.phases import RankWarning
 
 
-def forward_subtests(item: pytest.Item, outcomes: Sequence[Outcome]) -> None:
+def forward_subtests(item: pytest.Item, result: PhaseResult) -> None:
     """Log one report per subtest: that of the first rank on which it failed, else that of the first rank."""
     found: dict[tuple[str, int], list[tuple[int, dict[str, Any]]]] = defaultdict(list)
-    for outcome in outcomes:
+    for rank, answer in result.answers.items():
         seen: dict[str, int] = defaultdict(int)
-        for data in answer_of(outcome).subtests:
+        for data in answer.subtests:
             name = str(data.get(SUBTEST_CONTEXT))
-            found[name, seen[name]].append((outcome.rank, data))
+            found[name, seen[name]].append((rank, data))
             seen[name] += 1
     for reports in found.values():
         item.ihook.pytest_runtest_logreport(report=_one_of(reports, item.config))
@@ -39,14 +37,14 @@ def _one_of(reports: list[tuple[int, dict[str, Any]]], config: pytest.Config) ->
     return report
 
 
-def forward_warnings(config: pytest.Config, outcomes: Sequence[Outcome]) -> None:
+def forward_warnings(config: pytest.Config, result: PhaseResult) -> None:
     """Record every warning of the ranks as if it had been given here, with the ranks if not all gave it."""
     ranks: dict[RankWarning, list[int]] = defaultdict(list)
-    for outcome in outcomes:
-        for warning in dict.fromkeys(answer_of(outcome).warnings):
-            ranks[warning].append(outcome.rank)
+    for rank, answer in result.answers.items():
+        for warning in dict.fromkeys(answer.warnings):
+            ranks[warning].append(rank)
     for warning, gave in ranks.items():
-        where = "" if len(gave) == len(outcomes) else f" [{rank_list(gave)}]"
+        where = "" if len(gave) == len(result.outcomes) else f" [{rank_list(gave)}]"
         category = _category(warning.category)
         message = warnings.WarningMessage(
             message=UserWarning(warning.message + where),
@@ -64,10 +62,10 @@ def forward_warnings(config: pytest.Config, outcomes: Sequence[Outcome]) -> None
         )
 
 
-def forward_suite_properties(config: pytest.Config, outcomes: Sequence[Outcome]) -> None:
+def forward_suite_properties(config: pytest.Config, result: PhaseResult) -> None:
     """Let the JUnit file have what ranks recorded of the whole run, unless it has it already."""
-    for outcome in outcomes:
-        for name, value in answer_of(outcome).suite_properties:
+    for answer in result.answers.values():
+        for name, value in answer.suite_properties:
             add_suite_property(config, name, value)
 
 

@@ -1,7 +1,8 @@
 """Makes one pytest report of the reports of all ranks: root cause first, the others folded under it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,42 +14,62 @@ from pytest_ddp.protocol.phases import PhaseAnswer
 from pytest_ddp.pytest_internals import ExceptionRepr, ReprEntry, ReprExceptionInfo, ReprFileLocation, ReprTraceback
 from pytest_ddp.reporting.skip_xfail import as_reported, disagreement, expected_failure, passed_strictly
 
-_ANSWERED = (Returned, Raised, Skipped)
+
+@dataclass(frozen=True)
+class PhaseResult:
+    """One outcome per rank, and what each rank's pytest answered, decoded.
+
+    Attributes:
+        world: the world of the test.
+        outcomes: in rank order.
+        answers: by rank; an empty answer for a rank that died or hung.
+    """
+
+    world: World
+    outcomes: Sequence[Outcome]
+    answers: Mapping[int, PhaseAnswer]
+
+    @classmethod
+    def of(cls, outcomes: Sequence[Outcome], world: World) -> "PhaseResult":
+        """Decode the answers of the ranks."""
+        return cls(world, outcomes, {outcome.rank: _answer(outcome) for outcome in outcomes})
+
+    @property
+    def passed_plainly(self) -> bool:
+        """Whether the phase passed on every rank and no rank has more to report, as is usual."""
+        passed = all(answer.passed is not None for answer in self.answers.values())
+        return passed and all(isinstance(outcome, Returned) for outcome in self.outcomes)
 
 
-def merge(report: pytest.TestReport, outcomes: Sequence[Outcome], world: World, config: pytest.Config) -> None:
+def _answer(outcome: Outcome) -> PhaseAnswer:
+    return PhaseAnswer.decode(outcome.body) if isinstance(outcome, Returned | Raised | Skipped) else PhaseAnswer()
+
+
+def merge(report: pytest.TestReport, result: PhaseResult, config: pytest.Config) -> None:
     """Turn the controller's `report` of a phase into that of all ranks."""
-    if report.passed and all(passed_plainly(outcome) for outcome in outcomes):
+    if report.passed and result.passed_plainly:
         return
-    reports = {outcome.rank: found for outcome in outcomes if (found := _rank_report(outcome, report, config))}
+    outcomes = result.outcomes
+    reports = {
+        rank: found for rank, answer in result.answers.items() if (found := _rank_report(answer, report, config))
+    }
     for found in reports.values():
         report.user_properties += [pair for pair in found.user_properties if pair not in report.user_properties]
     expected = expected_failure(outcomes, reports)
     if failures(outcomes) and expected is None and not passed_strictly(outcomes, reports):
-        _fail(report, as_reported(outcomes, reports), reports, world)
+        _fail(report, as_reported(outcomes, reports), reports, result.world)
     elif reports:
         _agree(report, reports, expected)
 
 
-def output_sections(outcomes: Sequence[Outcome], when: str) -> list[tuple[str, str]]:
+def output_sections(result: PhaseResult, when: str) -> list[tuple[str, str]]:
     """Return what the ranks printed and logged in this phase, as sections of a report."""
+    outcomes = result.outcomes
     found = [(f"Captured stdout+stderr {when} (rank {o.rank})", o.output) for o in outcomes if o.output.strip()]
-    for outcome in outcomes:
-        for title, text in answer_of(outcome).sections:
-            if title.endswith(when):
-                found.append((f"{title} (rank {outcome.rank})", text))
+    for rank, answer in result.answers.items():
+        found += [(f"{title} (rank {rank})", text) for title, text in answer.sections if title.endswith(when)]
     found += [(f"Last collectives {when} ({ranks})", text) for ranks, text in last_collectives(outcomes)]
     return found + [(f"Timeline {when} ({ranks})", text) for ranks, text in timelines(outcomes)]
-
-
-def passed_plainly(outcome: Outcome) -> bool:
-    """Whether a rank passed and has nothing to add: so it mostly is, and its report need not be made."""
-    return isinstance(outcome, Returned) and answer_of(outcome).passed is not None
-
-
-def answer_of(outcome: Outcome) -> PhaseAnswer:
-    """Return what the rank's pytest answered; an empty answer if the rank gave none."""
-    return PhaseAnswer.decode(outcome.body) if isinstance(outcome, _ANSWERED) else PhaseAnswer()
 
 
 def revived(data: dict[str, Any], config: pytest.Config) -> pytest.TestReport:
@@ -61,8 +82,7 @@ def revived(data: dict[str, Any], config: pytest.Config) -> pytest.TestReport:
     return report
 
 
-def _rank_report(outcome: Outcome, ours: pytest.TestReport, config: pytest.Config) -> pytest.TestReport | None:
-    answer = answer_of(outcome)
+def _rank_report(answer: PhaseAnswer, ours: pytest.TestReport, config: pytest.Config) -> pytest.TestReport | None:
     if answer.passed is not None:
         return pytest.TestReport(ours.nodeid, ours.location, {}, "passed", None, ours.when)
     return None if answer.report is None else revived(answer.report, config)

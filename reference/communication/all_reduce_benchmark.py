@@ -1,10 +1,10 @@
-"""How long an all-reduce takes, by size and by number of ranks, and what that says about bandwidth and overhead.
+"""Measure how long an all-reduce takes, by size and number of ranks, and compute bandwidth and overhead from it.
 
     python -m reference.communication.all_reduce_benchmark --world-sizes 2 4 --megabytes 1 10 100
 
-An all-reduce is over when the slowest rank is done, so each repetition counts as the longest time of any rank, from a
-common start. Bus bandwidth makes world sizes comparable: whatever the algorithm, each rank must send and receive
-`2 (N - 1) / N` of the bytes, so `bytes / seconds` times that is what the links carried.
+An all-reduce is over when the slowest rank is done. So all ranks start together, and the time of a repetition is the
+longest time of any rank. To compare world sizes, use the bus bandwidth: with any algorithm, each rank must send and
+receive `2 (N - 1) / N` times the bytes of the tensor, so its link carries that many bytes in the measured time.
 
 Source: NVIDIA's nccl-tests, doc/PERFORMANCE.md, on bus bandwidth.
 """
@@ -29,7 +29,12 @@ _MEGABYTE = 1e6
 
 @dataclass(frozen=True)
 class Measurement:
-    """All-reduces of one size: seconds of each repetition, on its slowest rank."""
+    """All-reduces of one size.
+
+    Attributes:
+        size: bytes of the tensor.
+        seconds: of each repetition, on its slowest rank.
+    """
 
     size: int
     seconds: Sequence[float]
@@ -41,18 +46,18 @@ class Measurement:
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """Seconds that a quarter and three quarters of the repetitions stay below."""
+        """First and third quartile of the seconds."""
         first, _, third = statistics.quantiles(self.seconds, n=4, method="inclusive")
         return first, third
 
 
 def bus_bandwidth(size: int, seconds: float, world_size: int) -> float:
-    """Bytes per second that each rank's link carried, in either direction."""
+    """Bytes per second that each rank's link carries in each direction."""
     return 2 * (world_size - 1) / world_size * size / seconds
 
 
 def benchmark(sizes: Sequence[int], warm_up: int, repetitions: int) -> None:
-    """Measure all-reduces of float32 tensors of so many bytes each, and print a table on rank 0."""
+    """Measure all-reduces of float32 tensors of these sizes in bytes, and print a table on rank 0."""
     measurements = [measure(size, warm_up, repetitions) for size in sizes]
     if dist.get_rank() == 0:
         Console().print(report(measurements, dist.get_world_size()))
@@ -60,7 +65,7 @@ def benchmark(sizes: Sequence[int], warm_up: int, repetitions: int) -> None:
 
 def measure(size: int, warm_up: int, repetitions: int) -> Measurement:
     """Time all-reduces of `size` bytes of float32, after a warm-up that opens connections and fills caches."""
-    tensor = torch.zeros(size // 4, device=current_device())  # zeros stay zeros: sums would grow to inf
+    tensor = torch.zeros(size // 4, device=current_device())  # zeros, because repeated sums would grow to inf
     for _ in range(warm_up):
         dist.all_reduce(tensor)
     mine = torch.tensor([_time_one(tensor) for _ in range(repetitions)], dtype=torch.float64, device=tensor.device)
@@ -78,13 +83,13 @@ def _time_one(tensor: torch.Tensor) -> float:
 
 
 def _synchronize(device: torch.device) -> None:
-    """Wait for the GPU: on CUDA an all-reduce returns when it is queued, not when it is over."""
+    """Wait for the GPU: on CUDA, an all-reduce returns when it is queued, not when it is over."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def report(measurements: Sequence[Measurement], world_size: int) -> Table:
-    """The measurements as a table, with the bandwidth and overhead that fit them."""
+    """The measurements as a table, with the bandwidth and overhead that fit them best."""
     table = Table(
         title=f"all-reduce over {world_size} ranks ({dist.get_backend()}, {current_device().type})",
         caption=_fitted(measurements),
@@ -111,7 +116,7 @@ def _fitted(measurements: Sequence[Measurement]) -> str:
 
 
 def main() -> None:
-    """Read the command line and measure each world size in turn; in a torchrun job, the job's."""
+    """Read the command line, and measure each world size in turn (in a torchrun job, the job's world size)."""
     parser = argparse.ArgumentParser(
         prog="python -m reference.communication.all_reduce_benchmark", description="Time all-reduces."
     )
@@ -120,7 +125,7 @@ def main() -> None:
     parser.add_argument("--warm-up", type=int, default=5, help="all-reduces before measuring")
     parser.add_argument("--repetitions", type=int, default=20, help="all-reduces measured")
     parser.add_argument("--backend", help="process group backend (default: nccl with CUDA, else gloo)")
-    parser.add_argument("--device", choices=["cpu", "cuda"], help="of the tensors (default: what suits the backend)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="of the tensors (default: cuda with nccl, else cpu)")
     arguments = parser.parse_args()
     sizes = [int(megabytes * _MEGABYTE) for megabytes in arguments.megabytes]
     for world_size in arguments.world_sizes:

@@ -1,11 +1,11 @@
-"""All-reduce, seen at work: every rank has random integers, and afterwards every rank has their sum.
+"""A demonstration of all-reduce: every rank has random integers, and afterwards every rank has their sum.
 
     python -m reference.demo --world-size 4
     python -m reference.demo --world-size 4 --start processes
     torchrun --nproc-per-node 4 -m reference.demo
 
-Integers add up exactly in any order, so the results must agree bit for bit, on all ranks and with the sum of all
-inputs. Each rank gathers the others' inputs and results by another collective (all-gather) and checks both.
+Sums of integers are exact in any order, so every rank's result must be bitwise equal to the sum of all inputs. To check
+this, each rank gathers the inputs and results of all ranks by another collective, all-gather.
 """
 
 import argparse
@@ -25,14 +25,14 @@ _LARGEST = 1000
 
 
 def demo(elements: int, seed: int) -> None:
-    """Sum random integers over all ranks, check the sum on every rank, and report on rank 0.
+    """Sum random integers over all ranks, check the sum on every rank, and print a table on rank 0.
 
     Args:
-        elements: how many integers each rank has.
-        seed: of the integers, together with the rank.
+        elements: number of integers per rank.
+        seed: rank r draws its integers with the seed `seed + r`.
 
     Raises:
-        RuntimeError: some rank's result is not the sum of all inputs.
+        RuntimeError: a rank's result is not the sum of all inputs.
     """
     mine = random_integers(elements, seed + dist.get_rank()).to(current_device())
     result = mine.clone()
@@ -64,7 +64,7 @@ def ranks_with_wrong_sum(inputs: Sequence[Tensor], results: Sequence[Tensor]) ->
 
 
 def report(inputs: Sequence[Tensor], results: Sequence[Tensor], wrong: Sequence[int]) -> Table:
-    """What each rank had and got, and whether it is right."""
+    """A table of each rank's input and result, and whether the result is correct."""
     verdict = f"[bold red]wrong on ranks {list(wrong)}" if wrong else "[bold green]bitwise equal on all ranks"
     table = Table(
         title=f"all-reduce of {inputs[0].numel()} integers over {len(inputs)} ranks ({dist.get_backend()})",
@@ -83,9 +83,9 @@ def _beginning(tensor: Tensor) -> str:
 
 
 def main() -> None:
-    """Read the command line, start the ranks or take the job's, and run the demo."""
-    parser = argparse.ArgumentParser(prog="python -m reference.demo", description="Show an all-reduce at work.")
-    parser.add_argument("--world-size", type=int, help="ranks to start; under torchrun: leave out")
+    """Read the command line, start the ranks (or use those of the torchrun job), and run the demo."""
+    parser = argparse.ArgumentParser(prog="python -m reference.demo", description="Demonstrate an all-reduce.")
+    parser.add_argument("--world-size", type=int, help="ranks to start; leave out under torchrun")
     parser.add_argument("--start", choices=["spawn", "processes"], default="spawn", help="how to start them")
     parser.add_argument("--backend", help="process group backend (default: nccl with CUDA, else gloo)")
     parser.add_argument("--elements", type=int, default=6, help="integers per rank")

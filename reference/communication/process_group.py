@@ -1,10 +1,11 @@
-"""Joining and leaving the default process group, each rank on a device of its own.
+"""How a rank joins and leaves the default process group, with a device of its own.
 
-A rank needs to know its place before it can meet the others: rank, world size, and its rank among those of its node,
-which decides the GPU that it uses. torchrun and SLURM say so in the environment; arguments say it by hand.
+To join the group, a process must know three numbers: its rank, the world size, and its local rank, which is its rank
+among the ranks of its node and decides which GPU it uses. torchrun and SLURM set them in environment variables;
+arguments can set them, too. The process must also know the address at which the ranks connect to each other.
 
-NCCL needs the device to be bound before the first collective: without that every rank talks through GPU 0 until it
-says otherwise, which wastes that GPU's memory and can hang barriers.
+With NCCL, a rank must bind its GPU before the first collective. Otherwise every rank uses GPU 0 at first, which wastes
+memory there and can make barriers hang.
 
 Source: PyTorch's documentation of torch.distributed, "Environment variable initialization", and of torchrun; SLURM's
 srun, "Output environment variables".
@@ -20,12 +21,18 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # see `cleanup`
 
-_LOWEST_PORT, _PORTS = 15000, 10000  # where SLURM jobs meet, by job id, if MASTER_PORT does not say
+_LOWEST_PORT, _PORTS = 15000, 10000  # a SLURM job's id chooses one of these ports if MASTER_PORT is not set
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a rank stands: among all ranks, and among those of its node."""
+class RankInfo:
+    """The numbers of a rank.
+
+    Attributes:
+        rank: its number among all ranks.
+        world_size: the number of all ranks.
+        local_rank: its number among the ranks of its node.
+    """
 
     rank: int
     world_size: int
@@ -43,29 +50,29 @@ def setup(
     """Join the default process group and bind this rank's device.
 
     Args:
-        backend: "nccl", "gloo", or another that torch offers; None: NCCL for CUDA, gloo for CPU.
-        device: "cuda" or "cpu"; None: CUDA with NCCL, or where no backend is named and there is a GPU; else CPU. Ranks
-            that use CUDA with gloo may share a GPU.
-        rank: place among all ranks; None: `RANK` as set by torchrun, else `SLURM_PROCID`.
-        world_size: number of ranks; None: `WORLD_SIZE`, else `SLURM_NTASKS`.
-        local_rank: place among the ranks of this node; None: `LOCAL_RANK`, else `SLURM_LOCALID`, else 0 if `rank` and
-            `world_size` are given.
+        backend: "nccl", "gloo", or another backend of torch. None: NCCL for CUDA, gloo for CPU.
+        device: "cuda" or "cpu". None: CUDA with NCCL; without a backend, CUDA if there is a GPU; else CPU. Ranks that
+            use CUDA with gloo may share a GPU.
+        rank: number among all ranks. None: `RANK`, which torchrun sets, else `SLURM_PROCID`.
+        world_size: number of ranks. None: `WORLD_SIZE`, else `SLURM_NTASKS`.
+        local_rank: number among the ranks of this node. None: 0 if `rank` and `world_size` are given, else
+            `LOCAL_RANK`, else `SLURM_LOCALID`.
 
     Returns:
         The device for this rank's tensors.
 
     Raises:
-        RuntimeError: the environment does not say where this rank stands or where the ranks meet.
-        ValueError: the rank is not below the world size, or NCCL is asked for more ranks than this node has GPUs.
+        RuntimeError: a number or the address is neither given nor in the environment.
+        ValueError: the rank is not below the world size, or NCCL needs more GPUs than this node has.
     """
-    place = find_place(os.environ, rank, world_size, local_rank)
+    info = find_rank_info(os.environ, rank, world_size, local_rank)
     device, backend = _choose(backend, device)
-    bound = _bind(device, backend, place)
+    bound = _bind(device, backend, info)
     dist.init_process_group(
         backend,
-        init_method=find_meeting_point(os.environ),
-        rank=place.rank,
-        world_size=place.world_size,
+        init_method=find_init_method(os.environ),
+        rank=info.rank,
+        world_size=info.world_size,
         device_id=bound if backend == "nccl" else None,
     )
     return bound
@@ -74,10 +81,11 @@ def setup(
 def cleanup() -> None:
     """Leave the default process group, if this rank is in one.
 
-    A gloo group that somebody still holds keeps its threads, and one that lets go of its last work while the
-    interpreter is ending aborts the process ("terminate called without an active exception"). So what only the garbage
-    collector can free goes now; and the functions of `torch.distributed.nn`, which take the default group of the time
-    of their import for a default argument, are imported before there is one: optimizers would import them later.
+    A gloo group keeps its threads as long as an object refers to it. If the last reference goes away while the
+    interpreter exits, the process aborts ("terminate called without an active exception"). So the garbage collector
+    runs here, to free objects in cycles. And `torch.distributed.nn` is imported at the top of this module, before there
+    is a group: its functions keep the default group at the time of their import as a default argument, and optimizers
+    would import them later.
     """
     if dist.is_initialized():
         gc.collect()
@@ -85,36 +93,34 @@ def cleanup() -> None:
 
 
 def current_device() -> torch.device:
-    """The device that `setup` bound: the current GPU if this process uses CUDA, else the CPU."""
+    """The device that `setup` returned: the current GPU if this process uses CUDA, else the CPU."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
 
 
-def find_place(
+def find_rank_info(
     environment: Mapping[str, str],
     rank: int | None = None,
     world_size: int | None = None,
     local_rank: int | None = None,
-) -> Place:
-    """The place that the arguments give; what they leave open, torchrun's or SLURM's variables say.
+) -> RankInfo:
+    """The numbers of this rank: the arguments, or else the variables of torchrun or SLURM.
 
     Raises:
-        RuntimeError: neither says it.
+        RuntimeError: a number is neither given nor in the environment.
         ValueError: the rank is not one of 0 to world size - 1.
     """
     if local_rank is None and rank is not None and world_size is not None:
         local_rank = 0
-    place = Place(
+    info = RankInfo(
         rank=_given_or_read(rank, environment, "RANK", "SLURM_PROCID"),
         world_size=_given_or_read(world_size, environment, "WORLD_SIZE", "SLURM_NTASKS"),
         local_rank=_given_or_read(local_rank, environment, "LOCAL_RANK", "SLURM_LOCALID"),
     )
-    if not 0 <= place.rank < place.world_size:
-        raise ValueError(
-            f"rank {place.rank} of world size {place.world_size}: ranks count from 0 to {place.world_size - 1}"
-        )
-    return place
+    if not 0 <= info.rank < info.world_size:
+        raise ValueError(f"rank {info.rank} of world size {info.world_size}: ranks are 0 to {info.world_size - 1}")
+    return info
 
 
 def _given_or_read(given: int | None, environment: Mapping[str, str], *names: str) -> int:
@@ -125,24 +131,24 @@ def _given_or_read(given: int | None, environment: Mapping[str, str], *names: st
             return int(environment[name])
     raise RuntimeError(
         f"neither {' nor '.join(names)} is set: start this program with torchrun or srun, "
-        "or give rank, world_size and local_rank to setup()"
+        "or pass rank, world_size and local_rank to setup()"
     )
 
 
-def find_meeting_point(environment: Mapping[str, str]) -> str:
-    """Where the ranks meet, as `init_process_group` takes it.
+def find_init_method(environment: Mapping[str, str]) -> str:
+    """The address at which the ranks connect to each other, as `init_process_group` takes it.
 
-    `MASTER_ADDR` and `MASTER_PORT` if they are set; else, in a SLURM job, the first node of the step, at a port that
-    follows from the job's id.
+    It is `MASTER_ADDR` and `MASTER_PORT` if they are set; else, in a SLURM job, the first node of the step and a port
+    that is computed from the job's id.
 
     Raises:
-        RuntimeError: nothing says it.
+        RuntimeError: there is no address in the environment.
     """
     if "MASTER_ADDR" in environment and "MASTER_PORT" in environment:
         return "env://"
     if "SLURM_STEP_NODELIST" not in environment or "SLURM_JOB_ID" not in environment:
         raise RuntimeError(
-            "MASTER_ADDR and MASTER_PORT are not set, so the ranks do not know where to meet: start this program with "
+            "MASTER_ADDR and MASTER_PORT are not set, so the ranks cannot find each other: start this program with "
             "torchrun or srun, or set them to the host of rank 0 and a free port there"
         )
     port = environment.get("MASTER_PORT", _LOWEST_PORT + int(environment["SLURM_JOB_ID"]) % _PORTS)
@@ -151,7 +157,7 @@ def find_meeting_point(environment: Mapping[str, str]) -> str:
 
 
 def _first_host(nodelist: str) -> str:
-    """The first host of SLURM's short notation: `node07` of `node[07-09,12],gpu1`."""
+    """The first host of a list in SLURM's notation: `node07` for `node[07-09,12],gpu1`."""
     return re.sub(r"\[(\w+)[^\]]*\]", r"\1", nodelist, count=1).split(",")[0]
 
 
@@ -162,15 +168,15 @@ def _choose(backend: str | None, device: str | None) -> tuple[str, str]:
     return device, backend or ("nccl" if device == "cuda" else "gloo")
 
 
-def _bind(device: str, backend: str, place: Place) -> torch.device:
+def _bind(device: str, backend: str, info: RankInfo) -> torch.device:
     if device != "cuda":
         return torch.device(device)
     gpus = torch.cuda.device_count()
-    if gpus == 0 or (backend == "nccl" and place.local_rank >= gpus):
+    if gpus == 0 or (backend == "nccl" and info.local_rank >= gpus):
         raise ValueError(
-            f"rank {place.rank} is number {place.local_rank} on its node, which has {gpus} GPUs: NCCL needs one per "
+            f"rank {info.rank} has local rank {info.local_rank} on a node with {gpus} GPUs: NCCL needs one GPU per "
             "rank. Start fewer ranks, or use backend 'gloo', with device 'cpu' if there is no GPU"
         )
-    bound = torch.device("cuda", place.local_rank % gpus)
+    bound = torch.device("cuda", info.local_rank % gpus)
     torch.cuda.set_device(bound)
     return bound

@@ -1,7 +1,7 @@
-"""The data that the references train on: MNIST, CIFAR-10, and a synthetic stand-in that needs no network.
+"""The datasets that the references train on: MNIST, CIFAR-10, and synthetic images that need no network.
 
-Every rank builds the same dataset; a sampler decides who reads which examples. Ranks that share a disk download one
-after the other, so that the first one does and the others find the files.
+Every rank builds the same dataset; a sampler decides which rank reads which examples. Ranks that share a disk download
+one after the other: the first one downloads the files, and the others find them.
 """
 
 from pathlib import Path
@@ -30,13 +30,13 @@ def build(
     Args:
         name: one of `NAMES`.
         root: folder for downloads.
-        train: training examples; else test examples.
-        shape: of the synthetic images; the real ones have their own.
+        train: True for the training examples, False for the test examples.
+        shape: of the synthetic images. Those of the other datasets have their own shape.
 
     Raises:
         ValueError: there is no such dataset.
         RuntimeError: the files are not in `root` and cannot be downloaded.
-        ModuleNotFoundError: torchvision, which knows the real datasets, is not installed.
+        ModuleNotFoundError: torchvision, which reads MNIST and CIFAR-10, is not installed.
     """
     if name not in NAMES:
         raise ValueError(f"there is no dataset {name!r}; there are {', '.join(NAMES)}")
@@ -46,19 +46,19 @@ def build(
 
 
 class Synthetic(Dataset[tuple[Tensor, int]]):
-    """Images that can be told apart but not at a glance: a pattern for each class, moved about, under heavy noise.
+    """Images of ten classes: each class has a pattern, which is shifted at random and covered by noise.
 
-    Guessing gets a tenth of the labels right; the CNN about 80% after one epoch of 128 steps and 98% after two, the
-    MLP 80%, since it must learn every place at which a pattern may be. Example `index` is drawn from a generator of its
-    own, so it is the same on every rank and in every worker process, in whatever order examples are read, and takes no
-    memory before. Training and test examples share the patterns and nothing else.
+    Guessing gets a tenth of the labels right. The CNN gets about 80% after one epoch of 128 steps, and 98% after two.
+    The MLP gets 80%, because it must learn a pattern at every position. Example `index` is drawn from a generator of
+    its own when it is read. So it is the same on every rank and in every worker process, in any order of reading.
+    Training and test examples have the same patterns, but different shifts and noise.
     """
 
     def __init__(
         self, shape: Shape = CIFAR10_SHAPE, *, train: bool = True, size: int | None = None, seed: int = 0
     ) -> None:
         self.size = size if size is not None else (8192 if train else 2048)
-        self.first_seed = (2 * seed + (not train)) << 23  # torch's generator on CPU looks at 32 bits only
+        self.first_seed = (2 * seed + (not train)) << 23  # torch's CPU generator uses 32 bits of a seed
         channels, height, width = shape
         coarse = torch.randn(_CLASSES, channels, 4, 4, generator=torch.Generator().manual_seed(seed))
         self.patterns = interpolate(coarse, (height, width), mode="bilinear", align_corners=True)
@@ -70,10 +70,10 @@ class Synthetic(Dataset[tuple[Tensor, int]]):
         """Image `index`, float32 with mean 0 and standard deviation about 1, and its label.
 
         Raises:
-            IndexError: there are not so many.
+            IndexError: `index` is not below the size.
         """
         if not 0 <= index < self.size:
-            raise IndexError(f"example {index} of {self.size}")
+            raise IndexError(f"example {index} of {self.size}: indices are 0 to {self.size - 1}")
         generator = torch.Generator().manual_seed(self.first_seed + index)
         label, down, right = torch.randint(0, 1 << 30, (3,), generator=generator).tolist()
         pattern = self.patterns[label % _CLASSES].roll((down % 9 - 4, right % 9 - 4), dims=(1, 2))
@@ -86,7 +86,7 @@ def _download(name: str, root: Path, *, train: bool) -> Dataset[tuple[Tensor, in
         from torchvision import datasets, transforms  # type: ignore[import-untyped]  # noqa: PLC0415  # optional
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"{name} is read by torchvision: pip install 'pytest-ddp[vision]', or use the synthetic data"
+            f"{name} needs torchvision: pip install 'pytest-ddp[vision]', or use the synthetic data"
         ) from error
     kind = datasets.MNIST if name == "mnist" else datasets.CIFAR10
     transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize(*_MEAN_AND_STD[name])])

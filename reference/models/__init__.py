@@ -1,31 +1,31 @@
-"""The models that the references train, by name: from an MLP for digits to a transformer of 3 billion parameters.
+"""The models that the references train, by name: from an MLP for digits to a transformer of 2.7 billion parameters.
 
-A name costs nothing until it is built, and what `build` makes lives on torch's default device: under
-`torch.device("meta")` the largest takes no memory, and `to_empty` gives it some later.
+`build` makes a model on torch's default device. Under `torch.device("meta")`, the largest one takes no memory;
+`to_empty` allocates it later.
 """
 
 from collections.abc import Callable
 
 from torch import nn
 
-from reference.models import cnn, mnist, resnet, transformer
+from reference.models import images, transformer
 
 _BUILDERS: dict[str, Callable[[], nn.Module]] = {
-    "cnn": cnn.cnn,
-    "mnist-mlp": mnist.mlp,
-    "mnist-convnet": mnist.convnet,
-    "resnet18": resnet.resnet18,
+    "cnn": images.cnn,
+    "mnist-mlp": images.mlp,
+    "mnist-convnet": images.convnet,
+    "resnet18": images.resnet18,
     **{f"transformer-{size}": transformer.builder(size) for size in transformer.SIZES},
 }
 
 NAMES = tuple(_BUILDERS)
 
 IMAGE_SHAPES = {"cnn": (3, 32, 32), "mnist-mlp": (1, 28, 28), "mnist-convnet": (1, 28, 28), "resnet18": (3, 32, 32)}
-"""What the models for images take: channels, height, width."""
+"""Channels, height and width of the images that each image model takes."""
 
 
 def build(name: str) -> nn.Module:
-    """The model of this name, freshly initialised from torch's generator.
+    """The model of this name, initialized from torch's random generator.
 
     Raises:
         ValueError: there is no such model.

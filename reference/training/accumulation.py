@@ -1,9 +1,10 @@
 """Gradient accumulation: several small backwards, one exchange of gradients, one step.
 
-Where a batch does not fit in memory, its parts are run one after the other and their gradients add up. Two things go
-wrong easily. The loss of each part is a mean over the part, so the sum of k gradients is k times that of the whole
-batch: each loss is divided by k. And only the last backward may communicate: averaging after every part would send k
-times as much, and average again what is averaged already. `no_sync` keeps the others local.
+If a batch does not fit in memory, split it into microbatches: run forward and backward on each, and let their
+gradients add up. Two mistakes are common. First, the loss of a microbatch is a mean over the microbatch, so the sum of
+k gradients is k times the gradient of the whole batch: divide each loss by k. Second, only the last backward may
+communicate. To average after every microbatch would send k times as much, and average gradients that are averaged
+already. `no_sync` keeps the other backwards local.
 
 Source: `torch.nn.parallel.DistributedDataParallel.no_sync`; Li et al., "PyTorch Distributed: Experiences on
 Accelerating Data Parallel Training" (VLDB 2020), section 3.2.4.
@@ -28,12 +29,13 @@ def accumulate_and_step(
     """One optimizer step on the mean of the microbatches' losses, averaged over all ranks. Call on every rank.
 
     Args:
-        ddp_model: any data-parallel wrapper; what it has of `no_sync` and `finish_gradient_synchronization` is used.
+        ddp_model: any data-parallel wrapper. Its `no_sync` and `finish_gradient_synchronization` are used if it has
+            them.
         optimizer: its gradients are cleared first.
-        microbatches: inputs and targets, as many on every rank. Each weighs the same: make them equally large, or the
-            samples of a smaller one weigh more.
+        microbatches: inputs and targets, as many on every rank. Each counts the same, so make them equally large:
+            otherwise the samples of a smaller one count more.
         loss_fn: from outputs and targets to their mean loss.
-        scaler: scales the losses and takes the step, skipping it where gradients are not finite.
+        scaler: scales the losses and takes the step, or skips it if gradients are not finite.
 
     Returns:
         The mean of this rank's losses, 0-dim, detached.
@@ -42,7 +44,7 @@ def accumulate_and_step(
         ValueError: there are no microbatches.
     """
     if not microbatches:
-        raise ValueError("accumulate_and_step got no microbatches: a step needs the gradients of at least one")
+        raise ValueError("accumulate_and_step got no microbatches: a step needs at least one")
     optimizer.zero_grad()
     losses = []
     for index, (inputs, targets) in enumerate(microbatches):
@@ -61,13 +63,13 @@ def accumulate_and_step(
 
 
 def _without_synchronization(model: nn.Module) -> AbstractContextManager[None]:
-    """The wrapper's `no_sync`; a model without it exchanges nothing by itself in backward."""
+    """The wrapper's `no_sync`; a model without `no_sync` does not communicate in backward."""
     no_sync: Callable[[], AbstractContextManager[None]] = getattr(model, "no_sync", nullcontext)
     return no_sync()
 
 
 def _finish(model: nn.Module) -> None:
-    """Let a wrapper that does not do so by itself wait for the averaged gradients."""
+    """Wait for the averaged gradients, unless the wrapper has done so at the end of backward."""
     finish = getattr(model, "finish_gradient_synchronization", None)
     if finish is not None:
         finish()

@@ -1,15 +1,16 @@
-"""Checkpoints of data-parallel training: written by rank 0, loaded by every rank, on as many ranks or on others.
+"""Checkpoints of data-parallel training: rank 0 writes one file, and any number of ranks can load it.
 
-All ranks hold equal parameters, so rank 0's are everybody's. Not so the optimizer's state when it is sharded, nor the
-random generators, which draw other dropout masks on every rank: these are gathered first, and every rank has to call.
-When `save_checkpoint` returns, on any rank, the file is complete; if it could not be written, every rank raises.
+**Saving.** All ranks have equal parameters, so rank 0's are enough. But a sharded optimizer has a different state on
+every rank, and so have the random generators, because ranks draw different dropout masks. These states are gathered
+first, so every rank has to call `save_checkpoint`. When it returns on any rank, the file is complete. If the file could
+not be written, every rank raises.
 
-Rank 0 also reads, and sends the others what it has read: nodes need no file system in common, and a file that is
-missing or damaged is the same failure on every rank, where one rank that fails alone would leave the others waiting.
+**Loading.** Rank 0 reads the file and sends its bytes to the others. So nodes need no common file system, and a missing
+or damaged file raises the same error on every rank. If one rank alone raised, the others would wait for it.
 
-What is saved is independent of wrappers: names without their `module.`, the optimizer's state as the unsharded
-optimizer would have it. It loads into the bare module, into any wrapper, with any number of ranks. Only the generators'
-states are tied to the number of ranks: on another, they are left as they are.
+**Content.** It does not depend on wrappers: names have no `module.` in front, and the optimizer's state is the one that
+the unsharded optimizer would have. So it can be loaded into the bare module and into any wrapper, on any number of
+ranks. Only the states of random generators need the same number of ranks; on another number they are not restored.
 
 Source: PyTorch's tutorial "Getting Started with Distributed Data Parallel", "Save and Load Checkpoints";
 `torch.distributed.optim.ZeroRedundancyOptimizer.consolidate_state_dict`.
@@ -34,13 +35,13 @@ WRAPPER = "module."
 
 
 class Stateful(Protocol):
-    """What can be saved: an optimizer, a GradScaler, a learning-rate scheduler, a place in the data."""
+    """An object that can be saved: an optimizer, a GradScaler, a learning-rate scheduler, a progress."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that later behaviour depends on."""
+        """The state, as containers of tensors and plain values."""
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> object:
-        """Go on from there."""
+        """Take over a state."""
 
 
 def save_checkpoint(
@@ -54,16 +55,15 @@ def save_checkpoint(
     """Save a training's state to one file, from rank 0. Call on every rank, between two steps.
 
     Args:
-        path: the file. If there is one, it is replaced when the new one is complete, and not before.
-        model: bare or wrapped; if it has `full_state_dict`, its parameters are put together first, and if it has
-            `full_optimizer_state_dict`, the optimizer's state too.
+        path: the file. An existing file is replaced when the new one is complete.
+        model: bare or wrapped. Its `full_state_dict` and `full_optimizer_state_dict` are used if it has them.
         optimizer: if it has `consolidate_state_dict`, its shares are gathered on rank 0 first.
         scaler: the GradScaler, or None.
-        epoch: what `load_checkpoint` shall return.
-        **others: what else has to go on where it was (a scheduler), equal on all ranks.
+        epoch: the number that `load_checkpoint` returns.
+        **others: other objects to save by name (a scheduler), equal on all ranks.
 
     Raises:
-        CheckpointError: on every rank, if rank 0 could not write it; what was there before is there still.
+        CheckpointError: on every rank, if rank 0 could not write the file. An older file is unchanged.
     """
     state = {
         "epoch": epoch,
@@ -83,29 +83,29 @@ def load_checkpoint(
     scaler: Stateful | None,
     **others: Stateful,
 ) -> int:
-    """Load what `save_checkpoint` saved, whatever the wrappers and the number of ranks were. Call on every rank.
+    """Load a file of `save_checkpoint`, saved with any wrappers on any number of ranks. Call on every rank.
 
     Args:
-        path: the file; only rank 0 needs to see it.
+        path: the file; only rank 0 reads it.
         model: bare or wrapped.
-        optimizer: sharded or not; None (for evaluation, say) leaves that part in the file, as for those below.
-        scaler: the GradScaler.
-        **others: by the names under which they were saved.
+        optimizer: sharded or not; None to leave it out, for example to evaluate.
+        scaler: the GradScaler; None to leave it out.
+        **others: other objects, by the names with which they were saved.
 
     Returns:
         The epoch that was saved.
 
     Raises:
-        FileNotFoundError: on every rank, if rank 0 sees no such file.
-        CheckpointError: on every rank, if it is damaged, lacks a part that is asked for, or does not fit.
+        FileNotFoundError: on every rank, if rank 0 finds no such file.
+        CheckpointError: on every rank, if the file is damaged, lacks an object that is given here, or does not fit it.
     """
     state = parse_checkpoint(_read_on_rank_0(Path(path)))
     parts = {"scaler": state["scaler"], **state["others"]}
     wanted = {"scaler": scaler, **others} if scaler is not None else others
     if missing := [name for name in wanted if parts.get(name) is None]:
         raise CheckpointError(
-            f"{path} was saved without {', '.join(missing)}: load it without, and begin with new ones, or resume from "
-            f"a checkpoint that has them. It has {', '.join(name for name, part in parts.items() if part is not None)}"
+            f"{path} was saved without {', '.join(missing)}. Leave them out of load_checkpoint, or load a checkpoint "
+            f"that has them. This one has {', '.join(name for name, part in parts.items() if part is not None)}"
         )
     try:
         _load_model(model, state["model"])
@@ -114,7 +114,7 @@ def load_checkpoint(
         for name, other in wanted.items():
             other.load_state_dict(parts[name])
     except (ValueError, RuntimeError, KeyError) as error:
-        raise CheckpointError(f"{path} does not fit what it is loaded into. {type(error).__name__}: {error}") from error
+        raise CheckpointError(f"{path} does not fit the objects to load. {type(error).__name__}: {error}") from error
     if len(state["random"]) == world_size():
         rng_state.restore(state["random"][rank()])
     epoch: int = state["epoch"]
@@ -128,11 +128,11 @@ def _read_on_rank_0(path: Path) -> bytearray:
     return send_bytes(data)
 
 
-# What is saved
+# State dicts that do not depend on wrappers
 
 
 def _whole_model(model: Any) -> dict[str, Any]:
-    """The bare module's state, by its own names."""
+    """The state dict of the bare module."""
     if hasattr(model, "full_state_dict"):
         full: dict[str, Any] = model.full_state_dict()
         return full
@@ -150,7 +150,7 @@ def _load_model(model: Any, state: dict[str, Any]) -> None:
 
 
 def _wrappers(state: dict[str, Any]) -> str:
-    """What stands before every name: one `module.` for each wrapper, for most wrappers."""
+    """The common beginning of all names: one `module.` for each wrapper that adds it."""
     prefix = ""
     while state and all(name.startswith(prefix + WRAPPER) for name in state):
         prefix += WRAPPER
@@ -158,7 +158,7 @@ def _wrappers(state: dict[str, Any]) -> str:
 
 
 def _whole_optimizer(optimizer: Any, model: Any) -> dict[str, Any] | None:
-    """The unsharded optimizer's state, on rank 0 at least."""
+    """The state dict of the unsharded optimizer; on the other ranks it may be None."""
     if hasattr(optimizer, "consolidate_state_dict"):
         optimizer.consolidate_state_dict(to=0)
         if rank() != 0:
@@ -166,7 +166,7 @@ def _whole_optimizer(optimizer: Any, model: Any) -> dict[str, Any] | None:
     if hasattr(model, "full_optimizer_state_dict"):
         full: dict[str, Any] = model.full_optimizer_state_dict(optimizer)
         return full
-    state: dict[str, Any] = optimizer.state_dict()  # on every rank: it may be a collective
+    state: dict[str, Any] = optimizer.state_dict()  # called on every rank, because it may be a collective
     return state
 
 
@@ -178,7 +178,7 @@ def _load_optimizer(optimizer: Stateful, model: Any, state: dict[str, Any]) -> N
 
 
 def _gather(value: object) -> list[Any]:
-    """Every rank's value, in the order of ranks, on rank 0."""
+    """The values of all ranks, by rank, on rank 0; unused elsewhere."""
     if not dist.is_initialized():
         return [value]
     values: list[Any] = [None] * world_size()

@@ -1,8 +1,8 @@
 """Accuracy over all ranks: correct answers and samples are summed, then divided.
 
-A mean of the ranks' accuracies would be wrong wherever ranks have different numbers of samples, and a mean over batches
-wherever the last batch is smaller. Counts add up whatever the shares: the ranks may have different numbers of batches,
-or none, because nothing is exchanged between the first and the last of them.
+A mean of the ranks' accuracies would be wrong if ranks have different numbers of samples, and a mean over batches would
+be wrong if the last batch is smaller. The counts can be added up in any case. Ranks may have different numbers of
+batches, or none, because they do not communicate between the first batch and the last.
 
 Use it with a sampler that gives every sample to exactly one rank (see `samplers.EvaluationSampler`).
 """
@@ -19,24 +19,26 @@ from reference.collectives import broadcast
 
 
 def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
-    """The share of samples that the model classifies rightly, over all ranks. Call on every rank.
+    """The fraction of samples that the model classifies correctly, over all ranks. Call on every rank.
 
-    All ranks evaluate one model: buffers become rank 0's first, as before each training forward. Those of batch norm
-    have parted since the last one, and a checkpoint holds rank 0's.
+    All ranks evaluate the same model: their buffers are first overwritten by rank 0's. Those of batch norm differ since
+    the last training forward, and a checkpoint holds rank 0's.
 
     Args:
-        model: gives scores of shape (batch, ..., classes); it runs in eval mode, without gradients, and gets its mode
-            back whatever happens. One that communicates in forward, as FSDP does, needs as many batches on every rank.
-        batches: this rank's inputs and labels of shape (batch, ...), any number of them; moved to the model's device.
+        model: returns scores of shape (batch, ..., classes). It runs in eval mode, without gradients, and its mode is
+            restored even if it raises. A model that communicates in forward, as FSDP does, needs the same number of
+            batches on every rank.
+        batches: this rank's inputs and labels of shape (batch, ...), any number of them. They are moved to the model's
+            device.
 
     Returns:
         Between 0 and 1, the same on every rank; NaN if no rank had a sample.
     """
-    bare = model.module if isinstance(model, DistributedDataParallel) else model  # torch's sends buffers in forward
+    bare = model.module if isinstance(model, DistributedDataParallel) else model  # its forward would send buffers
     if dist.is_initialized():
         broadcast(bare.buffers(), source=0)
     device = next((t.device for t in [*bare.parameters(), *bare.buffers()]), torch.get_default_device())
-    counts = torch.zeros(2, dtype=torch.float64, device=device)  # exact to 2**53 samples; int64 is not summed by all
+    counts = torch.zeros(2, dtype=torch.float64, device=device)  # exact up to 2**53; not every backend sums int64
     with _evaluating(bare), torch.no_grad():
         for inputs, labels in batches:
             answers = bare(inputs.to(device)).argmax(dim=-1)
@@ -50,7 +52,7 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> floa
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode for every submodule, each of which gets its own mode back: some may have been frozen in eval mode."""
+    """Eval mode for every submodule. Each gets its own mode back, because some may have been in eval mode before."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:

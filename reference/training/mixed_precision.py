@@ -1,10 +1,12 @@
 """Automatic mixed precision: compute in 16 bits, keep parameters in 32, and skip steps on all ranks or none.
 
-bfloat16 has float32's range, so gradients need no care. float16 has not: gradients below 6e-8 vanish. The loss is
-scaled up before backward and gradients down after; where the scale was too large an inf or NaN appears, the step is
-skipped and the scale halved. All of it must happen on every rank at once. Averaged gradients see to that by themselves:
-one rank's inf makes the mean inf everywhere. Where ranks hold different gradients (sharded ones, or before averaging),
-one rank would skip and the others step, and models and scales would part for good. So the ranks agree first.
+bfloat16 has the range of float32. float16 does not: gradients below 6e-8 become zero. So with float16, the loss is
+multiplied by a scale before backward, and the gradients are divided by it afterwards. If the scale was too large, a
+gradient is inf or NaN; then the step is skipped and the scale is halved.
+
+All ranks must skip the same steps. Averaged gradients ensure this: an inf on one rank makes the mean inf on every rank.
+But if ranks hold different gradients (sharded gradients, or gradients before averaging), one rank would skip the step
+while the others take it, and from then on their models and scales would differ. So here the ranks agree first.
 
 Source: Micikevicius et al., "Mixed Precision Training" (ICLR 2018), section 3.2; `torch.amp.GradScaler`;
 `torch.distributed.fsdp.sharded_grad_scaler`.
@@ -23,9 +25,9 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class LockstepGradScaler(GradScaler):
-    """A GradScaler with which an inf or NaN on one rank skips the step on all; `state_dict` is thus equal everywhere.
+    """A GradScaler that skips the step on all ranks if one rank has an inf or NaN. All ranks have the same scale.
 
-    Use it as torch's own, on every rank alike: `unscale_`, or `step` where that was not called, is a collective.
+    Use it as torch's own, on every rank: `unscale_` is a collective, and so is `step` if `unscale_` was not called.
     """
 
     def _unscale_grads_(
@@ -35,10 +37,10 @@ class LockstepGradScaler(GradScaler):
         found_inf: Tensor,
         allow_fp16: bool,  # noqa: FBT001  # torch's
     ) -> dict[torch.device, Tensor]:
-        """Divide this rank's gradients by the scale, and agree on whether all ranks' are finite.
+        """Divide this rank's gradients by the scale, and agree whether the gradients of all ranks are finite.
 
-        Both `unscale_` and the check for optimizers that unscale by themselves (fused ones) come through here. The
-        answer is on the scale's device, which the backend can reach, also where gradients are elsewhere or missing.
+        torch calls it from `unscale_`, and for optimizers that unscale by themselves (fused ones). The result is on the
+        scale's device, because the backend can send from there, even if the gradients are elsewhere or missing.
         """
         found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
         anywhere = torch.stack([found_inf, *(flag.to(found_inf.device) for flag in found.values())]).max()
@@ -48,19 +50,20 @@ class LockstepGradScaler(GradScaler):
 
 
 def precision(amp: Amp, device: torch.device) -> tuple[autocast, GradScaler]:
-    """What a training loop needs for one precision: a context for forward and loss, and a scaler for the rest.
+    """The context and the scaler that a training loop needs for one precision.
 
     Args:
         amp: compute in bfloat16, float16, or the parameters' own dtype.
-        device: this rank's.
+        device: this rank's device.
 
     Returns:
-        A context that can be entered again and again, and a scaler, enabled for float16 only, that is used in any case.
+        A context for forward and loss, which can be entered many times, and a scaler for backward and step. Use the
+        scaler in any case: it does nothing unless `amp` is float16.
 
     Raises:
-        ValueError: float16 on a CPU, where few operations have it.
+        ValueError: float16 on a CPU, where few operations support it.
     """
     if amp == "fp16" and device.type == "cpu":
-        raise ValueError("amp='fp16' needs a GPU, and this rank trains on the CPU: use amp='bf16' there")
+        raise ValueError("amp='fp16' needs a GPU, but this rank trains on the CPU: use amp='bf16' instead")
     context = autocast(device.type, dtype=_DTYPES.get(amp), enabled=amp != "off")
     return context, LockstepGradScaler(device.type, enabled=amp == "fp16")

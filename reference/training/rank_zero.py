@@ -1,7 +1,7 @@
-"""What rank 0 does for all: write and read files, once, so that it succeeds or fails on every rank alike.
+"""Actions of rank 0 for all ranks, such as writing and reading a file, that succeed or fail on every rank.
 
-A rank that fails alone leaves the others waiting in a collective that it never enters. So rank 0 tells how it went, and
-a failure is raised everywhere. Without a process group, the one process there is counts as rank 0.
+If one rank alone raised, the others would wait for it in the next collective for ever. So rank 0 sends its exception to
+all ranks, and every rank raises it. Without a process group, this process counts as rank 0 of 1.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-_PIECE = 64 * 1024 * 1024  # bytes that travel at once: with NCCL they pass through the GPU
+_PIECE = 64 * 1024 * 1024  # bytes per broadcast: with NCCL, each piece needs memory on the GPU
 
 
 def rank() -> int:
@@ -23,16 +23,16 @@ def world_size() -> int:
 
 
 def by_rank_0(action: Callable[[], object]) -> None:
-    """Do something on rank 0; every rank waits for it, and raises what it raised. Call on every rank.
+    """Run `action` on rank 0 while the others wait; if it raises, raise on every rank. Call on every rank.
 
     Args:
-        action: its exceptions have to be such as `pickle` can copy.
+        action: `pickle` must be able to copy the exceptions that it raises.
     """
     failure: list[Exception | None] = [None]
     if rank() == 0:
         try:
             action()
-        except Exception as error:  # noqa: BLE001  # told to every rank, and raised there
+        except Exception as error:  # noqa: BLE001  # sent to every rank, and raised there
             failure = [error]
     if world_size() > 1:
         dist.broadcast_object_list(failure, src=0)
@@ -41,10 +41,10 @@ def by_rank_0(action: Callable[[], object]) -> None:
 
 
 def send_bytes(data: bytearray) -> bytearray:
-    """Rank 0's bytes, on every rank. Call on every rank.
+    """Send bytes from rank 0 to all ranks. Returns rank 0's bytes, on every rank. Call on every rank.
 
     Args:
-        data: what to send; empty on the others.
+        data: the bytes to send; empty on the other ranks.
     """
     if world_size() == 1:
         return data
@@ -53,7 +53,7 @@ def send_bytes(data: bytearray) -> bytearray:
     dist.broadcast(size, src=0)
     received = data or bytearray(int(size.item()))
     for piece in torch.split(torch.frombuffer(received, dtype=torch.uint8), _PIECE):
-        travelling = piece.to(device)
-        dist.broadcast(travelling, src=0)
-        piece.copy_(travelling)
+        on_device = piece.to(device)
+        dist.broadcast(on_device, src=0)
+        piece.copy_(on_device)
     return received

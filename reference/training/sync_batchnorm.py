@@ -1,16 +1,18 @@
 """Batch normalization over the batches of all ranks, as if they were one.
 
-A rank that normalizes by its own share of the batch trains another model than one process would: noisier statistics,
-and running averages that drift apart. Here mean and variance are those of the whole batch, and so is the gradient: a
-sample moves the statistics that every rank normalizes by, so its gradient has a part from every rank's loss.
+If each rank normalizes by the mean and variance of its own part of the batch, the ranks train another model than one
+process would: the statistics are noisier, and the running averages of the ranks differ. Here mean and variance are
+those of the whole batch. The gradient is that of the whole batch, too: each sample changes the statistics with which
+every rank normalizes, so the gradient of a sample has a part from every rank's loss.
 
-Forward: each rank's count, mean and variance are gathered and combined without cancellation (Chan et
-al.). Backward: with y = x' w + b and x' = (x - mean) / std over n samples of all ranks, and g the gradient of y,
+Forward: the ranks gather their counts, means and variances, and combine them without cancellation (Chan et al.).
+Backward: let y = x' w + b and x' = (x - mean) / std, over the n values per channel of all ranks, and let g be the
+gradient of y. Then
 
     grad x = w / std * (g - sum(g) / n - x' sum(g x') / n),
 
-both sums over all ranks. The gradients of w and b stay this rank's own: a data-parallel wrapper averages them with all
-the others. One collective each way; every rank takes part, also with an empty batch.
+where both sums are over all ranks. The gradients of w and b are this rank's own: a data-parallel wrapper averages them
+with the others. Forward and backward each have one collective. Every rank takes part, also with an empty batch.
 
 Source: Ioffe, Szegedy, "Batch Normalization" (2015), section 3; Chan, Golub, LeVeque, "Updating Formulae and a Pairwise
 Algorithm for Computing Sample Variances" (1979); `torch.nn.SyncBatchNorm`, which runs on GPUs only.
@@ -29,17 +31,18 @@ _CONVERTED = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch normalization over the batches of all ranks in training mode; in eval mode ordinary batch norm.
+    """Batch normalization over the batches of all ranks in training mode, and ordinary batch norm in eval mode.
 
-    In training mode forward and backward are collectives. In eval mode nothing is exchanged, since ranks evaluate
-    different numbers of batches: a layer without running statistics then normalizes each rank's batch by itself.
+    In training mode, forward and backward are collectives. In eval mode, ranks do not communicate, because they may
+    evaluate different numbers of batches. So a layer without running statistics then normalizes each rank's batch by
+    that batch's own statistics.
     """
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize `x` of shape (batch, channels, ...); call on every rank, with any batch sizes.
 
         Raises:
-            ValueError: for an input without channels, or fewer than two values a channel on all ranks together.
+            ValueError: the input has no channels, or all ranks together have fewer than two values per channel.
         """
         if not self.training or not _is_one_of_several_ranks():
             return super().forward(x)
@@ -51,16 +54,16 @@ class SyncBatchNorm(_BatchNorm):
 
     @torch.no_grad()
     def _track(self, mean: Tensor, variance: Tensor) -> None:
-        assert self.running_mean is not None, "the caller has looked"  # noqa: S101
-        assert self.running_var is not None, "there are both or none"  # noqa: S101
-        assert self.num_batches_tracked is not None, "likewise"  # noqa: S101
+        assert self.running_mean is not None, "checked by the caller"  # noqa: S101
+        assert self.running_var is not None, "a layer has all three buffers or none"  # noqa: S101
+        assert self.num_batches_tracked is not None, "a layer has all three buffers or none"  # noqa: S101
         self.num_batches_tracked.add_(1)
         share = self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked)
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
         self.running_var.lerp_(variance.to(self.running_var.dtype), share)
 
     def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002  # torch's name
-        """Any number of dimensions, of which the second is the channels."""
+        """Accept any number of dimensions; the second one is the channels."""
         if input.dim() < 2:  # noqa: PLR2004  # batch and channels
             raise ValueError(
                 f"SyncBatchNorm got a tensor of shape {tuple(input.shape)}; expected (batch, channels, ...)"
@@ -68,27 +71,27 @@ class SyncBatchNorm(_BatchNorm):
 
 
 def convert_sync_batchnorm(module: nn.Module) -> nn.Module:
-    """Have every batch norm layer in the module, or the module itself, normalize over all ranks. Changes it in place.
+    """Make every batch norm layer in the module, or the module itself, normalize over all ranks. Changes it in place.
 
-    Layers stay the objects that they are, with their parameters, buffers, hooks and names. Convert before wrapping.
+    Layers stay the same objects, with their parameters, buffers, hooks and names. Convert before wrapping.
 
     Raises:
-        TypeError: for a layer of a class derived from batch norm, whose own code would be lost.
+        TypeError: a layer's class is derived from batch norm; its own code would be lost.
     """
     for name, layer in module.named_modules():
         if type(layer) in _CONVERTED:
             layer.__class__ = SyncBatchNorm
         elif isinstance(layer, _BatchNorm) and type(layer) is not SyncBatchNorm:
             raise TypeError(
-                f"{name or 'the module'} is a {type(layer).__name__}, which convert_sync_batchnorm cannot replace: it "
-                f"knows {', '.join(known.__name__ for known in _CONVERTED)}. Initialize a lazy layer first; make a "
-                "layer of a class of your own one of these."
+                f"{name or 'the module'} is a {type(layer).__name__}. convert_sync_batchnorm can replace only "
+                f"{', '.join(known.__name__ for known in _CONVERTED)}. Initialize a lazy layer first; use one of these "
+                "classes instead of your own."
             )
     return module
 
 
 class _Normalize(torch.autograd.Function):
-    """Normalize by statistics that depend on the inputs of all ranks, as backward knows."""
+    """Normalize by given statistics; backward takes into account that they depend on the inputs of all ranks."""
 
     @staticmethod
     def forward(  # noqa: PLR0917  # autograd passes no keywords
@@ -101,17 +104,17 @@ class _Normalize(torch.autograd.Function):
         count: Tensor,
         eps: float,
     ) -> Tensor:
-        # x is saved as it came, in half precision perhaps; what is normalized can be computed again
+        # Saves x, perhaps in half precision; backward computes the normalized values again.
         ctx.save_for_backward(x, weight, bias, mean, torch.rsqrt(variance + eps), count)
         wide_weight, wide_bias = (None if part is None else part.to(mean.dtype) for part in (weight, bias))
-        return batch_norm(x, mean, variance, wide_weight, wide_bias, training=False, eps=eps)  # statistics as given
+        return batch_norm(x, mean, variance, wide_weight, wide_bias, training=False, eps=eps)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "SyncBatchNorm cannot be differentiated twice: its backward was called with create_graph=True. Do "
-                "without (gradient penalties, Hessians), or put this layer into eval mode meanwhile."
+                "SyncBatchNorm has no second derivatives, but its backward was called with create_graph=True, as for "
+                "gradient penalties and Hessians. Put this layer into eval mode for that."
             )
         x, weight, bias, mean, scale, count = ctx.saved_tensors
         gradient = gradients[0].to(mean.dtype)
@@ -127,25 +130,29 @@ class _Normalize(torch.autograd.Function):
 
 
 def _statistics_of_all_ranks(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """How many values a channel has on all ranks, shape (1,), their mean and biased variance, shape (channels,)."""
+    """The number of values per channel on all ranks, shape (1,), and their mean and biased variance, shape (channels,).
+
+    Raises:
+        ValueError: fewer than two values per channel.
+    """
     mine, own_count = _statistics(x)
     parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, mine)
     gathered = torch.stack(parts)
     counts, means, variances = gathered[:, :1], *gathered[:, 1:].chunk(2, dim=1)
     count = counts.sum(0)
-    # Reading a number from a GPU stops it. A rank that has two values itself need not ask.
+    # Reading a number makes the host wait for the GPU. A rank that has two values itself does not need to read it.
     if own_count < 2 and count.item() < 2:  # noqa: PLR2004
         raise ValueError(
             f"SyncBatchNorm got {int(count)} value per channel on all ranks together (this rank: shape "
-            f"{tuple(x.shape)}); a variance takes at least 2. Use larger batches, or eval mode."
+            f"{tuple(x.shape)}); a variance needs at least 2. Use larger batches, or eval mode."
         )
     mean = (counts * means).sum(0) / count
     return count, mean, (counts * (variances + (means - mean).square())).sum(0) / count
 
 
 def _statistics(x: Tensor) -> tuple[Tensor, int]:
-    """This rank's count, means and variances, shape (1 + 2 channels,), zeros if it has no values; and the count."""
+    """This rank's count, means and variances, shape (1 + 2 channels,), or zeros if it has no values; and the count."""
     count, channels = len(x) * math.prod(x.shape[2:]), x.shape[1]
     mine = torch.zeros(1 + 2 * channels, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
     if count:

@@ -1,4 +1,4 @@
-"""The whole assignment at work: train a model on N ranks, with the components of your choice.
+"""The whole assignment put together: train a model on N ranks, with the components that the command line chooses.
 
     python -m reference.train --model cnn --data synthetic --ddp bucketed --world-size 2 --epochs 2
     python -m reference.train --world-size 2 --amp bf16 --accumulate 4 --sync-bn --sharded --checkpoint last.pt
@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW, Optimizer
 from torch.utils.data import DataLoader
 
@@ -25,36 +24,21 @@ from reference.communication.process_group import current_device
 from reference.data import datasets
 from reference.data.samplers import DistributedSampler, EvaluationSampler
 from reference.data.seeds import ddp_generator, rank_seed, seed_worker
-from reference.ddp.bucketed import BucketedDDP
-from reference.ddp.flat import FlatDDP
-from reference.ddp.naive import NaiveDDP
-from reference.ddp.overlapped import OverlappedDDP
 from reference.fsdp.fsdp import FSDP
 from reference.training.mixed_precision import precision
-from reference.training.options import Options, parse
+from reference.training.options import WRAPPERS, Options, parse
 from reference.training.sync_batchnorm import convert_sync_batchnorm
 from reference.training.trainer import Trainer
 from reference.zero1.sharded_optimizer import ShardedOptimizer
 
-BUCKET_SIZE_MB = 25  # torch's default
-
-WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
-    "naive": NaiveDDP,
-    "flat": FlatDDP,
-    "overlapped": OverlappedDDP,
-    "bucketed": lambda module: BucketedDDP(module, BUCKET_SIZE_MB),
-    "torch": DistributedDataParallel,
-    "fsdp": FSDP,
-}
-
 
 def train(options: Options) -> None:
-    """Train as the options say. Runs on every rank, inside the process group."""
+    """Train with the given options. Runs on every rank, inside the process group."""
     device = current_device()
-    if device.type == "cpu":  # ranks that all use all cores slow each other down
+    if device.type == "cpu":  # ranks that each use all cores slow each other down
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     trainer = make_trainer(options, device)
-    _report(options, trainer)
+    _print_summary(options, trainer)
     if options.resume is not None:
         trainer.resume(options.resume)
     trainer.train(options.epochs, evaluation=make_evaluation_loader(options))
@@ -64,11 +48,11 @@ def make_trainer(options: Options, device: torch.device) -> Trainer:
     """Put the components together on this rank.
 
     Raises:
-        ValueError: the data do not fill one batch on every rank, and as the components do.
+        ValueError: there are too few examples for one batch on every rank, or a component refuses its options.
     """
     torch.manual_seed(options.seed)
     module = models.build(options.model).to(device)
-    torch.manual_seed(rank_seed(options.seed, dist.get_rank()))  # other dropout masks on every rank
+    torch.manual_seed(rank_seed(options.seed, dist.get_rank()))  # each rank has its own dropout masks
     if options.sync_bn:
         convert_sync_batchnorm(module)
     autocast, scaler = precision(options.amp, device)
@@ -96,7 +80,7 @@ def _optimizer(options: Options, model: nn.Module) -> Optimizer:
 def _training_loader(options: Options) -> DataLoader[tuple[Tensor, Tensor]]:
     dataset = _dataset(options, train=True)
     sampler = DistributedSampler(dataset, seed=options.seed)
-    loader = _loader(options, dataset, sampler, drop_last=True)  # every batch weighs the same in an accumulation
+    loader = _loader(options, dataset, sampler, drop_last=True)  # batches of an accumulation must be equally large
     if len(loader) == 0:
         raise ValueError(
             f"{len(dataset)} examples do not fill a batch of {options.batch_size} on each of {dist.get_world_size()} "
@@ -106,7 +90,7 @@ def _training_loader(options: Options) -> DataLoader[tuple[Tensor, Tensor]]:
 
 
 def make_evaluation_loader(options: Options) -> DataLoader[tuple[Tensor, Tensor]]:
-    """This rank's share of the test examples; shares differ by an example."""
+    """This rank's part of the test examples; the parts differ by at most one example."""
     dataset = _dataset(options, train=False)
     return _loader(options, dataset, EvaluationSampler(dataset), drop_last=False)
 
@@ -130,6 +114,8 @@ def _loader(options: Options, dataset: Any, sampler: Any, *, drop_last: bool) ->
 
 
 def _whole_model(options: Options, model: FSDP) -> Callable[[], nn.Module]:
+    """A function that makes an unsharded copy of the model, to evaluate it."""
+
     def whole() -> nn.Module:
         module = models.build(options.model).to(current_device())
         module.load_state_dict(model.full_state_dict())
@@ -138,7 +124,7 @@ def _whole_model(options: Options, model: FSDP) -> Callable[[], nn.Module]:
     return whole
 
 
-def _report(options: Options, trainer: Trainer) -> None:
+def _print_summary(options: Options, trainer: Trainer) -> None:
     ranks, per_step = dist.get_world_size(), options.batch_size * options.accumulate
     trainer.console.print(
         f"{options.model} on {options.data}, {options.ddp} over {ranks} ranks ({dist.get_backend()}), "
@@ -149,6 +135,6 @@ def _report(options: Options, trainer: Trainer) -> None:
 
 
 def main() -> None:
-    """Read the command line, start the ranks or take the job's, and train."""
+    """Read the command line, start the ranks (or use those of the torchrun job), and train."""
     options = parse()
     launch(train, options.world_size, options, backend=options.backend)

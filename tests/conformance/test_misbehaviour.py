@@ -39,8 +39,8 @@ def misbehaving(line: str) -> str:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("os._exit(0)", "left with exit code 0 before it was done"),
-        ("dist.get_rank() == 1 and os._exit(7)", "left with exit code 7 before it was done"),
+        ("os._exit(0)", "exited with code 0 before it finished"),
+        ("dist.get_rank() == 1 and os._exit(7)", "exited with code 7 before it finished"),
         ("sys.exit(0)", "SystemExit"),
         ("ctypes.string_at(0)", "SIGSEGV"),
         ("1 / 0", "ZeroDivisionError"),

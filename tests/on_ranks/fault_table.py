@@ -23,8 +23,8 @@ class Fault:
     timeout: float = AMPLE
 
 
-EXIT = "left with exit code {} before it was done; last collective entered: all_reduce #1"
-LOST = "left with exit code 1 before it was done: its connection to the test run was closed under it"
+EXIT = "exited with code {} before it finished; last collective entered: all_reduce #1"
+LOST = "exited with code 1 before it finished: its connection to the test run was closed under it"
 KILLED = "was killed by {}; last collective entered: all_reduce #1"
 PARTED = "the ranks disagree on collective #2: rank 0 is in all_reduce #2 float32[4], rank 1 is in barrier #2"
 RUNNING = f"was still running at its deadline of {HANG:g} s; last collective entered: all_reduce #1"

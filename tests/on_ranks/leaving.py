@@ -10,7 +10,7 @@ from torch.optim import AdamW
 
 from reference.communication.process_group import cleanup, setup
 from reference.fsdp.fsdp import FSDP
-from reference.training.train import WRAPPERS
+from reference.training.options import WRAPPERS
 from reference.zero1.sharded_optimizer import ShardedOptimizer
 
 

@@ -71,12 +71,12 @@ def test_it(one):
 
 TEST_FAULTS = [
     TestFault("a fixture raises", in_fixture("raise ValueError('no model')", "pass"), "setup", "ValueError: no model"),
-    TestFault("a fixture exits", in_fixture("os._exit(4)", "pass"), "setup", "left with exit code 4"),
+    TestFault("a fixture exits", in_fixture("os._exit(4)", "pass"), "setup", "exited with code 4"),
     TestFault("a fixture hangs", in_fixture(HANGS, "pass", timeout=HANG), "setup", HUNG),
     TestFault("teardown raises", in_fixture("pass", "raise ValueError('late')"), "teardown", "ValueError: late"),
-    TestFault("teardown exits", in_fixture("pass", "os._exit(4)"), "teardown", "left with exit code 4"),
+    TestFault("teardown exits", in_fixture("pass", "os._exit(4)"), "teardown", "exited with code 4"),
     TestFault("teardown hangs", in_fixture("pass", HANGS, timeout=HANG), "teardown", HUNG),
-    TestFault("the test exits", in_test("os._exit(0)"), "call", "left with exit code 0"),
+    TestFault("the test exits", in_test("os._exit(0)"), "call", "exited with code 0"),
     TestFault("the test interrupts itself", in_test("raise KeyboardInterrupt"), "call", "raised KeyboardInterrupt"),
     TestFault("closes stdout", in_test("sys.stdout.close(), os.close(1)"), None, ""),
     TestFault("forks; the child comes back", FORK, None, "came back from it"),

@@ -123,7 +123,7 @@ def test_never(): pass
     at.ask("c", "rank 1 of 2 .* raised AssertionError")
     at.expect("entering PDB on rank 1")
     at.ask("p local", "71")
-    at.ask("c", "no debugger: rank 1 was killed by SIGKILL; it had entered no collective, and left no frames")
+    at.ask("c", "no debugger: rank 1 was killed by SIGKILL; it entered no collective, and left no frames")
     at.expect("no debugger: the test did not get as far as its ranks")
     at.expect("entering PDB on rank")
     at.answer("q")

@@ -249,7 +249,7 @@ def test_without_capture_the_output_of_ranks_is_shown_as_it_comes(pytester):
 
 
 def test_ranks_in_fresh_interpreters_run_tests_too(run_suite, monkeypatch):
-    monkeypatch.setattr("pytest_ddp.controller.session.launcher_for", lambda _device: SpawnLauncher())
+    monkeypatch.setattr("pytest_ddp.controller.rank_pools.launcher_for", lambda _device: SpawnLauncher())
     result = run_suite("""
         @distributed
         def test_it(ddp):

@@ -22,7 +22,7 @@ def test_a_rank_that_takes_long_to_say_what_it_failed_of_is_heard_out(run_suite)
         [
             "rank 1 of 3 (gloo, cpu) raised AssertionError: at once*",
             "  rank 0: raised *Wordy: at last",
-            "  rank 2: was still running when another rank had failed, and was stopped; *",
+            "  rank 2: was still running when another rank failed, and was stopped; *",
         ]
     )
 

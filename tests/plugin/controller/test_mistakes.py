@@ -24,11 +24,11 @@ def test_mistakes_in_decorators_and_markers_are_refused_where_they_stand(pyteste
         [
             "test_backend.py::test_it: *takes one of gloo, nccl, mpi, ucc; got 'mpl'",
             "test_decorator.py:3: in <module>",
-            "E *UsageError: @distributed(world_size=...) takes a number of ranks from 1, or a list of them; got 0",
+            "E *UsageError: @distributed(world_size=...) takes an integer from 1, or a list of them; got 0",
             "test_number.py:3: in <module>",
             "E *UsageError: @distributed takes keywords *: write @distributed(world_size=2)",
             "test_several.py::test_it: distributed takes the keywords world_size, *; got distributed(2, 3)",
-            "test_size.py::test_it: *takes a number of ranks from 1, or a list of them; got '2'",
+            "test_size.py::test_it: *takes an integer from 1, or a list of them; got '2'",
             "test_unknown.py::test_it: distributed takes the keywords world_size, *; got distributed(wrold_size=2)",
         ]
     )
@@ -94,8 +94,8 @@ def test_what_cannot_run_says_why(run_suite):
     result.assert_outcomes(errors=5, failed=1, skipped=1)
     result.stdout.fnmatch_lines(
         [
-            'backend="nccl" moves CUDA tensors only: drop device="cpu", or write backend="gloo"',
-            "world size 100000 is above what * cores can carry *: ask for fewer ranks",
+            'backend="nccl" sends CUDA tensors only: remove device="cpu", or write backend="gloo"',
+            "world size 100000 is too large: * cores run at most * ranks",
             "the fixture 'ddp' exists on ranks only: decorate the test with @distributed, or use 'ddp_ranks'*",
             "the fixture 'ddp' exists on ranks only: decorate the test with @distributed, or use 'ddp_ranks'*",
             "the fixture 'ddp_ranks' starts ranks from a plain test*use the fixture 'ddp'",
@@ -142,7 +142,7 @@ def pytest_configure(config):
         [
             "*this rank does not find test_suite.py::test_random[[]*their names and parameters may not be random",
             "rank * raised an error: fixture 'only_here' not found",
-            "  hint: if plain tests find 'only_here', it comes from a plugin that only pytest's own process *",
+            "  hint: if plain tests find 'only_here', it is from a plugin that is registered in pytest's own process *",
         ]
     )
 
@@ -170,7 +170,7 @@ def test_a_group_of_ones_own(run_suite):
     result.stdout.fnmatch_lines(
         [
             "rank * raised ValueError: trying to initialize the default process group twice!",
-            "  hint: @distributed has made the process group before the test began*destroy_process_group() first*",
+            "  hint: @distributed has already created the process group*destroy_process_group() first*",
             "  hint: ranks have no standard input; breakpoint() works with --ddp-pdb-rank=RANK",
         ]
     )

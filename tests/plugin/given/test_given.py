@@ -85,7 +85,7 @@ def test_examples_rejected_on_any_rank_are_rejected(run_given):
             "E *x=101,",
             (
                 "the ranks disagree: rank 0 skipped: failed to satisfy assume() in test_while_others_wait (line *), "
-                "while rank 1 went on and waited for it; decide alike on every rank, *"
+                "while rank 1 continued and waited for it; make the same decision on every rank, *"
             ),
             "  rank 1 waited in all_reduce #*, which rank 0 never entered",
             "E *x=50,",

@@ -89,7 +89,7 @@ def test_local_kind():
 
     fails_once("local", LocalError("odd"))
 
-@pytest.mark.flaky(reruns=1, only_rerun="RankFailure: rank 0 of 2 left")
+@pytest.mark.flaky(reruns=1, only_rerun="RankFailure: rank 0 of 2 exited")
 @distributed
 def test_lost(ddp):
     if ddp.rank == 0 and not os.path.exists("lost"):

@@ -48,7 +48,7 @@ def test_a_mismatch_is_raised_where_it_is_called_and_ends_who_waits(run_suite):
                 "ranks must call it with the same shape"
             ),
             (
-                r"  rank \d: was still running when another rank had failed, and was stopped; it waits in all_reduce "
+                r"  rank \d: was still running when another rank failed, and was stopped; it waits in all_reduce "
                 r"#1 .*|  rank \d: raised .*CollectiveMismatch.*"
             ),
             r">       dist.all_reduce\(torch.ones\(4 \+ dist.get_rank\(\)\)\)",
@@ -132,7 +132,7 @@ def test_ranks_that_skip_and_ranks_that_wait_disagree(run_suite):
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "the ranks disagree: rank 1 skipped: not here, while rank 0 went on and waited for it*",
+            "the ranks disagree: rank 1 skipped: not here, while rank 0 continued and waited for it*",
             "  rank 0: * it waits in barrier #1 at test_suite.py:11, which rank 1 never entered: it has skipped",
             "  rank 1: skipped: not here",
         ]

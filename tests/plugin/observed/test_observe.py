@@ -108,7 +108,7 @@ def test_a_fixture_observes_the_tests_that_use_it(run_suite):
         def test_against(group): ...
         """)
     result.assert_outcomes(passed=2, errors=1)
-    result.stdout.fnmatch_lines(["*the fixture 'group' is for observe True, the test asks for False*"])
+    result.stdout.fnmatch_lines(["*the fixture 'group' needs observe=True, but the test asks for observe=False*"])
 
 
 def test_called_functions_are_observed_too(run_suite):

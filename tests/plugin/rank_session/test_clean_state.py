@@ -207,7 +207,7 @@ def test_random_numbers_are_the_same_in_every_run_and_order(run_suite):
     other = run_suite(DRAWS, "-rP", "--ddp-seed=1")
     assert drawn(other)["one"] != drawn(first)["one"]
     first.stdout.re_match_lines(
-        [r"--ddp-seed=0 gives this test the seed (\d+) \(ddp.seed\); rank r draws from \1 \+ r"]
+        [r"--ddp-seed=0 gives this test the seed (\d+) \(ddp.seed\); rank r is seeded with \1 \+ r"]
     )
 
 

@@ -160,7 +160,7 @@ def test_what_a_fixture_says_is_the_default_of_its_tests_and_must_agree_with_the
     result.stdout.fnmatch_lines(["*test_sizes[[]ws1-gloo[]] PASSED*", "*test_sizes[[]ws2-gloo[]] PASSED*"])
     result.stdout.fnmatch_lines(
         [
-            "*the fixture 'three' is for 3 ranks, the test asks for 2: let both name the same world size, or only one*",
+            "*the fixture 'three' needs 3 ranks, but the test asks for 2: write the same world size in both, or *",
             "*the fixture 'lone' is @distributed, it lives on ranks: only a @distributed test can use it, and*",
         ]
     )

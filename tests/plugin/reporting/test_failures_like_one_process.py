@@ -71,7 +71,7 @@ def test_skipping_and_failing_as_expected(run_suite):
             "  rank 0: skipped: xfailed (but a TypeError is not)",
             "*test_passes_strictly*",
             "[[]XPASS(strict)[]] should fail",
-            "rank 1 of 2 (gloo, cpu) left with exit code 1*",
+            "rank 1 of 2 (gloo, cpu) exited with code 1*",
             "rank 1 of 2 (gloo, cpu) raised Failed: by call",
             "SKIPPED*by condition",
             "SKIPPED*could not import 'no_such_module'*",

@@ -19,7 +19,7 @@ def test_a_failing_assertion_shows_its_values_and_what_became_of_the_others(run_
             "rank 1 of 3 (gloo, cpu) raised AssertionError: assert {'rank': 1} == {'rank': 7}",
             "  rank 0: passed",
             (
-                "  rank 2: was still running when another rank had failed, and was stopped; "
+                "  rank 2: was still running when another rank failed, and was stopped; "
                 "last collective entered: all_reduce #1 float32[[]3[]]"
             ),
             "  rank 2 waited in all_reduce #1 float32[[]3[]], which ranks 0, 1 never entered",
@@ -99,14 +99,14 @@ def test_a_rank_that_exits_is_the_cause_and_its_peer_is_not(run_suite):
     result.stdout.fnmatch_lines(
         [
             (
-                "rank 1 of 2 (gloo, cpu) left with exit code 3 before it was done; "
+                "rank 1 of 2 (gloo, cpu) exited with code 3 before it finished; "
                 "last collective entered: all_reduce #1 float32[[]3[]]"
             ),
             "  rank 0: failed because a peer left the group; last collective entered: all_reduce #2 float32[[]3[]]",
             "  rank 0 waited in all_reduce #2 float32[[]3[]], which rank 1 never entered",
             "*Captured stdout+stderr call (rank 1)*",
             "last words",
-            "FAILED *::test_it - rank 1 left with exit code 3*",
+            "FAILED *::test_it - rank 1 exited with code 3*",
         ]
     )
 
@@ -131,8 +131,8 @@ def test_a_killed_rank_and_a_segfault_are_reported_with_their_signal(run_suite):
     result.assert_outcomes(failed=2, passed=1)
     result.stdout.fnmatch_lines(
         [
-            "rank 0 of 2 (gloo, cpu) was killed by SIGKILL; it had entered no collective",
-            "rank 1 of 2 (gloo, cpu) was killed by SIGSEGV; it had entered no collective",
+            "rank 0 of 2 (gloo, cpu) was killed by SIGKILL; it entered no collective",
+            "rank 1 of 2 (gloo, cpu) was killed by SIGSEGV; it entered no collective",
             "*rank 1: Python stacks*",
             "*in test_segfault",
         ]
@@ -156,7 +156,7 @@ def test_a_hang_is_reported_with_stacks_and_who_waits_for_whom(run_suite):
     result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(
         [
-            "rank 1 of 2 (gloo, cpu) was still running at its deadline of 1 s; it had entered no collective",
+            "rank 1 of 2 (gloo, cpu) was still running at its deadline of 1 s; it entered no collective",
             "  rank 0: was still running at its deadline of 1 s; last collective entered: all_reduce #1 float32[[]3[]]",
             "  rank 0 waited in all_reduce #1 float32[[]3[]], which rank 1 never entered",
             "*rank 1: Python stacks*",
@@ -221,7 +221,7 @@ def test_ranks_that_disagree_about_skipping_are_a_failure(run_suite):
     result.stdout.fnmatch_lines(
         [
             "the ranks disagree: rank 0 passed, rank 1 skipped (only here); skip on all ranks or on none",
-            "the ranks disagree: rank 0 skipped: not me, while rank 1 went on and waited for it; decide *",
+            "the ranks disagree: rank 0 skipped: not me, while rank 1 continued and waited for it; make *",
             "  rank 1 waited in all_reduce #1 float32[[]3[]], which rank 0 never entered",
             "FAILED *::test_waiting - the ranks disagree: *",
         ]

@@ -43,5 +43,5 @@ def test_a_rank_that_skips_while_others_wait_is_a_disagreement(ranks):
     outcomes = ranks.run(World(2), "rank_targets:one_gives_up", b"skip", timeout=60)
     assert isinstance(outcomes[1], Stopped)
     text = str(RankFailure(outcomes))
-    assert text.startswith("the ranks disagree: rank 0 skipped: not me, while rank 1 went on and waited for it; decide")
+    assert text.startswith("the ranks disagree: rank 0 skipped: not me, while rank 1 continued and waited for it; make")
     assert "rank 1 waited in all_reduce #2 float32[4], which rank 0 never entered" in text

@@ -72,13 +72,14 @@ def test_a_slurm_step_is_a_job_but_its_batch_script_is_not(monkeypatch: pytest.M
     assert not in_job()
     monkeypatch.setenv("SLURM_STEP_NODELIST", "node1")
     assert in_job()
-    with pytest.raises(ValueError, match="world size 2 is asked for in a job of 4 ranks: leave it out, or start 2"):
+    with pytest.raises(ValueError, match="world size 2 differs from this job's 4 ranks: leave it out, or start 2"):
         launch(launched.fail_on_rank_1, 2)
 
 
 @pytest.mark.parametrize("world_size", [None, 0])
 def test_outside_a_job_there_must_be_a_world_size(world_size: int | None) -> None:
-    with pytest.raises(ValueError, match=f"world size {world_size}: outside a torchrun job, say how many ranks"):
+    message = f"world size {world_size}: outside a torchrun job, pass the number of ranks, 1 or more"
+    with pytest.raises(ValueError, match=message):
         launch(launched.fail_on_rank_1, world_size)
 
 

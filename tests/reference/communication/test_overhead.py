@@ -48,15 +48,15 @@ def test_the_adapters_are_the_model() -> None:
 
 @pytest.mark.parametrize(("s", "w", "o"), [(-1, 1, 1), (1, 0, 1), (1, -1, 1), (1, 1, -1), (math.nan, 1, 1)])
 def test_impossible_arguments_are_refused(s: float, w: float, o: float) -> None:
-    with pytest.raises(ValueError, match=f"s = {s}, w = {w}, o = {o}: bytes and overhead are 0 or more"):
+    with pytest.raises(ValueError, match=f"s = {s}, w = {w}, o = {o}: s and o must be 0 or more"):
         ddp_overhead(s, w, o, 1)
-    with pytest.raises(ValueError, match="bandwidth is positive"):
+    with pytest.raises(ValueError, match="w must be positive"):
         optimal_bucket_size(s, w, o)
 
 
 @pytest.mark.parametrize("n_b", [0, -2])
 def test_there_must_be_buckets(n_b: int) -> None:
-    with pytest.raises(ValueError, match=f"n_b = {n_b}: there must be buckets"):
+    with pytest.raises(ValueError, match=f"n_b = {n_b}: the number of buckets must be positive"):
         ddp_overhead(1, 1, 1, n_b)
 
 
@@ -86,7 +86,7 @@ def test_an_overhead_below_zero_becomes_zero() -> None:
         ([1e6, 1e6], [1, 1], "all-reduces of 1 different sizes: bandwidth and overhead need at least 2"),
         ([], [], "all-reduces of 0 different sizes"),
         ([1, 2], [1, 0], "an all-reduce in 0 s: times must be positive"),
-        ([1, 2, 3], [3, 2, 1], "larger all-reduces took no longer: measure larger sizes, and more often"),
+        ([1, 2, 3], [3, 2, 1], "larger all-reduces took no longer: measure larger sizes, and more repetitions"),
     ],
 )
 def test_measurements_that_say_nothing_are_refused(sizes: list[float], seconds: list[float], message: str) -> None:

@@ -1,4 +1,4 @@
-"""A rank finds its place and where to meet the others, and binds its device, or says what is missing."""
+"""A rank finds its numbers and the address of the others, and binds its device, or its error names what is missing."""
 
 import os
 import socket
@@ -12,7 +12,14 @@ import torch
 
 from pytest_ddp import DDPContext, distributed
 from reference.communication import process_group
-from reference.communication.process_group import Place, cleanup, current_device, find_meeting_point, find_place, setup
+from reference.communication.process_group import (
+    RankInfo,
+    cleanup,
+    current_device,
+    find_init_method,
+    find_rank_info,
+    setup,
+)
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "7", "LOCAL_RANK": "2"}
 SLURM = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1"}
@@ -20,36 +27,36 @@ SLURM_STEP = {"SLURM_STEP_NODELIST": "node[07-09,12],gpu1", "SLURM_JOB_ID": "123
 
 
 @pytest.mark.parametrize(
-    ("environment", "place"),
-    [(TORCHRUN, Place(5, 7, 2)), (SLURM, Place(3, 4, 1)), (TORCHRUN | SLURM, Place(5, 7, 2))],
+    ("environment", "info"),
+    [(TORCHRUN, RankInfo(5, 7, 2)), (SLURM, RankInfo(3, 4, 1)), (TORCHRUN | SLURM, RankInfo(5, 7, 2))],
     ids=["torchrun", "slurm", "torchrun inside slurm"],
 )
-def test_the_environment_says_where_a_rank_stands(environment: dict[str, str], place: Place) -> None:
-    assert find_place(environment) == place
+def test_the_environment_has_the_numbers_of_a_rank(environment: dict[str, str], info: RankInfo) -> None:
+    assert find_rank_info(environment) == info
 
 
 def test_arguments_win_over_the_environment() -> None:
-    assert find_place(TORCHRUN, 1, 3, 1) == Place(1, 3, 1)
-    assert find_place(TORCHRUN, rank=6) == Place(6, 7, 2)
+    assert find_rank_info(TORCHRUN, 1, 3, 1) == RankInfo(1, 3, 1)
+    assert find_rank_info(TORCHRUN, rank=6) == RankInfo(6, 7, 2)
 
 
 def test_without_a_local_rank_a_rank_given_by_hand_is_the_first_of_its_node() -> None:
-    assert find_place({}, 1, 3) == Place(1, 3, 0)
+    assert find_rank_info({}, 1, 3) == RankInfo(1, 3, 0)
 
 
-def test_a_missing_place_is_named() -> None:
+def test_a_missing_number_is_named() -> None:
     with pytest.raises(RuntimeError, match="neither WORLD_SIZE nor SLURM_NTASKS is set: start this program with torch"):
-        find_place({"RANK": "0"})
+        find_rank_info({"RANK": "0"})
 
 
 @pytest.mark.parametrize("rank", [-1, 2])
 def test_a_rank_must_be_below_the_world_size(rank: int) -> None:
-    with pytest.raises(ValueError, match=f"rank {rank} of world size 2: ranks count from 0 to 1"):
-        find_place({}, rank, 2)
+    with pytest.raises(ValueError, match=f"rank {rank} of world size 2: ranks are 0 to 1"):
+        find_rank_info({}, rank, 2)
 
 
 @pytest.mark.parametrize(
-    ("environment", "meeting_point"),
+    ("environment", "init_method"),
     [
         ({"MASTER_ADDR": "host", "MASTER_PORT": "1"}, "env://"),
         (SLURM_STEP, "tcp://node07:19567"),
@@ -60,13 +67,13 @@ def test_a_rank_must_be_below_the_world_size(rank: int) -> None:
         (SLURM_STEP | {"SLURM_STEP_NODELIST": "alone.cluster.org"}, "tcp://alone.cluster.org:19567"),
     ],
 )
-def test_the_environment_says_where_ranks_meet(environment: dict[str, str], meeting_point: str) -> None:
-    assert find_meeting_point(environment) == meeting_point
+def test_the_environment_has_the_address_of_the_ranks(environment: dict[str, str], init_method: str) -> None:
+    assert find_init_method(environment) == init_method
 
 
-def test_without_a_meeting_point_setup_says_how_to_give_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_address_setup_says_how_to_give_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MASTER_ADDR", raising=False)
-    with pytest.raises(RuntimeError, match="MASTER_ADDR and MASTER_PORT are not set, so the ranks do not know where"):
+    with pytest.raises(RuntimeError, match="MASTER_ADDR and MASTER_PORT are not set, so the ranks cannot find each"):
         setup("gloo", rank=0, world_size=1)
 
 
@@ -117,7 +124,7 @@ def bind(local_rank: int, gpus: int, backend: str, monkeypatch: pytest.MonkeyPat
     bound: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "set_device", bound.append)
-    device = process_group._bind("cuda", backend, Place(4, 8, local_rank))
+    device = process_group._bind("cuda", backend, RankInfo(4, 8, local_rank))
     assert bound == [device]
     return device
 
@@ -146,9 +153,7 @@ def test_nccl_is_told_the_bound_device_at_once(
 
 @pytest.mark.parametrize(("gpus", "backend"), [(1, "nccl"), (0, "nccl"), (0, "gloo")])
 def test_a_node_without_enough_gpus_is_refused(gpus: int, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(
-        ValueError, match=f"rank 4 is number 1 on its node, which has {gpus} GPUs: .* Start fewer ranks"
-    ):
+    with pytest.raises(ValueError, match=f"rank 4 has local rank 1 on a node with {gpus} GPUs: .* Start fewer ranks"):
         bind(1, gpus, backend, monkeypatch)
 
 

@@ -98,7 +98,7 @@ def test_a_synthetic_dataset_ends() -> None:
     dataset = Synthetic(MNIST_SHAPE, size=3)
     assert len(list(dataset)) == len(dataset) == 3
     for index in (-1, 3):
-        with pytest.raises(IndexError, match=f"example {index} of 3"):
+        with pytest.raises(IndexError, match=f"example {index} of 3: indices are 0 to 2"):
             dataset[index]
 
 
@@ -155,5 +155,5 @@ def test_without_network_the_synthetic_data_is_offered(
 
 def test_without_torchvision_the_synthetic_data_is_offered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(ModuleNotFoundError, match=r"cifar10 is read by torchvision: .* or use the synthetic data"):
+    with pytest.raises(ModuleNotFoundError, match=r"cifar10 needs torchvision: .* or use the synthetic data"):
         build("cifar10", tmp_path)

@@ -71,7 +71,7 @@ def test_an_unknown_name_is_told_the_known_ones() -> None:
 
 def test_without_torchvision_the_resnet_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(ModuleNotFoundError, match=r"resnet18 is torchvision's: pip install 'pytest-ddp\[vision\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"resnet18 needs torchvision: pip install 'pytest-ddp\[vision\]'"):
         build("resnet18")
 
 

@@ -129,7 +129,7 @@ def test_full_precision_leaves_dtypes_alone():
 
 
 def test_float16_is_for_gpus():
-    with pytest.raises(ValueError, match="amp='fp16' needs a GPU, and this rank trains on the CPU: use amp='bf16'"):
+    with pytest.raises(ValueError, match="amp='fp16' needs a GPU, but this rank trains on the CPU: use amp='bf16'"):
         precision("fp16", CPU)
 
 

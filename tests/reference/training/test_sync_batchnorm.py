@@ -158,7 +158,7 @@ def test_other_numbers_of_channels_are_refused():
 @distributed(world_size=2)
 def test_too_few_values_are_refused_on_every_rank(ddp: DDPContext):
     layer = convert_sync_batchnorm(nn.BatchNorm1d(CHANNELS))
-    with pytest.raises(ValueError, match=r"got 1 value per channel on all ranks together .* takes at least 2"):
+    with pytest.raises(ValueError, match=r"got 1 value per channel on all ranks together .* needs at least 2"):
         layer(torch.randn(1 - ddp.rank, CHANNELS))
     assert layer(torch.randn(1, CHANNELS)).shape == (1, CHANNELS), "one on each rank is two"
 
@@ -185,9 +185,9 @@ def test_a_layer_with_code_of_its_own_is_refused():
     class Special(nn.BatchNorm1d):
         pass
 
-    with pytest.raises(TypeError, match="0 is a Special, which convert_sync_batchnorm cannot replace: it knows Batch"):
+    with pytest.raises(TypeError, match="0 is a Special\\. convert_sync_batchnorm can replace only Batch"):
         convert_sync_batchnorm(nn.Sequential(Special(CHANNELS)))
-    with pytest.raises(TypeError, match=r"the module is a LazyBatchNorm1d, .* Initialize a lazy layer first"):
+    with pytest.raises(TypeError, match=r"the module is a LazyBatchNorm1d\. .* Initialize a lazy layer first"):
         convert_sync_batchnorm(nn.LazyBatchNorm1d())
 
 
@@ -200,7 +200,7 @@ def test_an_input_without_channels_is_refused():
 def test_differentiating_twice_is_refused():
     x = torch.randn(4, CHANNELS, requires_grad=True)
     y = convert_sync_batchnorm(nn.BatchNorm1d(CHANNELS))(x)
-    with pytest.raises(RuntimeError, match=r"cannot be differentiated twice: .* create_graph=True\. Do without"):
+    with pytest.raises(RuntimeError, match=r"has no second derivatives, .* create_graph=True, .* into eval mode"):
         torch.autograd.grad(y.square().sum(), x, create_graph=True)
 
 

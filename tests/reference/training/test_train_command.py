@@ -23,8 +23,8 @@ from reference import models
 from reference.data import datasets
 from reference.data.datasets import Synthetic
 from reference.fsdp.fsdp import FSDP
-from reference.training.options import DDP, Options, parse
-from reference.training.train import WRAPPERS, make_evaluation_loader, make_trainer
+from reference.training.options import WRAPPERS, Options, parse
+from reference.training.train import make_evaluation_loader, make_trainer
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
@@ -91,8 +91,8 @@ def test_two_epochs_on_two_ranks_learn_the_synthetic_data(tmp_path: Path) -> Non
     assert "256 examples a step" in output
     first, second = accuracies(output)
     assert 50 < first < second  # one in ten by chance
-    place = torch.load(tmp_path / "last.pt", weights_only=True)["others"]["place"]
-    assert place == {"epoch": 2, "examples": 0, "steps": 64}
+    progress = torch.load(tmp_path / "last.pt", weights_only=True)["others"]["progress"]
+    assert progress == {"epoch": 2, "examples": 0, "steps": 64}
 
 
 COMMANDS = [block.splitlines() for block in re.findall(r"^```bash\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)]
@@ -160,7 +160,7 @@ def few(_name: str, _root: Path, *, train: bool, shape: datasets.Shape) -> Synth
 
 
 COMBINATIONS: dict[str, dict[str, Any]] = {
-    **{name: {"ddp": name} for name in DDP},
+    **{name: {"ddp": name} for name in WRAPPERS},
     "everything": {"sharded": True, "amp": "bf16", "accumulate": 4, "sync_bn": True},
     "torch, everything": {"ddp": "torch", "sharded": True, "amp": "bf16", "accumulate": 4, "sync_bn": True},
     "fsdp, everything": {"ddp": "fsdp", "amp": "bf16", "accumulate": 4, "sync_bn": True},
@@ -176,7 +176,7 @@ def test_components_work_together(options: dict[str, Any], ddp: DDPContext) -> N
         trainer = make_trainer(chosen, CPU)
         before = [p.detach().clone() for p in trainer.model.parameters()]
         [told] = trainer.train(1, make_evaluation_loader(chosen))
-    assert trainer.place.steps == 8 // chosen.accumulate
+    assert trainer.progress.steps == 8 // chosen.accumulate
     assert all((p != was).any() for p, was in zip(trainer.model.parameters(), before, strict=True) if p.numel())
     results: list[Any] = [None] * ddp.world_size
     dist.all_gather_object(results, told)
@@ -186,7 +186,7 @@ def test_components_work_together(options: dict[str, Any], ddp: DDPContext) -> N
 
 
 def test_every_choice_of_ddp_is_there() -> None:
-    assert tuple(WRAPPERS) == DDP
+    assert tuple(WRAPPERS) == ("naive", "flat", "overlapped", "bucketed", "torch", "fsdp")
     assert WRAPPERS["fsdp"] is FSDP
 
 

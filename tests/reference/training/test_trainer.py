@@ -71,7 +71,7 @@ def test_an_accumulation_is_one_step_and_the_last_may_be_shorter(ddp: DDPContext
     saved: list[tuple[int, int]] = []
     trainer = make_trainer(Recipe(accumulate=4), tmp_path / "last.pt", checkpoint_every=1)
     with patch.object(
-        trainer_module, "save_checkpoint", lambda *_, place, **__: saved.append((place.steps, place.examples))
+        trainer_module, "save_checkpoint", lambda *_, progress, **__: saved.append((progress.steps, progress.examples))
     ):
         trainer.train(1)
     assert len(trainer.loader) == 6
@@ -96,7 +96,7 @@ def evaluation(noise: float) -> DataLoader[tuple[Tensor, Tensor]]:
 @distributed(world_size=2)
 @pytest.mark.parametrize("backwards", [2, 5, 6, 9, 11], ids=lambda number: f"{number} backwards")
 def test_an_interrupted_training_goes_on_to_the_last_bit(ddp: DDPContext, backwards: int) -> None:
-    """Six microbatches an epoch, two a step, a checkpoint after each: at any place, also between the epochs."""
+    """Six microbatches an epoch, two a step, a checkpoint after each: at any step, also between the epochs."""
     recipe = Recipe(sharded=True, optimizer=AdamW, accumulate=2, make=dropping, dataset=Regression(noise=0.1))
     path = ddp.shared_path / "last.pt"
 
@@ -112,10 +112,10 @@ def test_an_interrupted_training_goes_on_to_the_last_bit(ddp: DDPContext, backwa
     torch.manual_seed(1234)
     resumed = make_trainer(recipe, path)
     resumed.resume(path)
-    assert resumed.place.steps == backwards // 2
+    assert resumed.progress.steps == backwards // 2
     results = resumed.train(EPOCHS, evaluation(noise=0.1))
     assert_equal(result(resumed), result(whole))
-    assert (resumed.place, resumed.scheduler.get_last_lr()) == (whole.place, whole.scheduler.get_last_lr())
+    assert (resumed.progress, resumed.scheduler.get_last_lr()) == (whole.progress, whole.scheduler.get_last_lr())
     assert [each.accuracy for each in results] == [each.accuracy for each in expected[-len(results) :]]
 
 

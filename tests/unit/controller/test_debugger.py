@@ -26,13 +26,13 @@ def raised(rank: int, seconds: float = 0.0) -> Raised:
         (
             [TimedOut(rank=0, timeout=3)],
             None,
-            "rank 0 was still running at its deadline of 3 s; it had entered no collective, and left no frames",
+            "rank 0 was still running at its deadline of 3 s; it entered no collective, and left no frames",
         ),
         (
             [Died(rank=0, exit_code=3), raised(1, 9.0)],
             None,
             (
-                "rank 0 left with exit code 3 before it was done; it had entered no collective, and left no frames; "
+                "rank 0 exited with code 3 before it finished; it entered no collective, and left no frames; "
                 "rank 1 can be debugged with --ddp-pdb-rank=1"
             ),
         ),

@@ -1,14 +1,14 @@
-"""What a rank tells about an example survives the trip; what ranks said is passed on once."""
+"""A rank's report of an example survives encoding; notes of several ranks are merged."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ddp.given.dispatch import notes_of
-from pytest_ddp.given.messages import Told
+from pytest_ddp.given.dispatch import merged_notes
+from pytest_ddp.given.messages import ExampleReport
 
-TOLD = st.builds(
-    Told,
-    report=st.binary(),
+REPORTS = st.builds(
+    ExampleReport,
+    phase=st.binary(),
     rejected=st.none() | st.text(),
     origin=st.text(),
     kind=st.text(),
@@ -18,15 +18,15 @@ TOLD = st.builds(
 )
 
 
-@given(told=TOLD)
-def test_an_account_survives_the_trip(told):
-    assert Told.decode(told.encode()) == told
+@given(report=REPORTS)
+def test_a_report_survives_encoding(report):
+    assert ExampleReport.decode(report.encode()) == report
 
 
-def test_nothing_is_told_in_no_bytes():
-    assert Told.decode(b"") == Told()
+def test_no_bytes_are_an_empty_report():
+    assert ExampleReport.decode(b"") == ExampleReport()
 
 
-def test_notes_carry_their_rank_unless_all_say_the_same():
-    told = {0: Told(notes=["same", "a"]), 1: Told(notes=["same", "b", "more"])}
-    assert list(notes_of(told)) == ["same", "rank 0: a", "rank 1: b", "rank 1: more"]
+def test_notes_have_their_rank_unless_all_ranks_made_the_same():
+    reports = {0: ExampleReport(notes=["same", "a"]), 1: ExampleReport(notes=["same", "b", "more"])}
+    assert list(merged_notes(reports)) == ["same", "rank 0: a", "rank 1: b", "rank 1: more"]

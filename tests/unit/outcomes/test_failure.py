@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from pytest_ddp.given.failures import failed
+from pytest_ddp.given.failures import example_failure
 from pytest_ddp.outcomes.failure import (
     RankFailure,
     describe_outcome,
@@ -53,7 +53,7 @@ def test_who_raised_its_own_exception_from_the_loss_of_a_peer_comes_after_that_p
     wrapped = Raised(rank=0, seconds=0.1, kind="SyncError", message="no sync", traceback=traceback)
     assert root_cause([wrapped, KILLED]) is KILLED
     assert root_cause([wrapped, CLOSED]) is wrapped
-    assert type(failed([wrapped, KILLED], {}, World(3))).__doc__ == "was killed by SIGKILL"
+    assert type(example_failure([wrapped, KILLED], {}, World(3))).__doc__ == "was killed by SIGKILL"
 
 
 def test_who_only_speaks_of_a_lost_peer_is_the_first_in_time():
@@ -81,18 +81,18 @@ def test_without_a_failure_there_is_no_cause():
         (Skipped(rank=0, reason="no GPU"), "skipped: no GPU"),
         (OWN, "raised ValueError: wrong"),
         (Raised(rank=0, kind="KeyError", message="", traceback=""), "raised KeyError"),
-        (CLOSED, "failed because a peer left the group; it had entered no collective"),
+        (CLOSED, "failed because a peer left the group; it entered no collective"),
         (KILLED, "was killed by SIGKILL; last collective entered: barrier #2"),
-        (Died(rank=0, exit_code=3), "left with exit code 3 before it was done; it had entered no collective"),
-        (Died(rank=0), "ended in an unknown way; it had entered no collective"),
-        (TimedOut(rank=0, timeout=2.5), "was still running at its deadline of 2.5 s; it had entered no collective"),
+        (Died(rank=0, exit_code=3), "exited with code 3 before it finished; it entered no collective"),
+        (Died(rank=0), "ended in an unknown way; it entered no collective"),
+        (TimedOut(rank=0, timeout=2.5), "was still running at its deadline of 2.5 s; it entered no collective"),
         (
             STOPPED,
-            "was still running when another rank had failed, and was stopped; last collective entered: all_reduce #1",
+            "was still running when another rank failed, and was stopped; last collective entered: all_reduce #1",
         ),
         (
             Stopped(rank=3, waits="waits in barrier #2 at t.py:3", collectives=("barrier #2",)),
-            "was still running when another rank had failed, and was stopped; it waits in barrier #2 at t.py:3",
+            "was still running when another rank failed, and was stopped; it waits in barrier #2 at t.py:3",
         ),
         (
             TimedOut(rank=3, timeout=2.5, waits="waits in barrier #2 at t.py:3"),
@@ -146,5 +146,5 @@ def test_of_a_deadlock_the_whole_chain_is_told_once_and_nothing_is_guessed():
 def test_who_waited_for_a_rank_that_skipped_is_told_with_its_line():
     waited = Stopped(rank=0, waits="waits in barrier #1 at t.py:3, which rank 1 never entered: it has skipped")
     lines = headline([waited, Skipped(rank=1, reason="no")], World(2)).splitlines()
-    assert lines[0].startswith("the ranks disagree: rank 1 skipped: no, while rank 0 went on and waited for it")
+    assert lines[0].startswith("the ranks disagree: rank 1 skipped: no, while rank 0 continued and waited for it")
     assert lines[1].endswith("; it waits in barrier #1 at t.py:3, which rank 1 never entered: it has skipped")

@@ -1,19 +1,18 @@
-"""Errors whose text does not lead to their cause come with advice."""
+"""A report gives advice on errors whose message does not lead to their cause."""
 
 import pytest
 
-from pytest_ddp.outcomes.failure import headline
-from pytest_ddp.outcomes.hints import hint
+from pytest_ddp.outcomes.failure import headline, hint
 from pytest_ddp.outcomes.outcome import Raised
 
 CASES = {
-    "trying to initialize the default process group twice!": "@distributed has made the process group before the test",
-    "env:// rendezvous: environment variable MASTER_ADDR expected, but not set": "need no address: dist.init_",
-    "Default process group has not been initialized, please make sure": "something in the test has destroyed it",
-    "No backend type associated with device type cpu": "cannot move tensors on cpu: put them on ddp.device",
-    "fixture 'only_here' not found": "if plain tests find 'only_here', it comes from a plugin that only pytest's own",
-    "[c10d] The server socket has failed to listen: EADDRINUSE": "let the system choose a port",
-    "[Errno 98] Address already in use": "let the system choose a port",
+    "trying to initialize the default process group twice!": "@distributed has already created the process group",
+    "env:// rendezvous: environment variable MASTER_ADDR expected, but not set": "without one, write dist.init_",
+    "Default process group has not been initialized, please make sure": "either the test has destroyed it",
+    "No backend type associated with device type cpu": "cannot send tensors on cpu: move them to ddp.device",
+    "fixture 'only_here' not found": "if plain tests find 'only_here', it is from a plugin that is registered",
+    "[c10d] The server socket has failed to listen: EADDRINUSE": "let the system choose one (port 0)",
+    "[Errno 98] Address already in use": "let the system choose one (port 0)",
     "EOF when reading a line": "ranks have no standard input",
 }
 

@@ -28,12 +28,12 @@ def test_explicit_values_are_kept():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"world_size": 0}, "takes a number of ranks from 1, or a list of them; got 0"),
-        ({"world_size": -1}, "takes a number of ranks from 1, or a list of them; got -1"),
-        ({"world_size": True}, "takes a number of ranks from 1, or a list of them; got True"),
-        ({"world_size": []}, r"takes a number of ranks from 1, or a list of them; got \[\]"),
-        ({"world_size": "2"}, "takes a number of ranks from 1, or a list of them; got '2'"),
-        ({"world_size": 2.0}, "takes a number of ranks from 1, or a list of them; got 2.0"),
+        ({"world_size": 0}, "takes an integer from 1, or a list of them; got 0"),
+        ({"world_size": -1}, "takes an integer from 1, or a list of them; got -1"),
+        ({"world_size": True}, "takes an integer from 1, or a list of them; got True"),
+        ({"world_size": []}, r"takes an integer from 1, or a list of them; got \[\]"),
+        ({"world_size": "2"}, "takes an integer from 1, or a list of them; got '2'"),
+        ({"world_size": 2.0}, "takes an integer from 1, or a list of them; got 2.0"),
         ({"backend": "tcp"}, "takes one of gloo, nccl, mpi, ucc; got 'tcp'"),
         ({"device": "tpu"}, "takes one of cpu, cuda, auto; got 'tpu'"),
         ({"isolation": "none"}, "takes one of warm, process; got 'none'"),
@@ -51,11 +51,11 @@ def test_mistakes_are_refused_at_the_decorator(options, message):
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        (2, r"goes on a test function, .*; got 2: write @distributed\(world_size=2\)"),
+        (2, r"decorates a test function, .*; got 2: write @distributed\(world_size=2\)"),
         ([2, 4], r"got \[2, 4\]: write @distributed\(world_size=\[2, 4\]\)"),
         ("gloo", r"got 'gloo': write @distributed\(world_size=2\)"),
-        (property(len), "goes on a test function, a test class or a fixture; got <property"),
-        (print, "goes on a test function, a test class or a fixture; got <built-in function print>"),
+        (property(len), "decorates a test function, a test class or a fixture; got <property"),
+        (print, "decorates a test function, a test class or a fixture; got <built-in function print>"),
     ],
 )
 def test_what_is_neither_test_nor_fixture_says_what_to_write(target, message):

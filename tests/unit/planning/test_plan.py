@@ -43,12 +43,12 @@ def test_skips_what_this_machine_lacks(request_, reason):
 
 def test_refuses_nccl_on_cpu_everywhere():
     refused = plan(Settings(), Request(backend="nccl", device="cpu"), SERVER)
-    assert refused == Refuse('backend="nccl" moves CUDA tensors only: drop device="cpu", or write backend="gloo"')
+    assert refused == Refuse('backend="nccl" sends CUDA tensors only: remove device="cpu", or write backend="gloo"')
 
 
 def test_refuses_more_ranks_than_the_cores_can_carry():
     refused = plan(Settings(), Request((17,)), LAPTOP)
-    assert refused == Refuse("world size 17 is above what 2 cores can carry (16): ask for fewer ranks")
+    assert refused == Refuse("world size 17 is too large: 2 cores run at most 16 ranks")
 
 
 def test_timeout_and_isolation_of_the_test_win():

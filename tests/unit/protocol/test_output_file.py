@@ -60,38 +60,6 @@ def test_the_next_run_starts_with_nothing_left_out(output):
     assert output.text == "next\n"
 
 
-def test_what_has_been_given_is_not_given_again(output):
-    prints(output, b"first\n")
-    assert output.text == "first\n"
-    prints(output, b"meanwhile\n")
-    output.skip_read()
-    prints(output, b"second\n")
-    assert output.text == output.text == "meanwhile\nsecond\n"
-    output.skip_read()
-    assert output.text == ""
-    output.clear()
-    prints(output, b"next\n")
-    assert output.text == "next\n"
-
-
-def test_what_comes_after_what_has_been_given_is_bounded_too(output):
-    prints(output, b"given\n")
-    assert output.text == "given\n"
-    output.skip_read()
-    lines = LINE * (DISK_LIMIT // len(LINE) + 1)
-    prints(output, b"first words\n", lines, b"last words\n")
-    output.trim()
-    total = len(b"first words\nlast words\n") + len(lines)
-    assert on_disk(output) < 2 * OUTPUT_LIMIT
-    assert output.text.startswith("first words\nprinted and printed\n")
-    assert output.text.endswith("printed and printed\nlast words\n")
-    assert f"\n... {total - OUTPUT_LIMIT} bytes left out ...\n" in output.text
-    os.ftruncate(output.file.fileno(), 0)
-    prints(output, b"truncated\n")
-    output.clear()
-    assert output.text == ""
-
-
 def test_an_output_that_the_rank_truncates_is_trimmed_like_a_new_one(output):
     prints(output, LINE * (5 * DISK_LIMIT // len(LINE)))
     output.trim()

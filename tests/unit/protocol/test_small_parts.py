@@ -1,7 +1,6 @@
-"""The black box, the trimming of stacks, phases, collectives as text, modules that mention tests, the public face."""
+"""The black box, the trimming of stacks, collectives as text, modules that mention tests, the public face."""
 
 import tempfile
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,10 +10,7 @@ import pytest_ddp
 from pytest_ddp.items import mentions_distributed
 from pytest_ddp.pool.rank_process import trim_stacks
 from pytest_ddp.protocol.flight_recorder import SLOT, SLOTS, FlightRecorder
-from pytest_ddp.protocol.phases import ItemId, PhaseAnswer, PhaseRequest, RankWarning
 from pytest_ddp.rank.collective_hooks import Collective
-
-TESTS = st.builds(ItemId, st.text(), st.text())
 
 
 @given(st.lists(st.text(alphabet=st.characters(exclude_characters="\0", codec="utf-8"), max_size=40), max_size=80))
@@ -28,32 +24,6 @@ def test_the_black_box_keeps_the_last_entries_in_order(entries):
         )
         box.clear()
         assert tuple(other.read()) == ()
-
-
-@given(st.builds(PhaseRequest, st.sampled_from(["setup", "call", "teardown"]), TESTS, st.none() | TESTS))
-def test_phase_requests_survive_the_trip(request):
-    assert PhaseRequest.decode(request.encode()) == request
-
-
-def test_a_rank_s_answer_travels_with_what_json_does_not_know_as_text():
-    warning = RankWarning("text", "builtins:UserWarning", "a.py", 3, "runtest", "a.py::test_it", ("a.py", 3, "test_it"))
-    sent = PhaseAnswer(
-        {"user_properties": [("shape", {1})]},
-        sections=(("Captured log call", "text"),),
-        subtests=({"outcome": "failed"},),
-        warnings=(warning, replace(warning, location=None)),
-        suite_properties=(("a", "1"),),
-        retire="1 thread",
-    )
-    received = PhaseAnswer.decode(sent.encode())
-    assert received == replace(sent, report={"user_properties": [["shape", "{1}"]]})
-    assert PhaseAnswer.decode(b"") == PhaseAnswer()
-
-
-def test_a_rank_that_passed_says_little():
-    plain = PhaseAnswer(passed=0.0, setup=PhaseAnswer(passed=0.5).encode().decode(), goes_on=True)
-    assert PhaseAnswer.decode(plain.encode()) == plain
-    assert len(plain.encode()) < 80
 
 
 def test_stacks_lose_the_harness_below_the_users_frames_and_threads_of_ours():
