@@ -88,7 +88,7 @@ class ScheduledGate(Gate):
             if self._polls[work.number] > _MOST_POLLS:
                 self._require_open(f"this rank polls {work.entries[0]} in a loop", self._record.line())
             return False
-        following = next(iter([*self._ahead_of(work), work]))
+        following = [*self._ahead_of(work), work][0]
         if not following.real.is_completed():
             return False
         if following is work:
@@ -126,7 +126,7 @@ class ScheduledGate(Gate):
         """
         del self._in_flight[work.number]
         if work.future is not None:
-            with suppress(Exception):  # the future has it
+            with suppress(Exception):  # the future has the error
                 self._complete(work, work.real.wait)
 
     def _complete(self, work: HeldWork, wait: Callable[[], Any], timeout: timedelta | None = None) -> None:

@@ -36,7 +36,8 @@ def assert_same(entries: Sequence[Entry], description: str, monitor: Monitor) ->
     gathered = _all_gather(_SEPARATOR.join(notice_of(entry, rank).encode() for entry in entries), monitor)
     records = [_decode(data, rank) for rank, data in enumerate(gathered)]
     pairs = combinations(range(len(records)), 2)
-    for difference in filter(None, (first_difference(records[a], records[b], (a, b)) for a, b in pairs)):
+    found = (first_difference(records[a], records[b], (a, b)) for a, b in pairs)
+    if difference := next(filter(None, found), None):
         raise AssertionError(f"expected the same {description} on all ranks; {difference}")
 
 

@@ -90,6 +90,5 @@ def _nodes(outputs: Sequence[Any]) -> Iterator[Any]:
 def _root(output: Any) -> Any:
     if not isinstance(output, torch.Tensor):
         return output.node
-    if output.grad_fn is None:
-        return graph.get_gradient_edge(output).node if output.requires_grad else None
-    return output.grad_fn
+    is_leaf = output.requires_grad and output.grad_fn is None
+    return graph.get_gradient_edge(output).node if is_leaf else output.grad_fn

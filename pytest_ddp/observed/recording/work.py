@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import torch
@@ -37,7 +36,7 @@ _DELEGATED = (
 )
 _Future: Any = torch._C.Future  # noqa: SLF001  the base class of all futures
 _ORIGINALS = {name: getattr(_Future, name) for name in ("wait", "then", "done")}
-_NO_GRAPH_TASK = -1
+_NO_GRAPH_TASK = -1  # outside of backward
 _entries: Any = WeakIdKeyDictionary()  # the operations of each future
 
 
@@ -85,8 +84,7 @@ class ObservedWork(DelegatingWork):
 
     def is_completed(self) -> bool:
         """Whether the operation is complete."""
-        completed = bool(self.real.is_completed())
-        if completed:
+        if completed := bool(self.real.is_completed()):
             self._record.mark_completed(self._entries)
         return completed
 
@@ -95,7 +93,7 @@ class ObservedWork(DelegatingWork):
         future: torch.futures.Future[Any] = self.real.get_future()
         _entries[future] = self._entries
         self._record.track_future(future, self._entries)
-        if _in_backward() and _called_by_reducer():
+        if torch._C._current_graph_task_id() != _NO_GRAPH_TASK and _called_by_reducer():  # noqa: SLF001  no public way
             _wait_before_reducer(self._record, future, self._entries)
         return future
 
@@ -148,10 +146,6 @@ def _release_held(record: Record, future: Any) -> None:
         work.wait()
 
 
-def _in_backward() -> bool:
-    return torch._C._current_graph_task_id() != _NO_GRAPH_TASK  # noqa: SLF001  of this thread; no public way
-
-
 def _called_by_reducer() -> bool:
     """Whether `get_future` was called by C++, by torch's communication hooks, or by a hook that has a `GradBucket`."""
     try:
@@ -164,13 +158,11 @@ def _called_by_reducer() -> bool:
 
 
 def _wait_before_reducer(record: Record, future: "torch.futures.Future[Any]", entries: Sequence[Entry]) -> None:
-    wait = partial(_wait, record, future, entries)
+    def wait() -> None:
+        with suppress(Exception), record.waiting(entries):  # the reducer raises the same error itself
+            future.wait()
+
     if future in record.held_futures and not record.clock.computes_gradients:
         wait()  # now: the reducer's callback may be running already
     else:
         Variable._execution_engine.queue_callback(wait)  # noqa: SLF001  as torch does
-
-
-def _wait(record: Record, future: "torch.futures.Future[Any]", entries: Sequence[Entry]) -> None:
-    with suppress(Exception), record.waiting(entries):  # the reducer raises the same error itself
-        future.wait()
