@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.pool import RankPool
-from pytest_ddp.remote_calls.pickling import dump_call, results
+from pytest_ddp.remote_calls.pickling import pickle_call, unpickle_results
 
 ROUNDS, REPEATS, STEPS = 15, 20, 3
 WANTED = 1.5
@@ -45,8 +45,10 @@ def main() -> int:
         for _ in range(ROUNDS):
             for observe, found in seconds.items():
                 world = World(2, observe=observe)
-                body = dump_call(train, (), {})
-                found.extend(results(ranks.run(world, "pytest_ddp.remote_calls.calls:call", body, timeout=60), world))
+                body = pickle_call(train, (), {})
+                found.extend(
+                    unpickle_results(ranks.run(world, "pytest_ddp.remote_calls.calls:call", body, timeout=60), world)
+                )
     plain, observed = (statistics.median(seconds[observe]) for observe in (False, True))
     print(f"{STEPS} steps of DDP on 2 ranks, median of {2 * ROUNDS} ranks")
     print(f"  not observed  {plain * 1e3:6.2f} ms")

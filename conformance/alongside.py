@@ -8,11 +8,10 @@ launched; the thread, before it waits, until backward has gone on.
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from threading import get_ident
 
 from conformance.asleep import Sleeper
 from conformance.observation import Happening
-from pytest_ddp.observed.deadlocks.announcer import has_company
+from pytest_ddp.protocol.flight_recorder import has_other_threads
 
 _LOOK_SECONDS = 0.001
 _AT_WORK = 0.1
@@ -32,7 +31,7 @@ class Alongside:
 
     def let_launch(self) -> None:
         """Let other threads, if there are any, launch something in this backward pass, where nothing has been yet."""
-        if has_company({get_ident()}):
+        if has_other_threads():
             self._until(lambda: any(one.what == "launched" for one in self._after("returned")), lambda: True)
 
     def let_go_on(self, number: int, running: Collection[int], backward: Sleeper) -> None:

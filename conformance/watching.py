@@ -25,7 +25,8 @@ from pytest_ddp.observed import (
     collectives,
     current,
 )
-from pytest_ddp.rank.collective_hooks import Collective, watch_collectives
+from pytest_ddp.operations.fingerprint import Fingerprint
+from pytest_ddp.rank.collective_hooks import watch_collectives
 
 
 def gate(drawn: Scenario | Case) -> AbstractContextManager[None]:
@@ -37,7 +38,7 @@ def gate(drawn: Scenario | Case) -> AbstractContextManager[None]:
 def noting(happened: list[Happening], scenario: Scenario) -> Iterator[None]:
     """Append every collective that this process enters in the block; in a gated scenario its first wait, too."""
 
-    def launched(seen: Collective) -> None:
+    def launched(seen: Fingerprint) -> None:
         happened.append(Happening("launched", op=seen.op, bytes=seen.bytes, dtype=seen.dtype, group=seen.group))
 
     alongside, here, backward = Alongside(happened), get_ident(), Sleeper(get_native_id())

@@ -1,6 +1,6 @@
 """The pytest plugin: wires hooks and fixtures, nothing more."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -15,6 +15,7 @@ from pytest_ddp.settings import Settings, add_options, read_settings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytest_ddp.controller.session import Controller
     from pytest_ddp.remote_calls.calls import RankCaller
 
 _settings = pytest.StashKey[Settings]()
@@ -98,9 +99,10 @@ def ddp_ranks(request: pytest.FixtureRequest) -> "Callable[..., RankCaller]":
             "a rank already: use the fixture 'ddp'",
             pytrace=False,
         )
-    from pytest_ddp.remote_calls.fixture import rank_callers  # noqa: PLC0415  only for those who use it
+    from pytest_ddp.controller.session import PLUGIN  # noqa: PLC0415  in the controller only
+    from pytest_ddp.remote_calls.calls import rank_callers  # noqa: PLC0415  likewise
 
-    return rank_callers(request.config)
+    return rank_callers(cast("Controller", request.config.pluginmanager.get_plugin(PLUGIN)))
 
 
 def _require_cuda(settings: Settings) -> None:

@@ -138,11 +138,6 @@ def parameters(item: Any) -> Mapping[str, Any]:
     return item.callspec.params if hasattr(item, "callspec") else {}
 
 
-def parameter_indices(item: Any) -> Mapping[str, int]:
-    """Return the position of each of a test's parameters among the values that it takes."""
-    return item.callspec.indices if hasattr(item, "callspec") else {}
-
-
 def parameter_index(request: pytest.FixtureRequest) -> int:
     """Return the position of a fixture's parameter among the values that it takes; 0 if it has none."""
     index: int = request.param_index  # type: ignore[attr-defined]  # of the subclass that fixtures get

@@ -64,7 +64,9 @@ class OrderedLaunches(Generic[Item, Pending]):
             tensors in `pending` would live until garbage collection.
 
     Attributes:
-        pending: what `launch` returned for the items launched so far, in order.
+        order: the items.
+        position: the position of each item in the order.
+        pending: the results of `launch` for the items launched so far, in order.
     """
 
     def __init__(self, order: Sequence[Item], launch: Callable[[Item], Pending]) -> None:

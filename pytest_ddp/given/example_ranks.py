@@ -9,8 +9,6 @@ from pytest_ddp.pool.group import RankGroup
 from pytest_ddp.pool.pool import RankPool
 from pytest_ddp.protocol.targets import EXAMPLE, PROCEED, RUN_TEST
 
-_POINT_TO_POINT = ("send", "recv")
-
 
 @dataclass
 class ExampleRanks:
@@ -49,12 +47,12 @@ class ExampleRanks:
         It cannot if a rank may have an operation in flight, which would match an operation of the next example.
         """
         group = self.group
-        entries = (entry for outcome in outcomes for entry in outcome.collectives)
+        entered = (one for outcome in outcomes for one in outcome.collectives)
         return not (
             group.lost_processes
             or group.disconnected
             or len({process.collectives_entered for process in group.processes}) > 1
-            or any(entry.startswith(_POINT_TO_POINT) for entry in entries)
+            or any(one.peer is not None for one in entered)
         )
 
     def renew(self) -> list[Outcome]:

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from pytest_ddp.operations.fingerprint import peer_text
+from pytest_ddp.operations.table import POINT_TO_POINT
+
 Shapes = tuple[tuple[int, ...], ...]
-POINT_TO_POINT = frozenset({"send", "recv"})
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,8 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Signature:
-    """What a rank asked for.
+class Entry:
+    """One operation that this rank entered.
 
     Attributes:
         op: the operation, named as in torch.distributed: "all_reduce", "send", ...
@@ -41,33 +43,7 @@ class Signature:
         peer: the global rank that a point-to-point operation is with; None for any.
         tag: of a point-to-point operation.
         reduce_op: "SUM", "AVG", "MAX", ... where something is reduced.
-        splits: how the first dimension is split, (given, wanted), by all_to_all_single; empty means evenly.
-    """
-
-    op: str
-    group: str
-    ranks: tuple[int, ...]
-    shapes: Shapes = ()
-    outputs: Shapes = ()
-    dtype: str = ""
-    bytes: int = 0
-    root: int | None = None
-    peer: int | None = None
-    tag: int = 0
-    reduce_op: str = ""
-    splits: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-
-    @property
-    def point_to_point(self) -> bool:
-        """Whether it is a send or a receive, in which only two ranks take part."""
-        return self.op in POINT_TO_POINT
-
-
-@dataclass(frozen=True)
-class Entry(Signature):
-    """One operation that this rank entered.
-
-    Attributes:
+        splits: how all_to_all_single splits the first dimension, (given, wanted); empty means evenly.
         number: tells it from every other operation of this rank.
         sequence: counts the collectives of its group from 1; sends and receives are counted apart, for each peer and
             tag.
@@ -84,6 +60,18 @@ class Entry(Signature):
             it was there as the next backward returned or the record was read.
     """
 
+    op: str
+    group: str
+    ranks: tuple[int, ...]
+    shapes: Shapes = ()
+    outputs: Shapes = ()
+    dtype: str = ""
+    bytes: int = 0
+    root: int | None = None
+    peer: int | None = None
+    tag: int = 0
+    reduce_op: str = ""
+    splits: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     number: int = 0
     sequence: int = 0
     asynchronous: bool = False
@@ -93,9 +81,14 @@ class Entry(Signature):
     waited: Moment | None = None
     completed: Moment | None = None
 
+    @property
+    def point_to_point(self) -> bool:
+        """Whether it is a send or a receive, in which only two ranks take part."""
+        return self.op in POINT_TO_POINT
+
     def __str__(self) -> str:
         shapes = " + ".join(str(list(shape)) for shape in self.shapes)
-        peer = f" {'to' if self.op == 'send' else 'from'} rank {self.peer}" if self.peer is not None else ""
+        peer = f" {peer_text(self.op, self.peer)}" if self.peer is not None else ""
         payload = f" {self.dtype}{shapes}" if self.shapes else ""
         return f"{self.op} #{self.sequence}{peer}{payload}{f' ({self.line})' if self.line else ''}"
 

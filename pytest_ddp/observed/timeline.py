@@ -16,7 +16,8 @@ from pytest_ddp.observed.events import (
     GradientReady,
     Moment,
 )
-from pytest_ddp.observed.fingerprint import ANYONE, Fingerprint, shapes_text
+from pytest_ddp.operations.fingerprint import Fingerprint, peer_text, shapes_text
+from pytest_ddp.operations.table import POINT_TO_POINT
 from pytest_ddp.outcomes.text_limits import both_ends
 from pytest_ddp.planning.world import format_ranks
 
@@ -57,9 +58,9 @@ class Timeline:
         return list(rows(self.entries, self.events))
 
 
-def posted_timeline(notices: Sequence[Fingerprint], waits_in: Fingerprint | None, limit: int = REPORTED_ROWS) -> str:
-    """Return a short table of the operations that a rank had posted before it died or was ended."""
-    found = [_posted_row(notice, "waits" if notice is waits_in else "entered") for notice in notices]
+def recorded_timeline(entered: Sequence[Fingerprint], waits_in: Fingerprint | None, limit: int = REPORTED_ROWS) -> str:
+    """Return a short table of the operations that a rank had recorded before it died or was ended."""
+    found = [_recorded_row(one, "waits" if one is waits_in else "entered") for one in entered]
     return both_ends(_text(found, limit)) if found else ""
 
 
@@ -115,7 +116,7 @@ def _operation_row(clock: str, run: Sequence[Event], known: Mapping[int, Entry])
     if entry is None:
         return
     event = ", ".join(_states(run, entry))
-    what, group = f"{entry.op} #{entry.sequence}{_peer(entry)}", f"{entry.group} ({format_ranks(entry.ranks)})"
+    what, group = _name(entry.op, entry.sequence, entry.peer), f"{entry.group} ({format_ranks(entry.ranks)})"
     if isinstance(first, CollectiveLaunched):
         tensors = f"{entry.dtype}{shapes_text(entry.shapes)}" if entry.shapes else ""
         size = f"{entry.bytes:,}" if entry.shapes else ""
@@ -138,20 +139,17 @@ def _states(run: Sequence[Event], entry: Entry) -> Iterator[str]:
         yield "completed"
 
 
-def _peer(operation: Entry | Fingerprint) -> str:
-    if operation.op not in {"send", "recv"}:
-        return ""
-    peer = "any rank" if operation.peer in {None, ANYONE} else f"rank {operation.peer}"
-    return f" {'to' if operation.op == 'send' else 'from'} {peer}"
+def _name(op: str, number: int, peer: int | None) -> str:
+    return f"{op} #{number} {peer_text(op, peer)}" if op in POINT_TO_POINT else f"{op} #{number}"
 
 
 def _gradients(moment: Moment | None) -> str:
     return "" if moment is None or moment.backward is None else f"{moment.ready}/{moment.expected}"
 
 
-def _posted_row(notice: Fingerprint, event: str) -> Row:
-    what, group = f"{notice.op} #{notice.number}{_peer(notice)}", f"{notice.group} ({format_ranks(notice.ranks)})"
-    return Row("", event, what, group, f"{notice.dtype}{notice.shapes}", line=notice.source)
+def _recorded_row(one: Fingerprint, event: str) -> Row:
+    what, group = _name(one.op, one.number, one.peer), f"{one.group} ({format_ranks(one.ranks)})"
+    return Row("", event, what, group, f"{one.dtype}{one.shapes}", line=one.source)
 
 
 def _text(found: Sequence[Row], limit: int | None = None) -> str:

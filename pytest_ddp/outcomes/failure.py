@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pytest_ddp.errors import PytestDDPError
-from pytest_ddp.outcomes.hang_diagnosis import caused_by_peer_loss, peer_left, standstill
+from pytest_ddp.outcomes.hang_diagnosis import caused_by_peer_loss, describe_hang, peer_left
 from pytest_ddp.outcomes.outcome import (
     Deadlocked,
     Died,
@@ -149,7 +149,7 @@ def headline(outcomes: Sequence[Outcome], world: World | None = None) -> str:
     lines = [
         disagreement or f"rank {root.rank}{where} {_describe_root(root)}",
         *(f"{ranks}: {text}" for ranks, text in others),
-        *standstill(outcomes),
+        *describe_hang(outcomes),
         *([f"hint: {advice}"] if advice else []),
     ]
     return "\n  ".join(lines)
@@ -251,7 +251,7 @@ def last_collectives(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
 
 def _collectives_text(outcome: Outcome) -> str:
     left_out = max(0, len(outcome.collectives) - _COLLECTIVES_SHOWN)
-    return "\n".join([*(["..."] if left_out else []), *outcome.collectives[left_out:]]) or "none"
+    return "\n".join([*(["..."] if left_out else []), *map(str, outcome.collectives[left_out:])]) or "none"
 
 
 def timelines(outcomes: Iterable[Outcome]) -> list[tuple[str, str]]:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from pytest_ddp.operations.fingerprint import Fingerprint
+
 
 @dataclass(frozen=True, kw_only=True)
 class _OnRank:
@@ -13,20 +15,20 @@ class _OnRank:
         rank: the rank.
         seconds: how long its run took, or how long the controller waited for it.
         output: what the rank printed in the run, stdout and stderr.
-        collectives: the last collectives that the rank entered, oldest first, as text.
+        collectives: the last operations that the rank entered, oldest first; `str()` of each describes it.
         timeline: the operations of an observed rank as a table, if a rank failed.
     """
 
     rank: int
     seconds: float = 0.0
     output: str = ""
-    collectives: Sequence[str] = ()
+    collectives: Sequence[Fingerprint] = ()
     timeline: str = ""
 
     @property
     def last_collective(self) -> str | None:
         """The collective entered last, as text, or None."""
-        return self.collectives[-1] if self.collectives else None
+        return str(self.collectives[-1]) if self.collectives else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,11 @@ from functools import partial
 from typing import IO
 
 from pytest_ddp.errors import ProtocolError
-from pytest_ddp.observed.deadlocks.detector import LOOK_SECONDS, Detector
 from pytest_ddp.outcomes.failure import RankFailure, details, failures
 from pytest_ddp.outcomes.outcome import Deadlocked, Died, Ended, Outcome, Raised, Returned, Stopped, TimedOut
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.deadline import Deadline
+from pytest_ddp.pool.detector import LOOK_SECONDS, Detector
 from pytest_ddp.pool.launcher import Launcher
 from pytest_ddp.pool.rank_process import RankProcess, answer_outcome, common_fields, death_outcome
 from pytest_ddp.pool.stack_dumps import dump_stacks
@@ -37,7 +37,7 @@ class RankGroup:
     """The ranks of one process group.
 
     Attributes:
-        board: the file on which observed ranks post what they do.
+        recorder: the file of the flight recorder.
         lost_processes: the ranks that did not survive a run.
         lost: whether a rank has ever been lost, also if it was replaced since.
         timeout_margin: seconds that the group's own timeout lies behind that of the run which makes it.
@@ -50,7 +50,7 @@ class RankGroup:
     name: str
     processes: list[RankProcess]
     launcher: Launcher
-    board: IO[bytes]
+    recorder: IO[bytes]
     grace: float = GRACE_SECONDS
     lost_processes: list[RankProcess] = field(default_factory=list)
     timeout_margin: float = GROUP_TIMEOUT_MARGIN
@@ -170,7 +170,7 @@ class RankGroup:
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield outcomes as they come; end what is left when the deadline has passed."""
         deadline = Deadline(self._started + self._timeout, grace, disconnect=disconnect)
-        self._detector = Detector(self.board.fileno(), self.world.size, self.name) if self.world.observe else None
+        self._detector = Detector(self.recorder.fileno(), self.world.size, self.name) if self.world.observe else None
         while pending:
             readable = self._readable(pending.values(), deadline)
             if not readable and deadline.is_over(pending.values()):
@@ -204,7 +204,7 @@ class RankGroup:
     ) -> None:
         deadline.add_outcome(process, outcome, pending.values())
         if self._detector is not None:
-            self._detector.hear(outcome)
+            self._detector.add(outcome)
 
     def _end_stuck(self, pending: dict[int, RankProcess], deadline: Deadline) -> Iterator[tuple[int, Outcome]]:
         """End the ranks that wait for what can never come, unless others are to break the connections for that."""
@@ -214,7 +214,7 @@ class RankGroup:
             or (deadline.disconnect and deadline.any_failed_or_skipped)
         ):
             return
-        stuck = {rank: pending[rank] for rank in self._detector.stuck(pending)}
+        stuck = {rank: pending[rank] for rank in self._detector.deadlocked(pending)}
         for rank, outcome in self._end(stuck, Stopped if deadline.any_failed_or_skipped else Deadlocked):
             process = pending.pop(rank)
             yield rank, outcome
@@ -263,7 +263,7 @@ class RankGroup:
         halted = {rank: process.is_halted for rank, process in pending.items()}
         known = {rank: common_fields(process, self._seconds) for rank, process in pending.items()}
         if self._detector is not None:
-            known = {rank: {**known[rank], **self._detector.told(rank, pending)} for rank in pending}
+            known = {rank: {**known[rank], **self._detector.waits(rank, pending)} for rank in pending}
         for last in (False, True):  # of a rank that was halted last of all: to write them it must run again
             dump_stacks([process for rank, process in pending.items() if halted[rank] is last])
         for rank, process in list(pending.items()):

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Collection
 from pathlib import Path
 
+from pytest_ddp.protocol.flight_recorder import own_thread
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _WATCH_SECONDS = 0.5
@@ -54,6 +56,7 @@ def _prctl(option: int, value: int) -> None:
 
 def _watch(parent: int) -> None:
     pause = threading.Event()
-    while os.getppid() == parent:
-        pause.wait(_WATCH_SECONDS)
+    with own_thread():
+        while os.getppid() == parent:
+            pause.wait(_WATCH_SECONDS)
     os._exit(1)

@@ -1,48 +1,76 @@
-"""The pool of warm ranks: the whole face of the core.
+"""The pool: rank processes that run functions in process groups, one run after another.
 
-`RankPool.run(world, target, payloads, timeout=...)` runs a function on every rank of a fresh process group and returns
-one outcome per rank. It never raises for what a rank does; see `failure.RankFailure` for that.
+`RankPool.run(world, target, payloads, timeout=...)` returns one outcome per rank. It raises nothing for what a rank
+does; callers that want an exception raise `outcomes.failure.RankFailure`.
 """
 
+import itertools
 import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import IO, Self
+from dataclasses import dataclass, field, replace
+from typing import IO, TYPE_CHECKING, Self
 
 from pytest_ddp.errors import LaunchError
-from pytest_ddp.observed.deadlocks.board import make_room
 from pytest_ddp.outcomes.failure import RankFailure, failures
 from pytest_ddp.outcomes.outcome import Outcome
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.group import GRACE_SECONDS, GROUP_TIMEOUT_MARGIN, RankGroup
 from pytest_ddp.pool.launcher import Launcher, shared_launcher
 from pytest_ddp.pool.rank_process import RankProcess
-from pytest_ddp.pool.rendezvous import Rendezvous
-from pytest_ddp.protocol.messages import Answer, Close, Launch, Ready
+from pytest_ddp.protocol.flight_recorder import make_room
+from pytest_ddp.protocol.messages import Answer, Close, Launch, Message, Ready
 from pytest_ddp.protocol.shared_files import SharedFiles, memory_file
 
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore
+
+_HOST = "127.0.0.1"
 _START_SECONDS = 120.0
 _CLOSE_SECONDS = 10.0
-_STILL_ENDING = "was stopped: after {:g} s it was still at the teardown of its fixtures, or in a function of atexit\n"
+_NOT_ENDED = "was killed: after {:g} s it still ran the teardown of its fixtures or an atexit handler\n"
+
+
+@dataclass
+class Rendezvous:
+    """The TCPStore through which ranks form process groups, and a new name for each group.
+
+    The store lives in the controller: a rank that dies does not take it along, and a fork server must not have it,
+    because a fork copies the locks of its thread. The system chooses its port, so that parallel runs never clash.
+    """
+
+    _store: "TCPStore | None" = None
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the store, which opens when this is first read."""
+        from torch.distributed import TCPStore  # noqa: PLC0415  the controller imports torch only to start ranks
+
+        if self._store is None:
+            self._store = TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
+        return _HOST, self._store.port
+
+    def new_group(self) -> str:
+        """Return a name that no group has had."""
+        return f"group{next(self._numbers)}"
 
 
 @dataclass
 class RankPool:
-    """Rank processes that stay warm between runs; use as a context manager.
+    """Rank processes that are kept between runs; use as a context manager.
 
     Attributes:
-        launcher: starts the processes; by default this process's fork server.
-        host: a function "module:function" that every rank runs under; it is called once with `host_body`.
-        host_body: what the host needs to know.
-        capture: whether what ranks print is kept for their outcomes rather than shown.
-        grace: seconds that the other ranks get once one has failed.
-        rendezvous: the store that the ranks meet at.
-        counts: how many processes were "started", and how many ranks of groups they "served"; shared with pools
-            made by `fresh`.
+        launcher: starts the processes; by default the fork server of this process.
+        host: a function "module:function" that every rank calls once, with `host_body`, and in which it serves.
+        host_body: the argument of `host`.
+        capture: whether the output of ranks is kept for their outcomes; otherwise it is shown at once.
+        grace: seconds that the other ranks get after a rank has failed.
+        rendezvous: the store that the ranks use.
+        counts: how many processes were "started", and how many ranks of groups they "served".
         prepares_groups: whether ranks that leave a group join the next one at once; useful if it has the same world.
         timeout_margin: seconds by which a process group's own timeout is longer than that of a run.
         exit_output: what each rank printed while it ended, such as exceptions in its `atexit` handlers.
@@ -61,11 +89,11 @@ class RankPool:
     prepares_groups: bool = True
     timeout_margin: float = GROUP_TIMEOUT_MARGIN
     exit_output: dict[int, str] = field(default_factory=dict)
-    latest_group: str = ""
-    ranks_with_fixtures: int = 0
-    _opened: IO[bytes] | None = None
-    _ahead: RankGroup | None = None
-    _processes: dict[int, RankProcess] = field(default_factory=dict)
+    latest_group: str = field(default="", init=False)
+    ranks_with_fixtures: int = field(default=0, init=False)
+    _opened_recorder: IO[bytes] | None = field(default=None, init=False)
+    _prepared: RankGroup | None = field(default=None, init=False)
+    _processes: dict[int, RankProcess] = field(default_factory=dict, init=False)
 
     def run(
         self, world: World, target: str, payloads: bytes | Sequence[bytes] = b"", *, timeout: float
@@ -73,88 +101,69 @@ class RankPool:
         """Run `target` ("module:function", bytes to bytes) once on every rank of a fresh process group.
 
         Args:
-            world: the process group to make.
-            target: imported and called on the ranks.
-            payloads: the argument, one for all ranks or one per rank.
-            timeout: seconds until ranks that are still running are ended.
+            world: the process group to form.
+            target: the function, which ranks import and call.
+            payloads: its argument: one for all ranks, or one per rank.
+            timeout: seconds after which ranks that still run are ended.
 
         Returns:
             One outcome per rank, in rank order.
 
         Raises:
-            LaunchError: when ranks cannot be started.
+            LaunchError: ranks cannot be started, or cannot form the group.
         """
         with self.group(world) as group:
             return group.run(target, payloads, timeout=timeout)
 
     @contextmanager
     def group(self, world: World) -> Iterator[RankGroup]:
-        """Give a fresh process group on warm ranks, for several runs that share it; raise LaunchError.
+        """Give a fresh process group for several runs; raise LaunchError as `run` does.
 
-        Whoever wanted one will soon want another one like it: the ranks join that one while nobody waits for them.
+        If `prepares_groups`, the ranks then join a group of the same world: the next test is likely to need it.
         """
-        group = self._joined_ahead(world)
+        group = self._take_prepared(world)
         if group is None:
-            group = self._new(world)
+            group = self._new_group(world)
             self._form(group)
         self.counts["served"] += world.size
         try:
             yield group
         finally:
-            self._discard_gone(group)
-            # GPUs may be another worker's by then; a group on them is not made before its test.
+            self._discard_lost(group)
+            # No group is prepared on GPUs, because another xdist worker may have them by then.
             if self.prepares_groups and world.device == "cpu" and not (group.lost or group.disconnected):
                 self.prepare(world)
 
     def prepare(self, world: World) -> None:
-        """Let ranks join a fresh process group before it is wanted, if all of them are there; the next `group` has it.
+        """Let ranks join a fresh process group ahead of time; the next call of `group` takes it.
 
-        Only where nothing runs, and no group has been prepared.
+        Does nothing unless all ranks of the world are alive and idle. A group that was prepared must be taken first.
         """
         processes = [self._processes[rank] for rank in range(world.size) if rank in self._processes]
         if len(processes) == world.size and all(process.is_idle() for process in processes):
-            self._ahead = self._new(world)
-            self._ahead.assign(self._new_group(), processes)
-            self._ahead.start_joining()
+            self._prepared = self._new_group(world)
+            self._start_joining(self._prepared, processes)
 
     def renew(self, group: RankGroup) -> None:
-        """Make `group`, which this pool gave, whole again: a fresh process group, new ranks for those that are gone.
+        """Form a fresh process group for `group`, which came from this pool; start ranks for those that it lost.
 
         Raises:
-            LaunchError: when ranks cannot be started.
+            LaunchError: as `run` does.
         """
-        self._discard_gone(group)
+        self._discard_lost(group)
         self._form(group)
 
     def fresh(self) -> "RankPool":
-        """Return a pool of its own processes that shares the launcher and the store; close it before this one."""
-        pool = RankPool(
-            self.launcher, self.host, self.host_body, self.capture, self.grace, self.rendezvous, self.counts
-        )
-        pool.counts, pool.exit_output, pool.timeout_margin = self.counts, self.exit_output, self.timeout_margin
-        pool.prepares_groups = False
-        return pool
+        """Return a pool with processes of its own, which shares launcher, store and counts; close it before this."""
+        return replace(self, prepares_groups=False)
 
     def close(self) -> None:
-        """Let every rank finish what lives on it, then end it."""
-        self._joined_ahead(World(0))
-        self._empty()
-        if self._opened is not None:
-            self._opened.close()
-            self._opened = None
-
-    def _empty(self) -> None:
-        for process in self._processes.values():
-            process.reset()
-            process.send(Close())
-        end = time.monotonic() + _CLOSE_SECONDS
-        for process in list(self._processes.values()):
-            while messages := process.receive(end - time.monotonic()):
-                pass
-            if words := process.output + ("" if messages is None else _STILL_ENDING.format(_CLOSE_SECONDS)):
-                self.exit_output[process.rank] = self.exit_output.get(process.rank, "") + words
-            self._discard(process)
-        self.latest_group, self.ranks_with_fixtures = "", 0
+        """Let every rank finish its fixtures and end."""
+        self._take_prepared(None)
+        self._end_processes()
+        if self._opened_recorder is not None:
+            self._opened_recorder.close()
+            self._opened_recorder = None
 
     def __enter__(self) -> Self:
         return self
@@ -162,66 +171,61 @@ class RankPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _new(self, world: World) -> RankGroup:
-        return RankGroup(world, "", [], self.launcher, self._board, self.grace, timeout_margin=self.timeout_margin)
-
-    @property
-    def _board(self) -> IO[bytes]:
-        if self._opened is None:
-            self._opened = memory_file()
-        return self._opened
-
-    def _joined_ahead(self, world: World) -> RankGroup | None:
-        """Return the group that the ranks have joined already, if it is such a one and they are well."""
-        group, self._ahead = self._ahead, None
+    def _take_prepared(self, world: World | None) -> RankGroup | None:
+        """Wait for the prepared group; return it if all ranks have joined it and it is one of this world."""
+        group, self._prepared = self._prepared, None
         if group is None:
             return None
         failed = failures(group.join())
-        self._discard_gone(group)
-        well = not failed and group.world == world and all(process.is_idle() for process in group.processes)
-        return group if well else None
+        self._discard_lost(group)
+        usable = not failed and group.world == world and all(process.is_idle() for process in group.processes)
+        return group if usable else None
+
+    def _new_group(self, world: World) -> RankGroup:
+        return RankGroup(world, "", [], self.launcher, self._recorder, self.grace, timeout_margin=self.timeout_margin)
+
+    @property
+    def _recorder(self) -> IO[bytes]:
+        if self._opened_recorder is None:
+            self._opened_recorder = memory_file()
+        return self._opened_recorder
 
     def _form(self, group: RankGroup) -> None:
-        """Let ranks join `group` under a new name.
+        """Start the ranks that are missing and let all of them join `group`.
 
-        Ranks that an earlier run has left unable to (it took their descriptors, memory or threads) are replaced once.
+        Ranks that cannot join are replaced once: an earlier run may have taken their descriptors, memory or threads.
         """
         while True:
-            fresh = self._fill(group.world.size)
-            processes = [self._processes[rank] for rank in range(group.world.size)]
-            group.assign(self._new_group(), processes)
-            group.start_joining()
+            launched = self._launch_missing(group.world.size)
+            self._start_joining(group, [self._processes[rank] for rank in range(group.world.size)])
             outcomes = group.join()
             if not failures(outcomes):
                 return
-            self._discard_gone(group)
+            self._discard_lost(group)
             for process in group.processes:
                 self._discard(process)
-            if fresh == group.world.size:
+            if launched == group.world.size:
                 raise LaunchError(f"the ranks could not form a process group:\n{RankFailure(outcomes, group.world)}")
 
-    def _new_group(self) -> str:
+    def _start_joining(self, group: RankGroup, processes: list[RankProcess]) -> None:
         self.latest_group = self.rendezvous.new_group()
-        return self.latest_group
+        group.assign(self.latest_group, processes)
+        group.start_joining()
 
-    def _discard_gone(self, group: RankGroup) -> None:
-        while group.lost_processes:
-            self._discard(group.lost_processes.pop())
-
-    def _fill(self, size: int) -> int:
-        """Have a live rank in every place below `size`; what died between runs is replaced. Return how many are new."""
+    def _launch_missing(self, size: int) -> int:
+        """Replace ranks that died between runs and start those that are missing below `size`; return how many."""
         for process in [process for process in self._processes.values() if not process.is_idle()]:
             self._discard(process)
         if any(rank not in self._processes for rank in range(self.ranks_with_fixtures)):
-            self._empty()
-        fresh = [self._launch(rank) for rank in range(size) if rank not in self._processes]
-        for process in fresh:
+            self._end_processes()
+        launched = [self._launch(rank) for rank in range(size) if rank not in self._processes]
+        for process in launched:
             self._await_ready(process)
-        return len(fresh)
+        return len(launched)
 
     def _launch(self, rank: int) -> RankProcess:
-        make_room(self._board.fileno(), rank + 1)
-        shared = SharedFiles.make(rank, self._board)
+        make_room(self._recorder.fileno(), rank + 1)
+        shared = SharedFiles.make(rank, self._recorder)
         try:
             process = RankProcess(rank, self.launcher.start(shared), shared)
         except BaseException:  # LaunchError, or an interruption
@@ -232,7 +236,7 @@ class RankPool:
         launch = Launch(
             rank=rank,
             sys_path=sys.path,
-            cwd=os.getcwd(),  # noqa: PTH109  a plain string travels
+            cwd=os.getcwd(),  # noqa: PTH109  sent as a plain string
             env=dict(os.environ),
             store=self.rendezvous.address,
             capture=self.capture,
@@ -248,13 +252,34 @@ class RankPool:
             return
         output = process.output
         self._discard(process)
-        if messages is None:
-            why = f"its process ended with exit code {self.launcher.exit_code(process.pid)}"
-        elif messages and isinstance(messages[0], Answer):
-            why = messages[0].traceback
-        else:
-            why = f"it was not ready within {_START_SECONDS:g} s"
+        why = self._why_not_ready(process, messages)
         raise LaunchError(f"rank {process.rank} could not start: {why}\n{output}".rstrip())
+
+    def _why_not_ready(self, process: RankProcess, messages: list[Message] | None) -> str:
+        if messages is None:
+            return f"its process ended with exit code {self.launcher.exit_code(process.pid)}"
+        if messages and isinstance(messages[0], Answer):
+            return messages[0].traceback
+        return f"it was not ready within {_START_SECONDS:g} s"
+
+    def _end_processes(self) -> None:
+        """Let every rank finish its fixtures and end; kill those that still run after `_CLOSE_SECONDS`."""
+        for process in self._processes.values():
+            process.reset()
+            process.send(Close())
+        end = time.monotonic() + _CLOSE_SECONDS
+        for process in list(self._processes.values()):
+            while messages := process.receive(end - time.monotonic()):
+                pass
+            text = process.output + ("" if messages is None else _NOT_ENDED.format(_CLOSE_SECONDS))
+            if text:
+                self.exit_output[process.rank] = self.exit_output.get(process.rank, "") + text
+            self._discard(process)
+        self.latest_group, self.ranks_with_fixtures = "", 0
+
+    def _discard_lost(self, group: RankGroup) -> None:
+        while group.lost_processes:
+            self._discard(group.lost_processes.pop())
 
     def _discard(self, process: RankProcess) -> None:
         process.kill()

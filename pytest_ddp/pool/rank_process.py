@@ -1,33 +1,37 @@
-"""One rank process, seen from the controller."""
+"""A rank process as the controller sees it: its messages, its output, its state, and the outcomes of its runs."""
 
 import os
 import select
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_ddp.operations.fingerprint import Fingerprints
 from pytest_ddp.outcomes.outcome import Died, Outcome, Raised, Returned, Skipped
-from pytest_ddp.protocol.flight_recorder import FlightRecorder
+from pytest_ddp.pool.stack_dumps import trim_stacks
+from pytest_ddp.protocol.flight_recorder import Reader
 from pytest_ddp.protocol.messages import DUMP_SIGNAL, Answer, Decoder, Message, encode
 from pytest_ddp.protocol.output_file import OutputFile
 from pytest_ddp.protocol.shared_files import SharedFiles
 
-_PIECE = 2**16  # bytes; a larger buffer costs more to make than most messages to read
-_BUSY = ("R", "D")  # see proc(5)
-_HARNESS = ("/_pytest/", "/pluggy/", "/pytest_ddp/")
-_BETWEEN = "/pytest_ddp/observed/"  # between torch, which calls it, and torch, which it calls
+_READ_BYTES = 2**16  # a larger buffer takes longer to allocate than most messages take to read
+_BUSY_STATES = ("R", "D")  # running or runnable, and waiting for a disk: see proc(5)
+_DISCONNECTED = "closed its connection to the test run, ran on, and was ended"
 
 
 @dataclass
 class RankProcess:
-    """A rank of the pool: its process, its channel, and the files that outlive it.
+    """One rank of a pool.
 
     Attributes:
-        is_raising: whether its run has ended by an exception, and its answer is to come.
+        rank: the rank.
+        pid: its process id, which is also the id of its process group.
+        shared: its channel and the files that outlive it.
+        is_raising: whether the rank has announced that its run raised an exception; the answer is still to come.
     """
 
     rank: int
@@ -35,23 +39,23 @@ class RankProcess:
     shared: SharedFiles
     is_raising: bool = False
     _decoder: Decoder = field(default_factory=Decoder)
-    _recorder: FlightRecorder = field(init=False)
-    _printed: OutputFile = field(init=False)
+    _recorder: Reader = field(init=False)
+    _output: OutputFile = field(init=False)
 
     def __post_init__(self) -> None:
-        self._recorder = FlightRecorder.map(self.shared.recorder.fileno())
-        self._printed = OutputFile(self.shared.output)
+        self._recorder = Reader(self.shared.recorder.fileno(), self.rank)
+        self._output = OutputFile(self.shared.output)
 
     def fileno(self) -> int:
-        """The channel's descriptor, so that `select` takes processes."""
+        """The channel's descriptor: `select` accepts rank processes."""
         return self.shared.channel.fileno()
 
     def send(self, message: Message) -> bool:
-        """Send a message; False when the process is gone."""
+        """Send a message; return False if the process has ended."""
         return self.send_encoded(encode(message))
 
     def send_encoded(self, message: bytes) -> bool:
-        """Send what `encode` made of a message; False when the process is gone."""
+        """Send a message that is encoded already; return False if the process has ended."""
         try:
             self.shared.channel.sendall(message)
         except OSError:
@@ -59,7 +63,7 @@ class RankProcess:
         return True
 
     def receive(self, seconds: float) -> list[Message] | None:
-        """Wait for whole messages: an empty list when none came in time, None when the process is gone."""
+        """Wait for messages; return an empty list if none came in time, None if the process has ended."""
         end = time.monotonic() + seconds
         while select.select([self], [], [], max(0.0, end - time.monotonic()))[0]:
             messages = self.read()
@@ -68,50 +72,51 @@ class RankProcess:
         return []
 
     def read(self) -> list[Message] | None:
-        """Return the messages that have come; None when the process is gone. Blocks unless there is something."""
+        """Return the messages that are complete; None if the process has ended. Blocks if there is nothing to read."""
         try:
-            data = self.shared.channel.recv(_PIECE)
+            data = self.shared.channel.recv(_READ_BYTES)
         except OSError:
             data = b""
         return list(self._decoder.feed(data)) if data else None
 
     def is_idle(self) -> bool:
-        """Whether the process lives and has nothing to say, as it should between runs."""
+        """Whether the process is alive and sends nothing, as it should between runs."""
         readable, _, _ = select.select([self], [], [], 0)
         return not readable
 
     def reset(self) -> None:
-        """Forget the output of earlier runs, and what was said of them."""
+        """Forget the output of earlier runs, and that an exception was announced."""
         self.is_raising = False
-        self._printed.clear()
+        self._output.clear()
 
     def trim_output(self) -> None:
-        """Drop the middle of an output that has no end: a rank that prints and prints must not fill the disk."""
-        self._printed.trim()
+        """Cut out the middle of a very long output: a rank that prints in a loop must not fill the disk."""
+        self._output.trim()
 
     @property
     def output(self) -> str:
-        """What the rank printed in this run; of a very long output the beginning and the end."""
-        return self._printed.text
+        """What the rank printed in this run; the beginning and the end if it is very long."""
+        return self._output.text
 
     @property
-    def collectives(self) -> Sequence[str]:
-        """The last collectives that the rank entered, oldest first."""
-        return self._recorder.read()
+    def collectives(self) -> Fingerprints:
+        """The last operations that the rank entered in its run, oldest first."""
+        return Fingerprints(self._recorder.latest(), self.rank)
 
     @property
     def collectives_entered(self) -> int:
-        """How many collectives the rank has entered in its group."""
-        return self._recorder.count
+        """The number of operations that the rank has entered in its run."""
+        head = self._recorder.head()
+        return head.count - head.first
 
     @property
     def stack(self) -> str:
-        """The Python stacks that were written on a fatal signal or on demand, without the harness's own frames."""
+        """The Python stacks that it wrote on a fatal signal or on request, without pytest's frames and ours."""
         return trim_stacks(OutputFile(self.shared.stacks).text)
 
     @property
     def exit_note(self) -> str:
-        """Why the rank left, if it could still say so."""
+        """Why the rank left, if it could write that down."""
         return self._recorder.exit_note
 
     @property
@@ -125,7 +130,7 @@ class RankProcess:
         return self._status() == "stopped"
 
     def _status(self) -> str:
-        import psutil  # noqa: PLC0415  only needed when something went wrong
+        import psutil  # noqa: PLC0415  needed only after a failure
 
         try:
             return str(psutil.Process(self.pid).status())
@@ -134,62 +139,30 @@ class RankProcess:
 
     @property
     def is_busy(self) -> bool:
-        """Whether any of its threads runs, or would with a processor or an answer of the disk; off Linux, no."""
-        return any(status[0] in _BUSY for status in _statuses(Path(f"/proc/{self.pid}/task").glob("*/stat")))
+        """Whether one of its threads uses a CPU, or waits for a CPU or a disk. False on systems other than Linux."""
+        return any(fields[0] in _BUSY_STATES for fields in _stat(Path(f"/proc/{self.pid}/task").glob("*/stat")))
 
     @property
-    def processor_seconds(self) -> float:
-        """Processor time that the process has had; off Linux, 0."""
-        ticks = [int(status[11]) + int(status[12]) for status in _statuses([Path(f"/proc/{self.pid}/stat")])]
+    def cpu_seconds(self) -> float:
+        """The CPU time that the process has used. 0 on systems other than Linux."""
+        ticks = [int(fields[11]) + int(fields[12]) for fields in _stat([Path(f"/proc/{self.pid}/stat")])]
         return sum(ticks) / os.sysconf("SC_CLK_TCK")
 
-    def ask_for_stacks(self) -> None:
-        """Make the process write its Python stacks; works with the GIL held, and wakes a process that is stopped."""
+    def request_stacks(self) -> None:
+        """Make the process write its Python stacks. Works while it holds the GIL; wakes it if it is stopped."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, DUMP_SIGNAL)
             os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """End the process and its whole process group."""
-        for end in (os.killpg, os.kill):
-            try:
-                end(self.pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                continue
-
-
-def _statuses(files: Iterable[Path]) -> Iterator[list[str]]:
-    """Yield what such files tell (see proc(5)), from the state on: the name before it may have spaces."""
-    for file in files:
-        with suppress(OSError):  # the process, or the thread, has ended
-            yield file.read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
-
-
-def trim_stacks(text: str) -> str:
-    """Cut from each thread of a faulthandler dump the harness's frames and all below them; drop threads left empty."""
-    return "\n\n".join(_trimmed_threads(text))
-
-
-def _trimmed_threads(text: str) -> Iterator[str]:
-    for block in text.strip().split("\n\n"):
-        kept: list[str] = []
-        for line in block.splitlines():
-            if _BETWEEN in line:
-                continue
-            if kept and any(part in line for part in _HARNESS):
-                break
-            kept.append(line)
-        if len(kept) > 1:
-            yield "\n".join(kept)
-
-
-# What became of a rank's run: the outcome that its answer, or its death, amounts to.
-
-_RAN_ON = "closed its connection to the test run, ran on, and was ended"
+        for kill in (os.killpg, os.kill):
+            with suppress(ProcessLookupError, PermissionError):
+                kill(self.pid, signal.SIGKILL)
 
 
 def common_fields(process: RankProcess, seconds: float) -> dict[str, Any]:
-    """Return what every outcome of a rank tells."""
+    """Return the fields that every outcome has."""
     return {
         "rank": process.rank,
         "seconds": seconds,
@@ -199,23 +172,30 @@ def common_fields(process: RankProcess, seconds: float) -> dict[str, Any]:
 
 
 def answer_outcome(process: RankProcess, answer: Answer) -> Outcome:
-    """Return the outcome that a rank's answer says."""
-    words = common_fields(process, answer.seconds)
+    """Return the outcome of a run that the rank answered."""
+    fields = common_fields(process, answer.seconds)
     if answer.outcome == "returned":
-        return Returned(**words, body=answer.body)
+        return Returned(**fields, body=answer.body)
     if answer.outcome == "skipped":
-        return Skipped(**words, reason=answer.message, body=answer.body)
-    return Raised(**words, kind=answer.kind, message=answer.message, traceback=answer.traceback, body=answer.body)
+        return Skipped(**fields, reason=answer.message, body=answer.body)
+    return Raised(**fields, kind=answer.kind, message=answer.message, traceback=answer.traceback, body=answer.body)
 
 
 def death_outcome(process: RankProcess, seconds: float, code: int | None, *, still_running: bool) -> Died:
-    """Return the outcome of a rank whose connection ended: by its process's end, or while that ran on."""
-    known = {**common_fields(process, seconds), "stack": process.stack, "exit_note": process.exit_note}
+    """Return the outcome of a run in which the rank's connection ended.
+
+    Args:
+        process: the rank.
+        seconds: how long the run took.
+        code: the exit code of the process, negative for a signal; None if it is not known.
+        still_running: whether the process had not ended.
+    """
+    fields = {**common_fields(process, seconds), "stack": process.stack}
     if still_running:
-        return Died(**{**known, "exit_note": _RAN_ON})
+        return Died(**fields, exit_note=_DISCONNECTED)
     if code is not None and code < 0:
-        return Died(**known, signal=_signal_name(-code))
-    return Died(**known, exit_code=code)
+        return Died(**fields, exit_note=process.exit_note, signal=_signal_name(-code))
+    return Died(**fields, exit_note=process.exit_note, exit_code=code)
 
 
 def _signal_name(number: int) -> str:
@@ -223,3 +203,11 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def _stat(files: Iterable[Path]) -> Iterator[list[str]]:
+    """Yield the fields of files like /proc/PID/stat, from the process's state on; skip those that are gone."""
+    for file in files:
+        with suppress(OSError):
+            # The name before the state is in parentheses and may have spaces.
+            yield file.read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()

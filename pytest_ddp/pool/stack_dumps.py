@@ -1,4 +1,4 @@
-"""Makes ranks write their Python stacks and waits until they have, however busy the machine."""
+"""Python stacks of ranks: requests them, waits until they are written, and cuts out the frames of pytest and ours."""
 
 import os
 import select
@@ -8,97 +8,131 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pytest_ddp.pool.rank_process import RankProcess
 from pytest_ddp.protocol.messages import DUMP_SIGNAL
 
-_SECONDS = 2.0  # for a rank that may never write: it ignores our signal, or blocks it
-_BUSY_SECONDS = 10.0  # for one that is seen to be about to, or at it
+if TYPE_CHECKING:
+    from pytest_ddp.pool.rank_process import RankProcess
+
+_SECONDS = 2.0  # for a rank that ignores or blocks our signal and will never write
+_HANDLING_SECONDS = 10.0  # for a rank that is seen to handle the signal, or to be about to
 _POLL_SECONDS = 0.02
-_GONE = (FileNotFoundError, ProcessLookupError)
+_PROCESS_ENDED = (FileNotFoundError, ProcessLookupError)
+_HARNESS = ("/_pytest/", "/pluggy/", "/pytest_ddp/")
+# torch calls these frames, and they call torch: the user's frames are further down.
+_BETWEEN = ("/pytest_ddp/observed/", "/pytest_ddp/rank/collective_hooks.py")
 
 
-def dump_stacks(processes: Sequence[RankProcess]) -> None:
-    """Make processes write their Python stacks, all at a time; wait until they have."""
-    dumps = [Dump(process) for process in processes]
+def dump_stacks(processes: "Sequence[RankProcess]") -> None:
+    """Make all these ranks write their Python stacks, and wait until they have."""
+    dumps = [StackDump(process) for process in processes]
     for process in processes:
-        process.ask_for_stacks()
-    asked = time.monotonic()
+        process.request_stacks()
+    requested = time.monotonic()
     while dumps:
         select.select([], [], [], _POLL_SECONDS)
-        dumps = [dump for dump in dumps if not dump.is_over()]
-        seconds = _BUSY_SECONDS if any(dump.is_under_way for dump in dumps) else _SECONDS
-        if time.monotonic() - asked >= seconds:
+        dumps = [dump for dump in dumps if not dump.poll()]
+        seconds = _HANDLING_SECONDS if any(dump.is_handling for dump in dumps) else _SECONDS
+        if time.monotonic() - requested >= seconds:
             return
 
 
 @dataclass
-class Dump:
-    """The stacks that one rank is to write.
+class StackDump:
+    """The stacks that one rank was asked to write.
 
     Attributes:
-        is_under_way: whether the rank was seen to handle the signal, or to be about to, when it was last looked at.
+        process: the rank.
+        is_handling: whether the last `poll` saw the rank handle the signal, or a thread that is about to.
     """
 
-    process: RankProcess
-    is_under_way: bool = False
-    _before: int = field(init=False)
+    process: "RankProcess"
+    is_handling: bool = False
+    _size_before: int = field(init=False)
     _size: int = field(init=False)
-    _blocking: set[str] = field(init=False)
+    _blocked_before: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._before = self._size = self._written()
-        threads = threads_and_signal(self.process.pid, DUMP_SIGNAL) or {}
-        self._blocking = {task for task, thread in threads.items() if thread.blocks}
+        self._size_before = self._size = self._written()
+        threads = signal_states(self.process.pid, DUMP_SIGNAL) or {}
+        self._blocked_before = {thread for thread, state in threads.items() if state.blocked}
 
-    def is_over(self) -> bool:
-        """Look whether the rank has written all; where the system does not tell, whether it seems to have stopped."""
+    def poll(self) -> bool:
+        """Return whether the rank has written its stacks, or has ended.
+
+        A thread blocks a signal while it handles it. Where the system does not show that, the stacks count as written
+        as soon as their file stops growing.
+        """
         last, self._size = self._size, self._written()
-        threads = threads_and_signal(self.process.pid, DUMP_SIGNAL)  # after the size: who has begun is then seen at it
+        threads = signal_states(self.process.pid, DUMP_SIGNAL)  # after the size: what had begun to write is seen
         if threads is None:
-            return self._before < self._size == last
-        waiting = any(thread.waits for thread in threads.values())
-        taken = any(thread.blocks and task not in self._blocking for task, thread in threads.items())
-        self.is_under_way = taken or (waiting and not all(thread.blocks for thread in threads.values()))
-        return not threads or (self._size > self._before and not self.is_under_way)
+            return self._size_before < self._size == last
+        pending = any(state.pending for state in threads.values())
+        all_block = all(state.blocked for state in threads.values())
+        handling = any(state.blocked and thread not in self._blocked_before for thread, state in threads.items())
+        self.is_handling = handling or (pending and not all_block)
+        return not threads or (self._size > self._size_before and not self.is_handling)
 
     def _written(self) -> int:
         return os.fstat(self.process.shared.stacks.fileno()).st_size
 
 
 @dataclass(frozen=True)
-class Thread:
-    """How a thread stands to a signal.
+class SignalState:
+    """A signal as one thread sees it.
 
     Attributes:
-        waits: whether the signal was sent, to it or to its process, and nobody has taken it yet.
-        blocks: whether the thread does not take it now; so it is, too, while it handles it.
+        pending: whether the signal was sent to the thread or to its process, and no thread has taken it yet.
+        blocked: whether the thread does not take the signal now.
     """
 
-    waits: bool
-    blocks: bool
+    pending: bool
+    blocked: bool
 
 
-def threads_and_signal(pid: int, number: int) -> dict[str, Thread] | None:
-    """Return the threads of a process that live, none if it is gone; None where the system does not tell."""
+def signal_states(pid: int, number: int) -> dict[str, SignalState] | None:
+    """Return the state of a signal for each live thread of a process, by thread id.
+
+    The result is empty if the process has ended, and None if the system does not show these states.
+    """
     if sys.platform != "linux":
         return None
     try:
-        return {task: _thread(fields, number) for task, fields in _fields(pid) if fields["State"][0] not in "ZX"}
+        return {thread: _state(status, number) for thread, status in _statuses(pid) if status["State"][0] not in "ZX"}
     except (OSError, KeyError):
         return None
 
 
-def _fields(pid: int) -> Iterator[tuple[str, dict[str, str]]]:
-    with suppress(*_GONE):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(*_GONE):  # it ends while we look
-                lines = (task / "status").read_text(encoding="ascii", errors="replace").splitlines()
-                yield task.name, {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+def _statuses(pid: int) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the id of each thread and what /proc says about it."""
+    with suppress(*_PROCESS_ENDED):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(*_PROCESS_ENDED):
+                lines = (thread / "status").read_text(encoding="ascii", errors="replace").splitlines()
+                yield thread.name, {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
-def _thread(fields: dict[str, str], number: int) -> Thread:
-    pending, shared, blocked = (
-        bool(int(fields[name], 16) >> (number - 1) & 1) for name in ("SigPnd", "ShdPnd", "SigBlk")
+def _state(status: dict[str, str], number: int) -> SignalState:
+    of_thread, of_process, blocked = (
+        bool(int(status[name], 16) >> (number - 1) & 1) for name in ("SigPnd", "ShdPnd", "SigBlk")
     )
-    return Thread(waits=pending or shared, blocks=blocked)
+    return SignalState(pending=of_thread or of_process, blocked=blocked)
+
+
+def trim_stacks(text: str) -> str:
+    """Return a faulthandler dump without frames of pytest and ours, their callers, and threads that have no others."""
+    return "\n\n".join(_trimmed_threads(text))
+
+
+def _trimmed_threads(text: str) -> Iterator[str]:
+    for block in text.strip().split("\n\n"):
+        kept: list[str] = []
+        for line in block.splitlines():
+            if any(part in line for part in _BETWEEN):
+                continue
+            if kept and any(part in line for part in _HARNESS):
+                break
+            kept.append(line)
+        if len(kept) > 1:
+            yield "\n".join(kept)

@@ -15,7 +15,6 @@ class RankFiles:
     output: int
     stacks: int
     recorder: int
-    board: int
 
 
 @dataclass
@@ -28,25 +27,24 @@ class SharedFiles:
     output: IO[bytes]
     stacks: IO[bytes]
     recorder: IO[bytes]
-    board: IO[bytes]
 
     @classmethod
-    def make(cls, rank: int, board: IO[bytes]) -> "SharedFiles":
-        """Open a socket pair and three anonymous files, beside the board that all ranks of the pool share.
+    def make(cls, rank: int, recorder: IO[bytes]) -> "SharedFiles":
+        """Open a socket pair and two anonymous files, beside the flight recorder that all ranks of the pool share.
 
-        A full disk must not take stacks and flight recorder away.
+        A full disk must not take the stacks away.
         """
         ours, theirs = socket.socketpair()
-        return cls(rank, ours, theirs, _append_only(_disk_file()), _append_only(memory_file()), memory_file(), board)
+        return cls(rank, ours, theirs, _append_only(_disk_file()), _append_only(memory_file()), recorder)
 
     @property
     def fds(self) -> tuple[int, ...]:
         """The rank's file descriptors, in the order of `RankFiles`."""
-        return tuple(part.fileno() for part in (self.rank_channel, self.output, self.stacks, self.recorder, self.board))
+        return tuple(part.fileno() for part in (self.rank_channel, self.output, self.stacks, self.recorder))
 
     def close(self) -> None:
         """Close everything that is this rank's alone."""
-        for part in (self.channel, self.rank_channel, self.output, self.stacks, self.recorder):
+        for part in (self.channel, self.rank_channel, self.output, self.stacks):
             part.close()
 
 

@@ -1,185 +1,196 @@
-"""The record of the collectives that this process enters.
+"""Records the operations that this rank enters, and its waits for them, where its groups are not observed.
 
-torch from 2.15 on calls a hook before each collective of a group, also for those that C++ issues (torch's own DDP).
-Older versions have no such hook: there the methods of `ProcessGroup` are wrapped, which sees every call made from
-Python and none made by C++.
+torch from 2.15 on calls a hook before each operation of a group, also one that C++ issues (torch's own DDP). Older
+versions have no such hook: there only operations that Python issues are recorded, by the methods of `ProcessGroup`.
 """
 
 import itertools
+import os
+import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
-from pytest_ddp.planning.world import format_ranks
+from pytest_ddp.observed.recording.call import Call, tensors_in
+from pytest_ddp.operations.fingerprint import ANY_RANK, Fingerprint, shapes_text
+from pytest_ddp.operations.table import METHODS, RECV, Operation, hooked
+from pytest_ddp.protocol.flight_recorder import Recorder
 from pytest_ddp.rank.connections import connections_of_group
+from pytest_ddp.torch_internals import (
+    device_of_group,
+    group_factory,
+    new_group_in,
+    ranks_of_new_group,
+    set_group_factory,
+    timeout_on,
+)
 
-_NAMES = {
-    "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce_coalesced",
-    "allgather": "all_gather",
-    "allgather_base": "all_gather_into_tensor",
-    "_allgather_base": "all_gather_into_tensor",
-    "allgather_coalesced": "all_gather_coalesced",
-    "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
-    "all_gather_single": "all_gather_into_tensor",
-    "gather_into_tensor": "gather_into_tensor",
-    "reduce_scatter": "reduce_scatter",
-    "reduce_scatter_base": "reduce_scatter_tensor",
-    "_reduce_scatter_base": "reduce_scatter_tensor",
-    "reduce_scatter_single": "reduce_scatter_tensor",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor_coalesced",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all_single",
-    "all_to_all_single": "all_to_all_single",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "send": "send",
-    "recv": "recv",
-    "barrier": "barrier",
-    "monitored_barrier": "monitored_barrier",
-}
-_DIRECTIONS = {"send": "to", "recv": "from"}
-_OUTPUT_FIRST = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 _HAS_HOOKS = hasattr(dist.ProcessGroup, "register_pre_hook")
 _HOOK_ID = 0xDD9
-_SHAPES_SHOWN = 3
-
-
-@dataclass(frozen=True)
-class Collective:
-    """One collective, or message between two ranks, at the moment this rank entered it.
-
-    Attributes:
-        op: the operation, named as in torch.distributed.
-        group: the name of its process group.
-        sequence: counts the group's collectives from 1; messages are counted apart, for each peer and direction.
-        shapes: of the tensors that this rank gives, or, where it gives none, of those that it wants.
-        dtype, bytes: of these.
-        members: the global ranks of the group; empty for the default group, which has all; None where not known.
-        peer: the global rank that a message goes to or comes from; None for any.
-    """
-
-    op: str
-    group: str
-    sequence: int
-    shapes: tuple[tuple[int, ...], ...] = ()
-    dtype: str = ""
-    bytes: int = 0
-    members: tuple[int, ...] | None = ()
-    peer: int | None = None
-
-    def __str__(self) -> str:
-        first, others = self.shapes[:_SHAPES_SHOWN], self.shapes[_SHAPES_SHOWN:]
-        shapes = " + ".join(str(list(shape)) for shape in first) + (" + ..." if others else "")
-        peer = "" if self.peer is None else f" {_DIRECTIONS[self.op]} rank {self.peer}"
-        ranks = f" ({format_ranks(self.members)})" if self.members else ""
-        group = "" if self.members == () else f" in group {self.group}{ranks}"
-        return f"{self.op} #{self.sequence}{peer}{f' {self.dtype}{shapes}' if self.shapes else ''}{group}"
-
-
-Callback = Callable[[Collective], None]
-_watchers: list[Callback] = []
+_recorder: Recorder | None = None
+_watchers: list[Callable[[Fingerprint], None]] = []
+_lock = threading.Lock()
 
 
 @dataclass
 class _Group:
-    """What is known of a process group: its ranks as in `Collective`, and how many of what have been entered."""
+    """A process group: its name, its global ranks and this one, a counter for each stream of its operations."""
 
-    members: tuple[int, ...] | None = None
-    counters: dict[tuple[str, int | None], Iterator[int]] = field(
-        default_factory=lambda: defaultdict(partial(itertools.count, 1))
-    )
-
-    def enter(self, op: str, peer: int | None) -> tuple[int, int | None]:
-        """Count an operation; return its number, and the global rank of its peer."""
-        if op not in _DIRECTIONS:
-            return next(self.counters["", None]), None
-        known = None if peer is None or peer < 0 else self.members[peer] if self.members else peer
-        return next(self.counters[op, known]), known
+    name: str
+    ranks: tuple[int, ...]
+    rank: int
+    is_default: bool
+    device: torch.device
+    counters: dict[Hashable, Iterator[int]] = field(default_factory=lambda: defaultdict(partial(itertools.count, 1)))
+    tags_from_any_rank: set[int] = field(default_factory=set)
 
 
-_groups: dict[str, _Group] = defaultdict(_Group)
+class _Issued(threading.local):
+    """The operation that a method of a group is issuing in this thread: its tag, and its index in the recorder."""
+
+    tag: int = 0
+    index: int | None = None
+
+
+_groups: dict[str, _Group] = {}
+_works: "WeakKeyDictionary[Any, tuple[int, timedelta]]" = WeakKeyDictionary()
+_issued = _Issued()
+
+
+def record_to(recorder: Recorder | None) -> None:
+    """Record the operations of the groups that are made from now on; with None, those of no group."""
+    global _recorder  # noqa: PLW0603  a process's
+    _recorder = recorder
+    _groups.clear()
+    _works.clear()
 
 
 @contextmanager
-def watch_collectives(callback: Callback) -> Iterator[None]:
-    """Call `callback` with every collective that this process enters, from any thread, before it is issued."""
-    _watchers.append(callback)
+def watch_collectives(watcher: Callable[[Fingerprint], None]) -> Iterator[None]:
+    """Call `watcher` with every operation that this process enters, from any thread, before it is issued."""
+    _watchers.append(watcher)
     try:
         yield
     finally:
-        _watchers.remove(callback)
-
-
-def _tell(op: str, group: str, tensors: list[torch.Tensor], peer: int | None = None) -> None:
-    sequence, known_peer = _groups[group].enter(op, peer)
-    collective = Collective(
-        op=op,
-        group=group,
-        sequence=sequence,
-        shapes=tuple(tuple(tensor.shape) for tensor in tensors),
-        dtype=str(tensors[0].dtype).removeprefix("torch.") if tensors else "",
-        bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
-        members=_groups[group].members,
-        peer=known_peer,
-    )
-    for watcher in tuple(_watchers):
-        watcher(collective)
+        _watchers.remove(watcher)
 
 
 def install() -> None:
-    """Start to see collectives, in this process and those forked from it. Groups made before are not seen."""
-    make_group = distributed_c10d._new_process_group_helper  # noqa: SLF001  where init_process_group and new_group meet
+    """Start to see operations, in this process and those forked from it. Groups made before are not seen."""
+    os.register_at_fork(after_in_child=partial(record_to, None))  # a process that a test forks is no rank
+    make_group = group_factory()
 
-    def make_watched_group(*args: Any, **kwargs: Any) -> Any:
+    def make_recorded_group(*args: Any, **keywords: Any) -> Any:
         with connections_of_group():
-            made = make_group(*args, **kwargs)
-        group = made[0] if isinstance(made, tuple) else made
-        if isinstance(group, dist.ProcessGroup):
-            members = kwargs["global_ranks_in_group"] if "global_ranks_in_group" in kwargs else args[2]
-            _groups[group.group_name] = _Group(tuple(members))
-            if _HAS_HOOKS:
-                group.register_pre_hook(_HOOK_ID, _hook(group.group_name))
+            made = make_group(*args, **keywords)
+        if (group := new_group_in(made)) is not None:
+            _add_group(group, ranks_of_new_group(args, keywords))
         return made
 
-    distributed_c10d._new_process_group_helper = make_watched_group  # noqa: SLF001
+    set_group_factory(make_recorded_group)
+    for method in filter(partial(hasattr, dist.ProcessGroup), METHODS):
+        setattr(dist.ProcessGroup, method, _recording(method, getattr(dist.ProcessGroup, method)))
+    dist.Work.wait = _marking(dist.Work.wait)  # type: ignore[method-assign]
+
+
+def _add_group(group: dist.ProcessGroup, members: tuple[int, ...]) -> None:
+    ranks = members or tuple(range(group.size()))
+    name, rank, device = group.group_name, ranks[group.rank()], device_of_group(group)
+    known = _groups[name] = _Group(name, ranks, rank, not members, device)
+    if _HAS_HOOKS:
+        group.register_pre_hook(_HOOK_ID, partial(_before, known))  # not the group: it would never be freed
+
+
+def _before(group: _Group, args: Any) -> None:
+    """Be torch's hook: record an operation that Python or C++ issues."""
+    tensors = tensors_in(args.input_tensors) or tensors_in(args.output_tensors)
+    rank = group.ranks[args.root] if 0 <= args.root < len(group.ranks) else None
+    _record(group, hooked(args.name.name), tensors, rank, asynchronous=args.async_op)
+
+
+def _recording(method: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of `ProcessGroup` that knows which operation its handle is of."""
+
+    def issue(group: Any, *args: Any, **keywords: Any) -> Any:
+        __tracebackhide__ = True
+        known = _groups.get(group.group_name) if _recorder or _watchers else None
+        if known is None:
+            return original(group, *args, **keywords)
+        with suppress(IndexError, TypeError):  # wrong arguments: the original method says so
+            _announce(known, Call(known.name, known.ranks, group, method=method, args=args, keywords=keywords))
+        try:
+            work = original(group, *args, **keywords)
+            if work is not None and _issued.index is not None:
+                _works[work] = _issued.index, timeout_on(group, known.device)
+            return work
+        finally:
+            _issued.tag, _issued.index = 0, None
+
+    return issue
+
+
+def _announce(group: _Group, call: Call) -> None:
+    """Record a call; where there are hooks, only say what they do not know."""
+    _issued.tag = call.tag
     if not _HAS_HOOKS:
-        for name in filter(partial(hasattr, dist.ProcessGroup), _NAMES):
-            setattr(dist.ProcessGroup, name, _wrapped(name, getattr(dist.ProcessGroup, name)))
+        rank = call.peer if call.operation.point_to_point else call.root
+        _record(group, call.operation, call.inputs or call.outputs, rank, asynchronous=call.asynchronous)
 
 
-def _hook(group: str) -> Callable[[Any], None]:
-    """Return a hook for the group of that name: one that held the group itself would keep it for ever."""
+def _record(
+    group: _Group, operation: Operation, tensors: Sequence[torch.Tensor], rank: int | None, *, asynchronous: bool
+) -> None:
+    """Record an operation; `rank` is the global rank of its peer or root, None for any or none."""
+    if not (_recorder or _watchers):
+        return
+    is_message, tag = operation.point_to_point, _issued.tag
+    with _lock:
+        if operation.name == RECV and rank is None:
+            group.tags_from_any_rank.add(tag)
+        fingerprint = Fingerprint(
+            op=operation.name,
+            group=group.name,
+            ranks=group.ranks,
+            number=next(group.counters[(operation.name, rank, tag) if is_message else None]),
+            rank=group.rank,
+            peer=(ANY_RANK if rank is None else rank) if is_message else None,
+            tag=tag,
+            root=rank if operation.rooted else None,
+            dtype=str(tensors[0].dtype).removeprefix("torch.") if tensors else "",
+            shapes=shapes_text([tensor.shape for tensor in tensors]),
+            elements=sum([tensor.numel() for tensor in tensors]),
+            asynchronous=asynchronous or is_message,  # a message does not say
+            after_any_rank=operation.name == RECV and tag in group.tags_from_any_rank,
+            default=group.is_default,
+        )
+        if _recorder is not None:
+            _issued.index = _recorder.count
+            _recorder.record(fingerprint.encode())
+    for watcher in tuple(_watchers):
+        watcher(fingerprint)
 
-    def before(args: Any) -> None:
-        name = args.name.name.lower()
-        tensors = _tensors(args.input_tensors) or _tensors(args.output_tensors)
-        _tell(_NAMES.get(name, name), group, tensors, args.root)
 
-    return before
+def _marking(wait: Callable[..., bool]) -> Callable[..., bool]:
+    """Return a method `Work.wait` that says meanwhile that this rank waits."""
 
+    def wait_marked(work: Any, *args: Any, **keywords: Any) -> bool:
+        __tracebackhide__ = True
+        index, timeout = _works.get(work, (None, timedelta(0)))
+        recorder = _recorder
+        if index is None or recorder is None:
+            return wait(work, *args, **keywords)
+        recorder.mark_waiting(index, next(iter((*args, *keywords.values())), timeout))
+        try:
+            return wait(work, *args, **keywords)
+        finally:
+            recorder.mark_running()
 
-def _wrapped(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    def call(group: Any, *args: Any, **kwargs: Any) -> Any:
-        inputs = _tensors(args[1:2]) if _NAMES[name].startswith(_OUTPUT_FIRST) else []
-        peer = args[1] if name in _DIRECTIONS else None
-        _tell(_NAMES[name], group.group_name, inputs or _tensors(args[:1]), peer)
-        return method(group, *args, **kwargs)
-
-    return call
-
-
-def _tensors(found: Any) -> list[torch.Tensor]:
-    """Return the tensors in nested lists, in order."""
-    if isinstance(found, torch.Tensor):
-        return [found]
-    return [tensor for part in found for tensor in _tensors(part)] if isinstance(found, list | tuple) else []
+    return wait_marked

@@ -10,11 +10,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store, TCPStore, distributed_c10d
+from torch.distributed import PrefixStore, Store, TCPStore
+from torch.distributed.constants import default_pg_timeout
 
+from pytest_ddp.observed.announcer import Announcer
 from pytest_ddp.observed.recording import current
+from pytest_ddp.protocol.flight_recorder import Recorder, key_of, own_thread
 from pytest_ddp.protocol.messages import Run
+from pytest_ddp.rank.collective_hooks import record_to
 from pytest_ddp.rank.connections import forget_connections
+from pytest_ddp.torch_internals import all_groups
 
 # Gloo keeps a thread, some files and a tick of 10 ms for each group that anything refers to, if only a finished `Work`.
 # What refers to a parameter that has a `post_accumulate_grad_hook` is never collected (torch 2.15), if the hook does.
@@ -30,9 +35,9 @@ def device_of(rank: int, run: Run) -> torch.device:
 class GroupKeeper:
     """Holds this rank's default group and replaces it when a run names another one."""
 
-    def __init__(self, rank: int, store: tuple[str, int], board: int) -> None:
-        self._rank = rank
-        self._board = board
+    def __init__(self, store: tuple[str, int], recorder: Recorder) -> None:
+        self._rank = recorder.rank
+        self._recorder = recorder
         self._address = store
         self._store: Store | None = None
         self._current: str | None = None
@@ -53,7 +58,7 @@ class GroupKeeper:
         if self._held > HELD_GROUPS:
             raise RuntimeError(f"{self._held} process groups of earlier runs cannot be freed: something refers to them")
         forget_connections()
-        self._observe(run)
+        self._record(run)
         self._current = None
         os.environ.update(
             RANK=str(self._rank),
@@ -76,16 +81,18 @@ class GroupKeeper:
         )
         self._current = run.group
 
-    def _observe(self, run: Run) -> None:
-        """Have the next groups observed or not; all ranks have done so before any of them has the group."""
+    def _record(self, run: Run) -> None:
+        """Have the next groups observed, or only recorded; all ranks have done so before any of them has the group."""
+        patience = min(timedelta(seconds=run.group_timeout), default_pg_timeout)
+        self._recorder.begin_group(key_of(run.group), patience)
+        record_to(None if run.observe else self._recorder)
         if not (run.observe or current.is_observed()):
             return
-        from pytest_ddp.observed.deadlocks.announcer import Announcer  # noqa: PLC0415  likewise
         from pytest_ddp.observed.recording import install  # noqa: PLC0415  only for those who use it
 
         install.stop_observing()
         if run.observe:
-            install.observe(Announcer.begin(self._board, self._rank, run.group, run.group_timeout))
+            install.observe(Announcer(self._recorder))
 
     def _connect(self) -> Store:
         if self._store is None:
@@ -101,7 +108,7 @@ def leave_groups() -> None:
     """
     if not dist.is_initialized():
         return
-    groups = list(distributed_c10d._world.pg_map)  # noqa: SLF001  keeps them alive past destroy_process_group
+    groups = all_groups()  # keeps them alive past destroy_process_group
     dist.destroy_process_group()
     start_new_thread(_destroy, (groups,))  # `Thread.start` would wait for the thread to run
 
@@ -116,5 +123,6 @@ def held_groups() -> int:
 
 
 def _destroy(groups: list[Any]) -> None:
-    groups.clear()
-    gc.collect(0)
+    with own_thread():
+        groups.clear()
+        gc.collect(0)

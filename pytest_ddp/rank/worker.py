@@ -1,4 +1,4 @@
-"""A rank: a process that answers runs until it is told to close."""
+"""A rank: a process that receives runs and answers them until it receives `Close`."""
 
 import atexit
 import contextlib
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import astuple
 from functools import partial
 
-# By their own names: a test that replaces `time.perf_counter` or `os.getpid` and forgets must not break its rank.
+# Imported by name: a test that replaces `os.getpid` and does not put it back must not break its rank.
 from os import _exit, getpid
 from pathlib import Path
 from time import perf_counter
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pytest_ddp.observed.recording import current
 from pytest_ddp.outcomes.text_limits import both_ends
-from pytest_ddp.protocol.flight_recorder import FlightRecorder
+from pytest_ddp.protocol.flight_recorder import Recorder
 from pytest_ddp.protocol.messages import (
     Answer,
     Close,
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from pytest_ddp.rank.process_state import ProcessState
 
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
-_LOST = "its connection to the test run was closed under it ({}), as by a test that closes files that are not its own"
+_LOST = "its connection to the test run was closed ({}); a test that closes files which are not its own can do that"
 
 
-class Failed(Exception):  # noqa: N818  a target's way to fail with more than an exception's text
-    """Raised by a target to give its own account of a failure; `body` travels to the controller."""
+class Failed(Exception):  # noqa: N818  a failure of a target, not an error of ours
+    """Raised by a target to describe its failure itself; `body` is sent to the controller."""
 
     def __init__(self, kind: str, message: str, text: str, body: bytes) -> None:
         super().__init__(kind, message, text, body)
@@ -53,11 +53,11 @@ class Failed(Exception):  # noqa: N818  a target's way to fail with more than an
 
 
 class Answered(BaseException):
-    """Raised by a target that has already answered its run, or will answer it later, by `Rank.answer_with`."""
+    """Raised by a target that answers its run by itself, with `Rank.answer_with`."""
 
 
 class SkipRun(Exception):  # noqa: N818  likewise
-    """Raised by a target that asks to be skipped; `body` travels to the controller."""
+    """Raised by a target that skips; `body` is sent to the controller."""
 
     def __init__(self, reason: str, body: bytes = b"") -> None:
         super().__init__(reason)
@@ -65,24 +65,24 @@ class SkipRun(Exception):  # noqa: N818  likewise
 
 
 class Rank:
-    """This process's side of the conversation with the controller."""
+    """Receives messages from the controller, runs what they ask for, and answers."""
 
     current: "Rank"
 
     def __init__(self, channel: socket.socket, launch: Launch, files: RankFiles, process_state: "ProcessState") -> None:
-        from pytest_ddp.rank.process_group import GroupKeeper  # noqa: PLC0415  imports torch: not before it must
+        from pytest_ddp.rank.process_group import GroupKeeper  # noqa: PLC0415  imports torch
 
         self.launch = launch
         self.closing = False
         self.run: Run | None = None
         self._channel = channel
-        self._recorder = FlightRecorder.map(files.recorder)
+        self._recorder = Recorder(files.recorder, launch.rank)
         self._process_state = process_state
         self._pid = getpid()
-        self._groups = GroupKeeper(launch.rank, launch.store, files.board)
+        self._groups = GroupKeeper(launch.store, self._recorder)
 
     def serve(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Answer runs until the controller says close or is gone, or `until()` holds after a run."""
+        """Answer runs until the controller sends `Close` or is gone, or until `until()` is true after a run."""
         while not self.closing and not until():
             message = self._receive()
             if isinstance(message, Run):
@@ -95,10 +95,10 @@ class Rank:
                 self.closing = message is None or isinstance(message, Close)
 
     def answer_with(self, target: Callable[[], bytes], run: Run | None = None) -> None:
-        """Call `target` and send what became of it as the outcome of `run`, by default of the run at hand."""
+        """Call `target`; send what it returns or raises as the outcome of `run`, by default of the current run."""
         run = run or self.run
         if run is None:
-            raise RuntimeError("there is no run to answer")
+            raise RuntimeError("no run to answer")
         try:
             self._answer(run, "returned", body=target())
         except Answered:
@@ -109,7 +109,7 @@ class Rank:
             self._answer(
                 run, "raised", kind=failed.kind, message=failed.message, traceback=failed.text, body=failed.body
             )
-        except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt are outcomes like any other
+        except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt are outcomes too
             self.send(Raising())
             kind, message, text = describe(error)
             self._answer(run, "raised", kind=kind, message=message, traceback=text)
@@ -118,33 +118,31 @@ class Rank:
         self, run: Run, outcome: str, *, kind: str = "", message: str = "", traceback: str = "", body: bytes = b""
     ) -> None:
         self._process_state.flush()
-        current.monitor().run_ended()
         seconds = perf_counter() - self._started
         self.send(Answer(run.number, outcome, seconds, kind, both_ends(message), both_ends(traceback), body))
 
     def send(self, message: Answer | Ready | Raising | Debugging) -> None:
-        """Send a message to the controller; leave if it is gone, or if this is not the rank's own process."""
+        """Send a message to the controller; exit if the controller is gone, or if a test forked this process."""
         data = encode(message)
         try:
             self._channel.sendall(data)
         except OSError as error:
             self._leave(error)
 
-    def note(self, collective: object) -> None:
-        """Write a collective that this rank enters into its flight recorder."""
-        self._recorder.write(str(collective))
-
     def _receive(self) -> Message | None:
+        self._recorder.mark_idle()
         try:
             return receive(self._channel)
         except OSError as error:
             self._leave(error)
+        finally:
+            self._recorder.mark_running()
 
     def _leave(self, error: OSError) -> NoReturn:
         if getpid() == self._pid:
             self._recorder.note(_LOST.format(error))
         else:
-            os.write(2, b"a process forked by the test came back from it: it ends here; end it with os._exit()\n")
+            os.write(2, b"a process that the test forked has returned and ends here: let it call os._exit()\n")
         _exit(1)
 
     def _answer_run(self, run: Run) -> None:
@@ -157,10 +155,9 @@ class Rank:
     def _run_target(self, run: Run, outer: Run | None) -> bytes:
         begins = outer is None or run.group != outer.group
         if begins:
-            self._recorder.clear()
+            self._recorder.begin_run()
             self._process_state.restore()
         self._groups.enter(run)
-        current.monitor().run_began()
         if begins:
             current.reset()
         return resolve(run.target)(run.body)
@@ -169,12 +166,12 @@ class Rank:
 def _timeline() -> bytes:
     try:
         return current.timeline().encode(errors="replace")
-    except Exception as broken:  # noqa: BLE001  the test may have broken what it is made with
-        return f"<it could not be made: {type(broken).__name__}: {broken}>".encode(errors="replace")
+    except Exception as broken:  # noqa: BLE001  the test may have broken what makes it
+        return f"<the timeline could not be made: {type(broken).__name__}: {broken}>".encode(errors="replace")
 
 
 def joined(_: bytes) -> bytes:
-    """Be a target that does nothing: the group is what was asked for."""
+    """Do nothing: entering the run has made the process group."""
     return b""
 
 
@@ -186,10 +183,10 @@ def resolve(target: str) -> Callable[[bytes], bytes]:
 
 
 def describe(error: BaseException) -> tuple[str, str, str]:
-    """Return an exception as text: its type's name, its message, its traceback without our own frames."""
+    """Return the name of an exception's type, its message, and its traceback without our own frames."""
     try:
         message = str(error)
-    except Exception as broken:  # noqa: BLE001  a foreign __str__ may do anything
+    except Exception as broken:  # noqa: BLE001  any code may be in its __str__
         message = f"<its message could not be made: {type(broken).__name__}>"
     frames = error.__traceback__
     while frames is not None and frames.tb_next is not None and _is_ours(frames.tb_frame.f_code.co_filename):
@@ -206,10 +203,10 @@ def _is_ours(filename: str) -> bool:
 
 
 def run_rank(files: RankFiles) -> NoReturn:
-    """Be a rank: the whole life of its process, which ends here.
+    """Be a rank until the process ends here.
 
-    Leaves by `os._exit` because torch with gloo now and then aborts in an orderly interpreter exit; what was to be
-    done at exit is done before, save what the parent had in mind for itself.
+    Ends by `os._exit`: torch with gloo sometimes aborts in an orderly interpreter exit. Functions of `atexit` that were
+    registered in this process run before; those of the parent process do not run.
     """
     status = 1
     atexit._clear()  # noqa: SLF001  as multiprocessing does in its children
@@ -219,14 +216,14 @@ def run_rank(files: RankFiles) -> NoReturn:
         if isinstance(launch, Launch):
             _live(channel, launch, files, _settle(files, launch))
             status = 0
-    except BaseException:  # noqa: BLE001  nothing may run past this frame in a forked process
+    except BaseException:  # noqa: BLE001  nothing may run after this frame
         traceback.print_exc()
     finally:
         _exit(status)
 
 
 def _own(files: RankFiles) -> socket.socket:
-    """Keep the descriptors from processes that a test starts: they must neither speak for the rank nor outlive it."""
+    """Keep the descriptors from processes that a test starts, so that they cannot send messages as this rank."""
     for fd in astuple(files):
         os.set_inheritable(fd, False)
     channel = socket.socket(fileno=files.channel)
@@ -235,17 +232,14 @@ def _own(files: RankFiles) -> socket.socket:
 
 
 def _live(channel: socket.socket, launch: Launch, files: RankFiles, process_state: "ProcessState") -> None:
-    from pytest_ddp.rank.collective_hooks import watch_collectives  # noqa: PLC0415  imports torch: not before it must
-
     Rank.current = rank = Rank(channel, launch, files, process_state)
     try:
-        with watch_collectives(rank.note):
-            if launch.host is None:
-                rank.send(Ready())
-                rank.serve()
-            else:
-                resolve(launch.host)(launch.body)
-    except BaseException as error:  # noqa: BLE001  a host that fails to start is reported, whatever it raised
+        if launch.host is None:
+            rank.send(Ready())
+            rank.serve()
+        else:
+            resolve(launch.host)(launch.body)
+    except BaseException as error:  # noqa: BLE001  whatever the host raised is reported
         kind, message, text = describe(error)
         rank.send(Answer(-1, "raised", 0.0, kind, both_ends(message), both_ends(text)))
     else:
@@ -255,7 +249,7 @@ def _live(channel: socket.socket, launch: Launch, files: RankFiles, process_stat
 
 
 def _settle(files: RankFiles, launch: Launch) -> "ProcessState":
-    """Take on the controller's folder, path and environment; send output and stacks where the controller reads them."""
+    """Take the controller's directory, path and environment; write output and stacks to the shared files."""
     import torch  # noqa: PLC0415  already imported by the fork server
 
     os.chdir(launch.cwd)
@@ -264,12 +258,12 @@ def _settle(files: RankFiles, launch: Launch) -> "ProcessState":
     sys.path[:] = launch.sys_path
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
-    from pytest_ddp.rank.process_state import ProcessState  # noqa: PLC0415  POSIX only; the controller's side loads everywhere
+    from pytest_ddp.rank.process_state import ProcessState  # noqa: PLC0415  POSIX only
 
     process_state = ProcessState(launch.cwd, files.stacks, files.output if launch.capture else None)
     process_state.restore()
     torch.set_num_threads(1)
-    if hasattr(os, "sched_setscheduler"):  # being woken, a rank would push the controller aside before it wakes others
+    if hasattr(os, "sched_setscheduler"):  # a rank that wakes up must not preempt the controller
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     return process_state

@@ -17,12 +17,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 from pytest_ddp.observed.recording import current
-from pytest_ddp.rank_session import compiler
+from pytest_ddp.torch_internals import (
+    COMPILER_VARIABLES,
+    clear_cublas_workspaces,
+    compiler_processes,
+    compiler_threads,
+    group_names,
+)
 
-_NOT_THE_TESTS = (b"PYTEST_CURRENT_TEST", *compiler.VARIABLES)
+_NOT_THE_TESTS = (b"PYTEST_CURRENT_TEST", *COMPILER_VARIABLES)
 # Libraries keep small workspaces on the device for good; a tensor that a test forgot is seldom smaller than this.
 _CUDA_BYTES = 2**20
 # For a thread, or a process, that was told to end, and not waited for: a progress bar's, an executor's, a server.
@@ -85,7 +90,7 @@ class Snapshot:
     def put_back(self) -> list[Leak]:
         """Undo what has changed since; return everything that was found."""
         found = [*self._settings(), *self._environment(), *self._groups(), *self._threads(), *self._children()]
-        return [*found, *self._cuda(), *map(Leak, current.monitor().unmatched_operations())]
+        return [*found, *self._cuda(), *map(Leak, current.unmatched_operations())]
 
     def _settings(self) -> Iterator[Leak]:
         for name, (read, write) in _SETTINGS.items():
@@ -174,8 +179,7 @@ def _environment() -> dict[bytes, bytes]:
 
 def _groups() -> dict[str, str]:
     """Return what made each group but the default one, by name: `new_group`, or a device mesh for a dimension of it."""
-    names = distributed_c10d._world.pg_names  # noqa: SLF001  there is no public list of groups
-    return {name: _maker(group) for group, name in names.items() if group is not dist.group.WORLD}
+    return {name: _maker(group) for group, name in group_names().items() if group is not dist.group.WORLD}
 
 
 def _maker(group: dist.ProcessGroup) -> str:
@@ -185,7 +189,7 @@ def _maker(group: dist.ProcessGroup) -> str:
 def _threads() -> frozenset[threading.Thread]:
     """Return the threads that Python code has started; those of C++ that once ran Python are not the test's."""
     dummy = threading._DummyThread  # noqa: SLF001  no public name
-    return frozenset(t for t in threading.enumerate() if not isinstance(t, dummy)) - compiler.threads()
+    return frozenset(t for t in threading.enumerate() if not isinstance(t, dummy)) - compiler_threads()
 
 
 def _children() -> frozenset[int]:
@@ -201,7 +205,7 @@ def _children() -> frozenset[int]:
         threads = {os.getpid(), *(thread.native_id for thread in threading.enumerate())}
         pids = {int(pid) for thread in threads for pid in _read_children(Path(f"/proc/self/task/{thread}"))}
     helper = resource_tracker._resource_tracker._pid  # type: ignore[attr-defined]  # noqa: SLF001  no public name
-    return frozenset(pids - {helper} - compiler.processes())
+    return frozenset(pids - {helper} - compiler_processes())
 
 
 def _has_children() -> bool:
@@ -227,7 +231,7 @@ def _cuda_bytes() -> int:
     """
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own
         return 0
-    torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001  there is no public way
+    clear_cublas_workspaces()
     return torch.cuda.memory_allocated()
 
 

@@ -44,10 +44,10 @@ def _run_session(start: SessionStart) -> None:
     install_fast_log_capture()
     config = new_config(start.options, start.args)
     config.option.basetemp = str(Path(start.basetemp) / f"ddp-rank{Rank.current.launch.rank}-{os.getpid()}")
-    # Many plugins take this attribute of xdist's workers as the word to leave reports and caches to the controller.
+    # Many plugins write no reports and caches in a process that has this attribute of xdist's workers.
     config.workerinput = start.workerinput  # type: ignore[attr-defined]
     plugin = RankPlugin(Rank.current, config, start.settings)
-    for marker in start.markers:  # those of plugins that ranks do without are on tests all the same
+    for marker in start.markers:  # also those of plugins that ranks do not load
         config.addinivalue_line("markers", marker)
     config.pluginmanager.register(plugin, PLUGIN)
     config.pluginmanager.register(plugin.state, "ddp-rank-state")

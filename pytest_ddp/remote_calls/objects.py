@@ -1,4 +1,4 @@
-"""Objects that live on ranks between calls, in one process group: what a state machine tests, for instance."""
+"""Objects that stay on ranks between calls, in one process group: for state machine tests, for example."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -9,28 +9,30 @@ from pytest_ddp.outcomes.failure import RankFailure
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.pool import RankPool
 from pytest_ddp.protocol.targets import MAKE, RELEASE, USE
-from pytest_ddp.remote_calls.pickling import dump_call, pack_result, results, run_call
+from pytest_ddp.remote_calls.pickling import pickle_call, pickle_result, run_call, unpickle_results
 
-_ELSEWHERE = "the same ranks have run something else meanwhile"
+_CLOSED = "it was closed"
+_OTHER_RUN = "the same ranks have run something else since"
 _ENDED = "their processes have ended"
-_held: list[Any] = []
-Lease = Callable[[], AbstractContextManager[World]]
+_held: list[Any] = []  # on a rank: the object
 
 
 class Held:
-    """An object on every rank of one process group, made by `RankCaller.hold`.
+    """An object on every rank of one process group, created by `RankCaller.hold`.
 
-    Use it as a context manager, or call `close`. It is over as soon as the same warm ranks run anything else.
+    Use it as a context manager, or call `close`. It ends when a call fails, or when the ranks run anything else.
     """
 
-    def __init__(self, ranks: RankPool, lease: Lease, timeout: float, factory: bytes) -> None:
+    def __init__(
+        self, pool: RankPool, lease: Callable[[], AbstractContextManager[World]], timeout: float, factory: bytes
+    ) -> None:
         __tracebackhide__ = True
-        self._ranks = ranks
+        self._pool = pool
         self._timeout = timeout
-        self._over = ""
-        self._open = ExitStack()
-        self._world = self._open.enter_context(lease())
-        self._group = self._open.enter_context(ranks.group(self._world))
+        self._ended_because = ""
+        self._resources = ExitStack()
+        self._world = self._resources.enter_context(lease())
+        self._group = self._resources.enter_context(pool.group(self._world))
         self._name = self._group.name
         try:
             self._run(MAKE, factory)
@@ -39,28 +41,30 @@ class Held:
             raise
 
     def run(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> list[Any]:
-        """Call `function(object, *arguments, **keywords)` on every rank with the object that the rank holds.
+        """Call `function(object, *arguments, **keywords)` on every rank, with the object of that rank.
 
         Returns:
-            What each rank returned, in rank order.
+            The result of each rank, in rank order.
 
         Raises:
-            RankFailure: when a rank raised, died or hung; the object is then not used any more.
-            PytestDDPError: when the object is not there any more, or when some ranks skipped and others did not.
+            RankFailure: when a rank raised, died or hung; this ends the object.
+            PytestDDPError: when the object has ended, or when a rank skipped and another did not.
         """
         __tracebackhide__ = True
-        if not self._over and self._ranks.latest_group != self._name:
-            self._over = _ELSEWHERE if self._ranks.latest_group else _ENDED
-        if self._over:
-            raise PytestDDPError(f"these ranks hold nothing any more: {self._over}; make a new object with hold()")
-        return self._run(USE, dump_call(function, arguments, keywords))
+        if not self._ended_because and self._pool.latest_group != self._name:
+            self._ended_because = _OTHER_RUN if self._pool.latest_group else _ENDED
+        if self._ended_because:
+            raise PytestDDPError(
+                f"the ranks no longer hold the object: {self._ended_because}; create a new object with hold()"
+            )
+        return self._run(USE, pickle_call(function, arguments, keywords))
 
     def close(self) -> None:
-        """Let go of the object and of its process group."""
-        if self._ranks.latest_group == self._name and self._over != "it was closed":
+        """Release the object and its process group."""
+        if self._pool.latest_group == self._name and self._ended_because != _CLOSED:
             self._group.run(RELEASE, timeout=self._timeout)
-        self._over = "it was closed"
-        self._open.close()
+        self._ended_because = _CLOSED
+        self._resources.close()
 
     def __enter__(self) -> Self:
         return self
@@ -71,24 +75,24 @@ class Held:
     def _run(self, target: str, body: bytes) -> list[Any]:
         __tracebackhide__ = True
         try:
-            return results(self._group.run(target, body, timeout=self._timeout), self._world)
+            return unpickle_results(self._group.run(target, body, timeout=self._timeout), self._world)
         except RankFailure as failure:
-            self._over = f"an earlier call failed ({str(failure).partition(chr(10))[0]})"
+            self._ended_because = f"an earlier call failed ({str(failure).partition(chr(10))[0]})"
             raise
 
 
 def make(factory: bytes) -> bytes:
-    """Make the object on this rank."""
+    """Create the object on this rank."""
     _held[:] = [run_call(factory)]
-    return pack_result(None)
+    return pickle_result(None)
 
 
 def use(call: bytes) -> bytes:
     """Call a function with the object of this rank."""
-    return pack_result(run_call(call, _held[0]))
+    return pickle_result(run_call(call, _held[0]))
 
 
 def release(_: bytes) -> bytes:
-    """Let go of the object of this rank."""
+    """Release the object of this rank."""
     _held.clear()
-    return pack_result(None)
+    return pickle_result(None)

@@ -1,4 +1,4 @@
-"""How functions travel to ranks, and what they return travels back."""
+"""Calls and results, pickled with cloudpickle. An error names the value that cannot be pickled."""
 
 import inspect
 import sys
@@ -17,16 +17,25 @@ from pytest_ddp.outcomes.outcome import Outcome, Returned, Skipped
 from pytest_ddp.planning.world import World
 
 
-def dump_call(function: Callable[..., Any], arguments: Sequence[Any], keywords: dict[str, Any]) -> bytes:
-    """Return a call pickled; raise UsageError that names what cannot travel."""
+def pickle_call(function: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bytes:
+    """Return the call as bytes; raise UsageError that names the value that cannot be pickled."""
     __tracebackhide__ = True
-    with _by_value_where_needed(function):
-        return pack_call(function, arguments, keywords)
+    if not callable(function):
+        raise UsageError(f"ddp_ranks(...).run takes a function, then its arguments; got {function!r}")
+    with _unimportable_modules_by_value(function):
+        try:
+            body: bytes = cloudpickle.dumps((function, arguments, keywords))
+        except Exception as error:  # noqa: BLE001  pickling a foreign object may raise anything
+            culprit = next(_culprits(function, arguments, keywords), "a part of the call")
+            raise UsageError(
+                f"ddp_ranks(...).run: {culprit} cannot be sent to the ranks ({error}): create it inside the function"
+            ) from None
+    return body
 
 
 def run_call(body: bytes, *before: Any) -> Any:
-    """Run, on a rank, what `dump_call` made, with the arguments `before` in front."""
-    from pytest_ddp.rank.worker import SkipRun  # noqa: PLC0415  the rank's side only
+    """Run a call from `pickle_call` on this rank, with the arguments `before` in front; return its result."""
+    from pytest_ddp.rank.worker import SkipRun  # noqa: PLC0415  on ranks only
 
     function, arguments, keywords = cloudpickle.loads(body)
     try:
@@ -35,56 +44,65 @@ def run_call(body: bytes, *before: Any) -> Any:
         raise SkipRun(skip.msg or "") from None
 
 
-def results(outcomes: Sequence[Outcome], world: World) -> list[Any]:
-    """Return what every rank returned, in rank order; skip if all skipped.
+def pickle_result(result: Any) -> bytes:
+    """Return the result of a function as bytes; raise UsageError if it cannot be pickled."""
+    __tracebackhide__ = True
+    try:
+        body: bytes = cloudpickle.dumps(result)
+    except Exception as error:  # noqa: BLE001  as above
+        raise UsageError(
+            f"the result of the function, {_kind(result)}, cannot be sent back from the rank ({error}): "
+            "return plain values or tensors, or make your assertions on the rank"
+        ) from None
+    return body
+
+
+def unpickle_results(outcomes: Sequence[Outcome], world: World) -> list[Any]:
+    """Return the results of all ranks, in rank order; skip the test if every rank skipped.
 
     Raises:
         RankFailure: when a rank failed.
-        PytestDDPError: when some ranks skipped and others did not.
+        PytestDDPError: when a rank skipped and another did not.
     """
     __tracebackhide__ = True
     raise_for(outcomes, world)
-    _agree_on_skipping(outcomes)
-    return [cloudpickle.loads(outcome.body) for outcome in outcomes if isinstance(outcome, Returned)]
-
-
-def _agree_on_skipping(outcomes: Sequence[Outcome]) -> None:
     skipped = [outcome for outcome in outcomes if isinstance(outcome, Skipped)]
     if skipped and len(skipped) == len(outcomes):
         pytest.skip(skipped[0].reason)
     if skipped:
-        said = ", ".join(f"rank {outcome.rank} {describe_outcome(outcome)}" for outcome in outcomes)
-        raise PytestDDPError(f"the ranks disagree: {said}; skip on all ranks or on none")
+        each = ", ".join(f"rank {outcome.rank} {describe_outcome(outcome)}" for outcome in outcomes)
+        raise PytestDDPError(f"the ranks disagree: {each}; skip on all ranks or on none")
+    return [cloudpickle.loads(outcome.body) for outcome in outcomes if isinstance(outcome, Returned)]
 
 
 @contextmanager
-def _by_value_where_needed(function: Callable[..., Any]) -> Iterator[None]:
-    """Pickle by value what ranks cannot import of the function's package (`--import-mode=importlib`)."""
+def _unimportable_modules_by_value(function: Callable[..., Any]) -> Iterator[None]:
+    """Pickle by value what ranks cannot import of the function's package, as under `--import-mode=importlib`."""
     with ExitStack() as registered:
-        for module in _beside(function):
-            if not _importable(module):
+        for module in _package_modules(function):
+            if not _is_importable(module):
                 cloudpickle.register_pickle_by_value(module)
                 registered.callback(cloudpickle.unregister_pickle_by_value, module)
         yield
 
 
-def _beside(function: Callable[..., Any]) -> list[ModuleType]:
-    """Return the function's module; if that cannot be imported, then all loaded modules of its top-level package."""
+def _package_modules(function: Callable[..., Any]) -> list[ModuleType]:
+    """Return all loaded modules of the function's top-level package; none if its own module can be imported."""
     while isinstance(function, partial):
         function = function.func
     name = getattr(function, "__module__", None) or ""
     module = sys.modules.get(name)
-    if module is None or _importable(module):
+    if module is None or _is_importable(module):
         return []
     top = name.partition(".")[0]
     return [module for name, module in sys.modules.copy().items() if name == top or name.startswith(f"{top}.")]
 
 
-def _importable(module: ModuleType) -> bool:
-    """Whether `import` in another process finds the very file that this module was loaded from."""
+def _is_importable(module: ModuleType) -> bool:
+    """Whether `import` in another process finds the same file that this module was loaded from."""
     name = module.__name__
     parent = sys.modules.get(name.rpartition(".")[0])
-    if "." in name and (parent is None or not _importable(parent)):
+    if "." in name and (parent is None or not _is_importable(parent)):
         return False
     path = getattr(parent, "__path__", None)
     specs = (finder.find_spec(name, path) for finder in sys.meta_path)
@@ -93,64 +111,27 @@ def _importable(module: ModuleType) -> bool:
     return found is not None and file in {None, found.origin}
 
 
-# Pickles what goes to ranks and back; what cannot be pickled is named, with the way around.
-
-
-def pack_call(function: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bytes:
-    """Return the call as bytes; raise UsageError that names what cannot travel."""
-    __tracebackhide__ = True
-    if not callable(function):
-        raise UsageError(f"ddp_ranks(...).run takes a function, then its arguments; got {function!r}")
-    try:
-        body: bytes = cloudpickle.dumps((function, arguments, keywords))
-    except Exception as error:  # noqa: BLE001  foreign classes fail to be pickled in any way
-        culprit = next(_culprits(function, arguments, keywords), "something in the call")
-        raise UsageError(
-            f"ddp_ranks(...).run: {culprit} cannot travel to the ranks ({error}): make it there, inside the function"
-        ) from None
-    return body
-
-
-def pack_result(result: Any) -> bytes:
-    """Return what a function returned as bytes; raise UsageError if it cannot travel."""
-    __tracebackhide__ = True
-    try:
-        body: bytes = cloudpickle.dumps(result)
-    except Exception as error:  # noqa: BLE001  as above
-        raise UsageError(
-            f"what the function returned, {_kind(result)}, cannot travel back from the rank ({error}): "
-            "return plain values or tensors, or make your assertions on the rank"
-        ) from None
-    return body
-
-
 def _culprits(function: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Iterator[str]:
-    parts = [(f"argument {number}", value) for number, value in enumerate(arguments, 1)]
-    parts += [(f"argument {name!r}", value) for name, value in keywords.items()]
-    for name, value in [*parts, *_used_by(function)]:
-        if not _travels(value):
+    """Yield the name and type of each value in a call that cannot be pickled."""
+    values = [(f"argument {number}", value) for number, value in enumerate(arguments, 1)]
+    values += [(f"argument {name!r}", value) for name, value in keywords.items()]
+    for name, value in [*values, *_variables(function)]:
+        try:
+            cloudpickle.dumps(value)
+        except Exception:  # noqa: BLE001  as above
             yield f"{name}, {_kind(value)},"
 
 
-def _used_by(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the variables that a function takes along."""
+def _variables(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the outer variables that a function uses, which are pickled with it."""
     try:
         variables = inspect.getclosurevars(function)
-    except TypeError:  # no Python function
+    except TypeError:  # not a Python function
         return
     for name, value in {**variables.nonlocals, **variables.globals}.items():
         yield f"variable {name!r} that the function uses", value
 
 
-def _travels(value: Any) -> bool:
-    try:
-        cloudpickle.dumps(value)
-    except Exception:  # noqa: BLE001  as above
-        return False
-    return True
-
-
 def _kind(value: Any) -> str:
     kind = type(value)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return f"a {name}"
+    return f"a {kind.__qualname__}" if kind.__module__ == "builtins" else f"a {kind.__module__}.{kind.__qualname__}"

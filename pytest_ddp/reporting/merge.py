@@ -1,4 +1,4 @@
-"""Makes one pytest report of the reports of all ranks: root cause first, the others folded under it."""
+"""Merges the reports of all ranks into one pytest report: the root cause first, the other ranks below it."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -46,7 +46,7 @@ def _answer(outcome: Outcome) -> PhaseAnswer:
 
 
 def merge(report: pytest.TestReport, result: PhaseResult, config: pytest.Config) -> None:
-    """Turn the controller's `report` of a phase into that of all ranks."""
+    """Change the controller's `report` of a phase into the report of all ranks."""
     if report.passed and result.passed_plainly:
         return
     outcomes = result.outcomes
@@ -73,8 +73,8 @@ def output_sections(result: PhaseResult, when: str) -> list[tuple[str, str]]:
 
 
 def revived(data: dict[str, Any], config: pytest.Config) -> pytest.TestReport:
-    """Return the report that a rank has serialised."""
-    own = deepcopy(data)  # pytest puts objects in their places
+    """Return the report that a rank serialised."""
+    own = deepcopy(data)  # pytest replaces parts of it by objects
     report: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=own)
     longrepr: Any = report.longrepr
     if isinstance(longrepr, list):  # a skip's (path, line, reason); JSON knows no tuples
@@ -93,14 +93,14 @@ def _fail(
 ) -> None:
     report.outcome = "failed"
     report.longrepr = _longrepr(outcomes, reports.get(root_cause(outcomes).rank), world, report.location)
-    vars(report).pop("wasxfail", None)  # the controller's pytest saw the marker, and no failure
+    vars(report).pop("wasxfail", None)  # set by the controller's pytest, which saw the marker but no failure
 
 
 def _longrepr(
     outcomes: Sequence[Outcome], found: pytest.TestReport | None, world: World, location: tuple[str, int | None, str]
 ) -> ExceptionRepr | str:
     head, root = headline(outcomes, world), failures(outcomes)[0]
-    if found is None or found.longrepr is None:  # no report, or one that passed but for its subtests
+    if found is None or found.longrepr is None:  # no report, or only subtests failed
         path, line, _ = location
         crash = ReprFileLocation(path, (line or 0) + 1, summary(outcomes))
         text = "\n".join([head, *details(outcomes)])
@@ -124,12 +124,12 @@ def _first_traceback(longrepr: ExceptionRepr) -> ReprTraceback:
 
 
 def text_entry(text: str) -> ReprEntry:
-    """Return a part of a traceback that is nothing but text."""
+    """Return an entry of a traceback that consists of text only."""
     return ReprEntry(text.splitlines(), None, None, None, "long")
 
 
 def _agree(report: pytest.TestReport, reports: dict[int, pytest.TestReport], expected: tuple[int, str] | None) -> None:
-    """Every rank passed, skipped or failed as expected: take that over; a disagreement is a failure."""
+    """Report that every rank passed, skipped or failed as expected; fail if the ranks disagree."""
     disagree = disagreement(reports)
     if disagree is not None:
         report.outcome, report.longrepr = "failed", disagree

@@ -17,8 +17,8 @@ bucket once, divided by the world size on the way, and after the all-reduce `par
 between, `parameter.grad` is None. So autograd cannot write into memory that is being sent, and no code can read a
 gradient that is not averaged yet.
 
-Read `BucketedDDP`, `_Exchange` and `_Bucket` first. What is beyond a first reading stands at the end of each: backwards
-that were aborted, copies of the wrapper, and the rebuilding of buckets in the order in which gradients became ready.
+Read `BucketedDDP`, `_Exchange` and `_Bucket` first. What is beyond a first reading is at the end of a class or of the
+file, under a comment: aborted backwards, copies, and new buckets in the order in which gradients became ready.
 
 Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training" (VLDB 2020), sections
 3.2.3 and 4.2; `torch.nn.parallel.DistributedDataParallel` (`bucket_cap_mb`, `gradient_as_bucket_view`).
@@ -115,7 +115,7 @@ class BucketedDDP(DataParallelModule):
             "use_reentrant=False to checkpoint, or use OverlappedDDP, which sends such a gradient again."
         )
 
-    # Beyond a first reading: backwards that were aborted, and copies.
+    # Beyond a first reading: aborted backwards, and copies.
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward. In training, it first ends an aborted backward and overwrites buffers by rank 0's.
@@ -194,6 +194,15 @@ class _Exchange:
             if flag:
                 bucket.hand_back(parameter)
 
+    def _wait(self, used: Sequence[bool]) -> list[int]:
+        """Exchange the flags and wait for all collectives. Returns for each parameter whether any rank used it."""
+        flags = launch_flags(used, self._launches.order[0].flat.device)
+        for work in self._launches.pending:
+            work.wait()
+        return flags.wait()
+
+    # Beyond a first reading: aborted backwards.
+
     def abandon(self) -> None:
         """Complete the sequence with zeros, because other ranks may be waiting, and drop the result.
 
@@ -202,13 +211,6 @@ class _Exchange:
         zeros = [torch.zeros_like(b.flat) for b in self._launches.order if not self._launches.was_launched(b)]
         self._launches.pending.extend(dist.all_reduce(flat, async_op=True) for flat in zeros)
         self._wait([False] * len(self._bucket_of))
-
-    def _wait(self, used: Sequence[bool]) -> list[int]:
-        """Exchange the flags and wait for all collectives. Returns for each parameter whether any rank used it."""
-        flags = launch_flags(used, self._launches.order[0].flat.device)
-        for work in self._launches.pending:
-            work.wait()
-        return flags.wait()
 
 
 class _Bucket:
@@ -297,7 +299,7 @@ def _strides_of_gradient(parameter: Tensor) -> tuple[int, ...]:
     return torch.empty_like(parameter, device="meta").stride()
 
 
-# Beyond a first reading
+# Beyond a first reading: new buckets in the order in which gradients became ready, and aborted backwards
 
 
 class _ReadyOrder:

@@ -62,7 +62,7 @@ class OverlappedDDP(DataParallelModule):
             self._exchange = _Exchange(self._trainable()[::-1])
         return self._exchange
 
-    # Beyond a first reading: backwards that were aborted, and copies.
+    # Beyond a first reading: aborted backwards, and copies.
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward. In training, it first ends an aborted backward and overwrites buffers by rank 0's.

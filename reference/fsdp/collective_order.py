@@ -44,7 +44,7 @@ class Orders:
         if not self._is_known:
             self._is_known, registered = True, self.forward
             orders = [[*forward.entered], [*forward.entered][::-1], [*forward.left][::-1]]
-            whole = [[registered.index(one) for one in dict.fromkeys([*order, *registered])] for order in orders]
+            whole = [[registered.index(p) for p in dict.fromkeys([*order, *registered])] for order in orders]
             indices = torch.tensor(whole, device=registered[0].shard.device)
             broadcast([indices], source=0)
             self.forward, self.gradients, self.backward = ([registered[k] for k in ks] for ks in indices.tolist())

@@ -1,18 +1,21 @@
-"""Parameters side by side in memory: one broadcast sends many of them, and none is copied.
+"""Parameters side by side in memory: one broadcast sends all of them, and none is copied.
 
-A collective has a fixed cost, which a broadcast per parameter pays hundreds of times. Copying the parameters into one
-flat tensor before the broadcast, and out of it after, costs two more passes over memory in every step. So they are
-moved, once: each becomes a view of a flat tensor, with the values and the shape it had. Only its address changes.
+**Idea.** Every collective has a fixed cost. One broadcast per parameter pays it hundreds of times in each step. If the
+parameters are first copied into one flat tensor, one broadcast is enough, but each step pays two copies of every
+parameter. So the parameters move into the flat tensor once: each becomes a view of its part, with the values and the
+shape that it had. It stays the same `Parameter` object; only its address changes. From then on the optimizer writes
+into the flat tensor when it updates a parameter.
 
-A parameter stays where it is, and is copied for each broadcast, if others might rely on its memory: if its elements
-lie in another order (transposed, channels last), or its storage holds more (a flattened RNN) or is shared.
+**Exceptions.** Other code may rely on the memory of a parameter: if its elements are not in row-major order
+(transposed, channels last), if its storage holds more than the parameter (a flattened RNN), or if it shares its storage
+with another parameter. Such a parameter stays in its memory, and is copied for each broadcast.
 
 Source: `parameters_as_bucket_view` of `torch.distributed.optim.ZeroRedundancyOptimizer`; the flat parameters of
 DeepSpeed's ZeRO stage 1.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import accumulate
 from typing import cast
@@ -23,17 +26,17 @@ from torch import Tensor
 
 
 class FlatParameters:
-    """Parameters of one dtype and device, each with its place in one flat tensor, broadcast by the rank that owns them.
+    """Parameters of one dtype and device with one owner: each has a place in one flat tensor, which is broadcast.
 
     Args:
-        parameters: at least one, none empty; the same on every rank.
-        owner: the rank whose values count.
-        movable: those of which the memory may change.
+        parameters: at least one, none empty; the same on every rank, where their memory layouts may differ.
+        owner: the rank that updates them.
+        movable: the parameters that may move into the flat tensor.
     """
 
     def __init__(self, parameters: Sequence[Tensor], owner: int, movable: AbstractSet[Tensor]) -> None:
-        # A tensor begins at a multiple of the largest power of two that divides its bytes, without gaps between them:
-        # all that come before it are divisible by as much. Kernels want large matrices aligned.
+        # Kernels want large matrices aligned. In this order there are no gaps, and the address of each parameter in the
+        # flat tensor is a multiple of the largest power of two that divides its bytes: it divides all bytes before it.
         self.parameters = sorted(parameters, key=lambda p: p.nbytes & -p.nbytes, reverse=True)
         self.owner = owner
         if _are_adjacent(self.parameters):
@@ -41,31 +44,28 @@ class FlatParameters:
         else:
             self.flat = self.parameters[0].data.new_empty(sum(p.numel() for p in parameters))
             self._move(movable)
+        self._copied = [(p, place) for p, place in self._places() if p.data_ptr() != place.data_ptr()]
 
     def launch_broadcast(self) -> dist.Work:
-        """Start sending the owner's values, or receiving them, without waiting."""
+        """Start to send the owner's values, or to receive them, without waiting."""
         if dist.get_rank() == self.owner:
-            for parameter, place in self._copied():
+            for parameter, place in self._copied:
                 place.copy_(parameter.data)
-        as_bytes = self.flat.view(torch.uint8)  # broadcasts of every dtype look alike
+        as_bytes = self.flat.view(torch.uint8)  # some backends cannot send every dtype
         return cast("dist.Work", dist.broadcast(as_bytes, src=self.owner, async_op=True))
 
     def finish_broadcast(self, work: dist.Work) -> None:
-        """Wait for the values; backward through a graph that saw others is refused, as after any optimizer's step."""
+        """Wait for the values. Autograd then refuses a backward that needs the old ones, as after any step."""
         work.wait()
         if dist.get_rank() != self.owner:
-            for parameter, place in self._copied():
+            for parameter, place in self._copied:
                 parameter.data.copy_(place)
             torch.autograd.graph.increment_version([p for p in self.parameters if p.grad is not None])
 
     def _places(self) -> list[tuple[Tensor, Tensor]]:
-        """Each parameter with the view of the flat tensor that is its place."""
+        """Each parameter with its place: the view of the flat tensor that has the parameter's shape."""
         pieces = torch.split(self.flat, [p.numel() for p in self.parameters])
         return [(p, piece.view(p.shape)) for p, piece in zip(self.parameters, pieces, strict=True)]
-
-    def _copied(self) -> list[tuple[Tensor, Tensor]]:
-        """The parameters that lie elsewhere than in their place."""
-        return [(p, place) for p, place in self._places() if p.data_ptr() != place.data_ptr()]
 
     def _move(self, movable: AbstractSet[Tensor]) -> None:
         for parameter, place in self._places():
@@ -74,8 +74,11 @@ class FlatParameters:
                 parameter.data = place
 
 
-def movable_parameters(parameters: Sequence[Tensor], ours: Iterable[FlatParameters] = ()) -> set[Tensor]:
-    """Those whose memory nobody else can rely on: contiguous, and alone in their storage or in one of `ours`."""
+def movable_parameters(parameters: Collection[Tensor], ours: Iterable[FlatParameters] = ()) -> set[Tensor]:
+    """The parameters on whose memory no other code can rely.
+
+    They are contiguous, and each is alone in its storage or lies in the flat tensor of one of `ours`.
+    """
     made_here = {_storage(each.flat) for each in ours}
     users = Counter(_storage(p) for p in parameters)
     return {
@@ -87,7 +90,7 @@ def movable_parameters(parameters: Sequence[Tensor], ours: Iterable[FlatParamete
 
 
 def memory_of(parameters: Iterable[Tensor]) -> list[object]:
-    """Where and how each parameter lies in memory; another answer later means that somebody moved it."""
+    """The address and layout of each parameter. If the result is different later, other code has moved one."""
     return [(p.data_ptr(), p.stride(), p.dtype, p.device) for p in parameters]
 
 

@@ -1,11 +1,19 @@
-"""ZeRO stage 1: every parameter's optimizer state lives on one rank only.
+"""ZeRO stage 1: each rank keeps the optimizer state of its own parameters only.
 
-With averaged gradients every rank would compute the same update from the same state: W copies of, for AdamW, twice the
-parameters' memory. Here each parameter has an owner. The owner alone keeps the state and computes the update, then
-broadcasts the new value. The traffic per step is one copy of the parameters, the state per rank about 1/W.
+**Idea.** All ranks have the same gradients when they have averaged them. Every rank could compute the same update from
+the same state, but then each rank stores the whole state; for AdamW that is twice the memory of the parameters. Here
+each parameter has an owner, which is one of the ranks. Only the owner keeps the state of the parameter and computes its
+update. Then the owner broadcasts the new value. With W ranks, a rank holds about 1/W of the state, and a step sends
+each parameter once.
 
-The parameters of one owner travel together, up to 25 MB in a broadcast, all broadcasts at once; lying side by side in
-memory, they need not be copied for that (`flat_parameters`).
+**Balance.** The largest parameter is assigned first. Each goes to the rank that owns the fewest bytes so far.
+
+**One broadcast per owner.** The parameters of one owner lie side by side in memory (`flat_parameters`). So one
+broadcast sends all of them, and nothing is copied before or after it. All broadcasts of a step are launched before the
+first is waited for.
+
+Read `ShardedOptimizer.__init__`, `step` and the methods below `step` first. What is beyond a first reading stands at
+the end: new groups, saving and loading, copies.
 
 Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (SC 2020), section
 5.1 (P_os); `torch.distributed.optim.ZeroRedundancyOptimizer`.
@@ -20,29 +28,30 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
-from reference.partition import assign_to_least_loaded, fill_buckets
+from reference.partition import assign_to_least_loaded
 from reference.zero1 import state_shares
 from reference.zero1.flat_parameters import FlatParameters, memory_of, movable_parameters
 
 ParamGroup = dict[str, Any]
 StateDict = dict[str, Any]
 
-PARAMETERS = ("params", "param_names")  # what of a group is no option
-MOST_BYTES = 25 * 1024 * 1024  # of one broadcast, unless a single parameter has more
+PARAMETERS = ("params", "param_names")  # everything else in a group is an option
 
 
 class ShardedOptimizer(Optimizer):
-    """Any element-wise or parameter-wise optimizer, its state sharded over all ranks by whole parameters.
+    """Any optimizer that updates each parameter by itself, with its state sharded over all ranks by whole parameters.
 
-    It is used like the optimizer it wraps: `param_groups` hold all parameters and all options on every rank, edits of
-    them (by hand or by a learning-rate scheduler) take effect at the next step, and groups may be added at any time.
-    `state` holds this rank's share. Gradients have to be averaged already: combine it with any data-parallel wrapper.
-    All ranks freeze and unfreeze the same parameters. Parameters move in memory when they are given to it: whatever
-    keeps raw addresses of them (CUDA graphs, `numpy` views) has to be made later.
+    It is used like the optimizer that it wraps. On every rank `param_groups` holds all parameters and options. A change
+    of an option, by hand or by a learning-rate scheduler, takes effect at the next step. Groups may be added at any
+    time. `state` holds this rank's share.
 
-    Saving: `state_dict()` is this rank's share, and loads on the same rank of as many. After
-    `consolidate_state_dict(to)`, it is on rank `to` the whole, as the wrapped optimizer would give it; that loads under
-    any world size, and into an unsharded optimizer.
+    The gradients must be averaged before `step`, for example by a data-parallel wrapper. All ranks must freeze and
+    unfreeze the same parameters. The parameters stay the same `Parameter` objects, but they move in memory when the
+    optimizer gets them. So code that keeps their addresses (CUDA graphs, NumPy views) must run afterwards.
+
+    `state_dict()` returns this rank's share, which loads on the same rank of a world of the same size. After
+    `consolidate_state_dict(to)`, it returns the whole state on rank `to`. The whole state loads under any world size,
+    and into the unsharded optimizer.
 
     Args:
         params: parameters, named parameters or param groups, in the same order on every rank.
@@ -70,26 +79,17 @@ class ShardedOptimizer(Optimizer):
         self._flats: list[FlatParameters] = []
         self._whole_state: dict[Any, Any] | None = None
         super().__init__(params, {})
-        self._take_in(self._parameters())
+        self._assign_owners(self._parameters())
         self._local = optimizer_cls([self._share(group) for group in self.param_groups], **options)
         self.defaults = self._local.defaults
         self.state = self._local.state
         _copy_options(self._local.param_groups, self.param_groups)
 
-    def add_param_group(self, param_group: ParamGroup) -> None:
-        """Optimize one more group of parameters; the state of the others is kept. Call on every rank."""
-        super().add_param_group(param_group)
-        if hasattr(self, "_local"):  # not yet while torch's constructor adds the first groups
-            self._whole_state = None
-            self._take_in(self.param_groups[-1]["params"])
-            self._local.add_param_group(self._share(self.param_groups[-1]))
-            _copy_options(self._local.param_groups[-1:], self.param_groups[-1:])  # others may just have been edited
-
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter, and return the closure's value. Call on every rank.
 
         Args:
-            closure: computes the loss and the synchronized gradients; called once, with gradients enabled.
+            closure: computes the loss and the averaged gradients; called once, with gradients enabled.
         """
         with torch.enable_grad():
             loss = None if closure is None else closure()
@@ -100,14 +100,64 @@ class ShardedOptimizer(Optimizer):
         self._broadcast_updates()
         return loss
 
-    def state_dict(self) -> StateDict:
-        """This rank's share, or the whole where `consolidate_state_dict` has gathered it since the last step.
+    def _broadcast_updates(self) -> None:
+        """Send the new values from each owner to all other ranks; frozen parameters without gradients are not sent."""
+        if self._memory != memory_of(self._owner):
+            self._lay_out()  # for example after module.to(dtype)
+        moved = [flat for flat in self._flats if any(p.requires_grad or p.grad is not None for p in flat.parameters)]
+        for flat, work in [(flat, flat.launch_broadcast()) for flat in moved]:
+            flat.finish_broadcast(work)
 
-        No communication: it may be called on one rank alone.
+    def _assign_owners(self, parameters: list[Tensor]) -> None:
+        """Balance bytes over the ranks. Frozen parameters have no state, and are balanced apart from the others."""
+        self._frozen.update(p for p in parameters if not p.requires_grad)
+        for frozen, loads in self._loads.items():
+            kind = [p for p in parameters if (p in self._frozen) == frozen]
+            self._owner.update(zip(kind, assign_to_least_loaded([p.nbytes for p in kind], loads), strict=True))
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """Put the parameters of one kind side by side. The kinds, and their order, are the same on every rank."""
+        together: dict[tuple[Any, ...], list[Tensor]] = {}
+        for p, owner in self._owner.items():
+            if p.numel():
+                together.setdefault((owner, p in self._frozen, p.dtype, p.device), []).append(p)
+        movable = movable_parameters(self._owner, self._flats)
+        self._flats = [FlatParameters(these, owner, movable) for (owner, *_), these in together.items()]
+        self._memory = memory_of(self._owner)
+
+    def _share(self, group: ParamGroup) -> ParamGroup:
+        """The group with its options and the parameters that this rank owns, perhaps none.
+
+        The largest is first: the memory that its update needs for a moment is enough for each update after it.
+        """
+        options = {name: value for name, value in group.items() if name not in PARAMETERS}
+        mine = [p for p in group["params"] if self._owner[p] == dist.get_rank()]
+        return {**options, "params": sorted(mine, key=lambda p: p.nbytes, reverse=True)}
+
+    def _parameters(self) -> list[Tensor]:
+        return [parameter for group in self.param_groups for parameter in group["params"]]
+
+    # Beyond a first reading: new groups, saving and loading, copies.
+
+    def add_param_group(self, param_group: ParamGroup) -> None:
+        """Optimize one more group of parameters; the state of the others is kept. Call on every rank."""
+        super().add_param_group(param_group)
+        if hasattr(self, "_local"):  # torch's constructor adds the first groups, before there is a local optimizer
+            self._whole_state = None
+            self._assign_owners(self.param_groups[-1]["params"])
+            self._local.add_param_group(self._share(self.param_groups[-1]))
+            _copy_options(self._local.param_groups[-1:], self.param_groups[-1:])  # other groups may have new options
+
+    def state_dict(self) -> StateDict:
+        """This rank's share, or the whole state if `consolidate_state_dict` has gathered it here since the last step.
+
+        It does not communicate, so one rank may call it alone.
 
         Returns:
-            `state` and `param_groups` with the parameters numbered as by the wrapped optimizer. A share says whose it
-            is under `shard`; its tensors are those in use. The tensors of the whole are copies on the CPU.
+            `state` and `param_groups`, with the parameters numbered as the wrapped optimizer numbers them. A share
+            has its rank and world size under `shard`, and holds the tensors in use. The tensors of the whole state are
+            copies on the CPU.
         """
         packed = super().state_dict()
         if self._whole_state is None:
@@ -115,25 +165,25 @@ class ShardedOptimizer(Optimizer):
         return {**packed, "state": self._whole_state}
 
     def consolidate_state_dict(self, to: int = 0) -> None:
-        """Gather the whole optimizer's state on rank `to`, where `state_dict` gives it until the next step.
+        """Gather the whole state on rank `to`, where `state_dict` returns it until the next step.
 
-        A collective: call on every rank.
+        This is a collective: call it on every rank.
         """
         numbers: dict[Any, int] = {parameter: number for number, parameter in enumerate(self._parameters())}
         gathered = state_shares.gather({numbers.get(key, key): state for key, state in self.state.items()}, to)
         if gathered is not None:
-            # What an optimizer keeps under a name belongs to no parameter, and comes last.
+            # State that an optimizer keeps under a name belongs to no parameter, and comes last.
             in_order = sorted(gathered, key=lambda key: key if isinstance(key, int) else len(numbers))
             self._whole_state = {key: gathered[key] for key in in_order}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
-        """Take over a whole optimizer's state, saved with any world size, or this rank's own share. Call on every rank.
+        """Load the whole state, saved under any world size, or this rank's own share. Call on every rank.
 
         Args:
-            state_dict: what `state_dict` returned here or on the unsharded optimizer; neither changed nor kept.
+            state_dict: the result of `state_dict`, here or on the unsharded optimizer; neither changed nor kept.
 
         Raises:
-            ValueError: for a share of another rank or world size, and as torch's optimizers do.
+            ValueError: for a share of another rank or world size, and where torch's optimizers raise it.
         """
         saved = [number for group in state_dict["param_groups"] for number in group["params"]]
         given = zip(saved, self._parameters(), strict=False)  # torch compares the lengths
@@ -148,45 +198,9 @@ class ShardedOptimizer(Optimizer):
         self.state = self._local.state
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy is made of; its parameters are copies too, which it lays out at its first step."""
+        """The attributes of a copy. Its parameters are copies too; the copy lays them out at its first step."""
         kept = {name: vars(self)[name] for name in ("_owner", "_frozen", "_loads", "_local")}
         return {**super().__getstate__(), **kept, "_flats": [], "_memory": None, "_whole_state": None}
-
-    def _parameters(self) -> list[Tensor]:
-        return [parameter for group in self.param_groups for parameter in group["params"]]
-
-    def _take_in(self, parameters: list[Tensor]) -> None:
-        """Balance bytes over ranks; frozen parameters, which have no state, are balanced apart from the others."""
-        self._frozen.update(p for p in parameters if not p.requires_grad)
-        for frozen, loads in self._loads.items():
-            kind = [p for p in parameters if (p in self._frozen) == frozen]
-            self._owner.update(zip(kind, assign_to_least_loaded([p.nbytes for p in kind], loads), strict=True))
-        self._lay_out()
-
-    def _lay_out(self) -> None:
-        """Decide what travels together; by owners and sizes alone, so that every rank decides alike."""
-        parameters = [p for p in self._owner if p.numel()]
-        kinds = [(self._owner[p], p in self._frozen, p.dtype, p.device) for p in parameters]
-        movable = movable_parameters(parameters, self._flats)
-        self._flats = [
-            FlatParameters([parameters[i] for i in bucket], self._owner[parameters[bucket[0]]], movable)
-            for bucket in fill_buckets([p.nbytes for p in parameters], kinds, MOST_BYTES)
-        ]
-        self._memory = memory_of(self._owner)
-
-    def _broadcast_updates(self) -> None:
-        """Send what may have moved: where nothing is trained, nothing has."""
-        if self._memory != memory_of(self._owner):
-            self._lay_out()  # after module.to(dtype), say
-        moved = [flat for flat in self._flats if any(p.requires_grad or p.grad is not None for p in flat.parameters)]
-        for flat, work in [(flat, flat.launch_broadcast()) for flat in moved]:
-            flat.finish_broadcast(work)
-
-    def _share(self, group: ParamGroup) -> ParamGroup:
-        """The group with its options and the parameters that this rank owns, perhaps none."""
-        rank = dist.get_rank()
-        options = {name: value for name, value in group.items() if name not in PARAMETERS}
-        return {**options, "params": [p for p in group["params"] if self._owner[p] == rank]}
 
 
 def _copy_options(source: list[ParamGroup], target: list[ParamGroup]) -> None:

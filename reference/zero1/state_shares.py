@@ -1,4 +1,4 @@
-"""Every rank holds a share of one state: labels for shares, all shares on one rank, shares in the wrong place."""
+"""Shares of one optimizer state, one on each rank: label a share, gather all of them, refuse one of another rank."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -9,15 +9,15 @@ from torch import Tensor
 
 
 def label() -> dict[str, int]:
-    """Whose share this process holds."""
+    """The rank and world size that a saved share belongs to."""
     return {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
 
 
 def gather(share: Mapping[Any, Any], to: int) -> dict[Any, Any] | None:
-    """Copy the shares of all ranks to the CPU of rank `to`: their union there, None on the others.
+    """Copy the shares of all ranks to the CPU of rank `to`. Return their union there, and None on the other ranks.
 
-    A collective: call on every rank. One share after the other is pickled, sent and unpacked, so that rank `to` never
-    holds more than one beyond the union. Where shares have the same key, its own value counts.
+    Call on every rank. The ranks send their shares one after the other, so rank `to` never holds more than one share
+    beside the union. If several shares have the same key, the union has the value of rank `to`.
     """
     if dist.get_rank() != to:
         dist.send_object_list([_on_cpu(share)], dst=to)
@@ -32,14 +32,14 @@ def gather(share: Mapping[Any, Any], to: int) -> dict[Any, Any] | None:
 
 
 def refuse_misplaced(state_dict: Mapping[str, Any], elsewhere: set[int]) -> None:
-    """Refuse a labelled share that is not this rank's.
+    """Refuse a labelled share that does not belong to this rank.
 
     Args:
-        state_dict: `state` by the number of the parameter, and `shard` if it is a share.
-        elsewhere: numbers of the parameters whose state other ranks hold.
+        state_dict: `state` by the number of the parameter; a share has its label under `shard`.
+        elsewhere: numbers of the parameters that other ranks own.
 
     Raises:
-        ValueError: if the share is another rank's, was saved among other ranks, or holds what is `elsewhere`.
+        ValueError: if the share belongs to another rank or world size, or holds the state of a parameter `elsewhere`.
     """
     if (shard := state_dict.get("shard")) is None:
         return
@@ -59,7 +59,7 @@ def refuse_misplaced(state_dict: Mapping[str, Any], elsewhere: set[int]) -> None
 
 
 def _on_cpu(value: Any) -> Any:
-    """A copy of which all tensors are on the CPU."""
+    """A copy with all tensors on the CPU."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, Mapping):

@@ -8,8 +8,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from pytest_ddp.observed.deadlocks.board import State
 from pytest_ddp.observed.recording import current
+from pytest_ddp.protocol.flight_recorder import State
 from pytest_ddp.rank.worker import SkipRun
 
 FOUR = 4
@@ -67,9 +67,9 @@ def one_is_late_for_a_barrier(_: bytes) -> bytes:
     """Rank 1 returns when all others wait: who comes later would find the others gone, and be told of apart."""
     if dist.get_rank() != 1:
         dist.barrier()
-    others = current.record().monitor._others
-    areas = [others._area(rank) for rank in range(dist.get_world_size()) if rank != 1]
-    while any(area.head().state is not State.WAITS for area in areas):
+    recorder = current.record().monitor.recorder
+    readers = [recorder.reader(rank) for rank in range(dist.get_world_size()) if rank != 1]
+    while any(reader.head().state is not State.WAITS for reader in readers):
         time.sleep(0.001)
     return b""
 

@@ -24,9 +24,9 @@ class Fault:
 
 
 EXIT = "exited with code {} before it finished; last collective entered: all_reduce #1"
-LOST = "exited with code 1 before it finished: its connection to the test run was closed under it"
+LOST = "exited with code 1 before it finished: its connection to the test run was closed"
 KILLED = "was killed by {}; last collective entered: all_reduce #1"
-PARTED = "the ranks disagree on collective #2: rank 0 is in all_reduce #2 float32[4], rank 1 is in barrier #2"
+PARTED = "rank 0 waited in all_reduce #2 float32[4], where rank 1 called barrier #2"
 RUNNING = f"was still running at its deadline of {HANG:g} s; last collective entered: all_reduce #1"
 
 FAULTS = [
@@ -78,7 +78,7 @@ FAULTS = [
     Fault("`gc.freeze`, `gc.disable`", "stops_collecting_garbage", Returned, ""),
     Fault("`torch.set_num_threads(8)`", "sets_threads", Returned, ""),
     # it leaves something behind
-    Fault("forks; the child comes back", "forks", Returned, "a process forked by the test came back from it"),
+    Fault("forks; the child comes back", "forks", Returned, "a process that the test forked has returned"),
     Fault("starts a process and exits", "leaves_a_child", Died, EXIT.format(3)),
     Fault("starts a process in a session of its own, exits", "leaves_a_session", Died, EXIT.format(3)),
     Fault("forks a process in a session of its own, exits", "leaves_a_fork", Died, EXIT.format(3)),

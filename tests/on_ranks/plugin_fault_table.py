@@ -79,7 +79,7 @@ TEST_FAULTS = [
     TestFault("the test exits", in_test("os._exit(0)"), "call", "exited with code 0"),
     TestFault("the test interrupts itself", in_test("raise KeyboardInterrupt"), "call", "raised KeyboardInterrupt"),
     TestFault("closes stdout", in_test("sys.stdout.close(), os.close(1)"), None, ""),
-    TestFault("forks; the child comes back", FORK, None, "came back from it"),
+    TestFault("forks; the child comes back", FORK, None, "has returned"),
     TestFault("deletes its folder", in_test("os.mkdir('gone'), os.chdir('gone'), os.rmdir('../gone')"), None, ""),
     TestFault("replaces `json.dumps`, `time.sleep`", in_test("json.dumps = time.sleep = None"), None, ""),
 ]

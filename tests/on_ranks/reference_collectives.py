@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pytest_ddp.rank.collective_hooks import Collective, watch_collectives
+from pytest_ddp.operations.fingerprint import Fingerprint
+from pytest_ddp.rank.collective_hooks import watch_collectives
 
 
 @contextmanager
-def recorded() -> Iterator[list[Collective]]:
+def recorded() -> Iterator[list[Fingerprint]]:
     """The collectives that carry gradients: all-reduces of floating-point numbers."""
-    seen: list[Collective] = []
+    seen: list[Fingerprint] = []
     with watch_collectives(lambda c: seen.append(c) if (c.op, c.dtype) == ("all_reduce", "float64") else None):
         yield seen

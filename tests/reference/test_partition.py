@@ -1,4 +1,4 @@
-"""Which gradients share a bucket, which rank owns which parameter: whatever the sizes, these properties hold."""
+"""Which tensors share a bucket, and which rank owns which parameter: properties for items of any size."""
 
 from itertools import pairwise
 
@@ -61,7 +61,7 @@ def test_kinds_that_alternate_still_fill_their_buckets() -> None:
 
 
 @given(SIZES, WORLD_SIZES)
-def test_loads_are_what_the_owners_were_given(sizes: list[int], world_size: int) -> None:
+def test_loads_are_the_sums_of_the_assigned_sizes(sizes: list[int], world_size: int) -> None:
     loads = [0] * world_size
     owners = assign_to_least_loaded(sizes, loads)
     assert loads == [
@@ -70,7 +70,7 @@ def test_loads_are_what_the_owners_were_given(sizes: list[int], world_size: int)
 
 
 @given(SIZES.filter(len), WORLD_SIZES)
-def test_the_fullest_rank_stays_within_grahams_bound(sizes: list[int], world_size: int) -> None:
+def test_the_largest_load_stays_within_grahams_bound(sizes: list[int], world_size: int) -> None:
     loads = [0] * world_size
     assign_to_least_loaded(sizes, loads)
     mean, largest = sum(sizes) / world_size, max(sizes)
@@ -85,7 +85,7 @@ def test_no_load_is_larger_than_another_by_more_than_the_largest_item(sizes: lis
 
 
 @given(SIZES, SIZES, WORLD_SIZES)
-def test_later_items_go_on_top_of_earlier_ones(first: list[int], later: list[int], world_size: int) -> None:
+def test_later_items_are_added_to_the_earlier_loads(first: list[int], later: list[int], world_size: int) -> None:
     loads = [0] * world_size
     assign_to_least_loaded(first, loads)
     assign_to_least_loaded(later, loads)

@@ -176,11 +176,6 @@ def parameters(pytester):
     assert found == [{"size": 10}, {"size": 20}, {}]
 
 
-def parameter_indices(pytester):
-    """CallSpec2.indices: the controller takes a fixture for alive that has another parameter."""
-    assert [internals.parameter_indices(item) for item in pytester.getitems(TWO_TESTS)] == [{"size": 0}, {"size": 1}]
-
-
 def parameter_index(pytester):
     """SubRequest.param_index: fixtures with different parameters get the same seed."""
 
@@ -427,12 +422,13 @@ def attaches_to_every_logger():
     logger.propagate = True
 
 
-NAMES = [*(name for name, member in getmembers(internals, isfunction) if member.__module__ == internals.__name__)]
+NAMES = {name for name, member in getmembers(internals, isfunction) if member.__module__ == internals.__name__}
+CHECKS = {globals()[name].__name__: globals()[name] for name in sorted({*NAMES, *internals.__all__})}  # one for several
 
 
-@pytest.mark.parametrize("name", sorted({*NAMES, *internals.__all__}))
+@pytest.mark.parametrize("name", CHECKS)
 def test_pytest_still_has(name, still_works):
-    still_works("pytest", internals, globals()[name])
+    still_works("pytest", internals, CHECKS[name])
 
 
 def test_a_name_that_is_gone_is_reported_with_what_breaks_and_where_to_mend_it(still_works, monkeypatch):

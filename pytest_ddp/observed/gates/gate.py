@@ -18,8 +18,8 @@ from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.gates.held_work import HeldWork
 from pytest_ddp.observed.gates.schedule import Schedule
 from pytest_ddp.observed.gates.shadow_tensors import ShadowTensors
+from pytest_ddp.observed.recording.call import Call
 from pytest_ddp.observed.recording.interfaces import Gate
-from pytest_ddp.observed.recording.operations import Call
 from pytest_ddp.observed.recording.record import Record
 
 if TYPE_CHECKING:

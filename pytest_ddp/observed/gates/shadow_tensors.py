@@ -5,7 +5,8 @@ from typing import Any
 import torch
 
 from pytest_ddp.observed.events import Entry
-from pytest_ddp.observed.recording.operations import Call
+from pytest_ddp.observed.recording.call import Call
+from pytest_ddp.torch_internals import sparse_values
 
 
 class ShadowTensors:
@@ -81,7 +82,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _poison(tensor: torch.Tensor) -> None:
-    target = tensor.data if _is_strided(tensor) else tensor._values()  # noqa: SLF001  no public way without coalescing
+    target = tensor.data if _is_strided(tensor) else sparse_values(tensor)
     if tensor.dtype == torch.bool:
         target.logical_not_()
     elif tensor.dtype.is_floating_point or tensor.dtype.is_complex:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from pytest_ddp.errors import UsageError
 from pytest_ddp.observed.events import BackwardBegan, BackwardReturned, Entry, Event, GradientReady
-from pytest_ddp.observed.fingerprint import shapes_text
+from pytest_ddp.operations.fingerprint import shapes_text
 from pytest_ddp.planning.world import format_ranks
 
 TraceEvent: TypeAlias = dict[str, Any]

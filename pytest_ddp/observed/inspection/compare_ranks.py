@@ -9,15 +9,15 @@ from datetime import timedelta
 from itertools import combinations, zip_longest
 
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 from pytest_ddp.errors import UsageError
-from pytest_ddp.observed.deadlocks.announcer import timeout_of
-from pytest_ddp.observed.deadlocks.matching import differences
 from pytest_ddp.observed.events import Entry
-from pytest_ddp.observed.fingerprint import Fingerprint, notice_of
+from pytest_ddp.observed.fingerprint import fingerprint_of
 from pytest_ddp.observed.recording.call_site import caller
 from pytest_ddp.observed.recording.interfaces import Monitor
+from pytest_ddp.operations.fingerprint import Fingerprint
+from pytest_ddp.operations.matching import differences
+from pytest_ddp.torch_internals import default_group, default_store, group_timeout
 
 _OP, _GROUP = "assert_same_on_all_ranks", "assertions"
 _SEPARATOR = b"\x1e"
@@ -33,7 +33,7 @@ def assert_same(entries: Sequence[Entry], description: str, monitor: Monitor) ->
     if not dist.is_initialized():
         raise UsageError(f"{_OP}() needs the other ranks, but the test has destroyed this rank's process group")
     rank = dist.get_rank()
-    gathered = _all_gather(_SEPARATOR.join(notice_of(entry, rank).encode() for entry in entries), monitor)
+    gathered = _all_gather(_SEPARATOR.join(fingerprint_of(entry, rank).encode() for entry in entries), monitor)
     records = [_decode(data, rank) for rank, data in enumerate(gathered)]
     pairs = combinations(range(len(records)), 2)
     found = (first_difference(records[a], records[b], (a, b)) for a, b in pairs)
@@ -43,37 +43,37 @@ def assert_same(entries: Sequence[Entry], description: str, monitor: Monitor) ->
 
 def first_difference(mine: Sequence[Fingerprint], theirs: Sequence[Fingerprint], ranks: tuple[int, int]) -> str | None:
     """Describe the first difference between the collectives of two ranks in the groups that both belong to."""
-    shared = [_shared(notices, ranks) for notices in (mine, theirs)]
+    shared = [_shared(record, ranks) for record in (mine, theirs)]
     for index, pair in enumerate(zip_longest(*shared)):
         left, right = pair
         if left is None or right is None or left.group != right.group or differences(left, right):
             first, second = (
-                f"rank {rank} entered {notice or f'only {len(notices)}'}"
-                for rank, notice, notices in zip(ranks, pair, shared, strict=True)
+                f"rank {rank} entered {one or f'only {len(record)}'}"
+                for rank, one, record in zip(ranks, pair, shared, strict=True)
             )
             return f"collective {index + 1} differs: {first}, {second}"
     return None
 
 
-def _shared(notices: Sequence[Fingerprint], ranks: tuple[int, int]) -> list[Fingerprint]:
-    return [notice for notice in notices if notice.peer is None and set(ranks) <= set(notice.ranks)]
+def _shared(record: Sequence[Fingerprint], ranks: tuple[int, int]) -> list[Fingerprint]:
+    return [one for one in record if one.peer is None and set(ranks) <= set(one.ranks)]
 
 
 def _decode(data: bytes, rank: int) -> list[Fingerprint]:
     found = (Fingerprint.decode(text, rank) for text in data.split(_SEPARATOR))
-    return [notice for notice in found if notice is not None]
+    return [one for one in found if one is not None]
 
 
 def _all_gather(data: bytes, monitor: Monitor) -> list[bytes]:
     """Return the data of each rank, in rank order."""
-    store = distributed_c10d._get_default_store()  # noqa: SLF001  no public way
+    store = default_store()
     rank, size = dist.get_rank(), dist.get_world_size()
     number = store.add(f"{_GROUP}/calls/{rank}", 1)
     entry = Entry(_OP, _GROUP, tuple(range(size)), number=-number, sequence=number, line=caller()[0])
     keys = [f"{_GROUP}/{number}/{other}" for other in range(size)]
     store.set(keys[rank], data.decode())
     monitor.before_operation(entry)
-    timeout = timeout_of(distributed_c10d._get_default_group().group_name, None)  # noqa: SLF001  likewise
+    timeout = group_timeout(default_group().group_name)
     with monitor.waiting([entry], timedelta.max):
         store.wait(keys, timeout)
         gathered = [store.get(key) for key in keys]

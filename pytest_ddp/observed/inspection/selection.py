@@ -9,8 +9,8 @@ from torch.distributed import ProcessGroup
 from pytest_ddp.errors import UsageError
 from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.inspection.assertions import Assertions
-from pytest_ddp.observed.recording.operations import NAMES
 from pytest_ddp.observed.recording.record import Record
+from pytest_ddp.operations.table import NAMES
 
 
 class Selection(Assertions):

@@ -1,6 +1,6 @@
 """Records when backward passes begin and return, and when gradients of parameters become ready."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -8,10 +8,10 @@ import torch
 from torch.autograd import graph
 
 from pytest_ddp.observed.recording.record import Backward, Record
+from pytest_ddp.torch_internals import engine, has_hooks, register_first_hook, set_engine
 
-_ENGINE = "_engine_run_backward"
 _INPUTS = 3  # the engine's argument at this index, after the gradients, retain_graph and create_graph
-_run_backward: Callable[..., Any] = getattr(graph, _ENGINE)
+_run_backward = engine()
 
 
 def patch_backward(record: Record) -> None:
@@ -21,12 +21,12 @@ def patch_backward(record: Record) -> None:
         with _recorded(record, accumulators(outputs, *args, **keywords)):
             return _run_backward(outputs, *args, **keywords)
 
-    _replace(run)
+    set_engine(run)
 
 
 def restore_backward() -> None:
     """Stop recording backward passes."""
-    _replace(_run_backward)
+    set_engine(_run_backward)
 
 
 def accumulators(outputs: Sequence[Any], *args: Any, **keywords: Any) -> list[Any]:
@@ -39,11 +39,6 @@ def accumulators(outputs: Sequence[Any], *args: Any, **keywords: Any) -> list[An
     inputs = {id(tensor) for tensor in (args[_INPUTS] if len(args) > _INPUTS else ())}
     found = (node for node in _nodes(outputs) if type(node).__name__ == "AccumulateGrad")
     return [node for node in found if not inputs or id(node.variable) in inputs]
-
-
-def _replace(run: Callable[..., Any]) -> None:
-    for module in (graph, torch.autograd):  # both have the name
-        setattr(module, _ENGINE, run)
 
 
 @contextmanager
@@ -65,13 +60,7 @@ def _register_hook(record: Record, backward: Backward, node: Any) -> Any:
     def ready(_: Any) -> None:
         record.gradient_ready(backward, parameter)
 
-    if not parameter._backward_hooks:  # noqa: SLF001  no public way
-        return node.register_prehook(ready)
-    others = dict(parameter._backward_hooks)  # noqa: SLF001  likewise
-    parameter._backward_hooks.clear()  # noqa: SLF001  likewise; C++ runs hooks in the order of this dict
-    handle = parameter.register_hook(ready)
-    parameter._backward_hooks.update(others)  # noqa: SLF001  likewise
-    return handle
+    return register_first_hook(parameter, ready) if has_hooks(parameter) else node.register_prehook(ready)
 
 
 def _nodes(outputs: Sequence[Any]) -> Iterator[Any]:

@@ -3,13 +3,11 @@
 from typing import TYPE_CHECKING
 
 from pytest_ddp.errors import UsageError
-from pytest_ddp.observed.recording.interfaces import Monitor
 
 if TYPE_CHECKING:
     from pytest_ddp.observed.recording.record import Record
 
 _record: "Record | None" = None
-_NO_MONITOR = Monitor()
 _NOT_OBSERVED = (
     "this test's collectives are not observed, so they were not recorded: write @distributed(observe=True) or "
     "ddp_ranks(observe=True)"
@@ -34,21 +32,24 @@ def is_observed() -> bool:
     return _record is not None
 
 
-def monitor() -> Monitor:
-    """Return the monitor of the record; one that does nothing if there is no record."""
-    return _NO_MONITOR if _record is None else _record.monitor
+# Without a record, the functions below do nothing.
 
 
 def reset() -> None:
-    """Reset the record for the next test, if there is one."""
+    """Reset the record for the next test."""
     if _record is not None:
         _record.reset()
 
 
 def timeline() -> str:
-    """Return a short timeline of the running test, or "" if there is no record."""
+    """Return a short timeline of the running test, or ""."""
     if _record is None:
         return ""
     from pytest_ddp.observed.timeline import Timeline  # noqa: PLC0415  only when a test has failed
 
     return Timeline(_record.entries, _record.events).short()
+
+
+def unmatched_operations() -> list[str]:
+    """Describe the operations in which other ranks did not take part; each is reported once."""
+    return [] if _record is None else _record.monitor.unmatched_operations()

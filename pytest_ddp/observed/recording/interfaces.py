@@ -3,12 +3,10 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_ddp.observed.events import Entry
-
-if TYPE_CHECKING:
-    from pytest_ddp.observed.recording.operations import Call
+from pytest_ddp.observed.recording.call import Call
 
 
 class Monitor:
@@ -32,12 +30,6 @@ class Monitor:
         finally:
             self.wait_ended(entries)
 
-    def run_began(self) -> None:
-        """Handle the beginning of a run on this rank."""
-
-    def run_ended(self) -> None:
-        """Handle the end of a run on this rank."""
-
     def unmatched_operations(self) -> list[str]:
         """Describe the operations of this rank in which other ranks did not take part; each is reported once."""
         return []
@@ -46,7 +38,7 @@ class Monitor:
 class Gate:
     """Issues operations. This base class issues each at once and holds nothing back."""
 
-    def issue(self, entry: Entry, call: "Call") -> Any:  # noqa: ARG002  subclasses use it
+    def issue(self, entry: Entry, call: Call) -> Any:  # noqa: ARG002  subclasses use it
         """Issue an operation; return the Work to wait for, or None if the operation is complete."""
         return call.issue()
 

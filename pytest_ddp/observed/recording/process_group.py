@@ -8,20 +8,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import Store
-from torch.distributed.distributed_c10d import Work
+from torch.distributed import Store, Work
 
 from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.recording import current
-from pytest_ddp.observed.recording.operations import OPERATIONS, Call
+from pytest_ddp.observed.recording.call import Call
 from pytest_ddp.observed.recording.work import ObservedWork
+from pytest_ddp.operations.table import METHODS
+from pytest_ddp.torch_internals import GROUP_SETTERS, CoalescingGroup, share_backends
 
 RealGroup = dist.ProcessGroup
 _APPLIED_TO_BOTH = (
-    "_set_default_backend",
-    "_register_backend",
-    "_set_group_name",
-    "_set_group_desc",
+    *GROUP_SETTERS,
     "register_pre_hook",
     "register_post_hook",
     "unregister_pre_hook",
@@ -29,7 +27,7 @@ _APPLIED_TO_BOTH = (
 )
 
 
-class ObservedGroup(RealGroup):
+class ObservedGroup(CoalescingGroup):
     """Replaces a `ProcessGroup` wherever torch makes or takes one.
 
     C++ code (torch's DDP, functional collectives) calls these methods too: torch forwards the virtual methods of a
@@ -55,13 +53,7 @@ class ObservedGroup(RealGroup):
     def wrap(cls, real: RealGroup) -> "ObservedGroup":
         """Return an observed group for an existing group."""
         group = cls(real.get_group_store(), real.rank(), real.size(), real)
-        for device in real._device_types:  # noqa: SLF001  no public way
-            backend = real._get_backend(device)  # noqa: SLF001  likewise
-            kind = dist.Backend.backend_type_map.get(backend.name(), RealGroup.BackendType.CUSTOM)
-            RealGroup._set_default_backend(group, kind)  # noqa: SLF001  likewise
-            RealGroup._register_backend(group, device, kind, backend)  # noqa: SLF001  likewise
-        RealGroup._set_group_name(group, real.group_name)  # noqa: SLF001  likewise
-        RealGroup._set_group_desc(group, real.group_desc)  # noqa: SLF001  likewise
+        share_backends(real, group)
         return group
 
     @property
@@ -88,23 +80,23 @@ class ObservedGroup(RealGroup):
         """Merge the real group with another; return the new group, observed."""
         return ObservedGroup.wrap(self.real.merge_remote_group(*args, **keywords))
 
-    def _start_coalescing(self, device: torch.device) -> None:
+    def coalescing_begins(self) -> None:
+        """Collect the operations from now on."""
         self._coalesced = []
-        self.real._start_coalescing(device)  # noqa: SLF001  torch's own name
 
-    def _end_coalescing(self, device: torch.device) -> Any:
+    def coalescing_ends(self, end: Callable[[], Any]) -> Any:
+        """Return an observed handle of the operations collected."""
         entries, self._coalesced = self._coalesced or [], None
-        work = self.real._end_coalescing(device)  # noqa: SLF001  likewise
-        return self._observe(self._record.gate.coalesce(entries, work), entries)
+        return self._observe(self._record.gate.coalesce(entries, end()), entries)
 
     def _issue(self, method: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         __tracebackhide__ = True
         self._ranks = self._ranks or tuple(dist.get_process_group_ranks(self))
         call = Call(self.group_name, self._ranks, self.real, method=method, args=args, keywords=keywords)
-        entry, work = self._record.issue(call, next(self._counters[call.numbering]))
+        entry, work = self._record.issue(call, next(self._counters[call.stream]))
         if self._coalesced is not None:
             self._coalesced.append(entry)
-            if work is None:  # `_end_coalescing` completes it
+            if work is None:  # `coalescing_ends` completes it
                 return None
         return self._observe(work, [entry])
 
@@ -138,7 +130,7 @@ def _applied_to_both(method: str) -> Callable[..., Any]:
     return apply
 
 
-for _method in OPERATIONS:
+for _method in filter(partial(hasattr, RealGroup), METHODS):
     setattr(ObservedGroup, _method, _recorded(_method))
 for _method in filter(partial(hasattr, RealGroup), _APPLIED_TO_BOTH):
     setattr(ObservedGroup, _method, _applied_to_both(_method))

@@ -26,11 +26,12 @@ from pytest_ddp.observed.events import (
     GradientReady,
     Moment,
 )
+from pytest_ddp.observed.recording.call import Call
 from pytest_ddp.observed.recording.call_site import caller
 from pytest_ddp.observed.recording.interfaces import Gate, Monitor
-from pytest_ddp.observed.recording.operations import Call
+from pytest_ddp.torch_internals import Future
 
-_done = torch._C.Future.done  # noqa: SLF001  the original: the patched one polls a gate
+_done = Future.done  # the original: the patched one polls a gate
 
 
 @dataclass

@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.autograd import Variable, graph
-from torch.distributed.distributed_c10d import Work
+from torch.autograd import graph
 from torch.utils.weak import WeakIdKeyDictionary
 
 from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.recording.call_site import is_torch_file
 from pytest_ddp.observed.recording.record import Record
+from pytest_ddp.torch_internals import Future, PrivateWork, call_after_backward, runs_backward
 
 NO_TIMEOUT = timedelta(0)  # as in torch
 _DELEGATED = (
@@ -29,19 +29,14 @@ _DELEGATED = (
     "is_success",
     "exception",
     "source_rank",
-    "_source_rank",
     "get_future_result",
-    "_get_duration",
-    "_get_op_type",
 )
-_Future: Any = torch._C.Future  # noqa: SLF001  the base class of all futures
-_ORIGINALS = {name: getattr(_Future, name) for name in ("wait", "then", "done")}
-_NO_GRAPH_TASK = -1  # outside of backward
+_ORIGINALS = {name: getattr(Future, name) for name in ("wait", "then", "done")}
 _entries: Any = WeakIdKeyDictionary()  # the operations of each future
 
 
-class DelegatingWork(Work):
-    """A handle with the methods in `_DELEGATED`, which call those of the real handle.
+class DelegatingWork(PrivateWork):
+    """A handle whose methods in `_DELEGATED` call those of the real handle.
 
     Attributes:
         real: the real handle.
@@ -93,7 +88,7 @@ class ObservedWork(DelegatingWork):
         future: torch.futures.Future[Any] = self.real.get_future()
         _entries[future] = self._entries
         self._record.track_future(future, self._entries)
-        if torch._C._current_graph_task_id() != _NO_GRAPH_TASK and _called_by_reducer():  # noqa: SLF001  no public way
+        if runs_backward() and _called_by_reducer():
             _wait_before_reducer(self._record, future, self._entries)
         return future
 
@@ -119,13 +114,13 @@ def patch_futures(record: Record) -> None:
             record.held_futures[future].is_completed()  # polls the gate
         return bool(_ORIGINALS["done"](future))
 
-    _Future.wait, _Future.then, _Future.done = wait, then, done
+    Future.wait, Future.then, Future.done = wait, then, done
 
 
 def restore_futures() -> None:
     """Stop recording waits for futures."""
     for name, method in _ORIGINALS.items():
-        setattr(_Future, name, method)
+        setattr(Future, name, method)
 
 
 def called_from_cpp(depth: int) -> bool:
@@ -165,4 +160,4 @@ def _wait_before_reducer(record: Record, future: "torch.futures.Future[Any]", en
     if future in record.held_futures and not record.clock.computes_gradients:
         wait()  # now: the reducer's callback may be running already
     else:
-        Variable._execution_engine.queue_callback(wait)  # noqa: SLF001  as torch does
+        call_after_backward(wait)

@@ -232,15 +232,15 @@ def test_what_cannot_travel_to_ranks_and_back(run_suite):
         def test_no_function(ddp_ranks): ddp_ranks().run(5)
         """)
     result.assert_outcomes(failed=7)
-    there = "cannot travel to the ranks (*): make it there, inside the function"
-    back = "cannot travel back from the rank (*): return plain values or tensors, *"
+    there = "cannot be sent to the ranks (*): create it inside the function"
+    back = "cannot be sent back from the rank (*): return plain values or tensors, *"
     result.stdout.fnmatch_lines(
         [
             f"E *UsageError: ddp_ranks(...).run: argument 1, a _thread.lock, {there}",
             f"E *UsageError: ddp_ranks(...).run: argument 'value', a generator, {there}",
             f"E *UsageError: ddp_ranks(...).run: variable 'lock' that the function uses, a _thread.lock, {there}",
-            f"E *raised UsageError: what the function returned, a _thread.lock, {back}",
-            f"E *raised UsageError: what the function returned, a torch.*ProcessGroup, {back}",
+            f"E *raised UsageError: the result of the function, a _thread.lock, {back}",
+            f"E *raised UsageError: the result of the function, a torch.*ProcessGroup, {back}",
             "E *raised DoesNotPickle: as text",
             "E *UsageError: ddp_ranks(...).run takes a function, then its arguments; got 5",
         ]

@@ -185,8 +185,8 @@ def test_a_hang_in_groups_and_messages_names_who_is_missing(run_suite):
     result.stdout.fnmatch_lines(
         [
             "  ranks 0, 1 waited in all_reduce #1 float32[[]4[]], which ranks 2, 3 never entered",
-            "  rank 2 waited in broadcast #2 float32[[]4[]] in group 2 (2-3), which rank 3 never entered",
-            "  rank 3 waited in recv #1 from rank 0 float32[[]3[]], which rank 0 never sent",
+            "  rank 2 waited in broadcast #2 float32[[]4[]] with root 2 in group '2' of ranks 2, 3, which rank 3 *",
+            "  rank 3 waited in recv #1 float32[[]3[]] from rank 0, which never sent it",
         ]
     )
 

@@ -76,7 +76,10 @@ def test_nothing_is_told_where_all_is_well_or_nothing_observed(pool, target, obs
 def test_a_rank_whose_record_is_broken_says_so(pool):
     outcomes = run(pool, told_targets.one_breaks_its_record)
     assert told(outcomes[0]) == STEP
-    assert outcomes[1].timeline == "<it could not be made: AttributeError: 'NoneType' object has no attribute 'items'>"
+    assert (
+        outcomes[1].timeline
+        == "<the timeline could not be made: AttributeError: 'NoneType' object has no attribute 'items'>"
+    )
 
 
 def test_ranks_are_warm_after_they_told(pool):

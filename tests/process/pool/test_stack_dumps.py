@@ -1,4 +1,4 @@
-"""Stacks are waited for until the rank's handler has returned, and no longer where it will never run."""
+"""Stacks are waited for until the rank's signal handler has returned; not for long if it will never run."""
 
 import os
 import signal
@@ -12,13 +12,13 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_ddp.pool import stack_dumps
-from pytest_ddp.pool.stack_dumps import Thread
+from pytest_ddp.pool.stack_dumps import SignalState
 from pytest_ddp.protocol.messages import DUMP_SIGNAL
 from pytest_ddp.protocol.shared_files import memory_file
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who handles a signal")
-IDLE, WAITED_FOR = Thread(waits=False, blocks=False), Thread(waits=True, blocks=False)
-HANDLING, DEAF = Thread(waits=False, blocks=True), Thread(waits=True, blocks=True)
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows which thread handles a signal")
+IDLE, PENDING = SignalState(pending=False, blocked=False), SignalState(pending=True, blocked=False)
+HANDLING, BLOCKED = SignalState(pending=False, blocked=True), SignalState(pending=True, blocked=True)
 STUCK_IN_ITS_HANDLER = """
 import faulthandler, os, signal, sys
 full = int(sys.argv[1])
@@ -37,13 +37,13 @@ while True:
 
 @dataclass
 class Writer:
-    """Stands in for a rank; its looks are counted, and at some of them it does something."""
+    """Stands in for a rank that is polled; counts the polls."""
 
     shared: SimpleNamespace
     pid: int = 0
-    looks: int = 0
+    polls: int = 0
 
-    def ask_for_stacks(self) -> None:
+    def request_stacks(self) -> None:
         pass
 
     def write(self) -> None:
@@ -52,7 +52,7 @@ class Writer:
 
 @dataclass
 class Clock:
-    """Stands in for the modules `time` and `select`: every look takes a second."""
+    """Stands in for the modules `time` and `select`: every poll takes a second; at some polls something happens."""
 
     writer: Writer
     at: dict[int, Callable[[], None]] = field(default_factory=dict)
@@ -62,9 +62,9 @@ class Clock:
         return self.now
 
     def select(self, *_: object) -> None:
-        self.writer.looks += 1
+        self.writer.polls += 1
         self.now += 1.0
-        self.at.get(self.writer.looks, lambda: None)()
+        self.at.get(self.writer.polls, lambda: None)()
 
 
 @pytest.fixture
@@ -74,54 +74,54 @@ def shared():
 
 
 @pytest.fixture
-def looks_of(monkeypatch, shared):
-    """Dump the stacks of one rank; say what is seen of its threads, before it is asked and at every look."""
+def polls_of(monkeypatch, shared):
+    """Dump the stacks of one rank; `threads` are its threads before the request and at every poll."""
 
-    def looks(threads, *, writes: bool = True) -> int:
+    def polls(threads, *, writes: bool = True) -> int:
         writer = Writer(shared)
         clock = Clock(writer, {1: writer.write} if writes else {})
         seen = iter(threads)
         monkeypatch.setattr(stack_dumps, "time", clock)
         monkeypatch.setattr(stack_dumps, "select", clock)
-        monkeypatch.setattr(stack_dumps, "threads_and_signal", lambda *_: next(seen))
+        monkeypatch.setattr(stack_dumps, "signal_states", lambda *_: next(seen))
         stack_dumps.dump_stacks([writer])
-        return writer.looks
+        return writer.polls
 
-    return looks
+    return polls
 
 
 @pytest.mark.parametrize(
     ("threads", "expected"),
     [
-        ([IDLE, WAITED_FOR, HANDLING, HANDLING, HANDLING, IDLE], 5),
+        ([IDLE, PENDING, HANDLING, HANDLING, HANDLING, IDLE], 5),
         ([IDLE, *[HANDLING] * 20], 10),
-        ([IDLE, *[WAITED_FOR] * 20], 10),
+        ([IDLE, *[PENDING] * 20], 10),
         ([IDLE] * 20, 1),
         ([None] * 20, 2),
     ],
-    ids=["written slowly", "without end", "no processor", "at once", "not told"],
+    ids=["written slowly", "without end", "no CPU", "at once", "not shown"],
 )
-def test_who_is_at_it_is_waited_for(looks_of, threads, expected):
-    """The rank writes one line at the first look, and nothing more: from then on only its threads tell."""
+def test_a_rank_that_handles_the_signal_is_waited_for(polls_of, threads, expected):
+    """The rank writes one line before the first poll and nothing more: after that only its threads count."""
     seen = [thread if thread is None else {"1": thread} for thread in threads]
-    assert looks_of(seen) == expected
+    assert polls_of(seen) == expected
 
 
-@pytest.mark.parametrize("threads", [[IDLE] * 20, [HANDLING, *[DEAF] * 20]], ids=["ignores", "blocks"])
-def test_who_ignores_or_blocks_the_signal_gets_two_seconds(looks_of, threads):
-    assert looks_of([{"1": thread} for thread in threads], writes=False) == 2
+@pytest.mark.parametrize("threads", [[IDLE] * 20, [HANDLING, *[BLOCKED] * 20]], ids=["ignores", "blocks"])
+def test_a_rank_that_ignores_or_blocks_the_signal_gets_two_seconds(polls_of, threads):
+    assert polls_of([{"1": thread} for thread in threads], writes=False) == 2
 
 
-def test_a_thread_that_never_takes_signals_is_not_taken_for_one_that_handles_ours(looks_of):
-    assert looks_of([{"1": IDLE, "2": HANDLING}] * 20) == 1
+def test_a_thread_that_always_blocks_the_signal_does_not_count_as_handling_it(polls_of):
+    assert polls_of([{"1": IDLE, "2": HANDLING}] * 20) == 1
 
 
-def test_who_is_gone_is_not_waited_for(looks_of):
-    assert looks_of([{"1": IDLE}, {}], writes=False) == 1
+def test_a_process_that_has_ended_is_not_waited_for(polls_of):
+    assert polls_of([{"1": IDLE}, {}], writes=False) == 1
 
 
-def test_a_handler_that_stands_still_is_seen(monkeypatch, shared):
-    """It waits to write into a full pipe, with some of its stacks written: they must not pass for all of them."""
+def test_a_handler_that_is_stuck_is_seen(monkeypatch, shared):
+    """It waits to write into a full pipe. The stacks it has written so far must not count as all of them."""
     reading, full = os.pipe()
     code = [sys.executable, "-c", STUCK_IN_ITS_HANDLER, str(full), str(DUMP_SIGNAL)]
     with subprocess.Popen(code, pass_fds=[full], stdout=subprocess.PIPE) as process:
@@ -129,12 +129,12 @@ def test_a_handler_that_stands_still_is_seen(monkeypatch, shared):
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
             writer = Stuck(shared, process.pid, reading=reading)
-            clock = Clock(writer, {5: writer.let_go})
-            clock.monotonic = lambda: 0.0  # however long it takes
+            clock = Clock(writer, {5: writer.unblock})
+            clock.monotonic = lambda: 0.0  # so that no time limit ends the wait
             monkeypatch.setattr(stack_dumps, "time", clock)
             monkeypatch.setattr(stack_dumps, "select", clock)
             stack_dumps.dump_stacks([writer])
-            assert writer.looks >= 5
+            assert writer.polls >= 5
         finally:
             process.kill()
             os.close(reading)
@@ -143,34 +143,32 @@ def test_a_handler_that_stands_still_is_seen(monkeypatch, shared):
 
 @dataclass
 class Stuck(Writer):
-    """Stands in for a rank whose handler has begun to write and cannot go on."""
+    """Stands in for a rank whose handler has begun to write and is stuck."""
 
     reading: int = -1
 
-    def ask_for_stacks(self) -> None:
+    def request_stacks(self) -> None:
         os.kill(self.pid, DUMP_SIGNAL)
-        while not any(
-            thread.blocks for thread in (stack_dumps.threads_and_signal(self.pid, DUMP_SIGNAL) or {}).values()
-        ):
+        while not any(state.blocked for state in (stack_dumps.signal_states(self.pid, DUMP_SIGNAL) or {}).values()):
             pass
         self.write()
 
-    def let_go(self) -> None:
+    def unblock(self) -> None:
         os.read(self.reading, 2**20)
 
 
-def test_a_signal_that_waits_is_seen_until_it_is_taken():
+def test_a_pending_signal_is_seen_until_it_is_taken():
     me = str(threading.get_native_id())
     signal.pthread_sigmask(signal.SIG_BLOCK, [DUMP_SIGNAL])
     try:
-        assert stack_dumps.threads_and_signal(os.getpid(), DUMP_SIGNAL)[me] == HANDLING
+        assert stack_dumps.signal_states(os.getpid(), DUMP_SIGNAL)[me] == HANDLING
         signal.pthread_kill(threading.get_ident(), DUMP_SIGNAL)
-        assert stack_dumps.threads_and_signal(os.getpid(), DUMP_SIGNAL)[me] == DEAF
+        assert stack_dumps.signal_states(os.getpid(), DUMP_SIGNAL)[me] == BLOCKED
         signal.sigwait([DUMP_SIGNAL])
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [DUMP_SIGNAL])
-    assert stack_dumps.threads_and_signal(os.getpid(), DUMP_SIGNAL)[me] == IDLE
+    assert stack_dumps.signal_states(os.getpid(), DUMP_SIGNAL)[me] == IDLE
 
 
-def test_a_process_that_is_gone_has_no_threads():
-    assert stack_dumps.threads_and_signal(2**22 + 1, DUMP_SIGNAL) == {}  # larger than any that Linux gives
+def test_a_process_that_has_ended_has_no_threads():
+    assert stack_dumps.signal_states(2**22 + 1, DUMP_SIGNAL) == {}  # larger than any that Linux gives

@@ -1,4 +1,4 @@
-"""The benchmark of all-reduces: whole seconds go in, bandwidths and a table come out."""
+"""The benchmark of all-reduces computes bandwidths from seconds, and prints them as a table."""
 
 import io
 
@@ -49,7 +49,7 @@ def test_the_table_gives_the_bandwidth_and_overhead_that_fit(ddp: DDPContext) ->
 
 
 @distributed(world_size=1)
-def test_what_does_not_fit_is_said() -> None:
+def test_times_that_do_not_fit_are_reported_in_the_table() -> None:
     assert "no fit: all-reduces of 1 different sizes" in printed([Measurement(1000, [1.0, 1.0])])
 
 

@@ -1,4 +1,4 @@
-"""The demo shows a sum that is bitwise right on every rank, and says so if it is not."""
+"""The demo shows a sum that is bitwise right on every rank, and fails if a sum is wrong."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from reference.communication.demo import demo, random_integers, ranks_with_wrong
 
 
 @distributed(world_size=[1, 2, 3, 4])
-def test_rank_0_reports_what_each_rank_had_and_got(ddp: DDPContext, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rank_0_prints_the_input_and_result_of_each_rank(ddp: DDPContext, capsys: pytest.CaptureFixture[str]) -> None:
     demo(elements=3, seed=7)
     output = capsys.readouterr().out
     if ddp.rank != 0:
@@ -27,7 +27,7 @@ def test_rank_0_reports_what_each_rank_had_and_got(ddp: DDPContext, capsys: pyte
 
 
 @distributed(world_size=3)
-def test_a_wrong_result_is_told_on_every_rank(
+def test_a_wrong_result_raises_on_every_rank(
     ddp: DDPContext, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     right = dist.all_reduce
@@ -45,7 +45,7 @@ def test_a_wrong_result_is_told_on_every_rank(
 
 
 @distributed(world_size=2)
-def test_a_sum_that_never_happened_is_wrong_everywhere(ddp: DDPContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_that_were_not_summed_are_wrong_on_every_rank(ddp: DDPContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "all_reduce", lambda _tensor: None)
     with pytest.raises(RuntimeError, match=r"on ranks \[0, 1\]"):
         demo(elements=4, seed=ddp.world_size)

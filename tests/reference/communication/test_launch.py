@@ -1,4 +1,4 @@
-"""A function runs on every rank, however the ranks are started; when one fails, none is left behind."""
+"""`launch` runs a function on every rank, in each way to start ranks; when a rank fails, no process is left."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ def test_every_rank_runs_the_function_inside_a_group(start: str, tmp_path: Path)
 
 
 @pytest.mark.long
-def test_torchruns_ranks_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_the_ranks_of_torchrun_are_used(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "from pathlib import Path\nimport launched\nfrom reference.communication.launch import launch\n"
@@ -53,7 +53,7 @@ def test_torchruns_ranks_are_taken_as_they_are(tmp_path: Path) -> None:
     assert places(tmp_path / "places") == both_wrote(42)
 
 
-def test_in_a_job_the_function_runs_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_in_a_job_the_function_runs_in_this_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert not in_job()
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
@@ -84,14 +84,14 @@ def test_outside_a_job_there_must_be_a_world_size(world_size: int | None) -> Non
 
 
 @pytest.mark.parametrize("start", STARTS)
-def test_a_function_that_has_no_name_elsewhere_is_refused_by_pickle(start: str) -> None:
+def test_a_function_that_cannot_be_imported_is_refused_by_pickle(start: str) -> None:
     with pytest.raises(Exception, match=r"(?i)can't (get|pickle)|local object"):
         launch(lambda: None, 2, start=start)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("start", STARTS)
-def test_what_a_rank_raised_comes_before_what_its_peers_made_of_it(start: str) -> None:
+def test_the_first_failure_comes_before_the_failures_that_it_causes(start: str) -> None:
     with pytest.raises(RuntimeError) as failure:
         launch(launched.fail_on_rank_1, 2, start=start, backend="gloo")
     first = str(failure.value).split("\n\n\n")[0]
@@ -108,7 +108,7 @@ def test_what_a_rank_raised_comes_before_what_its_peers_made_of_it(start: str) -
         ("processes", r"^rank 1 ended before it was done, with exit code 3 \(below 0: a signal\)$"),
     ],
 )
-def test_when_a_rank_is_gone_the_others_are_ended(start: str, message: str) -> None:
+def test_when_a_rank_dies_the_others_are_killed(start: str, message: str) -> None:
     with pytest.raises(RuntimeError, match=message):
         launch(launched.stop_on_rank_1_while_rank_0_never_ends, 2, start=start, backend="gloo")
     left = [child for child in psutil.Process().children(recursive=True) if "spawn_main" in " ".join(child.cmdline())]
@@ -145,7 +145,7 @@ def test_ranks_end_with_the_process_that_started_them(start: str, ending: signal
 
 @pytest.mark.long
 @pytest.mark.parametrize("start", STARTS)
-def test_ranks_that_were_only_being_started_end_too(start: str, tmp_path: Path) -> None:
+def test_ranks_that_are_still_starting_end_too(start: str, tmp_path: Path) -> None:
     with ranks_that_never_end(tmp_path, start) as parent:
         while len(started := psutil.Process(parent.pid).children()) < 2:
             assert parent.poll() is None

@@ -1,4 +1,4 @@
-"""The overhead model: the equation is what happens under its assumptions, and the optimum is the least of it."""
+"""The overhead model: its equation equals a simulation of its assumptions, and no bucket size beats its optimum."""
 
 import math
 
@@ -13,7 +13,7 @@ BYTES, BANDWIDTHS, OVERHEADS = st.floats(1e3, 1e10), st.floats(1e6, 1e12), st.fl
 
 
 def simulated_overhead(s: float, w: float, o: float, n_b: int) -> float:
-    """Buckets one after the other: each is sent when it is computed and the one before is through."""
+    """Simulate buckets: each is sent when it is computed and the one before it has been sent."""
     compute = s / n_b / w
     computed = sent = 0.0
     for _ in range(n_b):
@@ -23,7 +23,7 @@ def simulated_overhead(s: float, w: float, o: float, n_b: int) -> float:
 
 
 @given(BYTES, BANDWIDTHS, OVERHEADS, st.integers(1, 50))
-def test_the_equation_is_what_a_simulation_finds(s: float, w: float, o: float, n_b: int) -> None:
+def test_the_equation_equals_a_simulation(s: float, w: float, o: float, n_b: int) -> None:
     backward = s / w
     assert ddp_overhead(s, w, o, n_b) == pytest.approx(simulated_overhead(s, w, o, n_b), rel=1e-9, abs=1e-9 * backward)
 
@@ -61,7 +61,7 @@ def test_there_must_be_buckets(n_b: int) -> None:
 
 
 @given(BANDWIDTHS, OVERHEADS)
-def test_a_fit_finds_what_made_the_times(w: float, o: float) -> None:
+def test_a_fit_finds_the_bandwidth_and_overhead_that_made_the_times(w: float, o: float) -> None:
     sizes = [w * o * factor for factor in (0.01, 0.1, 1, 10, 100)]
     assert fit(sizes, [size / w + o for size in sizes]) == pytest.approx((w, o), rel=1e-6)
 
@@ -89,6 +89,6 @@ def test_an_overhead_below_zero_becomes_zero() -> None:
         ([1, 2, 3], [3, 2, 1], "larger all-reduces took no longer: measure larger sizes, and more repetitions"),
     ],
 )
-def test_measurements_that_say_nothing_are_refused(sizes: list[float], seconds: list[float], message: str) -> None:
+def test_measurements_that_cannot_be_fitted_are_refused(sizes: list[float], seconds: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         fit(sizes, seconds)

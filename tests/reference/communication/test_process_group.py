@@ -87,7 +87,7 @@ def test_setup_joins_a_group_and_cleanup_leaves_it(monkeypatch: pytest.MonkeyPat
     assert torch.distributed.get_backend() == "gloo"
     cleanup()
     assert not torch.distributed.is_initialized()
-    cleanup()  # nothing to leave: nothing happens
+    cleanup()  # does nothing without a group
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of threads are read as Linux tells them")
@@ -96,7 +96,7 @@ def test_leaving_ends_the_threads_of_every_group_while_the_interpreter_lives() -
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     answer = subprocess.run([sys.executable, program], env=environment, check=True, capture_output=True, text=True)
     before, after = map(int, answer.stdout.split())
-    assert before >= 2  # of two groups, both used: a thread has its name as soon as it has worked
+    assert before >= 2  # two groups, each with a thread that has been used and so has its name
     assert after == 0
 
 
@@ -120,7 +120,7 @@ def test_backend_and_device_fit_each_other(
 
 
 def bind(local_rank: int, gpus: int, backend: str, monkeypatch: pytest.MonkeyPatch) -> torch.device:
-    """Where a rank of a node with so many GPUs goes; the GPUs are made up, so binding itself is only noted."""
+    """The device of a rank on a node with this many GPUs, which are simulated: the binding is only recorded."""
     bound: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "set_device", bound.append)
@@ -138,7 +138,7 @@ def test_ranks_share_gpus_over_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("backend", "given"), [("nccl", torch.device("cuda", 1)), ("gloo", None)])
-def test_nccl_is_told_the_bound_device_at_once(
+def test_nccl_gets_the_bound_device_when_the_group_is_made(
     backend: str, given: torch.device | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[dict[str, object]] = []

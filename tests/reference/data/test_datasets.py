@@ -1,4 +1,4 @@
-"""The data: the same on every rank, learnable where it is made up, and a word about the network where it is not."""
+"""Datasets are the same on every rank; the synthetic one can be learned; the others' errors say what is missing."""
 
 import hashlib
 import struct
@@ -23,7 +23,7 @@ NO_TORCHVISION = "the real datasets are read by torchvision, which is not instal
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Small tensors gain nothing from more, and wait for busy cores."""
+    """One thread: with small tensors, more threads gain nothing and wait for busy cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -72,11 +72,11 @@ def test_examples_differ_between_training_and_test_and_between_seeds() -> None:
     seen = {dataset[index][0].numpy().tobytes() for dataset in datasets for index in range(50)}
     assert len(seen) == 150
     images = [together(dataset, 50)[0] for dataset in datasets]
-    for one, other in ((0, 1), (0, 2), (1, 2)):  # not the same noise under another pattern either
+    for one, other in ((0, 1), (0, 2), (1, 2)):  # nor is the noise the same, with another pattern
         assert torch.corrcoef(torch.stack([images[one].flatten(), images[other].flatten()]))[0, 1].abs() < 0.1
 
 
-def test_a_trained_model_recognises_what_it_has_not_seen() -> None:
+def test_a_trained_model_recognizes_images_that_it_has_not_seen() -> None:
     train, test = together(Synthetic(MNIST_SHAPE), 4096), together(Synthetic(MNIST_SHAPE, train=False), 512)
     torch.manual_seed(0)
     model = build_model("mnist-mlp")
@@ -106,13 +106,13 @@ def test_synthetic_training_and_test_examples_are_built_by_name() -> None:
     assert [len(build("synthetic", train=train, shape=MNIST_SHAPE)) for train in (True, False)] == [8192, 2048]
 
 
-def test_an_unknown_name_is_told_the_known_ones() -> None:
+def test_the_error_for_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match="there is no dataset 'imagenet'; there are synthetic, mnist, cifar10"):
         build("imagenet")
 
 
 def write_mnist(folder: Path, images: Tensor, labels: Tensor) -> None:
-    """MNIST's own files, where torchvision looks for what it has downloaded."""
+    """Files in MNIST's format, in the folder of torchvision's downloads."""
     raw = folder / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for part in ("train", "t10k"):
@@ -125,7 +125,7 @@ def write_mnist(folder: Path, images: Tensor, labels: Tensor) -> None:
 
 
 @distributed(world_size=2)
-def test_mnist_is_read_normalised_by_all_ranks_at_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_mnist_is_read_normalized_by_all_ranks_at_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     pytest.importorskip("torchvision", reason=NO_TORCHVISION)
     folder = tmp_path_factory.mktemp("data")
     write_mnist(folder, torch.full((3, 28, 28), 255, dtype=torch.uint8), torch.tensor([4, 0, 9], dtype=torch.uint8))

@@ -1,4 +1,4 @@
-"""Ranks see all samples, equally many each, alike in every run; in evaluation each sample once."""
+"""In training, all ranks read the same number of samples; in evaluation, each sample is read once."""
 
 import itertools
 
@@ -20,7 +20,7 @@ def shares(size: int, ranks: int, **options) -> list[list[int]]:
 
 
 @given(size=SIZES, ranks=RANKS, shuffle=st.booleans())
-def test_padded_every_sample_is_seen_and_no_rank_has_more(size, ranks, shuffle):
+def test_with_padding_every_sample_is_read_and_all_ranks_have_the_same_number(size, ranks, shuffle):
     seen = shares(size, ranks, shuffle=shuffle)
     assert {len(share) for share in seen} == {-(-size // ranks)}
     assert {len(DistributedSampler(range(size), ranks, rank)) for rank in range(ranks)} == {-(-size // ranks)}
@@ -28,7 +28,7 @@ def test_padded_every_sample_is_seen_and_no_rank_has_more(size, ranks, shuffle):
 
 
 @given(size=SIZES, ranks=RANKS, shuffle=st.booleans())
-def test_dropping_nobody_is_seen_twice(size, ranks, shuffle):
+def test_with_drop_last_no_sample_is_read_twice(size, ranks, shuffle):
     seen = list(itertools.chain(*shares(size, ranks, shuffle=shuffle, drop_last=True)))
     assert len(seen) == len(set(seen)) == size // ranks * ranks
 
@@ -36,7 +36,7 @@ def test_dropping_nobody_is_seen_twice(size, ranks, shuffle):
 @given(size=SIZES, ranks=RANKS, seed=st.integers(0, 5), epoch=st.integers(0, 5))
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("drop_last", [True, False])
-def test_it_agrees_with_torchs_own(  # noqa: PLR0917  # drawn
+def test_its_indices_are_those_of_torchs_sampler(  # noqa: PLR0917  # drawn
     size, ranks, seed, epoch, shuffle, drop_last
 ):
     for rank in range(ranks):
@@ -48,7 +48,7 @@ def test_it_agrees_with_torchs_own(  # noqa: PLR0917  # drawn
         assert list(ours) == list(theirs)
 
 
-def test_epochs_differ_and_come_again():
+def test_epochs_differ_and_can_be_repeated():
     sampler = DistributedSampler(range(50), 2, 1, seed=3)
     first, again = list(sampler), list(sampler)
     sampler.set_epoch(1)
@@ -68,7 +68,7 @@ def test_the_state_of_torchs_generator_neither_matters_nor_changes():
 
 
 @given(size=SIZES, ranks=RANKS)
-def test_evaluation_counts_nobody_twice_and_leaves_nobody_out(size, ranks):
+def test_evaluation_reads_each_sample_exactly_once(size, ranks):
     samplers = [EvaluationSampler(range(size), ranks, rank) for rank in range(ranks)]
     assert sorted(itertools.chain(*samplers)) == list(range(size))
     lengths = [len(sampler) for sampler in samplers]
@@ -78,13 +78,13 @@ def test_evaluation_counts_nobody_twice_and_leaves_nobody_out(size, ranks):
 
 @pytest.mark.parametrize("kind", [DistributedSampler, EvaluationSampler])
 @pytest.mark.parametrize("rank", [-1, 2])
-def test_a_rank_that_is_none_is_refused(kind, rank):
+def test_a_rank_outside_the_replicas_is_refused(kind, rank):
     with pytest.raises(ValueError, match=rf"rank {rank} of 2 replicas: ranks are 0 to 1\. Pass both"):
         kind(range(4), 2, rank)
 
 
 @distributed(world_size=3)
 @pytest.mark.parametrize("kind", [DistributedSampler, EvaluationSampler])
-def test_the_process_group_tells_the_place(kind, ddp: DDPContext):
+def test_the_default_rank_is_that_of_the_process_group(kind, ddp: DDPContext):
     sampler = kind(range(10))
     assert (sampler.num_replicas, sampler.rank) == (3, ddp.rank)

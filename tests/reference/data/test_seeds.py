@@ -1,4 +1,4 @@
-"""Each rank and each worker process draws numbers of its own, the same in every run."""
+"""Each rank and each worker process draws its own random numbers, the same in every run."""
 
 import random
 
@@ -14,7 +14,7 @@ from reference.data.seeds import rank_seed, seed_worker
 
 
 class Drawn(Dataset[tuple[float, float, float]]):
-    """Samples that are nothing but random numbers of three sources."""
+    """Samples that are random numbers from three generators."""
 
     def __len__(self) -> int:
         return 4

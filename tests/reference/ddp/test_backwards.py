@@ -1,4 +1,4 @@
-"""Several backwards to an averaging, several averagings to a step, and backwards that do not end."""
+"""Several backwards before an averaging, several averagings before a step, and aborted backwards."""
 
 import pytest
 import torch
@@ -73,7 +73,7 @@ def test_a_retained_graph_may_be_used_twice(wrapper: Wrapper) -> None:
 
 
 class Checkpointed(nn.Module):
-    """A layer that reentrant checkpointing makes ready once for each time it is used, within one backward."""
+    """A layer whose parameters become ready several times in one backward, by reentrant checkpointing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Checkpointed(nn.Module):
 
 @distributed(world_size=2)
 @pytest.mark.parametrize("times", [(1, 1), (2, 2), (1, 3)])
-def test_a_gradient_that_grows_after_it_has_left_is_sent_again_or_refused(
+def test_a_gradient_that_changes_after_its_launch_is_sent_again_or_refused(
     wrapper: Wrapper, times: tuple[int, int], ddp: DDPContext
 ) -> None:
     training = SideBySide(Checkpointed, wrapper=wrapper)
@@ -98,10 +98,10 @@ def test_a_gradient_that_grows_after_it_has_left_is_sent_again_or_refused(
     )
     if refuses and times[ddp.rank] > 1:
         training.zero_grad()
-        told = (
+        message = (
             rf"another gradient of the parameter 'often\.\w+' on rank {ddp.rank} after the parameter's bucket was sent"
         )
-        with pytest.raises(RuntimeError, match=told):
+        with pytest.raises(RuntimeError, match=message):
             training.local_loss(0, times=lambda rank: times[rank]).backward()
     if not refuses:
         training.train(range(2), times=lambda rank: times[rank])

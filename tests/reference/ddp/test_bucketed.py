@@ -1,4 +1,4 @@
-"""Gradients live in their buckets: nothing is copied back, and nothing that a training loop does takes them out."""
+"""Gradients are views of their buckets: they are not copied back, and a training loop does not take them out."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ BYTES = 8
 
 
 def bucketed(elements: int | None, first: int | None = None, *, rebuild: bool = False) -> Wrapper:
-    """Buckets of so many float64 elements."""
+    """A wrapper with buckets of this many float64 elements."""
     size, first_size = (None if n is None else BYTES * n / 1024**2 for n in (elements, first))
     return Wrapper(
         lambda module: BucketedDDP(module, size, first_bucket_size_mb=first_size, rebuild=rebuild),
@@ -28,7 +28,7 @@ def bucketed(elements: int | None, first: int | None = None, *, rebuild: bool = 
 
 
 def storages(module: nn.Module) -> dict[int, int]:
-    """Address and bytes of the memory that holds gradients."""
+    """The bytes of each storage that holds gradients, by address."""
     found = [p.grad.untyped_storage() for p in module.parameters() if p.grad is not None]
     return {storage.data_ptr(): storage.nbytes() for storage in found}
 
@@ -87,7 +87,7 @@ def test_gradients_stay_in_their_buckets(change: Callable[[nn.Module], None], se
 
 
 @distributed(world_size=2)
-def test_a_gradient_on_its_way_cannot_be_read() -> None:
+def test_a_gradient_that_is_being_sent_cannot_be_read() -> None:
     training = SideBySide(mlp, wrapper=bucketed(45))
     training.local_loss(0).backward()
     assert all(parameter.grad is None for parameter in training.module.parameters())
@@ -106,7 +106,7 @@ def elements_sent(training: SideBySide, step: int) -> list[int]:
     ("size", "first", "elements"),
     [(93, 3, [3, 90]), (45, 3, [3, 24, 42, 24]), (45, 27, [27, 42, 24]), (None, 3, [3, 90]), (27, 93, [93])],
 )
-def test_the_first_bucket_has_a_size_of_its_own(size: int | None, first: int, elements: list[int]) -> None:
+def test_the_first_bucket_has_its_own_size(size: int | None, first: int, elements: list[int]) -> None:
     assert elements_sent(SideBySide(mlp, wrapper=bucketed(size, first)), 0) == elements
 
 
@@ -148,7 +148,7 @@ def test_the_order_is_rank_0s_on_every_rank(ddp: DDPContext) -> None:
 
 
 @distributed(world_size=2)
-def test_a_rank_that_gives_up_its_backward_stays_in_step_with_one_that_does_not(ddp: DDPContext) -> None:
+def test_a_rank_whose_backward_is_aborted_stays_in_step_with_the_others(ddp: DDPContext) -> None:
     training = SideBySide(mlp, wrapper=bucketed(45))
 
     def give_up(_gradient: Tensor) -> None:
@@ -167,7 +167,7 @@ def test_a_rank_that_gives_up_its_backward_stays_in_step_with_one_that_does_not(
 
 
 @distributed(world_size=2)
-def test_float16_does_not_overflow_whatever_order_gradients_come_in() -> None:
+def test_float16_does_not_overflow_if_a_gradient_is_added_up_over_two_backwards() -> None:
     model = seeded(lambda: nn.Linear(2, 1, bias=False).half(), seed=0)
     wrapped = BucketedDDP(model, None)
     for _ in range(2):

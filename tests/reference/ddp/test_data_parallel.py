@@ -1,4 +1,4 @@
-"""Every data-parallel wrapper is the module that it wraps: its calls, its buffers, its state, its copies."""
+"""Every data-parallel wrapper behaves as the module that it wraps: calls, buffers, state and copies."""
 
 import copy
 import pickle
@@ -28,7 +28,7 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
     return one.dtype == other.dtype and one.numpy().tobytes() == other.numpy().tobytes()
 
 
-# The module that it is
+# Calls and buffers
 
 
 class Documents(nn.Module):
@@ -53,16 +53,16 @@ def test_arguments_and_outputs_pass_through_as_they_are(wrapper: Wrapper, ddp: D
 
 
 @distributed(world_size=2)
-def test_a_wrapper_that_nobody_holds_is_freed_with_its_parameters(wrapper: Wrapper) -> None:
+def test_a_wrapper_without_references_is_freed_with_its_parameters(wrapper: Wrapper) -> None:
     assert_freed(wrapper, mlp)
 
 
 @distributed(world_size=2)
-def test_buffers_of_rank_0_rule_every_training_forward(wrapper: Wrapper, ddp: DDPContext) -> None:
+def test_every_training_forward_uses_the_buffers_of_rank_0(wrapper: Wrapper, ddp: DDPContext) -> None:
     training = SideBySide(Buffered, wrapper=wrapper)
     for step in range(3):
         training.train([step])
-        training.module.scale = training.module.scale + step + ddp.rank  # a new tensor, another on each rank
+        training.module.scale = training.module.scale + step + ddp.rank  # a new tensor, different on each rank
         training.module.count += ddp.rank
         training.twin.scale = training.twin.scale + step
     assert training.twin.count - seeded(Buffered, seed=0).count == 3
@@ -102,7 +102,7 @@ def test_a_model_may_be_converted_after_wrapping(wrapper: Wrapper, ddp: DDPConte
     training.assert_gradients_equal()
 
 
-# Its state
+# State
 
 
 @distributed(world_size=2)
@@ -125,7 +125,7 @@ def test_state_that_does_not_fit_is_refused(wrapper: Wrapper) -> None:
     assert model.load_state_dict({}, strict=False).missing_keys == list(mlp().state_dict())
 
 
-# Its copies
+# Copies
 
 
 def pickled(model: nn.Module) -> nn.Module:

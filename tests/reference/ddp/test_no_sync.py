@@ -1,4 +1,4 @@
-"""Inside `no_sync` nothing travels, and gradients add up; the next synchronized backward sends their sum."""
+"""Inside `no_sync` ranks do not communicate, and gradients add up; the next synchronized backward sends the sums."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ def adamw(model: nn.Module) -> Optimizer:
 
 
 def accumulate(training: SideBySide, batches: list[int], **by_rank: Callable[[int], object]) -> None:
-    """Forward and backward on all of these batches, only the last of them synchronized."""
+    """Forward and backward on these batches; only the last one is synchronized."""
     *alone, last = batches
     for number in alone:
         with training.ddp_model.no_sync():
@@ -68,7 +68,7 @@ def test_a_parameter_used_inside_only_is_averaged_too(wrapper: Wrapper) -> None:
 
 @distributed(world_size=2)
 def test_a_step_may_follow_a_step_whose_gradients_were_kept(wrapper: Wrapper) -> None:
-    """Means of a step that was not cleared count as what every rank has added up."""
+    """If gradients are not cleared after a step, their means are part of the next sum on every rank."""
     training = SideBySide(mlp, wrapper=wrapper)
     training.zero_grad()
     accumulate(training, [0, 1])

@@ -1,4 +1,4 @@
-"""Which collectives a wrapper starts, and when: told by the order of events, never by a clock."""
+"""Which collectives a wrapper launches, and when: read from the order of events, never from a clock."""
 
 import pytest
 import torch.distributed as dist
@@ -20,7 +20,7 @@ after_backward = pytest.mark.parametrize("wrapper", AFTER_BACKWARD.values(), ids
 
 
 def mlp_that_tells_its_last_gradient(events: list[str]) -> nn.Module:
-    """Its hooks run before those of a wrapper, so what the last gradient itself starts comes after the event."""
+    """Its hooks run before those of a wrapper, so a collective launched by the last gradient comes after that event."""
     model = mlp()
     for parameter in model[0].parameters():
         parameter.register_post_accumulate_grad_hook(lambda _: events.append(LAST))
@@ -28,7 +28,7 @@ def mlp_that_tells_its_last_gradient(events: list[str]) -> nn.Module:
 
 
 def events_of_backward(wrapper: Wrapper) -> list[str]:
-    """What happens in the second backward: collectives by name, and the first layer's two gradients."""
+    """The events of the second backward: collectives by name, and the two gradients of the first layer."""
     events: list[str] = []
     training = SideBySide(lambda: mlp_that_tells_its_last_gradient(events), wrapper=wrapper)
     training.train([0])
@@ -49,7 +49,7 @@ def test_collectives_start_before_the_last_gradient_is_there(wrapper: Wrapper) -
 
 @overlapped
 @distributed(world_size=2)
-def test_every_gradient_has_left_when_backward_is_over(wrapper: Wrapper) -> None:
+def test_every_gradient_is_launched_when_backward_is_over(wrapper: Wrapper) -> None:
     training = SideBySide(mlp, wrapper=wrapper)
     loss = training.local_loss(0)
     with recorded() as seen:
@@ -84,7 +84,7 @@ def test_the_simple_wrappers_communicate_after_backward_only(wrapper: Wrapper) -
 @overlapped
 @distributed(world_size=2, timeout=20)
 def test_backward_waits_for_no_other_rank(wrapper: Wrapper, ddp: DDPContext) -> None:
-    """Rank 1 begins its backward when rank 0's is over: a rank 0 that waited for a collective would stand still."""
+    """Rank 1 begins its backward when rank 0's is over. A rank 0 that waited for a collective would hang."""
     turns = dist.new_group()
     training = SideBySide(mlp, wrapper=wrapper)
     for step in range(2):
@@ -102,7 +102,7 @@ def test_backward_waits_for_no_other_rank(wrapper: Wrapper, ddp: DDPContext) -> 
 
 
 def elements_sent(wrapper: Wrapper) -> list[int]:
-    """Elements of each collective that carried gradients in one step on the MLP."""
+    """The elements of each collective that sends gradients, in one step on the MLP."""
     training = SideBySide(mlp, wrapper=wrapper)
     with recorded() as seen:
         training.train([0])
@@ -144,7 +144,7 @@ def test_buckets_are_as_full_as_their_size_allows(capacity: int | None, elements
 
 @distributed(world_size=2)
 @pytest.mark.parametrize("wrapper", WRAPPERS.values(), ids=WRAPPERS)
-def test_what_is_sent_does_not_depend_on_what_was_used(wrapper: Wrapper) -> None:
+def test_the_collectives_do_not_depend_on_the_parameters_used(wrapper: Wrapper) -> None:
     training = SideBySide(Chain, wrapper=wrapper)
     sent = []
     for use in ((0, 1, 2), (1,), ()):
@@ -155,11 +155,13 @@ def test_what_is_sent_does_not_depend_on_what_was_used(wrapper: Wrapper) -> None
 
 
 def verdicts_while_held(wrapper: Wrapper, ddp: DDPContext) -> set[Overlap]:
-    """Train under a gate that lets nothing complete inside backward; the numbers are checked at each step."""
+    """Train under a gate that lets no collective complete inside backward, and check gradients at each step."""
     with ddp.collectives.gate(HoldUntilBackward()):
         SideBySide(mlp, wrapper=wrapper).train([0, 1, 2])
     assert not ddp.collectives.unawaited
-    backwards = [one for one in ddp.collectives.overlap if one.verdict is not Overlap.NONE]  # the twin's has none
+    backwards = [
+        one for one in ddp.collectives.overlap if one.verdict is not Overlap.NONE
+    ]  # the twin's backward has no collectives
     assert len(backwards) == 3
     return {one.verdict for one in backwards}
 

@@ -1,4 +1,4 @@
-"""A mean of gradients is as exact as its dtype allows, and no more is asked of it."""
+"""A mean of gradients is as exact as its dtype allows."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def backward(model: nn.Module, rank: int, dtype: torch.dtype) -> list[Tensor]:
 @distributed(world_size=3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_a_mean_is_off_by_the_rounding_of_its_additions(wrapper: Wrapper, dtype: torch.dtype, ddp: DDPContext) -> None:
-    """Each of W terms is rounded once when it is scaled, and each of W - 1 sums once."""
+    """Each of W terms is rounded once when it is scaled, and each of W - 1 sums is rounded once."""
     locals_ = [backward(seeded(mlp, seed=0).to(dtype), rank, dtype) for rank in range(ddp.world_size)]
     model = wrapper.wrap(seeded(mlp, seed=0).to(dtype))
     backward(model, ddp.rank, dtype)

@@ -177,7 +177,7 @@ def test_a_parameter_used_nowhere_keeps_no_gradient_and_does_not_decay(wrapper: 
 
 
 @distributed(world_size=2)
-def test_parameters_used_in_some_steps_only_carry_nothing_over(wrapper: Wrapper) -> None:
+def test_parameters_used_in_some_steps_keep_no_old_gradients(wrapper: Wrapper) -> None:
     training = SideBySide(Chain, wrapper=wrapper)
     for step in range(5):
         training.train([step], use=lambda rank, step=step: ((step + rank) % 3, (step + 1) % 3))
@@ -190,7 +190,7 @@ def test_ranks_may_reach_equal_shapes_in_different_orders(wrapper: Wrapper) -> N
 
 
 @distributed(world_size=2)
-def test_every_rank_runs_the_same_collectives_whatever_it_used(wrapper: Wrapper, ddp: DDPContext) -> None:
+def test_every_rank_runs_the_same_collectives_whichever_parameters_it_uses(wrapper: Wrapper, ddp: DDPContext) -> None:
     training = SideBySide(Chain, wrapper=wrapper)
     seen: list[str] = []
     with watch_collectives(lambda collective: seen.append(str(collective))):

@@ -1,4 +1,4 @@
-"""What FSDP sends, and when: told by records, never by a clock."""
+"""Which collectives FSDP launches, and when: read from records, never from a clock."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -49,7 +49,7 @@ def test_a_step_gathers_each_matrix_twice_and_scatters_each_gradient_once(ddp: D
 
 
 @distributed(world_size=2, observe=True)
-def test_while_a_layer_computes_the_next_one_is_on_its_way(ddp: DDPContext) -> None:
+def test_while_a_layer_computes_the_next_one_is_gathered(ddp: DDPContext) -> None:
     module = nn.Sequential(*(Telling(4, 4, dtype=DTYPE) for _ in range(4)))
     seen: list[tuple[int, int]] = []
 
@@ -60,7 +60,7 @@ def test_while_a_layer_computes_the_next_one_is_on_its_way(ddp: DDPContext) -> N
     for layer in module:
         layer.tell = tell
     model = FSDP.wrap(module)
-    model(torch.ones(2, 4, dtype=DTYPE))  # from here on the order is known
+    model(torch.ones(2, 4, dtype=DTYPE))  # now the order is known
     ddp.collectives.clear()
     model(torch.ones(2, 4, dtype=DTYPE)).sum().backward()
     assert seen[-8:-4] == [(2, 1), (3, 2), (4, 3), (4, 4)]
@@ -76,12 +76,12 @@ def test_gradients_are_scattered_while_backward_computes_others(ddp: DDPContext)
     ddp.collectives.select(SCATTER)[6:11].assert_launched_before_last_gradient()
     for one, other, another in zip(scatters, scatters[1:], scatters[2:], strict=False):
         assert one.launched.ready < other.launched.ready <= one.waited.ready
-        assert one.waited.time < another.launched.time  # which keeps no more than two whole gradients alive
+        assert one.waited.time < another.launched.time  # so at most two whole gradients are alive
     assert {entry.ranks for entry in scatters} == {(0, 1)}
 
 
 @distributed(world_size=2, observe=True)
-def test_a_parameter_that_is_not_used_holds_nothing_up(ddp: DDPContext) -> None:
+def test_an_unused_parameter_delays_no_other(ddp: DDPContext) -> None:
     training = Sharded(Chain)
     training.train([0])
     training.train([1], use=lambda _: (0, 2))
@@ -90,7 +90,7 @@ def test_a_parameter_that_is_not_used_holds_nothing_up(ddp: DDPContext) -> None:
 
 
 @distributed(world_size=2, observe=True)
-def test_an_input_that_is_returned_brings_nothing_back(ddp: DDPContext) -> None:
+def test_a_returned_input_causes_no_gather_in_backward(ddp: DDPContext) -> None:
     training = Sharded(Residual)
     training.train([0])
     local_loss = training.local_loss(1)
@@ -101,7 +101,7 @@ def test_an_input_that_is_returned_brings_nothing_back(ddp: DDPContext) -> None:
 
 
 @distributed(world_size=2, observe=True)
-def test_a_model_that_is_computed_again_sends_each_gradient_once(ddp: DDPContext) -> None:
+def test_with_activation_checkpointing_each_gradient_is_sent_once(ddp: DDPContext) -> None:
     training = Sharded(mlp)
     outputs = checkpoint(training.ddp_model, batch(0, ddp.rank)[0], use_reentrant=False)
     with ddp.collectives.capture() as backward:
@@ -111,7 +111,7 @@ def test_a_model_that_is_computed_again_sends_each_gradient_once(ddp: DDPContext
 
 
 def recorded(ddp: DDPContext, training: Sharded, use: Callable[[int], tuple[int, ...]]) -> dict[str, list[Any]]:
-    """What each group of this rank does in a step."""
+    """The collectives of each group of this rank in one step."""
     training.zero_grad()
     with ddp.collectives.capture() as entries:
         training.local_loss(0, use=use).backward()
@@ -123,7 +123,7 @@ def recorded(ddp: DDPContext, training: Sharded, use: Callable[[int], tuple[int,
 
 
 @distributed(world_size=2, observe=True)
-def test_what_is_sent_depends_neither_on_the_rank_nor_on_what_was_used(ddp: DDPContext) -> None:
+def test_the_collectives_depend_neither_on_the_rank_nor_on_the_parameters_used(ddp: DDPContext) -> None:
     training = Sharded(Chain)
     training.train([0])
     ways = [lambda _: (0, 1, 2), lambda rank: [(0,), (2, 1)][rank], lambda _: ()]
@@ -147,7 +147,7 @@ def test_the_order_is_that_of_the_first_forward_of_rank_0(ddp: DDPContext) -> No
 
 @distributed(world_size=2, observe=True)
 @pytest.mark.parametrize("schedule", [Shuffled(1), Shuffled(2), Delay(3), Delay(8)], ids=str)
-def test_any_order_of_completion_will_do(ddp: DDPContext, schedule: Schedule) -> None:
+def test_collectives_may_complete_in_any_order(ddp: DDPContext, schedule: Schedule) -> None:
     training = Sharded(lambda: nn.Sequential(linear(INPUTS), linear(), linear(), linear(), linear(6, 3)))
     for step in range(2):
         training.zero_grad()

@@ -35,7 +35,7 @@ def _subgroups() -> Iterator[None]:
 
 
 @distributed(world_size=2)
-def test_a_wrapper_that_nobody_holds_is_freed_with_its_parameters() -> None:
+def test_a_wrapper_without_references_is_freed_with_its_parameters() -> None:
     assert_freed(FSDP, mlp)
 
 
@@ -120,7 +120,7 @@ def test_a_parameter_used_nowhere_keeps_no_gradient_and_does_not_decay() -> None
 
 
 @distributed(world_size=2)
-def test_parameters_used_in_some_steps_only_carry_nothing_over() -> None:
+def test_parameters_used_in_some_steps_keep_no_old_gradients() -> None:
     training = Sharded(Chain)
     for step in range(5):
         training.train([step], use=lambda rank, step=step: ((step + rank) % 3, (step + 1 + rank) % 3))

@@ -1,4 +1,4 @@
-"""How much memory FSDP needs: counted while layers compute, and between steps."""
+"""The memory that FSDP needs while layers compute, and between steps."""
 
 import gc
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ PARTS_BYTES = LAYERS * LAYER_BYTES // 2  # on 2 ranks
 
 
 def live_bytes() -> int:
-    """The memory of all tensors that Python knows of."""
+    """The bytes of all tensors that Python knows of."""
     tensors = [one for one in gc.get_objects() if type(one) in (Tensor, nn.Parameter)]
     storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
     return sum(storages.values())
@@ -37,7 +37,7 @@ def live_bytes() -> int:
 
 @distributed(world_size=2)
 @pytest.mark.parametrize("frozen", [False, True])
-def test_while_a_layer_computes_it_is_whole_with_the_next_one_and_no_other(*, frozen: bool) -> None:
+def test_only_the_layer_that_computes_and_the_next_one_are_whole(*, frozen: bool) -> None:
     gc.collect()
     before = live_bytes()
     module = nn.Sequential(*(Telling(SIZE, SIZE, bias=False, dtype=DTYPE) for _ in range(LAYERS)))
@@ -50,7 +50,7 @@ def test_while_a_layer_computes_it_is_whole_with_the_next_one_and_no_other(*, fr
         for layer in module:
             layer.tell = lambda used=used: used.append(live_bytes() - before - PARTS_BYTES)
         model(inputs).sum().backward()
-        # Beside the two, the parts that they were gathered from, and what gloo has yet to let go of.
+        # Besides the two: the parts that they were gathered from, and memory that gloo has not freed yet.
         assert 2 * LAYER_BYTES <= max(used[:LAYERS]) <= 4 * LAYER_BYTES
         gradients = LAYER_BYTES // 2 if frozen else PARTS_BYTES
         under_way = 0 if frozen else 3 * LAYER_BYTES  # whole gradients
@@ -59,7 +59,7 @@ def test_while_a_layer_computes_it_is_whole_with_the_next_one_and_no_other(*, fr
 
 
 @distributed(world_size=2)
-def test_between_steps_a_rank_holds_its_parts_and_no_more() -> None:
+def test_between_steps_a_rank_holds_its_parts_only() -> None:
     gc.collect()
     before = live_bytes()
     model = FSDP.wrap(nn.Sequential(*(linear(SIZE, SIZE) for _ in range(LAYERS))))
@@ -71,4 +71,4 @@ def test_between_steps_a_rank_holds_its_parts_and_no_more() -> None:
         optimizer.step()
         biases, counters = LAYERS * SIZE * 8, 2 * LAYERS * 4
         expected = 4 * (PARTS_BYTES + biases) + counters  # each parameter, its gradient, two averages
-        assert expected <= live_bytes() - before <= expected + LAYER_BYTES  # which gloo may have yet to let go of
+        assert expected <= live_bytes() - before <= expected + LAYER_BYTES  # gloo may not have freed it yet

@@ -1,4 +1,4 @@
-"""FSDP over more than one backward a step, passes that are aborted, and what modules take and give."""
+"""FSDP with several backwards per step, aborted passes, and modules with any inputs and outputs."""
 
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -141,7 +141,7 @@ def test_an_aborted_backward_leaves_no_trace(ddp: DDPContext, layers: tuple[int,
     training.train([1, 2])
 
 
-# The module that it is
+# Inputs, outputs and buffers
 
 
 @distributed(world_size=2)
@@ -160,16 +160,16 @@ def test_arguments_and_outputs_are_of_any_kind(pack: Callable[[Tensor], Any], un
 
 
 @distributed(world_size=2)
-def test_buffers_of_rank_0_rule_every_training_forward(ddp: DDPContext) -> None:
+def test_every_training_forward_uses_the_buffers_of_rank_0(ddp: DDPContext) -> None:
     training = Sharded(Buffered)
     for step in range(2):
         training.train([step])
-        training.module.scale = training.module.scale + step + ddp.rank  # a new tensor, another on each rank
+        training.module.scale = training.module.scale + step + ddp.rank  # a new tensor, different on each rank
         training.twin.scale = training.twin.scale + step
 
 
 @distributed(world_size=2)
-def test_evaluation_between_forward_and_backward_disturbs_nothing(ddp: DDPContext) -> None:
+def test_evaluation_between_forward_and_backward_changes_nothing(ddp: DDPContext) -> None:
     training = Sharded(mlp)
     training.train([0])
     training.zero_grad()
@@ -184,7 +184,7 @@ def test_evaluation_between_forward_and_backward_disturbs_nothing(ddp: DDPContex
 
 
 @distributed(world_size=2)
-def test_a_backward_with_a_graph_of_its_own_is_refused_and_leaves_no_trace(ddp: DDPContext) -> None:
+def test_a_backward_with_create_graph_is_refused_and_leaves_no_trace(ddp: DDPContext) -> None:
     training = Sharded(mlp)
     inputs = batch(0, ddp.rank)[0].requires_grad_()
     with pytest.raises(RuntimeError, match=r"create_graph=True: the graph .* Compute second derivatives without FSDP"):
@@ -193,7 +193,7 @@ def test_a_backward_with_a_graph_of_its_own_is_refused_and_leaves_no_trace(ddp: 
 
 
 @distributed(world_size=2)
-def test_modules_within_may_be_called_by_themselves() -> None:
+def test_submodules_may_be_called_by_themselves() -> None:
     training = Sharded(mlp)
     for _ in range(2):
         assert_close(training.module[0](batch(0, 0)[0]), training.twin[0](batch(0, 0)[0]), 1e-12, "output")

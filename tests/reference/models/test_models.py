@@ -1,4 +1,4 @@
-"""The models that the references train: shapes, sizes, and what a transformer must not do."""
+"""The models that the references train: their shapes and sizes, and the causality of the transformer."""
 
 import sys
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ MILLIONS = {"50m": 52, "small": 129, "medium": 423, "large": 969, "xl": 1998, "x
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Small tensors gain nothing from more, and wait for busy cores."""
+    """One thread: with small tensors, more threads gain nothing and wait for busy cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -39,7 +39,7 @@ def test_models_for_images_give_ten_logits(name: str) -> None:
     ("name", "parameters"),
     [("cnn", 62_006), ("mnist-mlp", 269_322), ("mnist-convnet", 29_034), ("resnet18", 11_173_962)],
 )
-def test_models_for_images_have_the_size_that_is_known_of_them(name: str, parameters: int) -> None:
+def test_models_for_images_have_the_published_sizes(name: str, parameters: int) -> None:
     with torch.device("meta"):
         assert sum(p.numel() for p in build_or_skip(name).parameters()) == parameters
 
@@ -64,12 +64,12 @@ def test_every_name_is_one_of_images_or_a_size_of_transformer() -> None:
     assert set(NAMES) == {*IMAGE_SHAPES, *(f"transformer-{size}" for size in SIZES)}
 
 
-def test_an_unknown_name_is_told_the_known_ones() -> None:
+def test_the_error_for_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"there is no model 'vgg'; there are cnn, mnist-mlp, .*transformer-2\.7b"):
         build("vgg")
 
 
-def test_without_torchvision_the_resnet_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torchvision_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", None)
     with pytest.raises(ModuleNotFoundError, match=r"resnet18 needs torchvision: pip install 'pytest-ddp\[vision\]'"):
         build("resnet18")

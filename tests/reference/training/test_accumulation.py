@@ -1,4 +1,4 @@
-"""A step over microbatches is the step over all of them at once."""
+"""A step over microbatches equals a step over all of their samples at once."""
 
 import pytest
 import torch
@@ -10,7 +10,8 @@ from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ddp import DDPContext, distributed
-from pytest_ddp.rank.collective_hooks import Collective, watch_collectives
+from pytest_ddp.operations.fingerprint import Fingerprint
+from pytest_ddp.rank.collective_hooks import watch_collectives
 from reference.adapters import accumulate_and_step
 
 PARTS = 3
@@ -27,7 +28,7 @@ def parts_of(rank: int, step: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
 def test_it_equals_one_process_on_all_microbatches_of_all_ranks(wrapper: Wrapper, ddp: DDPContext):
     training = SideBySide(mlp, wrapper=wrapper)
     for step in range(3):
-        told = accumulate_and_step(
+        returned = accumulate_and_step(
             training.ddp_model, training.optimizer, parts_of(ddp.rank, step), nn.functional.mse_loss
         )
         training.twin_optimizer.zero_grad()
@@ -37,7 +38,7 @@ def test_it_equals_one_process_on_all_microbatches_of_all_ranks(wrapper: Wrapper
         training.assert_gradients_equal()
         training.twin_optimizer.step()
         training.assert_parameters_equal()
-        torch.testing.assert_close(told, mine, rtol=1e-9, atol=0)
+        torch.testing.assert_close(returned, mine, rtol=1e-9, atol=0)
 
 
 @distributed(world_size=2)
@@ -46,8 +47,8 @@ def test_only_the_last_microbatch_is_synchronized(wrapper: Wrapper, ddp: DDPCont
     training = SideBySide(mlp, wrapper=wrapper)
     counts = []
     for number in (1, PARTS):
-        for step in range(3):  # torch's makes its buckets anew after the first
-            seen: list[Collective] = []
+        for step in range(3):  # torch's DDP rebuilds its buckets after the first step
+            seen = list[Fingerprint]()
             with watch_collectives(seen.append):
                 mine = parts_of(ddp.rank, step)[:number]
                 accumulate_and_step(training.ddp_model, training.optimizer, mine, nn.functional.mse_loss)
@@ -67,7 +68,7 @@ def test_the_scaler_scales_and_steps_once(ddp: DDPContext):
     assert scaler.get_scale() == 16.0, "one step, one growth"
 
 
-def test_no_microbatch_is_refused():
+def test_a_step_without_microbatches_is_refused():
     model = mlp()
     with pytest.raises(ValueError, match="got no microbatches"):
         accumulate_and_step(model, torch.optim.SGD(model.parameters(), lr=1.0), [], nn.functional.mse_loss)

@@ -1,4 +1,4 @@
-"""A training that is saved and loaded goes on as if nothing had happened; what fails, fails on every rank."""
+"""A training that is saved and loaded continues like an uninterrupted one; an error is raised on every rank."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ def test_training_resumes_to_the_last_bit(wrapper: Wrapper, sharded: bool, ddp: 
     training.train(range(3))
     training.save(ddp.shared_path / "last.pt")
     expected = training.train(range(3, 6)), training.scheduler.get_last_lr(), training.scaler.get_scale()
-    assert training.scaler.get_scale() == 8.0  # it has grown twice: the count of good steps was kept
+    assert training.scaler.get_scale() == 8.0  # it has grown twice, so the count of good steps was saved
 
     resumed = Training(wrapper, sharded=sharded)
     assert resumed.load(ddp.shared_path / "last.pt") == 7
@@ -41,13 +41,13 @@ def test_training_resumes_to_the_last_bit(wrapper: Wrapper, sharded: bool, ddp: 
 
 
 @distributed(world_size=2)
-def test_every_generator_of_every_rank_goes_on_where_it_was(ddp: DDPContext) -> None:
+def test_every_generator_of_every_rank_is_restored(ddp: DDPContext) -> None:
     def draw() -> list[float]:
         return [random.random(), torch.rand(()).item(), np.random.rand(), random.gauss(0, 1), np.random.normal()]  # noqa: NPY002, S311
 
     seed_generators()
     training = Training()
-    draw()  # half of a pair of normal numbers is left over
+    draw()  # leaves the second one of a pair of normal numbers
     training.save(ddp.shared_path / "last.pt")
     expected = draw()
     training.load(ddp.shared_path / "last.pt")
@@ -57,11 +57,11 @@ def test_every_generator_of_every_rank_goes_on_where_it_was(ddp: DDPContext) -> 
     assert all(one != other for one, other in zip(*drawn, strict=True))
 
 
-# Who writes, and what if it fails
+# Writing, and failing to write
 
 
 @distributed(world_size=3)
-def test_rank_0_alone_touches_the_disk_and_all_wait_for_it(ddp: DDPContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_rank_0_uses_the_disk_and_all_ranks_wait_for_it(ddp: DDPContext, monkeypatch: pytest.MonkeyPatch) -> None:
     if ddp.rank != 0:
         monkeypatch.setattr("reference.training.checkpoint.write_checkpoint_file", pytest.fail)
         monkeypatch.setattr("reference.training.checkpoint.read_checkpoint_file", pytest.fail)
@@ -97,7 +97,7 @@ def test_a_save_that_fails_on_rank_0_raises_on_every_rank(ddp: DDPContext, monke
 
 
 class Dies:
-    """Saving it ends the process as a scheduler's SIGKILL would: with half the file written."""
+    """Saving it kills the process with half of the file written, as the SIGKILL of a job scheduler would."""
 
     def __reduce__(self) -> str:
         os._exit(9)
@@ -127,7 +127,7 @@ def test_a_crash_while_saving_leaves_the_old_checkpoint(
     assert [each.name for each in tmp_path.iterdir()] == ["last.pt"]
 
 
-# What does not fit
+# Checkpoints that do not fit
 
 
 @distributed(world_size=2)
@@ -143,7 +143,7 @@ def test_a_missing_or_damaged_file_raises_the_same_on_every_rank(ddp: DDPContext
 
 
 @distributed(world_size=2)
-def test_parts_that_are_asked_for_and_missing_are_named(ddp: DDPContext) -> None:
+def test_missing_objects_are_named(ddp: DDPContext) -> None:
     training, path = Training(), ddp.shared_path / "last.pt"
     save_checkpoint(path, training.model, training.optimizer, None, 0, scheduler=training.scheduler)
     with pytest.raises(CheckpointError, match=r"was saved without scaler, ema\. .*\. This one has scheduler$"):

@@ -21,7 +21,7 @@ from reference.training.checkpoint import load_checkpoint, save_checkpoint
 
 
 def fitted(path: str, *, sharded: bool, save: bool) -> tuple[dict[str, Tensor], dict[str, Any], Tensor]:
-    """Train and save, or load; the model's state, the whole optimizer's, and what the generator draws next."""
+    """Train and save, or load. Returns the states of model and optimizer, and the next number of the generator."""
     torch.manual_seed(99)
     training = Training(sharded=sharded)
     if save:
@@ -36,7 +36,7 @@ def fitted(path: str, *, sharded: bool, save: bool) -> tuple[dict[str, Tensor], 
 
 
 @pytest.mark.parametrize(("saved_sharded", "loaded_sharded"), [(True, True), (True, False), (False, True)])
-def test_it_loads_on_another_number_of_ranks(
+def test_it_can_be_loaded_on_another_number_of_ranks(
     ddp_ranks: Callable[..., Any], tmp_path: Path, *, saved_sharded: bool, loaded_sharded: bool
 ) -> None:
     path = str(tmp_path / "last.pt")
@@ -47,7 +47,7 @@ def test_it_loads_on_another_number_of_ranks(
             assert_equal(list(model.values()), list(saved[0].values()))
         assert_same_states(loaded[0][1]["state"], saved[1]["state"])
         torch.manual_seed(99)
-        assert torch.equal(loaded[0][2], torch.rand(3))  # as the caller has seeded it
+        assert torch.equal(loaded[0][2], torch.rand(3))  # as the caller seeded it
 
 
 def assert_same_states(mine: dict[int, Any], saved: dict[int, Any]) -> None:

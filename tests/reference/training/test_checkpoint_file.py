@@ -1,4 +1,4 @@
-"""A checkpoint's file is replaced whole or not at all, and nothing but what was written is ever read from it."""
+"""A checkpoint's file is replaced whole or not at all, and reading returns what was written or raises."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ def read(path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A checkpoint that is there already."""
+    """The path of a checkpoint that exists already."""
     path = tmp_path / "last.pt"
     write_checkpoint_file(path, {"version": "old"})
     return path
@@ -41,7 +41,7 @@ def fail(*_arguments: object, **_keywords: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_reading_returns_what_was_written(tmp_path: Path) -> None:
     write_checkpoint_file(tmp_path / "new" / "folder" / "last.pt", STATE)
     state = read(tmp_path / "new" / "folder" / "last.pt")
     assert state["plain"] == STATE["plain"]
@@ -50,11 +50,11 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         assert torch.equal({**state["tensors"], "complex": state["complex"]}[name], tensor)
 
 
-def test_torch_opens_it_too(file: Path) -> None:
+def test_torch_reads_it_too(file: Path) -> None:
     assert torch.load(file, weights_only=True) == {"version": "old"}
 
 
-def test_nothing_but_the_file_is_left(file: Path) -> None:
+def test_no_other_file_is_left(file: Path) -> None:
     write_checkpoint_file(file, STATE)
     assert list(file.parent.iterdir()) == [file]
 
@@ -74,7 +74,7 @@ def test_any_missing_part_is_noticed(file: Path, length: int) -> None:
         read_checkpoint_file(file)
 
 
-def test_a_missing_file_is_told_with_what_there_is_instead(file: Path, tmp_path: Path) -> None:
+def test_the_error_for_a_missing_file_lists_the_files_of_the_folder(file: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no checkpoint \S+first\.pt: \S+ holds last\.pt$"):
         read_checkpoint_file(file.with_name("first.pt"))
     file.unlink()
@@ -84,13 +84,13 @@ def test_a_missing_file_is_told_with_what_there_is_instead(file: Path, tmp_path:
         read_checkpoint_file(tmp_path / "none" / "last.pt")
 
 
-def test_what_is_no_file_cannot_be_read(tmp_path: Path) -> None:
+def test_a_folder_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"cannot be read\. IsADirectoryError"):
         read_checkpoint_file(tmp_path)
 
 
 class Runs:
-    """Unpickling it runs a function."""
+    """An object whose unpickling runs a function."""
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
         return os.mkdir, ("made_by_a_checkpoint",)
@@ -109,7 +109,7 @@ def test_code_in_a_file_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 # Writing that fails
 
 
-def test_what_could_not_be_read_back_is_not_written(file: Path) -> None:
+def test_an_object_that_could_not_be_read_back_is_not_written(file: Path) -> None:
     with pytest.raises(
         CheckpointError, match=r"could not be read back, because .* Convert it .* with \.item\(\)\. .*numpy"
     ):
@@ -117,7 +117,7 @@ def test_what_could_not_be_read_back_is_not_written(file: Path) -> None:
     assert read(file) == {"version": "old"}
 
 
-def test_what_cannot_be_pickled_is_not_written(file: Path) -> None:
+def test_an_object_that_cannot_be_pickled_is_not_written(file: Path) -> None:
     with pytest.raises(
         CheckpointError, match=r"not written; an older file with this name is unchanged\. \w+: .*lambda"
     ):
@@ -136,7 +136,7 @@ def test_a_full_disk_leaves_the_old_file(file: Path, monkeypatch: pytest.MonkeyP
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_the_name_moves_when_all_bytes_are_on_disk(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_renamed_after_all_bytes_are_on_disk(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     happened: list[tuple[str, int]] = []
     fsync, replace = os.fsync, Path.replace
 

@@ -1,4 +1,4 @@
-"""Accuracy is that of all samples, whoever holds them."""
+"""The accuracy is that of all samples, on any ranks."""
 
 import math
 from collections.abc import Iterator
@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_ddp import DDPContext, distributed
-from pytest_ddp.rank.collective_hooks import Collective, watch_collectives
+from pytest_ddp.operations.fingerprint import Fingerprint
+from pytest_ddp.rank.collective_hooks import watch_collectives
 from reference.adapters import evaluate
 from reference.data.samplers import EvaluationSampler
 
@@ -18,7 +19,7 @@ CLASSES = 3
 
 
 class Echo(nn.Module):
-    """Scores that make its input the answer; notes the mode it runs in."""
+    """Its scores make the input the answer. It records the mode in which it runs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +48,7 @@ def test_it_counts_samples_not_batches_and_not_ranks(ddp: DDPContext):
 
 @distributed(world_size=2)
 def test_counts_are_in_one_collective_after_the_last_batch(ddp: DDPContext):
-    seen: list[Collective] = []
+    seen = list[Fingerprint]()
     with watch_collectives(seen.append):
         evaluate(Echo(), batches([1] * (5 + ddp.rank), [1] * (5 + ddp.rank), size=2))
     buffers_of_each_dtype = ["broadcast", "broadcast"]
@@ -69,7 +70,7 @@ def test_labels_may_have_more_dimensions(ddp: DDPContext):
 
 
 @distributed(world_size=2)
-def test_no_sample_at_all_has_no_accuracy():
+def test_the_accuracy_of_no_samples_is_nan():
     assert math.isnan(evaluate(Echo(), []))
 
 
@@ -78,7 +79,7 @@ def test_one_process_needs_no_group():
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_every_submodule_gets_its_mode_back_also_after_an_error(training):
+def test_the_mode_of_every_submodule_is_restored_even_after_an_error(training):
     model = Echo().train(training)
     model.frozen.eval()
     evaluate(model, batches([0], [0], size=1))

@@ -1,4 +1,4 @@
-"""Steps are skipped by all ranks or none, and scales stay equal, wherever the infinity is."""
+"""An infinity on any rank makes all ranks skip the step, and scales stay equal."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def scaler() -> LockstepGradScaler:
 
 
 def backward(scaler: LockstepGradScaler, weight: Tensor, slope: float) -> None:
-    """Give the weight this gradient, scaled."""
+    """Set the weight's gradient to this value, scaled."""
     weight.grad = None
     torch.autograd.backward(scaler.scale((weight * slope).sum()))
 
@@ -32,7 +32,7 @@ def test_an_infinity_on_one_rank_skips_the_step_on_all(bad, ddp: DDPContext):
     own.step(optimizer)
     own.update()
     assert (weight.tolist(), own.get_scale()) == ([1.0] * 3, 4.0)
-    for scale in (4.0, 8.0):  # growing again after two good steps, on all alike
+    for scale in (4.0, 8.0):  # it grows after two good steps, on all ranks
         backward(own, weight, 1.0)
         own.step(optimizer)
         own.update()
@@ -46,7 +46,7 @@ def test_a_rank_without_gradients_skips_or_steps_as_the_others(ddp: DDPContext):
     optimizer, own = SGD([weight], lr=1.0), scaler()
     for slope, scale in ((float("inf"), 4.0), (1.0, 4.0), (1.0, 8.0)):
         weight.grad = None
-        own.scale(torch.ones(()))  # a rank that owns nothing scales its loss all the same
+        own.scale(torch.ones(()))  # a rank that owns no parameter scales its loss, too
         if ddp.rank != 1:
             backward(own, weight, slope)
         own.step(optimizer)
@@ -78,7 +78,7 @@ def sharded(parameters: list[Tensor]) -> Optimizer:
 
 @distributed(world_size=2)
 @pytest.mark.parametrize("make", [fused, sharded])
-def test_optimizers_that_do_it_their_own_way_stay_in_step(make, ddp: DDPContext):
+def test_optimizers_that_unscale_by_themselves_stay_in_step(make, ddp: DDPContext):
     weights = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))]
     optimizer, own = make(weights), scaler()
     for weight in weights:
@@ -106,15 +106,15 @@ def test_its_state_comes_back_from_a_checkpoint_and_is_the_same_on_all_ranks(ddp
 
 
 @distributed(world_size=2)
-def test_without_scaling_nothing_is_exchanged_and_every_step_is_taken(ddp: DDPContext):
+def test_without_scaling_ranks_do_not_communicate_and_take_every_step(ddp: DDPContext):
     context, own = precision("bf16", CPU)
     weight = nn.Parameter(torch.ones(2, 2))
     optimizer = SGD([weight], lr=1.0)
-    for _ in range(2):  # a context that can be entered again
+    for _ in range(2):  # the context can be entered again
         with context:
             out = torch.eye(2) @ weight
     assert out.dtype == torch.bfloat16
-    if ddp.rank == 0:  # alone: a collective would hang
+    if ddp.rank == 0:  # on one rank alone, where a collective would hang
         torch.autograd.backward(own.scale(out.sum()))
         own.step(optimizer)
         own.update()
@@ -143,7 +143,7 @@ def test_both_precisions_train_on_a_gpu(amp, dtype, ddp: DDPContext):
     with context:
         out = torch.eye(2, device=ddp.device) @ weight
     assert out.dtype == dtype
-    torch.autograd.backward(own.scale(out.float().mean()))  # in float16 the scale, 65536, is infinite itself
+    torch.autograd.backward(own.scale(out.float().mean()))  # the scale, 65536, is infinite in float16
     own.step(optimizer)
     own.update()
     torch.testing.assert_close(weight.detach().cpu(), torch.full((2, 2), 1 - 0.25 / 4))

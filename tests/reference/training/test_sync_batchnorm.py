@@ -1,4 +1,4 @@
-"""Normalizing over the ranks' batches is normalizing the concatenated batch, forward and backward."""
+"""To normalize over the ranks' batches equals normalizing the concatenated batch, in forward and backward."""
 
 import copy
 from collections.abc import Callable
@@ -10,7 +10,8 @@ from reference_wrappers import WRAPPERS
 from torch import Tensor, nn
 
 from pytest_ddp import DDPContext, distributed
-from pytest_ddp.rank.collective_hooks import Collective, watch_collectives
+from pytest_ddp.operations.fingerprint import Fingerprint
+from pytest_ddp.rank.collective_hooks import watch_collectives
 from reference.adapters import convert_sync_batchnorm
 from reference.training.sync_batchnorm import SyncBatchNorm
 
@@ -26,7 +27,7 @@ OPTIONS = [{}, {"momentum": None}, {"affine": False}, {"track_running_stats": Fa
 
 
 def data(rank: int, step: int, shape: tuple[int, ...], size: int) -> tuple[Tensor, Tensor]:
-    """Inputs and the gradients of outputs; the mean is large beside the deviations."""
+    """Inputs and gradients of outputs. The mean is much larger than the deviations."""
     generator = torch.Generator().manual_seed(10 * step + rank)
     full = (size, CHANNELS, *shape)
     x = torch.randn(full, generator=generator, dtype=torch.float64) * (1 + rank) + 100
@@ -95,7 +96,7 @@ def test_a_wrapped_model_trains_as_one_process_on_the_whole_batch(wrapper, ddp: 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_statistics_of_half_inputs_are_in_float32(dtype, ddp: DDPContext):
     layer, twin = convert_sync_batchnorm(nn.BatchNorm1d(1)), nn.BatchNorm1d(1)
-    x = torch.arange(600, dtype=torch.float32).view(-1, 1).to(dtype)  # whose sum float16 cannot hold
+    x = torch.arange(600, dtype=torch.float32).view(-1, 1).to(dtype)  # their sum overflows float16
     mine = x[300 * ddp.rank :][:300]
     seen = layer(mine)
     assert seen.dtype == dtype
@@ -117,7 +118,7 @@ def test_the_memory_format_stays():
 @distributed(world_size=2)
 def test_one_collective_each_way_and_none_in_eval_mode():
     layer = convert_sync_batchnorm(nn.BatchNorm1d(CHANNELS))
-    seen: list[Collective] = []
+    seen = list[Fingerprint]()
     with watch_collectives(seen.append):
         y = layer(torch.randn(4, CHANNELS, requires_grad=True))
         y.sum().backward()
@@ -126,9 +127,9 @@ def test_one_collective_each_way_and_none_in_eval_mode():
 
 
 @distributed(world_size=2)
-def test_evaluating_without_running_statistics_is_each_ranks_own_business(ddp: DDPContext):
+def test_without_running_statistics_each_rank_evaluates_by_its_own_batch(ddp: DDPContext):
     layer = convert_sync_batchnorm(nn.BatchNorm1d(CHANNELS, track_running_stats=False)).eval()
-    if ddp.rank == 0:  # alone: a collective would hang
+    if ddp.rank == 0:  # on one rank alone, where a collective would hang
         x = torch.randn(4, CHANNELS)
         torch.testing.assert_close(layer(x), nn.BatchNorm1d(CHANNELS)(x))
 
@@ -163,7 +164,7 @@ def test_too_few_values_are_refused_on_every_rank(ddp: DDPContext):
     assert layer(torch.randn(1, CHANNELS)).shape == (1, CHANNELS), "one on each rank is two"
 
 
-def test_conversion_keeps_the_objects_and_what_hangs_on_them():
+def test_conversion_keeps_the_layers_with_their_parameters_and_hooks():
     shared = nn.BatchNorm1d(CHANNELS)
     model = nn.Sequential(shared, nn.Sequential(nn.SyncBatchNorm(CHANNELS), shared), nn.LayerNorm(CHANNELS))
     model.eval()
@@ -181,7 +182,7 @@ def test_conversion_keeps_the_objects_and_what_hangs_on_them():
     assert type(copy.deepcopy(convert_sync_batchnorm(model))[0]) is SyncBatchNorm, "converting twice does no harm"
 
 
-def test_a_layer_with_code_of_its_own_is_refused():
+def test_a_layer_of_a_derived_class_is_refused():
     class Special(nn.BatchNorm1d):
         pass
 
@@ -204,7 +205,7 @@ def test_differentiating_twice_is_refused():
         torch.autograd.grad(y.square().sum(), x, create_graph=True)
 
 
-def test_one_process_alone_has_ordinary_batch_norm_to_the_last_bit():
+def test_a_single_process_has_ordinary_batch_norm_to_the_last_bit():
     twin = nn.BatchNorm2d(CHANNELS)
     layer = convert_sync_batchnorm(copy.deepcopy(twin))
     x = torch.randn(4, CHANNELS, 2, 2)
@@ -214,7 +215,7 @@ def test_one_process_alone_has_ordinary_batch_norm_to_the_last_bit():
 
 @distributed(world_size=2)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_inputs_are_kept_for_backward_as_they_came(dtype):
+def test_half_inputs_are_saved_for_backward_in_half_precision(dtype):
     kept: list[Tensor] = []
     x = torch.randn(4, CHANNELS, 5, dtype=dtype, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t), t)[1], lambda t: t):

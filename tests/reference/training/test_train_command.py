@@ -1,4 +1,4 @@
-"""`python -m reference.train`: alone, under torchrun, over nodes of different sizes, and every command of its page."""
+"""`python -m reference.train`: by itself, under torchrun, on nodes of different sizes, and as its page calls it."""
 
 import os
 import re
@@ -32,9 +32,9 @@ CPU = torch.device("cpu")
 
 
 def start(command: str, folder: Path) -> subprocess.Popen[str]:
-    """Start a command of the page in a folder, by this Python, without what pytest's ranks have in the environment.
+    """Start a command of the page in a folder, with this Python, without the environment variables of pytest's ranks.
 
-    On CPUs: of GPUs there may be fewer than ranks.
+    It uses CPUs, because there may be fewer GPUs than ranks.
     """
     tool, _, rest = command.partition(" ")
     words = {"python": [sys.executable], "torchrun": [sys.executable, "-m", "torch.distributed.run"]}[tool]
@@ -50,7 +50,7 @@ def start(command: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def run(folder: Path, *commands: str) -> list[str]:
-    """Run commands side by side; what each wrote."""
+    """Run commands at the same time. Returns the output of each."""
     processes = [start(command, folder) for command in commands]
     try:
         outputs = [process.communicate(timeout=200)[0] for process in processes]
@@ -71,7 +71,7 @@ def free_port() -> int:
 
 
 def accuracies(output: str) -> list[float]:
-    """The accuracies that were told, in percent: one line for each epoch, whatever the number of ranks."""
+    """The printed accuracies, in percent: one line for each epoch, with any number of ranks."""
     line = r"^epoch (\d+)/\d+: loss [\d.]+, accuracy ([\d.]+)%, \d+ examples/s on \d+ ranks$"
     lines = re.findall(line, output, re.MULTILINE)
     numbers = [int(number) for number, _ in lines]
@@ -90,7 +90,7 @@ def test_two_epochs_on_two_ranks_learn_the_synthetic_data(tmp_path: Path) -> Non
     )
     assert "256 examples a step" in output
     first, second = accuracies(output)
-    assert 50 < first < second  # one in ten by chance
+    assert 50 < first < second  # guessing gets 10%
     progress = torch.load(tmp_path / "last.pt", weights_only=True)["others"]["progress"]
     assert progress == {"epoch": 2, "examples": 0, "steps": 64}
 
@@ -129,7 +129,7 @@ def test_a_killed_job_resumes_to_the_parameters_of_one_that_was_not(tmp_path: Pa
 
 
 @distributed(world_size=1)
-def test_the_page_tells_how_to_warm_up() -> None:
+def test_the_warmup_of_the_page_works() -> None:
     [snippet] = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {"global_batch": 256, "reference_batch": 64, "steps_per_epoch": 2}
     names |= {"model": nn.Linear(1, 1), "SGD": torch.optim.SGD, "loss_fn": None, "loader": None}
@@ -143,11 +143,11 @@ def test_the_page_tells_how_to_warm_up() -> None:
     assert rates == pytest.approx([0.1 + 0.3 * min(step, 10) / 10 for step in range(12)])
 
 
-# What it is made of
+# Its components
 
 
 def small(**options: Any) -> Options:
-    """Options of a training that takes a moment."""
+    """Options of a training that takes a few seconds."""
     return replace(parse(["--model", "mnist-mlp", "--batch-size", "8", "--epochs", "1"]), **options)
 
 
@@ -156,7 +156,7 @@ def normalized() -> nn.Module:
 
 
 def few(_name: str, _root: Path, *, train: bool, shape: datasets.Shape) -> Synthetic:
-    return Synthetic(shape, train=train, size=96 if train else 61)  # shares of evaluation that differ by a batch
+    return Synthetic(shape, train=train, size=96 if train else 61)  # ranks' evaluation data differ by one batch
 
 
 COMBINATIONS: dict[str, dict[str, Any]] = {
@@ -175,23 +175,23 @@ def test_components_work_together(options: dict[str, Any], ddp: DDPContext) -> N
     with subgroups_destroyed(), built_small[0], built_small[1]:
         trainer = make_trainer(chosen, CPU)
         before = [p.detach().clone() for p in trainer.model.parameters()]
-        [told] = trainer.train(1, make_evaluation_loader(chosen))
+        [result] = trainer.train(1, make_evaluation_loader(chosen))
     assert trainer.progress.steps == 8 // chosen.accumulate
     assert all((p != was).any() for p, was in zip(trainer.model.parameters(), before, strict=True) if p.numel())
     results: list[Any] = [None] * ddp.world_size
-    dist.all_gather_object(results, told)
-    assert results == [told] * ddp.world_size
+    dist.all_gather_object(results, result)
+    assert results == [result] * ddp.world_size
     if chosen.ddp != "fsdp":
         assert_same_on_all_ranks(trainer.model.state_dict().values())
 
 
-def test_every_choice_of_ddp_is_there() -> None:
+def test_the_command_offers_every_wrapper() -> None:
     assert tuple(WRAPPERS) == ("naive", "flat", "overlapped", "bucketed", "torch", "fsdp")
     assert WRAPPERS["fsdp"] is FSDP
 
 
 @distributed(world_size=2)
-def test_data_that_do_not_fill_a_batch_are_refused() -> None:
+def test_a_dataset_smaller_than_a_batch_is_refused() -> None:
     with pytest.raises(ValueError, match=r"8192 examples do not fill a batch of 5000 on each of 2 ranks: use .* 4096"):
         make_trainer(small(batch_size=5000), CPU)
 
@@ -205,7 +205,7 @@ def test_data_that_do_not_fill_a_batch_are_refused() -> None:
         ("--model transformer-small", "invalid choice: 'transformer-small'"),
     ],
 )
-def test_a_line_that_makes_no_sense_is_told(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_contradicting_options_are_refused(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(line.split())
     assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A whole training on N ranks is that of one process on the same global batches, also when it was interrupted."""
+"""A training on N ranks equals that of one process on the same global batches, also if it was interrupted."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -67,7 +67,7 @@ def test_training_equals_one_process_on_the_same_batches(name: str, ddp: DDPCont
 
 
 @distributed(world_size=2)
-def test_an_accumulation_is_one_step_and_the_last_may_be_shorter(ddp: DDPContext, tmp_path: Path) -> None:
+def test_an_accumulation_is_one_step_and_the_last_one_may_be_shorter(ddp: DDPContext, tmp_path: Path) -> None:
     saved: list[tuple[int, int]] = []
     trainer = make_trainer(Recipe(accumulate=4), tmp_path / "last.pt", checkpoint_every=1)
     with patch.object(
@@ -88,15 +88,15 @@ def dropping() -> nn.Module:
 
 
 def evaluation(noise: float) -> DataLoader[tuple[Tensor, Tensor]]:
-    """Evaluation data whose loader draws random numbers, too."""
+    """Evaluation data whose loader also draws random numbers."""
     dataset = Labelled(noise)
     return DataLoader(dataset, 5, sampler=EvaluationSampler(dataset))
 
 
 @distributed(world_size=2)
 @pytest.mark.parametrize("backwards", [2, 5, 6, 9, 11], ids=lambda number: f"{number} backwards")
-def test_an_interrupted_training_goes_on_to_the_last_bit(ddp: DDPContext, backwards: int) -> None:
-    """Six microbatches an epoch, two a step, a checkpoint after each: at any step, also between the epochs."""
+def test_an_interrupted_training_resumes_to_the_last_bit(ddp: DDPContext, backwards: int) -> None:
+    """An epoch has six microbatches, a step has two, and a checkpoint is saved after each step and epoch."""
     recipe = Recipe(sharded=True, optimizer=AdamW, accumulate=2, make=dropping, dataset=Regression(noise=0.1))
     path = ddp.shared_path / "last.pt"
 
@@ -120,7 +120,7 @@ def test_an_interrupted_training_goes_on_to_the_last_bit(ddp: DDPContext, backwa
 
 
 def trained(path: str, batch_size: int, backwards: int | None) -> list[Tensor] | None:
-    """Train from a checkpoint to the end; or until an interruption, and leave one."""
+    """Train from a checkpoint to the end, or until an interruption that leaves a checkpoint."""
     recipe = Recipe(sharded=True, batch_size=batch_size)
     trainer = make_trainer(recipe, Path(path), checkpoint_every=1)
     if backwards is None:
@@ -135,21 +135,21 @@ def trained(path: str, batch_size: int, backwards: int | None) -> list[Tensor] |
 
 
 @pytest.mark.parametrize("backwards", [4, 14])
-def test_a_training_goes_on_with_other_ranks_and_the_same_global_batches(
+def test_a_training_resumes_on_another_number_of_ranks_with_the_same_global_batches(
     ddp_ranks: Callable[..., Any], tmp_path: Path, backwards: int
 ) -> None:
-    """Up to the padding: 43 examples are 44 on 2 ranks and on 4."""
+    """The padding is the same: 43 examples become 44 on 2 ranks and on 4."""
     path = str(tmp_path / "last.pt")
     ddp_ranks(world_size=2).run(trained, path, 2, backwards)
     for mine in ddp_ranks(world_size=4).run(trained, path, 1, None):
         assert_equal_to_rounding(mine, train_alone(Recipe(batch_size=2), world_size=2))
 
 
-# What is told
+# Output
 
 
 @distributed(world_size=2)
-def test_only_rank_0_speaks(ddp: DDPContext, capfd: pytest.CaptureFixture[str]) -> None:
+def test_only_rank_0_prints(ddp: DDPContext, capfd: pytest.CaptureFixture[str]) -> None:
     trainer = make_trainer(Recipe(), ddp.shared_path / "last.pt")
     trainer.train(1)
     trainer.resume(ddp.shared_path / "last.pt")
@@ -193,14 +193,14 @@ def test_results_are_those_of_all_ranks_and_the_same_on_each(ddp: DDPContext) ->
         return loss
 
     trainer = make_trainer(Recipe(loss_fn=noted))
-    [told] = trainer.train(1, evaluation(noise=0))
+    [epoch] = trainer.train(1, evaluation(noise=0))
     everybodys: list[Any] = [None] * ddp.world_size
     dist.all_gather_object(everybodys, losses)
     together = [each for one in everybodys for each in one]
     mean = sum(loss * count for loss, count in together) / sum(count for _, count in together)
-    assert told.loss == pytest.approx(mean, rel=1e-12)
+    assert epoch.loss == pytest.approx(mean, rel=1e-12)
     outputs = trainer.model.module(Labelled().inputs)
     correct = outputs.argmax(dim=1) == Labelled().targets.argmax(dim=1)
-    assert told.accuracy == correct.sum().item() / SIZE
-    dist.all_gather_object(everybodys, told)
-    assert all(each == told for each in everybodys)
+    assert epoch.accuracy == correct.sum().item() / SIZE
+    dist.all_gather_object(everybodys, epoch)
+    assert all(each == epoch for each in everybodys)

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
 from pytest_ddp import DDPContext, distributed
-from pytest_ddp.rank.collective_hooks import Collective, watch_collectives
-from reference.zero1 import sharded_optimizer
+from pytest_ddp.operations.fingerprint import Fingerprint
+from pytest_ddp.rank.collective_hooks import watch_collectives
 from reference.zero1.flat_parameters import FlatParameters, movable_parameters
 
 
-def broadcasts(action: Callable[[], object]) -> list[Collective]:
-    seen: list[Collective] = []
+def broadcasts(action: Callable[[], object]) -> list[Fingerprint]:
+    seen = list[Fingerprint]()
     with watch_collectives(seen.append):
         action()
     assert {collective.op for collective in seen} <= {"broadcast"}
@@ -53,16 +53,6 @@ def test_what_is_frozen_is_not_sent_until_it_is_trained() -> None:
             parameter.requires_grad_(requires_grad=True)
     beside.draw_gradients(1)
     assert sum(each.bytes for each in broadcasts(beside.update)) == bytes_of(beside.mine)
-
-
-@distributed(world_size=2)
-def test_broadcasts_are_of_limited_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharded_optimizer, "MOST_BYTES", 800)
-    beside = BesideUnsharded(AdamW, make=lambda: parameters([(10, 10), *[(7, 7)] * 4, (11, 11)]))
-    beside.draw_gradients(0)
-    seen = broadcasts(beside.update)
-    assert sorted(collective.bytes for collective in seen) == [784, 784, 800, 968]
-    beside.train([1])
 
 
 # Memory

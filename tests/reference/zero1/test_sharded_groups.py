@@ -169,6 +169,15 @@ def test_bytes_of_state_are_within_five_percent_of_an_even_share(
 
 
 @distributed(world_size=2)
+def test_the_largest_parameter_is_updated_first(name: str, ddp: DDPContext) -> None:
+    trained = beside(name, two_groups)
+    trained.train([0])
+    for group in trained.sharded.param_groups:
+        mine = [p.nbytes for p in trained.sharded.state if any(p is each for each in group["params"])]
+        assert mine == sorted(mine, reverse=True), f"on rank {ddp.rank}"
+
+
+@distributed(world_size=2)
 def test_bytes_count_not_elements(name: str, ddp: DDPContext) -> None:
     """Two float64 tensors weigh as much as four float32 ones of their size."""
     dtypes = [torch.float64, torch.float64, *[torch.float32] * 4]

@@ -21,7 +21,8 @@ from torch import nn
 from torch.optim import SGD, Adagrad, AdamW, NAdam, Optimizer
 
 from pytest_ddp import DDPContext, distributed
-from pytest_ddp.rank.collective_hooks import Collective, watch_collectives
+from pytest_ddp.operations.fingerprint import Fingerprint
+from pytest_ddp.rank.collective_hooks import watch_collectives
 from reference.adapters import get_sharded_optimizer
 
 CLASSES: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
@@ -138,7 +139,7 @@ def test_training_resumes_with_another_number_of_ranks(ddp_ranks: Callable[..., 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_share_is_saved_and_loaded_without_communication(name: str, ddp: DDPContext) -> None:
     beside = trained(name)
-    seen: list[Collective] = []
+    seen = list[Fingerprint]()
     new = beside.new()
     with watch_collectives(seen.append):
         saved = copy.deepcopy(beside.sharded.state_dict())

@@ -3,8 +3,8 @@
 import pytest
 from told_records import Story
 
-from pytest_ddp.observed.fingerprint import ANYONE, Fingerprint
-from pytest_ddp.observed.timeline import Timeline, posted_timeline, table
+from pytest_ddp.observed.timeline import Timeline, recorded_timeline, table
+from pytest_ddp.operations.fingerprint import ANY_RANK, Fingerprint
 
 TWO_BUCKETS = (
     "launch s, wait s, end s, backward, gradient b.bias, launch a, gradient b.weight, gradient a.bias, "
@@ -88,7 +88,7 @@ def test_a_short_timeline_has_all_of_few_rows():
 def test_nothing_happened():
     assert told("launch a")[0].startswith("clock")
     assert str(Timeline([], [])) == ""
-    assert posted_timeline([], None) == ""
+    assert recorded_timeline([], None) == ""
 
 
 def notice(op: str, number: int, **keywords) -> Fingerprint:
@@ -98,8 +98,8 @@ def notice(op: str, number: int, **keywords) -> Fingerprint:
 
 
 def test_of_a_rank_that_cannot_be_asked_what_it_posted_is_told():
-    notices = [notice("all_reduce", 1), notice("recv", 1, peer=ANYONE), notice("all_reduce", 2)]
-    assert posted_timeline(notices, notices[2]).splitlines() == [
+    notices = [notice("all_reduce", 1), notice("recv", 1, peer=ANY_RANK), notice("all_reduce", 2)]
+    assert recorded_timeline(notices, notices[2]).splitlines() == [
         "event    what                   group    tensors     line",
         "entered  all_reduce #1          0 (0-1)  float32[4]  train.py:1",
         "entered  recv #1 from any rank  0 (0-1)  float32[4]  train.py:1",

@@ -5,6 +5,7 @@ import pickle
 import pytest
 
 from pytest_ddp.given.failures import example_failure
+from pytest_ddp.operations.fingerprint import Fingerprint
 from pytest_ddp.outcomes.failure import (
     RankFailure,
     describe_outcome,
@@ -17,6 +18,11 @@ from pytest_ddp.outcomes.failure import (
 from pytest_ddp.outcomes.outcome import Deadlocked, Died, Raised, Returned, Skipped, Stopped, TimedOut
 from pytest_ddp.planning.world import World
 
+
+def entered(*ops: str) -> tuple[Fingerprint, ...]:
+    return tuple(Fingerprint(op, "0", (0, 1), number, 0) for number, op in enumerate(ops, 1))
+
+
 CLOSED = Raised(
     rank=0,
     seconds=0.1,
@@ -25,14 +31,14 @@ CLOSED = Raised(
     traceback="T0",
 )
 OWN = Raised(rank=1, seconds=0.5, kind="ValueError", message="wrong\nmore", traceback="T1", output="printed\n")
-KILLED = Died(rank=2, seconds=0.6, signal="SIGKILL", collectives=("all_reduce #1", "barrier #2"))
+KILLED = Died(rank=2, seconds=0.6, signal="SIGKILL", collectives=entered("all_reduce", "barrier"))
 DEADLOCKED = Deadlocked(
     rank=1,
     stack="S1",
     waits="waits in send to rank 2 at t.py:3",
     chain="waits in send to rank 2 at t.py:3, which has returned",
 )
-STOPPED = Stopped(rank=3, seconds=0.01, stack="S3", collectives=("all_reduce #1",))
+STOPPED = Stopped(rank=3, seconds=0.01, stack="S3", collectives=entered("all_reduce"))
 
 
 def test_local_failures_come_before_peers_that_left_and_those_before_ranks_we_stopped():
@@ -63,8 +69,8 @@ def test_who_only_speaks_of_a_lost_peer_is_the_first_in_time():
 
 
 def test_of_ranks_that_hang_the_one_that_came_least_far_is_the_cause():
-    ahead = TimedOut(rank=0, timeout=3, collectives=("all_reduce #1", "all_reduce #2"))
-    behind = TimedOut(rank=1, timeout=3, collectives=("all_reduce #1",))
+    ahead = TimedOut(rank=0, timeout=3, collectives=entered("all_reduce", "all_reduce"))
+    behind = TimedOut(rank=1, timeout=3, collectives=entered("all_reduce"))
     assert root_cause([ahead, behind]) is behind
 
 
@@ -91,7 +97,7 @@ def test_without_a_failure_there_is_no_cause():
             "was still running when another rank failed, and was stopped; last collective entered: all_reduce #1",
         ),
         (
-            Stopped(rank=3, waits="waits in barrier #2 at t.py:3", collectives=("barrier #2",)),
+            Stopped(rank=3, waits="waits in barrier #2 at t.py:3", collectives=entered("all_reduce", "barrier")),
             "was still running when another rank failed, and was stopped; it waits in barrier #2 at t.py:3",
         ),
         (
@@ -134,7 +140,7 @@ def test_it_survives_pickling():
 
 
 def test_of_a_deadlock_the_whole_chain_is_told_once_and_nothing_is_guessed():
-    other = Deadlocked(rank=3, seconds=1, waits="waits in recv from rank 1 at t.py:5", collectives=("recv #1",))
+    other = Deadlocked(rank=3, seconds=1, waits="waits in recv from rank 1 at t.py:5", collectives=entered("barrier"))
     assert headline([Returned(rank=2), DEADLOCKED, other], World(4)).splitlines() == [
         "rank 1 of 4 (gloo, cpu) deadlocked: it waits in send to rank 2 at t.py:3, which has returned",
         "  rank 2: passed",

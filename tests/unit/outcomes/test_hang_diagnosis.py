@@ -1,98 +1,113 @@
-"""Who waits for whom is read off the collectives that the ranks entered."""
+"""Which ranks waited for which is read off the operations that they entered."""
 
 import pytest
 
-from pytest_ddp.outcomes.hang_diagnosis import standstill
+from pytest_ddp.operations.fingerprint import ANY_RANK, Fingerprint
+from pytest_ddp.outcomes.hang_diagnosis import describe_hang
 from pytest_ddp.outcomes.outcome import Raised, Returned, TimedOut
-from pytest_ddp.protocol.flight_recorder import SLOT, SLOTS
+from pytest_ddp.protocol.flight_recorder import LATEST
+
+WORLD = (0, 1, 2, 3)
+PAIR, OTHER_PAIR = {"group": "1", "ranks": (0, 1), "default": False}, {"group": "2", "ranks": (2, 3), "default": False}
 
 
-def hanging(*records: tuple[str, ...]):
-    return [TimedOut(rank=rank, timeout=1, collectives=record) for rank, record in enumerate(records)]
+def collective(op: str, number: int = 1, **words) -> Fingerprint:
+    return Fingerprint(op, "0", WORLD, number, -1)._replace(**words)
+
+
+def message(op: str, peer: int, number: int = 1, **words) -> Fingerprint:
+    return collective(op, number, peer=peer, **words)
+
+
+def on_rank(rank: int, *entered: Fingerprint) -> tuple[Fingerprint, ...]:
+    return tuple(one._replace(rank=rank) for one in entered)
+
+
+def hanging(*entered: tuple[Fingerprint, ...]):
+    return [TimedOut(rank=rank, timeout=1, collectives=on_rank(rank, *own)) for rank, own in enumerate(entered)]
+
+
+ALL_REDUCE, BARRIER = collective("all_reduce"), collective("barrier", 2)
 
 
 @pytest.mark.parametrize(
-    ("records", "sentences"),
+    ("entered", "sentences"),
     [
         (
-            [("all_reduce #1 float32[4]", "barrier #2"), ("all_reduce #1 float32[4]",)],
+            [(ALL_REDUCE, BARRIER), (ALL_REDUCE,)],
             ["rank 0 waited in barrier #2, which rank 1 never entered"],
         ),
         (
-            [("all_reduce #1 float32[4]",), (), ("all_reduce #1 float32[4]",)],
-            ["ranks 0, 2 waited in all_reduce #1 float32[4], which rank 1 never entered"],
+            [(ALL_REDUCE,), (), (ALL_REDUCE,)],
+            ["ranks 0, 2 waited in all_reduce #1, which rank 1 never entered"],
         ),
         (
-            [("all_reduce #1 float32[4]",), ("all_reduce #1 float32[5]",)],
+            [(collective("all_reduce", 1), collective("all_reduce", 2), collective("all_reduce", 3)), ()],
+            ["rank 0 waited in all_reduce #1, which rank 1 never entered"],
+        ),
+        (
+            [(ALL_REDUCE,), (collective("all_reduce", dtype="float32", shapes="[5]"),)],
             [
-                (
-                    "the ranks disagree on collective #1: rank 0 is in all_reduce #1 float32[4], rank 1 is in "
-                    "all_reduce #1 float32[5]; all must call the same, in the same order"
-                )
+                "rank 0 waited in all_reduce #1, where rank 1 called all_reduce #1 float32[5]",
+                "rank 1 waited in all_reduce #1 float32[5], where rank 0 called all_reduce #1",
             ],
         ),
-        ([("gather #1 float32[4]",), ("gather #1",)], []),
-        ([("send #1 to rank 1 float32[4]",), ("recv #1 from rank 0 float32[4]",)], []),
-        ([("recv #1 float32[4]",), ()], []),
+        ([(collective("gather", shapes="[4]"),), (collective("gather", shapes="[5]"),)], []),
+        ([(message("send", 1),), (message("recv", 0),)], []),
         (
-            [("recv #1 from rank 1",), ("recv #1 from rank 0", "all_reduce #1")],
+            [(message("recv", ANY_RANK),), ()],
+            ["rank 0 waited in recv #1 from any rank, to which rank 1 never sent"],
+        ),
+        (
+            [(message("recv", 1),), (message("recv", 0), ALL_REDUCE)],
             [
+                "rank 0 waited in recv #1 from rank 1, which never sent it",
                 "rank 1 waited in all_reduce #1, which rank 0 never entered",
-                "rank 0 waited in recv #1 from rank 1, which rank 1 never sent",
             ],
         ),
         (
-            [("send #1 to rank 1", "send #2 to rank 1"), ("recv #1 from rank 0",)],
-            ["rank 0 waited in send #2 to rank 1, which rank 1 never received"],
+            [(message("send", 1), message("send", 1, 2)), (message("recv", 0),)],
+            ["rank 0 waited in send #2 to rank 1, which never received it"],
         ),
-        ([("send #1 to rank 1",), ("recv #1",)], []),
+        ([(message("send", 1),), (message("recv", ANY_RANK),)], []),
         (
-            [("recv #1 from rank 1 in group 1 (0-1)",), ("send #1 to rank 0",)],
+            [(message("recv", 1, **PAIR),), (message("send", 0),)],
             [
-                "rank 0 waited in recv #1 from rank 1 in group 1 (0-1), which rank 1 never sent",
-                "rank 1 waited in send #1 to rank 0, which rank 0 never received",
+                "rank 0 waited in recv #1 from rank 1 in group '1' of ranks 0, 1, which never sent it",
+                "rank 1 waited in send #1 to rank 0, which never received it",
             ],
         ),
         (
-            [("all_reduce #1 in group 1 (0-1)",), (), ("broadcast #1 in group 2 (2-3)",), ()],
+            [(collective("all_reduce", **PAIR),), (), (collective("broadcast", **OTHER_PAIR),), ()],
             [
-                "rank 0 waited in all_reduce #1 in group 1 (0-1), which rank 1 never entered",
-                "rank 2 waited in broadcast #1 in group 2 (2-3), which rank 3 never entered",
+                "rank 0 waited in all_reduce #1 in group '1' of ranks 0, 1, which rank 1 never entered",
+                "rank 2 waited in broadcast #1 in group '2' of ranks 2, 3, which rank 3 never entered",
             ],
         ),
-        (
-            [("all_reduce #1 float32[3] in group 1 (0-1)",), ("all_reduce #1 float32[3]",)],
-            [
-                "rank 1 waited in all_reduce #1 float32[3], which rank 0 never entered",
-                "rank 0 waited in all_reduce #1 float32[3] in group 1 (0-1), which rank 1 never entered",
-            ],
-        ),
-        ([("all_reduce #1 in group mine",), ()], []),
-        ([("all_reduce #1 in group 1 (0-123456)",), ()], []),
-        ([("barrier #1",), ("barrier #1",)], []),
-        ([("barrier #1",)], []),
+        ([(BARRIER,), (BARRIER,)], []),
+        ([(BARRIER,)], []),
     ],
 )
-def test_sentences(records, sentences):
-    assert standstill(hanging(*records)) == sentences
+def test_sentences(entered, sentences):
+    assert describe_hang(hanging(*entered)) == sentences
 
 
 def test_ranks_that_raised_or_returned_are_those_that_others_wait_for():
-    own = Raised(rank=1, kind="ValueError", message="", traceback="", collectives=("barrier #1",))
-    passed = Returned(rank=2, collectives=("barrier #1",))
-    waits = hanging(("barrier #1", "all_reduce #2"))
-    assert standstill([*waits, own, passed]) == ["rank 0 waited in all_reduce #2, which ranks 1, 2 never entered"]
-    assert standstill([own, passed]) == []
+    own = Raised(rank=1, kind="ValueError", message="", traceback="", collectives=on_rank(1, ALL_REDUCE))
+    passed = Returned(rank=2, collectives=on_rank(2, ALL_REDUCE))
+    waits = hanging((ALL_REDUCE, BARRIER))
+    assert describe_hang([*waits, own, passed]) == ["rank 0 waited in barrier #2, which ranks 1, 2 never entered"]
+    assert describe_hang([own, passed]) == []
+
+
+def test_nothing_is_said_if_an_outcome_says_it():
+    first, second = hanging((ALL_REDUCE,), ())
+    waits = TimedOut(rank=0, timeout=1, collectives=first.collectives, waits="waits in all_reduce #1")
+    assert describe_hang([first, second])
+    assert describe_hang([waits, second]) == []
 
 
 def test_nothing_is_said_of_what_a_full_record_may_have_lost():
-    full = tuple(f"barrier #{number}" for number in range(1, SLOTS + 1))
-    earlier = ("all_reduce #1 in group 1 (0-1)", *full[: SLOTS - 1])
-    assert standstill(hanging(earlier, full)) == [f"rank 1 waited in barrier #{SLOTS}, which rank 0 never entered"]
-
-
-def test_an_entry_that_was_cut_is_taken_for_no_other_group_s():
-    ranks = ",".join(map(str, range(0, 200, 3)))
-    cut = f"all_reduce #1 float32[4] in group 1 ({ranks})"[:SLOT]
-    assert standstill(hanging((cut,), ())) == []
-    assert standstill(hanging((cut,), ("barrier #1",))) == []
+    full = tuple(collective("barrier", number) for number in range(1, LATEST + 1))
+    earlier = (collective("all_reduce", **PAIR), *full[:-1])
+    assert describe_hang(hanging(earlier, full)) == [f"rank 1 waited in barrier #{LATEST}, which rank 0 never entered"]

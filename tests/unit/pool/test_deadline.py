@@ -1,4 +1,4 @@
-"""Ranks get some time once another one has failed, and what a busy machine takes of it besides."""
+"""After a failure the other ranks get some time, and more of it on a busy machine."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from pytest_ddp.pool.deadline import Deadline
 from pytest_ddp.pool.rank_process import RankProcess
 
 FAILED = Raised(rank=0, seconds=0.0, kind="ValueError", message="", traceback="")
-on_linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells")
+on_linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Peer:
 
     rank: int = 1
     collectives_entered: int = 0
-    processor_seconds: float = 50.0
+    cpu_seconds: float = 50.0
     is_busy: bool = False
     is_raising: bool = False
 
@@ -51,7 +51,7 @@ def after_a_failure(peers, *, ends_at=100.0):
     return deadline
 
 
-def test_the_grace_is_over_for_ranks_that_sleep(clock):
+def test_ranks_that_sleep_are_ended_after_the_grace(clock):
     peers = [Peer()]
     deadline = after_a_failure(peers)
     assert not deadline.is_over(peers)
@@ -59,29 +59,29 @@ def test_the_grace_is_over_for_ranks_that_sleep(clock):
     assert deadline.is_over(peers)
 
 
-def test_a_rank_that_is_busy_gets_as_much_processor_time(clock):
+def test_a_busy_rank_gets_as_much_cpu_time(clock):
     peers = [Peer(1), Peer(2, is_busy=True)]
     deadline = after_a_failure(peers)
-    clock.now, peers[1].processor_seconds = 1.0, 50.25
+    clock.now, peers[1].cpu_seconds = 1.0, 50.25
     assert not deadline.is_over(peers)
-    assert 0 < deadline.seconds < 1  # it is not looked at all the time
-    clock.now = 20.0  # it has waited for a processor ever since
+    assert 0 < deadline.seconds < 1  # not a busy loop
+    clock.now = 20.0  # it has waited for a CPU all the time
     assert not deadline.is_over(peers)
-    clock.now, peers[1].processor_seconds = 21.0, 51.0
+    clock.now, peers[1].cpu_seconds = 21.0, 51.0
     assert deadline.is_over(peers)
 
 
-def test_a_rank_that_is_about_to_say_why_it_failed_is_waited_for(clock):
+def test_a_rank_that_announced_an_exception_is_waited_for(clock):
     peers = [Peer(1, is_raising=True), Peer(2)]
     deadline = after_a_failure(peers)
     clock.now = 1.0
     assert not deadline.is_over(peers)
-    peers.pop(0)  # it has said so
+    peers.pop(0)  # its answer has come
     clock.now += deadline.seconds
     assert deadline.is_over(peers)
 
 
-def test_the_deadline_holds_all_the_same(clock):
+def test_the_deadline_ends_busy_and_raising_ranks_too(clock):
     peers = [Peer(1, is_busy=True), Peer(2, is_raising=True)]
     deadline = after_a_failure(peers, ends_at=1.5)
     clock.now = 1.0
@@ -90,7 +90,7 @@ def test_the_deadline_holds_all_the_same(clock):
     assert deadline.is_over(peers)
 
 
-def test_no_failure_no_grace(clock):
+def test_without_a_failure_only_the_deadline_counts(clock):
     peers = [Peer(is_busy=True)]
     deadline = Deadline(100.0, grace=1.0)
     clock.now = 99.0
@@ -112,19 +112,19 @@ def test_a_process_is_busy_or_sleeps():
         with subprocess.Popen([sys.executable, "-c", code, what], stdin=-1, stdout=-1) as started:
             started.stdout.readline()
             process = a_process(started.pid)
-            while process.is_busy is not (what == "busy"):  # right after its line, one may still be on its way
+            while process.is_busy is not (what == "busy"):  # it may need a moment after its line
                 pass
             started.send_signal(signal.SIGKILL)
 
 
 @on_linux
-def test_processor_time_is_told_in_seconds():
+def test_cpu_time_is_in_seconds():
     used = os.times()
-    told = a_process(os.getpid()).processor_seconds
-    assert used.user + used.system - 0.1 <= told <= sum(os.times()[:2]) + 0.1
+    measured = a_process(os.getpid()).cpu_seconds
+    assert used.user + used.system - 0.1 <= measured <= sum(os.times()[:2]) + 0.1
 
 
-def test_a_process_that_is_gone_is_not_busy():
+def test_a_process_that_has_ended_is_not_busy():
     process = a_process(2**22 + 1)  # larger than any that Linux gives
     assert not process.is_busy
-    assert process.processor_seconds == 0.0
+    assert process.cpu_seconds == 0.0

@@ -1,29 +1,10 @@
-"""The black box, the trimming of stacks, collectives as text, modules that mention tests, the public face."""
-
-import tempfile
+"""The trimming of stacks, modules that mention tests, the public face."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import pytest_ddp
 from pytest_ddp.items import mentions_distributed
-from pytest_ddp.pool.rank_process import trim_stacks
-from pytest_ddp.protocol.flight_recorder import SLOT, SLOTS, FlightRecorder
-from pytest_ddp.rank.collective_hooks import Collective
-
-
-@given(st.lists(st.text(alphabet=st.characters(exclude_characters="\0", codec="utf-8"), max_size=40), max_size=80))
-def test_the_black_box_keeps_the_last_entries_in_order(entries):
-    with tempfile.TemporaryFile() as file:
-        box, other = FlightRecorder.map(file.fileno()), FlightRecorder.map(file.fileno())
-        for entry in entries:
-            box.write(entry)
-        assert tuple(other.read()) == tuple(
-            entry.encode()[:SLOT].decode(errors="replace") for entry in entries[-SLOTS:]
-        )
-        box.clear()
-        assert tuple(other.read()) == ()
+from pytest_ddp.pool.stack_dumps import trim_stacks
 
 
 def test_stacks_lose_the_harness_below_the_users_frames_and_threads_of_ours():
@@ -42,14 +23,6 @@ Current thread 0x2 (most recent call first):
         '  File "/lib/torch/c10d.py", line 1 in all_reduce',
         '  File "/home/me/test_mine.py", line 7 in test_it',
     ]
-
-
-def test_collectives_as_text():
-    assert str(Collective("barrier", "0", 3)) == "barrier #3"
-    many = Collective("all_reduce", "0", 1, ((2, 3), (), (1,), (9,)), "float64")
-    assert str(many) == "all_reduce #1 float64[2, 3] + [] + [1] + ..."
-    assert str(Collective("recv", "2", 3, members=(0, 1, 4), peer=4)) == "recv #3 from rank 4 in group 2 (0-1,4)"
-    assert str(Collective("barrier", "mine", 1, members=None)) == "barrier #1 in group mine"
 
 
 def test_everything_public_is_there():

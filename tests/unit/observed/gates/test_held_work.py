@@ -8,7 +8,7 @@ import torch
 
 from pytest_ddp.observed import Entry, InOrder, Moment
 from pytest_ddp.observed.gates.gate import ScheduledGate
-from pytest_ddp.observed.recording.operations import Call
+from pytest_ddp.observed.recording.call import Call
 from pytest_ddp.observed.recording.record import Record
 
 

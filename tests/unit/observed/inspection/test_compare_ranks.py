@@ -2,14 +2,14 @@
 
 import pytest
 
-from pytest_ddp.observed.fingerprint import Fingerprint
 from pytest_ddp.observed.inspection.compare_ranks import first_difference
+from pytest_ddp.operations.fingerprint import Fingerprint
 
 BOTH, WIDER, OTHERS = (0, 1), (0, 1, 2), (0, 2)
 
 
-def notices(rank: int, text: str, ranks: tuple[int, ...] = BOTH) -> list[Fingerprint]:
-    """Return notices of such as "all_reduce broadcast": collectives of one group."""
+def fingerprints(rank: int, text: str, ranks: tuple[int, ...] = BOTH) -> list[Fingerprint]:
+    """Return the fingerprints of, for instance, "all_reduce broadcast": collectives of one group."""
     return [
         Fingerprint(
             op, str(ranks), ranks, number, rank, dtype="float32", shapes="[4]", source=f"train.py:{number}", root=0
@@ -23,12 +23,12 @@ def told(mine: list[Fingerprint], theirs: list[Fingerprint]) -> str | None:
 
 
 def test_the_same():
-    assert told(notices(0, "all_reduce broadcast"), notices(1, "all_reduce broadcast")) is None
+    assert told(fingerprints(0, "all_reduce broadcast"), fingerprints(1, "all_reduce broadcast")) is None
     assert told([], []) is None
 
 
 def test_another_operation():
-    assert told(notices(0, "barrier all_reduce"), notices(1, "barrier broadcast")) == (
+    assert told(fingerprints(0, "barrier all_reduce"), fingerprints(1, "barrier broadcast")) == (
         "collective 2 differs: rank 0 entered all_reduce #2 float32[4] with root 0 at train.py:2, "
         "rank 1 entered broadcast #2 float32[4] with root 0 at train.py:2"
     )
@@ -38,7 +38,7 @@ def test_another_operation():
     ("mine", "theirs", "which"), [("barrier", "barrier barrier", 0), ("barrier barrier", "barrier", 1)]
 )
 def test_one_more(mine, theirs, which):
-    text = told(notices(0, mine), notices(1, theirs)) or ""
+    text = told(fingerprints(0, mine), fingerprints(1, theirs)) or ""
     assert text.startswith(
         "collective 2 differs: rank 0 entered"
         if which
@@ -48,17 +48,17 @@ def test_one_more(mine, theirs, which):
 
 
 def test_another_shape():
-    theirs = [notice._replace(shapes="[5]", elements=5) for notice in notices(1, "all_reduce")]
-    assert "rank 1 entered all_reduce #1 float32[5]" in (told(notices(0, "all_reduce"), theirs) or "")
+    theirs = [one._replace(shapes="[5]", elements=5) for one in fingerprints(1, "all_reduce")]
+    assert "rank 1 entered all_reduce #1 float32[5]" in (told(fingerprints(0, "all_reduce"), theirs) or "")
 
 
 def test_the_same_collectives_of_two_groups_in_another_order():
-    mine = notices(0, "all_reduce") + notices(0, "all_reduce", WIDER)
-    theirs = notices(1, "all_reduce", WIDER) + notices(1, "all_reduce")
+    mine = fingerprints(0, "all_reduce") + fingerprints(0, "all_reduce", WIDER)
+    theirs = fingerprints(1, "all_reduce", WIDER) + fingerprints(1, "all_reduce")
     assert (told(mine, theirs) or "").startswith("collective 1 differs: ")
 
 
 def test_groups_that_only_one_belongs_to_and_messages_are_not_compared():
-    alone = notices(0, "all_reduce", OTHERS)
-    message = [notice._replace(peer=1) for notice in notices(0, "send")]
-    assert told(alone + message + notices(0, "barrier"), notices(1, "barrier")) is None
+    alone = fingerprints(0, "all_reduce", OTHERS)
+    message = [one._replace(peer=1) for one in fingerprints(0, "send")]
+    assert told(alone + message + fingerprints(0, "barrier"), fingerprints(1, "barrier")) is None

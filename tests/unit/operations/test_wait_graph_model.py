@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ddp.observed.deadlocks.wait_graph import Standing, stuck
-from pytest_ddp.observed.fingerprint import ANYONE, RECV, SEND, Fingerprint, Meeting
+from pytest_ddp.operations.fingerprint import ANY_RANK, Fingerprint, Key
+from pytest_ddp.operations.table import RECV, SEND
+from pytest_ddp.operations.wait_graph import Position, ranks_that_wait_for_ever
 
 SIZE = 3
 GROUPS = {"0": (0, 1, 2), "a": (0, 1), "b": (1, 2), "c": (0, 2)}
@@ -20,23 +21,23 @@ GROUPS = {"0": (0, 1, 2), "a": (0, 1), "b": (1, 2), "c": (0, 2)}
 class Rank:
     rank: int
     program: list[tuple[str, int | str]]
-    notices: list[Fingerprint] = field(default_factory=list)
+    entered: list[Fingerprint] = field(default_factory=list)
     waits: bool = False
-    counts: Counter[Meeting] = field(default_factory=Counter)
+    counts: Counter[Key] = field(default_factory=Counter)
 
     @property
     def over(self) -> bool:
-        return not self.waits and len(self.notices) == len(self.program)
+        return not self.waits and len(self.entered) == len(self.program)
 
     def enter(self) -> Fingerprint:
-        op, whom = self.program[len(self.notices)]
+        op, whom = self.program[len(self.entered)]
         peer = whom if isinstance(whom, int) else None
         group = "0" if isinstance(whom, int) else whom
         notice = Fingerprint(op, group, GROUPS[group], 0, self.rank, peer=peer)
-        self.counts[notice.op, *notice.line] += 1
-        self.notices.append(notice._replace(number=self.counts[notice.op, *notice.line]))
+        self.counts[notice.op, *notice.stream] += 1
+        self.entered.append(notice._replace(number=self.counts[notice.op, *notice.stream]))
         self.waits = True
-        return self.notices[-1]
+        return self.entered[-1]
 
 
 @dataclass
@@ -45,7 +46,7 @@ class RankPool:
     complete: set[tuple[int, int]] = field(default_factory=set)  # of a rank and the index of its operation
 
     def able(self) -> list[Rank]:
-        return [r for r in self.ranks if not r.over and (not r.waits or (r.rank, len(r.notices)) in self.complete)]
+        return [r for r in self.ranks if not r.over and (not r.waits or (r.rank, len(r.entered)) in self.complete)]
 
     def step(self, rank: Rank) -> None:
         if rank.waits:
@@ -56,38 +57,38 @@ class RankPool:
     def _meet(self, rank: Rank, notice: Fingerprint) -> None:
         """Complete what becomes complete now that a rank has entered an operation."""
         if notice.peer is None:
-            there = [other for other in self._pending() if other.notices[-1].meeting == notice.meeting]
+            there = [other for other in self._pending() if other.entered[-1].key == notice.key]
             if len(there) == len(notice.ranks):
                 self._complete(*there)
             return
         for other in self._pending():
-            if _takes(notice, other.notices[-1]) or _takes(other.notices[-1], notice):
+            if _takes(notice, other.entered[-1]) or _takes(other.entered[-1], notice):
                 self._complete(rank, other)
                 return
 
     def _pending(self) -> list[Rank]:
-        return [rank for rank in self.ranks if rank.waits and (rank.rank, len(rank.notices)) not in self.complete]
+        return [rank for rank in self.ranks if rank.waits and (rank.rank, len(rank.entered)) not in self.complete]
 
     def _complete(self, *ranks: Rank) -> None:
-        self.complete |= {(rank.rank, len(rank.notices)) for rank in ranks}
+        self.complete |= {(rank.rank, len(rank.entered)) for rank in ranks}
 
     def stuck(self) -> set[int]:
-        return set(stuck({rank.rank: _standing(rank) for rank in self.ranks}))
+        return set(ranks_that_wait_for_ever({rank.rank: _position(rank) for rank in self.ranks}))
 
 
 def _takes(recv: Fingerprint, send: Fingerprint) -> bool:
-    return (recv.op, send.op, send.peer) == (RECV, SEND, recv.rank) and recv.peer in {send.rank, ANYONE}
+    return (recv.op, send.op, send.peer) == (RECV, SEND, recv.rank) and recv.peer in {send.rank, ANY_RANK}
 
 
-def _standing(rank: Rank) -> Standing:
-    waits_in = rank.notices[-1] if rank.waits else None
-    return Standing(rank.rank, tuple(rank.notices), waits_in, "returned" if rank.over else "")
+def _position(rank: Rank) -> Position:
+    waits_in = rank.entered[-1] if rank.waits else None
+    return Position(rank.rank, tuple(rank.entered), waits_in, "returned" if rank.over else "")
 
 
 def operations(rank: int, *, anyone: bool) -> st.SearchStrategy[tuple[str, int | str]]:
     others = [other for other in range(SIZE) if other != rank]
     groups = [name for name, ranks in GROUPS.items() if rank in ranks]
-    sources = [*others, ANYONE] if anyone else others
+    sources = [*others, ANY_RANK] if anyone else others
     return st.one_of(
         st.tuples(st.just("all_reduce"), st.sampled_from(groups)),
         st.tuples(st.just(SEND), st.sampled_from(others)),

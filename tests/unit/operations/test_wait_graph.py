@@ -2,8 +2,9 @@
 
 import pytest
 
-from pytest_ddp.observed.deadlocks.wait_graph import Standing, stuck, wait_text
-from pytest_ddp.observed.fingerprint import ANYONE, RECV, SEND, Fingerprint
+from pytest_ddp.operations.fingerprint import ANY_RANK, Fingerprint
+from pytest_ddp.operations.table import RECV, SEND
+from pytest_ddp.operations.wait_graph import Position, ranks_that_wait_for_ever, wait_text
 
 WORLD = (0, 1, 2)
 
@@ -20,25 +21,25 @@ def recv(source: int, number: int = 1, **words) -> Fingerprint:
     return Fingerprint(RECV, "0", WORLD, number, -1, peer=source, source=f"t.py:{number}", **words)
 
 
-def rank_in(*notices: Fingerprint, waits=True, over: str = "", all_known: bool = True):
+def rank_in(*entered: Fingerprint, waits=True, over: str = "", all_known: bool = True):
     """Describe a rank that has entered these, and waits in the last of them, or in the one of that index."""
-    return notices, waits, over, all_known
+    return entered, waits, over, all_known
 
 
-def runs(*notices: Fingerprint):
-    return rank_in(*notices, waits=False)
+def runs(*entered: Fingerprint):
+    return rank_in(*entered, waits=False)
 
 
-def returned(*notices: Fingerprint):
-    return rank_in(*notices, waits=False, over="returned")
+def returned(*entered: Fingerprint):
+    return rank_in(*entered, waits=False, over="returned")
 
 
-def standings(*ranks):
+def positions(*ranks):
     made = {}
-    for rank, (notices, waits, over, all_known) in enumerate(ranks):
-        own = tuple(notice._replace(rank=rank) for notice in notices)
+    for rank, (entered, waits, over, all_known) in enumerate(ranks):
+        own = tuple(notice._replace(rank=rank) for notice in entered)
         waits_in = None if waits is False else own[-1 if waits is True else waits]
-        made[rank] = Standing(rank, own, waits_in, over, all_known)
+        made[rank] = Position(rank, own, waits_in, over, all_known)
     return made
 
 
@@ -107,18 +108,18 @@ CASES = {
     "a message against a collective": ([rank_in(recv(1)), rank_in(ONE), rank_in(ONE)], {0, 1, 2}),
     "a wait for one that waits for one that runs": ([rank_in(recv(1)), rank_in(recv(2)), runs()], set()),
     # receives from anyone
-    "anyone, and one still runs": ([rank_in(recv(ANYONE)), returned(), runs()], set()),
-    "anyone, and nobody is left": ([rank_in(recv(ANYONE)), returned(), returned()], {0}),
-    "anyone, and one has sent": ([rank_in(recv(ANYONE)), returned(send(0)), returned()], set()),
-    "anyone, but what was sent was taken": ([rank_in(recv(1), recv(ANYONE)), returned(send(0)), returned()], {0}),
+    "anyone, and one still runs": ([rank_in(recv(ANY_RANK)), returned(), runs()], set()),
+    "anyone, and nobody is left": ([rank_in(recv(ANY_RANK)), returned(), returned()], {0}),
+    "anyone, and one has sent": ([rank_in(recv(ANY_RANK)), returned(send(0)), returned()], set()),
+    "anyone, but what was sent was taken": ([rank_in(recv(1), recv(ANY_RANK)), returned(send(0)), returned()], {0}),
     "anyone, and what was sent may have been taken": (
-        [rank_in(recv(1, asynchronous=True), recv(ANYONE)), returned(send(0)), returned()],
+        [rank_in(recv(1, asynchronous=True), recv(ANY_RANK)), returned(send(0)), returned()],
         set(),
     ),
-    "a send that anyone's receive may take": ([returned(recv(ANYONE)), rank_in(send(0)), returned()], set()),
-    "a send that is one too many": ([returned(recv(ANYONE)), rank_in(send(0)), returned(send(0))], {1}),
-    "two sends for one receive": ([returned(recv(ANYONE)), rank_in(send(0)), rank_in(send(0))], set()),
-    "anyone and anyone": ([rank_in(recv(ANYONE)), rank_in(recv(ANYONE)), rank_in(recv(ANYONE))], {0, 1, 2}),
+    "a send that anyone's receive may take": ([returned(recv(ANY_RANK)), rank_in(send(0)), returned()], set()),
+    "a send that is one too many": ([returned(recv(ANY_RANK)), rank_in(send(0)), returned(send(0))], {1}),
+    "two sends for one receive": ([returned(recv(ANY_RANK)), rank_in(send(0)), rank_in(send(0))], set()),
+    "anyone and anyone": ([rank_in(recv(ANY_RANK)), rank_in(recv(ANY_RANK)), rank_in(recv(ANY_RANK))], {0, 1, 2}),
     # what is not known
     "a rank of which something was missed": (
         [rank_in(ONE), rank_in(ONE), rank_in(over="returned", waits=False, all_known=False)],
@@ -132,9 +133,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_who_is_stuck(case):
+def test_which_ranks_wait_for_ever(case):
     ranks, expected = CASES[case]
-    assert set(stuck(standings(*ranks))) == expected
+    assert set(ranks_that_wait_for_ever(positions(*ranks))) == expected
 
 
 @pytest.mark.parametrize(
@@ -158,21 +159,24 @@ def test_who_is_stuck(case):
         ),
         (
             [rank_in(send(1)), rank_in(send(2)), rank_in(send(0))],
-            "waits in send to rank 1 at t.py:1",
+            "waits in send #1 to rank 1 at t.py:1, which never received it",
             (
-                "waits in send to rank 1 at t.py:1, which waits in send to rank 2 at t.py:1, which waits in send to "
-                "rank 0 at t.py:1"
+                "waits in send #1 to rank 1 at t.py:1, which waits in send #1 to rank 2 at t.py:1, which waits in "
+                "send #1 to rank 0 at t.py:1, which never received it"
             ),
         ),
         (
             [rank_in(recv(1)), rank_in(ONE), rank_in(ONE)],
-            "waits in recv from rank 1 at t.py:1",
-            "waits in recv from rank 1 at t.py:1, which waits in all_reduce #1 at t.py:1, which rank 0 never entered",
+            "waits in recv #1 from rank 1 at t.py:1, which never sent it",
+            (
+                "waits in recv #1 from rank 1 at t.py:1, which waits in all_reduce #1 at t.py:1, which rank 0 never "
+                "entered"
+            ),
         ),
         (
-            [rank_in(recv(ANYONE)), returned(), returned()],
-            "waits in recv from any rank at t.py:1, to which ranks 1, 2 never sent: each has returned",
-            "waits in recv from any rank at t.py:1, to which ranks 1, 2 never sent: each has returned",
+            [rank_in(recv(ANY_RANK)), returned(), returned()],
+            "waits in recv #1 from any rank at t.py:1, to which ranks 1, 2 never sent: each has returned",
+            "waits in recv #1 from any rank at t.py:1, to which ranks 1, 2 never sent: each has returned",
         ),
         (
             [rank_in(collective(1, **PAIR)), rank_in(collective(1, **OTHER_PAIR)), runs()],
@@ -185,6 +189,6 @@ def test_who_is_stuck(case):
     ],
 )
 def test_what_rank_0_waits_for_in_words(ranks, own, chain):
-    found = standings(*ranks)
+    found = positions(*ranks)
     assert wait_text(0, found) == own
     assert wait_text(0, found, chain=True) == chain

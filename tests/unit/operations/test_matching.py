@@ -2,9 +2,10 @@
 
 import pytest
 
-from pytest_ddp.observed.deadlocks.matching import differences, mismatch
 from pytest_ddp.observed.events import Entry
-from pytest_ddp.observed.fingerprint import ANYONE, Fingerprint, given, taken
+from pytest_ddp.observed.fingerprint import receives, sends
+from pytest_ddp.operations.fingerprint import ANY_RANK, Fingerprint
+from pytest_ddp.operations.matching import differences, mismatch
 
 
 def collective(op: str, rank: int = 0, **words) -> Fingerprint:
@@ -70,7 +71,7 @@ def test_messages_must_agree_in_dtype_and_size_but_not_in_shape():
     assert differences(send, message("recv", 1, dtype="int64", elements=5)) == ["dtype", "size"]
 
 
-@pytest.mark.parametrize("recv", [{"peer": ANYONE}, {"loose": True}])
+@pytest.mark.parametrize("recv", [{"peer": ANY_RANK}, {"after_any_rank": True}])
 def test_a_message_may_have_been_taken_by_a_receive_from_anyone(recv):
     theirs = message("recv", 1, dtype="int64")._replace(**recv)
     assert differences(message("send", 0), theirs) == []
@@ -107,14 +108,14 @@ def entry(op: str, shapes=(), outputs=(), splits=((), ())) -> Entry:
     ids=str,
 )
 def test_a_rank_takes_as_much_as_the_other_gives(mine, theirs, fit):
-    one = collective(mine.op, given=given(mine), taken=taken(mine))
-    other = collective(mine.op, 1, given=given(theirs), taken=taken(theirs))
+    one = collective(mine.op, sends=sends(mine), receives=receives(mine))
+    other = collective(mine.op, 1, sends=sends(theirs), receives=receives(theirs))
     assert differences(one, other) == ([] if fit else ["size"])
     assert differences(other, one) == ([] if fit else ["size"])
 
 
 def test_parts_of_ranks_that_are_not_in_the_group_are_not_compared():
-    mine, theirs = collective("all_to_all", given=(1, 2)), collective("all_to_all", 7, taken=(3, 4))
+    mine, theirs = collective("all_to_all", sends=(1, 2)), collective("all_to_all", 7, receives=(3, 4))
     assert differences(mine, theirs) == differences(theirs, mine) == []
 
 
@@ -141,16 +142,16 @@ def test_parts_of_ranks_that_are_not_in_the_group_are_not_compared():
             message("recv", 1, dtype="int64", tag=3),
             message("send", 0, tag=3),
             (
-                "rank 1 calls recv int64[4] from rank 0 with tag 3 at train.py:11, where rank 0 called send float32[4] "
-                "to rank 1 with tag 3 at train.py:10; a send and its receive must agree in dtype"
+                "rank 1 calls recv #7 int64[4] from rank 0 with tag 3 at train.py:11, where rank 0 called send #7 "
+                "float32[4] to rank 1 with tag 3 at train.py:10; a send and its receive must agree in dtype"
             ),
         ),
         (
-            collective("gather", 1, root=0, shapes="[5]", given=(5, 5)),
-            collective("gather", root=0, given=(4, 4), taken=(4, 4)),
+            collective("gather", 1, root=0, shapes="[5]", sends=(5, 5)),
+            collective("gather", root=0, sends=(4, 4), receives=(4, 4)),
             (
                 "rank 1 calls gather #7 float32[5] with root 0 at train.py:11, where rank 0 called gather #7 "
-                "float32[4] with root 0 at train.py:10; rank 1 gives 5 elements to rank 0, which takes 4"
+                "float32[4] with root 0 at train.py:10; rank 1 sends 5 elements to rank 0, which receives 4"
             ),
         ),
         (

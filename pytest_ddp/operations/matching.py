@@ -1,0 +1,60 @@
+"""Whether operations of two ranks match: whether they can be the same collective, or a message and its receive."""
+
+from pytest_ddp.operations.fingerprint import ANY_RANK, Fingerprint
+from pytest_ddp.operations.table import named
+
+_WORDS = {"root": "root", "reduction": "reduction", "dtype": "dtype", "shapes": "shape", "elements": "size"}
+_OPERATION = "operation"
+
+
+def differences(mine: Fingerprint, theirs: Fingerprint) -> list[str]:
+    """Return in which words two operations with the same key differ though they must agree; none if they match."""
+    if mine.peer is not None or theirs.peer is not None:
+        return _differences_of_messages(mine, theirs)
+    if mine.op != theirs.op:
+        return [_OPERATION]
+    differ = _differing(mine, theirs, named(mine.op).must_match)
+    return differ or (["size"] if _wrong_size(mine, theirs) else [])
+
+
+def _differences_of_messages(mine: Fingerprint, theirs: Fingerprint) -> list[str]:
+    """A message may be received in another shape, but not in another dtype or size."""
+    if ANY_RANK in {mine.peer, theirs.peer} or mine.after_any_rank or theirs.after_any_rank:
+        return []
+    return _differing(mine, theirs, ("dtype", "elements"))
+
+
+def _differing(mine: Fingerprint, theirs: Fingerprint, fields: tuple[str, ...]) -> list[str]:
+    return [_WORDS[field] for field in fields if getattr(mine, field) != getattr(theirs, field)]
+
+
+def _wrong_size(mine: Fingerprint, theirs: Fingerprint) -> str:
+    """Say which rank sends more or less than the other one receives; "" if the sizes agree."""
+    for sender, receiver in ((mine, theirs), (theirs, mine)):
+        sent = _size(sender.sends, receiver.rank, mine.ranks)
+        received = _size(receiver.receives, sender.rank, mine.ranks)
+        if None not in {sent, received} and sent != received:
+            return f"rank {sender.rank} sends {sent} elements to rank {receiver.rank}, which receives {received}"
+    return ""
+
+
+def _size(sizes: tuple[int, ...], rank: int, ranks: tuple[int, ...]) -> int | None:
+    """Return the size for a rank; None if it is not known, or the operation has no sizes that may differ."""
+    at = ranks.index(rank) if rank in ranks else len(sizes)
+    return sizes[at] if at < len(sizes) else None
+
+
+def mismatch(mine: Fingerprint, theirs: Fingerprint) -> str | None:
+    """Say how the operation of a rank does not match the one that another rank has entered; None if it does."""
+    differ = differences(mine, theirs)
+    if not differ:
+        return None
+    if mine.peer is not None:
+        rule = f"a send and its receive must agree in {' and '.join(differ)}"
+    elif differ == [_OPERATION]:
+        rule = "all ranks of a group must call the same collectives in the same order"
+    elif differ == ["size"]:
+        rule = _wrong_size(mine, theirs)
+    else:
+        rule = f"all ranks must call it with the same {' and '.join(differ)}"
+    return f"rank {mine.rank} calls {mine}, where rank {theirs.rank} called {theirs}; {rule}"

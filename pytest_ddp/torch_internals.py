@@ -1,0 +1,247 @@
+"""The private names of torch that this package uses, and no others. Only code on ranks imports this module.
+
+A new release of torch that changes one of them breaks this module and no other. All are as in torch 2.11 to 2.15.
+tests/unit/test_torch_internals.py checks each, and says which feature needs it.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from threading import Thread
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.autograd import Variable, graph
+from torch.distributed import ProcessGroup, Store, Work, distributed_c10d
+from torch.distributed.distributed_c10d import GroupName
+
+_C: Any = torch._C
+
+# Process groups
+
+GROUP_SETTERS = ("_set_default_backend", "_register_backend", "_set_group_name", "_set_group_desc")
+OPTION_TYPES = frozenset(
+    kind for name, kind in vars(_C._distributed_c10d).items() if name.endswith("Options") and isinstance(kind, type)
+)
+
+
+def group_factory() -> Callable[..., Any]:
+    """Return the function by which `init_process_group` and `new_group` make each group."""
+    factory: Callable[..., Any] = distributed_c10d._new_process_group_helper
+    return factory
+
+
+def set_group_factory(factory: Callable[..., Any]) -> None:
+    """Let torch make its groups with another function, of the same arguments."""
+    distributed_c10d._new_process_group_helper = factory
+
+
+def ranks_of_new_group(args: Sequence[Any], keywords: dict[str, Any]) -> tuple[int, ...]:
+    """Return the global ranks of the group that the factory makes of these arguments."""
+    return tuple(keywords["global_ranks_in_group"] if "global_ranks_in_group" in keywords else args[2])
+
+
+def new_group_in(made: Any) -> ProcessGroup | None:
+    """Return the group in what the factory returned; None on a rank that is not in the group."""
+    group = made[0] if isinstance(made, tuple) else made
+    return group if isinstance(group, ProcessGroup) else None
+
+
+@contextmanager
+def new_groups_of_class(kind: type[ProcessGroup]) -> Iterator[None]:
+    """Let the factory make groups of this class."""
+    distributed_c10d.ProcessGroup = kind  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        distributed_c10d.ProcessGroup = ProcessGroup  # type: ignore[misc]
+
+
+def all_groups() -> list[ProcessGroup]:
+    """Return every group of this process."""
+    return list(distributed_c10d._world.pg_map)
+
+
+def group_names() -> Mapping[ProcessGroup, str]:
+    """Return the name of every group of this process."""
+    return distributed_c10d._world.pg_names
+
+
+def default_group() -> ProcessGroup:
+    """Return the default group; raise ValueError if there is none."""
+    return distributed_c10d._get_default_group()
+
+
+def default_store() -> Store:
+    """Return the store of the default group."""
+    return distributed_c10d._get_default_store()
+
+
+def group_timeout(name: str) -> timedelta:
+    """Return after how long an operation of a group fails; 0 if the group's backend does not say."""
+    group = distributed_c10d._resolve_process_group(GroupName(name))
+    return timeout_on(group, device_of_group(group))
+
+
+def device_of_group(group: ProcessGroup) -> torch.device:
+    """Return a device whose tensors a group can send."""
+    return group._device_types[0]
+
+
+def timeout_on(group: ProcessGroup, device: torch.device) -> timedelta:
+    """Return after how long an operation of a group on a device fails; 0 if the backend does not say."""
+    backend = group._get_backend(device)
+    timeout: timedelta = backend.options._timeout if hasattr(backend, "options") else timedelta(0)
+    return timeout
+
+
+def share_backends(real: ProcessGroup, group: ProcessGroup) -> None:
+    """Give a group the backends, the name and the description of another one, and call no method of a subclass."""
+    for device in real._device_types:
+        backend = real._get_backend(device)
+        kind = dist.Backend.backend_type_map.get(backend.name(), ProcessGroup.BackendType.CUSTOM)
+        ProcessGroup._set_default_backend(group, kind)
+        ProcessGroup._register_backend(group, device, kind, backend)
+    ProcessGroup._set_group_name(group, real.group_name)
+    ProcessGroup._set_group_desc(group, real.group_desc)
+
+
+class CoalescingGroup(ProcessGroup):
+    """A group that delegates coalescing to `real`, and lets a subclass see where it begins and ends."""
+
+    real: ProcessGroup
+
+    def coalescing_begins(self) -> None:
+        """Note that the operations until `coalescing_ends` are coalesced."""
+
+    def coalescing_ends(self, end: Callable[[], Any]) -> Any:
+        """Return the handle of the coalesced operations; `end` returns that of the real group."""
+        return end()
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self.coalescing_begins()
+        self.real._start_coalescing(device)
+
+    def _end_coalescing(self, device: torch.device) -> Any:
+        return self.coalescing_ends(partial(self.real._end_coalescing, device))
+
+
+class PrivateWork(Work):
+    """A handle that answers as `real` where torch asks by a private name."""
+
+    real: Any
+
+    def _source_rank(self) -> int:
+        return int(self.real._source_rank())
+
+    def _get_duration(self) -> float:
+        return float(self.real._get_duration())
+
+    def _get_op_type(self) -> Any:
+        return self.real._get_op_type()
+
+
+# Autograd and tensors
+
+Future: Any = _C.Future  # the base class of torch.futures.Future; C++ makes instances of it
+_NO_GRAPH_TASK = -1
+
+
+def engine() -> Callable[..., Any]:
+    """Return the function that runs each backward pass: `Tensor.backward`, `autograd.backward` and `autograd.grad`."""
+    run: Callable[..., Any] = graph._engine_run_backward
+    return run
+
+
+def set_engine(run: Callable[..., Any]) -> None:
+    """Let another function, of the same arguments, run each backward pass."""
+    for module in (graph, torch.autograd):  # the second has it by name
+        vars(module)["_engine_run_backward"] = run
+
+
+def runs_backward() -> bool:
+    """Whether this thread is in a backward pass."""
+    return bool(_C._current_graph_task_id() != _NO_GRAPH_TASK)
+
+
+def call_after_backward(function: Callable[[], None]) -> None:
+    """Call a function at the end of the backward pass that this thread is in."""
+    Variable._execution_engine.queue_callback(function)
+
+
+def has_hooks(tensor: torch.Tensor) -> bool:
+    """Whether hooks are registered for the gradient of a tensor."""
+    return bool(tensor._backward_hooks)
+
+
+def register_first_hook(tensor: Any, hook: Callable[[torch.Tensor], Any]) -> Any:
+    """Register a hook that runs before the hooks that a tensor has; return its handle."""
+    others = dict(tensor._backward_hooks)
+    tensor._backward_hooks.clear()  # C++ runs hooks in the order of this dict
+    handle = tensor.register_hook(hook)
+    tensor._backward_hooks.update(others)
+    return handle
+
+
+def sparse_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the values of a sparse tensor, which need not be coalesced."""
+    return tensor._values()
+
+
+def clear_cublas_workspaces() -> None:
+    """Free the memory that cuBLAS keeps on the device; it takes it again when it needs it."""
+    _C._cuda_clearCublasWorkspaces()
+
+
+# The compiler
+
+COMPILER_VARIABLES = (
+    b"TORCHINDUCTOR_CACHE_DIR",
+    b"_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",
+    b"TRITON_CACHE_DIR",
+    b"TRITON_LIBDEVICE_PATH",
+    b"TRITON_PTXAS_PATH",
+)  # of the environment, set by the first compilation
+
+
+def import_compiler() -> None:
+    """Import what torch.optim imports when the first optimizer is made, which takes seconds."""
+    importlib.import_module("torch._dynamo")
+
+
+def compiler_threads() -> set[Thread]:
+    """Return the threads that compile, and those that watch processes that compile; they stay for good."""
+    found: set[Thread] = set()
+    for pool in _compiler_pools():
+        timer = getattr(pool, "timer", None)
+        own = [getattr(pool, "read_thread", None), getattr(pool, "health_thread", None)]
+        own += [getattr(timer, "background_thread", None), getattr(pool, "_executor_manager_thread", None)]
+        found.update(thread for thread in own if isinstance(thread, Thread))
+        if isinstance(pool, ThreadPoolExecutor):
+            found |= pool._threads
+    return found
+
+
+def compiler_processes() -> set[int]:
+    """Return the processes that compile, and those that start them; they stay for good."""
+    found: set[int] = set()
+    for pool in _compiler_pools():
+        if process := getattr(pool, "process", None):
+            found.add(process.pid)
+        found.update(getattr(pool, "_processes", None) or ())
+    return found
+
+
+def _compiler_pools() -> Iterator[Any]:
+    compiling = sys.modules.get("torch._inductor.async_compile")
+    if compiling is None:
+        return
+    yield from getattr(compiling, "_pool_set", ())
+    pool = compiling.AsyncCompile.pool
+    if pool.cache_info().currsize:
+        yield pool()

@@ -1,0 +1,38 @@
+"""docs/architecture.md and CONTRIBUTING.md lead to files and folders that exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+_PATH = re.compile(r"`((?:[a-z_0-9]+/)*[a-z_0-9]+\.py|(?:[a-z_0-9]+/)+)`")
+
+
+def rows(heading: str) -> list[str]:
+    """Return the rows of the table below a heading."""
+    section = ARCHITECTURE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return [line for line in section.splitlines() if line.startswith("|")][2:]
+
+
+@pytest.mark.parametrize("path", sorted(set(_PATH.findall(ARCHITECTURE.partition("\n## conformance")[0]))))
+def test_the_architecture_page_names_paths_of_the_package(path):
+    assert (ROOT / "pytest_ddp" / path).exists()
+
+
+@pytest.mark.parametrize("path", sorted(set(_PATH.findall(CONTRIBUTING))))
+def test_contributing_names_paths_that_exist(path):
+    found = [ROOT / path, ROOT / "pytest_ddp" / path, ROOT / "tests" / "on_ranks" / path]
+    assert any(place.exists() for place in found)
+
+
+def test_every_package_is_in_the_table_of_packages():
+    folders = {path.parent.name for path in (ROOT / "pytest_ddp").glob("*/__init__.py")}
+    assert folders == set(re.findall(r"^\| `(\w+)/`", ARCHITECTURE, re.MULTILINE))
+
+
+def test_the_page_says_where_to_change_at_least_25_things_and_explains_at_most_25_words():
+    assert len(rows("To change X, open Y")) >= 25
+    assert 0 < len(rows("Words")) <= 25
