@@ -1,9 +1,9 @@
-"""The fork server: imports torch and pytest once, stays single-threaded, and forks ranks that start in milliseconds.
+"""The fork server: imports torch and pytest once, stays single-threaded, and forks ranks within milliseconds.
 
-It is started by the controller (see `launcher`) and speaks lines of JSON over a Unix socket:
-`{"fork": true}` with a rank's five file descriptors is answered by `{"forked": pid}`, or by `{"failed": reason}` where
-the system forks no more; a rank that ends is told as `{"exited": pid, "status": status}`. When the controller is gone
-it kills everything below it and leaves.
+The controller starts it (see `launcher`) and talks to it in lines of JSON over a Unix socket. The request
+`{"fork": true}`, sent with a rank's file descriptors, is answered by `{"forked": pid}`, or by `{"failed": reason}` if
+the system cannot fork. When a rank ends, the server sends `{"exited": pid, "exit_code": code}`. When the controller
+is gone, the server kills all its descendants and ends.
 """
 
 import gc
@@ -15,14 +15,13 @@ import signal
 import socket
 import traceback
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, fields
 from typing import Any, NoReturn
 
 from pytest_ddp.pool.parent_death import adopt_orphans, die_with, kill_children, kill_descendants
 from pytest_ddp.protocol.shared_files import RankFiles
 from pytest_ddp.rank.worker import run_rank
 
-FDS = 5
 _ranks: set[int] = set()
 
 
@@ -33,16 +32,22 @@ def main(control_fd: int, parent: int, preload: Sequence[str]) -> NoReturn:
         adopt_orphans()
         for module in preload:
             importlib.import_module(module)
-        _watch_collectives()
-        gc.freeze()  # ranks need not look through all of torch whenever they collect garbage
-        _say(control, {"ready": True, "threads": _threads()})
+        _install_collective_hooks()
+        gc.freeze()  # garbage collection in ranks skips the objects of all imported modules
+        _send(control, {"ready": True})
         if os.getppid() == parent:
             _serve(control)
-    except BaseException:  # noqa: BLE001  the way out below tells nothing
+    except BaseException:  # noqa: BLE001  os._exit below would print nothing
         traceback.print_exc()
     finally:
         kill_descendants()
         os._exit(0)
+
+
+def _install_collective_hooks() -> None:
+    from pytest_ddp.rank.collective_hooks import install  # noqa: PLC0415  imports torch: after the preload
+
+    install()
 
 
 def _serve(control: socket.socket) -> None:
@@ -56,53 +61,54 @@ def _serve(control: socket.socket) -> None:
             os.read(wake, 4096)
             _reap(control)
         if control.fileno() in readable:
-            if not (fds := _asked(control)):
+            if not (fds := _receive_request(control)):
                 return
             _fork(control, RankFiles(*fds))
 
 
-def _asked(control: socket.socket) -> Sequence[int]:
-    """Return the descriptors for the rank that is wanted; none when the controller is gone."""
+def _receive_request(control: socket.socket) -> Sequence[int]:
+    """Return the file descriptors for a new rank; none if the controller is gone."""
     try:
-        _, fds, _, _ = socket.recv_fds(control, 4096, FDS)
-    except ConnectionResetError:  # it left without hearing all that we said
+        _, fds, _, _ = socket.recv_fds(control, 4096, len(fields(RankFiles)))
+    except ConnectionResetError:  # the controller left before it had read everything
         return []
     return fds
 
 
 def _fork(control: socket.socket, files: RankFiles) -> None:
-    me = os.getpid()
+    server = os.getpid()
     try:
         pid = os.fork()
-    except OSError as error:  # the ranks that are there are none the worse
+    except OSError as error:
         answer: dict[str, Any] = {"failed": str(error)}
     else:
         if pid == 0:
-            _become_rank(control, me, files)
+            _become_rank(control, server, files)
         _ranks.add(pid)
         answer = {"forked": pid}
     for fd in astuple(files):
         os.close(fd)
-    _say(control, answer)
+    _send(control, answer)
 
 
-def _become_rank(control: socket.socket, zygote: int, files: RankFiles) -> NoReturn:
+def _become_rank(control: socket.socket, server: int, files: RankFiles) -> NoReturn:
     try:
         control.close()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.setsid()
-        die_with(zygote)
-    except BaseException:  # noqa: BLE001  nothing may return into the server's loop
+        die_with(server)
+    except BaseException:  # noqa: BLE001  a rank must never return into the server's loop
         os._exit(1)
     run_rank(files)
 
 
 def _reap(control: socket.socket) -> None:
-    """Report every rank that ended; first kill its process group, which still exists while the rank is a zombie.
+    """Report every rank that has ended, and kill the processes that it started.
 
-    Children of a rank that have left its process group come to us when it ends, and are killed then.
+    A rank's process group exists as long as the rank is a zombie. Processes that left the group become the server's
+    own children.
     """
     while True:
         try:
@@ -111,28 +117,18 @@ def _reap(control: socket.socket) -> None:
             return
         if ended is None:
             return
-        if os.getpgid(ended.si_pid) == ended.si_pid:
-            os.killpg(ended.si_pid, signal.SIGKILL)
-        _, status = os.waitpid(ended.si_pid, 0)
-        if ended.si_pid in _ranks:
-            _ranks.remove(ended.si_pid)
+        pid = ended.si_pid
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        if pid in _ranks:
+            _ranks.remove(pid)
             kill_children(except_for=_ranks)
-            _say(control, {"exited": ended.si_pid, "status": os.waitstatus_to_exitcode(status)})
+            _send(control, {"exited": pid, "exit_code": os.waitstatus_to_exitcode(status)})
 
 
-def _watch_collectives() -> None:
-    from pytest_ddp.rank.collective_hooks import install  # noqa: PLC0415  after the preload, which imports torch
-
-    install()
-
-
-def _threads() -> int:
-    tasks = "/proc/self/task"
-    return len(os.listdir(tasks)) if os.path.isdir(tasks) else 1  # noqa: PTH112, PTH208  a fork server stays light
-
-
-def _say(control: socket.socket, words: dict[str, Any]) -> None:
+def _send(control: socket.socket, message: dict[str, Any]) -> None:
     try:
-        control.sendall(json.dumps(words).encode() + b"\n")
-    except OSError:  # the controller is gone: the next read of `control` says so and ends the server
+        control.sendall(json.dumps(message).encode() + b"\n")
+    except OSError:  # the controller is gone: the next read of `control` ends the server
         return

@@ -1,4 +1,4 @@
-"""Starts rank processes: forked from a warm server where that is safe, else as fresh interpreters."""
+"""Starts rank processes: forks them from a server where forking is safe, otherwise starts fresh interpreters."""
 
 import atexit
 import contextlib
@@ -16,83 +16,85 @@ from typing import Protocol
 
 from pytest_ddp.errors import LaunchError
 from pytest_ddp.protocol.shared_files import RankFiles, SharedFiles
-from pytest_ddp.protocol.targets import PRELOAD, PRELOAD_IF_USED
+from pytest_ddp.protocol.targets import PRELOAD, PRELOAD_IF_IMPORTED
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _START_SECONDS = 120.0
 EXIT_SECONDS = 10.0
-_NO_FORK = (
-    "no more rank can be started, the system forks no more processes ({}): end some that run beside, raise the limit "
-    "on processes or memory, or ask for fewer ranks"
+_CANNOT_FORK = (
+    "no more ranks can be started, because the system cannot fork another process ({}): end other processes, raise "
+    "the limit on processes or memory, or use fewer ranks"
 )
 
 
 class _ForkError(LaunchError):
-    """The fork server is well, but the system forks no more processes."""
+    """The fork server works, but the system cannot fork another process."""
 
 
 class Launcher(Protocol):
-    """Starts ranks and says how they ended."""
+    """Starts ranks and reports their exit codes."""
 
     def start(self, shared: SharedFiles) -> int:
-        """Start one rank on the shared files and return its process id."""
+        """Start a rank that uses these files; return its process id. Raises LaunchError."""
 
     def exit_code(self, pid: int, seconds: float = EXIT_SECONDS) -> int | None:
-        """Wait for a rank that is ending; its exit code, negative for a signal, None if it cannot be learnt."""
+        """Wait until a rank has ended; return its exit code, negative for a signal, None if it is not known."""
 
     def close(self) -> None:
-        """End every rank that is left, and the launcher."""
+        """End all ranks that still run, and the launcher."""
 
 
-def _interpreter(call: str) -> list[str]:
-    """Return the command that runs `call` in a fresh interpreter with our own flags and import path."""
-    path = f"import sys; sys.path[:] = {sys.path!r}; "
-    return [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", path + call]  # type: ignore[attr-defined]  # noqa: SLF001  what multiprocessing uses too
+def launcher_for(device: str) -> Launcher:
+    """Return the fork server for ranks on "cpu" on Linux; otherwise a launcher of fresh interpreters."""
+    return shared_launcher() if device == "cpu" and sys.platform == "linux" else SpawnLauncher()
+
+
+@functools.cache
+def shared_launcher() -> "ForkLauncher":
+    """Return the one fork server of this process; it starts with the first rank and ends with the process."""
+    launcher = ForkLauncher()
+    atexit.register(launcher.close)
+    return launcher
 
 
 @dataclass
 class ForkLauncher:
-    """Forks ranks from a server that has already imported `preload` (see `fork_server`).
+    """Forks ranks from a server that has already imported what they need (see `fork_server`).
 
     Attributes:
         preload: modules that the server imports.
-        environment: variables that its interpreter starts with, besides our own.
+        environment: variables for its interpreter, besides those of this process.
     """
 
     preload: Sequence[str] = PRELOAD
     environment: Mapping[str, str] = field(default_factory=dict)
     _server: "subprocess.Popen[bytes] | None" = None
-    _begun_with: tuple[Sequence[str], Mapping[str, str]] | None = None
+    _started_with: tuple[Sequence[str], Mapping[str, str]] | None = None
     _control: socket.socket = field(init=False)
     _ready: bool = False
-    _lines: bytes = b""
-    _exits: dict[int, int] = field(default_factory=dict)
+    _received: bytes = b""
+    _exit_codes: dict[int, int] = field(default_factory=dict)
 
     def start_server(self) -> None:
-        """Start the server, if it does not run yet, without waiting for its imports.
+        """Start the server if it does not run yet; do not wait for its imports.
 
-        One that nobody has waited for is started anew if it would be another one by now: a test module may have set
-        variables that torch reads when it is imported, or have imported what ranks should not import one by one.
+        A server that has no ranks yet starts again if its modules or its environment have changed since: a test
+        module may set variables that torch reads when it is imported, or import Hypothesis.
         """
-        preload = (*self.preload, *(preload for used, preload in PRELOAD_IF_USED.items() if used in sys.modules))
-        begun_with = preload, {**os.environ, **_ONE_THREAD, **self.environment}
-        if self._server is not None and (self._ready or self._begun_with == begun_with):
+        preload = (*self.preload, *(name for module, name in PRELOAD_IF_IMPORTED.items() if module in sys.modules))
+        start_with = preload, {**os.environ, **_ONE_THREAD, **self.environment}
+        if self._server is not None and (self._ready or self._started_with == start_with):
             return
         self.close()
-        self._begun_with = begun_with
-        self._control, theirs = socket.socketpair()
-        call = f"from pytest_ddp.pool.fork_server import main; main({theirs.fileno()}, {os.getpid()}, {preload!r})"
-        self._server = subprocess.Popen(
-            _interpreter(call),
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            env=begun_with[1],
-        )
-        theirs.close()
+        self._started_with = start_with
+        self._control, servers_end = socket.socketpair()
+        with servers_end:
+            fd = servers_end.fileno()
+            call = f"from pytest_ddp.pool.fork_server import main; main({fd}, {os.getpid()}, {preload!r})"
+            self._server = _start_interpreter(call, [fd], start_with[1])
 
     def start(self, shared: SharedFiles) -> int:
-        """Fork one rank; a server that is gone is replaced once, one that cannot fork keeps the ranks that it has."""
+        """Fork one rank. A server that has ended is replaced once; one that cannot fork is kept, with its ranks."""
         try:
             return self._fork(shared)
         except _ForkError:
@@ -102,103 +104,92 @@ class ForkLauncher:
             return self._fork(shared)
 
     def _fork(self, shared: SharedFiles) -> int:
-        if self._server is None:
-            self.start_server()
-        if not self._ready:
-            self._hear("ready", _START_SECONDS)
-            self._ready = True
+        self._await_ready()
         try:
             socket.send_fds(self._control, [b'{"fork": true}\n'], shared.fds)
         except OSError as error:
-            raise LaunchError(f"the fork server is gone ({error}): no more ranks can be started") from error
+            raise LaunchError(f"the fork server has ended ({error}): no more ranks can be started") from error
         try:
-            pid = self._hear("forked", EXIT_SECONDS)
+            pid = self._receive("forked", EXIT_SECONDS)
         except _ForkError:
             raise
-        except BaseException:  # interrupted: the answer that is still to come must not be taken for one to the next
+        except BaseException:  # interrupted: the next request must not receive the answer to this one
             self.close()
             raise
-        self._exits.pop(pid, None)  # of an earlier process that nobody asked about
+        self._exit_codes.pop(pid, None)  # of an earlier process with this id
         shared.rank_channel.close()
         return pid
 
+    def _await_ready(self) -> None:
+        if self._server is None:
+            self.start_server()
+        if not self._ready:
+            self._receive("ready", _START_SECONDS)
+            self._ready = True
+
     def exit_code(self, pid: int, seconds: float = EXIT_SECONDS) -> int | None:
-        """Wait until the server has told how the rank ended."""
+        """Wait until the server reports the exit code."""
         with contextlib.suppress(LaunchError):
-            while self._server is not None and pid not in self._exits:
-                self._hear("exited", seconds)
-        return self._exits.pop(pid, None)
+            while self._server is not None and pid not in self._exit_codes:
+                self._receive("exited", seconds)
+        return self._exit_codes.pop(pid, None)
 
     def close(self) -> None:
-        """Hang up, which makes the server kill what is left and leave; wait for that."""
+        """Close the connection, which makes the server kill its ranks and end; wait until it has."""
         if self._server is None:
             return
         self._control.close()
-        if not self._ready:  # it may still be importing, does not listen before that is done, and has no ranks to end
+        if not self._ready:  # it may still import modules, during which it does not notice, and it has no ranks
             self._server.kill()
         try:
             self._server.wait(EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             self._server.kill()
             self._server.wait()
-        self._server, self._ready, self._lines = None, False, b""
+        self._server, self._ready, self._received = None, False, b""
 
-    def _hear(self, word: str, seconds: float) -> int:
-        """Read what the server says until it says `word`; remember exits on the way."""
+    def _receive(self, key: str, seconds: float) -> int:
+        """Receive messages until one has `key`, and return its value; keep the exit codes that come before."""
         while True:
-            line, found, rest = self._lines.partition(b"\n")
-            if not found:
-                self._lines += self._read(seconds)
+            line, complete, rest = self._received.partition(b"\n")
+            if not complete:
+                self._received += self._read(seconds)
                 continue
-            self._lines = rest
-            said = json.loads(line)
-            if "exited" in said:
-                self._exits[said["exited"]] = said["status"]
-            if "failed" in said:
-                raise _ForkError(_NO_FORK.format(said["failed"]))
-            if word in said:
-                return int(said[word])
+            self._received = rest
+            message = json.loads(line)
+            if "exited" in message:
+                self._exit_codes[message["exited"]] = message["exit_code"]
+            if "failed" in message:
+                raise _ForkError(_CANNOT_FORK.format(message["failed"]))
+            if key in message:
+                return int(message[key])
 
     def _read(self, seconds: float) -> bytes:
         readable, _, _ = select.select([self._control], [], [], seconds)
-        data = self._control.recv(65536) if readable else b""
-        if data:
-            return data
-        if readable:
+        if not readable:
+            raise LaunchError(f"the fork server did not answer within {seconds:g} s")
+        data = self._control.recv(65536)
+        if not data:
             raise LaunchError("the fork server ended; its own error output says why")
-        raise LaunchError(f"the fork server gave no answer within {seconds:g} s")
-
-
-@functools.cache
-def shared_launcher() -> ForkLauncher:
-    """Return the one fork server of this process; it starts with the first rank and ends with the process."""
-    launcher = ForkLauncher()
-    atexit.register(launcher.close)
-    return launcher
+        return data
 
 
 @dataclass
 class SpawnLauncher:
-    """Starts every rank as a fresh interpreter: slower, but safe where forking is not (macOS, CUDA)."""
+    """Starts each rank as a fresh interpreter: slower, but safe where forking is not (macOS, CUDA)."""
 
     _ranks: dict[int, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     def start(self, shared: SharedFiles) -> int:
         """Start one interpreter."""
-        call = f"from pytest_ddp.pool.launcher import spawned; spawned({os.getpid()}, {shared.fds!r})"
-        process = subprocess.Popen(
-            _interpreter(call),
-            pass_fds=shared.fds,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            env={**os.environ, **_ONE_THREAD},
-        )
+        call = f"from pytest_ddp.pool.launcher import run_spawned_rank as run; run({os.getpid()}, {shared.fds!r})"
+        process = _start_interpreter(call, shared.fds, {**os.environ, **_ONE_THREAD})
         shared.rank_channel.close()
         self._ranks[process.pid] = process
         return process.pid
 
     def exit_code(self, pid: int, seconds: float = EXIT_SECONDS) -> int | None:
-        """Wait for the process; then end whatever it has left in its process group."""
+        """Wait for the process, then kill what is left in its process group."""
         process = self._ranks.get(pid)
         if process is None:
             return None
@@ -212,23 +203,26 @@ class SpawnLauncher:
         return code
 
     def close(self) -> None:
-        """Kill and wait for every rank that is left."""
+        """Kill all ranks that still run and wait for them."""
         for pid, process in list(self._ranks.items()):
             process.kill()
             self.exit_code(pid)
 
 
-def launcher_for(device: str) -> Launcher:
-    """Return what starts ranks for a device: a fork server where forking is safe, fresh interpreters for CUDA."""
-    return shared_launcher() if device == "cpu" and sys.platform == "linux" else SpawnLauncher()
-
-
-def spawned(parent: int, fds: tuple[int, ...]) -> None:
+def run_spawned_rank(parent: int, fds: tuple[int, ...]) -> None:
     """Be a rank in a fresh interpreter."""
-    from pytest_ddp.pool.parent_death import die_with  # noqa: PLC0415
-    from pytest_ddp.rank import collective_hooks  # noqa: PLC0415  imports torch, which the controller's side may never need
+    from pytest_ddp.pool.parent_death import die_with  # noqa: PLC0415  for ranks only, as are those below
+    from pytest_ddp.rank import collective_hooks  # noqa: PLC0415
     from pytest_ddp.rank.worker import run_rank  # noqa: PLC0415
 
     die_with(parent)
     collective_hooks.install()
     run_rank(RankFiles(*fds))
+
+
+def _start_interpreter(call: str, fds: Sequence[int], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    """Run `call` in a fresh interpreter with our flags and import path, in a session of its own."""
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001  as multiprocessing does
+    code = f"import sys; sys.path[:] = {sys.path!r}; {call}"
+    command = [sys.executable, *flags, "-c", code]
+    return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True, env=environment)

@@ -1,4 +1,4 @@
-"""Processes that die with their parent, whatever ends it."""
+"""Processes that end with their parent, however it ends."""
 
 import ctypes
 import os
@@ -12,27 +12,27 @@ from pytest_ddp.protocol.flight_recorder import own_thread
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_WATCH_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 
 def die_with(parent: int) -> None:
-    """End this process when `parent`, the process that started it, is gone."""
+    """End this process when `parent`, the process that started it, has ended."""
     if sys.platform == "linux":
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it went before we asked
+        if os.getppid() != parent:  # it ended before the call
             os._exit(1)
     else:
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+        threading.Thread(target=_poll, args=(parent,), daemon=True).start()
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent dies, so that none can outlive us unseen (Linux only)."""
+    """Become the parent of descendants whose own parent ends, to be able to kill them (Linux only)."""
     if sys.platform == "linux":
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def kill_children(except_for: Collection[int]) -> None:
-    """Kill the children of this process but some; what these leave behind comes here in turn (Linux only)."""
+    """Kill the children of this process, except for some (Linux only)."""
     me = os.getpid()
     for pid in map(int, Path(f"/proc/{me}/task/{me}/children").read_text(encoding="ascii").split()):
         if pid not in except_for:
@@ -40,7 +40,7 @@ def kill_children(except_for: Collection[int]) -> None:
 
 
 def kill_descendants() -> None:
-    """Kill every process below this one, until there is none."""
+    """Kill all processes below this one, and those that they start meanwhile."""
     import psutil  # noqa: PLC0415  needed once, at the end
 
     while children := psutil.Process().children(recursive=True):
@@ -54,9 +54,9 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl({option}, {value}) failed")
 
 
-def _watch(parent: int) -> None:
+def _poll(parent: int) -> None:
     pause = threading.Event()
     with own_thread():
         while os.getppid() == parent:
-            pause.wait(_WATCH_SECONDS)
+            pause.wait(_POLL_SECONDS)
     os._exit(1)

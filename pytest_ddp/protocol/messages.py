@@ -1,7 +1,7 @@
-"""What the controller and a rank say to each other, and how it travels.
+"""The messages between the controller and a rank, and their encoding.
 
-A message is a frozen dataclass; on the wire it is two lengths, a JSON header and a raw body. Nothing is unpickled
-here, so a rank that runs hostile code can send wrong answers but cannot run anything in the controller.
+A message is a frozen dataclass. It is sent as two lengths, a header in JSON and a body of raw bytes. Nothing here is
+unpickled: a rank with hostile code can send wrong answers, but cannot run code in the controller.
 """
 
 import json
@@ -10,21 +10,22 @@ import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 from pytest_ddp.errors import ProtocolError
 
-# Asks a rank for its Python stacks; Windows, where there are no ranks, has no such signal.
+# Makes a rank write its Python stacks. Windows, which runs no ranks, has no such signal.
 DUMP_SIGNAL: int = getattr(signal, "SIGRTMIN", getattr(signal, "SIGUSR1", 0))
 _LENGTHS = struct.Struct(">IQ")
-_to_json, _from_json = json.JSONEncoder().encode, json.JSONDecoder().decode  # a test may replace json.dumps and forget
+# Not `json.dumps`: a test may replace that and not put it back.
+_to_json, _from_json = json.JSONEncoder().encode, json.JSONDecoder().decode
 HEADER_LIMIT = 16 * 2**20
 BODY_LIMIT = 4 * 2**30
 
 
 @dataclass(frozen=True)
 class Launch:
-    """First message to a new rank: who it is, where it lives, and which `host` ("module:function") it runs under."""
+    """The first message to a new rank: its number, its environment, the store, and the `host` in which it serves."""
 
     rank: int
     sys_path: list[str]
@@ -38,14 +39,14 @@ class Launch:
 
 @dataclass(frozen=True)
 class Ready:
-    """A rank waits for its first run."""
+    """The rank waits for its first run."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Run `target` ("module:function") with `body`, in the group named `group`; a new name means a fresh group.
+    """Call `target` ("module:function") with `body` in the group named `group`; a new name means a fresh group.
 
-    On CUDA, `gpus` says for every rank which device is its own. With `observe`, the group is an observed one.
+    On CUDA, `gpus` has the device of each rank. With `observe`, the group records its collectives.
     """
 
     number: int
@@ -62,7 +63,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of run `number`: `outcome` is returned, raised or skipped; number -1 means the rank did not start."""
+    """The end of run `number`: `outcome` is returned, raised or skipped. Number -1: the rank could not start."""
 
     number: int
     outcome: str
@@ -75,37 +76,35 @@ class Answer:
 
 @dataclass(frozen=True)
 class Raising:
-    """The run at hand has ended by an exception; the answer that tells of it is being made, which may take a while."""
+    """The run raised an exception. Its answer follows when the traceback is formatted, which may take a while."""
 
 
 @dataclass(frozen=True)
 class GetTimeline:
-    """Answer, as run `number`, with what you have communicated in this group, as text."""
+    """Answer, as run `number`, with the timeline of this rank's operations in the group, as text."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Debugging:
-    """A debugger on the rank takes the terminal, or gives it back: until then its run has no deadline."""
+    """A debugger on the rank takes the terminal, or gives it back. In between, the run has no deadline."""
 
     entered: bool
 
 
 @dataclass(frozen=True)
 class Disconnect:
-    """Break the connections of your process groups: other ranks wait for you in vain."""
+    """Break the connections of the rank's process groups: other ranks wait for it in vain."""
 
 
 @dataclass(frozen=True)
 class Close:
-    """Finish: tear down what lives on the rank, then leave."""
+    """Finish all fixtures, then end."""
 
 
 Message: TypeAlias = Launch | Ready | Run | Answer | Raising | GetTimeline | Debugging | Disconnect | Close
-_KINDS: dict[str, type[Message]] = {
-    kind.__name__: kind for kind in (Launch, Ready, Run, Answer, Raising, GetTimeline, Debugging, Disconnect, Close)
-}
+_KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
 def encode(message: Message) -> bytes:
@@ -130,21 +129,19 @@ def decode(head: bytes, body: bytes) -> Message:
 
 @dataclass
 class Decoder:
-    """Makes messages from bytes as they come in, in pieces of any size."""
+    """Decodes messages from bytes that arrive in pieces of any size."""
 
     limit: int = BODY_LIMIT
     _buffer: bytearray = field(default_factory=bytearray)
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Add bytes; yield every message that is complete. Raise ProtocolError for lengths over the limits."""
+        """Add bytes; yield the messages that are complete. Raise ProtocolError for a length over its limit."""
         self._buffer += data
         while len(self._buffer) >= _LENGTHS.size:
             head_length, body_length = _LENGTHS.unpack_from(self._buffer)
             if head_length > HEADER_LIMIT or body_length > self.limit:
-                raise ProtocolError(
-                    f"a rank announced {head_length} + {body_length} bytes; "
-                    f"at most {HEADER_LIMIT} + {self.limit} may come"
-                )
+                limits = f"at most {HEADER_LIMIT} + {self.limit} are allowed"
+                raise ProtocolError(f"a rank announced {head_length} + {body_length} bytes; {limits}")
             body_at = _LENGTHS.size + head_length
             end = body_at + body_length
             if len(self._buffer) < end:
@@ -155,7 +152,7 @@ class Decoder:
 
 
 def receive(channel: socket.socket) -> Message | None:
-    """Wait for one message; None when the other side is gone."""
+    """Wait for one message; return None if the other side is gone."""
     lengths = _read(channel, _LENGTHS.size)
     if lengths is None:
         return None

@@ -1,4 +1,4 @@
-"""What a rank prints: a file that it appends to, of which the beginning and the end are kept."""
+"""The output of a rank: a file that it appends to, of which the beginning and the end are kept."""
 
 import ctypes
 import errno
@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import IO
 
-OUTPUT_LIMIT = 2**16  # bytes that a report shows
+OUTPUT_LIMIT = 2**16  # bytes of output in a report
 DISK_LIMIT = 2**26
 _HALF = OUTPUT_LIMIT // 2
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # fallocate(2)
@@ -15,27 +15,26 @@ _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # fallocate(2)
 
 @dataclass
 class OutputFile:
-    """An output that is bounded in reports and on disk, although it has no end."""
+    """An output of any length, of which reports and the disk hold a limited part."""
 
     file: IO[bytes]
     _trimmed_at: int = 0
     _cut: int = 0
 
     def clear(self) -> None:
-        """Forget what was printed."""
+        """Delete the output."""
         self._trimmed_at = self._cut = 0
         if self._size:  # most tests print nothing
             os.ftruncate(self.file.fileno(), 0)
 
     def trim(self) -> None:
-        """Give the middle of a very long output back to the disk.
+        """Free the disk space of the middle of a very long output.
 
-        A hole is made in it, so nothing is lost of what the rank prints meanwhile. Where files have no holes the file
-        is cut: what is printed between the look at it and the cut goes, uncounted.
+        Where the file can have a hole, nothing is lost that the rank prints meanwhile. Elsewhere the file is cut: what
+        the rank prints during the cut is lost and not counted.
         """
         size = self._size
-        # A rank may truncate the file too.
-        self._trimmed_at = min(self._trimmed_at, size)
+        self._trimmed_at = min(self._trimmed_at, size)  # the rank may have truncated the file
         if size - self._trimmed_at <= DISK_LIMIT:
             return
         self._trimmed_at = size
@@ -47,11 +46,11 @@ class OutputFile:
         os.ftruncate(self.file.fileno(), _HALF)
         os.write(self.file.fileno(), end)
         self._trimmed_at = OUTPUT_LIMIT
-        self._cut += size - self._trimmed_at
+        self._cut += size - OUTPUT_LIMIT
 
     @property
     def text(self) -> str:
-        """All of it; of a very long output the beginning and the end, with the number of bytes between."""
+        """The output; if it is very long, its beginning and end with the number of bytes between."""
         size, file = self._size, self.file.fileno()
         if size <= OUTPUT_LIMIT and not self._cut:
             return os.pread(file, size, 0).decode(errors="backslashreplace")
@@ -65,9 +64,9 @@ class OutputFile:
 
 
 def _make_hole(file: int, start: int, length: int) -> bool:
-    """Give back what a file holds in `length` bytes from `start`, its size unchanged; False where that is not possible.
+    """Free the disk space of `length` bytes from `start`; return False if the system or the disk cannot do so.
 
-    See fallocate(2): Linux, and most of its file systems.
+    The size of the file stays. See fallocate(2).
     """
     if sys.platform != "linux":
         return False

@@ -9,7 +9,14 @@ from typing import IO
 
 @dataclass(frozen=True)
 class RankFiles:
-    """The file descriptors that a rank shares with the controller."""
+    """A rank's file descriptors.
+
+    Attributes:
+        channel: a socket for messages.
+        output: the file that it prints to.
+        stacks: the file for Python stacks, which the controller requests or a fatal signal causes.
+        recorder: the flight recorder, which all ranks of a pool share.
+    """
 
     channel: int
     output: int
@@ -19,7 +26,7 @@ class RankFiles:
 
 @dataclass
 class SharedFiles:
-    """The controller's ends of what it shares with one rank; nothing of it has a name on disk."""
+    """The controller's side of the same files; `rank_channel` is the rank's end of the channel."""
 
     rank: int
     channel: socket.socket
@@ -30,38 +37,33 @@ class SharedFiles:
 
     @classmethod
     def make(cls, rank: int, recorder: IO[bytes]) -> "SharedFiles":
-        """Open a socket pair and two anonymous files, beside the flight recorder that all ranks of the pool share.
-
-        A full disk must not take the stacks away.
-        """
-        ours, theirs = socket.socketpair()
-        return cls(rank, ours, theirs, _append_only(_disk_file()), _append_only(memory_file()), recorder)
+        """Open the files of a new rank, besides the flight recorder. Stacks are in memory: a disk may be full."""
+        channel, rank_channel = socket.socketpair()
+        output = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  until `close`
+        return cls(rank, channel, rank_channel, _append_only(output), _append_only(memory_file()), recorder)
 
     @property
     def fds(self) -> tuple[int, ...]:
         """The rank's file descriptors, in the order of `RankFiles`."""
-        return tuple(part.fileno() for part in (self.rank_channel, self.output, self.stacks, self.recorder))
+        files = (self.rank_channel, self.output, self.stacks, self.recorder)
+        return tuple(file.fileno() for file in files)
 
     def close(self) -> None:
-        """Close everything that is this rank's alone."""
-        for part in (self.channel, self.rank_channel, self.output, self.stacks):
-            part.close()
-
-
-def _disk_file() -> IO[bytes]:
-    return tempfile.TemporaryFile(buffering=0)
+        """Close everything but the flight recorder."""
+        for file in (self.channel, self.rank_channel, self.output, self.stacks):
+            file.close()
 
 
 def memory_file() -> IO[bytes]:
-    """Open an anonymous file in memory; on disk where there is no other way."""
+    """Open an anonymous file in memory; on disk if the system has none in memory."""
     if not hasattr(os, "memfd_create"):
-        return _disk_file()
+        return tempfile.TemporaryFile(buffering=0)
     return os.fdopen(os.memfd_create("pytest-ddp"), "w+b", buffering=0)
 
 
 def _append_only(file: IO[bytes]) -> IO[bytes]:
-    """Make every writer append, also after the controller has truncated the file."""
-    import fcntl  # noqa: PLC0415  Windows, where no rank runs, has none; the plugin is imported there too
+    """Make every process append, so that it writes to the right place after the controller has truncated the file."""
+    import fcntl  # noqa: PLC0415  Windows, where the plugin is imported too, has none
 
     fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
     return file

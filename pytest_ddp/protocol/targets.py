@@ -1,6 +1,6 @@
-"""The functions and modules that one process names and another one imports.
+"""Functions and modules that one process names and another one imports; a function is "module:function".
 
-A function is written "module:function". Named here once, as text: the controller imports none of them.
+They are text, so that the controller need not import them.
 """
 
 HOST = "pytest_ddp.rank_session.session:host"
@@ -14,6 +14,7 @@ USE = "pytest_ddp.remote_calls.objects:use"
 RELEASE = "pytest_ddp.remote_calls.objects:release"
 POST_MORTEM = "pytest_ddp.rank_session.debugger:post_mortem"
 
+# What the fork server imports, so that ranks need not.
 PRELOAD = ("pytest_ddp.rank.preload",)
-# A module that the controller has imported, and what the fork server then imports, so that ranks need not one by one.
-PRELOAD_IF_USED = {"pytest": "pytest_ddp.rank_session.preload", "hypothesis": "hypothesis"}
+# What it imports besides if the controller has imported the module on the left.
+PRELOAD_IF_IMPORTED = {"pytest": "pytest_ddp.rank_session.preload", "hypothesis": "hypothesis"}

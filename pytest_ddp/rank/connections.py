@@ -1,7 +1,7 @@
-"""Breaks the connections of this rank's process groups, so that ranks which wait for it fail at once.
+"""The connections of this rank's process groups; breaking them makes ranks that wait for this one fail at once.
 
-Gloo has no way to abort a collective: a rank that waits is freed only when a connection to a peer breaks. Destroying
-the group would break them, but only once nothing refers to it any more, and a test's fixtures may.
+Gloo cannot abort a collective: a rank that waits is freed only when a connection to another rank breaks. To destroy
+the group would break them only when nothing refers to it any more, and the fixtures of a test may.
 """
 
 import os
@@ -16,19 +16,19 @@ _connections: dict[int, int] = {}
 
 @contextmanager
 def connections_of_group() -> Iterator[None]:
-    """Remember the connections that are made meanwhile as those of a process group."""
+    """Record the sockets that the body opens as connections of a process group."""
     before = _sockets()
     yield
     _connections.update(_sockets().items() - before.items())
 
 
 def disconnect() -> None:
-    """Break every connection of every process group of this rank."""
-    still = _sockets()
+    """Break the connections of every process group of this rank."""
+    open_now = _sockets()
     for fd, inode in _connections.items():
-        if still.get(fd) == inode:
+        if open_now.get(fd) == inode:
             with suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
-                connection.getpeername()  # fails for what listens: later groups may still need that
+                connection.getpeername()  # raises for a listening socket, which later groups may need
                 connection.shutdown(socket.SHUT_RDWR)
     _connections.clear()
 
@@ -39,7 +39,7 @@ def forget_connections() -> None:
 
 
 def _sockets() -> dict[int, int]:
-    """Return this process's sockets, each with what tells it from a later one of the same number."""
+    """Return the descriptors of this process's sockets with their inodes: a descriptor may be used again."""
     found = {}
     for name in os.listdir(_FDS):  # noqa: PTH208  plain names
         with suppress(OSError):

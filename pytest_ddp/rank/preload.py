@@ -1,9 +1,6 @@
-"""What every rank needs, imported once in the fork server so that no rank pays for it."""
+"""Imports what a rank needs; the fork server does so once for all ranks."""
 
 import cloudpickle  # noqa: F401
-import torch.distributed
-import torch.nn.parallel
-import torch.optim  # noqa: F401
 
 import pytest_ddp.observed.recording.install  # noqa: F401
 from pytest_ddp.torch_internals import import_compiler

@@ -1,4 +1,4 @@
-"""A rank's process groups: made fresh for every test, destroyed off its path."""
+"""A rank's process groups: joined for each test, left at once, and destroyed in a thread."""
 
 import gc
 import os
@@ -21,19 +21,20 @@ from pytest_ddp.rank.collective_hooks import record_to
 from pytest_ddp.rank.connections import forget_connections
 from pytest_ddp.torch_internals import all_groups
 
-# Gloo keeps a thread, some files and a tick of 10 ms for each group that anything refers to, if only a finished `Work`.
-# What refers to a parameter that has a `post_accumulate_grad_hook` is never collected (torch 2.15), if the hook does.
-HELD_GROUPS = 64
-_GROUPS_BETWEEN_LOOKS = 16
+# Gloo keeps a thread that wakes every 10 ms and some files for each group that is referred to, if only by a finished
+# `Work`. Objects that refer to a parameter with a `post_accumulate_grad_hook` are never collected if the hook refers to
+# them (torch 2.15).
+HELD_GROUPS_LIMIT = 64
+CHECK_EVERY = 16  # groups
 
 
 def device_of(rank: int, run: Run) -> torch.device:
-    """Return where the tensors of a rank belong in a run."""
+    """Return the device of a rank in a run."""
     return torch.device("cuda", run.gpus[rank]) if run.device == "cuda" else torch.device("cpu")
 
 
-class GroupKeeper:
-    """Holds this rank's default group and replaces it when a run names another one."""
+class DefaultGroup:
+    """The default process group of this rank; a run that names another group replaces it."""
 
     def __init__(self, store: tuple[str, int], recorder: Recorder) -> None:
         self._rank = recorder.rank
@@ -41,23 +42,18 @@ class GroupKeeper:
         self._address = store
         self._store: Store | None = None
         self._current: str | None = None
-        self._entered = self._held = 0
+        self._joined = self._held = 0
 
     def enter(self, run: Run) -> None:
-        """Make sure that the default group is the one that `run` names; the environment says the same as the group.
+        """Join the group that `run` names, unless this rank is in it; set `RANK`, `WORLD_SIZE` and so on.
 
         Raises:
-            RuntimeError: too many groups of earlier runs are still held; a new rank must take this one's place.
+            RuntimeError: too many earlier groups cannot be freed; another process must take this rank's place.
         """
         if run.group == self._current:
             return
         leave_groups()
-        self._entered += 1
-        if self._entered % _GROUPS_BETWEEN_LOOKS == 0:
-            self._held = held_groups()
-        if self._held > HELD_GROUPS:
-            raise RuntimeError(f"{self._held} process groups of earlier runs cannot be freed: something refers to them")
-        forget_connections()
+        self._check_held_groups()
         self._record(run)
         self._current = None
         os.environ.update(
@@ -66,29 +62,31 @@ class GroupKeeper:
             WORLD_SIZE=str(run.size),
             LOCAL_WORLD_SIZE=str(run.size),
         )
-        options: dict[str, Any] = {}
-        if run.device == "cuda":
-            device = device_of(self._rank, run)
-            torch.cuda.set_device(device)
-            options = {"device_id": device} if run.backend == "nccl" else {}
         dist.init_process_group(
             run.backend,
             store=PrefixStore(run.group, self._connect()),
             rank=self._rank,
             world_size=run.size,
             timeout=timedelta(seconds=run.group_timeout),
-            **options,
+            device_id=self._set_device(run),
         )
         self._current = run.group
 
+    def _check_held_groups(self) -> None:
+        self._joined += 1
+        if self._joined % CHECK_EVERY == 0:
+            self._held = held_groups()
+        if self._held > HELD_GROUPS_LIMIT:
+            raise RuntimeError(f"{self._held} process groups of earlier runs cannot be freed: something refers to them")
+
     def _record(self, run: Run) -> None:
-        """Have the next groups observed, or only recorded; all ranks have done so before any of them has the group."""
+        """Observe groups from now on, or only record them; every rank does so before the group exists on any rank."""
         patience = min(timedelta(seconds=run.group_timeout), default_pg_timeout)
         self._recorder.begin_group(key_of(run.group), patience)
         record_to(None if run.observe else self._recorder)
         if not (run.observe or current.is_observed()):
             return
-        from pytest_ddp.observed.recording import install  # noqa: PLC0415  only for those who use it
+        from pytest_ddp.observed.recording import install  # noqa: PLC0415  for observed groups only
 
         install.stop_observing()
         if run.observe:
@@ -100,29 +98,35 @@ class GroupKeeper:
             self._store = TCPStore(host, port, is_master=False, wait_for_workers=False)
         return self._store
 
+    def _set_device(self, run: Run) -> torch.device | None:
+        """Make the rank's GPU the current one; return it if its group is bound to it."""
+        if run.device != "cuda":
+            return None
+        device = device_of(self._rank, run)
+        torch.cuda.set_device(device)
+        return device if run.backend == "nccl" else None
+
 
 def leave_groups() -> None:
-    """Forget every process group now, and destroy them in a thread.
-
-    Gloo waits about 10 ms per rank when a group is destroyed; tests should not pay for that.
-    """
+    """Leave all process groups now and destroy them in a thread: gloo takes about 10 ms per rank for that."""
+    forget_connections()
     if not dist.is_initialized():
         return
     groups = all_groups()  # keeps them alive past destroy_process_group
     dist.destroy_process_group()
-    start_new_thread(_destroy, (groups,))  # `Thread.start` would wait for the thread to run
-
-
-def held_groups() -> int:
-    """Return how many files of this process are epoll instances, of which gloo has one a group; 0 off Linux."""
-    found = 0
-    for file in Path("/proc/self/fd").glob("*"):
-        with suppress(OSError):  # the one that the folder itself is read by
-            found += file.readlink() == Path("anon_inode:[eventpoll]")
-    return found
+    start_new_thread(_destroy, (groups,))  # `Thread.start` would wait until the thread runs
 
 
 def _destroy(groups: list[Any]) -> None:
     with own_thread():
         groups.clear()
         gc.collect(0)
+
+
+def held_groups() -> int:
+    """Return the number of gloo groups that this process has: gloo opens one epoll file for each. 0 without /proc."""
+    found = 0
+    for file in Path("/proc/self/fd").glob("*"):
+        with suppress(OSError):  # the descriptor that reads this folder is closed by now
+            found += file.readlink() == Path("anon_inode:[eventpoll]")
+    return found

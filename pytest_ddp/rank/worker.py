@@ -70,7 +70,7 @@ class Rank:
     current: "Rank"
 
     def __init__(self, channel: socket.socket, launch: Launch, files: RankFiles, process_state: "ProcessState") -> None:
-        from pytest_ddp.rank.process_group import GroupKeeper  # noqa: PLC0415  imports torch
+        from pytest_ddp.rank.process_group import DefaultGroup  # noqa: PLC0415  imports torch
 
         self.launch = launch
         self.closing = False
@@ -79,7 +79,7 @@ class Rank:
         self._recorder = Recorder(files.recorder, launch.rank)
         self._process_state = process_state
         self._pid = getpid()
-        self._groups = GroupKeeper(launch.store, self._recorder)
+        self._group = DefaultGroup(launch.store, self._recorder)
 
     def serve(self, until: Callable[[], bool] = lambda: False) -> None:
         """Answer runs until the controller sends `Close` or is gone, or until `until()` is true after a run."""
@@ -157,7 +157,7 @@ class Rank:
         if begins:
             self._recorder.begin_run()
             self._process_state.restore()
-        self._groups.enter(run)
+        self._group.enter(run)
         if begins:
             current.reset()
         return resolve(run.target)(run.body)

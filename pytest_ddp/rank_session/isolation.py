@@ -12,14 +12,12 @@ import torch.distributed as dist
 from pytest_ddp.errors import LeakWarning
 from pytest_ddp.items import group_owner, node_id
 from pytest_ddp.pytest_internals import parameter_index, tear_down
-from pytest_ddp.rank.process_group import HELD_GROUPS, held_groups
+from pytest_ddp.rank.process_group import CHECK_EVERY, HELD_GROUPS_LIMIT, held_groups
 from pytest_ddp.rank.worker import Rank
 from pytest_ddp.rank_session.context import RankContext
 from pytest_ddp.rank_session.leaks import Leak, Snapshot
 from pytest_ddp.seeds import seed_everything, seed_of
 from pytest_ddp.settings import Settings
-
-_GROUPS_BETWEEN_LOOKS = 16
 
 
 @dataclass(frozen=True)
@@ -118,8 +116,8 @@ class Isolation:
 
     def _tidy(self, item: pytest.Item) -> None:
         # Long before the core would replace this rank without finishing the fixtures that live on it.
-        due = not self._group.shared and self._groups % _GROUPS_BETWEEN_LOOKS == 0
-        if due and held_groups() > HELD_GROUPS // 2:
+        due = not self._group.shared and self._groups % CHECK_EVERY == 0
+        if due and held_groups() > HELD_GROUPS_LIMIT // 2:
             self.retire = "process groups that cannot be freed"
         leaks = [*self._before.put_back(), *self._group.leaks()]
         if not leaks:

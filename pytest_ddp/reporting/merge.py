@@ -12,17 +12,17 @@ from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned, Skipped
 from pytest_ddp.planning.world import World
 from pytest_ddp.protocol.phases import PhaseAnswer
 from pytest_ddp.pytest_internals import ExceptionRepr, ReprEntry, ReprExceptionInfo, ReprFileLocation, ReprTraceback
-from pytest_ddp.reporting.skip_xfail import as_reported, disagreement, expected_failure, passed_strictly
+from pytest_ddp.reporting.skip_xfail import all_passed_strictly, apply_reports, disagreement, expected_failure
 
 
 @dataclass(frozen=True)
 class PhaseResult:
-    """One outcome per rank, and what each rank's pytest answered, decoded.
+    """The outcomes of a phase and the answers of the ranks, decoded.
 
     Attributes:
         world: the world of the test.
-        outcomes: in rank order.
-        answers: by rank; an empty answer for a rank that died or hung.
+        outcomes: one per rank, in rank order.
+        answers: the answer of each rank; an empty answer for a rank that died or hung.
     """
 
     world: World
@@ -36,7 +36,7 @@ class PhaseResult:
 
     @property
     def passed_plainly(self) -> bool:
-        """Whether the phase passed on every rank and no rank has more to report, as is usual."""
+        """Whether the phase passed on every rank and no rank has more to report."""
         passed = all(answer.passed is not None for answer in self.answers.values())
         return passed and all(isinstance(outcome, Returned) for outcome in self.outcomes)
 
@@ -56,14 +56,18 @@ def merge(report: pytest.TestReport, result: PhaseResult, config: pytest.Config)
     for found in reports.values():
         report.user_properties += [pair for pair in found.user_properties if pair not in report.user_properties]
     expected = expected_failure(outcomes, reports)
-    if failures(outcomes) and expected is None and not passed_strictly(outcomes, reports):
-        _fail(report, as_reported(outcomes, reports), reports, result.world)
+    if failures(outcomes) and expected is None and not all_passed_strictly(outcomes, reports):
+        outcomes = apply_reports(outcomes, reports)
+        root_report = reports.get(root_cause(outcomes).rank)
+        _fail(report, _longrepr(outcomes, root_report, result.world, report.location))
+    elif disagree := disagreement(reports):
+        _fail(report, disagree)
     elif reports:
-        _agree(report, reports, expected)
+        _copy_result(report, reports, expected)
 
 
 def output_sections(result: PhaseResult, when: str) -> list[tuple[str, str]]:
-    """Return what the ranks printed and logged in this phase, as sections of a report."""
+    """Return the output, the logs and the last operations of the ranks in a phase, as sections of a report."""
     outcomes = result.outcomes
     found = [(f"Captured stdout+stderr {when} (rank {o.rank})", o.output) for o in outcomes if o.output.strip()]
     for rank, answer in result.answers.items():
@@ -72,12 +76,12 @@ def output_sections(result: PhaseResult, when: str) -> list[tuple[str, str]]:
     return found + [(f"Timeline {when} ({ranks})", text) for ranks, text in timelines(outcomes)]
 
 
-def revived(data: dict[str, Any], config: pytest.Config) -> pytest.TestReport:
+def deserialize_report(data: dict[str, Any], config: pytest.Config) -> pytest.TestReport:
     """Return the report that a rank serialised."""
     own = deepcopy(data)  # pytest replaces parts of it by objects
     report: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=own)
     longrepr: Any = report.longrepr
-    if isinstance(longrepr, list):  # a skip's (path, line, reason); JSON knows no tuples
+    if isinstance(longrepr, list):  # the (path, line, reason) of a skip; JSON has no tuples
         report.longrepr = (longrepr[0], longrepr[1], longrepr[2])
     return report
 
@@ -85,21 +89,31 @@ def revived(data: dict[str, Any], config: pytest.Config) -> pytest.TestReport:
 def _rank_report(answer: PhaseAnswer, ours: pytest.TestReport, config: pytest.Config) -> pytest.TestReport | None:
     if answer.passed is not None:
         return pytest.TestReport(ours.nodeid, ours.location, {}, "passed", None, ours.when)
-    return None if answer.report is None else revived(answer.report, config)
+    return None if answer.report is None else deserialize_report(answer.report, config)
 
 
-def _fail(
-    report: pytest.TestReport, outcomes: Sequence[Outcome], reports: dict[int, pytest.TestReport], world: World
-) -> None:
-    report.outcome = "failed"
-    report.longrepr = _longrepr(outcomes, reports.get(root_cause(outcomes).rank), world, report.location)
+def _fail(report: pytest.TestReport, longrepr: ExceptionRepr | str) -> None:
+    report.outcome, report.longrepr = "failed", longrepr
     vars(report).pop("wasxfail", None)  # set by the controller's pytest, which saw the marker but no failure
+
+
+def _copy_result(
+    report: pytest.TestReport, reports: Mapping[int, pytest.TestReport], expected: tuple[int, str] | None
+) -> None:
+    """Take the result over from a rank: from one that failed as expected, else from the first."""
+    found = reports[expected[0]] if expected else next(iter(reports.values()))
+    report.outcome, report.longrepr = found.outcome, found.longrepr
+    if hasattr(found, "wasxfail"):
+        report.wasxfail = expected[1] if expected else found.wasxfail
+    else:
+        vars(report).pop("wasxfail", None)
 
 
 def _longrepr(
     outcomes: Sequence[Outcome], found: pytest.TestReport | None, world: World, location: tuple[str, int | None, str]
 ) -> ExceptionRepr | str:
-    head, root = headline(outcomes, world), failures(outcomes)[0]
+    """Return the root cause's own report `found`, if there is one, with the other ranks added."""
+    head, rank = headline(outcomes, world), root_cause(outcomes).rank
     if found is None or found.longrepr is None:  # no report, or only subtests failed
         path, line, _ = location
         crash = ReprFileLocation(path, (line or 0) + 1, summary(outcomes))
@@ -110,7 +124,7 @@ def _longrepr(
     traceback = _first_traceback(found.longrepr)
     traceback.reprentries = [text_entry(head), *traceback.reprentries]
     if found.longrepr.reprcrash is not None:
-        found.longrepr.reprcrash.message = f"rank {root.rank}: {found.longrepr.reprcrash.message}"
+        found.longrepr.reprcrash.message = f"rank {rank}: {found.longrepr.reprcrash.message}"
     for text in details(outcomes)[1:]:
         title, _, body = text.partition("\n")
         found.longrepr.addsection(title.strip("- "), body)
@@ -126,18 +140,3 @@ def _first_traceback(longrepr: ExceptionRepr) -> ReprTraceback:
 def text_entry(text: str) -> ReprEntry:
     """Return an entry of a traceback that consists of text only."""
     return ReprEntry(text.splitlines(), None, None, None, "long")
-
-
-def _agree(report: pytest.TestReport, reports: dict[int, pytest.TestReport], expected: tuple[int, str] | None) -> None:
-    """Report that every rank passed, skipped or failed as expected; fail if the ranks disagree."""
-    disagree = disagreement(reports)
-    if disagree is not None:
-        report.outcome, report.longrepr = "failed", disagree
-        vars(report).pop("wasxfail", None)
-        return
-    said = reports[expected[0]] if expected else next(iter(reports.values()))
-    report.outcome, report.longrepr = said.outcome, said.longrepr
-    if hasattr(said, "wasxfail"):
-        report.wasxfail = expected[1] if expected else said.wasxfail
-    else:
-        vars(report).pop("wasxfail", None)

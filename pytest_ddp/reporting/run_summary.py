@@ -1,6 +1,6 @@
-"""What the run did with distributed tests: counted as reports come in, told at the end, and held to a minimum.
+"""The header and the summary of a run, as far as distributed tests are concerned.
 
-Under xdist the workers' reports and counts come together in the process that the user started.
+Under xdist, the summary in the process that the user started counts the tests and ranks of all workers.
 """
 
 import os
@@ -11,29 +11,65 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddp.outcomes.failure import RankFailure
+from pytest_ddp.planning.plan import core_count
 from pytest_ddp.settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_ddp.outcomes.failure import RankFailure
 
 PLUGIN = "ddp-summary"
 _SLOWEST = 3
 _WORKER_OUTPUT = "ddp_ranks"
+_NVIDIA = Path("/proc/driver/nvidia/gpus")
 
 
-@dataclass(eq=False)  # plugins are told apart by identity
+def header(settings: Settings) -> str:
+    """Return the settings, the version of torch, the devices, and how ranks are started. Does not import torch."""
+    sizes = ",".join(map(str, settings.world_size))
+    backend = settings.backend or "gloo on cpu, nccl on cuda"
+    gpus = _gpu_count()
+    return (
+        f"ddp: world size {sizes}, device {settings.device}, backend {backend}; torch {_torch_version()}, "
+        f"{core_count()} cores, {gpus} GPU{'' if gpus == 1 else 's'}; ranks {_start_method(settings, gpus)}; "
+        f"seed {settings.seed}"
+    )
+
+
+def _torch_version() -> str:
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _gpu_count() -> int:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([device for device in visible.split(",") if device.strip() not in {"", "-1"}])
+    return len(list(_NVIDIA.iterdir())) if _NVIDIA.is_dir() else 0
+
+
+def _start_method(settings: Settings, gpus: int) -> str:
+    if sys.platform != "linux" or settings.device == "cuda":
+        return "in fresh interpreters"
+    return "forked" if settings.device == "cpu" or not gpus else "forked, on GPUs in fresh interpreters"
+
+
+@dataclass(eq=False)  # pytest hashes plugins
 class Summary:
-    """Counts of distributed tests and ranks.
+    """Counts of distributed tests and ranks; fails a run with too few tests.
 
     Attributes:
-        settings: what the run must fulfil.
-        executed: tests whose body ran, by world.
-        skipped: tests that were skipped, by reason.
-        seconds: how long each test took, all phases together.
-        ranks: rank processes "started", and places in the groups of tests that they "served".
-        exit_output: what ranks printed while they ended, such as exceptions in `atexit` handlers.
+        settings: the settings of the run.
+        executed: number of tests whose body ran, by world.
+        skipped: number of skipped tests, by reason.
+        seconds: duration of each test, all phases together.
+        ranks: number of processes "started", and of ranks "served" in the groups of tests.
+        exit_output: the output of ranks while they ended, such as exceptions in `atexit` handlers.
     """
 
     settings: Settings
@@ -55,27 +91,28 @@ class Summary:
         elif report.when == "call":
             self.executed[world] += 1
 
+    def add_exit_output(self, exit_output: Mapping[int, str]) -> None:
+        """Add the output of ranks while they ended."""
+        texts = sorted(exit_output.items())
+        self.exit_output += [f"output of rank {rank} at exit:\n{text.rstrip()}" for rank, text in texts]
+
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take over what an xdist worker counted."""
-        counted, exit_output = getattr(node, "workeroutput", {}).get(_WORKER_OUTPUT, ({}, []))
-        self.ranks.update(counted)
+        """Add the counts of an xdist worker."""
+        counts, exit_output = getattr(node, "workeroutput", {}).get(_WORKER_OUTPUT, ({}, []))
+        self.ranks.update(counts)
         self.exit_output += exit_output
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Hand the counts on from a worker; fail a run that executed too few tests."""
+        """On an xdist worker, send the counts; elsewhere, fail a run that executed too few tests."""
         if hasattr(session.config, "workeroutput"):
             session.config.workeroutput[_WORKER_OUTPUT] = dict(self.ranks), self.exit_output
         elif self._too_few() and session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def add_exit_output(self, exit_output: Mapping[int, str]) -> None:
-        """Keep what ranks said at their end."""
-        self.exit_output += [f"rank {rank} at its end:\n{text.rstrip()}" for rank, text in sorted(exit_output.items())]
-
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Tell, unless there is nothing to tell or the user asked for quiet."""
+        """Write the summary; with `-q`, only if the run failed for it or a rank printed at exit."""
         if self._too_few():
             terminalreporter.section("distributed tests", red=True, bold=True)
         elif not self.exit_output and (not self.seconds or terminalreporter.verbosity < 0):
@@ -86,17 +123,18 @@ class Summary:
             terminalreporter.line(line)
 
     def lines(self) -> Iterator[str]:
-        """Return the summary, line by line."""
+        """Yield the lines of the summary."""
+        total = self._total()
         if self._too_few():
-            yield f"FAILED: {self._total()} executed, --ddp-min-executed asks for {self.settings.min_executed}"
+            yield f"FAILED: {total} executed, --ddp-min-executed requires {self.settings.min_executed}"
         worlds = "; ".join(f"{world}: {count}" for world, count in sorted(self.executed.items()))
-        yield f"executed: {self._total()}{f' ({worlds})' if worlds else ''}"
+        yield f"executed: {total}{f' ({worlds})' if worlds else ''}"
         for reason, count in self.skipped.most_common():
             yield f"skipped: {count} ({reason})"
         if started := self.ranks["started"]:
             yield f"ranks: {started} started, reused {max(0, self.ranks['served'] - started)} times"
-        slowest = sorted(((seconds, name) for name, seconds in self.seconds.items()), reverse=True)[:_SLOWEST]
-        if self._total() > _SLOWEST:
+        if total > _SLOWEST:
+            slowest = sorted(((seconds, name) for name, seconds in self.seconds.items()), reverse=True)[:_SLOWEST]
             yield from (f"slowest: {seconds:.2f} s {name}" for seconds, name in slowest)
 
     def _total(self) -> int:
@@ -106,81 +144,26 @@ class Summary:
         return self._total() < self.settings.min_executed
 
 
-# The header line of a run, made without importing torch: many runs will not need it.
-
-_NVIDIA = Path("/proc/driver/nvidia/gpus")
-
-
-def header(settings: Settings) -> str:
-    """Return the defaults of distributed tests, the version of torch, the devices, and how ranks are started."""
-    sizes = ",".join(map(str, settings.world_size))
-    backend = settings.backend or "gloo on cpu, nccl on cuda"
-    return (
-        f"ddp: world size {sizes}, device {settings.device}, backend {backend}; torch {_torch()}, "
-        f"{_cores()} cores, {_gpus()}; ranks {_launcher(settings)}; seed {settings.seed}"
-    )
-
-
-def _torch() -> str:
-    try:
-        return version("torch")
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _gpus() -> str:
-    count = _gpu_count()
-    return f"{count} GPU{'' if count == 1 else 's'}"
-
-
-def _gpu_count() -> int:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([device for device in visible.split(",") if device.strip() not in {"", "-1"}])
-    return len(list(_NVIDIA.iterdir())) if _NVIDIA.is_dir() else 0
-
-
-def _launcher(settings: Settings) -> str:
-    """Say how ranks are started; what device a test of `device=auto` gets is known only when it is its turn."""
-    if sys.platform != "linux" or settings.device == "cuda":
-        return "in fresh interpreters"
-    return "forked" if settings.device == "cpu" or not _gpu_count() else "forked, on GPUs in fresh interpreters"
-
-
-# Ctrl-C during a distributed test: the summary says what its ranks were doing.
-
-
 class Interruption:
-    """Hooks that remember an interrupted run of ranks (see `RankGroup.run`) until the summary."""
+    """Adds the state of the ranks to the summary if Ctrl-C or a timeout plugin interrupted a distributed test."""
 
     def __init__(self) -> None:
         self._test = ""
         self._ranks: RankFailure | None = None
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Note which test runs."""
+        """Keep the name of the running test."""
         self._test = nodeid
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Keep what the ranks were doing, if it was a run of ranks that was interrupted."""
-        self._ranks = interrupted_ranks(excinfo.value)
+        """Keep the state of the ranks, which `RankGroup` attaches to the exception that interrupts it."""
+        error: BaseException | None = excinfo.value
+        while error is not None and self._ranks is None:
+            self._ranks = getattr(error, "ranks", None)
+            error = error.__cause__ or error.__context__
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Tell it."""
+        """Write what each rank was doing."""
         if self._ranks is not None:
             terminalreporter.section(f"interrupted: {self._test}")
             terminalreporter.write_line(str(self._ranks))
-
-
-def interrupted_ranks(error: BaseException | None) -> RankFailure | None:
-    """Return what an interrupt, or the one that led to `error`, says of the ranks that it met."""
-    while error is not None:
-        found: RankFailure | None = getattr(error, "ranks", None)
-        if found is not None:
-            return found
-        error = error.__cause__ or error.__context__
-    return None

@@ -1,7 +1,7 @@
-"""What the reports of all ranks say together: ranks that fail as expected, and ranks that disagree.
+"""Skips and expected failures on several ranks, as the result of one test.
 
-A test is one test on all its ranks. Under the marker xfail it has failed as expected when any rank has, unless some
-rank failed in a way that was not expected. `pytest.skip` and `pytest.xfail` are for all ranks or for none.
+Under the marker xfail, a test has failed as expected if at least one rank has, and no rank failed in another way.
+`pytest.skip` and `pytest.xfail` must be called on all ranks or on none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,16 +12,16 @@ from pytest_ddp.outcomes.hang_diagnosis import peer_left
 from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned, Skipped, Stopped
 from pytest_ddp.planning.world import rank_list
 
-XPASS_STRICT = "[XPASS(strict)]"  # how pytest begins its report of a test that passed and should not have
+XPASS_STRICT = "[XPASS(strict)]"  # how pytest begins the report of a test that passed under a strict xfail
 Reports = Mapping[int, pytest.TestReport]
 
 
-def as_reported(outcomes: Sequence[Outcome], reports: Reports) -> list[Outcome]:
-    """Return the outcomes, those of ranks that skipped or failed as expected as `Skipped`."""
-    return [_as_reported(outcome, reports.get(outcome.rank)) for outcome in outcomes]
+def apply_reports(outcomes: Sequence[Outcome], reports: Reports) -> list[Outcome]:
+    """Return the outcomes, with `Skipped` for each rank that skipped or failed as expected by its report."""
+    return [_apply_report(outcome, reports.get(outcome.rank)) for outcome in outcomes]
 
 
-def _as_reported(outcome: Outcome, report: pytest.TestReport | None) -> Outcome:
+def _apply_report(outcome: Outcome, report: pytest.TestReport | None) -> Outcome:
     if report is None or not report.skipped or not isinstance(outcome, Returned | Raised | Skipped):
         return outcome
     return Skipped(
@@ -29,33 +29,36 @@ def _as_reported(outcome: Outcome, report: pytest.TestReport | None) -> Outcome:
         seconds=outcome.seconds,
         output=outcome.output,
         collectives=outcome.collectives,
-        reason=_told(report) if _xfailed(report) else _reason(report),
+        reason=_describe(report) if _xfailed(report) else _reason(report),
         body=outcome.body,
     )
 
 
 def expected_failure(outcomes: Sequence[Outcome], reports: Reports) -> tuple[int, str] | None:
-    """Return a rank that failed as expected, and the reason; None if none did or one failed in another way."""
+    """Return a rank that failed as expected, and the reason.
+
+    It is None if no rank did, or if a rank failed in a way that the marker does not expect.
+    """
     expected = [rank for rank, report in reports.items() if _xfailed(report)]
-    if not expected or any(_unexpected(outcome, reports.get(outcome.rank)) for outcome in outcomes):
+    if not expected or any(_failed_unexpectedly(outcome, reports.get(outcome.rank)) for outcome in outcomes):
         return None
     reason = reports[expected[0]].wasxfail
-    others = "" if len(expected) == len(outcomes) else f"({rank_list(expected)} of {len(outcomes)})"
-    return expected[0], " ".join(filter(None, (reason, others)))
+    part = "" if len(expected) == len(outcomes) else f"({rank_list(expected)} of {len(outcomes)})"
+    return expected[0], " ".join(filter(None, (reason, part)))
 
 
-def passed_strictly(outcomes: Sequence[Outcome], reports: Reports) -> bool:
-    """Whether every rank passed where the marker xfail, being strict, wants a failure."""
+def all_passed_strictly(outcomes: Sequence[Outcome], reports: Reports) -> bool:
+    """Whether every rank passed under a strict xfail, which requires a failure."""
     return len(reports) == len(outcomes) and all(map(_passed_strictly, reports.values()))
 
 
 def disagreement(reports: Reports) -> str | None:
-    """Say which rank skipped or xfailed while another did neither; None if they agree."""
-    said = {rank: _word(report) for rank, report in reports.items()}
-    for word, call in (("skipped", "skip"), ("xfailed", "xfail")):
-        if word in said.values() and set(said.values()) != {word}:
-            each = ", ".join(f"rank {rank} {_told(report)}" for rank, report in reports.items())
-            return f"the ranks disagree: {each}; {call} on all ranks or on none"
+    """Return a sentence if some ranks skipped or xfailed and others did not; None if they agree."""
+    results = {_result(report) for report in reports.values()}
+    for result, function in (("skipped", "skip"), ("xfailed", "xfail")):
+        if result in results and results != {result}:
+            each = ", ".join(f"rank {rank} {_describe(report)}" for rank, report in reports.items())
+            return f"the ranks disagree: {each}; {function} on all ranks or on none"
     return None
 
 
@@ -67,19 +70,19 @@ def _passed_strictly(report: pytest.TestReport) -> bool:
     return report.failed and isinstance(report.longrepr, str) and report.longrepr.startswith(XPASS_STRICT)
 
 
-def _unexpected(outcome: Outcome, report: pytest.TestReport | None) -> bool:
-    """Whether a rank failed by itself, neither as the marker expects nor because another one had."""
+def _failed_unexpectedly(outcome: Outcome, report: pytest.TestReport | None) -> bool:
+    """Whether a rank failed by itself, and not as the marker expects."""
     if isinstance(outcome, Returned | Skipped | Stopped) or peer_left(outcome):
         return False
     return not (isinstance(outcome, Raised) and report is not None and (_xfailed(report) or _passed_strictly(report)))
 
 
-def _word(report: pytest.TestReport) -> str:
-    """Return what a rank did; under the marker xfail, one that passed was also expected to fail."""
+def _result(report: pytest.TestReport) -> str:
+    """Return the result of a rank; a rank that passed under the marker xfail counts as xfailed."""
     return "xfailed" if hasattr(report, "wasxfail") or report.failed else report.outcome
 
 
-def _told(report: pytest.TestReport) -> str:
+def _describe(report: pytest.TestReport) -> str:
     if _xfailed(report):
         return f"xfailed ({report.wasxfail})" if report.wasxfail else "xfailed"
     return f"skipped ({_reason(report)})" if report.skipped else report.outcome

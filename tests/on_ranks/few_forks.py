@@ -1,4 +1,4 @@
-"""Imported by a fork server, makes its third fork fail, as where no more processes are to be had."""
+"""Makes the third fork of the fork server that imports this module fail."""
 
 import errno
 import itertools

@@ -75,7 +75,7 @@ def test_a_run_that_executed_too_few_tests_fails(run_suite):
         """
     result = run_suite(suite, "--ddp-min-executed=2")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["*= distributed tests =*", "FAILED: 1 executed, --ddp-min-executed asks for 2"])
+    result.stdout.fnmatch_lines(["*= distributed tests =*", "FAILED: 1 executed, --ddp-min-executed requires 2"])
     assert run_suite(suite, "--ddp-min-executed=1").ret == pytest.ExitCode.OK
     assert run_suite("", "--ddp-min-executed=1").ret == pytest.ExitCode.TESTS_FAILED
 
@@ -94,7 +94,7 @@ def test_tests_of_all_workers_are_counted_together(pytester):
         run = pytester.runpytest_subprocess("-n", "2", "-p", "no:cacheprovider", f"--ddp-min-executed={least}")
         run.assert_outcomes(passed=4)
         assert run.ret == code
-    run.stdout.fnmatch_lines(["FAILED: 4 executed, --ddp-min-executed asks for 5"])
+    run.stdout.fnmatch_lines(["FAILED: 4 executed, --ddp-min-executed requires 5"])
 
 
 def test_the_summary_counts_tests_skips_and_ranks(run_suite):
@@ -141,8 +141,8 @@ def test_what_ranks_say_at_their_end_is_shown(run_suite):
                 atexit.register(leave)
         """)
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*= distributed tests =*", "rank 1 at its end:", "*ValueError: had enough"])
-    result.stdout.no_fnmatch_line("rank 0 at its end:")
+    result.stdout.fnmatch_lines(["*= distributed tests =*", "output of rank 1 at exit:", "*ValueError: had enough"])
+    result.stdout.no_fnmatch_line("output of rank 0 at exit:")
 
 
 def test_what_no_machine_could_run_fails(run_suite):
@@ -202,4 +202,4 @@ def test_plugins_of_pytests_own_may_be_left_out(pytester, name):
 def test_a_plugin_that_ranks_need_is_asked_for_and_plain_tests_run_without(run_suite, name):
     result = run_suite("@distributed\ndef test_it(): pass\n\ndef test_plain(): pass", "-p", f"no:{name}")
     result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines([f"ranks cannot do without pytest's own plugin {name}: leave out `-p no:{name}`"])
+    result.stdout.fnmatch_lines([f"ranks need pytest's plugin {name}: leave out `-p no:{name}`"])

@@ -94,7 +94,7 @@ def test_one_interrupt_stops_with_reports_and_says_what_the_ranks_were_doing(pyt
             "*FAILURES*",
             "rank 1 of 3 (gloo, cpu) raised AssertionError: *",
             "*interrupted: test_suite.py::test_hang*",
-            "rank 1 of 2 (gloo, cpu) was still running when the run was interrupted, and was stopped; it had entered*",
+            "rank 1 of 2 (gloo, cpu) was still running when the run was interrupted, and was stopped; it entered*",
             "  rank 0: was still running when the run was interrupted, and was stopped; last *: barrier #1",
             "  rank 0 waited in barrier #1, which rank 1 never entered",
             "---- rank 1: Python stacks ----",

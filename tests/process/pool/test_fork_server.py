@@ -1,4 +1,4 @@
-"""The fork server is begun before anybody knows all that it should start with."""
+"""The fork server starts early, and again if its modules or environment have changed before it has ranks."""
 
 import sys
 
@@ -20,35 +20,35 @@ def launcher():
     launcher.close()
 
 
-def begun(launcher: ForkLauncher) -> int:
-    """Begin; return the server's process id."""
+def start(launcher: ForkLauncher) -> int:
+    """Start the server; return its process id."""
     launcher.start_server()
     assert launcher._server is not None
     return launcher._server.pid
 
 
-def test_begun_twice_it_is_started_once(launcher):
-    assert begun(launcher) == begun(launcher)
+def test_a_second_start_changes_nothing(launcher):
+    assert start(launcher) == start(launcher)
 
 
-def test_another_environment_starts_it_anew(launcher, monkeypatch):
-    before = begun(launcher)
+def test_it_starts_again_with_another_environment(launcher, monkeypatch):
+    before = start(launcher)
     monkeypatch.setenv("READ_WHEN_TORCH_IS_IMPORTED", "1")
-    assert begun(launcher) != before
+    assert start(launcher) != before
 
 
-def test_hypothesis_that_has_come_meanwhile_starts_it_anew(launcher, monkeypatch):
+def test_it_starts_again_once_hypothesis_is_imported(launcher, monkeypatch):
     with monkeypatch.context() as without:
         without.delitem(sys.modules, "hypothesis", raising=False)
-        before = begun(launcher)
+        before = start(launcher)
     monkeypatch.setitem(sys.modules, "hypothesis", hypothesis)
-    assert begun(launcher) != before
+    assert start(launcher) != before
 
 
-def test_once_it_has_ranks_nothing_changes_it(launcher, monkeypatch):
-    server = begun(launcher)
+def test_it_does_not_start_again_once_it_has_ranks(launcher, monkeypatch):
+    server = start(launcher)
     with RankPool(launcher) as pool:
         monkeypatch.setenv("SET_BY_A_TEST", "1")
         outcomes = pool.run(World(1), "pytest_ddp.rank.worker:joined", timeout=60)
         assert [type(outcome) for outcome in outcomes] == [Returned]
-        assert begun(launcher) == server
+        assert start(launcher) == server

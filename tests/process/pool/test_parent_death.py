@@ -1,4 +1,4 @@
-"""No process of ours survives: not a rank's child, not a rank, not the fork server, whatever ends the controller."""
+"""However the controller ends, its fork server, its ranks and their children end too."""
 
 import os
 import signal
@@ -16,9 +16,8 @@ from pytest_ddp.planning.world import World
 from pytest_ddp.pool.launcher import ForkLauncher, SpawnLauncher, launcher_for
 from pytest_ddp.pool.pool import RankPool
 
-PRELOAD = (
-    "pytest_ddp.observed.recording.install",
-)  # ranks start sooner without torch's compiler; nothing here needs it
+# Without torch's compiler, which nothing here needs, ranks start sooner.
+PRELOAD = ("pytest_ddp.observed.recording.install",)
 FORK = f"ForkLauncher({PRELOAD})"
 CONTROLLER = """
 import sys
@@ -52,7 +51,7 @@ def test_nothing_outlives_the_controller(launcher, ending):
         below = processes(run.stdout.readline()) + psutil.Process(run.pid).children(recursive=True)
         run.send_signal(ending)
         run.wait()
-    if launcher == "SpawnLauncher()":  # without a server that adopts them, a rank's own children are out of reach
+    if launcher == "SpawnLauncher()":  # only a fork server adopts the children of ranks
         below = [process for process in below if process.is_running() and process.name() != "sleep"]
     try:
         assert not survivors(below)
@@ -76,7 +75,7 @@ RankPool(SpawnLauncher(), capture=False).run(World(1), "rank_targets:says_its_id
 """
 
 
-def test_where_the_kernel_does_not_help_a_busy_rank_still_leaves_with_its_controller(tmp_path):
+def test_without_prctl_a_busy_rank_ends_with_its_controller_too(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_PRCTL)
     path = os.pathsep.join([str(tmp_path), *sys.path])
     with subprocess.Popen(
@@ -98,7 +97,7 @@ def kill_sleepers() -> None:
             process.kill()
 
 
-def test_a_rank_takes_its_children_along(ranks):
+def test_the_children_of_a_rank_end_with_it(ranks):
     with ranks.fresh() as own:
         outcomes = own.run(World(2), "rank_targets:leaves_a_child", timeout=60)
         left = [process for outcome in outcomes for process in processes(outcome.body.decode())]
@@ -133,7 +132,7 @@ def test_a_fork_server_that_died_is_replaced():
     launcher.close()
 
 
-def test_a_server_that_still_starts_is_not_waited_for():
+def test_a_server_that_still_imports_modules_is_killed():
     launcher = ForkLauncher()
     launcher.start_server()
     server = launcher._server
@@ -142,18 +141,18 @@ def test_a_server_that_still_starts_is_not_waited_for():
     assert server.returncode == -signal.SIGKILL
 
 
-def test_the_answer_to_an_interrupted_start_is_not_taken_for_one_to_the_next(monkeypatch):
+def test_the_answer_to_an_interrupted_start_is_not_taken_for_the_next_answer(monkeypatch):
     launcher = ForkLauncher(PRELOAD)
-    hear = launcher._hear
+    receive = launcher._receive
 
-    def interrupted(word: str, seconds: float) -> int:
-        if word == "forked":
+    def interrupted(key: str, seconds: float) -> int:
+        if key == "forked":
             monkeypatch.undo()
             raise KeyboardInterrupt
-        return hear(word, seconds)
+        return receive(key, seconds)
 
     with RankPool(launcher) as pool:
-        monkeypatch.setattr(launcher, "_hear", interrupted)
+        monkeypatch.setattr(launcher, "_receive", interrupted)
         with pytest.raises(KeyboardInterrupt):
             pool.run(World(1), f"{rank_targets.__name__}:process_id", timeout=60)
         outcomes = pool.run(World(2), f"{rank_targets.__name__}:all_reduce", timeout=60)
@@ -161,11 +160,11 @@ def test_the_answer_to_an_interrupted_start_is_not_taken_for_one_to_the_next(mon
     launcher.close()
 
 
-def test_a_fork_that_fails_says_why_and_leaves_the_ranks_that_are_there():
+def test_a_fork_that_fails_says_why_and_keeps_the_other_ranks():
     launcher = ForkLauncher((*PRELOAD, "few_forks"))
     with RankPool(launcher) as pool:
         before = pool.run(World(2), f"{rank_targets.__name__}:process_id", timeout=60)
-        with pytest.raises(LaunchError, match=r"forks no more processes \(.*temporarily unavailable\): end some"):
+        with pytest.raises(LaunchError, match=r"cannot fork another process \(.*temporarily unavailable\): end other"):
             pool.run(World(3), f"{rank_targets.__name__}:process_id", timeout=60)
         again = pool.run(World(3), f"{rank_targets.__name__}:process_id", timeout=60)
         first, second = (outcome.body for outcome in before if isinstance(outcome, Returned))
@@ -173,7 +172,7 @@ def test_a_fork_that_fails_says_why_and_leaves_the_ranks_that_are_there():
     launcher.close()
 
 
-def test_a_launcher_that_cannot_start_says_so(capfd):
+def test_a_server_that_cannot_import_a_module_says_so(capfd):
     launcher = ForkLauncher(preload=("no_such_module",))
     with RankPool(launcher) as pool, pytest.raises(LaunchError, match="the fork server ended; its own error output"):
         pool.run(World(1), f"{rank_targets.__name__}:process_id", timeout=60)

@@ -53,7 +53,7 @@ MESSAGES = st.one_of(
 
 
 @given(messages=st.lists(MESSAGES, max_size=4), piece=st.integers(1, 50))
-def test_what_is_encoded_comes_out_again_whatever_the_pieces(messages, piece):
+def test_messages_survive_the_trip_in_pieces_of_any_size(messages, piece):
     wire = b"".join(encode(message) for message in messages)
     decoder = Decoder()
     found = [m for start in range(0, len(wire), piece) for m in decoder.feed(wire[start : start + piece])]
@@ -62,27 +62,27 @@ def test_what_is_encoded_comes_out_again_whatever_the_pieces(messages, piece):
 
 @given(MESSAGES)
 def test_a_rank_receives_what_the_controller_sends(message):
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.sendall(encode(message))
-        assert receive(theirs) == message
+    controller, rank = socket.socketpair()
+    with controller, rank:
+        controller.sendall(encode(message))
+        assert receive(rank) == message
 
 
-def test_a_controller_that_is_gone_is_none():
-    ours, theirs = socket.socketpair()
-    ours.close()
-    with theirs:
-        assert receive(theirs) is None
+def test_receive_returns_none_once_the_controller_is_gone():
+    controller, rank = socket.socketpair()
+    controller.close()
+    with rank:
+        assert receive(rank) is None
 
 
 @pytest.mark.parametrize(
     "head", [b"{", b"[]", b'["Unknown", {}]', b'["Answer", {"surprise": 1}]', b'["Close", 3]', b"7"]
 )
-def test_what_is_no_message_is_refused(head):
+def test_bytes_that_are_no_message_are_refused(head):
     with pytest.raises(ProtocolError, match="not a message of pytest-ddp"):
         list(Decoder().feed(struct.pack(">IQ", len(head), 0) + head))
 
 
-def test_lengths_over_the_limit_are_refused_before_they_are_awaited():
-    with pytest.raises(ProtocolError, match=r"announced 10 \+ 2000 bytes; at most \d+ \+ 1000 may come"):
+def test_lengths_over_the_limit_are_refused_at_once():
+    with pytest.raises(ProtocolError, match=r"announced 10 \+ 2000 bytes; at most \d+ \+ 1000 are allowed"):
         list(Decoder(limit=1000).feed(struct.pack(">IQ", 10, 2000)))

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_ddp.outcomes.outcome import Died, Raised, Returned, Skipped, Stopped
-from pytest_ddp.reporting.skip_xfail import as_reported, disagreement, expected_failure, passed_strictly
+from pytest_ddp.reporting.skip_xfail import all_passed_strictly, apply_reports, disagreement, expected_failure
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
@@ -44,9 +44,9 @@ def test_an_expected_failure_of_any_rank_is_one_unless_another_failed_by_itself(
 
 
 def test_a_strict_pass_is_one_of_all_ranks():
-    assert passed_strictly([raised(0), raised(1)], {0: STRICT, 1: STRICT})
-    assert not passed_strictly([raised(0), Died(rank=1)], {0: STRICT})
-    assert not passed_strictly([raised(0), raised(1)], {0: STRICT, 1: report(FAILED, "x")})
+    assert all_passed_strictly([raised(0), raised(1)], {0: STRICT, 1: STRICT})
+    assert not all_passed_strictly([raised(0), Died(rank=1)], {0: STRICT})
+    assert not all_passed_strictly([raised(0), raised(1)], {0: STRICT, 1: report(FAILED, "x")})
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,6 @@ def test_disagreement_is_said_with_the_ranks(reports, said):
 
 
 def test_ranks_that_skipped_or_failed_as_expected_are_no_cause():
-    outcomes = as_reported([Returned(rank=0), raised(1), raised(2)], {0: SKIP, 1: XFAILED, 2: report(FAILED, "x")})
+    outcomes = apply_reports([Returned(rank=0), raised(1), raised(2)], {0: SKIP, 1: XFAILED, 2: report(FAILED, "x")})
     assert [outcome.reason for outcome in outcomes if isinstance(outcome, Skipped)] == ["not here", "xfailed (known)"]
     assert outcomes[2] == raised(2)
