@@ -1,4 +1,4 @@
-"""The small parts of observing: what an entry says, the clock, names, the graph below a loss, lines."""
+"""Entries as text, the clock, names of parameters, the gradients of a graph, and lines of the program."""
 
 import gc
 import weakref
@@ -27,7 +27,7 @@ def test_sends_and_receives_are_point_to_point():
     assert [Entry(op, "0", (0,)).point_to_point for op in ("send", "recv", "barrier")] == [True, True, False]
 
 
-def test_the_clock_knows_the_innermost_backward():
+def test_the_clock_reports_the_innermost_backward():
     clock = Clock()
     outer = clock.begin_backward("a.py:1", 3)
     outer.ready = 2
@@ -75,7 +75,7 @@ def run(outputs, *, inputs=(), accumulate_grad=True):
     return accumulators(outputs, None, False, False, inputs, allow_unreachable=True, accumulate_grad=accumulate_grad)
 
 
-def test_the_gradients_that_a_backward_will_compute():
+def test_the_gradients_that_backward_will_compute():
     first, second, unused = (torch.ones(2, requires_grad=True) for _ in range(3))
     loss = (first * second + first).sum() + unused.detach().sum()
     assert {id(node.variable) for node in run((loss,))} == {id(first), id(second)}
@@ -96,7 +96,7 @@ def test_the_line_is_relative_to_the_working_directory(monkeypatch, tmp_path):
     assert caller()[0].startswith(f"{__file__}:")
 
 
-def test_the_line_is_whole_where_the_working_directory_is_gone(monkeypatch, tmp_path):
+def test_the_line_has_the_full_path_if_the_working_directory_is_deleted(monkeypatch, tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -104,6 +104,6 @@ def test_the_line_is_whole_where_the_working_directory_is_gone(monkeypatch, tmp_
     assert caller()[0].startswith(__file__)
 
 
-def test_an_observed_world_says_so():
+def test_an_observed_world_as_text():
     assert str(World(2, observe=True)) == "2 ranks, gloo, cpu, observed"
     assert World(2, observe=True) != World(2)
