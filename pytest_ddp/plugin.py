@@ -1,4 +1,4 @@
-"""The pytest plugin: wires hooks and fixtures, nothing more."""
+"""The pytest plugin: hooks and fixtures that call plain functions."""
 
 from typing import TYPE_CHECKING, cast
 
@@ -26,13 +26,13 @@ _MARKER = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the options."""
+    """Declare the options of pytest-ddp."""
     add_options(parser)
     debugger.add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the settings, and take charge of distributed tests unless this is itself a rank."""
+    """Read the settings; unless this process is a rank, register the plugins of the controller."""
     config.addinivalue_line("markers", _MARKER)
     try:
         config.stash[_settings] = settings = read_settings(config)
@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if _on_rank(config):
         return
     _require_cuda(settings)
-    from pytest_ddp.controller import session  # noqa: PLC0415  a rank needs none of it
+    from pytest_ddp.controller import session  # noqa: PLC0415  not on ranks
     from pytest_ddp.controller.xdist import Workers  # noqa: PLC0415  likewise
 
     summary = Summary(settings)
@@ -51,18 +51,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Say the defaults of distributed tests and what they will run on."""
+    """Return the settings of distributed tests and the machine that they run on."""
     return header(config.stash[_settings])
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Remember the test's name: pytest-xdist changes it for `--dist loadgroup`."""
+    """Keep the node id of a test: pytest-xdist changes it for `--dist loadgroup`."""
     remember_node_id(item)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a distributed test once per world size."""
+    """Parametrize a distributed test by its world sizes."""
     try:
         parametrize_world_sizes(metafunc, metafunc.config.stash[_settings])
     except UsageError as error:
@@ -77,11 +77,11 @@ def _ddp_world_size(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="session")
 def ddp(request: pytest.FixtureRequest) -> DDPContext:
-    """This rank's place in its world: rank, world_size, local_rank, device, backend, group, seed, shared_path."""
+    """The rank that runs this test: rank, world_size, local_rank, device, backend, group, seed, shared_path."""
     rank = request.config.pluginmanager.get_plugin("ddp-rank-state")
     if rank is None:
         pytest.fail(
-            # Without the test's name: pytest keeps this failure for every test of the session.
+            # The message does not name the test: pytest raises it again for every test of the session.
             "the fixture 'ddp' exists on ranks only: decorate the test with @distributed, or use 'ddp_ranks' to call "
             "functions on ranks",
             pytrace=False,
@@ -92,11 +92,11 @@ def ddp(request: pytest.FixtureRequest) -> DDPContext:
 
 @pytest.fixture(scope="session")
 def ddp_ranks(request: pytest.FixtureRequest) -> "Callable[..., RankCaller]":
-    """Give ranks to a plain test: `ddp_ranks(world_size=2).run(function, *arguments)` -> results in rank order."""
+    """Call functions on ranks: `ddp_ranks(world_size=2).run(function, *arguments)` -> results in rank order."""
     if _on_rank(request.config):
         pytest.fail(
-            "the fixture 'ddp_ranks' starts ranks from a plain test; this test is @distributed, its body is on "
-            "a rank already: use the fixture 'ddp'",
+            "the fixture 'ddp_ranks' starts ranks from a plain test, but this test is @distributed, and runs on a rank "
+            "already: use the fixture 'ddp'",
             pytrace=False,
         )
     from pytest_ddp.controller.session import PLUGIN  # noqa: PLC0415  in the controller only
@@ -107,11 +107,11 @@ def ddp_ranks(request: pytest.FixtureRequest) -> "Callable[..., RankCaller]":
 
 def _require_cuda(settings: Settings) -> None:
     if settings.require_cuda:
-        import torch.cuda  # noqa: PLC0415  the user wants to know before anything runs
+        import torch.cuda  # noqa: PLC0415  the user has asked for the check
 
         if (found := torch.cuda.device_count()) < settings.require_cuda:
             raise pytest.UsageError(
-                f"--ddp-require-cuda={settings.require_cuda}: torch {torch.__version__} sees {found} GPUs here"
+                f"--ddp-require-cuda={settings.require_cuda}: torch {torch.__version__} finds {found} GPUs here"
             )
 
 

@@ -132,24 +132,12 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
 
 # The parser and the help of each setting.
 _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "world_size": (
-        parse_world_sizes,
-        "number of ranks of a distributed test that sets none; 1,2,4 runs it once per size (default: 2)",
-    ),
-    "backend": (
-        _one_of(BACKENDS),
-        "torch.distributed backend: gloo, nccl, mpi or ucc (default: gloo on CPU, nccl on CUDA)",
-    ),
+    "world_size": (parse_world_sizes, "ranks of a test that sets none; 1,2,4 runs it once per size (default: 2)"),
+    "backend": (_one_of(BACKENDS), "torch.distributed backend (default: gloo on CPU, nccl on CUDA)"),
     "device": (_one_of(DEVICES), "cpu, cuda, or auto for CUDA if there are enough GPUs (default: cpu)"),
-    "timeout": (
-        _parse_timeout,
-        "seconds that each phase (setup, call, teardown) of a distributed test may take (default: 60)",
-    ),
-    "seed": (_parse_count, "whole number from which the seeds of all distributed tests are derived (default: 0)"),
-    "leaks": (
-        _one_of(LEAKS),
-        "report what a distributed test leaves behind (threads, ...): warn, error or off (default: warn)",
-    ),
+    "timeout": (_parse_timeout, "seconds that each of setup, call and teardown may take (default: 60)"),
+    "seed": (_parse_count, "integer from which the seeds of all tests are derived (default: 0)"),
+    "leaks": (_one_of(LEAKS), "report what a test leaves behind (threads, ...): warn, error or off (default: warn)"),
     "require_cuda": (_parse_count, "do not start the run on a machine with fewer GPUs than this (default: 0)"),
     "min_executed": (_parse_count, "fail the run if it executes fewer distributed tests than this (default: 0)"),
     "strict": (_parse_flag, "fail distributed tests that this machine cannot run, instead of skipping them"),

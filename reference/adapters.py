@@ -117,13 +117,5 @@ get_ddp_generator = seeds.ddp_generator
 evaluate = evaluation.evaluate
 save_checkpoint = checkpoint.save_checkpoint
 load_checkpoint = checkpoint.load_checkpoint
-
-
-def ddp_overhead(s: float, w: float, o: float, n_b: float) -> float:
-    """Seconds of communication after backward."""
-    return overhead.ddp_overhead(s, w, o, n_b)
-
-
-def optimal_bucket_size(s: float, w: float, o: float) -> float:
-    """The bytes per bucket with the fewest seconds of communication after backward."""
-    return overhead.optimal_bucket_size(s, w, o)
+ddp_overhead = overhead.ddp_overhead
+optimal_bucket_size = overhead.optimal_bucket_size

@@ -1,7 +1,7 @@
-"""`--pdb` for distributed tests: after a failure, one rank's debugger gets the terminal.
+"""`--pdb` for distributed tests: after a failure, the debugger of one rank gets the terminal.
 
-pytest's own `--pdb` would show the controller's round trip to the ranks. Here the rank that failed, which still has
-the frames, opens the terminal and debugs them; the controller waits, without a deadline.
+The frames of a failure are on the rank: in the controller, pytest's own debugger would show only how it waits for the
+ranks. So the rank opens the terminal and debugs its frames, and the controller waits without a deadline.
 """
 
 import argparse
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from pytest_ddp.pool.rank_process import RankProcess
 
 _PLUGIN = "ddp-debugger"
-_START_SECONDS = 60.0  # until the debugger has the terminal, from where on there is no deadline
+_START_SECONDS = 60.0  # until the debugger has the terminal; then there is no deadline
 GROUP_SECONDS = 7 * 24 * 3600.0
 NO_TRACE = (
     "--trace does not reach the ranks of a distributed test: write breakpoint() where it should stop, "
     "and run with --ddp-pdb-rank=0"
 )
-_shown = pytest.StashKey[bool]()
+_printed = pytest.StashKey[bool]()
 
 
 def add_option(parser: pytest.Parser) -> None:
@@ -54,7 +54,7 @@ def _rank(text: str) -> int:
 
 
 def terminal_name() -> str | None:
-    """Return the name of the terminal on standard input, such as /dev/pts/3; None if it is not one."""
+    """Return the name of the terminal on standard input, such as /dev/pts/3; None if there is none."""
     try:
         return os.ttyname(0)
     except OSError:
@@ -62,7 +62,7 @@ def terminal_name() -> str | None:
 
 
 def choose_rank(outcomes: Sequence[Outcome], wanted: int | None) -> int | str:
-    """Return the rank to debug, `wanted` if it raised, else the root cause; or the reason why there is none."""
+    """Return the rank to debug: `wanted` if it raised, otherwise the root cause; or why there is none."""
     failed = failures(outcomes)
     raised = [outcome.rank for outcome in failed if isinstance(outcome, Raised)]
     if wanted is not None and wanted in raised:
@@ -77,7 +77,7 @@ def choose_rank(outcomes: Sequence[Outcome], wanted: int | None) -> int | str:
 
 
 def debugger_for(config: pytest.Config) -> "Debugger | None":
-    """Return the debugger of a run that may need one."""
+    """Register and return the debugger of a run whose options ask for one."""
     if not (config.getoption("usepdb", False) or config.option.ddp_pdb_rank is not None):
         return None
     debugger = Debugger(config)
@@ -86,59 +86,59 @@ def debugger_for(config: pytest.Config) -> "Debugger | None":
 
 
 class Debugger:
-    """The controller's side: chooses the rank, steps aside for it, and keeps pytest's own debugger out."""
+    """Chooses the rank to debug, gives it the terminal, and keeps pytest's own debugger off distributed tests."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._wanted: int | None = config.option.ddp_pdb_rank
-        self._interrupt: Any = None
+        self._sigint_handler: Any = None
 
     def watch(self, group: "RankGroup") -> None:
-        """Let a rank's debugger stop the clock of this group."""
-        group.on_debugging = self._hand_over
+        """Let debuggers of this group's ranks stop its clock."""
+        group.on_debugging = self._lend_terminal
 
     def after_phase(self, item: pytest.Item, when: When, group: "RankGroup", result: PhaseResult) -> None:
-        """Debug a failed phase, if the user asked for that with --pdb."""
+        """Debug a failed phase, under --pdb."""
         if not self._config.getoption("usepdb", False):
             return
         report = pytest.TestReport(item.nodeid, item.location, {}, "passed", None, when)
         merge(report, result, self._config)
         if report.failed:
-            item.stash[_shown] = True
+            item.stash[_printed] = True
             with without_capture(self._config):
                 self._show(report, result, when)
                 if self._debug(group, choose_rank(result.outcomes, self._wanted)) == QUIT:
                     item.session.shouldstop = "Quitting debugger"
 
     def _debug(self, group: "RankGroup", rank: int | str) -> bytes:
-        """Let the rank debug its failure, or say why there is none to do so; return what the debugger answered."""
+        """Let the rank debug its failure and return its answer; or print why that is not possible."""
         if isinstance(rank, int) and terminal_name() is None:
-            rank = "the standard input of pytest is not a terminal"
+            rank = "pytest's standard input is not a terminal"
         if isinstance(rank, str):
-            self._say(f"no debugger: {rank}")
+            self._print(f"no debugger: {rank}")
             return b""
-        self._say(f"entering PDB on rank {rank}")
+        self._print(f"entering PDB on rank {rank}")
         (outcome,) = group.run(POST_MORTEM, timeout=_START_SECONDS, ranks=[rank])
         if isinstance(outcome, Returned):
             return outcome.body
-        self._say(f"no debugger: rank {rank} {describe_outcome(outcome)}")
+        self._print(f"no debugger: rank {rank} {describe_outcome(outcome)}")
         return b""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Keep pytest from debugging our own frames, and from showing a second time what was shown before PDB."""
+        """Keep pytest from debugging the controller's frames and from printing the failure again after the debugger."""
         report = yield
         if is_distributed(item):
             if call.excinfo is not None and isinstance(call.excinfo.value, KeyboardInterrupt):
-                # Under --pdb, pytest would take it for a failure.
+                # Under --pdb, pytest would treat it as a failure.
                 raise pytest.exit.Exception("Ctrl-C") from call.excinfo.value
             if call.excinfo is not None and report.failed and self._config.getoption("usepdb", False):
-                self._say("no debugger: the test did not get as far as its ranks")
+                self._print("no debugger: the test did not get as far as its ranks")
             call.excinfo = None
-            if item.stash.get(_shown, False):
-                del item.stash[_shown]
+            if item.stash.get(_printed, False):
+                del item.stash[_printed]
                 hide_from_summary(report)
         return report
 
@@ -151,18 +151,18 @@ class Debugger:
         writer.sep(">", "traceback")
         report.toterminal(writer)
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         writer = self._config.get_terminal_writer()
         writer.line()
         writer.sep(">", text)
 
-    def _hand_over(self, process: "RankProcess", entered: bool) -> None:  # noqa: FBT001  as the message says it
-        """While a rank has the terminal, Ctrl-C is the rank's, and the clocks of other plugins stand still."""
+    def _lend_terminal(self, process: "RankProcess", entered: bool) -> None:  # noqa: FBT001  as in `Debugging`
+        """While a rank has the terminal, send Ctrl-C to it, and stop the clocks of other plugins."""
         if entered:
             self._config.hook.pytest_enter_pdb(config=self._config, pdb=None)
-            self._interrupt = signal.signal(signal.SIGINT, lambda *_: _interrupt(process.pid))
+            self._sigint_handler = signal.signal(signal.SIGINT, lambda *_: _interrupt(process.pid))
         else:
-            signal.signal(signal.SIGINT, self._interrupt)
+            signal.signal(signal.SIGINT, self._sigint_handler)
             self._config.hook.pytest_leave_pdb(config=self._config, pdb=None)
 
 

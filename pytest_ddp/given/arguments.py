@@ -1,34 +1,18 @@
 """Drawn arguments, pickled for the ranks."""
 
 import io
-from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
-from hypothesis.internal.conjecture.data import ConjectureData
-from hypothesis.strategies._internal.core import RandomSeeder
-from hypothesis.strategies._internal.random import HypothesisRandom
 
 from pytest_ddp.errors import UsageError
-
-
-@dataclass(frozen=True)
-class DrawnArguments:
-    """The arguments of an example.
-
-    Attributes:
-        pickled: the arguments by name, pickled.
-        seed: the seed that `st.random_module()` drew, if the test uses it; each rank seeds itself with it.
-    """
-
-    pickled: bytes
-    seed: int | None = None
+from pytest_ddp.given.hypothesis_internals import DRAWS_IN_BODY, seed_of_random_module
 
 
 def pickle_arguments(arguments: dict[str, Any]) -> bytes:
-    """Return a pickled `DrawnArguments`.
+    """Return a pickle of two values: the arguments, pickled, and the seed that `st.random_module()` drew, or None.
 
-    Classes and functions of test modules are pickled by name, since ranks have collected the same files.
+    Each rank seeds itself. Classes and functions of test modules are pickled by name: ranks collect the same files.
 
     Raises:
         UsageError: for an argument that draws inside the test's body, or that cannot be pickled.
@@ -66,15 +50,15 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
     seed: int | None = None
 
     def reducer_override(self, found: Any) -> Any:
-        if isinstance(found, ConjectureData | HypothesisRandom):
+        if isinstance(found, DRAWS_IN_BODY):
             raise _DrawsInBodyError
-        if isinstance(found, RandomSeeder):
-            self.seed = found.seed
+        if (seed := seed_of_random_module(found)) is not None:
+            self.seed = seed
         return super().reducer_override(found)
 
 
-def _pickle(value: Any) -> DrawnArguments:
+def _pickle(value: Any) -> tuple[bytes, int | None]:
     file = io.BytesIO()
     pickler = _Pickler(file)
     pickler.dump(value)
-    return DrawnArguments(file.getvalue(), pickler.seed)
+    return file.getvalue(), pickler.seed

@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 from hypothesis import event, note, target
-from hypothesis.control import current_build_context
-from hypothesis.core import StateForActualGivenExecution
 from hypothesis.errors import DeadlineExceeded, Flaky, UnsatisfiedAssumption
 
 from pytest_ddp.errors import LaunchError, PytestDDPError, UsageError
 from pytest_ddp.given.arguments import pickle_arguments
 from pytest_ddp.given.example_ranks import ExampleRanks
 from pytest_ddp.given.failures import ExampleFailed, example_failure
+from pytest_ddp.given.hypothesis_internals import current_choices, drawn_names, is_final_example, without_tracing
 from pytest_ddp.given.messages import ExampleReport
 from pytest_ddp.given.report import Bugs
 from pytest_ddp.outcomes.failure import failures, summary
@@ -41,7 +40,7 @@ def run_examples(item: pytest.Function, ranks: ExampleRanks) -> tuple[Sequence[O
     """
     __tracebackhide__ = True
     dispatcher = _Dispatcher(ranks)
-    with _replaced_function(item.obj.hypothesis, dispatcher), _no_tracing():
+    with _replaced_function(item.obj.hypothesis, dispatcher), without_tracing():
         try:
             item.obj(**_placeholders(item))
         except _NoMoreExamples as end:
@@ -90,14 +89,15 @@ class _Dispatcher:
     def run(self, arguments: dict[str, Any]) -> None:
         """Run one example; return if it passed on every rank."""
         __tracebackhide__ = True
-        context = current_build_context()
         body = _pickled(arguments)
-        choices = context.data.choices or body
+        choices = current_choices() or body
         if self._last_failure is not None:
             raise self._last_failure if choices == self._last_choices else UnsatisfiedAssumption("no ranks are left")
-        outcomes = self.ranks.run(body, shown=context.is_final)
-        reports = {outcome.rank: report for outcome in outcomes if (report := _report(outcome))}
-        self.outcomes = [_with_phase(outcome, reports.get(outcome.rank)) for outcome in outcomes]
+        outcomes = self.ranks.run(body, shown=is_final_example())
+        answered = [o for o in outcomes if isinstance(o, Returned | Raised | Skipped) and o.body]
+        reports = {outcome.rank: ExampleReport.decode(outcome.body) for outcome in answered}
+        phases = {outcome.rank: replace(outcome, body=reports[outcome.rank].phase) for outcome in answered}
+        self.outcomes = [phases.get(outcome.rank, outcome) for outcome in outcomes]
         _forward(reports)
         error = self._error(reports)
         if error is not None:
@@ -114,7 +114,7 @@ class _Dispatcher:
                 return None
             if len(skipped) == len(self.outcomes):
                 return _RanksSkipped(skipped[0].reason)
-        return example_failure(self.outcomes, reports, self.ranks.world)
+        return example_failure(self.outcomes, reports, self.ranks.group.world)
 
     def _prepare_next(self, error: BaseException, choices: object) -> None:
         """Make the ranks ready for another example; if that fails, run none but repeat `error` for these choices."""
@@ -154,19 +154,6 @@ def _pickled(arguments: dict[str, Any]) -> bytes:
         raise _NoMoreExamples(error) from None
 
 
-def _report(outcome: Outcome) -> ExampleReport | None:
-    if isinstance(outcome, Returned | Raised | Skipped) and outcome.body:
-        return ExampleReport.decode(outcome.body)
-    return None
-
-
-def _with_phase(outcome: Outcome, report: ExampleReport | None) -> Outcome:
-    """Return the outcome with pytest's report of the call in its body, as any distributed test has it."""
-    if report is None or not isinstance(outcome, Returned | Raised | Skipped):
-        return outcome
-    return replace(outcome, body=report.phase)
-
-
 def _forward(reports: Mapping[int, ExampleReport]) -> None:
     """Pass the notes, events and targets of the ranks to Hypothesis: each event once, of a target the largest value."""
     for text in merged_notes(reports):
@@ -199,21 +186,13 @@ def _replaced_function(handle: Any, dispatcher: _Dispatcher) -> Iterator[None]:
     @functools.wraps(inner)
     def dispatch(*_: Any, **arguments: Any) -> None:
         __tracebackhide__ = True
-        dispatcher.run({name: arguments[name] for name in handle._given_kwargs})  # noqa: SLF001  the names to draw
+        dispatcher.run({name: arguments[name] for name in drawn_names(handle)})
 
     handle.inner_test = dispatch
     try:
         yield
     finally:
         handle.inner_test = inner
-
-
-@contextmanager
-def _no_tracing() -> Iterator[None]:
-    """Keep Hypothesis from explaining a failure by the lines that the controller executed: none are the test's."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StateForActualGivenExecution, "_should_trace", lambda _: False)
-        yield
 
 
 class _Placeholder:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_ddp.outcomes.outcome import Outcome
-from pytest_ddp.planning.world import World
 from pytest_ddp.pool.group import RankGroup
 from pytest_ddp.pool.pool import RankPool
 from pytest_ddp.protocol.targets import EXAMPLE, PROCEED, RUN_TEST
@@ -27,11 +26,6 @@ class ExampleRanks:
     timeout: float
     setup: bytes
     teardown: bytes
-
-    @property
-    def world(self) -> World:
-        """The world of the group."""
-        return self.group.world
 
     def run(self, body: bytes, *, shown: bool) -> list[Outcome]:
         """Run one example.

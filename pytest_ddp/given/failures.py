@@ -1,10 +1,8 @@
 """Failing examples as exceptions: each bug has a type of its own, by which Hypothesis tells bugs apart."""
 
 import functools
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.given.messages import ExampleReport
@@ -12,6 +10,7 @@ from pytest_ddp.outcomes.failure import details, failure_origin, failures, headl
 from pytest_ddp.outcomes.hang_diagnosis import caused_by_peer_loss
 from pytest_ddp.outcomes.outcome import Outcome
 from pytest_ddp.planning.world import World
+from pytest_ddp.reporting.exception_info import loaded_type
 
 
 class ExampleFailed(PytestDDPError):  # noqa: N818  as RankFailure
@@ -48,21 +47,13 @@ def example_failure(outcomes: Sequence[Outcome], reports: Mapping[int, ExampleRe
 @functools.cache
 def _bug_type(origin: str, kind: str) -> type[ExampleFailed]:
     """Return the type of all failures with this origin; it also derives from the exception type on the rank."""
-    name = kind.rpartition(":")[2].rpartition(".")[2] or ExampleFailed.__name__
-    attributes = {"__doc__": origin, "__module__": kind.partition(":")[0] or __name__}
-    raised = _loaded_type(kind)
+    module, _, qualname = kind.partition(":")
+    name = qualname.rpartition(".")[2] or ExampleFailed.__name__
+    attributes = {"__doc__": origin, "__module__": module or __name__}
+    raised = loaded_type(module, qualname, Exception)
     if raised is not None:
         with suppress(Exception):  # a foreign class may refuse to be derived from
             bug = type(name, (ExampleFailed, raised), attributes)
             bug((), World(1))
             return bug
     return type(name, (ExampleFailed,), attributes)
-
-
-def _loaded_type(kind: str) -> type[Exception] | None:
-    """Return the exception type "module:name" if its module is loaded in this process."""
-    module, _, name = kind.partition(":")
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found if isinstance(found, type) and issubclass(found, Exception) else None

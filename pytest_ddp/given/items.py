@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -48,35 +48,18 @@ def fixtures_stay_on_ranks(item: Any) -> Iterator[None]:
     if not (is_distributed(item) and is_given(item)):
         yield
         return
-    with replaced_request(item, _Request(item)):
+    with replaced_request(item, _request_for_hypothesis(item)):
         yield
 
 
-@dataclass(frozen=True)
-class _Request:
-    """Answers what Hypothesis's pytest plugin asks a `request`, without setting a fixture up."""
+def _request_for_hypothesis(item: Any) -> SimpleNamespace:
+    """Return the part of a `request` that Hypothesis's pytest plugin reads, with plain values for fixtures."""
 
-    item: Any
+    def fixture(name: str) -> SimpleNamespace:
+        is_constant = name == "ddp" or name in parameters(item)
+        scope = "session" if is_constant else fixture_definitions(item)[name][-1].scope
+        return SimpleNamespace(argname=name, scope=scope, params=hasattr(item, "callspec"))
 
-    @property
-    def _fixturemanager(self) -> "_Request":
-        return self
-
-    def getfixtureinfo(self, **_: Any) -> "_Request":
-        return self
-
-    @property
-    def name2fixturedefs(self) -> dict[str, list["_Fixture"]]:
-        return {name: [self._get_active_fixturedef(name)] for name in fixture_definitions(self.item)}
-
-    def _get_active_fixturedef(self, name: str) -> "_Fixture":
-        definition = fixture_definitions(self.item)[name][-1]
-        is_constant = name == "ddp" or name in parameters(self.item)
-        return _Fixture(name, "session" if is_constant else definition.scope, hasattr(self.item, "callspec"))
-
-
-@dataclass(frozen=True)
-class _Fixture:
-    argname: str
-    scope: str
-    params: bool
+    info = SimpleNamespace(name2fixturedefs={name: [fixture(name)] for name in fixture_definitions(item)})
+    manager = SimpleNamespace(getfixtureinfo=lambda **_: info)
+    return SimpleNamespace(_fixturemanager=manager, _get_active_fixturedef=fixture)

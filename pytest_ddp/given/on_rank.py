@@ -9,30 +9,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from inspect import iscoroutinefunction
 from types import MethodType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloudpickle
 import pytest
 import torch
-from hypothesis import Verbosity, settings
-from hypothesis._settings import local_settings
-from hypothesis.control import BuildContext
 from hypothesis.errors import UnsatisfiedAssumption
-from hypothesis.internal.conjecture.data import ConjectureData
-from hypothesis.internal.entropy import deterministic_PRNG, get_seeder_and_restorer
-from hypothesis.internal.escalation import InterestingOrigin
-from hypothesis.reporting import with_reporter
 
 from pytest_ddp.errors import UsageError
+from pytest_ddp.given.hypothesis_internals import RunningExample, origin_of
 from pytest_ddp.given.messages import ExampleReport
 from pytest_ddp.observed.recording import current
 from pytest_ddp.pytest_internals import drop_captured
 from pytest_ddp.rank.worker import Failed, Rank, SkipRun
 from pytest_ddp.rank_session.session import RankPlugin
 from pytest_ddp.reporting.skip_xfail import XPASS_STRICT
-
-if TYPE_CHECKING:
-    from pytest_ddp.given.arguments import DrawnArguments
 
 _ASYNC = (
     "async def functions are not natively supported: install a plugin that runs them, such as pytest-asyncio, and mark "
@@ -96,33 +87,24 @@ class _ExampleRun:
     @contextmanager
     def _hypothesis_context(self, test: Any) -> Iterator[None]:
         """Run the body inside an example of Hypothesis, in which nothing can be drawn, and fill the report."""
-        data, notes = ConjectureData.for_choices(()), list[Any]()
-        quiet = settings(test._hypothesis_internal_use_settings, verbosity=Verbosity.normal)  # noqa: SLF001
+        started = RunningExample()
         try:
-            with (
-                local_settings(quiet),
-                deterministic_PRNG(),
-                with_reporter(lambda text: notes.append(str(text))),
-                BuildContext(data, is_final=True, wrapped_test=test),
-            ):
-                if self.seed is not None:
-                    get_seeder_and_restorer(self.seed)[0]()
+            with started.running(test, self.seed):
                 yield
         except UnsatisfiedAssumption as rejected:
             self.report = replace(self.report, rejected=rejected.reason or "the example was rejected")
         except BaseException as error:
             kind = f"{type(error).__module__}:{type(error).__qualname__}"
-            self.report = replace(self.report, origin=str(InterestingOrigin.from_exception(error)), kind=kind)
+            self.report = replace(self.report, origin=origin_of(error), kind=kind)
             raise
         finally:
-            targets = {label: float(value) for label, value in data.target_observations.items()}
-            self.report = replace(self.report, notes=notes, events=dict(data.events), targets=targets)
+            self.report = replace(self.report, notes=started.notes, events=started.events, targets=started.targets)
 
 
 def _unpickled(body: bytes) -> tuple[dict[str, Any], int | None]:
-    drawn: DrawnArguments = cloudpickle.loads(body)
+    pickled, seed = cloudpickle.loads(body)
     try:
-        return cloudpickle.loads(drawn.pickled), drawn.seed
+        return cloudpickle.loads(pickled), seed
     except Exception as error:
         raise UsageError(
             f"the drawn arguments cannot be unpickled on this rank ({type(error).__name__}: {error}): "

@@ -8,6 +8,7 @@ import json
 import signal
 import socket
 import struct
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, get_args
@@ -20,6 +21,7 @@ _LENGTHS = struct.Struct(">IQ")
 # Not `json.dumps`: a test may replace that and not put it back.
 _to_json, _from_json = json.JSONEncoder().encode, json.JSONDecoder().decode
 HEADER_LIMIT = 16 * 2**20
+_PIECE = 2**16  # bytes; a larger buffer costs more to make than most messages to read
 BODY_LIMIT = 4 * 2**30
 
 
@@ -151,21 +153,19 @@ class Decoder:
             yield message
 
 
-def receive(channel: socket.socket) -> Message | None:
-    """Wait for one message; return None if the other side is gone."""
-    lengths = _read(channel, _LENGTHS.size)
-    if lengths is None:
-        return None
-    head_length, body_length = _LENGTHS.unpack(lengths)
-    head, body = _read(channel, head_length), _read(channel, body_length)
-    return None if head is None or body is None else decode(head, body)
+@dataclass
+class Inbox:
+    """The messages that arrive on a socket, one after the other."""
 
+    channel: socket.socket
+    _decoder: Decoder = field(default_factory=Decoder)
+    _messages: deque[Message] = field(default_factory=deque)
 
-def _read(channel: socket.socket, length: int) -> bytes | None:
-    data = bytearray()
-    while len(data) < length:
-        piece = channel.recv(min(length - len(data), 2**20))
-        if not piece:
-            return None
-        data += piece
-    return bytes(data)
+    def receive(self) -> Message | None:
+        """Wait for one message; return None if the other side is gone."""
+        while not self._messages:
+            data = self.channel.recv(_PIECE)
+            if not data:
+                return None
+            self._messages.extend(self._decoder.feed(data))
+        return self._messages.popleft()

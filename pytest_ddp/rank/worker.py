@@ -26,13 +26,13 @@ from pytest_ddp.protocol.messages import (
     Debugging,
     Disconnect,
     GetTimeline,
+    Inbox,
     Launch,
     Message,
     Raising,
     Ready,
     Run,
     encode,
-    receive,
 )
 from pytest_ddp.protocol.shared_files import RankFiles
 from pytest_ddp.rank.connections import disconnect
@@ -69,13 +69,13 @@ class Rank:
 
     current: "Rank"
 
-    def __init__(self, channel: socket.socket, launch: Launch, files: RankFiles, process_state: "ProcessState") -> None:
+    def __init__(self, inbox: Inbox, launch: Launch, files: RankFiles, process_state: "ProcessState") -> None:
         from pytest_ddp.rank.process_group import DefaultGroup  # noqa: PLC0415  imports torch
 
         self.launch = launch
         self.closing = False
         self.run: Run | None = None
-        self._channel = channel
+        self._inbox = inbox
         self._recorder = Recorder(files.recorder, launch.rank)
         self._process_state = process_state
         self._pid = getpid()
@@ -125,14 +125,14 @@ class Rank:
         """Send a message to the controller; exit if the controller is gone, or if a test forked this process."""
         data = encode(message)
         try:
-            self._channel.sendall(data)
+            self._inbox.channel.sendall(data)
         except OSError as error:
             self._leave(error)
 
     def _receive(self) -> Message | None:
         self._recorder.mark_idle()
         try:
-            return receive(self._channel)
+            return self._inbox.receive()
         except OSError as error:
             self._leave(error)
         finally:
@@ -211,10 +211,10 @@ def run_rank(files: RankFiles) -> NoReturn:
     status = 1
     atexit._clear()  # noqa: SLF001  as multiprocessing does in its children
     try:
-        channel = _own(files)
-        launch = receive(channel)
+        inbox = Inbox(_own(files))
+        launch = inbox.receive()
         if isinstance(launch, Launch):
-            _live(channel, launch, files, _settle(files, launch))
+            _live(inbox, launch, files, _settle(files, launch))
             status = 0
     except BaseException:  # noqa: BLE001  nothing may run after this frame
         traceback.print_exc()
@@ -231,8 +231,8 @@ def _own(files: RankFiles) -> socket.socket:
     return channel
 
 
-def _live(channel: socket.socket, launch: Launch, files: RankFiles, process_state: "ProcessState") -> None:
-    Rank.current = rank = Rank(channel, launch, files, process_state)
+def _live(inbox: Inbox, launch: Launch, files: RankFiles, process_state: "ProcessState") -> None:
+    Rank.current = rank = Rank(inbox, launch, files, process_state)
     try:
         if launch.host is None:
             rank.send(Ready())

@@ -1,8 +1,7 @@
-"""What lets a rank collect test files one by one, as they are asked for, and still see one tree of folders.
+"""Collects test files on a rank one at a time, and keeps the folders, so that pytest sees one tree.
 
-Pytest collects once. To it, folders collected again are other folders: fixtures of conftest files that belong to the
-first ones would be lost, fixtures of package scope be torn down between files. So a rank keeps its folders, and does
-not take the end of one file's collection for the end of all.
+Pytest collects once. If it collected a folder again, it would make another collector for it: fixtures from conftest
+files of the first one would be lost, and fixtures of package scope would be torn down between two files.
 """
 
 import os
@@ -18,57 +17,57 @@ class RankCollection:
     """Hooks of a rank's session."""
 
     def __init__(self) -> None:
-        self._troubles: list[pytest.CollectReport] = []
+        self._failed: list[pytest.CollectReport] = []
         self._folders: dict[Path, pytest.Collector | None] = {}
         self._only: Path | None = None
 
     def collect(self, file: Path, session: pytest.Session) -> Sequence[pytest.Item]:
-        """Return the tests of a file; none where there was trouble.
+        """Return the tests of a file; none if it could not be collected.
 
-        Pytest takes no argument in which the name of a folder holds "[" or "::", yet finds what is there from above:
-        such a file is asked for by a folder above it, in which nothing else is looked at.
+        Pytest accepts no argument with "[" or "::" in the name of a folder, but collects such folders below another
+        one. Such a file is collected through a folder above it, in which everything else is ignored.
         """
-        inside = Path(os.path.relpath(file, session.config.invocation_params.dir))
-        asked = next(path for path in (file, inside, *inside.parents) if _may_be_asked_for(path))
-        self._only = None if asked == file else file
-        self._troubles.clear()
+        relative = Path(os.path.relpath(file, session.config.invocation_params.dir))
+        argument = next(path for path in (file, relative, *relative.parents) if _is_accepted(path))
+        self._only = None if argument == file else file
+        self._failed.clear()
         try:
-            return session.perform_collect([str(asked)], genitems=True)
+            return session.perform_collect([str(argument)], genitems=True)
         except pytest.UsageError:
-            if not self._troubles:
+            if not self._failed:
                 raise
             return []
 
     @property
-    def trouble(self) -> pytest.CollectReport | None:
-        """What kept the latest file, or a conftest file on the way to it, from being collected here."""
-        return self._troubles[0] if self._troubles else None
+    def failure(self) -> pytest.CollectReport | None:
+        """Why the latest file, or a conftest file above it, could not be collected; None if it was."""
+        return self._failed[0] if self._failed else None
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Keep what says why something was not collected."""
+        """Keep the report of a collection that failed or skipped."""
         if not report.passed:
-            self._troubles.append(report)
+            self._failed.append(report)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """Ignore what does not lead to the file."""
+        """Ignore paths that are not on the way to the file."""
         leads_there = self._only is None or collection_path in (self._only, *self._only.parents)
         return None if leads_there else True
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collect_directory(self, path: Path) -> Generator[None, pytest.Collector | None, pytest.Collector | None]:
-        """Return the folder's first collector again."""
+        """Return the first collector of this folder."""
         made = yield
         return self._folders.setdefault(path, made)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection_finish(self, session: pytest.Session) -> Generator[None, None, None]:
-        """Keep conftest files whose folders have not been collected yet; pytest would drop them here."""
+        """Keep the conftest files of folders that are not collected yet; pytest drops them after its collection."""
         conftests = pending_conftests(session)
         pending = dict(conftests)
         yield
         conftests.update(pending)
 
 
-def _may_be_asked_for(path: Path) -> bool:
+def _is_accepted(path: Path) -> bool:
     return not any(mark in str(path) for mark in ("[", "::"))

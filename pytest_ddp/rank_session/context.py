@@ -15,14 +15,14 @@ from pytest_ddp.rank.worker import Rank
 
 @dataclass
 class RankContext:
-    """This rank's place in its world, as it is at the moment (see `DDPContext`)."""
+    """This rank in the world of the test that runs (see `DDPContext`)."""
 
     seed: int = 0
     _shared_path: str = ""
 
     @property
     def rank(self) -> int:
-        """From 0 to world_size - 1."""
+        """This rank, from 0 to world_size - 1."""
         return Rank.current.launch.rank
 
     @property
@@ -32,12 +32,12 @@ class RankContext:
 
     @property
     def local_rank(self) -> int:
-        """The rank among those of this machine."""
+        """The rank among the ranks of this machine."""
         return self.rank
 
     @property
     def device(self) -> torch.device:
-        """Where this rank's tensors belong."""
+        """The device for this rank's tensors."""
         return device_of(self.rank, self._run)
 
     @property
@@ -54,18 +54,18 @@ class RankContext:
 
     @property
     def shared_path(self) -> Path:
-        """A folder of this test that all its ranks share; made by the first that asks."""
+        """A folder that the ranks of this test share; it is made when a rank first reads this."""
         path = Path(self._shared_path)
         path.mkdir(parents=True, exist_ok=True)
         return path
 
     @property
     def collectives(self) -> Collectives:
-        """The record of the test at hand."""
+        """The record of this test's operations."""
         return collectives()
 
     def start_test(self, seed: int, shared_path: str) -> None:
-        """Turn to the next test."""
+        """Set the seed and the folder of the next test."""
         self.seed, self._shared_path = seed, shared_path
 
     def __repr__(self) -> str:

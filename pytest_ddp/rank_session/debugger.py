@@ -1,13 +1,11 @@
-"""A rank's debugger: post-mortem after a failure, and `breakpoint()` in a test, on the controller's terminal.
+"""A rank's debugger on the controller's terminal: post-mortem after a failure, and `breakpoint()` in a test.
 
-pytest's own debugger does the work (so `--pdbcls` counts); what is added is the terminal, and that only one rank
-gets it.
+The debugger is pytest's own, so `--pdbcls` works. This module lends it the terminal, on one rank only.
 """
 
 import os
-import pdb  # noqa: T100  its breakpoints are ours
+import pdb  # noqa: T100  to replace its breakpoints
 import sys
-from collections.abc import Callable
 from types import FrameType
 from typing import IO, Any
 
@@ -21,48 +19,54 @@ from pytest_ddp.rank.worker import Rank
 
 
 def post_mortem(_: bytes) -> bytes:
-    """Debug this rank's last failure; return `QUIT` if the user wants the run to end."""
+    """Debug this rank's last failure; return `QUIT` if the user ends the run."""
     return RankDebugger.current.post_mortem()
 
 
 def stops_here(rank: int, size: int, wanted: int | None, terminal: str | None) -> bool:
-    """Whether `breakpoint()` on this rank gives the user a debugger; other ranks pass over it.
+    """Whether `breakpoint()` stops on this rank; other ranks pass over it.
+
+    Args:
+        rank: this rank.
+        size: the world size.
+        wanted: the rank that `--ddp-pdb-rank` names.
+        terminal: the name of pytest's terminal; None if it has none.
 
     Raises:
-        UsageError: when no rank of this test can have one.
+        UsageError: no rank of this test can stop.
     """
     if wanted is None:
         raise UsageError(
-            "breakpoint() on a rank: name the rank whose debugger gets the terminal, for instance --ddp-pdb-rank=0; "
-            "the others pass over it"
+            "breakpoint() on a rank: choose the rank that gets the terminal, for instance with --ddp-pdb-rank=0; "
+            "the other ranks pass over it"
         )
     if wanted >= size:
         raise UsageError(f"breakpoint() on a rank: --ddp-pdb-rank={wanted}, but this test's last rank is {size - 1}")
     if rank == wanted and terminal is None:
-        raise UsageError("breakpoint() on a rank needs a terminal, and the standard input of pytest is not one")
+        raise UsageError("breakpoint() on a rank needs a terminal, but pytest's standard input is not a terminal")
     return rank == wanted
 
 
 class RankDebugger:
-    """Hooks of a rank that may be debugged."""
+    """Hooks that give this rank's debugger the terminal."""
 
     current: "RankDebugger"
 
     def __init__(self, config: pytest.Config, terminal: str | None) -> None:
         RankDebugger.current = self
         self._wanted: int | None = config.option.ddp_pdb_rank
-        self._name = terminal
-        self._terminal = BorrowedTerminal(terminal or "", self._tell)
+        self._terminal_name = terminal
+        self._terminal = BorrowedTerminal(terminal or "")
         self._failure: pytest.ExceptionInfo[BaseException] | None = None
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self) -> None:
-        """Stand in for pytest's breakpoints, under all their names."""
-        pdb.set_trace = self._set_trace  # for this process only
+        """Replace all functions that set a breakpoint."""
+        pdb.set_trace = self._set_trace
         replace_set_trace(self._set_trace)
 
     def pytest_runtest_setup(self) -> None:
-        """Let go of an earlier test's frames."""
+        """Forget the frames of an earlier test."""
         self._failure = None
 
     def pytest_exception_interact(self, call: pytest.CallInfo[Any]) -> None:
@@ -70,14 +74,14 @@ class RankDebugger:
         self._failure = call.excinfo
 
     def pytest_enter_pdb(self, pdb: Any) -> None:
-        """Have the terminal whenever the debugger stops, also at a breakpoint that was set in it."""
-        interact = pdb.interaction
+        """Take the terminal each time the debugger stops, also at a breakpoint that the user sets there."""
+        interaction = pdb.interaction
 
         def on_terminal(*args: Any) -> None:
             self._terminal.take()
             try:
-                interact(*args)
-            except BaseException:  # q
+                interaction(*args)
+            except BaseException:  # the user quits
                 self._terminal.give_back()
                 raise
 
@@ -88,7 +92,7 @@ class RankDebugger:
         self._terminal.give_back()
 
     def post_mortem(self) -> bytes:
-        """Debug the last failure."""
+        """Debug the last failure; return `QUIT` if the user ends the run."""
         if self._failure is None:
             raise LookupError("the failure left no frames")
         self._terminal.take()
@@ -103,61 +107,56 @@ class RankDebugger:
     def _set_trace(self, *, header: str | None = None, **options: Any) -> None:
         __tracebackhide__ = True
         rank, run = Rank.current.launch.rank, Rank.current.run
-        if stops_here(rank, run.size if run else 0, self._wanted, self._name):
+        if stops_here(rank, run.size if run else 0, self._wanted, self._terminal_name):
             self._terminal.take()
             new_pdb(header or f"PDB on rank {rank}", **options).set_trace(_caller())
 
-    @staticmethod
-    def _tell(entered: bool) -> None:  # noqa: FBT001  what the message holds
-        Rank.current.send(Debugging(entered))
-
 
 def _caller() -> FrameType | None:
-    ours = sys._getframe(1)  # noqa: SLF001  as pdb does
-    return ours.f_back
+    set_trace = sys._getframe(1)  # noqa: SLF001  as pdb does
+    return set_trace.f_back
 
 
 class BorrowedTerminal:
-    """A terminal, by name, that takes the place of this process's standard streams for a while.
+    """The terminal of the controller, which replaces this process's standard streams for a while.
 
-    The process is in a session of its own, so the terminal is not its controlling terminal: it may read and write
-    there, and Ctrl-C goes to the controller, which passes it on.
+    It is not the controlling terminal of this process, which has a session of its own: so the process may read and
+    write there, and Ctrl-C reaches the controller, which sends it on. The controller is told of every change.
     """
 
-    def __init__(self, name: str, tell: Callable[[bool], None]) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._tell = tell
-        self._kept: list[int] = []
+        self._saved: list[int] = []
         self._stdin: IO[str] = sys.stdin
 
     def take(self) -> None:
-        """Put the terminal on the standard streams, unless it is there already."""
-        if self._kept:
+        """Replace the standard streams, unless they are replaced already."""
+        if self._saved:
             return
         terminal = os.open(self._name, os.O_RDWR | os.O_NOCTTY)
-        self._tell(True)
-        self._flush()
-        self._kept = [os.dup(fd) for fd in (0, 1, 2)]
+        Rank.current.send(Debugging(entered=True))
+        _flush()
+        self._saved = [os.dup(fd) for fd in (0, 1, 2)]
         for fd in (0, 1, 2):
             os.dup2(terminal, fd)
         os.close(terminal)
         self._stdin = sys.stdin
-        sys.stdin = open(0, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115  closed at the end
+        sys.stdin = open(0, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115  `give_back` closes it
 
     def give_back(self) -> None:
-        """Put the streams back as they were, unless they are already."""
-        if not self._kept:
+        """Restore the standard streams, unless they are restored already."""
+        if not self._saved:
             return
-        self._flush()
+        _flush()
         sys.stdin.close()
         sys.stdin = self._stdin
-        for fd, kept in enumerate(self._kept):
-            os.dup2(kept, fd)
-            os.close(kept)
-        self._kept = []
-        self._tell(False)
+        for fd, saved in enumerate(self._saved):
+            os.dup2(saved, fd)
+            os.close(saved)
+        self._saved = []
+        Rank.current.send(Debugging(entered=False))
 
-    @staticmethod
-    def _flush() -> None:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()

@@ -1,4 +1,4 @@
-"""The state that each test finds on a rank: its own seed, and nothing left behind by the test before it."""
+"""The same state for every test on a rank: seeds of its own, and nothing that an earlier test left behind."""
 
 import warnings
 from collections.abc import Generator, Iterator
@@ -21,13 +21,13 @@ from pytest_ddp.settings import Settings
 
 
 @dataclass(frozen=True)
-class _Group:
-    """The default process group that a test finds.
+class _DefaultGroup:
+    """The default process group at the start of a test.
 
     Attributes:
-        name: what the controller calls it.
-        identity: of the object; the group itself must not be kept alive.
-        shared: whether other tests have it too, or a fixture that outlives the test.
+        name: the controller's name for it.
+        identity: the id of the object, which must not be kept alive.
+        shared: whether other tests, or a fixture that outlives this test, have the group too.
     """
 
     name: str = ""
@@ -35,12 +35,12 @@ class _Group:
     shared: bool = False
 
     @classmethod
-    def of_test(cls, item: pytest.Item, before: "_Group") -> "_Group":
+    def of_test(cls, item: pytest.Item, before: "_DefaultGroup") -> "_DefaultGroup":
         name = Rank.current.run.group if Rank.current.run else ""
-        return cls(name, _default_group(), shared=name == before.name or group_owner(item) is not None)
+        return cls(name, _identity(), shared=name == before.name or group_owner(item) is not None)
 
     def leaks(self) -> Iterator[Leak]:
-        now = _default_group()
+        now = _identity()
         if now == self.identity:
             return
         if self.shared:
@@ -49,16 +49,16 @@ class _Group:
             yield Leak("1 process group not destroyed (init_process_group)")
 
 
-def _default_group() -> int | None:
+def _identity() -> int | None:
     return id(dist.group.WORLD) if dist.is_initialized() else None
 
 
 class Isolation:
-    """Hooks that seed and tidy; fixtures of wider scope than a test may keep what they hold.
+    """Hooks that seed every test and check it for leaks. Fixtures of wider scope may keep what they change.
 
     Attributes:
         context: the value of the fixture `ddp`.
-        retire: what the test at hand left behind that could not be put back.
+        retire: what this test left behind and could not be restored; then this process must not run another test.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -66,28 +66,31 @@ class Isolation:
         self.retire = ""
         self._settings = settings
         self._before = Snapshot.take()
+        self._group = _DefaultGroup()
         self._groups = 0
-        self._group = _Group()
 
     def start_test(self, item: pytest.Item, shared_path: str) -> None:
-        """Turn to the next test."""
+        """Prepare for the next test."""
         self.retire = ""
-        self._group = _Group.of_test(item, self._group)
+        self._group = _DefaultGroup.of_test(item, self._group)
         self._groups += not self._group.shared
         self.context.start_test(seed_of(self._settings.seed, node_id(item)), shared_path)
         item.setup = partial(self._setup, item)  # type: ignore[method-assign]
         self.seed()
 
     def seed(self) -> None:
-        """Start the test's random numbers, which differ between ranks."""
-        seed_everything(self.context.seed + self.context.rank)
+        """Seed the random numbers of the test, differently on each rank."""
+        self._seed(self.context.seed)
+
+    def _seed(self, seed: int) -> None:
+        seed_everything(seed + self.context.rank)
 
     def _setup(self, item: pytest.Item) -> None:
         __tracebackhide__ = True
         self._before = Snapshot.take()
-        item.addfinalizer(partial(self._tidy, item))  # the first of its finalizers, so the last to run
+        item.addfinalizer(partial(self._check_leaks, item))  # the first finalizer is the last to run
         type(item).setup(item)
-        self.seed()  # what the fixtures drew may depend on which of them were there already
+        self.seed()  # which fixtures were set up before this test must not change its random numbers
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_fixture_setup(
@@ -98,7 +101,7 @@ class Isolation:
         if fixturedef.scope == "function":
             return (yield)
         name = f"{fixturedef.baseid}::{fixturedef.argname}{parameter_index(request)}"
-        seed_everything(seed_of(self._settings.seed, name) + self.context.rank)
+        self._seed(seed_of(self._settings.seed, name))
         try:
             return (yield)
         finally:
@@ -107,19 +110,18 @@ class Isolation:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Finish the fixtures of wider scope too when this process will not see another test."""
+        """Finish the fixtures of wider scope too if this process must not run another test."""
         __tracebackhide__ = True
         result = yield
         if self.retire:
             tear_down(item.session, upcoming=None)
         return result
 
-    def _tidy(self, item: pytest.Item) -> None:
-        # Long before the core would replace this rank without finishing the fixtures that live on it.
-        due = not self._group.shared and self._groups % CHECK_EVERY == 0
-        if due and held_groups() > HELD_GROUPS_LIMIT // 2:
+    def _check_leaks(self, item: pytest.Item) -> None:
+        """Restore what the test left changed, and report it as `--ddp-leaks` says."""
+        if self._holds_too_many_groups():
             self.retire = "process groups that cannot be freed"
-        leaks = [*self._before.put_back(), *self._group.leaks()]
+        leaks = [*self._before.restore(), *self._group.leaks()]
         if not leaks:
             return
         lasting = "; ".join(leak.what for leak in leaks if leak.lasting)
@@ -131,9 +133,14 @@ class Isolation:
         if self._settings.leaks == "warn":
             _warn(text, item)
 
+    def _holds_too_many_groups(self) -> bool:
+        """Whether to retire because of that: at half the limit at which a rank ends without finishing its fixtures."""
+        due = not self._group.shared and self._groups % CHECK_EVERY == 0
+        return due and held_groups() > HELD_GROUPS_LIMIT // 2
+
 
 def _warn(text: str, item: pytest.Item) -> None:
     try:
         warnings.warn_explicit(text, LeakWarning, str(item.path), (item.location[1] or 0) + 1)
-    except LeakWarning as error:  # the run's filters make it an error: no frame of ours helps to understand it
+    except LeakWarning as error:  # a filter turned it into an error; the traceback would show our frames only
         pytest.fail(f"LeakWarning: {error}", pytrace=False)

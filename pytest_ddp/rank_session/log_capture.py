@@ -1,9 +1,10 @@
-"""Lets pytest catch log records around distributed tests as it does anywhere, in less time.
+"""Lets pytest capture log records around distributed tests in less time.
 
-Around every phase of a test pytest attaches two handlers to the root logger and to each logger that does not propagate,
-and takes logging's lock for every one. torch has some sixty such loggers: a trivial test spent a fifth of its time so.
-Here each of those has one handler that stays, a relay to whoever catches at the moment; which loggers these are is
-looked at where other code may have run since: once for a test in the controller, for what is asked of a rank there.
+Around each phase of a test, pytest attaches two handlers to the root logger and to every logger that does not
+propagate, and takes logging's lock for each of them. torch has about sixty such loggers, which costs a trivial test a
+fifth of its time. Here each of those loggers keeps one handler, which forwards records to the handlers that capture at
+the time. These loggers are looked up again where other code may have run: for each test in the controller, for each
+phase on a rank.
 """
 
 import logging
@@ -14,31 +15,31 @@ from typing import ClassVar
 
 from pytest_ddp.pytest_internals import attaches_to_every_logger, log_catcher, set_log_catcher
 
-_lock = logging._lock  # type: ignore[attr-defined]  # noqa: SLF001  as logging does where it changes several loggers
+_lock = logging._lock  # type: ignore[attr-defined]  # noqa: SLF001  as logging does to change several loggers
 
 
-class Relay(logging.Handler):
-    """Hands the records of loggers that do not propagate to the handlers in `catching`."""
+class ForwardingHandler(logging.Handler):
+    """Forwards the records of loggers that do not propagate to `targets`, the handlers that capture now."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.catching: list[logging.Handler] = []
+        self.targets: list[logging.Handler] = []
         self._loggers: list[logging.Logger] = []
 
     def attach(self) -> None:
-        """Be on every logger that does not propagate, and on no other."""
+        """Attach this handler to the loggers that do not propagate now, and to no others."""
         known = logging.root.manager.loggerDict.values()
-        apart = [logger for logger in known if isinstance(logger, logging.Logger) and not logger.propagate]
-        if apart != self._loggers:
+        loggers = [logger for logger in known if isinstance(logger, logging.Logger) and not logger.propagate]
+        if loggers != self._loggers:
             self.detach()
-        for logger in apart:
-            if self not in logger.handlers:  # a test may have taken it off
+        for logger in loggers:
+            if self not in logger.handlers:  # a test may have removed it
                 with _lock:
                     logger.handlers.append(self)
-        self._loggers = apart
+        self._loggers = loggers
 
     def detach(self) -> None:
-        """Leave every logger."""
+        """Detach this handler from all loggers."""
         with _lock:
             for logger in self._loggers:
                 if self in logger.handlers:
@@ -46,18 +47,18 @@ class Relay(logging.Handler):
         self._loggers = []
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Hand the record on, but not to handlers that get it from their logger too: tests attach `caplog.handler`."""
+        """Forward a record, except to handlers that a test has attached to the logger, such as `caplog.handler`."""
         others = [handler for handler in _handlers(logging.getLogger(record.name)) if handler is not self]
-        for handler in tuple(self.catching):  # another thread may be at the end of a phase
+        for handler in tuple(self.targets):  # a copy: another thread may end a phase
             if handler not in others and record.levelno >= handler.level:
                 handler.handle(record)
-        if not (self.catching or others) and logging.lastResort and record.levelno >= logging.lastResort.level:
-            logging.lastResort.handle(record)  # as if this one were not here
+        if not (self.targets or others) and logging.lastResort and record.levelno >= logging.lastResort.level:
+            logging.lastResort.handle(record)  # as logging does for a logger without handlers
         return True
 
 
 def _handlers(logger: logging.Logger) -> list[logging.Handler]:
-    """Return the handlers that a record of this logger comes to."""
+    """Return the handlers that receive records of this logger."""
     found = list(logger.handlers)
     while logger.propagate and logger.parent is not None:
         logger = logger.parent
@@ -66,9 +67,9 @@ def _handlers(logger: logging.Logger) -> list[logging.Handler]:
 
 
 class CatchingLogs:
-    """Pytest's `catching_logs`, but for the relay, which somebody has to attach before."""
+    """Replaces pytest's `catching_logs`; `forwarder` must be attached already."""
 
-    relay: ClassVar[Relay] = Relay()
+    forwarder: ClassVar[ForwardingHandler] = ForwardingHandler()
 
     def __init__(self, handler: logging.Handler, level: int | None = None) -> None:
         self._handler, self._level = handler, level
@@ -76,15 +77,15 @@ class CatchingLogs:
 
     def __enter__(self) -> logging.Handler:
         """Attach the handler."""
-        root, relay = logging.root, self.relay
+        root, targets = logging.root, self.forwarder.targets
         if self._level is not None:
             self._handler.setLevel(self._level)
-        if self._handler not in relay.catching:
-            relay.catching.append(self._handler)
+        if self._handler not in targets:
+            targets.append(self._handler)
             root.addHandler(self._handler)
             self._added = True
         if self._level is not None:
-            self._before = root.level
+            self._root_level = root.level
             root.setLevel(min(root.level, self._level))
         return self._handler
 
@@ -93,32 +94,32 @@ class CatchingLogs:
     ) -> None:
         """Detach the handler."""
         if self._level is not None:
-            logging.root.setLevel(self._before)
+            logging.root.setLevel(self._root_level)
         if self._added:
-            self.relay.catching.remove(self._handler)
+            self.forwarder.targets.remove(self._handler)
             logging.root.removeHandler(self._handler)
 
 
 def install_fast_log_capture() -> None:
-    """Replace pytest's own way in this process, where that attaches to loggers which do not propagate."""
+    """Replace pytest's `catching_logs` in this process, if pytest attaches handlers to every logger."""
     if attaches_to_every_logger():
         set_log_catcher(CatchingLogs)
         update_loggers()
 
 
 def update_loggers() -> None:
-    """See which loggers do not propagate now; a handler of ours is on these, where pytest's own way is replaced."""
+    """Look up which loggers do not propagate now, if pytest's `catching_logs` is replaced."""
     if log_catcher() is CatchingLogs:
-        CatchingLogs.relay.attach()
+        CatchingLogs.forwarder.attach()
 
 
 @contextmanager
 def fast_log_capture() -> Iterator[None]:
-    """Replace pytest's own way for a while."""
+    """Replace pytest's `catching_logs` while the body runs."""
     before = log_catcher()
     install_fast_log_capture()
     try:
         yield
     finally:
         set_log_catcher(before)
-        CatchingLogs.relay.detach()
+        CatchingLogs.forwarder.detach()

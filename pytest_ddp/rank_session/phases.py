@@ -1,17 +1,23 @@
-"""Runs one phase of a test with pytest's own functions, and makes an answer for the controller of its report."""
+"""Runs one phase of a test with pytest's own functions, announces an exception, and makes an answer of the report."""
 
 import builtins
 import json
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+import torch
 
+from pytest_ddp.errors import BlocksInsideBackward, CollectiveMismatch
 from pytest_ddp.outcomes.text_limits import bounded
+from pytest_ddp.protocol.messages import Raising
 from pytest_ddp.protocol.phases import EXIT_KIND, ItemId, PhaseAnswer, When
 from pytest_ddp.pytest_internals import call_and_report
-from pytest_ddp.rank.worker import Failed, SkipRun
+from pytest_ddp.rank.worker import Failed, Rank, SkipRun
+
+_BELOW_THE_CALL = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
 def run_phase(item: pytest.Item, when: When, **arguments: Any) -> pytest.TestReport:
@@ -28,6 +34,38 @@ def run_phase(item: pytest.Item, when: When, **arguments: Any) -> pytest.TestRep
 
 def _raise(error: BaseException) -> NoReturn:
     raise error
+
+
+class ExceptionHooks:
+    """Announces an exception before pytest formats it, which takes time: the controller then waits for the answer.
+
+    Exceptions in subtests do not reach these hooks, because the test goes on.
+    """
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self) -> Generator[None, object, object]:
+        """Announce what a phase raises; end the traceback of a refused operation at the line that called it."""
+        __tracebackhide__ = True
+        try:
+            return (yield)
+        except BaseException as error:
+            Rank.current.send(Raising())
+            if isinstance(error, CollectiveMismatch | BlocksInsideBackward):
+                _end_at_caller(error)
+            raise
+
+    pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
+
+
+def _end_at_caller(error: BaseException) -> None:
+    """Drop the frames of torch and of this package at the end of a traceback."""
+    last = frame = error.__traceback__
+    while frame is not None:
+        if not frame.tb_frame.f_code.co_filename.startswith(_BELOW_THE_CALL):
+            last = frame
+        frame = frame.tb_next
+    if last is not None:
+        last.tb_next = None
 
 
 def answer_for(config: pytest.Config, report: pytest.TestReport, subtests: Sequence[pytest.TestReport]) -> PhaseAnswer:

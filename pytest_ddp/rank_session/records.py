@@ -1,4 +1,4 @@
-"""What tests on a rank leave beside the reports of their phases: subtests, warnings, properties of the whole run."""
+"""What a test on a rank records besides the reports of its phases: subtests, warnings, properties of the run."""
 
 from collections.abc import Callable
 from warnings import WarningMessage
@@ -10,7 +10,7 @@ from pytest_ddp.pytest_internals import check_property_name
 
 
 class RankRecords:
-    """Keeps what is recorded until an answer to the controller takes it along."""
+    """Keeps records until they are sent with an answer to the controller."""
 
     def __init__(self) -> None:
         self._subtests: list[pytest.TestReport] = []
@@ -34,7 +34,7 @@ class RankRecords:
 
     @pytest.fixture(scope="session")
     def record_testsuite_property(self) -> Callable[[str, object], None]:
-        """Record a property of the whole run, as pytest's own fixture does where the JUnit file is written."""
+        """Record a property of the whole run; replaces pytest's fixture, which writes to the JUnit file."""
 
         def record(name: str, value: object) -> None:
             check_property_name(name)
@@ -43,7 +43,7 @@ class RankRecords:
         return record
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the reports of subtests, the only ones that are logged here."""
+        """Keep the reports of subtests; no other reports are logged on a rank."""
         self._subtests.append(report)
 
     def pytest_warning_recorded(
@@ -53,7 +53,7 @@ class RankRecords:
         nodeid: str,
         location: tuple[str, int, str] | None,
     ) -> None:
-        """Keep the warnings of tests; those of collection are the controller's too."""
+        """Keep the warnings of tests; those of collection the controller reports itself."""
         if when == "runtest":
             category = f"{warning_message.category.__module__}:{warning_message.category.__qualname__}"
             text, file, line = str(warning_message.message), warning_message.filename, warning_message.lineno

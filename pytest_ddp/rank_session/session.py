@@ -22,10 +22,9 @@ from pytest_ddp.pytest_internals import begin_request, end_request, new_config, 
 from pytest_ddp.rank.worker import Answered, Failed, Rank, SkipRun
 from pytest_ddp.rank_session.collection import RankCollection
 from pytest_ddp.rank_session.debugger import RankDebugger
-from pytest_ddp.rank_session.exceptions import Blame, ExceptionNotice
 from pytest_ddp.rank_session.isolation import Isolation
 from pytest_ddp.rank_session.log_capture import install_fast_log_capture, update_loggers
-from pytest_ddp.rank_session.phases import answer_for, raise_not_found, run_phase
+from pytest_ddp.rank_session.phases import ExceptionHooks, answer_for, raise_not_found, run_phase
 from pytest_ddp.rank_session.records import RankRecords
 from pytest_ddp.settings import Settings
 
@@ -54,8 +53,7 @@ def _run_session(start: SessionStart) -> None:
     config.pluginmanager.register(RankDebugger(config, start.terminal), "ddp-rank-debugger")
     config.pluginmanager.register(plugin.collection)
     config.pluginmanager.register(plugin.records)
-    config.pluginmanager.register(Blame())
-    config.pluginmanager.register(ExceptionNotice(Rank.current))
+    config.pluginmanager.register(ExceptionHooks())
     config.hook.pytest_cmdline_main(config=config)
 
 
@@ -95,7 +93,7 @@ class RankPlugin:
         self.collection = RankCollection()
         self.records = RankRecords()
         self._collected: dict[str, dict[str, pytest.Item]] = {}
-        self._troubles: dict[str, pytest.CollectReport | None] = {}
+        self._failures: dict[str, pytest.CollectReport | None] = {}
         self._item: pytest.Item | None = None
         self._ending: _Ending | None = None
 
@@ -202,8 +200,8 @@ class RankPlugin:
         if test.path not in self._collected:
             items = self.collection.collect(Path(test.path), self._session)
             self._collected[test.path] = {node_id(item): item for item in items}
-            self._troubles[test.path] = self.collection.trouble
+            self._failures[test.path] = self.collection.failure
         found = self._collected[test.path].get(test.nodeid)
         if found is None:
-            raise_not_found(self.config, test, self._troubles[test.path])
+            raise_not_found(self.config, test, self._failures[test.path])
         return found

@@ -104,4 +104,4 @@ def call(body: bytes) -> bytes:
     try:
         return pickle_result(run_call(body))
     finally:
-        before.put_back()
+        before.restore()

@@ -3,9 +3,8 @@
 pytest-rerunfailures does: its filters match the type and the message of an exception, and of those it was raised from.
 """
 
-import builtins
 import sys
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,6 +13,7 @@ from pytest_ddp.outcomes.outcome import Raised
 from pytest_ddp.reporting.merge import PhaseResult
 from pytest_ddp.reporting.skip_xfail import XPASS_STRICT
 
+T = TypeVar("T")
 _DIRECT_CAUSE = "direct cause"  # in the sentence that pytest writes between tracebacks for `raise ... from ...`
 
 
@@ -41,11 +41,18 @@ def root_exception(result: PhaseResult) -> pytest.ExceptionInfo[BaseException] |
     return _info(error)
 
 
+def loaded_type(module: str, name: str, base: type[T]) -> type[T] | None:
+    """Return a type derived from `base` by its qualified name, if its module is loaded; nothing is imported."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) and issubclass(found, base) else None
+
+
 def _like(kind: str, message: str) -> BaseException:
     """Return an exception with this message, of a type with this name; it derives from that type if it is loaded."""
     module, _, name = kind.rpartition(".")
-    loaded = getattr(sys.modules.get(module) if module else builtins, name, None)
-    base = loaded if isinstance(loaded, type) and issubclass(loaded, BaseException) else Exception
+    base = loaded_type(module or "builtins", name, BaseException) or Exception
     attributes = {"__str__": lambda _: message, "__init__": lambda _: None, "__module__": module or "builtins"}
     error: BaseException
     try:

@@ -1,6 +1,5 @@
 """What ranks report beside their tests, reported once for all ranks: subtests, warnings, properties of the run."""
 
-import sys
 import warnings
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
@@ -9,6 +8,7 @@ import pytest
 
 from pytest_ddp.planning.world import rank_list
 from pytest_ddp.pytest_internals import SUBTEST_CONTEXT, add_suite_property
+from pytest_ddp.reporting.exception_info import loaded_type
 from pytest_ddp.reporting.merge import PhaseResult, deserialize_report
 
 if TYPE_CHECKING:
@@ -64,10 +64,7 @@ def forward_warnings(config: pytest.Config, result: PhaseResult) -> None:
 def _category(name: str) -> type[Warning]:
     """Return the category "module:name" if its module is loaded, else a new type with that name."""
     module, _, kind = name.partition(":")
-    found = getattr(sys.modules.get(module), kind, None)
-    if isinstance(found, type) and issubclass(found, Warning):
-        return found
-    return type(kind, (UserWarning,), {"__module__": module})
+    return loaded_type(module, kind, Warning) or type(kind, (UserWarning,), {"__module__": module})
 
 
 def forward_suite_properties(config: pytest.Config, result: PhaseResult) -> None:

@@ -121,7 +121,8 @@ def _longrepr(
         return ReprExceptionInfo(reprcrash=crash, reprtraceback=ReprTraceback([text_entry(text)], None, "long"))
     if not isinstance(found.longrepr, ExceptionRepr):
         return "\n".join([head, str(found.longrepr), *details(outcomes)[1:]])
-    traceback = _first_traceback(found.longrepr)
+    chain = getattr(found.longrepr, "chain", None)
+    traceback: ReprTraceback = chain[0][0] if chain else found.longrepr.reprtraceback
     traceback.reprentries = [text_entry(head), *traceback.reprentries]
     if found.longrepr.reprcrash is not None:
         found.longrepr.reprcrash.message = f"rank {rank}: {found.longrepr.reprcrash.message}"
@@ -129,12 +130,6 @@ def _longrepr(
         title, _, body = text.partition("\n")
         found.longrepr.addsection(title.strip("- "), body)
     return found.longrepr
-
-
-def _first_traceback(longrepr: ExceptionRepr) -> ReprTraceback:
-    chain = getattr(longrepr, "chain", None)
-    traceback: ReprTraceback = chain[0][0] if chain else longrepr.reprtraceback
-    return traceback
 
 
 def text_entry(text: str) -> ReprEntry:

@@ -1,4 +1,4 @@
-"""Samplers decide which samples of a dataset each of W ranks reads. All ranks decide alike, without communication.
+"""Samplers decide which samples of a dataset each of W ranks reads. Ranks need no communication for that.
 
 **Training.** Every rank draws the same permutation of the dataset, from the seed and the epoch alone. Rank r takes the
 indices at r, r + W, r + 2 W and so on. All ranks must take the same number of steps, because every step is a

@@ -120,8 +120,8 @@ class BucketedDDP(DataParallelModule):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward. In training, it first ends an aborted backward and overwrites buffers by rank 0's.
 
-        Ranks whose backward is aborted before their first gradient have launched nothing. Either all ranks abort so
-        early or none: this is not checked.
+        A rank that aborts before its first gradient has launched nothing: then all ranks must abort so early. This is
+        not checked.
         """
         if self._exchange is not None and self._synchronizes and torch.is_grad_enabled():
             if self._exchange.backward.is_over or self._exchange.is_launched:
@@ -143,7 +143,7 @@ class _Exchange:
     """The exchange of the gradients of one backward pass.
 
     It ends in one of two ways, `complete` or `abandon`, with the same sequence of collectives: every bucket in turn,
-    then the flags. So ranks stay in step even if backward was aborted on some of them.
+    then the flags. So the next collectives of all ranks match, even if backward was aborted on one of them.
 
     Args:
         buckets: in the order in which all ranks launch them.

@@ -67,10 +67,10 @@ class OverlappedDDP(DataParallelModule):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward. In training, it first ends an aborted backward and overwrites buffers by rank 0's.
 
-        If backward was aborted, by an exception in it, each rank has launched some collectives of the sequence. All
-        ranks complete the sequence here, so that they stay in step, and drop the means: no gradient was changed,
-        because copies were sent. Ranks that abort before their first gradient have launched nothing. Either all ranks
-        abort so early or none, because checking it would cost a collective in every forward.
+        If backward was aborted by an exception, each rank has launched some collectives of the sequence. All ranks
+        complete the sequence here, so that their next collectives match, and drop the means. No gradient was changed,
+        because copies were sent. A rank that aborts before its first gradient has launched nothing: then all ranks must
+        abort so early. This is not checked, because that would cost a collective in every forward.
         """
         if self._exchange is not None and self._synchronizes and torch.is_grad_enabled():
             exchange, self._exchange = self._exchange, None

@@ -196,8 +196,8 @@ class FSDP(nn.Module):
     def _settle(self) -> None:
         """Complete the collectives of a forward, and of a backward that was aborted, whose gradients are dropped.
 
-        So ranks stay in step if all of them are aborted in the same pass, wherever in it. Ranks that are aborted in
-        different passes do not stay in step.
+        So the next collectives of all ranks match if the ranks were aborted in the same pass, at any place in it. They
+        do not match if ranks were aborted in different passes.
         """
         forward, self._forward = self._forward, None
         if forward is not None:

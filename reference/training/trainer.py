@@ -1,8 +1,9 @@
 """The training loop around a data-parallel model: epochs of steps, checkpoints between steps, output on rank 0 only.
 
-Every rank runs the same loop on its own part of the data. Ranks stay together because they all take the same number of
-steps (the sampler pads or drops examples), shuffle alike (`set_epoch`), and save and evaluate after the same steps. A
-resumed training continues as an uninterrupted one would, because progress is counted in whole steps (`progress`).
+Every rank runs the same loop on its own part of the data. Their collectives match because all ranks take the same
+number of steps (the sampler pads or drops examples), and save and evaluate after the same steps. They shuffle with the
+same permutation (`set_epoch`), so that each example goes to one rank. A resumed training continues as an uninterrupted
+one would, because progress is counted in whole steps (`progress`).
 
 Source: PyTorch's documentation of `torch.utils.data.distributed.DistributedSampler` (set_epoch); Goyal et al.,
 "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour" (2017), section 3 (what a step is to the learning rate).

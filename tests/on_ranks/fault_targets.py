@@ -205,16 +205,16 @@ def closes_all_files() -> None:
 
 
 def closes_our_channel() -> None:
-    os.close(Rank.current._channel.fileno())
+    os.close(Rank.current._inbox.channel.fileno())
 
 
 def closes_and_hangs() -> None:
-    os.close(Rank.current._channel.fileno())
+    os.close(Rank.current._inbox.channel.fileno())
     hangs()
 
 
 def writes_into_our_channel() -> None:
-    os.write(Rank.current._channel.fileno(), b"x" * 100)
+    os.write(Rank.current._inbox.channel.fileno(), b"x" * 100)
     hangs()
 
 

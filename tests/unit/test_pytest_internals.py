@@ -422,8 +422,13 @@ def attaches_to_every_logger():
     logger.propagate = True
 
 
-NAMES = {name for name, member in getmembers(internals, isfunction) if member.__module__ == internals.__name__}
-CHECKS = {globals()[name].__name__: globals()[name] for name in sorted({*NAMES, *internals.__all__})}  # one for several
+FUNCTIONS = [name for name, member in getmembers(internals, isfunction) if member.__module__ == internals.__name__]
+NAMES = sorted({*FUNCTIONS, *internals.__all__})
+CHECKS = {globals()[name].__name__: globals()[name] for name in NAMES if name in globals()}  # one may be for several
+
+
+def test_every_name_of_the_adapter_has_a_check():
+    assert [name for name in NAMES if name not in globals()] == []
 
 
 @pytest.mark.parametrize("name", CHECKS)

@@ -118,10 +118,14 @@ def default_store(group):  # noqa: ARG001  whose store it is
 
 
 def group_timeout(group):
-    """Backend.options._timeout: a wait that torch gives up itself is reported as a deadlock."""
+    """ProcessGroup._device_types, Backend.options._timeout: a wait that torch itself ends is taken for a deadlock."""
+    assert internals.device_of_group(group).type in {"cpu", "cuda"}  # gloo takes tensors on both
     assert internals.group_timeout(group.group_name) == TIMEOUT
     other = dist.new_group([0], timeout=2 * TIMEOUT)
     assert internals.group_timeout(other.group_name) == 2 * TIMEOUT
+
+
+device_of_group = timeout_on = group_timeout
 
 
 def share_backends(group):
@@ -287,7 +291,11 @@ def _own(name, member):
 
 
 NAMES = [name for name, member in getmembers(internals) if _own(name, member) and not name.startswith("_")]
-CHECKS = {globals()[name].__name__: globals()[name] for name in [*NAMES, "Future"]}  # one check may be for several
+CHECKS = {globals()[name].__name__: globals()[name] for name in [*NAMES, "Future"] if name in globals()}
+
+
+def test_every_name_of_the_adapter_has_a_check():
+    assert [name for name in NAMES if name not in globals()] == []
 
 
 @pytest.mark.parametrize("name", CHECKS)

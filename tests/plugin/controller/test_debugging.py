@@ -253,8 +253,8 @@ def test_without_a_terminal_it_is_said_why_there_is_no_debugger(run_suite):
     result.stdout.fnmatch_lines(
         [
             "rank * raised ValueError: mine",
-            "*no debugger: the standard input of pytest is not a terminal*",
-            "rank * raised *UsageError: breakpoint() on a rank: name the rank *, for instance --ddp-pdb-rank=0; *",
+            "*no debugger: pytest's standard input is not a terminal*",
+            "rank * raised *UsageError: breakpoint() on a rank: choose the rank *, for instance with *-rank=0; *",
         ]
     )
 
@@ -266,7 +266,7 @@ def test_a_breakpoint_without_a_terminal_or_for_a_rank_that_is_not_there(run_sui
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "rank 1 of 2 * raised *UsageError: breakpoint() on a rank needs a terminal, and the standard input of *",
+            "rank 1 of 2 * raised *UsageError: breakpoint() on a rank needs a terminal, but pytest's standard input *",
             "  rank 0: passed",
         ]
     )

@@ -31,7 +31,7 @@ def leave():
         os._exit(3)
 
 def test_leaves(ddp_ranks):
-    with pytest.raises(RankFailure, match="exit code 3"):
+    with pytest.raises(RankFailure, match="exited with code 3"):
         ddp_ranks(world_size=2).run(leave)
 
 def test_makes_way(ddp_ranks):
@@ -71,7 +71,7 @@ def test_a_rank_that_is_lost_between_two_tests_takes_the_fixtures_of_all_along(r
 
 @pytest.mark.parametrize(("kind", "between"), [("", "leaves"), ("@distributed", "makes_way")])
 def test_a_fixture_that_is_made_anew_is_waited_for_on_all_ranks(run_suite, tmp_path, kind, between):
-    """Setup and call are one message only where everything that the test uses is alive on the ranks."""
+    """A rank enters the call when all ranks are set up, also those that make a fixture again."""
     source = LOST_BETWEEN_TESTS.format(folder=str(tmp_path), kind=kind)
     result = run_suite(source, "-k", f"before or {between} or breaks or after")
     result.assert_outcomes(passed=3, errors=1, deselected=2)

@@ -57,7 +57,7 @@ def test_strict_makes_an_error_of_what_this_machine_lacks(run_suite):
 def test_a_run_that_needs_more_gpus_than_there_are_does_not_start(run_suite):
     result = run_suite("def test_it(): pass", "--ddp-require-cuda=99")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --ddp-require-cuda=99: torch * sees * GPUs here"])
+    result.stderr.fnmatch_lines(["ERROR: --ddp-require-cuda=99: torch * finds * GPUs here"])
 
 
 def test_a_run_that_executed_too_few_tests_fails(run_suite):

@@ -50,9 +50,9 @@ def test_breakpoints_stop_the_rank_that_was_asked_for():
 @pytest.mark.parametrize(
     ("wanted", "terminal", "message"),
     [
-        (None, "/dev/pts/0", "for instance --ddp-pdb-rank=0; the others pass over it"),
+        (None, "/dev/pts/0", "for instance with --ddp-pdb-rank=0; the other ranks pass over it"),
         (2, "/dev/pts/0", "--ddp-pdb-rank=2, but this test's last rank is 1"),
-        (0, None, "needs a terminal, and the standard input of pytest is not one"),
+        (0, None, "needs a terminal, but pytest.s standard input is not a terminal"),
     ],
 )
 def test_breakpoints_that_can_stop_nowhere(wanted, terminal, message):

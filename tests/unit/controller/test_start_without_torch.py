@@ -7,7 +7,9 @@ import sys
 import pytest
 
 import pytest_ddp.controller
+import pytest_ddp.operations
 import pytest_ddp.outcomes
+import pytest_ddp.planning
 import pytest_ddp.pool
 import pytest_ddp.protocol
 import pytest_ddp.remote_calls
@@ -25,7 +27,9 @@ PACKAGES = [
     pytest_ddp.reporting,
     pytest_ddp.pool,
     pytest_ddp.outcomes,
+    pytest_ddp.operations,
     pytest_ddp.protocol,
+    pytest_ddp.planning,
 ]
 
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pytest_ddp.controller.slots import Slots
-from pytest_ddp.controller.xdist import Leases
+from pytest_ddp.controller.xdist import Leases, Slots
 from pytest_ddp.planning.plan import Machine
 from pytest_ddp.planning.world import World
 from pytest_ddp.protocol.messages import Run

@@ -15,11 +15,11 @@ from pytest_ddp.protocol.messages import (
     Decoder,
     Disconnect,
     GetTimeline,
+    Inbox,
     Launch,
     Ready,
     Run,
     encode,
-    receive,
 )
 
 MESSAGES = st.one_of(
@@ -60,19 +60,20 @@ def test_messages_survive_the_trip_in_pieces_of_any_size(messages, piece):
     assert found == messages
 
 
-@given(MESSAGES)
-def test_a_rank_receives_what_the_controller_sends(message):
+@given(MESSAGES, MESSAGES)
+def test_a_rank_receives_what_the_controller_sends(first, second):
     controller, rank = socket.socketpair()
     with controller, rank:
-        controller.sendall(encode(message))
-        assert receive(rank) == message
+        controller.sendall(encode(first) + encode(second))
+        inbox = Inbox(rank)
+        assert [inbox.receive(), inbox.receive()] == [first, second]
 
 
-def test_receive_returns_none_once_the_controller_is_gone():
+def test_an_inbox_returns_none_once_the_controller_is_gone():
     controller, rank = socket.socketpair()
     controller.close()
     with rank:
-        assert receive(rank) is None
+        assert Inbox(rank).receive() is None
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_what_stays_allocated_is_told_once_garbage_is_gone(monkeypatch, kept, ga
     device = Device(monkeypatch, allocated=5 * MIB)
     before = Snapshot.take()
     device.allocated, device.garbage = 5 * MIB + kept + garbage, garbage
-    assert before.put_back() == found
+    assert before.restore() == found
 
 
 def test_workspaces_of_cublas_are_nobodys_leak_and_hide_none(monkeypatch):
@@ -47,12 +47,12 @@ def test_workspaces_of_cublas_are_nobodys_leak_and_hide_none(monkeypatch):
     device.workspaces = 64 * MIB
     before = Snapshot.take()
     device.workspaces = 96 * MIB
-    assert before.put_back() == []
+    assert before.restore() == []
     device.workspaces, device.allocated = 64 * MIB, 3 * MIB
-    assert before.put_back() == [Leak("3.0 MiB of CUDA memory still allocated", lasting=True)]
+    assert before.restore() == [Leak("3.0 MiB of CUDA memory still allocated", lasting=True)]
 
 
 def test_where_cuda_was_never_used_nothing_is_asked_of_it(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: pytest.fail("asked"))
-    assert Snapshot.take().put_back() == []
+    assert Snapshot.take().restore() == []

@@ -24,7 +24,7 @@ class Records(logging.Handler):
 @contextmanager
 def quickly(handler: logging.Handler, level: int | None = None) -> Iterator[logging.Handler]:
     """Catch logs as in a test that has just begun."""
-    CatchingLogs.relay.attach()
+    CatchingLogs.forwarder.attach()
     with CatchingLogs(handler, level) as given:
         yield given
 
@@ -36,7 +36,7 @@ def apart() -> Iterator[logging.Logger]:
     logger.propagate = False
     yield logger
     logger.propagate = True
-    CatchingLogs.relay.detach()
+    CatchingLogs.forwarder.detach()
 
 
 @pytest.mark.parametrize("way", [PYTESTS_OWN, quickly])
@@ -49,7 +49,7 @@ def test_records_of_all_loggers_are_caught(way, apart):
         logging.getLogger("some.child").debug("below the level")
         apart.warning("two")
     apart.warning("after")
-    CatchingLogs.relay.detach()
+    CatchingLogs.forwarder.detach()
     assert handler.messages == ["one", "two"]
     assert handler.level == logging.INFO
     assert [root.level, root.handlers, apart.handlers] == before
@@ -101,7 +101,7 @@ def test_it_is_looked_again_which_loggers_propagate(apart, monkeypatch):
 def test_loggers_are_left_alone_where_pytest_has_its_own_way(apart, monkeypatch):
     monkeypatch.setattr(_pytest.logging, "catching_logs", PYTESTS_OWN)
     update_loggers()
-    assert CatchingLogs.relay not in apart.handlers
+    assert CatchingLogs.forwarder not in apart.handlers
 
 
 def test_between_phases_records_go_where_they_would_without_it(apart, monkeypatch):
@@ -151,5 +151,5 @@ def test_pytest_has_its_own_way_back_even_after_an_error(monkeypatch):
 def test_nothing_stays_on_loggers_in_the_controller(apart):
     apart.handlers.clear()  # those of the test run around this test
     with fast_log_capture(), CatchingLogs(Records()):
-        assert CatchingLogs.relay in apart.handlers
+        assert CatchingLogs.forwarder in apart.handlers
     assert apart.handlers == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp.controller.slots import Slots
+from pytest_ddp.controller.xdist import Slots
 
 SLOTS = 4
 TURNS = 25
@@ -14,7 +14,7 @@ WORKER = """
 import os, sys
 from pathlib import Path
 sys.path[:] = {path!r}
-from pytest_ddp.controller.slots import Slots
+from pytest_ddp.controller.xdist import Slots
 slots = Slots(Path({folder!r}), "gpu", 4)
 log = os.open({folder!r} + "/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 """
