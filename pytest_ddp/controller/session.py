@@ -16,8 +16,8 @@ from pytest_ddp.controller.group_scope import GroupScopes
 from pytest_ddp.controller.phase_runner import PhaseRunner, bugs_key, result_key, world_key
 from pytest_ddp.controller.planner import Planner
 from pytest_ddp.controller.rank_pools import RankPools
+from pytest_ddp.given.failures import report_bugs
 from pytest_ddp.given.items import fixtures_stay_on_ranks
-from pytest_ddp.given.report import report_bugs
 from pytest_ddp.items import is_distributed, mentions_distributed, node_id, rank_fixtures
 from pytest_ddp.marker import FIXTURE_OPTIONS
 from pytest_ddp.outcomes.failure import failures

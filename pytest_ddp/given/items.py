@@ -9,7 +9,7 @@ import pytest
 
 from pytest_ddp.errors import UsageError
 from pytest_ddp.given.example_ranks import ExampleRanks
-from pytest_ddp.given.report import Bugs
+from pytest_ddp.given.failures import Bugs
 from pytest_ddp.items import is_distributed
 from pytest_ddp.outcomes.outcome import Outcome
 from pytest_ddp.pytest_internals import fixture_definitions, parameters, replaced_request
