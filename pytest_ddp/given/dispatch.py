@@ -18,9 +18,9 @@ from hypothesis.errors import DeadlineExceeded, Flaky, UnsatisfiedAssumption
 
 from pytest_ddp.errors import LaunchError, PytestDDPError, UsageError
 from pytest_ddp.given.arguments import pickle_arguments
-from pytest_ddp.given.example_ranks import ExampleRanks
 from pytest_ddp.given.failures import Bugs, ExampleFailed, example_failure
 from pytest_ddp.given.hypothesis_internals import current_choices, drawn_names, is_final_example, without_tracing
+from pytest_ddp.given.items import ExampleRanks
 from pytest_ddp.outcomes.failure import failures, summary
 from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned, Skipped, TimedOut
 from pytest_ddp.protocol.phases import ExampleReport
