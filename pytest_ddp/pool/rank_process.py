@@ -15,8 +15,7 @@ from pytest_ddp.outcomes.outcome import Died, Outcome, Raised, Returned, Skipped
 from pytest_ddp.pool.stack_dumps import trim_stacks
 from pytest_ddp.protocol.flight_recorder import Reader
 from pytest_ddp.protocol.messages import DUMP_SIGNAL, Answer, Decoder, Message, encode
-from pytest_ddp.protocol.output_file import OutputFile
-from pytest_ddp.protocol.shared_files import SharedFiles
+from pytest_ddp.protocol.shared_files import OutputFile, SharedFiles
 
 _READ_BYTES = 2**16  # a larger buffer takes longer to allocate than most messages take to read
 _BUSY_STATES = ("R", "D")  # running or runnable, and waiting for a disk: see proc(5)

@@ -6,8 +6,7 @@ import sys
 import pytest
 
 from pytest_ddp.protocol import output_file
-from pytest_ddp.protocol.output_file import DISK_LIMIT, OUTPUT_LIMIT, OutputFile
-from pytest_ddp.protocol.shared_files import _append_only, memory_file
+from pytest_ddp.protocol.shared_files import DISK_LIMIT, OUTPUT_LIMIT, OutputFile, _append_only, memory_file
 
 LINE = b"printed and printed\n"
 
