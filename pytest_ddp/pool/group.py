@@ -101,7 +101,7 @@ class RankGroup:
             body = payloads if isinstance(payloads, bytes) else payloads[process.rank]
             if body not in encoded:
                 encoded[body] = encode(self._run(target, timeout, body))
-            process.send_encoded(encoded[body])
+            process.send(encoded[body])
 
     def answers(self, *, disconnect: bool = False) -> list[Outcome]:
         """Wait for the outcomes of the run that was begun."""

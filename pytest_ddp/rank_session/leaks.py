@@ -229,10 +229,6 @@ def _find_cuda_memory(before: int) -> Iterator[Leak]:
         yield Leak(f"{grown / 2**20:.1f} MiB of CUDA memory still allocated", lasting=True)
 
 
-def _find_unmatched_operations(_: None) -> Iterable[Leak]:
-    return map(Leak, current.unmatched_operations())
-
-
 def _count(number: int, one: str, many: str = "") -> str:
     return f"1 {one}" if number == 1 else f"{number} {many or one + 's'}"
 
@@ -253,5 +249,5 @@ KINDS = (
     LeakKind(_threads, _await_threads),
     LeakKind(_children, _end_children),
     LeakKind(_cuda_bytes, _find_cuda_memory),
-    LeakKind(lambda: None, _find_unmatched_operations),
+    LeakKind(lambda: None, lambda _: map(Leak, current.unmatched_operations())),
 )
