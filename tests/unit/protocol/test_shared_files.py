@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pytest_ddp.protocol import output_file
+from pytest_ddp.protocol import shared_files
 from pytest_ddp.protocol.shared_files import DISK_LIMIT, OUTPUT_LIMIT, OutputFile, _append_only, memory_file
 
 LINE = b"printed and printed\n"
@@ -14,7 +14,7 @@ LINE = b"printed and printed\n"
 @pytest.fixture(params=["with holes", "without holes"])
 def output(request, monkeypatch):
     if request.param == "without holes":
-        monkeypatch.setattr(output_file, "_make_hole", lambda *_: False)
+        monkeypatch.setattr(shared_files, "_make_hole", lambda *_: False)
     elif sys.platform != "linux":
         pytest.skip("files have no holes here")
     with memory_file() as file:
@@ -77,7 +77,7 @@ def test_nothing_is_lost_of_what_is_printed_during_the_trimming(monkeypatch):
         prints(output, b"meanwhile\n")
         return make_hole(*place)
 
-    monkeypatch.setattr(output_file, "_make_hole", print_meanwhile)
+    monkeypatch.setattr(shared_files, "_make_hole", print_meanwhile)
     with memory_file() as file:
         output = OutputFile(_append_only(file))
         prints(output, b"x" * (DISK_LIMIT + 1))
