@@ -1,4 +1,4 @@
-"""What a rank prints is bounded in reports and on disk: the beginning and the end are kept."""
+"""Of a very long output, reports and the disk keep the beginning and the end."""
 
 import os
 import sys
@@ -30,14 +30,14 @@ def on_disk(output):
     return os.fstat(output.file.fileno()).st_blocks * 512
 
 
-def test_what_is_short_is_whole(output):
+def test_a_short_output_is_kept_whole(output):
     prints(output, b"x" * OUTPUT_LIMIT)
     output.trim()
     assert output.text == "x" * OUTPUT_LIMIT
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_an_output_without_end_leaves_the_disk_alone(output, times):
+def test_a_very_long_output_does_not_fill_the_disk(output, times):
     prints(output, b"first words\n")
     for _ in range(times):
         prints(output, LINE * (DISK_LIMIT // len(LINE) + 1), b"last words\n")
@@ -49,7 +49,7 @@ def test_an_output_without_end_leaves_the_disk_alone(output, times):
     assert f"\n... {total - OUTPUT_LIMIT} bytes left out ...\n" in output.text
 
 
-def test_the_next_run_starts_with_nothing_left_out(output):
+def test_the_next_run_starts_with_an_empty_output(output):
     prints(output, LINE * (DISK_LIMIT // len(LINE) + 1))
     output.trim()
     output.clear()
@@ -59,7 +59,7 @@ def test_the_next_run_starts_with_nothing_left_out(output):
     assert output.text == "next\n"
 
 
-def test_an_output_that_the_rank_truncates_is_trimmed_like_a_new_one(output):
+def test_an_output_that_the_rank_truncates_is_trimmed_again(output):
     prints(output, LINE * (5 * DISK_LIMIT // len(LINE)))
     output.trim()
     os.ftruncate(output.file.fileno(), 0)
@@ -70,7 +70,7 @@ def test_an_output_that_the_rank_truncates_is_trimmed_like_a_new_one(output):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="files have no holes here")
-def test_nothing_is_lost_of_what_is_printed_during_the_trimming(monkeypatch):
+def test_output_that_is_printed_during_the_trimming_is_kept(monkeypatch):
     make_hole = output_file._make_hole
 
     def print_meanwhile(*place):
@@ -87,7 +87,7 @@ def test_nothing_is_lost_of_what_is_printed_during_the_trimming(monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="files have no holes here")
-def test_a_file_that_can_have_no_hole_says_so():
+def test_make_hole_returns_false_for_a_file_that_cannot_have_holes():
     reader, writer = os.pipe()
     assert not output_file._make_hole(writer, 0, OUTPUT_LIMIT)
     os.close(reader)
