@@ -71,7 +71,7 @@ def test_an_output_that_the_rank_truncates_is_trimmed_again(output):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="files have no holes here")
 def test_output_that_is_printed_during_the_trimming_is_kept(monkeypatch):
-    make_hole = output_file._make_hole
+    make_hole = shared_files._make_hole
 
     def print_meanwhile(*place):
         prints(output, b"meanwhile\n")
@@ -89,6 +89,6 @@ def test_output_that_is_printed_during_the_trimming_is_kept(monkeypatch):
 @pytest.mark.skipif(sys.platform != "linux", reason="files have no holes here")
 def test_make_hole_returns_false_for_a_file_that_cannot_have_holes():
     reader, writer = os.pipe()
-    assert not output_file._make_hole(writer, 0, OUTPUT_LIMIT)
+    assert not shared_files._make_hole(writer, 0, OUTPUT_LIMIT)
     os.close(reader)
     os.close(writer)
