@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pytest_ddp.protocol import output_file
+from pytest_ddp.protocol import shared_files
 from pytest_ddp.protocol.shared_files import DISK_LIMIT, OUTPUT_LIMIT, OutputFile, _append_only, memory_file
 
 LINE = b"printed and printed\n"
@@ -14,7 +14,7 @@ LINE = b"printed and printed\n"
 @pytest.fixture(params=["with holes", "without holes"])
 def output(request, monkeypatch):
     if request.param == "without holes":
-        monkeypatch.setattr(output_file, "_make_hole", lambda *_: False)
+        monkeypatch.setattr(shared_files, "_make_hole", lambda *_: False)
     elif sys.platform != "linux":
         pytest.skip("files have no holes here")
     with memory_file() as file:
@@ -71,13 +71,13 @@ def test_an_output_that_the_rank_truncates_is_trimmed_again(output):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="files have no holes here")
 def test_output_that_is_printed_during_the_trimming_is_kept(monkeypatch):
-    make_hole = output_file._make_hole
+    make_hole = shared_files._make_hole
 
     def print_meanwhile(*place):
         prints(output, b"meanwhile\n")
         return make_hole(*place)
 
-    monkeypatch.setattr(output_file, "_make_hole", print_meanwhile)
+    monkeypatch.setattr(shared_files, "_make_hole", print_meanwhile)
     with memory_file() as file:
         output = OutputFile(_append_only(file))
         prints(output, b"x" * (DISK_LIMIT + 1))
@@ -89,6 +89,6 @@ def test_output_that_is_printed_during_the_trimming_is_kept(monkeypatch):
 @pytest.mark.skipif(sys.platform != "linux", reason="files have no holes here")
 def test_make_hole_returns_false_for_a_file_that_cannot_have_holes():
     reader, writer = os.pipe()
-    assert not output_file._make_hole(writer, 0, OUTPUT_LIMIT)
+    assert not shared_files._make_hole(writer, 0, OUTPUT_LIMIT)
     os.close(reader)
     os.close(writer)
