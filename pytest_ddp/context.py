@@ -30,10 +30,7 @@ class DDPContext(Protocol):
 
     @property
     def device(self) -> "torch.device":
-        """The device of this rank; on CUDA it is also the current device.
-
-        Its index is `local_rank` unless the workers of pytest-xdist share the GPUs.
-        """
+        """The device of this rank, on CUDA the current one: number `local_rank` unless xdist's workers share GPUs."""
 
     @property
     def backend(self) -> str:

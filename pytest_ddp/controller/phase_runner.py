@@ -16,9 +16,8 @@ from pytest_ddp.controller.debugger import Debugger
 from pytest_ddp.controller.group_scope import GroupScope, GroupScopes
 from pytest_ddp.controller.planner import Planner
 from pytest_ddp.errors import LaunchError
-from pytest_ddp.given.example_ranks import ExampleRanks
-from pytest_ddp.given.items import is_given, run_given
-from pytest_ddp.given.report import Bugs
+from pytest_ddp.given.failures import Bugs
+from pytest_ddp.given.items import ExampleRanks, is_given, run_given
 from pytest_ddp.items import node_id
 from pytest_ddp.outcomes.failure import failures
 from pytest_ddp.outcomes.outcome import Outcome, Raised

@@ -15,29 +15,16 @@ from pytest_ddp.settings import Settings
 
 # Plugins that only the controller may have: they report, dump stacks, time tests out, measure, rerun and shuffle.
 _BLOCKED = ("terminal", "faulthandler", "timeout", "cov", "rerunfailures", "randomly")
-_NEUTRAL: dict[str, Any] = {
+# Options that only the controller heeds, with the values that switch them off on ranks.
+_SWITCHES = ("usepdb", "trace", "lf", "failedfirst", "newfirst", "stepwise", "stepwise_skip", "stepwise_reset")
+_MORE_SWITCHES = ("cacheclear", "collectonly", "setuponly", "setupshow", "setupplan", "distload", "looponfail")
+_OFF: dict[str, Any] = {
+    **dict.fromkeys((*_SWITCHES, *_MORE_SWITCHES), False),
+    **dict.fromkeys(("xmlpath", "numprocesses", "maxprocesses"), None),
     "capture": "no",
-    "usepdb": False,
-    "trace": False,
-    "xmlpath": None,
-    "lf": False,
-    "failedfirst": False,
-    "newfirst": False,
-    "stepwise": False,
-    "stepwise_skip": False,
-    "stepwise_reset": False,
-    "cacheclear": False,
     "log_file": os.devnull,
-    "collectonly": False,
-    "setuponly": False,
-    "setupshow": False,
-    "setupplan": False,
     "maxfail": 0,
-    "numprocesses": None,
-    "maxprocesses": None,
     "dist": "no",
-    "distload": False,
-    "looponfail": False,
     "tx": [],
     "px": [],
 }
@@ -60,7 +47,7 @@ def session_start(config: pytest.Config, settings: Settings) -> SessionStart:
     options = {name: value for name, value in vars(config.option).items() if _travels(value)}
     options.pop("file_or_dir", None)  # files are passed as arguments, and so are plugins, which are loaded first
     args += _plugin_args(options.pop("plugins", []))
-    options |= {name: value for name, value in _NEUTRAL.items() if name in options}
+    options |= {name: value for name, value in _OFF.items() if name in options}
     # The controller has issued these warnings already.
     quiet = [f"ignore::pytest.{name}" for name in ("PytestAssertRewriteWarning", "PytestConfigWarning")]
     options["pythonwarnings"] = [*(options.get("pythonwarnings") or []), *quiet]

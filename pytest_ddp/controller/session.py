@@ -16,8 +16,8 @@ from pytest_ddp.controller.group_scope import GroupScopes
 from pytest_ddp.controller.phase_runner import PhaseRunner, bugs_key, result_key, world_key
 from pytest_ddp.controller.planner import Planner
 from pytest_ddp.controller.rank_pools import RankPools
+from pytest_ddp.given.failures import report_bugs
 from pytest_ddp.given.items import fixtures_stay_on_ranks
-from pytest_ddp.given.report import report_bugs
 from pytest_ddp.items import is_distributed, mentions_distributed, node_id, rank_fixtures
 from pytest_ddp.marker import FIXTURE_OPTIONS
 from pytest_ddp.outcomes.failure import failures
@@ -28,7 +28,7 @@ from pytest_ddp.rank_session.log_capture import fast_log_capture
 from pytest_ddp.reporting.exception_info import root_exception
 from pytest_ddp.reporting.forwarding import forward_subtests, forward_suite_properties, forward_warnings
 from pytest_ddp.reporting.merge import merge, output_sections
-from pytest_ddp.reporting.run_summary import Interruption, Summary
+from pytest_ddp.reporting.run_summary import Summary
 from pytest_ddp.seeds import seed_section
 from pytest_ddp.settings import Settings
 
@@ -48,7 +48,6 @@ class Controller:
         self.scopes = GroupScopes(self.pools)
         self.runner = PhaseRunner(self.planner, self.scopes, self._new_shared_path, debugger)
         self._numbers = itertools.count()
-        config.pluginmanager.register(Interruption())
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makemodule(self, module_path: Path) -> None:

@@ -18,8 +18,8 @@ from hypothesis.errors import UnsatisfiedAssumption
 
 from pytest_ddp.errors import UsageError
 from pytest_ddp.given.hypothesis_internals import RunningExample, origin_of
-from pytest_ddp.given.messages import ExampleReport
 from pytest_ddp.observed.recording import current
+from pytest_ddp.protocol.phases import ExampleReport
 from pytest_ddp.pytest_internals import drop_captured
 from pytest_ddp.rank.worker import Failed, Rank, SkipRun
 from pytest_ddp.rank_session.session import RankPlugin

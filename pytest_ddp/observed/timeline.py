@@ -48,11 +48,14 @@ class Timeline:
     events: Sequence[Event]
 
     def __str__(self) -> str:
-        return _text(list(rows(self.entries, self.events)))
+        return _text(self._rows())
 
     def short(self, limit: int = REPORTED_ROWS) -> str:
         """Return a table of at most `limit` rows: the first and the last ones."""
-        return both_ends(_text(list(rows(self.entries, self.events)), limit))
+        return both_ends(_text(self._rows(), limit))
+
+    def _rows(self) -> list[Row]:
+        return list(rows(self.entries, self.events))
 
 
 def recorded_timeline(entered: Sequence[Fingerprint], waits_in: Fingerprint | None, limit: int = REPORTED_ROWS) -> str:
@@ -130,13 +133,10 @@ def _states(run: Sequence[Event], entry: Entry) -> Iterator[str]:
     if CollectiveLaunched in kinds:
         yield "launched"
     if CollectiveWaited in kinds:
-        yield "waited" if CollectiveCompleted in kinds or _completed_before_wait(entry) else "waits"
+        was_complete = entry.waited and entry.completed and entry.completed.time < entry.waited.time
+        yield "waited" if CollectiveCompleted in kinds or was_complete else "waits"
     elif CollectiveCompleted in kinds:
         yield "completed"
-
-
-def _completed_before_wait(entry: Entry) -> bool:
-    return bool(entry.waited and entry.completed and entry.completed.time < entry.waited.time)
 
 
 def _name(op: str, number: int, peer: int | None) -> str:

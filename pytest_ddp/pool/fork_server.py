@@ -32,7 +32,7 @@ def main(control_fd: int, parent: int, preload: Sequence[str]) -> NoReturn:
         adopt_orphans()
         for module in preload:
             importlib.import_module(module)
-        _install_collective_hooks()
+        importlib.import_module("pytest_ddp.rank.collective_hooks").install()  # imports torch
         gc.freeze()  # garbage collection in ranks skips the objects of all imported modules
         _send(control, {"ready": True})
         if os.getppid() == parent:
@@ -42,12 +42,6 @@ def main(control_fd: int, parent: int, preload: Sequence[str]) -> NoReturn:
     finally:
         kill_descendants()
         os._exit(0)
-
-
-def _install_collective_hooks() -> None:
-    from pytest_ddp.rank.collective_hooks import install  # noqa: PLC0415  imports torch: after the preload
-
-    install()
 
 
 def _serve(control: socket.socket) -> None:

@@ -100,7 +100,7 @@ class RankGroup:
             body = payloads if isinstance(payloads, bytes) else payloads[process.rank]
             if body not in encoded:
                 encoded[body] = encode(self._run(target, timeout, body))
-            process.send_encoded(encoded[body])
+            process.send(encoded[body])
 
     def answers(self, *, disconnect: bool = False) -> list[Outcome]:
         """Wait for the outcomes of the run that was begun."""
@@ -140,7 +140,7 @@ class RankGroup:
         except BaseException as interruption:  # Ctrl-C, or a guard around us such as pytest-timeout
             ended = dict(self._end(pending, _INTERRUPTED))
             outcomes.update(ended)
-            interruption.ranks = RankFailure(_in_order(outcomes), self.world)  # type: ignore[attr-defined]  # see `interruption`
+            interruption.ranks = RankFailure(_in_order(outcomes), self.world)  # type: ignore[attr-defined]  # see `run_summary`
             interruption.add_note("\n".join(details(ended.values())))
             raise
         finally:  # pending is empty unless we were interrupted, and then what still runs must not answer a later run

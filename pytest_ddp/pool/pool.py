@@ -22,7 +22,7 @@ from pytest_ddp.pool.group import GRACE_SECONDS, GROUP_TIMEOUT_MARGIN, RankGroup
 from pytest_ddp.pool.launcher import Launcher, shared_launcher
 from pytest_ddp.pool.rank_process import RankProcess
 from pytest_ddp.protocol.flight_recorder import make_room
-from pytest_ddp.protocol.messages import Answer, Close, Launch, Message, Ready
+from pytest_ddp.protocol.messages import Answer, Close, Launch, Ready
 from pytest_ddp.protocol.shared_files import SharedFiles, memory_file
 
 if TYPE_CHECKING:
@@ -252,15 +252,13 @@ class RankPool:
             return
         output = process.output
         self._discard(process)
-        why = self._why_not_ready(process, messages)
-        raise LaunchError(f"rank {process.rank} could not start: {why}\n{output}".rstrip())
-
-    def _why_not_ready(self, process: RankProcess, messages: list[Message] | None) -> str:
         if messages is None:
-            return f"its process ended with exit code {self.launcher.exit_code(process.pid)}"
-        if messages and isinstance(messages[0], Answer):
-            return messages[0].traceback
-        return f"it was not ready within {_START_SECONDS:g} s"
+            why = f"its process ended with exit code {self.launcher.exit_code(process.pid)}"
+        elif messages and isinstance(messages[0], Answer):
+            why = messages[0].traceback
+        else:
+            why = f"it was not ready within {_START_SECONDS:g} s"
+        raise LaunchError(f"rank {process.rank} could not start: {why}\n{output}".rstrip())
 
     def _end_processes(self) -> None:
         """Let every rank finish its fixtures and end; kill those that still run after `_CLOSE_SECONDS`."""

@@ -14,11 +14,9 @@ from pytest_ddp.operations.fingerprint import Fingerprints
 from pytest_ddp.outcomes.outcome import Died, Outcome, Raised, Returned, Skipped
 from pytest_ddp.pool.stack_dumps import trim_stacks
 from pytest_ddp.protocol.flight_recorder import Reader
-from pytest_ddp.protocol.messages import DUMP_SIGNAL, Answer, Decoder, Message, encode
-from pytest_ddp.protocol.output_file import OutputFile
-from pytest_ddp.protocol.shared_files import SharedFiles
+from pytest_ddp.protocol.messages import DUMP_SIGNAL, READ_BYTES, Answer, Decoder, Message, encode
+from pytest_ddp.protocol.shared_files import OutputFile, SharedFiles
 
-_READ_BYTES = 2**16  # a larger buffer takes longer to allocate than most messages take to read
 _BUSY_STATES = ("R", "D")  # running or runnable, and waiting for a disk: see proc(5)
 _DISCONNECTED = "closed its connection to the test run, ran on, and was ended"
 
@@ -50,17 +48,10 @@ class RankProcess:
         """The channel's descriptor: `select` accepts rank processes."""
         return self.shared.channel.fileno()
 
-    def send(self, message: Message) -> bool:
-        """Send a message; return False if the process has ended."""
-        return self.send_encoded(encode(message))
-
-    def send_encoded(self, message: bytes) -> bool:
-        """Send a message that is encoded already; return False if the process has ended."""
-        try:
-            self.shared.channel.sendall(message)
-        except OSError:
-            return False
-        return True
+    def send(self, message: Message | bytes) -> None:
+        """Send a message, which may be encoded already; do nothing if the process has ended."""
+        with suppress(OSError):
+            self.shared.channel.sendall(message if isinstance(message, bytes) else encode(message))
 
     def receive(self, seconds: float) -> list[Message] | None:
         """Wait for messages; return an empty list if none came in time, None if the process has ended."""
@@ -74,7 +65,7 @@ class RankProcess:
     def read(self) -> list[Message] | None:
         """Return the messages that are complete; None if the process has ended. Blocks if there is nothing to read."""
         try:
-            data = self.shared.channel.recv(_READ_BYTES)
+            data = self.shared.channel.recv(READ_BYTES)
         except OSError:
             data = b""
         return list(self._decoder.feed(data)) if data else None

@@ -98,22 +98,23 @@ def signal_states(pid: int, number: int) -> dict[str, SignalState] | None:
     """
     if sys.platform != "linux":
         return None
+    states = {}
     try:
-        return {thread: _state(status, number) for thread, status in _statuses(pid) if status["State"][0] not in "ZX"}
-    except (OSError, KeyError):
-        return None
-
-
-def _statuses(pid: int) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the id of each thread and what /proc says about it."""
-    with suppress(*_PROCESS_ENDED):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with suppress(*_PROCESS_ENDED):
-                lines = (thread / "status").read_text(encoding="ascii", errors="replace").splitlines()
-                yield thread.name, {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+                status = (thread / "status").read_text(encoding="ascii", errors="replace")
+                states[thread.name] = _state(dict(line.split(":", 1) for line in status.splitlines()), number)
+    except _PROCESS_ENDED:
+        pass
+    except (OSError, KeyError):
+        return None
+    return {thread: state for thread, state in states.items() if state is not None}
 
 
-def _state(status: dict[str, str], number: int) -> SignalState:
+def _state(status: dict[str, str], number: int) -> SignalState | None:
+    """Return the state of a signal from what /proc says about a thread; None if the thread has ended."""
+    if status["State"].split()[0] in "ZX":
+        return None
     of_thread, of_process, blocked = (
         bool(int(status[name], 16) >> (number - 1) & 1) for name in ("SigPnd", "ShdPnd", "SigBlk")
     )

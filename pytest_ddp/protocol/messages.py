@@ -21,8 +21,8 @@ _LENGTHS = struct.Struct(">IQ")
 # Not `json.dumps`: a test may replace that and not put it back.
 _to_json, _from_json = json.JSONEncoder().encode, json.JSONDecoder().decode
 HEADER_LIMIT = 16 * 2**20
-_PIECE = 2**16  # bytes; a larger buffer costs more to make than most messages to read
 BODY_LIMIT = 4 * 2**30
+READ_BYTES = 2**16  # a larger buffer takes longer to allocate than most messages take to read
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Inbox:
     def receive(self) -> Message | None:
         """Wait for one message; return None if the other side is gone."""
         while not self._messages:
-            data = self.channel.recv(_PIECE)
+            data = self.channel.recv(READ_BYTES)
             if not data:
                 return None
             self._messages.extend(self._decoder.feed(data))

@@ -1,7 +1,10 @@
 """The files that a rank shares with the controller; none of them has a name on disk."""
 
+import ctypes
+import errno
 import os
 import socket
+import sys
 import tempfile
 from dataclasses import dataclass
 from typing import IO
@@ -67,3 +70,73 @@ def _append_only(file: IO[bytes]) -> IO[bytes]:
 
     fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
     return file
+
+
+OUTPUT_LIMIT = 2**16  # bytes of output in a report
+DISK_LIMIT = 2**26
+_HALF = OUTPUT_LIMIT // 2
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # fallocate(2)
+
+
+@dataclass
+class OutputFile:
+    """An output of any length, of which reports and the disk hold a limited part."""
+
+    file: IO[bytes]
+    _trimmed_at: int = 0
+    _cut: int = 0
+
+    def clear(self) -> None:
+        """Delete the output."""
+        self._trimmed_at = self._cut = 0
+        if self._size:  # most tests print nothing
+            os.ftruncate(self.file.fileno(), 0)
+
+    def trim(self) -> None:
+        """Free the disk space of the middle of a very long output.
+
+        Where the file can have a hole, nothing is lost that the rank prints meanwhile. Elsewhere the file is cut: what
+        the rank prints during the cut is lost and not counted.
+        """
+        size = self._size
+        self._trimmed_at = min(self._trimmed_at, size)  # the rank may have truncated the file
+        if size - self._trimmed_at <= DISK_LIMIT:
+            return
+        self._trimmed_at = size
+        if not _make_hole(self.file.fileno(), _HALF, size - OUTPUT_LIMIT):
+            self._cut_out_middle(size)
+
+    def _cut_out_middle(self, size: int) -> None:
+        end = os.pread(self.file.fileno(), _HALF, size - _HALF)
+        os.ftruncate(self.file.fileno(), _HALF)
+        os.write(self.file.fileno(), end)
+        self._trimmed_at = OUTPUT_LIMIT
+        self._cut += size - OUTPUT_LIMIT
+
+    @property
+    def text(self) -> str:
+        """The output; if it is very long, its beginning and end with the number of bytes between."""
+        size, file = self._size, self.file.fileno()
+        if size <= OUTPUT_LIMIT and not self._cut:
+            return os.pread(file, size, 0).decode(errors="backslashreplace")
+        first, last = os.pread(file, _HALF, 0), os.pread(file, _HALF, size - _HALF)
+        between = f"\n... {size + self._cut - OUTPUT_LIMIT} bytes left out ...\n".encode()
+        return (first + between + last).decode(errors="backslashreplace")
+
+    @property
+    def _size(self) -> int:
+        return os.fstat(self.file.fileno()).st_size
+
+
+def _make_hole(file: int, start: int, length: int) -> bool:
+    """Free the disk space of `length` bytes from `start`; return False if the system or the disk cannot do so.
+
+    The size of the file stays. See fallocate(2).
+    """
+    if sys.platform != "linux":
+        return False
+    libc, place = ctypes.CDLL(None, use_errno=True), (ctypes.c_int64(start), ctypes.c_int64(length))
+    while libc.fallocate(file, _KEEP_SIZE | _PUNCH_HOLE, *place) != 0:
+        if ctypes.get_errno() != errno.EINTR:
+            return False
+    return True

@@ -17,4 +17,4 @@ POST_MORTEM = "pytest_ddp.rank_session.debugger:post_mortem"
 # What the fork server imports, so that ranks need not.
 PRELOAD = ("pytest_ddp.rank.preload",)
 # What it imports besides if the controller has imported the module on the left.
-PRELOAD_IF_IMPORTED = {"pytest": "pytest_ddp.rank_session.preload", "hypothesis": "hypothesis"}
+PRELOAD_IF_IMPORTED = {"pytest": "pytest_ddp.rank_session.session", "hypothesis": "hypothesis"}

@@ -24,16 +24,10 @@ def post_mortem(_: bytes) -> bytes:
 
 
 def stops_here(rank: int, size: int, wanted: int | None, terminal: str | None) -> bool:
-    """Whether `breakpoint()` stops on this rank; other ranks pass over it.
-
-    Args:
-        rank: this rank.
-        size: the world size.
-        wanted: the rank that `--ddp-pdb-rank` names.
-        terminal: the name of pytest's terminal; None if it has none.
+    """Whether `breakpoint()` stops on this rank of a world: it does on the rank that `--ddp-pdb-rank` names.
 
     Raises:
-        UsageError: no rank of this test can stop.
+        UsageError: no rank of this test can stop, because none was named or pytest has no terminal.
     """
     if wanted is None:
         raise UsageError(

@@ -126,7 +126,7 @@ class Isolation:
             return
         lasting = "; ".join(leak.what for leak in leaks if leak.lasting)
         self.retire = lasting or self.retire
-        end = "; its ranks are replaced" if lasting else "; put back"
+        end = "; its ranks are replaced" if lasting else "; restored"
         text = f"{item.name} left behind: {'; '.join(leak.what for leak in leaks)}{end}"
         if self._settings.leaks == "error":
             pytest.fail(f"{text} (--ddp-leaks=error)", pytrace=False)

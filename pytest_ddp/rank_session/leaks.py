@@ -162,14 +162,13 @@ def _children() -> frozenset[int]:
     """Return this process's children, except for the shared ones: compilers, and a helper of multiprocessing."""
     if not _has_children():
         return frozenset()
-    if sys.platform != "linux":
-        import psutil  # noqa: PLC0415  only where /proc is missing
+    if sys.platform == "linux":
+        lists = map(_read_if_there, Path("/proc/self/task").glob("*/children"))
+        pids = {int(pid) for children in lists for pid in children.split()}
+    else:
+        import psutil  # noqa: PLC0415  slower
 
         pids = {child.pid for child in psutil.Process().children()}
-    else:
-        # The main thread's id is that of the process; after a fork, its `native_id` is that of the parent process.
-        threads = {os.getpid(), *(thread.native_id for thread in threading.enumerate())}
-        pids = {int(pid) for thread in threads for pid in _children_of(Path(f"/proc/self/task/{thread}"))}
     helper = resource_tracker._resource_tracker._pid  # type: ignore[attr-defined]  # noqa: SLF001  no public name
     return frozenset(pids - {helper} - compiler_processes())
 
@@ -182,11 +181,11 @@ def _has_children() -> bool:
     return True
 
 
-def _children_of(task: Path) -> list[str]:
+def _read_if_there(file: Path) -> str:
     try:
-        return (task / "children").read_text().split()
+        return file.read_text()
     except OSError:  # the thread has ended
-        return []
+        return ""
 
 
 def _end_children(before: frozenset[int]) -> Iterator[Leak]:
@@ -230,10 +229,6 @@ def _find_cuda_memory(before: int) -> Iterator[Leak]:
         yield Leak(f"{grown / 2**20:.1f} MiB of CUDA memory still allocated", lasting=True)
 
 
-def _find_unmatched_operations(_: None) -> Iterable[Leak]:
-    return map(Leak, current.unmatched_operations())
-
-
 def _count(number: int, one: str, many: str = "") -> str:
     return f"1 {one}" if number == 1 else f"{number} {many or one + 's'}"
 
@@ -254,5 +249,5 @@ KINDS = (
     LeakKind(_threads, _await_threads),
     LeakKind(_children, _end_children),
     LeakKind(_cuda_bytes, _find_cuda_memory),
-    LeakKind(lambda: None, _find_unmatched_operations),
+    LeakKind(lambda: None, lambda _: map(Leak, current.unmatched_operations())),
 )

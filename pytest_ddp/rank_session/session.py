@@ -18,7 +18,7 @@ from pytest_ddp.coverage import measure_coverage
 from pytest_ddp.items import node_id
 from pytest_ddp.protocol.messages import Ready, Run
 from pytest_ddp.protocol.phases import ItemId, PhaseAnswer, Proceed, RunTest, SessionStart, When
-from pytest_ddp.pytest_internals import begin_request, end_request, new_config, tear_down
+from pytest_ddp.pytest_internals import begin_request, end_request, import_default_plugins, new_config, tear_down
 from pytest_ddp.rank.worker import Answered, Failed, Rank, SkipRun
 from pytest_ddp.rank_session.collection import RankCollection
 from pytest_ddp.rank_session.debugger import RankDebugger
@@ -29,6 +29,8 @@ from pytest_ddp.rank_session.records import RankRecords
 from pytest_ddp.settings import Settings
 
 PLUGIN = "ddp-rank"
+# The fork server imports this module, and with it all that a session of pytest needs, once for all ranks.
+import_default_plugins()
 
 
 def host(body: bytes) -> None:

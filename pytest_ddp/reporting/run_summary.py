@@ -61,7 +61,7 @@ def _start_method(settings: Settings, gpus: int) -> str:
 
 @dataclass(eq=False)  # pytest hashes plugins
 class Summary:
-    """Counts of distributed tests and ranks; fails a run with too few tests.
+    """Counts of distributed tests and ranks, and the state of ranks in a test that was interrupted.
 
     Attributes:
         settings: the settings of the run.
@@ -78,6 +78,12 @@ class Summary:
     seconds: defaultdict[str, float] = field(default_factory=partial(defaultdict, float))
     ranks: Counter[str] = field(default_factory=Counter)
     exit_output: list[str] = field(default_factory=list)
+    _running: str = ""
+    _interrupted: "RankFailure | None" = None
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Keep the name of the running test."""
+        self._running = nodeid
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count a phase of a distributed test."""
@@ -96,6 +102,13 @@ class Summary:
         texts = sorted(exit_output.items())
         self.exit_output += [f"output of rank {rank} at exit:\n{text.rstrip()}" for rank, text in texts]
 
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Keep the state of the ranks, which `RankGroup` attaches to an exception that interrupts it."""
+        error: BaseException | None = excinfo.value
+        while error is not None and self._interrupted is None:
+            self._interrupted = getattr(error, "ranks", None)
+            error = error.__cause__ or error.__context__
+
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Add the counts of an xdist worker."""
@@ -112,7 +125,10 @@ class Summary:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Write the summary; with `-q`, only if the run failed for it or a rank printed at exit."""
+        """Write the summary; with `-q`, only if too few tests were executed or a rank printed at exit."""
+        if self._interrupted is not None:
+            terminalreporter.section(f"interrupted: {self._running}")
+            terminalreporter.write_line(str(self._interrupted))
         if self._too_few():
             terminalreporter.section("distributed tests", red=True, bold=True)
         elif not self.exit_output and (not self.seconds or terminalreporter.verbosity < 0):
@@ -142,28 +158,3 @@ class Summary:
 
     def _too_few(self) -> bool:
         return self._total() < self.settings.min_executed
-
-
-class Interruption:
-    """Adds the state of the ranks to the summary if Ctrl-C or a timeout plugin interrupted a distributed test."""
-
-    def __init__(self) -> None:
-        self._test = ""
-        self._ranks: RankFailure | None = None
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Keep the name of the running test."""
-        self._test = nodeid
-
-    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Keep the state of the ranks, which `RankGroup` attaches to the exception that interrupts it."""
-        error: BaseException | None = excinfo.value
-        while error is not None and self._ranks is None:
-            self._ranks = getattr(error, "ranks", None)
-            error = error.__cause__ or error.__context__
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Write what each rank was doing."""
-        if self._ranks is not None:
-            terminalreporter.section(f"interrupted: {self._test}")
-            terminalreporter.write_line(str(self._ranks))

@@ -1,4 +1,4 @@
-"""Ways to misbehave: what one rank of two does between two collectives (see `fault_table`)."""
+"""Faults: what one of two ranks does between two collectives (see `fault_table`)."""
 
 import atexit
 import ctypes
@@ -69,7 +69,7 @@ def reads_address_0() -> None:
 
 def overflows_the_stack_in_c() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_STACK)
-    resource.setrlimit(resource.RLIMIT_STACK, (4096, most))  # it grows no more: Python's limits of depth come too late
+    resource.setrlimit(resource.RLIMIT_STACK, (4096, most))  # it cannot grow: Python's recursion limit comes too late
     compare = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
     sort = ctypes.CDLL(None).qsort
 
@@ -137,7 +137,7 @@ def hangs_in_c() -> None:
     library, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
     library.pthread_mutex_lock(mutex)
     print(HANGING, flush=True)
-    library.pthread_mutex_lock(mutex)  # PyDLL keeps the GIL: no Python code can run in this process any more
+    library.pthread_mutex_lock(mutex)  # PyDLL keeps the GIL: no Python code runs in this process any more
 
 
 def hangs_in_barrier() -> None:

@@ -1,4 +1,4 @@
-"""What a gate does to single operations, as each of two ranks finds it."""
+"""What a gate does to single operations, checked on each of two ranks."""
 
 import gc
 import operator
@@ -58,7 +58,7 @@ def floating_point_results_are_nan_until_they_are_waited_for():
 
 
 @case
-def integers_are_the_least_of_their_dtype_and_booleans_the_opposite():
+def integers_are_the_least_of_their_dtype_and_booleans_are_inverted():
     marks = {dtype: torch.iinfo(dtype).min or torch.iinfo(dtype).max for dtype in INTEGERS}
     for dtype, mark in {**marks, torch.bool: True}.items():
         with gate():
@@ -69,11 +69,11 @@ def integers_are_the_least_of_their_dtype_and_booleans_the_opposite():
 
 
 @case
-def what_an_operation_only_reads_is_left_alone():
+def tensors_that_are_only_read_are_not_poisoned():
     with gate():
         reduced = dist.reduce(to_root := ones(), 1, async_op=True)
         gathered = dist.all_gather_into_tensor(whole := torch.zeros(6), part := ones(), async_op=True)
-    assert to_root.isnan().all(), "also on ranks that are not the root: gloo adds up in their tensors"
+    assert to_root.isnan().all(), "on all ranks, because gloo keeps partial sums in their tensors"
     assert whole.isnan().all()
     assert part.tolist() == [1, 1, 1]
     reduced.wait()
@@ -95,7 +95,7 @@ def an_operation_may_read_a_part_of_what_it_fills():
 
 
 @case
-def what_the_backend_refuses_it_refuses_still():
+def a_call_that_the_backend_rejects_is_rejected_under_a_gate():
     across = torch.zeros(3, 2).t()
     with gate(), pytest.raises((RuntimeError, ValueError), match="contiguous"):
         dist.irecv(across, 1 - dist.get_rank())
@@ -103,7 +103,7 @@ def what_the_backend_refuses_it_refuses_still():
 
 
 @case
-def messages_are_held_back_too():
+def sends_and_receives_are_held():
     received = ones()
     other = 1 - dist.get_rank()
     with gate():
@@ -117,7 +117,7 @@ def messages_are_held_back_too():
 
 
 @case
-def autograd_does_not_notice():
+def tensor_versions_do_not_change():
     weight = nn.Parameter(ones())
     product = weight * 2
     with gate():
@@ -129,7 +129,7 @@ def autograd_does_not_notice():
 
 
 @case
-def sparse_results_are_held_back_too():
+def sparse_results_are_held():
     sparse = torch.sparse_coo_tensor([[dist.get_rank()]], [1.0], (2,))
     with gate():
         work = dist.all_reduce(sparse, async_op=True)
@@ -139,7 +139,7 @@ def sparse_results_are_held_back_too():
 
 
 @case
-def a_second_wait_does_not_bring_the_results_again():
+def a_second_wait_does_not_write_the_results_again():
     with gate():
         work = dist.all_reduce(tensor := ones(), async_op=True)
         work.wait()
@@ -150,14 +150,14 @@ def a_second_wait_does_not_bring_the_results_again():
 
 
 @case
-def blocking_operations_outside_backward_are_as_ever():
+def blocking_operations_outside_backward_are_not_held():
     with gate():
         dist.all_reduce(tensor := ones())
     assert tensor.tolist() == [2, 2, 2]
 
 
 @case
-def coalesced_operations_land_together():
+def coalesced_operations_complete_together():
     with gate():
         tensors = [ones(), ones(2)]
         with dist._coalescing_manager(async_ops=True) as works:
@@ -169,8 +169,8 @@ def coalesced_operations_land_together():
 
 
 @case
-def a_timeout_that_was_asked_for_is_kept():
-    """It ends the wait as it would without a gate, and is no deadlock."""
+def a_timeout_passed_to_wait_is_kept():
+    """It ends the wait as without a gate, and no deadlock is reported."""
     with gate():
         if dist.get_rank() == 0:
             (work,) = all_reduces(1)
@@ -192,7 +192,7 @@ def nothing_is_held_outside_the_block():
 
 
 @case
-def what_was_launched_in_the_block_may_be_waited_for_later():
+def operations_of_the_block_can_be_waited_for_after_it():
     with gate():
         work, future = all_reduces(2)
         future = future.get_future().then(lambda done: done.value()[0].div_(2))
@@ -201,7 +201,7 @@ def what_was_launched_in_the_block_may_be_waited_for_later():
 
 
 @case
-def what_nobody_waits_for_is_listed():
+def operations_never_waited_for_are_listed():
     with gate():
         first, _, third = all_reduces(3)
         third.get_future()
@@ -217,7 +217,7 @@ def a_gate_takes_a_schedule():
 
 
 def completed(schedule: Schedule, wait: Callable[[list[dist.Work]], None]) -> list[int]:
-    """Return which of four operations, counted from 1, complete in which order, up to a wait."""
+    """Return the numbers, from 1, of the four operations that complete before a wait returns, in order."""
     order: list[int] = []
     with gate(schedule):
         works = all_reduces(4)
@@ -259,7 +259,7 @@ def a_future_of_unknown_origin_may_follow_from_any_operation():
 
 
 @case
-def futures_give_the_tensors_of_their_owner():
+def futures_return_the_tensors_of_the_caller():
     with gate():
         work = dist.all_reduce(tensor := ones(), async_op=True)
         future = work.get_future()
@@ -271,7 +271,7 @@ def futures_give_the_tensors_of_their_owner():
 
 
 @case
-def nothing_is_kept_of_what_is_over_and_forgotten():
+def no_reference_to_a_complete_operation_is_kept():
     with gate():
         future = dist.all_reduce(tensor := ones(), async_op=True).get_future()
         following = future.then(lambda done: done.value()[0] / 2)
@@ -279,12 +279,12 @@ def nothing_is_kept_of_what_is_over_and_forgotten():
         kept = [weakref.ref(one) for one in (tensor, future, following)]
         assert not observed.collectives().unawaited
         del tensor, future, following
-        while any(one() is not None for one in kept):  # the thread that let them complete may not be done with them
+        while any(one() is not None for one in kept):  # the completing thread may still hold them
             gc.collect()
 
 
 @case
-def asking_lets_one_after_the_other_complete():
+def polling_completes_one_operation_after_the_other():
     def until_over(works):
         while not works[0].is_completed():
             time.sleep(0)
@@ -294,7 +294,7 @@ def asking_lets_one_after_the_other_complete():
 
 
 @case
-def asking_a_future_does_too():
+def polling_a_future_does_too():
     with gate(InOrder((2, 1))):
         first, second = (work.get_future() for work in all_reduces(2))
         while not first.done():
@@ -303,7 +303,7 @@ def asking_a_future_does_too():
 
 
 class Ignoring(torch.autograd.Function):
-    """Has no gradient for its second argument."""
+    """A function whose second argument gets no gradient."""
 
     @staticmethod
     def forward(_, one, __):
@@ -319,8 +319,8 @@ def at_the_end(*works: dist.Work) -> None:
 
 
 @case
-def gradients_that_are_not_there_are_not_waited_for():
-    """Of those that backward computes, one is undefined."""
+def undefined_gradients_are_not_expected():
+    """One of the gradients that backward computes is undefined."""
     parameters = [nn.Parameter(ones()) for _ in range(3)]
     works: list[dist.Work] = []
     parameters[0].register_hook(lambda _: at_the_end(*works) or works.append(all_reduces(1)[0]))
@@ -330,7 +330,7 @@ def gradients_that_are_not_there_are_not_waited_for():
 
 
 @case
-def backward_for_some_inputs_computes_their_gradients_alone():
+def backward_with_inputs_expects_only_their_gradients():
     one, other = nn.Parameter(ones()), nn.Parameter(ones())
     one.register_post_accumulate_grad_hook(lambda leaf: dist.all_reduce(leaf.grad, async_op=True).wait() and None)
     with gate():
@@ -339,7 +339,7 @@ def backward_for_some_inputs_computes_their_gradients_alone():
 
 
 @case
-def what_was_launched_before_backward_is_held_in_it_too():
+def operations_launched_before_backward_are_held_in_it():
     one, other = nn.Parameter(ones()), nn.Parameter(ones())
     with gate():
         (work,) = all_reduces(1)
@@ -360,7 +360,7 @@ def a_backward_inside_backward_does_not_open_the_gate():
 
 
 def leave(_: bytes) -> bytes:
-    """Wait, held, for an operation that rank 1 never enters."""
+    """Wait under a gate for an operation that rank 1 never enters."""
     if dist.get_rank() == 0:
         with gate(Delay(1)):
             all_reduces(2)[0].wait()
@@ -368,7 +368,7 @@ def leave(_: bytes) -> bytes:
 
 
 def threads(_: bytes) -> bytes:
-    """Return how many threads this process has."""
+    """Return the number of threads of this process."""
     gc.collect()
     return str(len(list(Path("/proc/self/task").iterdir()))).encode()
 
@@ -377,14 +377,14 @@ kept: list[object] = []
 
 
 def keep(_: bytes) -> bytes:
-    """Leave a handle behind, as a hook that leads back to its own parameter does."""
+    """Leak handles, as a hook does that refers to its own parameter."""
     with gate():
         kept.extend([*all_reduces(2), all_reduces(1)[0].get_future()])
         kept[-3].wait()
     return b""
 
 
-def wait_for_what_was_kept(_: bytes) -> bytes:
+def wait_for_kept_handles(_: bytes) -> bytes:
     with pytest.raises(
         UsageError, match=r"all_reduce #2 float32\[3\] \(.*\) belongs to a test that is over, and so is"
     ):

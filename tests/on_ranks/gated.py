@@ -1,4 +1,4 @@
-"""Runs what other targets have under a gate; a schedule is given as its repr, with what to run."""
+"""Runs the operations and trainings of other targets under a gate. The schedule is passed as its repr."""
 
 import pickle
 import warnings
@@ -19,7 +19,7 @@ def schedule(text: str) -> Schedule:
 
 
 def operations(body: bytes) -> bytes:
-    """Return what every operation of torch.distributed gave under a gate, and what was left unawaited."""
+    """Return the result of every operation under a gate, and the operations never waited for."""
     return pickle.dumps({name: _operation(name, schedule(body.decode())) for name in observed_operations.OPERATIONS})
 
 
@@ -30,13 +30,13 @@ def _operation(name: str, gated_by: Schedule) -> tuple[object, list[observed.Ent
         warnings.simplefilter("ignore")  # torch's own deprecations
         try:
             found = observed_operations.plain(observed_operations.OPERATIONS[name](dist.get_rank()))
-        except (RuntimeError, BlocksInsideBackward) as error:  # this version of gloo does not have it, or a gate's
+        except (RuntimeError, BlocksInsideBackward) as error:  # gloo does not have it, or the gate raised
             found = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     return found, collectives.unawaited
 
 
 def training(body: bytes) -> bytes:
-    """Return what a training gave, and the verdicts on its backward passes."""
+    """Return the result of a training, the verdicts on its backward passes, and the operations never waited for."""
     name, text = pickle.loads(body)  # noqa: S301  from our own test
     torch.manual_seed(1)
     collectives = observed.collectives()

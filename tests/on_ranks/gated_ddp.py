@@ -31,7 +31,7 @@ OPTIONS = {
 
 
 def own_hook(group, bucket):
-    """Return a future as users write them: divide, reduce, and unpack."""
+    """Divide, reduce, and unpack, as in a communication hook of a user."""
     work = dist.all_reduce(bucket.buffer().div_(group.size()), group=group, async_op=True)
     return work.get_future().then(lambda done: done.value()[0])
 
@@ -62,7 +62,7 @@ def wrapped(option: str, bucket_mb: float | None) -> DistributedDataParallel:
 
 
 def train(body: bytes) -> bytes:
-    """Return the bytes of all gradients and parameters after the last step, the verdicts, and what was left."""
+    """Return all gradients and parameters after the last step, the verdicts, and the operations never waited for."""
     option, bucket_mb, text = pickle.loads(body)  # noqa: S301  from our own test
     numbers = torch.Generator().manual_seed(dist.get_rank())
     collectives = observed.collectives() if current.is_observed() else None

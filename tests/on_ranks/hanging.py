@@ -1,4 +1,4 @@
-"""Ranks are ended where a test wants them: on a busy machine their deadline may come before they have got there."""
+"""Ends ranks only when they have come to the point that a test needs: a busy machine may be slower than a deadline."""
 
 import sys
 import time
@@ -11,13 +11,13 @@ import pytest
 from pytest_ddp.pool.deadline import Deadline
 from pytest_ddp.pool.rank_process import RankProcess
 
-HANGING = "hanging"  # what a rank prints, and flushes, just before it hangs
+HANGING = "hanging"  # a rank prints and flushes this just before it hangs
 _LOOK_SECONDS = 0.01
 
 
 @contextmanager
 def ended_when(there: Callable[[list[RankProcess]], bool]) -> Iterator[None]:
-    """Let ranks that still run be ended when their time is over and they are there too, however late that is."""
+    """End ranks only when their time is over and `there` is true for the ranks that still run."""
     is_over = Deadline.is_over
 
     def is_over_there(deadline: Deadline, pending: Collection[RankProcess]) -> bool:
@@ -34,7 +34,7 @@ def ended_when(there: Callable[[list[RankProcess]], bool]) -> Iterator[None]:
 
 
 def hangs(rank: RankProcess) -> bool:
-    """Whether a rank has said that it hangs, and does."""
+    """Whether a rank has printed that it hangs, and sleeps."""
     return HANGING in rank.output and _sleeps(rank)
 
 
@@ -44,5 +44,5 @@ def waits(rank: RankProcess, collective: int) -> bool:
 
 
 def _sleeps(rank: RankProcess) -> bool:
-    """Whether a rank is past our own code, which takes down what it enters; only Linux tells."""
+    """Whether a rank sleeps, and so has left our own code, which records what it enters; True without /proc."""
     return sys.platform != "linux" or rank._status() == psutil.STATUS_SLEEPING

@@ -1,4 +1,4 @@
-"""Every operation of torch.distributed that gloo has, called once: what comes out, and what the record says of it."""
+"""Calls every operation of torch.distributed that gloo has once, and returns its result and its entries."""
 
 import pickle
 import warnings
@@ -20,7 +20,7 @@ def operation(function: Callable[[int], object]) -> Callable[[int], object]:
 
 
 def run_all(_: bytes) -> bytes:
-    """Return for each operation what it gave on this rank, and the entries that it left; none if not observed."""
+    """Return for each operation its result on this rank and its entries; no entries if not observed."""
     return pickle.dumps({name: (_tried(function), _entries()) for name, function in OPERATIONS.items()})
 
 
@@ -29,9 +29,9 @@ def _tried(function: Callable[[int], object]) -> object:
         observed.collectives().clear()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what torch says of its own old names
+            warnings.simplefilter("ignore")  # torch's own deprecations
             return plain(function(dist.get_rank()))
-    except RuntimeError as error:  # this version of gloo does not have it
+    except RuntimeError as error:  # gloo does not have it
         return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
@@ -40,7 +40,7 @@ def _entries() -> list[observed.Entry]:
 
 
 def plain(found: object) -> object:
-    """Return tensors as their dtype and bytes, so that equal means the same in every bit."""
+    """Return tensors as dtype and bytes, which are equal only if every bit is."""
     if isinstance(found, torch.Tensor):
         found = found.wait() if isinstance(found, functional.AsyncCollectiveTensor) else found
         return str(found.dtype), tuple(found.shape), found.detach().reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -1,4 +1,4 @@
-"""Trainings by every way of torch to train on several ranks; what comes out must not depend on being observed."""
+"""Trains with every data-parallel feature of torch; the result must not depend on observing."""
 
 import itertools
 import pickle
@@ -36,7 +36,7 @@ def program(function):
 
 
 def run(body: bytes) -> bytes:
-    """Return what the program of that name gave, and how many operations and which events were recorded."""
+    """Return the result of a program, its entries and its events."""
     torch.manual_seed(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own deprecations
@@ -180,7 +180,7 @@ def ddp_fp16_hook():
 def ddp_fp16_wrapped_power_sgd_hook():
     power = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
     hook = default_hooks.fp16_compress_wrapper(powerSGD_hook.powerSGD_hook)
-    with mock.patch("torch.cuda.is_available", return_value=False):  # else it waits for a GPU, also on a CPU's tensors
+    with mock.patch("torch.cuda.is_available", return_value=False):  # else it waits for a GPU, even on a CPU
         return with_hook(hook, power, bucket_cap_mb=25)  # with several buckets it can hang on gloo, observed or not
 
 
@@ -199,7 +199,7 @@ def ddp_builtin_all_reduce_hook():
 
 
 class Descent:
-    """An optimizer as hooks want it: one parameter at a time."""
+    """An optimizer that a hook calls with one parameter at a time."""
 
     def step_param(self, parameter, gradient):
         parameter.data.add_(gradient, alpha=-0.1)

@@ -1,6 +1,6 @@
-"""Wrappers that reduce gradients as students do: overlapped, not overlapped, and with waits that are missing.
+"""Wrappers that reduce gradients in right and wrong ways: overlapped, not overlapped, and with missing waits.
 
-Each has `finish()`, which is called after backward. A comment says where one blocks inside backward.
+`finish()` is called after backward. A comment `# blocks` marks the line that blocks inside backward.
 """
 
 import pickle
@@ -18,7 +18,7 @@ from torch.autograd import Variable, graph
 from pytest_ddp import BlocksInsideBackward, observed
 
 STEPS = 2
-_LONGEST_PAUSE = 0.002  # seconds; ranks need not be in step
+_LONGEST_PAUSE = 0.002  # seconds
 WRAPPERS: dict[str, type["Wrapper"]] = {}
 
 
@@ -104,10 +104,10 @@ class OverlappedWithCollectedFutures(OverlappedWithFutures):
 
 
 class OverlappedWithPolls(Wrapper):
-    """Asks until everything is over, rather than waiting."""
+    """Polls until everything is complete, instead of waiting."""
 
     def finish(self) -> None:
-        while any([not work.is_completed() for _, work in self.pending]):  # noqa: C419  all are asked
+        while any([not work.is_completed() for _, work in self.pending]):  # noqa: C419  all are polled
             time.sleep(0)
         super().finish()
 
@@ -137,7 +137,7 @@ class OverlappedFinishedInLastHook(Wrapper):
 
 
 class BlockingInHook(Wrapper):
-    """Reduces in the hook, and does not go on before that is over."""
+    """Reduces in the hook, without async_op."""
 
     def launch(self, parameter: torch.Tensor) -> None:
         dist.all_reduce(parameter.grad)  # blocks
@@ -171,7 +171,7 @@ class WaitingForFutureInHook(OverlappedWithFutures):
 
 
 class PollingInHook(Wrapper):
-    """Asks in the hook until it is over."""
+    """Polls in the hook until the operation is complete."""
 
     def on_gradient(self, parameter: torch.Tensor) -> None:
         self.launch(parameter)

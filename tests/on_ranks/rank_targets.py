@@ -1,4 +1,4 @@
-"""What the process tests run on ranks: one function a behaviour, bytes to bytes."""
+"""The functions that the process tests run on ranks, one for each behaviour."""
 
 import ctypes
 import os
@@ -81,7 +81,7 @@ def one_exits(_: bytes) -> bytes:
 
 def one_gives_up(how: bytes) -> bytes:
     all_reduce(b"")
-    kept_groups.append(dist.group.WORLD)  # as a fixture may: destroying the group would then break no connection
+    kept_groups.append(dist.group.WORLD)  # as a fixture may: to destroy the group then breaks no connection
     if dist.get_rank() == 0:
         raise SkipRun("not me") if how == b"skip" else ValueError("not me")
     return all_reduce(b"")
@@ -133,7 +133,7 @@ def trains_with_ddp(_: bytes) -> bytes:
 
 
 def is_never_freed(_: bytes) -> bytes:
-    """What a hook of a parameter refers to is never collected, nor is the group of a finished collective in it."""
+    """An object that a parameter's hook refers to is never collected; here it holds a finished collective."""
     weight = torch.nn.Parameter(torch.ones(1))
     wrapper = type("Wrapper", (), {})()
     wrapper.weight, wrapper.works = weight, [dist.all_reduce(torch.ones(1), async_op=True)]

@@ -6,8 +6,9 @@ results are written to the caller's tensors.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -34,7 +35,7 @@ class ScheduledGate(Gate):
         self._schedule, self._record = schedule, record
         self._numbers = itertools.count(1)
         self._in_flight: dict[int, HeldWork] = {}
-        self._polls: dict[int, int] = {}
+        self._polls = Counter[int]()
         self._held = WeakSet[HeldWork]()
         record.cleanups.append(self._drop_all)
 
@@ -42,9 +43,7 @@ class ScheduledGate(Gate):
         """Issue an operation on copies; return the held handle."""
         __tracebackhide__ = True
         if not entry.asynchronous:
-            self._check_may_complete(
-                f"{entry} waits there for the other ranks", entry.line, "pass async_op=True, and wait"
-            )
+            self._require_open(f"{entry} waits there for the other ranks", entry.line, "pass async_op=True, and wait")
             return call.issue()
         shadow = ShadowTensors(call, entry)
         work = shadow.call.issue()
@@ -69,7 +68,7 @@ class ScheduledGate(Gate):
         """
         __tracebackhide__ = True
         if not work.delivered:
-            self._check_may_complete(f"this rank waits there for {work.entries[0]}", self._record.line())
+            self._require_open(f"this rank waits there for {work.entries[0]}", self._record.line())
         for other in self._ahead_of(work):
             self._complete_unrequested(other)
         self._in_flight.pop(work.number, None)
@@ -85,9 +84,11 @@ class ScheduledGate(Gate):
         if work.delivered:
             return True
         if self._holds:
-            self._count_poll(work)
+            self._polls[work.number] += 1
+            if self._polls[work.number] > _MOST_POLLS:
+                self._require_open(f"this rank polls {work.entries[0]} in a loop", self._record.line())
             return False
-        following = next(iter([*self._ahead_of(work), work]))
+        following = [*self._ahead_of(work), work][0]
         if not following.real.is_completed():
             return False
         if following is work:
@@ -124,34 +125,19 @@ class ScheduledGate(Gate):
         the program waits, so that code that forgets to wait always reads poison.
         """
         del self._in_flight[work.number]
-        if work.has_future:
-            with suppress(Exception):  # the future has it
+        if work.future is not None:
+            with suppress(Exception):  # the future has the error
                 self._complete(work, work.real.wait)
 
     def _complete(self, work: HeldWork, wait: Callable[[], Any], timeout: timedelta | None = None) -> None:
         try:
-            with self._waiting(work, timeout):
+            with self._record.monitor.waiting(work.entries, timeout):  # the program may have waited for another one
                 work.complete(wait)
         finally:
             for future in [future for future, other in self._record.held_futures.items() if other is work]:
                 del self._record.held_futures[future]
 
-    @contextmanager
-    def _waiting(self, work: HeldWork, timeout: timedelta | None = None) -> Iterator[None]:
-        """Tell the monitor which operation the rank waits for, since the program may have waited for another."""
-        self._record.monitor.wait_began(work.entries, timeout)
-        try:
-            yield
-        finally:
-            self._record.monitor.wait_ended(work.entries)
-
-    def _count_poll(self, work: HeldWork) -> None:
-        __tracebackhide__ = True
-        self._polls[work.number] = self._polls.get(work.number, 0) + 1
-        if self._polls[work.number] > _MOST_POLLS:
-            self._check_may_complete(f"this rank polls {work.entries[0]} in a loop", self._record.line())
-
-    def _check_may_complete(self, problem: str, line: str, remedy: str = "wait") -> None:
+    def _require_open(self, problem: str, line: str, remedy: str = "wait") -> None:
         """Raise BlocksInsideBackward if the schedule lets no operation complete now."""
         __tracebackhide__ = True
         if not self._holds:

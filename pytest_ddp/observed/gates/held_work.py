@@ -9,8 +9,7 @@ import torch
 from pytest_ddp.errors import UsageError
 from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.gates.shadow_tensors import ShadowTensors
-from pytest_ddp.observed.recording.futures import called_from_cpp
-from pytest_ddp.observed.recording.work import NO_TIMEOUT, DelegatingWork
+from pytest_ddp.observed.recording.work import NO_TIMEOUT, DelegatingWork, called_from_cpp
 
 if TYPE_CHECKING:
     from pytest_ddp.observed.gates.gate import ScheduledGate
@@ -26,6 +25,7 @@ class HeldWork(DelegatingWork):
         entries: the operations, several if they are coalesced.
         shadows: the tensors that they fill.
         number: the operation's number in the schedule.
+        future: the future that the program got, if it asked for one.
         delivered: whether the results are in the caller's tensors.
     """
 
@@ -36,7 +36,7 @@ class HeldWork(DelegatingWork):
         self.entries, self.shadows, self.number = entries, shadows, number
         self.delivered = False
         self._gate: ScheduledGate | None = gate
-        self._future: torch.futures.Future[Any] | None = None
+        self.future: torch.futures.Future[Any] | None = None
         self._future_set = False
         self._error: Exception | None = None
 
@@ -46,11 +46,6 @@ class HeldWork(DelegatingWork):
         if self._gate is None:
             raise UsageError(f"{self.entries[0]} belongs to a test that is over, and so is its process group")
         return self._gate
-
-    @property
-    def has_future(self) -> bool:
-        """Whether the program has a future of the operation, whose callbacks run when it completes."""
-        return self._future is not None
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Wait until the operation, and those ahead of it in the schedule, are complete."""
@@ -76,12 +71,12 @@ class HeldWork(DelegatingWork):
         waits for it only when all gradients are computed.
         """
         real: torch.futures.Future[Any] = self.real.get_future()
-        if self._future is None and not called_from_cpp(_CALLER):
+        if self.future is None and not called_from_cpp(_CALLER):
             devices = {device for shadow in self.shadows for device in shadow.devices if device.type != "cpu"}
-            self._future = torch.futures.Future(devices=sorted(devices, key=str))
+            self.future = torch.futures.Future(devices=sorted(devices, key=str))
         if self.delivered or self._error is not None:
             self._set_future()
-        return self.gate.hold_future(real if self._future is None else self._future, self)
+        return self.gate.hold_future(real if self.future is None else self.future, self)
 
     def result(self) -> Any:
         """Return the caller's tensors that the operation fills."""
@@ -104,17 +99,17 @@ class HeldWork(DelegatingWork):
 
     def drop(self) -> None:
         """Drop every reference to the real operation, because its test is over."""
-        self.real = self._future = self._gate = self._error = None
+        self.real = self.future = self._gate = self._error = None
         self.shadows = ()
 
     def _set_future(self) -> None:
-        if self._future is None or self._future_set:
+        if self.future is None or self._future_set:
             return
         self._future_set = True
         if self._error is not None:
-            self._future.set_exception(self._error)
+            self.future.set_exception(self._error)
         else:
-            self._future.set_result(self._with_caller_tensors(self.real.get_future().wait()))
+            self.future.set_result(self._with_caller_tensors(self.real.get_future().wait()))
 
     def _with_caller_tensors(self, results: Any) -> Any:
         for shadow in self.shadows:

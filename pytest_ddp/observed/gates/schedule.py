@@ -6,19 +6,20 @@ Operations are numbered from 1, in the order in which the rank launches them und
 from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from pytest_ddp.errors import UsageError
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Operations complete in the order of their launch; subclasses choose another order."""
+    """Operations complete in the order of their launch; subclasses choose another order.
 
-    @property
-    def holds_in_backward(self) -> bool:
-        """Whether no operation completes while a backward pass has gradients to compute."""
-        return False
+    Attributes:
+        holds_in_backward: whether no operation completes while a backward pass has gradients to compute.
+    """
+
+    holds_in_backward: ClassVar[bool] = False
 
     def place(self, number: int) -> tuple[Any, int]:
         """Return the sort key of an operation: lower ones complete first."""
@@ -36,10 +37,7 @@ class HoldUntilBackward(Schedule):
     A wait before that, inside backward, raises `BlocksInsideBackward`.
     """
 
-    @property
-    def holds_in_backward(self) -> bool:
-        """True."""
-        return True
+    holds_in_backward = True
 
     def ahead_of(self, number: int, in_flight: Iterable[int]) -> list[int]:  # noqa: ARG002  in no order
         """Return nothing: an operation completes only when it is waited for."""

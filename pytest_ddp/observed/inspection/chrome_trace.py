@@ -42,28 +42,6 @@ def write_trace(path: str | PathLike[str], events: Iterable[TraceEvent]) -> None
 
 
 @dataclass
-class Tracks:
-    """Assigns spans to tracks; spans on one track do not overlap. `_AUTOGRAD` is no such track.
-
-    Attributes:
-        assigned: the tracks so far, as (group, number).
-    """
-
-    assigned: list[tuple[str, int]] = field(default_factory=list)
-    _ends: dict[int, int] = field(default_factory=dict)
-
-    def assign(self, group: str, start: int, end: int) -> int:
-        """Return the track of a span; spans must come in the order of their starts."""
-        free = (number for owner, number in self.assigned if owner == group and self._ends[number] <= start)
-        number = next(free, None)
-        if number is None:
-            number = _AUTOGRAD + 1 + len(self.assigned)
-            self.assigned.append((group, number))
-        self._ends[number] = end
-        return number
-
-
-@dataclass
 class Trace:
     """The record of a rank.
 
@@ -78,7 +56,7 @@ class Trace:
     entries: Sequence[Entry]
     events: Sequence[Event]
     nanoseconds: Sequence[int]
-    _tracks: Tracks = field(default_factory=Tracks)
+    _tracks: list[tuple[str, int]] = field(default_factory=list)
 
     def trace_events(self) -> Iterator[TraceEvent]:
         """Yield the events of the trace."""
@@ -88,7 +66,7 @@ class Trace:
         yield from self._autograd()
         for entry in self.entries:
             yield from self._operation(entry)
-        for group, number in self._tracks.assigned:
+        for number, (group, _) in enumerate(self._tracks, _AUTOGRAD + 1):
             yield self._metadata("thread_name", number, name=group)
 
     def _autograd(self) -> Iterator[TraceEvent]:
@@ -104,11 +82,18 @@ class Trace:
     def _operation(self, entry: Entry) -> Iterator[TraceEvent]:
         start, end = entry.launched.time, entry.completed.time if entry.completed else None
         group = f"group {entry.group} (ranks {format_ranks(entry.ranks)})"
-        track = self._tracks.assign(group, start, end or len(self.nanoseconds))
+        track = self._track(group, start, end or len(self.nanoseconds))
         name, args = f"{entry.op} #{entry.sequence}", _arguments(entry, self.rank)
         yield self._span((start, end), name=name, cat="operation", tid=track, args=args)
         if entry.waited and (end is None or entry.waited.time < end):
             yield self._span((entry.waited.time, end), name="wait", cat="wait", tid=track, args={})
+
+    def _track(self, group: str, start: int, end: int) -> int:
+        """Return a track of the group that is free from `start` on; spans must come in the order of their starts."""
+        free = (n for n, (owner, busy_until) in enumerate(self._tracks) if owner == group and busy_until <= start)
+        index = next(free, len(self._tracks))
+        self._tracks[index : index + 1] = [(group, end)]
+        return _AUTOGRAD + 1 + index
 
     def _span(self, span: tuple[int, int | None], *, args: TraceEvent, **fields: Any) -> TraceEvent:
         """Return a complete event; without an end it lasts until the last time of the clock."""

@@ -40,7 +40,8 @@ class Collectives(Selection):
 
     def name(self, model: nn.Module) -> None:
         """Use the model's parameter names in events."""
-        self._record.names.add(model.named_parameters())
+        for name, parameter in model.named_parameters():
+            self._record.names[parameter] = name
 
     @contextmanager
     def capture(self) -> Iterator[Selection]:

@@ -56,14 +56,18 @@ class BackwardOverlap:
 
 @dataclass
 class BackwardPass:
-    """The times of a backward pass, by the rank's clock.
+    """A backward pass; its times are those of the rank's clock.
 
     Attributes:
+        number: the number of the pass.
+        line: the line that called backward; empty if the record was cleared while the pass ran.
         began: when the pass began.
         last_gradient: when the last gradient of a parameter was ready; infinite while the pass runs.
         returned: when the pass returned; infinite while it runs.
     """
 
+    number: int
+    line: str
     began: float
     last_gradient: float = inf
     returned: float = inf
@@ -80,10 +84,7 @@ def overlap(entries: Sequence[Entry], events: Sequence[Event]) -> list[BackwardO
     passes = backward_passes(events)
     next_began = [*(backward.began for backward in passes), inf][1:]
     wait_lines = {event.number: event.line for event in events if isinstance(event, CollectiveWaited)}
-    return [
-        _verdict(backward, _began_event(backward, events), entries, wait_lines, end)
-        for backward, end in zip(passes, next_began, strict=True)
-    ]
+    return [_verdict(backward, entries, wait_lines, end) for backward, end in zip(passes, next_began, strict=True)]
 
 
 def backward_passes(events: Iterable[Event]) -> list[BackwardPass]:
@@ -94,7 +95,8 @@ def backward_passes(events: Iterable[Event]) -> list[BackwardPass]:
         if not isinstance(event, BackwardBegan | GradientReady | BackwardReturned):
             continue
         if not running:  # the pass began here, or before the record was cleared
-            found.append(BackwardPass(event.time))
+            line = event.line if isinstance(event, BackwardBegan) else ""
+            found.append(BackwardPass(event.backward, line, event.time))
             last_gradient = 0
         running.add(event.backward)
         if isinstance(event, GradientReady):
@@ -113,18 +115,16 @@ def launching_pass(entry: Entry, passes: Iterable[BackwardPass]) -> BackwardPass
     return next((backward for backward in passes if backward.returned > entry.launched.time), None)
 
 
-def _verdict(
-    backward: BackwardPass, began: BackwardBegan, entries: Sequence[Entry], wait_lines: dict[int, str], end: float
-) -> BackwardOverlap:
+def _verdict(backward: BackwardPass, entries: Sequence[Entry], lines: dict[int, str], end: float) -> BackwardOverlap:
     """Judge a pass by the operations that were launched before `end`, where the next one began."""
 
     def decided(verdict: Overlap, entry: Entry | None = None, at: str = "") -> BackwardOverlap:
-        return BackwardOverlap(verdict, began.backward, began.line, at or (entry.line if entry else ""), entry)
+        return BackwardOverlap(verdict, backward.number, backward.line, at or (entry.line if entry else ""), entry)
 
     blocking = [entry for entry in entries if backward.computes_at(_first_wait(entry))]
     if blocking:
         first = min(blocking, key=lambda entry: getattr(_first_wait(entry), "time", inf))
-        return decided(Overlap.BLOCKS_INSIDE_BACKWARD, first, wait_lines.get(first.number, ""))
+        return decided(Overlap.BLOCKS_INSIDE_BACKWARD, first, lines.get(first.number, ""))
     inside = [entry for entry in entries if backward.began < entry.launched.time < backward.returned]
     early = [entry for entry in inside if backward.computes_at(entry.launched)]
     if inside:
@@ -135,9 +135,3 @@ def _verdict(
 
 def _first_wait(entry: Entry) -> Moment | None:
     return entry.waited if entry.asynchronous else entry.launched
-
-
-def _began_event(backward: BackwardPass, events: Sequence[Event]) -> BackwardBegan:
-    """Return the event with which a pass began; one without a line if the record was cleared since."""
-    found = (event for event in events if isinstance(event, BackwardBegan) and event.time == backward.began)
-    return next(found, BackwardBegan(int(backward.began), 0, "", 0))

@@ -1,7 +1,6 @@
 """Operations selected from a record."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import overload
 
 import torch
@@ -20,12 +19,7 @@ class Selection(Assertions):
     def __init__(self, record: Record, entries: Sequence[Entry], selected: str) -> None:
         self._record = record
         self._chosen = tuple(entries)
-        self._selected = selected
-
-    @property
-    def selected(self) -> str:
-        """Which operations these are, in words."""
-        return self._selected
+        self.selected = selected
 
     @property
     def entries(self) -> list[Entry]:
@@ -51,10 +45,21 @@ class Selection(Assertions):
         Raises:
             UsageError: if a name is not that of an operation.
         """
+        unknown = [op for op in ops if op not in NAMES]
+        if unknown:
+            raise UsageError(f"no operation is named {unknown[0]!r}; the names are {', '.join(sorted(NAMES))}")
         name = group.group_name if isinstance(group, ProcessGroup) else group
-        wanted = _Filter(ops, name, None if dtype is None else str(dtype).removeprefix("torch."), inside_backward)
-        matching = [entry for entry in self.entries if wanted.matches(entry)]
-        return Selection(self._record, matching, " ".join(filter(None, [self.selected, str(wanted)])))
+        kind = None if dtype is None else str(dtype).removeprefix("torch.")
+        matching = [
+            entry
+            for entry in self.entries
+            if (not ops or entry.op in ops)
+            and name in {None, entry.group}
+            and kind in {None, entry.dtype}
+            and inside_backward in {None, entry.launched.backward is not None}
+        ]
+        added = _filter_text(ops, group=name, dtype=kind, inside_backward=inside_backward)
+        return Selection(self._record, matching, f"{self.selected} {added}".strip())
 
     def set_entries(self, entries: Iterable[Entry]) -> None:
         """Make this the selection of these operations."""
@@ -86,35 +91,12 @@ class Selection(Assertions):
         return f"<{len(self)} operations{':' if lines else ''}{lines}>"
 
 
-@dataclass(frozen=True)
-class _Filter:
-    """The arguments of `Selection.select`; None matches every operation."""
-
-    ops: tuple[str, ...]
-    group: str | None
-    dtype: str | None
-    inside_backward: bool | None
-
-    def __post_init__(self) -> None:
-        unknown = [op for op in self.ops if op not in NAMES]
-        if unknown:
-            raise UsageError(f"no operation is named {unknown[0]!r}; the names are {', '.join(sorted(NAMES))}")
-
-    def matches(self, entry: Entry) -> bool:
-        return (
-            (not self.ops or entry.op in self.ops)
-            and self.group in {None, entry.group}
-            and self.dtype in {None, entry.dtype}
-            and self.inside_backward in {None, entry.launched.backward is not None}
-        )
-
-    def __str__(self) -> str:
-        words = [" or ".join(self.ops)] if self.ops else []
-        words += [f"in group {self.group!r}"] if self.group is not None else []
-        words += [f"of {self.dtype}"] if self.dtype is not None else []
-        if self.inside_backward is not None:
-            words.append(f"launched {'inside' if self.inside_backward else 'outside'} backward")
-        return " ".join(words)
+def _filter_text(ops: tuple[str, ...], *, group: str | None, dtype: str | None, inside_backward: bool | None) -> str:
+    words = [" or ".join(ops)] if ops else []
+    words += [f"in group {group!r}"] if group is not None else []
+    words += [f"of {dtype}"] if dtype is not None else []
+    words += [] if inside_backward is None else [f"launched {'inside' if inside_backward else 'outside'} backward"]
+    return " ".join(words)
 
 
 def _slice_text(index: slice) -> str:

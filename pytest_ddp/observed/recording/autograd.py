@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
 from torch.autograd import graph
 
-from pytest_ddp.observed.recording.clock import Backward
-from pytest_ddp.observed.recording.record import Record
+from pytest_ddp.observed.recording.record import Backward, Record
 from pytest_ddp.torch_internals import engine, has_hooks, register_first_hook, set_engine
 
 _INPUTS = 3  # the engine's argument at this index, after the gradients, retain_graph and create_graph
@@ -58,12 +56,11 @@ def _recorded(record: Record, nodes: list[Any]) -> Iterator[None]:
 def _register_hook(record: Record, backward: Backward, node: Any) -> Any:
     """Register a hook that runs before all others: first come those on the parameter, then those on its node."""
     parameter = node.variable
-    ready = partial(_record_gradient, record, backward, parameter)
+
+    def ready(_: Any) -> None:
+        record.gradient_ready(backward, parameter)
+
     return register_first_hook(parameter, ready) if has_hooks(parameter) else node.register_prehook(ready)
-
-
-def _record_gradient(record: Record, backward: Backward, parameter: torch.Tensor, _: Any) -> None:
-    record.gradient_ready(backward, parameter)
 
 
 def _nodes(outputs: Sequence[Any]) -> Iterator[Any]:
@@ -82,6 +79,5 @@ def _nodes(outputs: Sequence[Any]) -> Iterator[Any]:
 def _root(output: Any) -> Any:
     if not isinstance(output, torch.Tensor):
         return output.node
-    if output.grad_fn is None:
-        return graph.get_gradient_edge(output).node if output.requires_grad else None
-    return output.grad_fn
+    is_leaf = output.requires_grad and output.grad_fn is None
+    return graph.get_gradient_edge(output).node if is_leaf else output.grad_fn

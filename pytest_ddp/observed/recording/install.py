@@ -5,10 +5,10 @@ from typing import Any
 
 from pytest_ddp.observed.recording import current
 from pytest_ddp.observed.recording.autograd import patch_backward, restore_backward
-from pytest_ddp.observed.recording.futures import patch_futures, restore_futures
 from pytest_ddp.observed.recording.interfaces import Monitor
 from pytest_ddp.observed.recording.process_group import ObservedGroup
 from pytest_ddp.observed.recording.record import Record
+from pytest_ddp.observed.recording.work import patch_futures, restore_futures
 from pytest_ddp.torch_internals import group_factory, new_groups_of_class, set_group_factory
 
 _originals: list[Callable[..., Any]] = []

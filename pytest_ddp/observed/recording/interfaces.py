@@ -1,6 +1,7 @@
 """What the packages above can plug into a record: a monitor of its operations, and a gate that issues them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +20,15 @@ class Monitor:
 
     def wait_ended(self, entries: Sequence[Entry]) -> None:
         """Handle a thread whose wait returned or raised."""
+
+    @contextmanager
+    def waiting(self, entries: Sequence[Entry], timeout: timedelta | None = None) -> Iterator[None]:
+        """Report a wait while the block runs."""
+        self.wait_began(entries, timeout)
+        try:
+            yield
+        finally:
+            self.wait_ended(entries)
 
     def unmatched_operations(self) -> list[str]:
         """Describe the operations of this rank in which other ranks did not take part; each is reported once."""

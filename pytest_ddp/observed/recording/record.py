@@ -1,12 +1,15 @@
-"""The record of one rank: every operation of its process groups, and what autograd did in between."""
+"""The record of one rank: every operation of its process groups, and what autograd did in between.
+
+Its clock counts events, so two runs of the same program give the same times.
+"""
 
 import itertools
 import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from time import monotonic_ns  # imported by name, because tests replace functions of the module `time`
 from typing import Any
 
 import torch
@@ -25,11 +28,58 @@ from pytest_ddp.observed.events import (
 )
 from pytest_ddp.observed.recording.call import Call
 from pytest_ddp.observed.recording.call_site import caller
-from pytest_ddp.observed.recording.clock import Backward, Clock
 from pytest_ddp.observed.recording.interfaces import Gate, Monitor
 from pytest_ddp.torch_internals import Future
 
 _done = Future.done  # the original: the patched one polls a gate
+
+
+@dataclass
+class Backward:
+    """A running backward pass that has computed `ready` of `expected` gradients of parameters."""
+
+    number: int
+    line: str
+    expected: int
+    ready: int = 0
+
+
+@dataclass
+class Clock:
+    """Counts events, and knows which backward passes are running.
+
+    Attributes:
+        running: the running backward passes, the innermost last (reentrant checkpoints nest them).
+        nanoseconds: the machine's monotonic time at each logical time. Traces show it; no assertion may use it.
+    """
+
+    running: list[Backward] = field(default_factory=list)
+    nanoseconds: list[int] = field(default_factory=list)
+    _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+
+    def time(self) -> int:
+        """Advance the clock; return the new time."""
+        self.nanoseconds.append(monotonic_ns())
+        return len(self.nanoseconds)
+
+    def tick(self) -> Moment:
+        """Advance the clock; return the new time and the progress of the innermost backward pass."""
+        time = self.time()
+        if not self.running:
+            return Moment(time)
+        inner = self.running[-1]
+        return Moment(time, inner.number, inner.ready, inner.expected)
+
+    @property
+    def computes_gradients(self) -> bool:
+        """Whether a running backward pass has yet to compute gradients of parameters."""
+        return any(backward.ready < backward.expected for backward in self.running)
+
+    def begin_backward(self, line: str, expected: int) -> Backward:
+        """Return a new backward pass, which is now the innermost one."""
+        backward = Backward(next(self._numbers), line, expected)
+        self.running.append(backward)
+        return backward
 
 
 class Record:
@@ -40,7 +90,7 @@ class Record:
         listeners: functions that are called with each event, in the thread of the event.
         cleanups: functions that are called when the test is over.
         clock: gives each event its time.
-        names: the parameters' names in events.
+        names: maps parameters to their names in events, and keeps no parameter alive.
         gate: issues the operations.
         held_futures: maps each future that a gate holds back to the Work that releases it.
     """
@@ -57,7 +107,8 @@ class Record:
         """Forget everything and start the clock again, for a new test."""
         while self.cleanups:
             self.cleanups.pop()()
-        self.clock, self.names, self.gate = Clock(), ParameterNames(), Gate()
+        self.clock, self.gate = Clock(), Gate()
+        self.names: Any = WeakIdKeyDictionary()
         self.held_futures: Any = WeakIdKeyDictionary()
         self.clear()
 
@@ -67,7 +118,7 @@ class Record:
         self._entries: dict[int, Entry] = {}
         self._waited: dict[int, Moment] = {}
         self._completed: dict[int, Moment] = {}
-        self._events: list[tuple[type[Event], tuple[Any, ...]]] = []
+        self._events: list[Event] = []
 
     @property
     def entries(self) -> list[Entry]:
@@ -82,7 +133,7 @@ class Record:
         """The events, in the order of the clock."""
         self._check_futures()
         with self._lock:
-            return [kind(*values) for kind, values in self._events]
+            return list(self._events)
 
     def line(self) -> str:
         """Return the current line of the user's program; in a thread of autograd, the line that called backward."""
@@ -94,10 +145,8 @@ class Record:
         __tracebackhide__ = True  # a mismatch that is raised here is an error of the caller
         entry = self._add_entry(call, sequence)
         self.monitor.before_operation(entry)
-        if call.operation.blocks:
-            with self.waiting([entry], call.timeout):
-                return entry, self.gate.issue(entry, call)
-        return entry, self.gate.issue(entry, call)
+        with self.waiting([entry], call.timeout) if call.operation.blocks else nullcontext():
+            return entry, self.gate.issue(entry, call)
 
     @contextmanager
     def waiting(self, entries: Sequence[Entry], timeout: timedelta | None = None) -> Iterator[None]:
@@ -105,11 +154,8 @@ class Record:
         line = self.line() if self.clock.running else ""
         for entry in entries:
             self._mark(entry, CollectiveWaited, line)
-        self.monitor.wait_began(entries, timeout)
-        try:
+        with self.monitor.waiting(entries, timeout):
             yield
-        finally:
-            self.monitor.wait_ended(entries)
         self.mark_completed(entries)
 
     def mark_completed(self, entries: Sequence[Entry]) -> None:
@@ -131,28 +177,28 @@ class Record:
         with self._lock:
             time = self.clock.time()
             backward = self.clock.begin_backward(line, expected)
-            event = BackwardBegan, (time, backward.number, line, expected)
+            event = BackwardBegan(time, backward.number, line, expected)
             self._events.append(event)
-        self._notify(*event)
+        self._notify(event)
         return backward
 
     def gradient_ready(self, backward: Backward, parameter: torch.Tensor) -> None:
         """Record that backward computed the gradient of a parameter."""
-        name = self.names.name_of(parameter)
+        name = self.names.get(parameter) or f"parameter {list(parameter.shape)}"
         with self._lock:
             backward.ready += 1
-            event = GradientReady, (self.clock.time(), backward.number, name)
+            event = GradientReady(self.clock.time(), backward.number, name)
             self._events.append(event)
-        self._notify(*event)
+        self._notify(event)
 
     def backward_returned(self, backward: Backward) -> None:
         """Record that a backward pass returned."""
         self._check_futures()
         with self._lock:
-            self.clock.end_backward(backward)
-            event = BackwardReturned, (self.clock.time(), backward.number)
+            self.clock.running.remove(backward)
+            event = BackwardReturned(self.clock.time(), backward.number)
             self._events.append(event)
-        self._notify(*event)
+        self._notify(event)
 
     def _add_entry(self, call: Call, sequence: int) -> Entry:
         line, called = caller()
@@ -161,9 +207,9 @@ class Record:
             line = line or (running[-1].line if running else "")
             entry = call.entry(next(self._numbers), sequence, self.clock.tick(), line, called)
             self._entries[entry.number] = entry
-            event = CollectiveLaunched, (entry.launched.time, entry.number)
+            event = CollectiveLaunched(entry.launched.time, entry.number)
             self._events.append(event)
-        self._notify(*event)
+        self._notify(event)
         return entry
 
     def _mark(self, entry: Entry, kind: type[CollectiveWaited | CollectiveCompleted], *details: str) -> None:
@@ -173,9 +219,9 @@ class Record:
             if entry.number not in self._entries or entry.number in moments:
                 return
             moments[entry.number] = moment = self.clock.tick()
-            event = kind, (moment.time, entry.number, *details)
+            event = kind(moment.time, entry.number, *details)
             self._events.append(event)
-        self._notify(*event)
+        self._notify(event)
 
     def _check_futures(self) -> None:
         pending, self._futures = self._futures, []
@@ -185,28 +231,6 @@ class Record:
             else:
                 self._futures.append((future, entries))
 
-    def _notify(self, kind: type[Event], values: tuple[Any, ...]) -> None:
-        """Call the listeners with an event; it is built only here and in `events`, because there are seldom any."""
-        if self.listeners:
-            event = kind(*values)
-            for listener in tuple(self.listeners):
-                listener(event)
-
-
-class ParameterNames:
-    """The names that the user gave to parameters; weak references, so that no model is kept alive."""
-
-    def __init__(self) -> None:
-        self._names: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
-
-    def add(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Add parameters with their names."""
-        for name, parameter in parameters:
-            self._names[id(parameter)] = weakref.ref(parameter), name
-
-    def name_of(self, parameter: torch.Tensor) -> str:
-        """Return the parameter's name, or its shape in words if it has none."""
-        reference, name = self._names.get(id(parameter), (None, ""))
-        if reference is not None and reference() is parameter:
-            return name
-        return f"parameter {list(parameter.shape)}"
+    def _notify(self, event: Event) -> None:
+        for listener in tuple(self.listeners):
+            listener(event)

@@ -1,4 +1,4 @@
-"""`--pdb`, `breakpoint()` and their company on ranks, at a terminal and without one."""
+"""`--pdb`, `breakpoint()` and related options on ranks, with and without a terminal."""
 
 import os
 import sys
@@ -12,12 +12,12 @@ import os, pdb, signal
 import pytest
 from pytest_ddp import distributed
 
-def barrier():  # pytest itself need not import torch for these tests: that takes seconds
+def barrier():  # here, so that pytest itself imports no torch, which takes seconds
     from torch import distributed
     distributed.barrier()
 """
 PROMPT = r"\(Pdb\) "
-# For pytest itself an hour passes when there is a file "later".
+# In the controller an hour passes as soon as the file "later" exists.
 AN_HOUR_PASSES = """
 import os, time
 
@@ -30,7 +30,7 @@ def pytest_configure(config):
 
 
 class Terminal:
-    """A run of pytest on a terminal, and what has been said there."""
+    """A run of pytest on a terminal."""
 
     def __init__(self, pytester, source: str, *args: str) -> None:
         pytester.makepyfile(test_suite=MARKED + source)
@@ -55,7 +55,7 @@ class Terminal:
         self.expect(reply)
 
     def end(self) -> tuple[int | None, str]:
-        """Return exit code and what was still said."""
+        """Return the exit code and the rest of the output."""
         text: str = self.run.read()
         self.run.close()
         return self.run.exitstatus, text
@@ -118,7 +118,7 @@ def test_never(): pass
     at.expect("entering PDB on rank 1")
     at.ask("p mine + 1000", "1041")
     at.run.expect(PROMPT)
-    at.run.sendintr()  # Ctrl-C is the debugger's, not the run's
+    at.run.sendintr()  # Ctrl-C interrupts the debugger, not the run
     at.expect("--KeyboardInterrupt--")
     at.ask("c", "rank 1 of 2 .* raised AssertionError")
     at.expect("entering PDB on rank 1")
@@ -211,7 +211,7 @@ def test_never(): pass
     )
     at.expect("PDB on rank 1")
     at.ask("p here", "101")
-    at.answer("open('later', 'w').close()")  # its deadline is over
+    at.answer("open('later', 'w').close()")  # its deadline has passed
     at.ask("until 14", "stepped over")
     at.answer("b 16")
     at.ask("c", "PDB continue")
@@ -227,7 +227,7 @@ def test_never(): pass
 
 @pytest.fixture
 def no_terminal() -> Iterator[None]:
-    """Have a standard input that is no terminal, as a run in the background has."""
+    """Use a standard input that is not a terminal, as in a background job."""
     kept = os.dup(0)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -238,7 +238,7 @@ def no_terminal() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_terminal")
-def test_without_a_terminal_it_is_said_why_there_is_no_debugger(run_suite):
+def test_without_a_terminal_pytest_says_why_there_is_no_debugger(run_suite):
     result = run_suite(
         """
         @distributed
@@ -260,7 +260,7 @@ def test_without_a_terminal_it_is_said_why_there_is_no_debugger(run_suite):
 
 
 @pytest.mark.usefixtures("no_terminal")
-def test_a_breakpoint_without_a_terminal_or_for_a_rank_that_is_not_there(run_suite):
+def test_a_breakpoint_without_a_terminal_or_for_a_missing_rank(run_suite):
     suite = "@distributed\ndef test_it(): breakpoint()"
     result = run_suite(suite, "--ddp-pdb-rank=1")
     result.assert_outcomes(failed=1)

@@ -1,9 +1,9 @@
-"""When the fork server is started: beside the import of the first module that will want it, and only then."""
+"""The fork server starts during the import of the first module with distributed tests, and not without one."""
 
 import psutil
 import pytest
 
-# Inner runs have a process of their own: in this one a fork server runs already.
+# Inner runs are subprocesses, because a fork server runs in this process already.
 WATCHING = """
 from pytest_ddp.pool.launcher import shared_launcher
 
@@ -28,7 +28,7 @@ import torch.distributed as dist
 """
 
 
-def test_it_starts_while_the_module_is_imported_and_ranks_have_what_the_module_sets(pytester):
+def test_it_starts_while_a_module_is_imported_and_ranks_see_variables_that_the_module_sets(pytester):
     source = f"""{IMPORTED}
 from pytest_ddp import distributed
 

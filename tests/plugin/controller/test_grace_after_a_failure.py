@@ -1,13 +1,13 @@
-"""Once a rank has failed, those that have an exception to tell of are heard out; the others are not waited for."""
+"""After a failure, a rank that announced an exception is waited for; other ranks are ended after the grace."""
 
 
-def test_a_rank_that_takes_long_to_say_what_it_failed_of_is_heard_out(run_suite):
+def test_a_rank_that_takes_long_to_report_its_exception_is_waited_for(run_suite):
     result = run_suite("""
         import time
 
         class Wordy(Exception):
             def __str__(self):
-                time.sleep(1.5)  # longer than ranks may otherwise go on when another one has failed
+                time.sleep(1.5)  # longer than the grace
                 return "at last"
 
         @distributed(world_size=3)

@@ -1,4 +1,4 @@
-"""What ends pytest ends its ranks; Ctrl-C says first what they were doing."""
+"""However pytest ends, its ranks end too; after Ctrl-C it reports what they were doing."""
 
 import signal
 import subprocess
@@ -34,7 +34,7 @@ def test_hang(ddp):
 def test_never():
     print("never")
 """
-# CPython does not see a signal that comes just before a wait without an end (measured: 3 of 33000): hence short ones.
+# Short sleeps: CPython misses a signal that comes just before an endless wait (measured: 3 of 33000).
 SLOW_TO_LEAVE = """
 import time
 
@@ -48,7 +48,7 @@ def pytest_sessionfinish(session):
 
 @contextmanager
 def hanging_run(pytester, *args: str) -> Iterator[tuple[pexpect.spawn, list[psutil.Process]]]:
-    """Run the suite on a terminal until two ranks hang; everything that runs below pytest must end with the block."""
+    """Run the suite on a terminal until two ranks hang; all processes below pytest must end with the block."""
     pytester.makepyfile(test_suite=SUITE)
     command = ["-m", "pytest", "-s", "-p", "no:cacheprovider", *args]
     run = pexpect.spawn(
@@ -72,19 +72,19 @@ def hanging_run(pytester, *args: str) -> Iterator[tuple[pexpect.spawn, list[psut
 
 
 def heed_signals() -> None:
-    """Undo what a shell or nohup does to commands in the background: they ignore interrupts or hang-ups from birth."""
+    """Restore the signal handlers that a shell or nohup switches off for commands in the background."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def end_of(run: pexpect.spawn) -> list[str]:
-    """Return what the run still said, once it is over."""
+    """Wait for the end of the run; return the rest of its output."""
     text: str = run.read()
     run.close()
     return text.splitlines()
 
 
-def test_one_interrupt_stops_with_reports_and_says_what_the_ranks_were_doing(pytester):
+def test_an_interrupt_ends_the_run_with_reports_and_with_what_the_ranks_were_doing(pytester):
     with hanging_run(pytester, "-k", "test_before or test_hang or test_never") as (run, _):
         run.sendintr()
         said = pytest.LineMatcher(end_of(run))
@@ -128,7 +128,7 @@ def test_nothing_survives_the_end_of_pytest(pytester, ending):
         if ending in signal.Signals.__members__:
             run.kill(signal.Signals[ending])
         else:
-            run.ptyproc.fileobj.close()  # the kernel hangs up: SIGHUP
+            run.ptyproc.fileobj.close()  # the kernel sends SIGHUP
             run.ptyproc.wait()
 
 

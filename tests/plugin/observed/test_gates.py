@@ -31,7 +31,7 @@ def test_a_gate_in_a_test_and_one_in_a_fixture(run_suite):
             assert verdict.at.startswith("test_suite.py:")
 
         @distributed(world_size=2, observe=True)
-        def test_held_no_more(ddp):
+        def test_not_held(ddp):
             dist.all_reduce(tensor := torch.ones(2), async_op=True).get_future().wait()
             assert tensor.tolist() == [2, 2]
 
@@ -49,7 +49,7 @@ def test_a_gate_in_a_test_and_one_in_a_fixture(run_suite):
     result.assert_outcomes(passed=3)
 
 
-def test_who_blocks_inside_backward_is_told_where_and_what_to_do(run_suite):
+def test_blocking_inside_backward_raises_with_line_and_remedy(run_suite):
     result = run_suite("""
         from pytest_ddp.observed import HoldUntilBackward
 

@@ -1,7 +1,7 @@
-"""`observe=True`: on tests, fixtures and `ddp_ranks`; what `ddp.collectives` has, and when it begins anew."""
+"""`observe=True` on tests, fixtures and `ddp_ranks`: what `ddp.collectives` records, and when it starts again."""
 
 
-def test_observed_and_plain_tests_take_turns_on_the_same_ranks(run_suite):
+def test_observed_and_plain_tests_alternate_on_the_same_ranks(run_suite):
     result = run_suite("""
         ids = []
 
@@ -33,7 +33,7 @@ def test_observed_and_plain_tests_take_turns_on_the_same_ranks(run_suite):
     result.assert_outcomes(passed=3)
 
 
-def test_an_observed_group_says_the_same_of_itself(run_suite):
+def test_an_observed_group_has_the_same_attributes(run_suite):
     result = run_suite("""
         @distributed(world_size=2, observe=True)
         def test_it(ddp):
@@ -48,7 +48,7 @@ def test_an_observed_group_says_the_same_of_itself(run_suite):
     result.assert_outcomes(passed=1)
 
 
-def test_without_observe_the_record_says_what_to_write(run_suite):
+def test_without_observe_the_error_says_what_to_write(run_suite):
     result = run_suite("""
         @distributed(world_size=2)
         def test_it(ddp):
@@ -58,7 +58,7 @@ def test_without_observe_the_record_says_what_to_write(run_suite):
     result.stdout.fnmatch_lines(["*UsageError: this test's collectives are not observed*@distributed(observe=True)*"])
 
 
-def test_observe_takes_a_truth_value(run_suite):
+def test_observe_must_be_a_bool(run_suite):
     result = run_suite("""
         @pytest.mark.distributed(observe=1)
         def test_marked(): ...
@@ -67,7 +67,7 @@ def test_observe_takes_a_truth_value(run_suite):
     result.stdout.fnmatch_lines(["*takes True or False; got 1*"])
 
 
-def test_the_record_has_what_setup_did_and_can_be_cleared(run_suite):
+def test_the_record_includes_setup_and_can_be_cleared(run_suite):
     result = run_suite("""
         @pytest.fixture
         def greeted():
@@ -111,7 +111,7 @@ def test_a_fixture_observes_the_tests_that_use_it(run_suite):
     result.stdout.fnmatch_lines(["*the fixture 'group' needs observe=True, but the test asks for observe=False*"])
 
 
-def test_called_functions_are_observed_too(run_suite):
+def test_remote_calls_can_be_observed(run_suite):
     result = run_suite("""
         from pytest_ddp import observed
 
@@ -137,7 +137,7 @@ def test_called_functions_are_observed_too(run_suite):
     result.assert_outcomes(passed=1)
 
 
-def test_every_example_has_a_record_of_its_own(run_given):
+def test_every_example_has_its_own_record(run_given):
     result = run_given("""
         @distributed(world_size=2, observe=True)
         @fast
@@ -150,7 +150,7 @@ def test_every_example_has_a_record_of_its_own(run_given):
     result.assert_outcomes(passed=1)
 
 
-def test_parameters_are_called_by_their_names(run_suite):
+def test_events_have_the_names_of_parameters(run_suite):
     result = run_suite("""
         from pytest_ddp.observed import BackwardBegan, BackwardReturned, GradientReady
 
@@ -172,7 +172,7 @@ def test_parameters_are_called_by_their_names(run_suite):
     result.assert_outcomes(passed=1)
 
 
-def test_hooks_on_parameters_find_their_own_gradient_counted(run_suite):
+def test_hooks_on_parameters_see_their_gradient_counted(run_suite):
     result = run_suite("""
         @distributed(world_size=2, observe=True)
         def test_it(ddp):
@@ -206,7 +206,7 @@ def test_hooks_on_parameters_find_their_own_gradient_counted(run_suite):
     result.assert_outcomes(passed=2)
 
 
-def test_what_cpp_issues_in_backward_is_at_the_line_of_backward(run_suite):
+def test_operations_of_cpp_have_the_line_of_backward(run_suite):
     result = run_suite("""
         @distributed(world_size=2, observe=True)
         def test_it(ddp):
@@ -220,8 +220,8 @@ def test_what_cpp_issues_in_backward_is_at_the_line_of_backward(run_suite):
     result.assert_outcomes(passed=1)
 
 
-def test_a_rank_that_fails_still_tells_which_collectives_it_had_entered(run_suite):
-    """The black box goes on working: the groups that do the work tell it."""
+def test_a_killed_rank_reports_its_last_collective(run_suite):
+    """The flight recorder still works, because the real groups write to it."""
     result = run_suite("""
         @distributed(world_size=2, observe=True)
         def test_it(ddp):
@@ -236,7 +236,7 @@ def test_a_rank_that_fails_still_tells_which_collectives_it_had_entered(run_suit
     )
 
 
-def test_an_error_of_gloo_comes_out_as_without_observing(run_suite):
+def test_an_error_of_gloo_is_not_changed(run_suite):
     result = run_suite("""
         def wrong():
             with pytest.raises(Exception) as caught:

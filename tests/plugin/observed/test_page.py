@@ -1,4 +1,4 @@
-"""Every example in docs/observing.md runs, and what fails says what the page shows."""
+"""Every example in docs/observing.md runs, and fails with the output that the page shows, if any."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ PREAMBLE, *BLOCKS = [(found["kind"], found["text"]) for found in _BLOCK.finditer
 
 
 def examples() -> Iterator[tuple[str, list[str]]]:
-    """Yield each example with the outputs that the page shows of it."""
+    """Yield each example with the outputs that follow it on the page."""
     example: tuple[str, list[str]] | None = None
     for kind, text in BLOCKS:
         if kind == "python":
@@ -34,14 +34,14 @@ def run(pytester, *code: str):
     return pytester.runpytest_inprocess("-p", "no:cacheprovider")
 
 
-def test_what_the_page_shows_as_right_passes(pytester):
+def test_examples_without_output_pass(pytester):
     tests = sum(code.count("def test_") for code in RIGHT)
     assert tests > 10
     run(pytester, *RIGHT).assert_outcomes(passed=tests)
 
 
 @pytest.mark.parametrize(("code", "shown"), WRONG)
-def test_what_the_page_shows_as_wrong_fails_as_it_says(pytester, code, shown):
+def test_examples_with_output_fail_with_it(pytester, code, shown):
     result = run(pytester, code)
     result.assert_outcomes(failed=1)
     for text in shown:
@@ -54,9 +54,9 @@ def pattern(line: str) -> str:
     return ".*" + re.sub(r"(test_page\\\.py:|rank\\ )\d+", r"\1\\d+", words)
 
 
-def test_the_page_names_every_expectation():
+def test_the_page_names_every_assertion():
     from pytest_ddp.observed.inspection.selection import Selection  # noqa: PLC0415  imports torch
 
-    expectations = [name for name in dir(Selection) if name.startswith("assert_")]
+    assertions = [name for name in dir(Selection) if name.startswith("assert_")]
     page = PAGE.read_text(encoding="utf-8")
-    assert [name for name in expectations if f"`{name}(" not in page or f".{name}(" not in page] == []
+    assert [name for name in assertions if f"`{name}(" not in page or f".{name}(" not in page] == []

@@ -1,11 +1,11 @@
-"""Failure reports of observed tests show what every rank communicated."""
+"""Failure reports of observed tests show the timeline of every rank."""
 
 
 def timelines(result) -> list[str]:
     return [line.strip("- ") for line in result.outlines if "Timeline" in line]
 
 
-def test_of_a_test_that_failed_the_timeline_of_every_rank_is_shown(run_suite):
+def test_the_report_of_a_failed_test_has_the_timelines_of_all_ranks(run_suite):
     result = run_suite(
         """
         @distributed(world_size=2, observe=True)
@@ -27,7 +27,7 @@ def test_of_a_test_that_failed_the_timeline_of_every_rank_is_shown(run_suite):
     )
 
 
-def test_of_a_rank_that_died_what_it_posted_is_shown(run_suite):
+def test_the_report_has_the_operations_of_a_rank_that_died(run_suite):
     result = run_suite(
         """
         @distributed(world_size=2, observe=True)
@@ -42,7 +42,7 @@ def test_of_a_rank_that_died_what_it_posted_is_shown(run_suite):
     result.stdout.re_match_lines([r"entered  all_reduce #1  \S+ \(0-1\)  float32\[1\]  test_suite\.py:\d+$"])
 
 
-def test_what_setup_and_teardown_did_is_shown_with_them(run_suite):
+def test_a_failed_setup_or_teardown_has_its_timeline(run_suite):
     result = run_suite(
         """
         @pytest.fixture
@@ -70,7 +70,7 @@ def test_what_setup_and_teardown_did_is_shown_with_them(run_suite):
     assert timelines(result) == ["Timeline setup (ranks 0, 1)", "Timeline teardown (ranks 0, 1)"]
 
 
-def test_with_hypothesis_the_timeline_is_that_of_the_example_shown(run_given):
+def test_with_hypothesis_the_timeline_is_of_the_reported_example(run_given):
     result = run_given(
         """
         @distributed(world_size=2, observe=True)
@@ -87,7 +87,7 @@ def test_with_hypothesis_the_timeline_is_that_of_the_example_shown(run_given):
     assert sum(" all_reduce #" in line for line in result.outlines) == 3
 
 
-def test_functions_called_on_ranks_have_it_in_their_failure(run_suite):
+def test_a_failed_remote_call_has_the_timeline(run_suite):
     result = run_suite(
         """
         from pytest_ddp import RankFailure
@@ -112,7 +112,7 @@ def test_functions_called_on_ranks_have_it_in_their_failure(run_suite):
             return collectives().select("barrier")
 
 
-        def test_selections_travel_as_lists(ddp_ranks):
+        def test_selections_are_returned_as_lists(ddp_ranks):
             for entries in ddp_ranks(world_size=2, observe=True).run(count):
                 assert [entry.op for entry in entries] == ["barrier"]
         """
@@ -120,7 +120,7 @@ def test_functions_called_on_ranks_have_it_in_their_failure(run_suite):
     result.assert_outcomes(passed=2)
 
 
-def test_expected_failures_show_none(run_suite):
+def test_expected_failures_have_no_timeline(run_suite):
     result = run_suite(
         """
         @pytest.mark.xfail(strict=True)
@@ -134,7 +134,7 @@ def test_expected_failures_show_none(run_suite):
     assert timelines(result) == []
 
 
-def test_the_line_that_is_to_blame_is_the_last_one_shown(run_suite):
+def test_the_last_line_shown_is_the_call_in_the_test(run_suite):
     result = run_suite("""
         @distributed(world_size=2, observe=True)
         def test_mismatch(ddp):

@@ -1,4 +1,4 @@
-"""Every test finds the same state on its ranks: seeds, and nothing that another test left behind."""
+"""Every test finds the same state on its ranks: its seeds, and nothing that another test left behind."""
 
 import re
 import sys
@@ -44,11 +44,11 @@ LEFT_BEHIND = (
     "grad mode changed from True to False; "
     "deterministic algorithms changed from False to True; working directory changed from *; "
     "environment changed: LEFT; 1 process group not destroyed (new_group); "
-    "1 child process still running: ended; put back"
+    "1 child process still running: ended; restored"
 )
 
 
-def test_what_a_test_changes_is_put_back_and_told(run_suite, pytester):
+def test_changes_are_restored_and_reported(run_suite, pytester):
     result = run_suite(
         CHANGES.format(cwd=str(pytester.path))
         + """
@@ -69,7 +69,7 @@ def test_next():
     result.stdout.fnmatch_lines([LEFT_BEHIND])
 
 
-def test_a_default_group_of_ones_own_is_told(run_suite):
+def test_a_default_group_that_a_test_makes_is_reported(run_suite):
     suite = """
         @pytest.fixture(scope="module")
         def plain(): pass
@@ -90,11 +90,11 @@ def test_a_default_group_of_ones_own_is_told(run_suite):
     result = run_suite(suite, "--ddp-leaks=error")
     result.assert_outcomes(passed=3, errors=1)
     result.stdout.fnmatch_lines(
-        ["*test_ends_it_and_makes_another left behind: 1 process group not destroyed (init_process_group); put back*"]
+        ["*test_ends_it_and_makes_another left behind: 1 process group not destroyed (init_process_group); restored*"]
     )
 
 
-def test_groups_left_behind_are_called_by_what_made_them(run_suite):
+def test_groups_left_behind_are_named_by_their_origin(run_suite):
     result = run_suite("""
         from torch.distributed.device_mesh import init_device_mesh
 
@@ -108,13 +108,13 @@ def test_groups_left_behind_are_called_by_what_made_them(run_suite):
             dist.new_group(group_desc="evaluation")
         """)
     result.assert_outcomes(passed=2, warnings=2)
-    result.stdout.fnmatch_lines(["*test_mesh left behind: * not destroyed (*mesh_shard); put back*"])
+    result.stdout.fnmatch_lines(["*test_mesh left behind: * not destroyed (*mesh_shard); restored*"])
     result.stdout.fnmatch_lines(
-        ["*test_groups left behind: 2 process groups not destroyed (evaluation, new_group); put back*"]
+        ["*test_groups left behind: 2 process groups not destroyed (evaluation, new_group); restored*"]
     )
 
 
-def test_a_shared_group_that_a_test_has_destroyed_is_made_again(run_suite):
+def test_a_shared_group_that_a_test_destroyed_is_replaced(run_suite):
     suite = """
         @distributed
         @pytest.fixture(scope="module")
@@ -169,7 +169,7 @@ def wide():
     return torch.rand(1).item()
 
 def draw(ddp, name, *extra):
-    torch.manual_seed  # the global generators are what is looked at
+    torch.manual_seed  # the global generators are tested
     mine = [torch.rand(1).item(), random.random(), float(numpy.random.rand()), *extra]
     everyone = [None] * ddp.world_size
     dist.all_gather_object(everyone, mine)
@@ -211,7 +211,7 @@ def test_random_numbers_are_the_same_in_every_run_and_order(run_suite):
     )
 
 
-def test_ranks_that_hold_too_many_groups_finish_their_fixtures_before_they_are_replaced(run_suite, pytester):
+def test_ranks_that_hold_too_many_groups_finish_their_fixtures_and_are_replaced(run_suite, pytester):
     run_suite(
         """
         from pathlib import Path
@@ -237,8 +237,8 @@ def test_ranks_that_hold_too_many_groups_finish_their_fixtures_before_they_are_r
     assert begun == finished
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is looked up in /proc")
-def test_ranks_that_hold_groups_for_good_finish_their_fixtures_before_they_go(run_suite, pytester):
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_ranks_whose_groups_cannot_be_freed_finish_their_fixtures_and_are_replaced(run_suite, pytester):
     result = run_suite(
         """
         held = []

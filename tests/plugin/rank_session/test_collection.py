@@ -1,7 +1,7 @@
-"""What keeps a rank from finding a test is told as what it is."""
+"""If a rank cannot find a test, the report says why."""
 
 
-def test_a_conftest_that_fails_on_a_rank_is_shown(run_suite):
+def test_a_conftest_that_fails_on_a_rank_is_reported(run_suite):
     result = run_suite(
         "@distributed\ndef test_it(): pass",
         conftest="""
@@ -14,7 +14,7 @@ def pytest_configure(config):
     result.stdout.fnmatch_lines(["rank 0 could not start:*", "*RuntimeError: not on my ranks*"])
 
 
-def test_what_fails_while_a_rank_collects_is_shown(run_suite, pytester):
+def test_failures_while_a_rank_collects_are_reported(run_suite, pytester):
     for folder, name, line in (
         ("own", "test_module", "raise ValueError('not here')"),
         ("absent", "test_import", "import not_there"),
@@ -45,7 +45,7 @@ def test_what_fails_while_a_rank_collects_is_shown(run_suite, pytester):
     )
 
 
-def test_a_test_that_ranks_do_not_find_is_named(run_suite):
+def test_a_test_that_ranks_do_not_find_is_reported(run_suite):
     result = run_suite("""
         @pytest.mark.parametrize("value", [os.getpid()])
         @distributed

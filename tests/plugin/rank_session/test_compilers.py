@@ -1,11 +1,11 @@
-"""What torch's compiler keeps on a rank is there for the next test, and is no leak of the one that first compiled."""
+"""Threads and processes of torch's compiler stay on a rank for the next test, and are no leak."""
 
 from pathlib import Path
 
 import pytest
 
 
-def test_compilers_stay(run_suite):
+def test_compilers_stay_and_are_no_leak(run_suite):
     result = run_suite(
         """
         import torch._inductor.config
@@ -17,7 +17,7 @@ def test_compilers_stay(run_suite):
         @pytest.mark.parametrize("again", range(2))
         @distributed
         def test_compiles(ddp, again):
-            torch._inductor.config.compile_threads = 2  # with one core it would compile without any
+            torch._inductor.config.compile_threads = 2  # with one core it would use none
             assert cache_dir() == os.environ["TORCHINDUCTOR_CACHE_DIR"]
             assert AsyncCompile.pool().submit(int, 3).result() == 3
             assert AsyncCompile.process_pool().submit(int, 3).result() == 3
@@ -32,20 +32,20 @@ def test_compilers_stay(run_suite):
 
 
 @pytest.mark.long
-def test_what_is_compiled_trains_on_ranks(run_suite, tmp_path):
+def test_a_compiled_model_trains_on_ranks(run_suite, tmp_path):
     result = run_suite(compiled("cpu", tmp_path), "--ddp-leaks=error", "--ddp-timeout=200")
     result.assert_outcomes(passed=2)
 
 
 @pytest.mark.gpu
-def test_what_is_compiled_trains_on_gpus(run_suite, tmp_path):
+def test_a_compiled_model_trains_on_gpus(run_suite, tmp_path):
     suite = compiled("cuda", tmp_path)
     result = run_suite(suite, "--ddp-leaks=error", "--ddp-timeout=200", "--ddp-world-size=1")
     result.assert_outcomes(passed=2)
 
 
 def compiled(device: str, cache: Path) -> str:
-    """Return a suite whose second test compiles on ranks that have done so before; `cache` is empty at first."""
+    """Return a suite whose second test compiles on ranks that have compiled before; `cache` is empty at first."""
     return f"""
         pids = []
 

@@ -1,4 +1,4 @@
-"""`@distributed` on fixtures, and how long fixtures live on ranks."""
+"""`@distributed` on fixtures, and the lifetime of fixtures on ranks."""
 
 LOG = """
 from pathlib import Path
@@ -13,7 +13,7 @@ def logged(folder):
     return {path.name: path.read_text().splitlines() for path in sorted(folder.glob("rank*"))}
 
 
-def test_a_fixture_of_wider_scope_keeps_the_group_it_was_made_in(run_suite, tmp_path):
+def test_a_fixture_of_wider_scope_keeps_its_group(run_suite, tmp_path):
     result = run_suite(
         LOG.format(folder=str(tmp_path))
         + """
@@ -47,7 +47,7 @@ def test_last(model):
     assert logged(tmp_path) == {"rank0": ["up 2", "down"], "rank1": ["up 2", "down"]}
 
 
-def test_session_fixtures_last_over_modules_and_end_when_a_rank_is_lost(run_suite, pytester, tmp_path):
+def test_session_fixtures_live_across_modules_and_end_when_a_rank_is_lost(run_suite, pytester, tmp_path):
     pytester.makepyfile(
         test_another="""
         from pytest_ddp import distributed
@@ -94,7 +94,7 @@ def dataset(ddp):
     }
 
 
-def test_a_fixture_is_finalised_after_a_failure_and_made_anew(run_suite, tmp_path):
+def test_a_fixture_is_finalised_after_a_failure_and_set_up_again(run_suite, tmp_path):
     result = run_suite(
         LOG.format(folder=str(tmp_path))
         + """
@@ -124,7 +124,7 @@ def test_next(model):
     assert logged(tmp_path)["rank0"] == ["up", "down"] * 2
 
 
-def test_what_a_fixture_says_is_the_default_of_its_tests_and_must_agree_with_them(run_suite):
+def test_options_of_a_fixture_are_defaults_of_its_tests_and_must_agree_with_them(run_suite):
     result = run_suite(
         """
         @distributed(world_size=3)
@@ -166,7 +166,7 @@ def test_what_a_fixture_says_is_the_default_of_its_tests_and_must_agree_with_the
     )
 
 
-def test_every_plain_test_that_asks_for_a_rank_s_fixture_is_refused(run_suite):
+def test_a_plain_test_cannot_use_a_fixture_that_lives_on_ranks(run_suite):
     result = run_suite("""
         @distributed
         @pytest.fixture(scope="module")
@@ -199,7 +199,7 @@ def test_every_plain_test_that_asks_for_a_rank_s_fixture_is_refused(run_suite):
     ]
 
 
-def test_tmp_path_is_a_rank_s_own_and_shared_path_is_the_test_s(run_suite):
+def test_tmp_path_belongs_to_a_rank_and_shared_path_to_the_test(run_suite):
     result = run_suite("""
         seen = []
 
@@ -221,7 +221,7 @@ def test_tmp_path_is_a_rank_s_own_and_shared_path_is_the_test_s(run_suite):
     result.assert_outcomes(passed=2)
 
 
-def test_each_option_has_the_value_given_nearest_to_the_test(run_suite):
+def test_the_value_of_an_option_comes_from_the_nearest_place(run_suite):
     result = run_suite("""
         pytestmark = distributed(world_size=3, timeout=50)
 
@@ -242,7 +242,7 @@ def test_each_option_has_the_value_given_nearest_to_the_test(run_suite):
     result.assert_outcomes(passed=2)
 
 
-def test_no_line_of_ours_stands_above_a_fixture_of_a_conftest_that_fails(run_suite):
+def test_the_traceback_of_a_failing_fixture_shows_none_of_our_frames(run_suite):
     result = run_suite(
         """
         @distributed(world_size=2)

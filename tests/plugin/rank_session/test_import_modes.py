@@ -135,15 +135,15 @@ PROJECT = {
         """,
 }
 FOLDERS = {
-    "prepend": ("checks", "loose", "scattered/one"),  # two modules of one name cannot be imported this way
+    "prepend": ("checks", "loose", "scattered/one"),  # cannot import two modules of one name
     "append": ("checks", "loose", "scattered/two"),
-    "importlib": ("checks", "scattered"),  # what lies beside a test cannot be imported this way
+    "importlib": ("checks", "scattered"),  # cannot import modules beside a test
 }
 
 
 @pytest.fixture
 def project(pytester):
-    """Write the project; return its folder, which is the current one."""
+    """Write the project and go to its folder; return the folder."""
     for name, text in PROJECT.items():
         file = pytester.path / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -158,19 +158,19 @@ def project(pytester):
 )
 def test_ranks_import_as_the_controller_does(pytester, command, mode):
     if command == "python -m pytest":
-        pytester.syspathinsert()  # its difference is that the current folder is on the path
+        pytester.syspathinsert()  # the difference: the current folder is on the path
     result = pytester.runpytest_inprocess(f"--import-mode={mode}", *FOLDERS[mode])
     result.assert_outcomes(passed=8)
 
 
 @pytest.mark.usefixtures("project")
-def test_functions_travel_under_importlib_when_ranks_have_imported_nothing(pytester):
+def test_functions_are_sent_under_importlib_to_ranks_that_have_imported_nothing(pytester):
     result = pytester.runpytest_inprocess("--import-mode=importlib", "--noconftest", "-k", "called", "checks")
     result.assert_outcomes(passed=2, deselected=2)
 
 
 @pytest.mark.parametrize("mode", ["prepend", "importlib"])
-def test_the_rootdir_may_be_elsewhere_than_the_current_folder(project, pytester, monkeypatch, mode):
+def test_the_rootdir_may_be_another_folder_than_the_current_one(project, pytester, monkeypatch, mode):
     elsewhere = pytester.mkdir("elsewhere")
     monkeypatch.chdir(elsewhere)
     options = (f"--rootdir={project}", f"--config-file={project / 'pyproject.toml'}", f"--import-mode={mode}")

@@ -1,7 +1,7 @@
-"""Threads and processes that a test has started have some time to end; ranks with one that does not are replaced."""
+"""Threads and processes that a test started get some time to end; a rank whose thread does not end is replaced."""
 
 
-def test_a_thread_that_is_about_to_end_is_waited_for(run_suite):
+def test_a_thread_that_ends_soon_is_no_leak(run_suite):
     result = run_suite(
         """
         class EndsWhenWaitedFor(threading.Thread):
@@ -20,7 +20,7 @@ def test_a_thread_that_is_about_to_end_is_waited_for(run_suite):
         def test_leaves_a_thread(ddp):
             from pytest_ddp.rank_session import leaks
 
-            leaks._ENDING_SECONDS = 60  # on this rank, until the run is over
+            leaks._ENDING_SECONDS = 60  # on this rank, for the rest of the run
             EndsWhenWaitedFor().start()
         """,
         "--ddp-leaks=error",
@@ -28,7 +28,7 @@ def test_a_thread_that_is_about_to_end_is_waited_for(run_suite):
     result.assert_outcomes(passed=1)
 
 
-def test_a_child_process_that_is_about_to_end_is_waited_for(run_suite):
+def test_a_child_process_that_ends_soon_is_no_leak(run_suite):
     result = run_suite(
         """
         import subprocess
@@ -37,7 +37,7 @@ def test_a_child_process_that_is_about_to_end_is_waited_for(run_suite):
         def test_leaves_a_process(ddp):
             from pytest_ddp.rank_session import leaks
 
-            leaks._ENDING_SECONDS = 60  # on this rank, until the run is over
+            leaks._ENDING_SECONDS = 60  # on this rank, for the rest of the run
             subprocess.Popen(["sleep", "0.3"]).terminate() if ddp.rank else subprocess.Popen(["sleep", "0.3"])
         """,
         "--ddp-leaks=error",

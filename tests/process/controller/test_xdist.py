@@ -1,4 +1,4 @@
-"""Slots shared by processes: never more are held than there are, everybody gets a turn, the dead hold nothing."""
+"""Slots that processes share: one process holds each, every request is served, a process that dies frees its slots."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ def worker(folder: Path, work: str, number: int) -> "subprocess.Popen[str]":
 
 
 def test_eight_workers_share_four_slots(tmp_path):
-    """Every worker asks for one, two and all slots in turn; what was held when is read from one log."""
+    """Every worker takes one, two and all slots in turn, and writes to one log what it holds."""
     workers = [worker(tmp_path, TAKES_TURNS, number) for number in range(8)]
     for process in workers:
         process.communicate()
@@ -65,7 +65,7 @@ def test_a_killed_holder_frees_its_slots(tmp_path):
     slots.close()
 
 
-def test_the_slots_of_last_time_are_taken_again(tmp_path):
+def test_the_slots_of_the_last_time_are_taken_again(tmp_path):
     mine, others = Slots(tmp_path, "gpu", SLOTS), Slots(tmp_path, "gpu", SLOTS)
     with others.take(1), mine.take(2) as taken:
         assert taken == [1, 2]
@@ -87,14 +87,14 @@ def test_an_error_while_slots_are_held_frees_them(tmp_path):
     others.close()
 
 
-def test_more_slots_than_there_are_cannot_be_had(tmp_path):
+def test_more_slots_than_exist_are_refused(tmp_path):
     slots = Slots(tmp_path, "gpu", SLOTS)
     with pytest.raises(ValueError, match="5 slots wanted, there are 4"), slots.take(5):
         pass
     slots.close()
 
 
-def test_slots_that_are_still_held_when_they_are_closed_are_free_and_done_with(tmp_path):
+def test_closing_frees_slots_that_are_still_held(tmp_path):
     mine, others = Slots(tmp_path, "gpu", SLOTS), Slots(tmp_path, "gpu", SLOTS)
     with mine.take(2):
         mine.close()

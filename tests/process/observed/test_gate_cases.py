@@ -1,4 +1,4 @@
-"""What a gate does to single operations: each case runs on two ranks, and checks what it sees there."""
+"""What a gate does to single operations: each case runs on two ranks, and checks its results there."""
 
 import pickle
 
@@ -20,7 +20,7 @@ def test_case(ranks, name):
     assert not failures(outcomes), str(RankFailure(outcomes, WORLD))
 
 
-def test_a_held_wait_in_vain_is_a_deadlock_like_any_other(ranks):
+def test_a_wait_under_a_gate_can_deadlock(ranks):
     outcomes = ranks.run(WORLD, "gate_cases:leave", b"", timeout=60)
     (stuck,) = failures(outcomes)
     assert isinstance(stuck, Deadlocked)
@@ -28,14 +28,14 @@ def test_a_held_wait_in_vain_is_a_deadlock_like_any_other(ranks):
     assert "which rank 1 never entered: it has returned" in stuck.waits
 
 
-def test_a_handle_of_a_test_that_is_over_says_so(ranks):
-    for target in ("keep", "wait_for_what_was_kept"):
+def test_a_handle_of_an_earlier_test_raises(ranks):
+    for target in ("keep", "wait_for_kept_handles"):
         outcomes = ranks.run(WORLD, f"gate_cases:{target}", b"", timeout=60)
         assert not failures(outcomes), str(RankFailure(outcomes, WORLD))
 
 
 def test_gated_runs_leave_no_groups_behind():
-    """A group has threads: one that something still refers to is never destroyed."""
+    """A group that is still referenced is never destroyed, and its threads stay."""
     hold = repr(HoldUntilBackward())
     with RankPool() as ranks:
         before = threads(ranks)
@@ -48,6 +48,6 @@ def test_gated_runs_leave_no_groups_behind():
 
 
 def threads(ranks: RankPool) -> list[int]:
-    """Return how many threads each rank has, once garbage is collected and the groups in it are destroyed."""
+    """Return the number of threads of each rank, after garbage is collected and its groups are destroyed."""
     ranks.run(WORLD, "gate_cases:threads", b"", timeout=60)
     return [int(outcome.body) for outcome in ranks.run(WORLD, "gate_cases:threads", b"", timeout=60)]

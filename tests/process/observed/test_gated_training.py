@@ -1,4 +1,4 @@
-"""Whatever trains on an observed group trains under gates, with the same numbers to the last bit."""
+"""A training under a gate gives results that are equal to the last bit."""
 
 import functools
 import pickle
@@ -15,8 +15,8 @@ from pytest_ddp.planning.world import World
 OBSERVED = World(2, observe=True)
 HOLD = repr(HoldUntilBackward())
 SCHEDULES = [HOLD, repr(InOrder((3, 1, 2))), repr(Shuffled(1))]
-BLOCK_BY_DESIGN = [("fsdp2", HOLD)]  # it gathers the parameters of a layer before its backward
-NEVER_AWAITED = ["ddp_join"]  # tells the other ranks that it goes on
+BLOCK_BY_DESIGN = [("fsdp2", HOLD)]  # it gathers a layer's parameters inside backward
+NEVER_AWAITED = ["ddp_join"]  # torch's Join never waits for its own all_reduce
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def run(ranks):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("name", observed_operations.OPERATIONS)
-def test_operations_give_the_same(run, name, schedule):
+def test_operations_give_equal_results(run, name, schedule):
     plain = run(World(2), "observed_operations:run_all", b"")
     for rank, found in enumerate(run(OBSERVED, "gated:operations", schedule.encode())):
         result, unawaited = found[name]
@@ -49,7 +49,7 @@ def test_operations_give_the_same(run, name, schedule):
     ("name", "schedule"),
     [(n, s) for n in observed_training.PROGRAMS for s in SCHEDULES if (n, s) not in BLOCK_BY_DESIGN],
 )
-def test_trainings_give_the_same(run, name, schedule):
+def test_trainings_give_equal_results(run, name, schedule):
     plain = run(World(2), "observed_training:run", name.encode())
     for rank, (result, _, unawaited) in enumerate(run(OBSERVED, "gated:training", pickle.dumps((name, schedule)))):
         assert result == plain[rank][0]
@@ -57,7 +57,7 @@ def test_trainings_give_the_same(run, name, schedule):
 
 
 @pytest.mark.parametrize(("name", "schedule"), BLOCK_BY_DESIGN)
-def test_what_blocks_by_design_is_told_so(ranks, name, schedule):
+def test_trainings_that_block_by_design_raise(ranks, name, schedule):
     outcomes = ranks.run(OBSERVED, "gated:training", pickle.dumps((name, schedule)), timeout=120)
     assert [getattr(outcome, "kind", outcome) for outcome in outcomes] == ["BlocksInsideBackward"] * 2
 
@@ -78,14 +78,14 @@ def test_fsdp2_blocks_inside_backward_where_it_gathers(run):
     ],
 )
 @pytest.mark.parametrize("option", gated_ddp.OPTIONS)
-def test_torch_ddp_overlaps_and_gives_the_same(run, option, bucket_mb, schedule):
-    """With one bucket of 25 MB there is nothing to overlap: it is full with the last gradient."""
+def test_torch_ddp_overlaps_and_gives_equal_results(run, option, bucket_mb, schedule):
+    """A single bucket of 25 MB cannot overlap, because the last gradient completes it."""
     plain = run(World(2), "gated_ddp:train", pickle.dumps((option, bucket_mb, "")))
     for rank, (numbers, verdicts, unawaited) in enumerate(
         run(OBSERVED, "gated_ddp:train", pickle.dumps((option, bucket_mb, schedule)))
     ):
         assert numbers == plain[rank][0]
         assert not unawaited
-        told = [verdict.verdict for verdict in verdicts]
-        assert told[-1] is (Overlap.END_OF_BACKWARD if bucket_mb == 25 else Overlap.OVERLAPPED)
-        assert set(told) <= {Overlap.END_OF_BACKWARD, Overlap.OVERLAPPED}
+        found = [verdict.verdict for verdict in verdicts]
+        assert found[-1] is (Overlap.END_OF_BACKWARD if bucket_mb == 25 else Overlap.OVERLAPPED)
+        assert set(found) <= {Overlap.END_OF_BACKWARD, Overlap.OVERLAPPED}

@@ -1,4 +1,4 @@
-"""Under a gate, how a wrapper communicates is told the same way every time, whatever the timing of its ranks."""
+"""Under a gate, the verdict on a wrapper does not depend on the timing of its ranks."""
 
 import functools
 import inspect
@@ -15,7 +15,7 @@ from pytest_ddp.outcomes.failure import RankFailure, failures
 from pytest_ddp.planning.world import World
 
 WORLD = World(2, observe=True)
-OPERATIONS = 6  # in each backward: the model's parameters
+OPERATIONS = 6  # per backward: one for each parameter
 HOLD = repr(HoldUntilBackward())
 
 RIGHT = {
@@ -37,7 +37,7 @@ BLOCKING = [
     "WaitingForFutureInHook",
     "PollingInHook",
 ]
-POISONED = {  # and how many operations of each backward nobody waits for
+POISONED = {  # the number of operations per backward that are never waited for
     "ForgottenWait": OPERATIONS,
     "WaitOnAllButTheLast": 1,
     "WaitOnlyOnTheFirst": OPERATIONS - 1,
@@ -45,20 +45,20 @@ POISONED = {  # and how many operations of each backward nobody waits for
     "ForgottenFuture": OPERATIONS,
     "CopiedBeforeTheWait": 0,
 }
-WRONG = {  # numbers that are no poison
+WRONG = {  # wrong numbers without poison
     "WaitOnACopy": Overlap.OVERLAPPED,
     "DividedBeforeTheWait": Overlap.OVERLAPPED,
     "Nothing": Overlap.NONE,
 }
 
 
-def test_every_wrapper_has_its_place():
+def test_every_wrapper_is_in_one_table():
     assert {*RIGHT, *BLOCKING, *POISONED, *WRONG} == {*overlapping.WRAPPERS}
 
 
 @pytest.fixture(scope="module")
 def train(ranks):
-    """Train with a wrapper; return what each rank says of it."""
+    """Train with a wrapper; return for each rank its verdicts, unawaited operations, numbers and error."""
 
     def train(name: str, schedule: str, seed: int = 0):
         outcomes = ranks.run(WORLD, "overlapping:train", pickle.dumps((name, schedule, seed)), timeout=60)
@@ -70,19 +70,19 @@ def train(ranks):
 
 @pytest.fixture(scope="module")
 def right_numbers(train):
-    """Parameters and gradients after each step, with communication after backward and no gate."""
+    """Parameters and gradients after each step, communicated after backward without a gate."""
     return [numbers for _, _, numbers, _ in train("EverythingInFinish", "")]
 
 
 def repeated(test):
-    """Run a test a few times, and in the long lane two hundred times, each time with other pauses."""
+    """Run a test with 2 seeds for the ranks' pauses, in the long lane with 200."""
     long = pytest.param(range(200), marks=pytest.mark.long, id="200")
     return pytest.mark.parametrize("seeds", [pytest.param(range(2), id="2"), long])(test)
 
 
 @repeated
 @pytest.mark.parametrize("name", RIGHT)
-def test_what_is_right_is_accepted_and_told_apart(train, right_numbers, name, seeds):
+def test_right_wrappers_pass_and_get_their_verdict(train, right_numbers, name, seeds):
     for seed in seeds:
         for rank, (verdicts, unawaited, numbers, refused) in enumerate(train(name, HOLD, seed)):
             assert [verdict.verdict for verdict in verdicts] == [RIGHT[name]] * overlapping.STEPS
@@ -93,7 +93,7 @@ def test_what_is_right_is_accepted_and_told_apart(train, right_numbers, name, se
 
 @repeated
 @pytest.mark.parametrize("name", BLOCKING)
-def test_what_blocks_inside_backward_is_refused_with_its_line(train, name, seeds):
+def test_blocking_inside_backward_raises_with_its_line(train, name, seeds):
     where = f"tests/on_ranks/overlapping.py:{line_that_blocks(name)}"
     for seed in seeds:
         for verdicts, _, _, refused in train(name, HOLD, seed):
@@ -132,7 +132,7 @@ def test_other_mistakes_give_the_same_wrong_numbers_each_time(train, right_numbe
 
 
 @pytest.mark.parametrize("name", sorted(set(BLOCKING) - {"PollingInHook"}))
-def test_without_a_gate_the_record_tells_as_much_of_waits(train, name):
+def test_without_a_gate_the_verdict_has_the_same_line(train, name):
     where = f"tests/on_ranks/overlapping.py:{line_that_blocks(name)}"
     for verdicts, _, _, refused in train(name, ""):
         assert not refused
@@ -142,7 +142,7 @@ def test_without_a_gate_the_record_tells_as_much_of_waits(train, name):
 
 
 @pytest.mark.parametrize("name", ["Overlapped", "ForgottenWait"])
-def test_without_a_gate_overlap_and_forgotten_waits_are_in_the_record_too(train, name):
+def test_without_a_gate_overlap_and_forgotten_waits_are_found(train, name):
     for verdicts, unawaited, _, _ in train(name, ""):
         assert [verdict.verdict for verdict in verdicts] == [Overlap.OVERLAPPED] * overlapping.STEPS
         assert len(unawaited) == (0 if name == "Overlapped" else OPERATIONS * overlapping.STEPS)
@@ -158,7 +158,7 @@ schedules = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(schedule=schedules, name=st.sampled_from(sorted(RIGHT)))
-def test_no_order_of_completion_changes_the_numbers_of_what_is_right(train, right_numbers, schedule, name):
+def test_right_wrappers_give_equal_numbers_in_every_order_of_completion(train, right_numbers, schedule, name):
     for rank, (verdicts, unawaited, numbers, refused) in enumerate(train(name, repr(schedule))):
         assert [verdict.verdict for verdict in verdicts] == [RIGHT[name]] * overlapping.STEPS
         assert not unawaited
@@ -175,7 +175,7 @@ def test_a_forgotten_wait_is_caught_in_every_order_of_completion(train, schedule
 
 
 @pytest.mark.parametrize("name", BLOCKING)
-def test_a_schedule_that_only_orders_lets_backward_wait(train, name):
+def test_waits_inside_backward_are_allowed_by_schedules_that_only_order(train, name):
     for verdicts, unawaited, _, refused in train(name, repr(Shuffled(1))):
         assert not refused
         assert not unawaited

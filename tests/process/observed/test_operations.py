@@ -1,4 +1,4 @@
-"""Every operation gives the same on an observed group as on a plain one, and leaves what it was in the record."""
+"""Every operation gives the same result on an observed group as on a plain one, and is recorded."""
 
 import pickle
 from pathlib import Path
@@ -15,7 +15,7 @@ SOURCE = Path(observed_operations.__file__)
 
 @pytest.fixture(scope="module")
 def runs(ranks):
-    """What each rank gave for each operation, first plain, then observed."""
+    """The results and entries of each rank for each operation, first plain, then observed."""
     found = []
     for observe in (False, True):
         outcomes = ranks.run(World(2, observe=observe), "observed_operations:run_all", timeout=120)
@@ -25,13 +25,13 @@ def runs(ranks):
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_the_result_is_the_same_in_every_bit(runs, name):
+def test_results_are_equal_to_the_last_bit(runs, name):
     plain, observed = runs
     assert [rank[name][0] for rank in observed] == [rank[name][0] for rank in plain]
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_nothing_is_recorded_where_nothing_is_observed(runs, name):
+def test_without_observing_nothing_is_recorded(runs, name):
     assert all(not rank[name][1] for rank in runs[0])
 
 
@@ -40,12 +40,12 @@ def entries(runs, name):
 
 
 def works(runs, name) -> bool:
-    """Whether this version of torch can do it over gloo."""
+    """Whether this version of torch supports the operation over gloo."""
     result = runs[1][0][name][0]
     return not (isinstance(result, str) and result.startswith("RuntimeError"))
 
 
-# operation -> what every rank's first entry says
+# operation -> attributes of every rank's first entry
 SAID = {
     "all_reduce": {"op": "all_reduce", "shapes": ((4,),), "dtype": "float32", "bytes": 16, "reduce_op": "SUM"},
     "all_reduce_async_maximum": {"op": "all_reduce", "reduce_op": "MAX", "asynchronous": True},
@@ -75,7 +75,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_the_record_says_what_was_called(runs, name):
+def test_the_record_has_the_arguments_of_the_call(runs, name):
     if not works(runs, name):
         pytest.skip(runs[1][0][name][0])
     for rank in entries(runs, name):
@@ -84,7 +84,7 @@ def test_the_record_says_what_was_called(runs, name):
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "new_group"])
-def test_the_line_is_that_of_the_program(runs, name):
+def test_the_line_is_in_the_program(runs, name):
     source = SOURCE.read_text().splitlines()
     function = OPERATIONS[name].__code__
     first = function.co_firstlineno
@@ -95,7 +95,7 @@ def test_the_line_is_that_of_the_program(runs, name):
         assert first <= int(number) <= last, source[int(number) - 1]
 
 
-def test_what_both_sides_of_a_message_say(runs):
+def test_both_sides_of_a_message_are_recorded(runs):
     (sent,), (received,) = entries(runs, "send_and_recv")
     assert (sent.op, sent.peer, sent.tag, sent.sequence, sent.asynchronous) == ("send", 1, 3, 1, False)
     assert (received.op, received.peer, received.tag, received.sequence) == ("recv", 0, 3, 1)
@@ -138,7 +138,7 @@ def test_a_split_group_is_observed(runs):
         assert [(e.op, e.ranks, e.sequence) for e in found] == [("all_reduce", (0, 1), 1)]
 
 
-def test_functional_collectives_are_seen_though_cpp_issues_them(runs):
+def test_functional_collectives_are_recorded_though_cpp_issues_them(runs):
     for found in entries(runs, "functional_collectives"):
         assert [e.op for e in found] == [
             "all_reduce",
@@ -151,7 +151,7 @@ def test_functional_collectives_are_seen_though_cpp_issues_them(runs):
         assert all(e.waited for e in found)
 
 
-def test_all_that_was_waited_for_is_over_and_the_clock_says_in_which_order(runs):
+def test_the_clock_orders_launch_wait_and_completion(runs):
     for rank in runs[1]:
         for name, (_, found) in rank.items():
             for entry in found if works(runs, name) else []:
@@ -161,7 +161,7 @@ def test_all_that_was_waited_for_is_over_and_the_clock_says_in_which_order(runs)
 
 
 def test_collectives_of_the_group_are_counted_without_gaps(runs):
-    """The operations that torch makes of one another (objects are two gathers) included."""
+    """Operations that torch itself issues count too: all_gather_object issues two."""
     for rank in runs[1]:
         default = [e for _, found in rank.values() for e in found if len(e.group) == 1 and not e.point_to_point]
         world = [e.sequence for e in default if e.group == default[0].group]

@@ -1,4 +1,4 @@
-"""Whatever trains on a plain group trains on an observed one, with the same numbers to the last bit."""
+"""A training on an observed group gives results that are equal to the last bit."""
 
 import functools
 import pickle
@@ -13,7 +13,7 @@ from pytest_ddp.planning.world import World
 
 @pytest.fixture(scope="module")
 def run(ranks):
-    """Run a program; return per rank what it gave, its entries and its events."""
+    """Run a program; return the result, the entries and the events of each rank."""
 
     @functools.cache
     def run(name: str, *, observe: bool):
@@ -26,17 +26,17 @@ def run(ranks):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_numbers_are_the_same(run, name):
+def test_results_are_equal(run, name):
     plain, observed = ([result for result, _, _ in run(name, observe=observe)] for observe in (False, True))
     assert observed == plain
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_its_operations_are_seen_and_over(run, name):
+def test_operations_are_recorded_and_complete(run, name):
     for _, entries, _ in run(name, observe=True):
         assert entries
         left = [entry for entry in entries if not entry.completed]
-        # torch's Join tells the other ranks that this one goes on, and never waits for that.
+        # torch's Join never waits for its own all_reduce.
         assert all(name == "ddp_join" and entry.shapes == ((1,),) for entry in left), left
 
 
@@ -45,7 +45,7 @@ def test_torch_ddp_launches_inside_backward_with_the_gradients_of_the_bucket_rea
         reduced = [entry for entry in entries if entry.op == "all_reduce"]
         steps = [[entry for entry in reduced if entry.launched.backward == step + 1] for step in range(STEPS)]
         assert sum(map(len, steps)) == len(reduced)
-        for buckets in steps[1:]:  # the first step's buckets are those of the guess before
+        for buckets in steps[1:]:  # the first step uses provisional buckets
             ready = [entry.launched.ready for entry in buckets]
             assert len(ready) > 2
             assert ready == sorted(ready)
@@ -56,16 +56,16 @@ def test_torch_ddp_launches_inside_backward_with_the_gradients_of_the_bucket_rea
 
 def test_backward_passes_and_gradients_are_events_in_order(run):
     for _, _, events in run("ddp", observe=True):
-        told = [event for event in events if isinstance(event, BackwardBegan | GradientReady | BackwardReturned)]
+        found = [event for event in events if isinstance(event, BackwardBegan | GradientReady | BackwardReturned)]
         assert [event.time for event in events] == sorted(event.time for event in events)
         for step in range(1, STEPS + 1):
-            began, *ready, returned = [event for event in told if event.backward == step]
+            began, *ready, returned = [event for event in found if event.backward == step]
             assert isinstance(began, BackwardBegan)
             assert isinstance(returned, BackwardReturned)
             assert len(ready) == began.expected == 8
 
 
-def test_nested_backward_passes_are_told_apart(run):
+def test_nested_backward_passes_are_distinguished(run):
     for _, _, events in run("reentrant_checkpoint", observe=True):
         backward = [(type(event).__name__, event.backward) for event in events if hasattr(event, "backward")]
         assert backward[:2] == [("BackwardBegan", 1), ("BackwardBegan", 2)]
@@ -76,7 +76,7 @@ def test_nested_backward_passes_are_told_apart(run):
 @pytest.mark.parametrize(
     "name", ["ddp_allreduce_hook", "ddp_fp16_hook", "ddp_builtin_fp16_hook", "ddp_hook_of_its_own"]
 )
-def test_the_wait_of_ddp_is_seen_whatever_the_hook(run, name):
+def test_the_wait_of_ddp_is_recorded_for_every_hook(run, name):
     for _, entries, _ in run(name, observe=True):
         reduced = [entry for entry in entries if entry.launched.backward]
         assert reduced

@@ -1,4 +1,4 @@
-"""Ranks that give up free those that wait for them, and a group is renewed for another run."""
+"""Ranks that fail or skip free the ranks that wait for them, and a group is renewed for another run."""
 
 import pytest
 
@@ -12,8 +12,8 @@ LONG = 300.0  # seconds; nothing here may need them
 
 @pytest.mark.parametrize("how", ["skip", "raise"])
 @pytest.mark.parametrize("size", [2, 4])
-def test_ranks_that_give_up_free_those_that_wait_for_them(ranks, how, size):
-    """No rank is lost; the group is of no more use, and is renewed on the same processes."""
+def test_ranks_that_fail_or_skip_free_the_ranks_that_wait_for_them(ranks, how, size):
+    """No rank is lost. The group cannot be used any more; the same processes form a new one."""
     with ranks.group(World(size)) as group:
         group.grace = LONG
         for _ in range(2):
@@ -29,7 +29,7 @@ def test_ranks_that_give_up_free_those_that_wait_for_them(ranks, how, size):
             assert all(isinstance(outcome, Returned) for outcome in again)
 
 
-def test_a_group_is_renewed_with_new_ranks_for_those_that_are_gone(ranks):
+def test_a_group_is_renewed_with_new_processes_for_lost_ranks(ranks):
     with ranks.group(World(2)) as group:
         first, second = (process.pid for process in group.processes)
         assert isinstance(root_cause(group.run("rank_targets:one_exits", timeout=60)), Died)

@@ -1,4 +1,4 @@
-"""Every way a rank can misbehave is told apart, named with its rank, and leaves the next run unharmed."""
+"""For every fault of a rank, the report names the fault and the rank, and the next run is not harmed."""
 
 import subprocess
 import tempfile
@@ -25,33 +25,33 @@ def run(ranks, target, payload: bytes = b"", timeout: float = 60.0):
 
 
 def run_patiently(ranks, target):
-    """Run with a grace that no rank needs which has something to say."""
+    """Run with a grace that is long enough for every rank to answer."""
     with ranks.group(World(2)) as group:
         group.grace = LONG
         return group.run(f"rank_targets:{target.__name__}", timeout=LONG)
 
 
-def are_where_they_stay(ranks) -> bool:
-    """Whether the ranks that misbehave, or wait for one that does, have come to where they will not go on."""
+def are_stuck(ranks) -> bool:
+    """Whether the faulty ranks, and the ranks that wait for them, have come to the point where they stay."""
     return all(hangs(rank) or waits(rank, 2) or rank.is_halted for rank in ranks)
 
 
 @pytest.fixture(scope="module")
 def ranks():
-    """Ranks of their own with a short grace."""
+    """A pool for this module, with a short grace."""
     with RankPool(grace=0.2) as pool:
         yield pool
 
 
 @pytest.fixture(scope="module")
 def others(ranks):
-    """The fork server's processes that are none of this module's doing."""
+    """The fork server's processes that this module did not start."""
     run(ranks, rank_targets.all_reduce)
     return below_fork_server(ranks) - rank_processes(ranks)
 
 
 @pytest.fixture(autouse=True)
-def next_run_is_unharmed_and_nothing_survives(ranks, others):
+def next_run_passes_and_nothing_survives(ranks, others):
     yield
     assert all(isinstance(outcome, Returned) for outcome in run(ranks, rank_targets.all_reduce))
     assert not survivors(below_fork_server(ranks) - others - rank_processes(ranks))
@@ -69,7 +69,7 @@ def below_fork_server(ranks) -> set[psutil.Process]:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.target for fault in FAULTS])
 def test_the_fault_table(ranks, fault: Fault):
-    with ended_when(are_where_they_stay):
+    with ended_when(are_stuck):
         outcomes = ranks.run(World(2), "fault_targets:misbehave", fault.target.encode(), timeout=fault.timeout)
     assert isinstance(outcomes[1], fault.outcome)
     if fault.outcome is Returned:
@@ -77,12 +77,12 @@ def test_the_fault_table(ranks, fault: Fault):
         assert fault.words in outcomes[1].output
     else:
         assert fault.words in str(RankFailure(outcomes, World(2))).partition("----")[0]
-        assert root_cause(outcomes).rank == 1 or fault.target == "hangs_in_barrier"  # where none is more to blame
+        assert root_cause(outcomes).rank == 1 or fault.target == "hangs_in_barrier"  # where both ranks are to blame
 
 
 @pytest.mark.parametrize("target", ["hangs", "hangs_in_c"])
-def test_a_hang_is_told_with_the_stacks_of_all_ranks_and_who_waits_for_whom(ranks, target):
-    with ended_when(are_where_they_stay):
+def test_a_hang_is_reported_with_all_stacks_and_with_the_rank_that_was_waited_for(ranks, target):
+    with ended_when(are_stuck):
         outcomes = ranks.run(World(2), "fault_targets:misbehave", target.encode(), timeout=HANG)
     assert "in misbehave" in outcomes[0].stack
     assert f"in {target}" in outcomes[1].stack
@@ -110,7 +110,7 @@ def test_all_ranks_skip(ranks):
     assert all(isinstance(outcome, Skipped) for outcome in run(ranks, rank_targets.all_skip))
 
 
-def test_a_rank_that_waits_for_one_that_left_is_not_the_cause(ranks):
+def test_a_rank_that_waited_for_a_rank_that_left_is_not_the_cause(ranks):
     outcomes = run_patiently(ranks, rank_targets.one_exits)
     assert peer_left(outcomes[0])
     assert outcomes[1].last_collective == "all_reduce #1 float32[4]"
@@ -124,14 +124,14 @@ def test_a_segfault_is_reported_with_its_python_stack(ranks, target):
     assert f"in {target.__name__}" in root.stack
 
 
-def test_sizes_that_differ_kill_a_rank_and_are_named(ranks):
+def test_different_sizes_kill_a_rank_and_are_named(ranks):
     outcomes = run(ranks, rank_targets.sizes_differ)
     assert isinstance(root_cause(outcomes), Died)
     text = str(RankFailure(outcomes))
     assert "waited in all_reduce #1 float32[2000], where rank 1 called all_reduce #1 float32[3000]" in text
 
 
-def test_collectives_issued_by_cpp_are_recorded_where_torch_tells_of_them(ranks):
+def test_collectives_issued_by_cpp_are_recorded_if_torch_has_a_hook(ranks):
     record = run(ranks, rank_targets.trains_with_ddp)[0].collectives
     if not hasattr(__import__("torch").distributed.ProcessGroup, "register_pre_hook"):
         pytest.skip("torch before 2.15 has no hook for collectives that C++ issues")
@@ -145,7 +145,7 @@ def test_an_exception_at_exit_is_kept():
     assert pool.exit_output[1].rstrip().endswith("ValueError: had enough")
 
 
-def test_a_rank_that_does_not_end_is_stopped_and_named(monkeypatch):
+def test_a_rank_that_does_not_end_is_killed_and_named(monkeypatch):
     monkeypatch.setattr("pytest_ddp.pool.pool._CLOSE_SECONDS", 0.25)
     with RankPool() as pool:
         pool.run(World(2), "fault_targets:misbehave", b"hangs_at_exit", timeout=60)
@@ -154,7 +154,7 @@ def test_a_rank_that_does_not_end_is_stopped_and_named(monkeypatch):
     )
 
 
-def test_a_host_that_tells_at_length_why_it_cannot_start_is_heard():
+def test_a_host_that_raises_a_long_exception_is_reported():
     with RankPool(host="fault_targets:is_no_host") as pool, pytest.raises(LaunchError) as caught:
         pool.run(World(1), "rank_targets:all_reduce", timeout=60)
     assert str(caught.value).startswith("rank 0 could not start: Traceback (most recent call last):\n")
@@ -162,7 +162,7 @@ def test_a_host_that_tells_at_length_why_it_cannot_start_is_heard():
     assert str(caught.value).endswith("for this reason")
 
 
-def test_ranks_that_cannot_form_a_group_are_replaced_only_when_they_were_used():
+def test_new_ranks_that_cannot_form_a_group_are_not_replaced():
     with RankPool() as own, pytest.raises(LaunchError, match=_NO_GROUP):
         own.run(World(2, backend="nope"), "rank_targets:all_reduce", timeout=60)
     assert own.counts["started"] == 2
@@ -177,7 +177,7 @@ def small_disk(tmp_path):
     tempfile.tempdir = str(tmp_path)
     yield
     tempfile.tempdir = None
-    # Lazily: a rank that was killed may not be gone yet.
+    # Lazily, because a rank that was killed may still exist.
     subprocess.run(["/bin/umount", "--lazy", str(tmp_path)], check=True)
 
 

@@ -1,4 +1,4 @@
-"""How a rank ended is told also where the news of it comes late."""
+"""The exit code of a rank is reported even if the launcher learns it late."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from pytest_ddp.pool.pool import RankPool
 
 @dataclass
 class SlowLauncher(ForkLauncher):
-    """Whoever does not wait long learns nothing from it."""
+    """Returns no exit code to a caller that waits for a short time only."""
 
     def exit_code(self, pid: int, seconds: float = EXIT_SECONDS) -> int | None:
         if seconds >= EXIT_SECONDS:
@@ -23,7 +23,7 @@ class SlowLauncher(ForkLauncher):
         return None
 
 
-def test_the_exit_code_of_a_process_that_has_ended_is_waited_for():
+def test_a_late_exit_code_is_waited_for():
     launcher = SlowLauncher(("pytest_ddp.observed.recording.install",))
     with RankPool(launcher) as pool:
         outcomes = pool.run(World(2), "rank_targets:one_exits", timeout=60)

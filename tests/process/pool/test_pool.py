@@ -1,4 +1,4 @@
-"""The pool of warm ranks: what it promises when all goes well."""
+"""The pool of warm ranks, while no rank fails."""
 
 import threading
 from contextlib import nullcontext
@@ -32,7 +32,7 @@ def test_every_rank_runs_in_a_group_of_the_asked_size(ranks, size):
     assert bodies(run(ranks, rank_targets.all_reduce, size)) == [str(4 * size).encode()] * size
 
 
-def test_environment_says_the_same_as_the_group(ranks):
+def test_the_environment_agrees_with_the_group(ranks):
     assert bodies(run(ranks, rank_targets.place, 3)) == [b"0 3 0 0 3 3", b"1 3 1 1 3 3", b"2 3 2 2 3 3"]
 
 
@@ -40,7 +40,7 @@ def test_each_rank_gets_its_own_payload(ranks):
     assert bodies(run(ranks, rank_targets.echo, payloads=[b"for 0", b"\x00for 1"])) == [b"for 0", b"\x00for 1"]
 
 
-def test_large_payloads_travel(ranks):
+def test_large_payloads_arrive(ranks):
     large = bytes(8_000_000)
     assert bodies(run(ranks, rank_targets.echo, payloads=large)) == [large, large]
 
@@ -57,7 +57,7 @@ def test_a_fresh_pool_has_processes_of_its_own(ranks):
     assert bodies(run(ranks, rank_targets.process_id)) == warm
 
 
-def test_what_ranks_hold_is_over_when_they_are_closed():
+def test_objects_on_ranks_cannot_be_used_after_the_pool_is_closed():
     with RankPool() as pool:
         held = Held(pool, lambda: nullcontext(World(2)), TIMEOUT, pickle_call(list, ("ab",), {}))
         assert held.run(len) == [2, 2]
@@ -72,12 +72,12 @@ def test_output_of_both_streams_is_kept_per_rank_whatever_the_bytes(ranks):
     assert outputs == [f"out {rank}\nerr {rank}\nraw \\xff bytes\n" for rank in (0, 1)]
 
 
-def test_output_of_an_earlier_run_is_gone(ranks):
+def test_output_of_an_earlier_run_is_not_shown_again(ranks):
     run(ranks, rank_targets.prints)
     assert [outcome.output for outcome in run(ranks, rank_targets.all_reduce)] == ["", ""]
 
 
-def test_endless_output_is_bounded_and_keeps_both_ends(ranks):
+def test_a_very_long_output_keeps_its_beginning_and_end(ranks):
     output = run(ranks, rank_targets.prints_without_end)[0].output
     assert output.startswith("line 0\n")
     assert output.endswith("line 19999\n")
@@ -85,7 +85,7 @@ def test_endless_output_is_bounded_and_keeps_both_ends(ranks):
     assert len(output) < 70_000
 
 
-def test_skips_come_back_with_their_reason(ranks):
+def test_a_skip_has_its_reason(ranks):
     outcomes = run(ranks, rank_targets.one_skips)
     assert isinstance(outcomes[0], Returned)
     assert isinstance(outcomes[1], Skipped)
@@ -105,7 +105,7 @@ def test_the_record_names_collectives_of_every_group(ranks):
     assert any(text.startswith("broadcast #") and "float32[2, 2]" in text for text in record)
 
 
-def test_the_record_starts_anew_with_every_group(ranks):
+def test_the_record_starts_again_with_every_group(ranks):
     for _ in range(2):
         record = run(ranks, rank_targets.one_exits)[1].collectives
         assert [str(one) for one in record if one.op == "all_reduce"] == ["all_reduce #1 float32[4]"]
@@ -116,7 +116,7 @@ def test_an_unknown_target_is_reported_by_every_rank(ranks):
     assert [outcome.kind for outcome in outcomes] == ["AttributeError", "AttributeError"]
 
 
-def test_groups_leave_no_threads_and_files_behind(ranks):
+def test_groups_leave_no_threads_and_files(ranks):
     pids = [int(body) for body in bodies(run(ranks, rank_targets.process_id))]
     held = [held_by(pid) for pid in pids]
     for _ in range(100):
@@ -131,7 +131,7 @@ def test_ranks_that_cannot_free_their_groups_are_replaced(ranks):
 
 
 def wait_until(holds) -> None:
-    """Wait for what happens off the ranks' path: groups are destroyed in threads."""
+    """Wait until something holds: groups are destroyed in threads."""
     attempts = iter(range(300))
     while not holds():
         assert next(attempts, None) is not None, "still not so after 30 seconds"

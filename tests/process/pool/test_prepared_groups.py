@@ -1,4 +1,4 @@
-"""A group that ranks join before it is wanted: taken where it is what is wanted, else of no consequence."""
+"""A group that ranks join ahead of time: the next run takes it if it has the same world."""
 
 from collections.abc import Iterator
 
@@ -16,44 +16,44 @@ TIMEOUT = 60.0
 
 @pytest.fixture
 def pool(ranks: RankPool) -> Iterator[RankPool]:
-    """Two ranks, of a pool that prepares nothing by itself."""
+    """A pool of two ranks that prepares no group by itself."""
     with ranks.fresh() as fresh:
-        asked(fresh, 2)
+        bodies(fresh, 2)
         yield fresh
 
 
-def asked(pool: RankPool, size: int, target: str = "process_id") -> list[bytes]:
+def bodies(pool: RankPool, size: int, target: str = "process_id") -> list[bytes]:
     outcomes = pool.run(World(size), f"{rank_targets.__name__}:{target}", timeout=TIMEOUT)
     assert not failures(outcomes), failures(outcomes)
     return [outcome.body for outcome in outcomes if isinstance(outcome, Returned)]
 
 
-def test_the_next_run_in_such_a_world_takes_it(pool):
+def test_the_next_run_in_the_same_world_takes_it(pool):
     pool.prepare(World(2))
     prepared = pool.latest_group
-    assert asked(pool, 2, "all_reduce") == [b"8", b"8"]
+    assert bodies(pool, 2, "all_reduce") == [b"8", b"8"]
     assert pool.latest_group == prepared
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_a_run_in_another_world_does_without(pool, size):
+def test_a_run_in_another_world_does_not_take_it(pool, size):
     pool.prepare(World(2))
     prepared = pool.latest_group
-    assert asked(pool, size, "all_reduce") == [str(4 * size).encode()] * size
+    assert bodies(pool, size, "all_reduce") == [str(4 * size).encode()] * size
     assert pool.latest_group != prepared
 
 
-def test_nothing_is_prepared_where_ranks_would_have_to_be_started(pool):
+def test_no_group_is_prepared_if_ranks_are_missing(pool):
     before = pool.latest_group
     pool.prepare(World(3))
     assert pool.latest_group == before
     assert len(pool._processes) == 2
 
 
-def test_a_rank_that_has_died_since_is_replaced(pool):
-    doomed = asked(pool, 2)[1]
+def test_a_rank_that_dies_in_a_prepared_group_is_replaced(pool):
+    doomed = bodies(pool, 2)[1]
     pool.prepare(World(2))
     process = psutil.Process(int(doomed))
     process.kill()
-    process.wait(TIMEOUT)  # a signal takes effect some time after it is sent
-    assert doomed not in asked(pool, 2)
+    process.wait(TIMEOUT)  # SIGKILL takes effect later
+    assert doomed not in bodies(pool, 2)

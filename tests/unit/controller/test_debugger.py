@@ -1,4 +1,4 @@
-"""Which rank `--pdb` and `breakpoint()` give the terminal to, or why none."""
+"""The rank to which `--pdb` and `breakpoint()` give the terminal, or why there is none."""
 
 import time
 
@@ -38,11 +38,11 @@ def raised(rank: int, seconds: float = 0.0) -> Raised:
         ),
     ],
 )
-def test_post_mortem(outcomes, wanted, chosen):
+def test_the_rank_to_debug_after_a_failure(outcomes, wanted, chosen):
     assert choose_rank(outcomes, wanted) == chosen
 
 
-def test_breakpoints_stop_the_rank_that_was_asked_for():
+def test_breakpoints_stop_the_chosen_rank():
     assert stops_here(1, 2, wanted=1, terminal="/dev/pts/0")
     assert not stops_here(0, 2, wanted=1, terminal="/dev/pts/0")
 
@@ -55,15 +55,15 @@ def test_breakpoints_stop_the_rank_that_was_asked_for():
         (0, None, "needs a terminal, but pytest.s standard input is not a terminal"),
     ],
 )
-def test_breakpoints_that_can_stop_nowhere(wanted, terminal, message):
+def test_breakpoints_that_cannot_stop_on_any_rank(wanted, terminal, message):
     with pytest.raises(UsageError, match=message):
         stops_here(0, 2, wanted, terminal)
 
 
-def test_the_clock_stands_still_while_a_rank_is_debugged():
+def test_the_clock_is_stopped_while_a_rank_is_debugged():
     deadline = Deadline(time.monotonic() + 1000, grace=1.0)
     deadline.set_paused(paused=True)
-    deadline.ends_at = time.monotonic() - 1000  # as if the time had passed
+    deadline.ends_at = time.monotonic() - 1000  # as if that time had passed
     assert deadline.seconds is None
     assert not deadline.is_over([])
     deadline.set_paused(paused=False)

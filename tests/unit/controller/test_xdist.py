@@ -1,4 +1,4 @@
-"""What a world holds of the machine while its test runs."""
+"""The cores and GPUs that a world holds while its test runs."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ def test_the_gpus_of_a_world_are_its_ranks_devices():
     assert device_of(1, replace(run, device="cpu")) == torch.device("cpu")
 
 
-def test_who_shares_with_nobody_holds_nothing():
+def test_without_xdist_nothing_is_held():
     with Leases(None).hold(World(2, "nccl", "cuda"), SERVER) as world:
         assert world == World(2, "nccl", "cuda")
 
@@ -34,7 +34,7 @@ def test_ranks_on_cuda_get_gpus_of_their_own(tmp_path):
 
 
 @pytest.mark.parametrize(("ranks", "cores"), [(1, 1), (3, 3), (4, 4), (9, 4)])
-def test_ranks_on_cpu_hold_a_core_each_as_far_as_there_are(tmp_path, ranks, cores):
+def test_ranks_on_cpu_hold_one_core_each_or_all_cores(tmp_path, ranks, cores):
     leases, slots = Leases(tmp_path), Slots(tmp_path, "core", SERVER.cores)
     with leases.hold(World(ranks), SERVER) as world:
         assert world == World(ranks)

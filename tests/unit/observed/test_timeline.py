@@ -1,7 +1,7 @@
-"""Timelines: what happened on a rank, one row for what follows at once."""
+"""The rows of a timeline, and its cuts."""
 
 import pytest
-from told_records import Story
+from stories import Story
 
 from pytest_ddp.observed.timeline import Timeline, recorded_timeline, table
 from pytest_ddp.operations.fingerprint import ANY_RANK, Fingerprint
@@ -12,14 +12,14 @@ TWO_BUCKETS = (
 )
 
 
-def told(steps: str, **keywords) -> list[str]:
+def lines_of(steps: str, **keywords) -> list[str]:
     story = Story(steps, **keywords)
     return str(Timeline(list(story.entries.values()), story.events)).splitlines()
 
 
 def test_a_training_step():
     details = {"s": {"op": "broadcast", "dtype": "int64", "shapes": ((2,),)}}
-    assert told(TWO_BUCKETS, gradients=4, details=details) == [
+    assert lines_of(TWO_BUCKETS, gradients=4, details=details) == [
         "clock  event                what                        group    tensors     bytes  gradients  line",
         "  1-3  launched, waited     broadcast #1                0 (0-1)  int64[2]       16             train.py:1",
         "    4  backward 1 began                                                                   0/4  train.py:9",
@@ -46,30 +46,30 @@ def test_a_training_step():
         ("launch a, launch b, wait a, end a", ["launched", "launched", "waited"]),
     ],
 )
-def test_a_wait_that_ended_is_told_from_one_that_did_not(steps, events):
-    head, *lines = told(steps)
+def test_a_wait_that_ended_differs_from_one_that_did_not(steps, events):
+    head, *lines = lines_of(steps)
     assert [line[head.index("event") : head.index("what")].strip() for line in lines] == events
 
 
-def test_many_gradients_are_not_all_named():
+def test_a_row_names_few_gradients():
     steps = ", ".join(["backward", *(f"gradient p{number}" for number in range(9)), "returned"])
-    assert "p0, ... p8" in told(steps, gradients=9)[2]
+    assert "p0, ... p8" in lines_of(steps, gradients=9)[2]
 
 
-def test_operations_that_the_record_has_forgotten_are_left_out():
+def test_cleared_operations_are_left_out():
     story = Story("launch a, launch b, wait a, end a")
     assert str(Timeline([story.entries["b"]], story.events)).count("all_reduce") == 1
 
 
-def test_sends_and_receives_say_with_whom():
+def test_sends_and_receives_show_the_peer():
     details = {"a": {"op": "send", "peer": 1}, "b": {"op": "recv", "peer": 1}, "c": {"op": "recv"}}
-    lines = told("launch a, launch b, launch c", details=details)
+    lines = lines_of("launch a, launch b, launch c", details=details)
     assert "send #1 to rank 1 " in lines[1]
     assert "recv #2 from rank 1 " in lines[2]
     assert "recv #3 from any rank " in lines[3]
 
 
-def test_a_short_timeline_has_the_first_rows_and_the_last():
+def test_a_short_timeline_is_cut_in_the_middle():
     story = Story(", ".join(f"launch {number}" for number in range(100)))
     lines = Timeline(list(story.entries.values()), story.events).short(30).splitlines()
     assert len(lines) == 32
@@ -79,14 +79,14 @@ def test_a_short_timeline_has_the_first_rows_and_the_last():
     assert "all_reduce #100 " in lines[-1]
 
 
-def test_a_short_timeline_has_all_of_few_rows():
+def test_a_short_timeline_of_few_rows_is_not_cut():
     story = Story(TWO_BUCKETS)
     timeline = Timeline(list(story.entries.values()), story.events)
     assert timeline.short() == str(timeline)
 
 
-def test_nothing_happened():
-    assert told("launch a")[0].startswith("clock")
+def test_empty_timelines():
+    assert lines_of("launch a")[0].startswith("clock")
     assert str(Timeline([], [])) == ""
     assert recorded_timeline([], None) == ""
 
@@ -97,7 +97,7 @@ def notice(op: str, number: int, **keywords) -> Fingerprint:
     )
 
 
-def test_of_a_rank_that_cannot_be_asked_what_it_posted_is_told():
+def test_the_timeline_of_recorded_operations():
     notices = [notice("all_reduce", 1), notice("recv", 1, peer=ANY_RANK), notice("all_reduce", 2)]
     assert recorded_timeline(notices, notices[2]).splitlines() == [
         "event    what                   group    tensors     line",

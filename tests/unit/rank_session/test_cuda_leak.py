@@ -1,4 +1,4 @@
-"""CUDA memory that a test leaves allocated is a leak, with its size; the device is played by numbers."""
+"""CUDA memory that a test leaves allocated is a leak, with its size; numbers stand in for the device."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ MIB = 2**20
 
 
 class Device:
-    """What torch.cuda says of its memory: so much, of which a garbage collection frees a part."""
+    """Stands in for the memory functions of torch.cuda; a garbage collection frees a part of the memory."""
 
     def __init__(self, monkeypatch, allocated=0):
         self.allocated, self.garbage, self.workspaces = allocated, 0, 0
@@ -35,14 +35,14 @@ class Device:
     ],
     ids=["a tensor", "a workspace", "garbage", "garbage and a tensor"],
 )
-def test_what_stays_allocated_is_told_once_garbage_is_gone(monkeypatch, kept, garbage, found):
+def test_memory_that_is_still_allocated_after_a_garbage_collection_is_a_leak(monkeypatch, kept, garbage, found):
     device = Device(monkeypatch, allocated=5 * MIB)
     before = Snapshot.take()
     device.allocated, device.garbage = 5 * MIB + kept + garbage, garbage
     assert before.restore() == found
 
 
-def test_workspaces_of_cublas_are_nobodys_leak_and_hide_none(monkeypatch):
+def test_workspaces_of_cublas_are_no_leak_and_hide_none(monkeypatch):
     device = Device(monkeypatch)
     device.workspaces = 64 * MIB
     before = Snapshot.take()
@@ -52,7 +52,7 @@ def test_workspaces_of_cublas_are_nobodys_leak_and_hide_none(monkeypatch):
     assert before.restore() == [Leak("3.0 MiB of CUDA memory still allocated", lasting=True)]
 
 
-def test_where_cuda_was_never_used_nothing_is_asked_of_it(monkeypatch):
+def test_a_process_that_has_not_used_cuda_does_not_call_it(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: pytest.fail("asked"))
     assert Snapshot.take().restore() == []

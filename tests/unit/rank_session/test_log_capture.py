@@ -1,4 +1,4 @@
-"""Log records are caught on a rank as pytest catches them, and nothing stays behind."""
+"""Log records are captured on a rank as pytest captures them, and no handler is left behind."""
 
 import logging
 from collections.abc import Iterator
@@ -22,8 +22,8 @@ class Records(logging.Handler):
 
 
 @contextmanager
-def quickly(handler: logging.Handler, level: int | None = None) -> Iterator[logging.Handler]:
-    """Catch logs as in a test that has just begun."""
+def fast(handler: logging.Handler, level: int | None = None) -> Iterator[logging.Handler]:
+    """Capture logs as in a test that has just begun."""
     CatchingLogs.forwarder.attach()
     with CatchingLogs(handler, level) as given:
         yield given
@@ -39,8 +39,8 @@ def apart() -> Iterator[logging.Logger]:
     CatchingLogs.forwarder.detach()
 
 
-@pytest.mark.parametrize("way", [PYTESTS_OWN, quickly])
-def test_records_of_all_loggers_are_caught(way, apart):
+@pytest.mark.parametrize("way", [PYTESTS_OWN, fast])
+def test_records_of_all_loggers_are_captured(way, apart):
     root, handler = logging.getLogger(), Records()
     before = [root.level, list(root.handlers), list(apart.handlers)]
     with way(handler, level=logging.INFO) as given:
@@ -55,19 +55,19 @@ def test_records_of_all_loggers_are_caught(way, apart):
     assert [root.level, root.handlers, apart.handlers] == before
 
 
-@pytest.mark.parametrize("way", [PYTESTS_OWN, quickly])
-def test_a_handler_that_a_test_removes_is_not_missed(way, apart):
+@pytest.mark.parametrize("way", [PYTESTS_OWN, fast])
+def test_a_test_may_remove_the_handler(way, apart):
     handler = Records()
     with way(handler):
         apart.handlers.clear()
-        apart.warning("unheard")
-        logging.getLogger().warning("heard")
-    assert handler.messages == ["heard"]
+        apart.warning("removed")
+        logging.getLogger().warning("root")
+    assert handler.messages == ["root"]
 
 
-def test_a_handler_that_is_there_already_is_attached_once(apart):
+def test_a_handler_is_attached_once(apart):
     handler = Records()
-    with quickly(handler), CatchingLogs(handler):
+    with fast(handler), CatchingLogs(handler):
         apart.warning("once")
         logging.getLogger().warning("twice")
     logging.getLogger().warning("after")
@@ -75,8 +75,8 @@ def test_a_handler_that_is_there_already_is_attached_once(apart):
     assert handler.messages == ["once", "twice"]
 
 
-@pytest.mark.parametrize("way", [PYTESTS_OWN, quickly])
-def test_a_handler_that_a_test_attaches_itself_hears_once(way, apart):
+@pytest.mark.parametrize("way", [PYTESTS_OWN, fast])
+def test_a_handler_that_a_test_attaches_itself_gets_each_record_once(way, apart):
     """As tests do with `caplog.handler`, for a logger that does not propagate."""
     handler = Records()
     with way(handler):
@@ -87,7 +87,7 @@ def test_a_handler_that_a_test_attaches_itself_hears_once(way, apart):
     assert handler.messages == ["itself", "below"]
 
 
-def test_it_is_looked_again_which_loggers_propagate(apart, monkeypatch):
+def test_update_loggers_finds_loggers_that_have_changed(apart, monkeypatch):
     monkeypatch.setattr(_pytest.logging, "catching_logs", CatchingLogs)
     handler = Records()
     for propagates in (False, True, False):
@@ -98,31 +98,31 @@ def test_it_is_looked_again_which_loggers_propagate(apart, monkeypatch):
     assert handler.messages == ["False", "True", "False"]
 
 
-def test_loggers_are_left_alone_where_pytest_has_its_own_way(apart, monkeypatch):
+def test_loggers_are_not_touched_while_pytests_own_capture_is_in_use(apart, monkeypatch):
     monkeypatch.setattr(_pytest.logging, "catching_logs", PYTESTS_OWN)
     update_loggers()
     assert CatchingLogs.forwarder not in apart.handlers
 
 
-def test_between_phases_records_go_where_they_would_without_it(apart, monkeypatch):
+def test_between_phases_records_go_where_they_go_without_us(apart, monkeypatch):
     last = Records()
     last.setLevel(logging.WARNING)
     monkeypatch.setattr(logging, "lastResort", last)
-    apart.handlers.clear()  # those of the test run around this test
-    with quickly(Records()):
+    apart.handlers.clear()  # the handlers of the pytest that runs this test
+    with fast(Records()):
         apart.warning("caught")
-    apart.warning("nobody else hears")
+    apart.warning("no other handler")
     apart.info("below the level")
     own = Records()
     apart.addHandler(own)
-    apart.warning("somebody hears")
+    apart.warning("own handler")
     apart.removeHandler(own)
-    assert (last.messages, own.messages) == (["nobody else hears"], ["somebody hears"])
+    assert (last.messages, own.messages) == (["no other handler"], ["own handler"])
 
 
-def test_pytest_is_told_only_where_it_attaches_to_such_loggers(monkeypatch):
+def test_capture_is_replaced_only_in_a_pytest_that_attaches_to_every_logger(monkeypatch):
     class OfOlderPytest:
-        """Attaches to the root logger alone."""
+        """Attaches to the root logger only."""
 
     monkeypatch.setattr(_pytest.logging, "catching_logs", OfOlderPytest)
     install_fast_log_capture()
@@ -132,8 +132,8 @@ def test_pytest_is_told_only_where_it_attaches_to_such_loggers(monkeypatch):
     assert _pytest.logging.catching_logs is CatchingLogs
 
 
-@pytest.mark.skipif(not hasattr(PYTESTS_OWN, "__slots__"), reason="this pytest attaches to the root logger alone")
-def test_pytest_has_its_own_way_back_even_after_an_error(monkeypatch):
+@pytest.mark.skipif(not hasattr(PYTESTS_OWN, "__slots__"), reason="this pytest attaches to the root logger only")
+def test_pytests_own_capture_is_restored_even_after_an_error(monkeypatch):
     monkeypatch.setattr(_pytest.logging, "catching_logs", PYTESTS_OWN)
     inside = []
 
@@ -148,8 +148,8 @@ def test_pytest_has_its_own_way_back_even_after_an_error(monkeypatch):
     assert _pytest.logging.catching_logs is PYTESTS_OWN
 
 
-def test_nothing_stays_on_loggers_in_the_controller(apart):
-    apart.handlers.clear()  # those of the test run around this test
+def test_no_handler_stays_on_loggers_in_the_controller(apart):
+    apart.handlers.clear()  # the handlers of the pytest that runs this test
     with fast_log_capture(), CatchingLogs(Records()):
         assert CatchingLogs.forwarder in apart.handlers
     assert apart.handlers == []

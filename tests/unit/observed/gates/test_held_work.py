@@ -1,4 +1,4 @@
-"""Handles that a gate holds, on real ones that are played: errors, and operations that are coalesced as NCCL does."""
+"""Handles that a gate holds, around fake real handles: errors, and operations coalesced as by NCCL."""
 
 from datetime import timedelta
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from pytest_ddp.observed.recording.call import Call
 from pytest_ddp.observed.recording.record import Record
 
 
-class Played:
+class FakeWork:
     """A handle of an operation that fills its tensor with twos, or fails."""
 
     def __init__(self, tensors=(), error=None):
@@ -35,8 +35,8 @@ class Played:
         return future
 
 
-class Group:
-    """A group whose operations are played; coalesced ones give no handle."""
+class FakeGroup:
+    """A group that returns fake handles; no handles for coalesced operations."""
 
     def __init__(self, *, coalesces=False, error=None):
         self.coalesces, self.error, self.issued = coalesces, error, []
@@ -45,7 +45,7 @@ class Group:
         return 0
 
     def allreduce(self, tensors, _):
-        self.issued.append(Played(tensors, self.error))
+        self.issued.append(FakeWork(tensors, self.error))
         return None if self.coalesces else self.issued[-1]
 
 
@@ -60,27 +60,27 @@ def issue(gate, group, tensor, number=1):
     return entry, gate.issue(entry, call)
 
 
-def test_a_failure_is_raised_to_who_waits_and_nothing_lands(gate):
-    _, work = issue(gate, Group(error=RuntimeError("peer left")), tensor := torch.ones(2))
+def test_an_error_is_raised_by_wait_and_no_result_is_written(gate):
+    _, work = issue(gate, FakeGroup(error=RuntimeError("peer left")), tensor := torch.ones(2))
     with pytest.raises(RuntimeError, match="peer left"):
         work.wait()
     assert tensor.isnan().all()
 
 
-def test_a_failure_is_told_to_who_follows_not_to_who_waits_for_another(gate):
-    _, work = issue(gate, Group(), torch.ones(2))
-    _, failing = issue(gate, Group(error=RuntimeError("peer left")), torch.ones(2), 2)
+def test_an_error_reaches_the_future_and_not_the_wait_for_another_operation(gate):
+    _, work = issue(gate, FakeGroup(), torch.ones(2))
+    _, failing = issue(gate, FakeGroup(error=RuntimeError("peer left")), torch.ones(2), 2)
     future = failing.get_future()
     assert work.wait()
     with pytest.raises(RuntimeError, match="peer left"):
         future.wait()
 
 
-def test_a_future_that_is_asked_for_late_is_complete(gate):
-    _, work = issue(gate, Group(), tensor := torch.ones(2))
+def test_a_future_taken_after_completion_is_complete(gate):
+    _, work = issue(gate, FakeGroup(), tensor := torch.ones(2))
     work.wait()
     assert work.get_future().value() == [tensor]
-    _, failing = issue(gate, Group(error=RuntimeError("peer left")), torch.ones(2), 2)
+    _, failing = issue(gate, FakeGroup(error=RuntimeError("peer left")), torch.ones(2), 2)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="peer left"):
             failing.wait()
@@ -89,20 +89,20 @@ def test_a_future_that_is_asked_for_late_is_complete(gate):
 
 
 def test_the_timeout_reaches_the_real_handle(gate):
-    _, work = issue(gate, group := Group(), torch.ones(2))
+    _, work = issue(gate, group := FakeGroup(), torch.ones(2))
     work.wait(timedelta(seconds=7))
     assert group.issued[0].waits == [timedelta(seconds=7)]
 
 
-def test_coalesced_operations_land_when_their_common_handle_is_waited_for(gate):
-    group, tensors = Group(coalesces=True), [torch.ones(2), torch.ones(3)]
+def test_results_of_coalesced_operations_are_written_when_their_handle_is_waited_for(gate):
+    group, tensors = FakeGroup(coalesces=True), [torch.ones(2), torch.ones(3)]
     entries = [issue(gate, group, tensor, number)[0] for number, tensor in enumerate(tensors, 1)]
     copies = [tensor for work in group.issued for tensor in work.tensors]
-    together = gate.coalesce(entries, Played(copies))
+    together = gate.coalesce(entries, FakeWork(copies))
     assert all(tensor.isnan().all() for tensor in tensors)
     together.wait()
     assert all(tensor.eq(2).all() for tensor in tensors)
 
 
-def test_what_was_coalesced_outside_the_gate_is_left_alone(gate):
-    assert gate.coalesce([Entry("send", "0", (0, 1), number=9)], work := Played()) is work
+def test_operations_coalesced_outside_the_gate_are_not_held(gate):
+    assert gate.coalesce([Entry("send", "0", (0, 1), number=9)], work := FakeWork()) is work

@@ -23,7 +23,7 @@ def test_a_schedule_prints_as_the_python_that_makes_it(schedule):
 
 
 @given(schedules, st.sets(numbers), st.sets(numbers), numbers)
-def test_the_order_does_not_depend_on_what_else_is_in_flight(schedule, some, more, number):
+def test_the_order_of_two_operations_does_not_depend_on_others(schedule, some, more, number):
     few = schedule.ahead_of(number, some)
     many = schedule.ahead_of(number, some | more)
     assert few == [other for other in many if other in some]
@@ -31,7 +31,7 @@ def test_the_order_does_not_depend_on_what_else_is_in_flight(schedule, some, mor
 
 
 @given(schedules, st.sets(numbers, min_size=2, max_size=2))
-def test_of_two_operations_one_is_ahead_unless_nothing_comes_unasked(schedule, pair):
+def test_one_of_two_operations_is_ahead_unless_the_schedule_holds(schedule, pair):
     one, other = pair
     ahead = [schedule.ahead_of(one, pair), schedule.ahead_of(other, pair)]
     expected = [[], []] if schedule.holds_in_backward else [[], [one]] if ahead[1] else [[other], []]

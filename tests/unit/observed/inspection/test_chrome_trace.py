@@ -1,4 +1,4 @@
-"""Exported traces keep the rules of Chrome's trace event format, and show what happened when."""
+"""Exported traces are valid in Chrome's trace event format, and show each operation at its time."""
 
 import json
 from itertools import pairwise
@@ -6,11 +6,11 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from told_records import Story
-from trace_rules import keep_the_rules
+from stories import Story
+from trace_format import check_trace_format
 
 from pytest_ddp.errors import UsageError
-from pytest_ddp.observed.inspection.chrome_trace import Trace, Tracks, merge_traces, write_trace
+from pytest_ddp.observed.inspection.chrome_trace import Trace, merge_traces, write_trace
 
 STEP = (
     "launch s, wait s, end s, backward, gradient, launch a, gradient, launch b, returned, "
@@ -29,11 +29,11 @@ def find(events: list[dict], name: str) -> dict:
     return found
 
 
-def test_a_training_step_keeps_the_rules(tmp_path):
-    keep_the_rules(exported(tmp_path / "trace.json"))
+def test_the_trace_of_a_training_step_is_valid(tmp_path):
+    check_trace_format(exported(tmp_path / "trace.json"))
 
 
-def test_a_rank_is_a_process_with_rows_for_autograd_and_groups(tmp_path):
+def test_a_rank_is_a_process_with_tracks_for_autograd_and_groups(tmp_path):
     events = exported(tmp_path / "trace.json", rank=3, details={"s": {"group": "1", "ranks": (0, 3)}})
     named = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert find(events, "process_name")["args"] == {"name": "rank 3"}
@@ -43,7 +43,7 @@ def test_a_rank_is_a_process_with_rows_for_autograd_and_groups(tmp_path):
     assert named[find(events, "backward 1")["tid"]] == "autograd"
 
 
-def test_an_operation_lasts_from_its_launch_to_its_end(tmp_path):
+def test_an_operation_lasts_from_launch_to_completion(tmp_path):
     found = find(exported(tmp_path / "trace.json"), "all_reduce #2")
     assert (found["ph"], found["ts"], found["dur"]) == ("X", 6, 7)
     assert found["args"] == {
@@ -56,14 +56,14 @@ def test_an_operation_lasts_from_its_launch_to_its_end(tmp_path):
     }
 
 
-def test_the_wait_stands_inside_the_operation(tmp_path):
+def test_a_wait_is_inside_its_operation(tmp_path):
     events = exported(tmp_path / "trace.json")
     waits = [(event["ts"], event["dur"], event["tid"]) for event in events if event["name"] == "wait"]
     rows = [find(events, f"all_reduce #{number}")["tid"] for number in (1, 3, 2)]
     assert waits == [(2, 1, rows[0]), (10, 1, rows[1]), (12, 1, rows[2])]
 
 
-def test_what_has_no_end_lasts_to_the_end_of_the_record(tmp_path):
+def test_a_span_without_an_end_lasts_to_the_end_of_the_record(tmp_path):
     events = exported(tmp_path / "trace.json", "backward, gradient, launch a, wait a, gradient")
     for name, lasted in (("backward 1", 4), ("all_reduce #1", 2), ("wait", 1)):
         found = find(events, name)
@@ -75,19 +75,19 @@ def test_gradients_are_instants(tmp_path):
     assert [(event["name"], event["ts"]) for event in events if event["ph"] == "i"] == [("weight", 2), ("bias", 3)]
 
 
-def test_nothing_is_a_trace_too(tmp_path):
+def test_the_trace_of_an_empty_record_is_valid(tmp_path):
     write_trace(tmp_path / "trace.json", Trace(0, [], [], []).trace_events())
-    keep_the_rules(json.loads((tmp_path / "trace.json").read_text())["traceEvents"])
+    check_trace_format(json.loads((tmp_path / "trace.json").read_text())["traceEvents"])
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 20), st.integers(0, 9)), max_size=20))
-def test_spans_of_a_lane_never_overlap(spans):
-    tracks, placed = Tracks(), {}
-    for whose, start, length in sorted(spans, key=lambda span: span[1]):
-        number = tracks.assign(whose, start, start + length)
-        placed.setdefault(number, []).append((whose, start, start + length))
+def test_spans_on_one_track_belong_to_one_group_and_never_overlap(spans):
+    trace, placed = Trace(0, [], [], []), {}
+    for group, start, length in sorted(spans, key=lambda span: span[1]):
+        track = trace._track(group, start, start + length)
+        placed.setdefault(track, []).append((group, start, start + length))
     for found in placed.values():
-        assert len({whose for whose, _, _ in found}) == 1
+        assert len({group for group, _, _ in found}) == 1
         assert all(end <= start for (_, _, end), (_, start, _) in pairwise(found))
 
 
@@ -99,9 +99,9 @@ def merged(tmp_path, *ranks: str, **keywords) -> list[dict]:
     return json.loads((tmp_path / "all.json").read_text())["traceEvents"]
 
 
-def test_the_traces_of_ranks_become_one(tmp_path):
+def test_traces_are_merged(tmp_path):
     events = merged(tmp_path, STEP, f"backward, gradient, gradient, returned, {STEP}")
-    keep_the_rules(events)
+    check_trace_format(events)
     assert {event["args"]["name"] for event in events if event["name"] == "process_name"} == {"rank 0", "rank 1"}
 
 
@@ -112,7 +112,7 @@ def test_arrows_lead_from_the_first_rank_to_the_last(tmp_path):
     assert arrows == [("s", 1, 1), ("t", 2, 2), ("f", 0, 3)]
 
 
-def test_a_send_leads_to_its_receive_and_to_no_collective(tmp_path):
+def test_an_arrow_leads_from_a_send_to_its_receive(tmp_path):
     message = {"a": {"op": "send", "peer": 1}, "b": {"op": "recv", "peer": 0}, "c": {"ranks": (0, 1)}}
     exported(tmp_path / "0.json", "launch a", 0, details=message)
     exported(tmp_path / "1.json", "launch b", 1, details=message)
@@ -121,7 +121,7 @@ def test_a_send_leads_to_its_receive_and_to_no_collective(tmp_path):
     assert [event["ph"] for event in events if event["name"] == "0 0 to 1 with tag 0 #1"] == ["s", "f"]
 
 
-def test_an_operation_of_one_rank_alone_has_no_arrow(tmp_path):
+def test_an_operation_of_one_rank_has_no_arrow(tmp_path):
     assert not [event for event in merged(tmp_path, "launch a, end a", "backward") if event["ph"] in "stf"]
 
 
@@ -131,7 +131,7 @@ def test_no_traces_cannot_be_merged(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["no JSON", "[]", "{}"])
-def test_another_file_cannot_be_merged(tmp_path, text):
+def test_a_file_that_is_no_trace_cannot_be_merged(tmp_path, text):
     (tmp_path / "0.json").write_text(text)
     with pytest.raises(UsageError, match=r"0\.json was not written by ddp\.collectives\.export_trace\(path\) \("):
         merge_traces([tmp_path / "0.json"], tmp_path / "all.json")

@@ -1,4 +1,4 @@
-"""Two ranks have entered the same collectives in the same order, or it is said where they part."""
+"""The first difference between the collectives of two ranks."""
 
 import pytest
 
@@ -18,17 +18,17 @@ def fingerprints(rank: int, text: str, ranks: tuple[int, ...] = BOTH) -> list[Fi
     ]
 
 
-def told(mine: list[Fingerprint], theirs: list[Fingerprint]) -> str | None:
+def difference(mine: list[Fingerprint], theirs: list[Fingerprint]) -> str | None:
     return first_difference(mine, theirs, (0, 1))
 
 
-def test_the_same():
-    assert told(fingerprints(0, "all_reduce broadcast"), fingerprints(1, "all_reduce broadcast")) is None
-    assert told([], []) is None
+def test_equal_records():
+    assert difference(fingerprints(0, "all_reduce broadcast"), fingerprints(1, "all_reduce broadcast")) is None
+    assert difference([], []) is None
 
 
-def test_another_operation():
-    assert told(fingerprints(0, "barrier all_reduce"), fingerprints(1, "barrier broadcast")) == (
+def test_a_different_operation():
+    assert difference(fingerprints(0, "barrier all_reduce"), fingerprints(1, "barrier broadcast")) == (
         "collective 2 differs: rank 0 entered all_reduce #2 float32[4] with root 0 at train.py:2, "
         "rank 1 entered broadcast #2 float32[4] with root 0 at train.py:2"
     )
@@ -37,8 +37,8 @@ def test_another_operation():
 @pytest.mark.parametrize(
     ("mine", "theirs", "which"), [("barrier", "barrier barrier", 0), ("barrier barrier", "barrier", 1)]
 )
-def test_one_more(mine, theirs, which):
-    text = told(fingerprints(0, mine), fingerprints(1, theirs)) or ""
+def test_one_collective_more(mine, theirs, which):
+    text = difference(fingerprints(0, mine), fingerprints(1, theirs)) or ""
     assert text.startswith(
         "collective 2 differs: rank 0 entered"
         if which
@@ -47,18 +47,18 @@ def test_one_more(mine, theirs, which):
     assert f"rank {which} entered only 1" in text
 
 
-def test_another_shape():
+def test_a_different_shape():
     theirs = [one._replace(shapes="[5]", elements=5) for one in fingerprints(1, "all_reduce")]
-    assert "rank 1 entered all_reduce #1 float32[5]" in (told(fingerprints(0, "all_reduce"), theirs) or "")
+    assert "rank 1 entered all_reduce #1 float32[5]" in (difference(fingerprints(0, "all_reduce"), theirs) or "")
 
 
-def test_the_same_collectives_of_two_groups_in_another_order():
+def test_a_different_order_of_two_groups():
     mine = fingerprints(0, "all_reduce") + fingerprints(0, "all_reduce", WIDER)
     theirs = fingerprints(1, "all_reduce", WIDER) + fingerprints(1, "all_reduce")
-    assert (told(mine, theirs) or "").startswith("collective 1 differs: ")
+    assert (difference(mine, theirs) or "").startswith("collective 1 differs: ")
 
 
-def test_groups_that_only_one_belongs_to_and_messages_are_not_compared():
+def test_messages_and_groups_of_only_one_of_the_ranks_are_not_compared():
     alone = fingerprints(0, "all_reduce", OTHERS)
     message = [one._replace(peer=1) for one in fingerprints(0, "send")]
-    assert told(alone + message + fingerprints(0, "barrier"), fingerprints(1, "barrier")) is None
+    assert difference(alone + message + fingerprints(0, "barrier"), fingerprints(1, "barrier")) is None

@@ -1,4 +1,4 @@
-"""The verdict on a backward pass, told from a record alone."""
+"""The verdict on a backward pass, from a record written by hand."""
 
 from dataclasses import replace
 
@@ -70,19 +70,19 @@ def test_the_verdict_and_the_line_that_decides(entries, verdict, at):
     assert (first.verdict, first.at, first.backward, first.line) == (verdict, at, 1, "train.py:1")
 
 
-def test_what_is_waited_for_in_the_next_backward_blocks_that_one():
-    told = overlap([entry(11, 52)], EVENTS)
-    assert [one.verdict for one in told] == [Overlap.OVERLAPPED, Overlap.BLOCKS_INSIDE_BACKWARD]
+def test_a_wait_in_the_next_backward_blocks_that_backward():
+    found = overlap([entry(11, 52)], EVENTS)
+    assert [one.verdict for one in found] == [Overlap.OVERLAPPED, Overlap.BLOCKS_INSIDE_BACKWARD]
 
 
-def test_a_backward_that_raised_lacks_gradients():
+def test_waits_in_a_backward_that_raised_block():
     events = [BackwardBegan(1, 1, "train.py:1", 2), GradientReady(10, 1, "a"), BackwardReturned(30, 1)]
-    (told,) = overlap([entry(11, 12)], events)
-    assert told.verdict is Overlap.BLOCKS_INSIDE_BACKWARD
+    (found,) = overlap([entry(11, 12)], events)
+    assert found.verdict is Overlap.BLOCKS_INSIDE_BACKWARD
 
 
 def test_a_backward_inside_another_is_part_of_it():
-    """Its own gradients are all there, but not those of the outer one."""
+    """All gradients of the inner pass are ready, but not those of the outer one."""
     inner = [BackwardBegan(5, 2, "checkpoint.py:1", 1), GradientReady(6, 2, "c"), BackwardReturned(9, 2)]
     events = sorted([*EVENTS[:4], *inner], key=lambda event: event.time)
     launched = replace(entry(7), launched=Moment(7, 2, 1, 1))
@@ -92,13 +92,13 @@ def test_a_backward_inside_another_is_part_of_it():
 
 
 def test_a_record_that_was_cleared_inside_backward():
-    (told,) = overlap([entry(21)], EVENTS[2:4])
-    assert (told.verdict, told.line) == (Overlap.END_OF_BACKWARD, "")
+    (found,) = overlap([entry(21)], EVENTS[2:4])
+    assert (found.verdict, found.line) == (Overlap.END_OF_BACKWARD, "")
 
 
-def test_a_verdict_reads_well():
-    told = overlap([entry(31, shapes=((2,),), dtype="float32", sequence=4)], EVENTS)
-    assert [str(one) for one in told] == [
+def test_a_verdict_as_text():
+    found = overlap([entry(31, shapes=((2,),), dtype="float32", sequence=4)], EVENTS)
+    assert [str(one) for one in found] == [
         "backward 1 (train.py:1): after backward at hook.py:31: all_reduce #4 float32[2] (hook.py:31)",
         "backward 2 (train.py:2): none",
     ]

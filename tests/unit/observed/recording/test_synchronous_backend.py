@@ -1,4 +1,4 @@
-"""A backend that waits by itself and gives no handle, as NCCL does for operations that nobody wants to wait for."""
+"""A backend that waits itself and returns no handle, as NCCL does for operations that are not asynchronous."""
 
 import pytest
 import torch
@@ -10,8 +10,8 @@ from pytest_ddp.observed.recording.process_group import ObservedGroup
 from pytest_ddp.observed.recording.record import Record
 
 
-class WaitsByItself(dist.ProcessGroup):
-    """Has done what it is asked for when it returns; of operations that are coalesced, when they are ended."""
+class SynchronousGroup(dist.ProcessGroup):
+    """A group that completes an operation before it returns; coalesced ones before coalescing ends."""
 
     def __init__(self):
         super().__init__(0, 1)
@@ -41,7 +41,7 @@ def record(monkeypatch):
 
 @pytest.fixture
 def group(record):
-    group = Named(dist.HashStore(), 0, 1, WaitsByItself())
+    group = Named(dist.HashStore(), 0, 1, SynchronousGroup())
     group._ranks = (0,)
     assert group._record is record
     return group
@@ -53,14 +53,14 @@ def broadcast(group):
     return group.broadcast([torch.ones(2)], options)
 
 
-def test_what_gives_no_handle_was_waited_for_where_it_was_launched(group, record):
+def test_an_operation_without_a_handle_was_waited_for_at_its_launch(group, record):
     assert broadcast(group) is None
     [entry] = record.entries
     assert not entry.asynchronous
     assert entry.launched.time < entry.waited.time < entry.completed.time
 
 
-def test_what_is_coalesced_is_over_when_all_is(group, record):
+def test_coalesced_operations_complete_together(group, record):
     group._start_coalescing(torch.device("cpu"))
     assert [broadcast(group) for _ in range(2)] == [None, None]
     assert [entry.completed for entry in record.entries] == [None, None]

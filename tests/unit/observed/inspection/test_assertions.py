@@ -1,25 +1,25 @@
-"""What is expected of collectives holds where it should, and says what was seen where it does not."""
+"""Assertions about operations pass and fail as documented, and a failure lists what was seen."""
 
 import pickle
 
 import pytest
-from told_records import Story
+from stories import Story
 
 from pytest_ddp.errors import UsageError
 
-# two buckets, the first while a gradient is still to come; both are waited for when backward has returned
+# two buckets, the first before the last gradient; both are waited for after backward
 OVERLAPPED = "backward, gradient, launch a, gradient, launch b, returned, wait a, end a, wait b, end b"
-# the same, waited for in a callback at the end of backward
+# both are waited for in a callback at the end of backward
 AT_THE_END = "backward, gradient, launch a, gradient, launch b, wait a, end a, wait b, end b, returned"
 BLOCKING = "backward, gradient, launch a, wait a, end a, gradient, launch b, wait b, end b, returned"
 AFTERWARDS = "backward, gradient, gradient, returned, launch a, wait a, end a, launch b, wait b, end b"
 FORGOTTEN = "backward, gradient, launch a, gradient, launch b, returned, wait a, end a"
 
 
-def failing(story: str, expectation: str) -> str:
-    """Return what an expectation says that is not met; "" if it is."""
+def failing(story: str, assertion: str) -> str:
+    """Return the message of an assertion that fails; "" if it passes."""
     try:
-        getattr(Story(story).selection, expectation)()
+        getattr(Story(story).selection, assertion)()
     except AssertionError as error:
         return str(error)
     return ""
@@ -35,9 +35,9 @@ TABLE = {
 
 
 @pytest.mark.parametrize("story", [OVERLAPPED, AT_THE_END, BLOCKING, AFTERWARDS, FORGOTTEN])
-@pytest.mark.parametrize("expectation", TABLE)
-def test_what_is_expected_of_each_holds_for_some_and_not_for_others(expectation, story):
-    assert (failing(story, expectation) == "") == (story in TABLE[expectation])
+@pytest.mark.parametrize("assertion", TABLE)
+def test_an_assertion_about_each_operation_passes_only_for_the_right_stories(assertion, story):
+    assert (failing(story, assertion) == "") == (story in TABLE[assertion])
 
 
 @pytest.mark.parametrize("story", [OVERLAPPED, AT_THE_END, BLOCKING, FORGOTTEN])
@@ -45,12 +45,12 @@ def test_all_buckets_but_the_last_are_launched_before_the_last_gradient(story):
     Story(story).selection[:-1].assert_launched_before_last_gradient()
 
 
-@pytest.mark.parametrize("expectation", TABLE)
-def test_of_no_operations_nothing_holds(expectation):
-    assert failing("backward, gradient, gradient, returned", expectation).endswith(", saw none")
+@pytest.mark.parametrize("assertion", TABLE)
+def test_an_assertion_about_each_operation_fails_without_operations(assertion):
+    assert failing("backward, gradient, gradient, returned", assertion).endswith(", saw none")
 
 
-def test_what_was_not_launched_inside_backward_is_listed():
+def test_operations_launched_outside_backward_are_listed():
     assert failing(AFTERWARDS, "assert_launched_inside_backward") == (
         "expected that all operations were launched inside backward; 2 of 2 were not:\n"
         "  all_reduce #1 float32[4] (train.py:1): launched outside backward\n"
@@ -58,7 +58,7 @@ def test_what_was_not_launched_inside_backward_is_listed():
     )
 
 
-def test_where_it_was_launched_or_waited_for_instead_is_said():
+def test_a_message_says_when_an_operation_was_launched_or_waited_for():
     assert failing(OVERLAPPED, "assert_launched_before_last_gradient") == (
         "expected that all operations were launched before the last gradient was ready; 1 of 2 was not:\n"
         "  all_reduce #2 float32[4] (train.py:2): launched inside backward 1, with 2 of 2 gradients ready"
@@ -114,12 +114,12 @@ def test_counts(arguments, keywords, message):
     )
 
 
-def test_none_where_some_are_expected():
+def test_no_operations_where_one_is_expected():
     with pytest.raises(AssertionError, match=r"^expected 1 operations \(broadcast\), saw 0$"):
         Story(OVERLAPPED).selection.select("broadcast").assert_count(1)
 
 
-def test_bytes_are_those_of_all_together():
+def test_bytes_are_summed():
     selection = Story(OVERLAPPED, details={"b": {"bytes": 4000, "shapes": ((1000,),)}}).selection
     selection.assert_bytes(4016)
     selection.assert_bytes(at_least=4016, at_most=4016)
@@ -133,12 +133,12 @@ def test_bytes_are_those_of_all_together():
 
 
 @pytest.mark.parametrize("keywords", [{}, {"exactly": 1, "at_most": 2}])
-def test_how_many_must_be_said_in_one_way(keywords):
-    with pytest.raises(UsageError, match="give an exact number, or at_least=, at_most= or both; got Bounds"):
+def test_a_number_or_bounds_must_be_given(keywords):
+    with pytest.raises(UsageError, match="give an exact number, or at_least=, at_most= or both; got exactly="):
         Story(OVERLAPPED).selection.assert_count(**keywords)
 
 
-def test_very_many_operations_are_listed_in_part():
+def test_a_long_list_is_cut():
     many = Story(", ".join(f"launch {number}" for number in range(100)))
     with pytest.raises(AssertionError) as caught:
         many.selection.assert_count(1)
@@ -171,7 +171,7 @@ def test_operations_are_selected(ops, keywords, names, words):
     assert pickle.loads(pickle.dumps(found)) == list(found)  # noqa: S301  our own
 
 
-def test_selections_of_selections_and_slices_say_so():
+def test_selections_of_selections_and_slices_are_described():
     found = MIXED.selection.select("all_reduce").select(dtype="float32")[1:]
     assert list(found) == [MIXED.entries["c"]]
     assert found.selected == "all_reduce of float32[1:]"
@@ -179,7 +179,7 @@ def test_selections_of_selections_and_slices_say_so():
     assert repr(found) == "<1 operations:\n  all_reduce #3 float32[4] (train.py:3)>"
 
 
-def test_an_operation_that_does_not_exist_is_no_selection():
+def test_select_raises_for_an_unknown_operation():
     with pytest.raises(
         UsageError, match=r"no operation is named 'allreduce'; the names are all_gather, .*, all_reduce"
     ):

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ddp.given.dispatch import merged_notes
-from pytest_ddp.given.messages import ExampleReport
+from pytest_ddp.protocol.phases import ExampleReport
 
 REPORTS = st.builds(
     ExampleReport,

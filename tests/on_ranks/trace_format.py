@@ -1,11 +1,11 @@
 """The rules of Chrome's trace event format that every viewer relies on."""
 
-# what events of each kind must have besides name, process and thread
+# the fields that an event of each kind must have besides name, process and thread
 KINDS = {"M": set(), "X": {"dur"}, "i": {"s"}, "s": {"id"}, "t": {"id"}, "f": {"id", "bp"}}
 
 
-def keep_the_rules(events: list[dict]) -> None:
-    """Check what every viewer of the format relies on."""
+def check_trace_format(events: list[dict]) -> None:
+    """Check the rules of the format."""
     for event in events:
         assert {"ph", "name", "pid", "tid", *KINDS[event["ph"]]} <= event.keys()
         assert isinstance(event["pid"], int)

@@ -1,4 +1,4 @@
-"""What ranks do before something goes wrong, to be told in timelines; and collectives that differ in the end."""
+"""Targets that fail after a training step, so that a timeline is reported; and targets that compare records."""
 
 import os
 
@@ -43,13 +43,13 @@ def one_waits(_: bytes) -> bytes:
     return b""
 
 
-def all_is_well(_: bytes) -> bytes:
+def nothing_fails(_: bytes) -> bytes:
     _step()
     return b""
 
 
 def one_breaks_its_record(_: bytes) -> bytes:
-    """Let rank 1 have a record that cannot be told."""
+    """Break the record of rank 1."""
     _step()
     if dist.get_rank() == 1:
         collectives()._record._entries = None  # type: ignore[assignment]
@@ -62,11 +62,11 @@ def same(_: bytes) -> bytes:
         collectives().assert_same_on_all_ranks()
     before = len(collectives())
     collectives().assert_same_on_all_ranks()
-    assert len(collectives()) == before  # it is not recorded itself
+    assert len(collectives()) == before  # the assertion is not recorded
     return b""
 
 
-def one_has_one_more(_: bytes) -> bytes:
+def one_enters_one_more(_: bytes) -> bytes:
     _step()
     if dist.get_rank() == 1:
         dist.all_reduce(torch.ones(3), async_op=True)
@@ -74,8 +74,8 @@ def one_has_one_more(_: bytes) -> bytes:
     return b""
 
 
-def another_order(_: bytes) -> bytes:
-    """Enter two groups in another order, asynchronously: gloo does not mind, NCCL might."""
+def different_order(_: bytes) -> bytes:
+    """Use two groups in different orders, asynchronously: gloo allows it, NCCL forbids it."""
     groups = [dist.new_group([0, 1]) for _ in range(2)]
     order = groups if dist.get_rank() == 0 else groups[::-1]
     for work in [dist.all_reduce(torch.ones(2), group=group, async_op=True) for group in order]:
@@ -84,7 +84,7 @@ def another_order(_: bytes) -> bytes:
     return b""
 
 
-def one_does_not_come(_: bytes) -> bytes:
+def one_does_not_compare(_: bytes) -> bytes:
     _step()
     if dist.get_rank() == 0:
         collectives().assert_same_on_all_ranks()
@@ -97,8 +97,8 @@ def no_group(_: bytes) -> bytes:
     return b""
 
 
-def parts_of_their_own(_: bytes) -> bytes:
-    """Scatter and gather: what ranks bring differs by nature."""
+def different_parts(_: bytes) -> bytes:
+    """Scatter and gather, in which ranks pass different tensors."""
     rank = dist.get_rank()
     both = [torch.ones(2), torch.ones(2)]
     dist.scatter(torch.ones(2), both if rank == 0 else None, src=0)

@@ -1,13 +1,12 @@
-"""What a rank prints is bounded in reports and on disk: the beginning and the end are kept."""
+"""Of a very long output, reports and the disk keep the beginning and the end."""
 
 import os
 import sys
 
 import pytest
 
-from pytest_ddp.protocol import output_file
-from pytest_ddp.protocol.output_file import DISK_LIMIT, OUTPUT_LIMIT, OutputFile
-from pytest_ddp.protocol.shared_files import _append_only, memory_file
+from pytest_ddp.protocol import shared_files
+from pytest_ddp.protocol.shared_files import DISK_LIMIT, OUTPUT_LIMIT, OutputFile, _append_only, memory_file
 
 LINE = b"printed and printed\n"
 
@@ -15,7 +14,7 @@ LINE = b"printed and printed\n"
 @pytest.fixture(params=["with holes", "without holes"])
 def output(request, monkeypatch):
     if request.param == "without holes":
-        monkeypatch.setattr(output_file, "_make_hole", lambda *_: False)
+        monkeypatch.setattr(shared_files, "_make_hole", lambda *_: False)
     elif sys.platform != "linux":
         pytest.skip("files have no holes here")
     with memory_file() as file:
@@ -31,14 +30,14 @@ def on_disk(output):
     return os.fstat(output.file.fileno()).st_blocks * 512
 
 
-def test_what_is_short_is_whole(output):
+def test_a_short_output_is_kept_whole(output):
     prints(output, b"x" * OUTPUT_LIMIT)
     output.trim()
     assert output.text == "x" * OUTPUT_LIMIT
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_an_output_without_end_leaves_the_disk_alone(output, times):
+def test_a_very_long_output_does_not_fill_the_disk(output, times):
     prints(output, b"first words\n")
     for _ in range(times):
         prints(output, LINE * (DISK_LIMIT // len(LINE) + 1), b"last words\n")
@@ -50,7 +49,7 @@ def test_an_output_without_end_leaves_the_disk_alone(output, times):
     assert f"\n... {total - OUTPUT_LIMIT} bytes left out ...\n" in output.text
 
 
-def test_the_next_run_starts_with_nothing_left_out(output):
+def test_the_next_run_starts_with_an_empty_output(output):
     prints(output, LINE * (DISK_LIMIT // len(LINE) + 1))
     output.trim()
     output.clear()
@@ -60,7 +59,7 @@ def test_the_next_run_starts_with_nothing_left_out(output):
     assert output.text == "next\n"
 
 
-def test_an_output_that_the_rank_truncates_is_trimmed_like_a_new_one(output):
+def test_an_output_that_the_rank_truncates_is_trimmed_again(output):
     prints(output, LINE * (5 * DISK_LIMIT // len(LINE)))
     output.trim()
     os.ftruncate(output.file.fileno(), 0)
@@ -71,14 +70,14 @@ def test_an_output_that_the_rank_truncates_is_trimmed_like_a_new_one(output):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="files have no holes here")
-def test_nothing_is_lost_of_what_is_printed_during_the_trimming(monkeypatch):
-    make_hole = output_file._make_hole
+def test_output_that_is_printed_during_the_trimming_is_kept(monkeypatch):
+    make_hole = shared_files._make_hole
 
     def print_meanwhile(*place):
         prints(output, b"meanwhile\n")
         return make_hole(*place)
 
-    monkeypatch.setattr(output_file, "_make_hole", print_meanwhile)
+    monkeypatch.setattr(shared_files, "_make_hole", print_meanwhile)
     with memory_file() as file:
         output = OutputFile(_append_only(file))
         prints(output, b"x" * (DISK_LIMIT + 1))
@@ -88,8 +87,8 @@ def test_nothing_is_lost_of_what_is_printed_during_the_trimming(monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="files have no holes here")
-def test_a_file_that_can_have_no_hole_says_so():
+def test_make_hole_returns_false_for_a_file_that_cannot_have_holes():
     reader, writer = os.pipe()
-    assert not output_file._make_hole(writer, 0, OUTPUT_LIMIT)
+    assert not shared_files._make_hole(writer, 0, OUTPUT_LIMIT)
     os.close(reader)
     os.close(writer)

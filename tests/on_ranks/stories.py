@@ -1,4 +1,4 @@
-"""Records to tell of, made by hand: what a rank did, one word after the other."""
+"""Records written by hand, as text: one word for each step of a rank."""
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -19,9 +19,9 @@ from pytest_ddp.observed.inspection.selection import Selection
 
 @dataclass
 class Story:
-    """What a rank did; every step takes one tick of its clock, and one microsecond.
+    """The steps of a rank; each takes one tick of its clock and one microsecond.
 
-    A step is "backward" and "returned", "gradient", or a verb with an operation's name: "launch a", "wait a", "end a".
+    A step is "backward", "returned", "gradient", or a verb with an operation's name: "launch a", "wait a", "end a".
     """
 
     steps: str
@@ -38,9 +38,9 @@ class Story:
 
     @property
     def selection(self) -> Selection:
-        """All operations, to expect something of."""
+        """All operations."""
         record = SimpleNamespace(entries=list(self.entries.values()), events=self.events)
-        return Selection(record, record.entries, "")  # type: ignore[arg-type]  # all of a record that is read
+        return Selection(record, record.entries, "")  # type: ignore[arg-type]  # no more of a record is read
 
     @property
     def nanoseconds(self) -> list[int]:
