@@ -64,7 +64,7 @@ def test_a_server_that_died_is_replaced_and_none_is_left():
 
 def test_both_servers_begin_at_once(monkeypatch):
     begun = []
-    monkeypatch.setattr(ForkLauncher, "begin", lambda server: begun.append(server.environment["PYTHONHASHSEED"]))
+    monkeypatch.setattr(ForkLauncher, "start_server", lambda server: begun.append(server.environment["PYTHONHASHSEED"]))
     with fork_servers():
         assert len(set(begun)) == 2
 

@@ -45,7 +45,10 @@ def misbehaving(line: str) -> str:
         ("ctypes.string_at(0)", "SIGSEGV"),
         ("1 / 0", "ZeroDivisionError"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-        ("dist.all_reduce(torch.ones(2000 + 1000 * dist.get_rank()))", "disagree on collective"),
+        (
+            "dist.all_reduce(torch.ones(2000 + 1000 * dist.get_rank()))",
+            "float32[2000], where rank 1 called all_reduce #2 float32[3000]",
+        ),
     ],
 )
 def test_it_fails_with_what_it_did(grade_path, submit, line, words):
