@@ -6,6 +6,7 @@ from conformance.cases import EvaluationCase
 from conformance.execute import Executor
 from conformance.execution import Broken, Observed
 from conformance.location import locate
+from conformance.mishap import explain, say
 from conformance.pool import ranks_from
 from conformance.scenario import Scenario
 from pytest_ddp.outcomes.outcome import Deadlocked
