@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pytest_ddp.pool.group import RankGroup
     from pytest_ddp.pool.rank_process import RankProcess
 
-_PLUGIN = "ddp-debugger"
 _START_SECONDS = 60.0  # until the debugger has the terminal; then there is no deadline
 GROUP_SECONDS = 7 * 24 * 3600.0
 NO_TRACE = (
@@ -78,10 +77,10 @@ def choose_rank(outcomes: Sequence[Outcome], wanted: int | None) -> int | str:
 
 def debugger_for(config: pytest.Config) -> "Debugger | None":
     """Register and return the debugger of a run whose options ask for one."""
-    if not (config.getoption("usepdb", False) or config.option.ddp_pdb_rank is not None):
+    if not config.getoption("usepdb", False) and config.option.ddp_pdb_rank is None:
         return None
     debugger = Debugger(config)
-    config.pluginmanager.register(debugger, _PLUGIN)
+    config.pluginmanager.register(debugger)
     return debugger
 
 

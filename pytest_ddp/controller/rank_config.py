@@ -44,7 +44,7 @@ def session_start(config: pytest.Config, settings: Settings) -> SessionStart:
     args = [f"--rootdir={config.rootpath}", "--capture=no", "--override-ini=strict_config=false"]
     if config.inipath is not None:
         args += ["-c", str(config.inipath)]
-    options = {name: value for name, value in vars(config.option).items() if _travels(value)}
+    options = {name: value for name, value in vars(config.option).items() if _is_picklable(value)}
     options.pop("file_or_dir", None)  # files are passed as arguments, and so are plugins, which are loaded first
     args += _plugin_args(options.pop("plugins", []))
     options |= {name: value for name, value in _OFF.items() if name in options}
@@ -59,7 +59,7 @@ def session_start(config: pytest.Config, settings: Settings) -> SessionStart:
         cwd=str(config.invocation_params.dir),
         basetemp=str(base_temp(config)),
         terminal=_terminal(config),
-        workerinput={name: value for name, value in worker.items() if _travels(value)},
+        workerinput={name: value for name, value in worker.items() if _is_picklable(value)},
         settings=settings,
         markers=config.getini("markers"),
         coverage=coverage_config(),
@@ -83,7 +83,7 @@ def _terminal(config: pytest.Config) -> str | None:
         return terminal_name()
 
 
-def _travels(value: object) -> bool:
+def _is_picklable(value: object) -> bool:
     try:
         cloudpickle.dumps(value)
     except Exception:  # noqa: BLE001  plugins store any object as an option

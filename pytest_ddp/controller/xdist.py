@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.002
 
 
 class Workers:
-    """Hooks of the process that starts the workers: it tells them their folder, and removes it at the end."""
+    """Hooks of the process that starts the workers: it names their folder, and removes it at the end."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

@@ -197,7 +197,7 @@ def _signal_name(number: int) -> str:
 
 
 def _stat(files: Iterable[Path]) -> Iterator[list[str]]:
-    """Yield the fields of files like /proc/PID/stat, from the process's state on; skip those that are gone."""
+    """Yield the fields of files like /proc/PID/stat, from the process's state on; skip files that do not exist."""
     for file in files:
         with suppress(OSError):
             # The name before the state is in parentheses and may have spaces.

@@ -1,4 +1,7 @@
-"""The files that a rank shares with the controller; none of them has a name on disk."""
+"""The files that a rank shares with the controller, and its output, which is limited in size.
+
+None of them has a name on disk.
+"""
 
 import ctypes
 import errno
@@ -8,6 +11,14 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from typing import IO
+
+if sys.platform != "win32":
+    import fcntl
+
+OUTPUT_LIMIT = 2**16  # bytes of output in a report
+DISK_LIMIT = 2**26
+_HALF = OUTPUT_LIMIT // 2
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # fallocate(2)
 
 
 @dataclass(frozen=True)
@@ -66,21 +77,13 @@ def memory_file() -> IO[bytes]:
 
 def _append_only(file: IO[bytes]) -> IO[bytes]:
     """Make every process append, so that it writes to the right place after the controller has truncated the file."""
-    import fcntl  # noqa: PLC0415  Windows, where the plugin is imported too, has none
-
     fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
     return file
 
 
-OUTPUT_LIMIT = 2**16  # bytes of output in a report
-DISK_LIMIT = 2**26
-_HALF = OUTPUT_LIMIT // 2
-_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # fallocate(2)
-
-
 @dataclass
 class OutputFile:
-    """An output of any length, of which reports and the disk hold a limited part."""
+    """The output of a rank, of any length, of which reports and the disk hold a limited part."""
 
     file: IO[bytes]
     _trimmed_at: int = 0
@@ -95,8 +98,8 @@ class OutputFile:
     def trim(self) -> None:
         """Free the disk space of the middle of a very long output.
 
-        Where the file can have a hole, nothing is lost that the rank prints meanwhile. Elsewhere the file is cut: what
-        the rank prints during the cut is lost and not counted.
+        If the file can have a hole, output that the rank prints during this call is kept. Otherwise the file is cut,
+        and such output is lost and not counted.
         """
         size = self._size
         self._trimmed_at = min(self._trimmed_at, size)  # the rank may have truncated the file

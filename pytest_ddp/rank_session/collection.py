@@ -21,8 +21,8 @@ class RankCollection:
         self._folders: dict[Path, pytest.Collector | None] = {}
         self._only: Path | None = None
 
-    def collect(self, file: Path, session: pytest.Session) -> Sequence[pytest.Item]:
-        """Return the tests of a file; none if it could not be collected.
+    def collect(self, file: Path, session: pytest.Session) -> tuple[Sequence[pytest.Item], pytest.CollectReport | None]:
+        """Return the tests of a file; if it, or a conftest file above it, cannot be collected, no tests and the report.
 
         Pytest accepts no argument with "[" or "::" in the name of a folder, but collects such folders below another
         one. Such a file is collected through a folder above it, in which everything else is ignored.
@@ -32,16 +32,12 @@ class RankCollection:
         self._only = None if argument == file else file
         self._failed.clear()
         try:
-            return session.perform_collect([str(argument)], genitems=True)
+            items = session.perform_collect([str(argument)], genitems=True)
         except pytest.UsageError:
             if not self._failed:
                 raise
-            return []
-
-    @property
-    def failure(self) -> pytest.CollectReport | None:
-        """Why the latest file, or a conftest file above it, could not be collected; None if it was."""
-        return self._failed[0] if self._failed else None
+            items = []
+        return items, self._failed[0] if self._failed else None
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Keep the report of a collection that failed or skipped."""

@@ -115,7 +115,7 @@ class BorrowedTerminal:
     """The terminal of the controller, which replaces this process's standard streams for a while.
 
     It is not the controlling terminal of this process, which has a session of its own: so the process may read and
-    write there, and Ctrl-C reaches the controller, which sends it on. The controller is told of every change.
+    write there, and Ctrl-C reaches the controller, which sends it on. Every change is sent to the controller.
     """
 
     def __init__(self, name: str) -> None:

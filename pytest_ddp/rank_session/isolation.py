@@ -2,22 +2,67 @@
 
 import warnings
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from pytest_ddp.errors import LeakWarning
 from pytest_ddp.items import group_owner, node_id
+from pytest_ddp.observed import collectives
+from pytest_ddp.observed.inspection.collectives import Collectives
+from pytest_ddp.protocol.messages import Run
 from pytest_ddp.pytest_internals import parameter_index, tear_down
-from pytest_ddp.rank.process_group import CHECK_EVERY, HELD_GROUPS_LIMIT, held_groups
+from pytest_ddp.rank.process_group import CHECK_EVERY, HELD_GROUPS_LIMIT, device_of, held_groups
 from pytest_ddp.rank.worker import Rank
-from pytest_ddp.rank_session.context import RankContext
 from pytest_ddp.rank_session.leaks import Leak, Snapshot
 from pytest_ddp.seeds import seed_everything, seed_of
 from pytest_ddp.settings import Settings
+
+
+@dataclass
+class RankContext:
+    """The value of the fixture `ddp` (see `DDPContext`): one object, which every test updates."""
+
+    rank: int = 0
+    world_size: int = 0
+    local_rank: int = 0
+    device: torch.device = field(default_factory=partial(torch.device, "cpu"))
+    backend: str = ""
+    seed: int = 0
+    _shared_path: str = ""
+
+    def start_test(self, run: Run, seed: int, shared_path: str) -> None:
+        """Describe the test that this run sets up."""
+        self.rank = self.local_rank = Rank.current.launch.rank
+        self.world_size, self.backend, self.device = run.size, run.backend, device_of(self.rank, run)
+        self.seed, self._shared_path = seed, shared_path
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The default process group."""
+        if dist.group.WORLD is None:
+            raise RuntimeError("this rank has no process group: the test has destroyed it")
+        return dist.group.WORLD
+
+    @property
+    def shared_path(self) -> Path:
+        """A folder that the ranks of this test share; it is made when a rank first reads this."""
+        path = Path(self._shared_path)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    @property
+    def collectives(self) -> Collectives:
+        """The record of this test's operations."""
+        return collectives()
+
+    def __repr__(self) -> str:
+        return f"<rank {self.rank} of {self.world_size}, {self.backend}, {self.device}>"
 
 
 @dataclass(frozen=True)
@@ -35,8 +80,7 @@ class _DefaultGroup:
     shared: bool = False
 
     @classmethod
-    def of_test(cls, item: pytest.Item, before: "_DefaultGroup") -> "_DefaultGroup":
-        name = Rank.current.run.group if Rank.current.run else ""
+    def of_test(cls, item: pytest.Item, name: str, before: "_DefaultGroup") -> "_DefaultGroup":
         return cls(name, _identity(), shared=name == before.name or group_owner(item) is not None)
 
     def leaks(self) -> Iterator[Leak]:
@@ -70,11 +114,14 @@ class Isolation:
         self._groups = 0
 
     def start_test(self, item: pytest.Item, shared_path: str) -> None:
-        """Prepare for the next test."""
+        """Prepare for the test that the current run sets up."""
+        run = Rank.current.run
+        if run is None:
+            raise RuntimeError("no test is running on this rank")
         self.retire = ""
-        self._group = _DefaultGroup.of_test(item, self._group)
+        self._group = _DefaultGroup.of_test(item, run.group, self._group)
         self._groups += not self._group.shared
-        self.context.start_test(seed_of(self._settings.seed, node_id(item)), shared_path)
+        self.context.start_test(run, seed_of(self._settings.seed, node_id(item)), shared_path)
         item.setup = partial(self._setup, item)  # type: ignore[method-assign]
         self.seed()
 

@@ -200,9 +200,8 @@ class RankPlugin:
 
     def _find(self, test: ItemId) -> pytest.Item:
         if test.path not in self._collected:
-            items = self.collection.collect(Path(test.path), self._session)
+            items, self._failures[test.path] = self.collection.collect(Path(test.path), self._session)
             self._collected[test.path] = {node_id(item): item for item in items}
-            self._failures[test.path] = self.collection.failure
         found = self._collected[test.path].get(test.nodeid)
         if found is None:
             raise_not_found(self.config, test, self._failures[test.path])
