@@ -1,4 +1,4 @@
-"""Of a very long output, reports and the disk keep the beginning and the end."""
+"""Reports and the disk keep the beginning and the end of a very long output."""
 
 import os
 import sys
