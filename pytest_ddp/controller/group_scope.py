@@ -12,7 +12,7 @@ import pytest
 
 from pytest_ddp.controller.rank_pools import RankPools
 from pytest_ddp.items import group_owner
-from pytest_ddp.planning.plan import Run
+from pytest_ddp.planning.plan import RunOnRanks
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.group import RankGroup
 from pytest_ddp.pool.pool import RankPool
@@ -71,7 +71,7 @@ class GroupScopes:
     _kept: GroupScope | None = None
     _alive: World | None = None
 
-    def enter(self, item: pytest.Item, run: Run) -> GroupScope:
+    def enter(self, item: pytest.Item, run: RunOnRanks) -> GroupScope:
         """Return the group in which a test runs; raise LaunchError."""
         if self._kept is not None and not self._kept.is_well:  # a rank died between two tests
             self._retire(self._kept.world)
@@ -109,7 +109,7 @@ class GroupScopes:
                 scope.close()
         self._current = self._kept = None
 
-    def _find(self, item: pytest.Item, run: Run) -> GroupScope:
+    def _find(self, item: pytest.Item, run: RunOnRanks) -> GroupScope:
         if run.isolation == "process":
             if run.world.device == "cuda":  # it would wait for the GPUs of the kept group
                 self.release()

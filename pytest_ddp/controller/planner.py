@@ -11,7 +11,7 @@ from pytest_ddp.controller.group_scope import GroupScope
 from pytest_ddp.errors import UsageError
 from pytest_ddp.given.items import check_hypothesis
 from pytest_ddp.items import is_distributed, request_of
-from pytest_ddp.planning.plan import Machine, Plan, Refuse, Run, Skip, plan
+from pytest_ddp.planning.plan import Machine, Plan, Refuse, RunOnRanks, Skip, plan
 from pytest_ddp.planning.request import Request
 from pytest_ddp.settings import Settings
 
@@ -29,7 +29,7 @@ class Planner:
     settings: Settings
     _latest: tuple[pytest.Item, Plan] | None = None
 
-    def decide(self, item: pytest.Item) -> Run:
+    def decide(self, item: pytest.Item) -> RunOnRanks:
         """Return how to run a test whose turn it is; skip or fail the test if that is the plan."""
         if item.config.getoption("trace", False):
             pytest.fail(NO_TRACE, pytrace=False)
@@ -78,7 +78,7 @@ class Planner:
             return None
         for later in map(items.__getitem__, range(position, len(items))):  # no copy of the list
             decision = self.plan(later) if is_distributed(later) else None
-            if isinstance(decision, Run) and decision.isolation == "warm":
+            if isinstance(decision, RunOnRanks) and decision.isolation == "warm":
                 return later if decision.world == scope.world else None
         return None
 

@@ -47,7 +47,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunOnRanks:
     """Run the test in this world, each phase within `timeout` seconds."""
 
     world: World
@@ -69,7 +69,7 @@ class Refuse:
     reason: str
 
 
-Plan: TypeAlias = Run | Skip | Refuse
+Plan: TypeAlias = RunOnRanks | Skip | Refuse
 
 
 def plan(settings: Settings, request: Request, machine: Machine) -> Plan:
@@ -97,7 +97,7 @@ def _plan(settings: Settings, request: Request, machine: Machine) -> Plan:
     if size > limit:
         return Refuse(f"world size {size} is too large: {machine.cores} cores run at most {limit} ranks")
     world = World(size, backend, device, observe=bool(request.observe))
-    return Run(world, request.timeout or settings.timeout, request.isolation)
+    return RunOnRanks(world, request.timeout or settings.timeout, request.isolation)
 
 
 def _device(wanted: str, size: int, machine: Machine) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_ddp.planning.plan import Machine, Refuse, Run, Skip, plan
+from pytest_ddp.planning.plan import Machine, Refuse, RunOnRanks, Skip, plan
 from pytest_ddp.planning.request import Request
 from pytest_ddp.planning.world import World
 from pytest_ddp.settings import Settings
@@ -26,7 +26,7 @@ SERVER = Machine(cores=16, cuda_devices=4, backends=frozenset({"gloo", "nccl"}))
     ],
 )
 def test_runs_on_the_world_asked_for(settings, request_, machine, world):
-    assert plan(settings, request_, machine) == Run(world, 60.0, "warm")
+    assert plan(settings, request_, machine) == RunOnRanks(world, 60.0, "warm")
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,4 @@ def test_refuses_more_ranks_than_the_cores_can_carry():
 
 def test_timeout_and_isolation_of_the_test_win():
     decision = plan(Settings(timeout=10), Request(timeout=3, isolation="process"), LAPTOP)
-    assert decision == Run(World(2), 3, "process")
+    assert decision == RunOnRanks(World(2), 3, "process")
