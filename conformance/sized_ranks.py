@@ -13,7 +13,8 @@ from pytest_ddp.outcomes.outcome import Outcome
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.group import RankGroup
 from pytest_ddp.pool.launcher import Launcher
-from pytest_ddp.pool.pool import RankPool, Rendezvous
+from pytest_ddp.pool.pool import RankPool
+from pytest_ddp.pool.rendezvous import Rendezvous
 
 _GRACE_SECONDS = 0.3
 

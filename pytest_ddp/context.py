@@ -38,7 +38,11 @@ class DDPContext(Protocol):
 
     @property
     def group(self) -> "dist.ProcessGroup":
-        """The default process group; raises RuntimeError if the test has destroyed it."""
+        """The default process group; raises RuntimeError if there is none: with `group=False`, or once destroyed."""
+
+    @property
+    def store(self) -> "dist.Store":
+        """A store of this test that all its ranks share, for a process group that the test makes itself."""
 
     @property
     def collectives(self) -> "Collectives":

@@ -9,6 +9,10 @@ class UsageError(PytestDDPError):
     """The user's code or options are invalid; the message says what to write instead."""
 
 
+class LackError(UsageError):
+    """This machine lacks something that a test needs; the message is the reason why the test is skipped."""
+
+
 class LaunchError(PytestDDPError):
     """Ranks could not be started; the message names the rank and has its output."""
 

@@ -1,7 +1,7 @@
 """The distributed tests among pytest's items, and what each of them asks for."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ _OWNERS: dict[str, tuple[type[pytest.Collector], ...]] = {  # the scope of a fix
     "class": (pytest.Class, pytest.Module),
 }
 _MENTION = re.compile(rb"\bpytest_ddp\b(?!\.)|\bmark\.distributed\b")
+# The function that reads from a test of an adopted class what the test asks for, as options of `@distributed`.
+OPTIONS_OF_CLASS = pytest.StashKey[Callable[[pytest.Item], Mapping[str, Any]]]()
 _node_id = pytest.StashKey[str]()
 
 
@@ -39,6 +41,12 @@ def node_id(item: pytest.Item) -> str:
 def is_distributed(item: pytest.Item) -> bool:
     """Whether the test has the marker `distributed`."""
     return item.get_closest_marker("distributed") is not None
+
+
+def is_adopted(item: pytest.Item) -> bool:
+    """Whether the test is one of a class that `ddp_adopt` names."""
+    owner = item.getparent(pytest.Class)
+    return owner is not None and OPTIONS_OF_CLASS in owner.stash
 
 
 def mentions_distributed(module: Path) -> bool:
@@ -93,11 +101,13 @@ def _combined_request(item: pytest.Item) -> Request:
 
 
 def _decorators(item: pytest.Item) -> Iterator[Mapping[str, Any]]:
-    """Yield the options of each `@distributed` on a test, nearest first, then of those on its fixtures."""
+    """Yield the options of each `@distributed` on a test, nearest first, of those on its fixtures, of its class."""
     for mark in item.iter_markers("distributed"):
         yield mark_options(mark.args, mark.kwargs)
     for fixture in rank_fixtures(item):
         yield getattr(fixture.func, FIXTURE_OPTIONS)
+    if is_adopted(item) and (owner := item.getparent(pytest.Class)):
+        yield owner.stash[OPTIONS_OF_CLASS](item)
 
 
 def _check_agreement(fixture: pytest.FixtureDef[Any], request: Request) -> None:
@@ -108,7 +118,7 @@ def _check_agreement(fixture: pytest.FixtureDef[Any], request: Request) -> None:
             f"{needs} {' or '.join(map(str, wanted.world_sizes))} ranks, but the test asks for "
             f"{request.world_sizes[0]}: write the same world size in both, or write it in one of them only"
         )
-    for name in ("backend", "device", "observe"):
+    for name in ("backend", "device", "observe", "group"):
         ours, theirs = getattr(wanted, name), getattr(request, name)
         if ours is not None and theirs is not None and ours != theirs:
             raise UsageError(f"{needs} {name}={ours!r}, but the test asks for {name}={theirs!r}")

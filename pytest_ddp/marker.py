@@ -50,6 +50,7 @@ def distributed(
     timeout: float | None = None,
     isolation: str | None = None,
     observe: bool | None = None,
+    group: bool | None = None,
 ) -> Distributed: ...
 
 
@@ -63,6 +64,7 @@ def distributed(
     timeout: float | None = None,
     isolation: str | None = None,
     observe: bool | None = None,
+    group: bool | None = None,
 ) -> Any:
     """Run a test on every rank of a fresh process group, or set a fixture up on ranks only.
 
@@ -79,6 +81,7 @@ def distributed(
         timeout: seconds that setup, call and teardown may each take. Default: `--ddp-timeout`.
         isolation: "warm" (default) reuses rank processes from test to test; "process" starts new ones for this test.
         observe: True records every operation of the process groups of the test; see `ddp.collectives`.
+        group: False gives the ranks no default process group, for a test that calls `init_process_group` itself.
 
     Raises:
         UsageError: for an invalid value.
@@ -90,6 +93,7 @@ def distributed(
         "timeout": timeout,
         "isolation": isolation,
         "observe": observe,
+        "group": group,
     }
     Request.of(**options)  # type: ignore[arg-type]  # the error points at the decorator
     written = {name: value for name, value in options.items() if value is not None}

@@ -1,9 +1,11 @@
 """The pytest plugin: hooks and fixtures that call plain functions."""
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from pytest_ddp.adopted.classes import adopt
 from pytest_ddp.context import DDPContext
 from pytest_ddp.controller import debugger
 from pytest_ddp.errors import UsageError
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 _settings = pytest.StashKey[Settings]()
 _MARKER = (
-    "distributed(world_size, backend, device, timeout, isolation, observe): "
+    "distributed(world_size, backend, device, timeout, isolation, observe, group): "
     "run the test on every rank of a fresh torch process group (pytest-ddp)"
 )
 
@@ -59,6 +61,15 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Keep the node id of a test: pytest-xdist changes it for `--dist loadgroup`."""
     remember_node_id(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector) -> Generator[None, object, object]:
+    """Adopt the test classes that `ddp_adopt` names."""
+    made = yield
+    if isinstance(made, pytest.Class):
+        adopt(made, collector.config.stash[_settings].adopt)
+    return made
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

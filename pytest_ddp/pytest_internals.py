@@ -149,6 +149,12 @@ def decorated_function(definition: FixtureFunctionDefinition) -> Callable[..., A
     return definition._get_wrapped_function()
 
 
+def set_fixture_value(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest, value: object) -> object:
+    """Give a fixture a value instead of setting it up; return the value."""
+    fixturedef.cached_result = value, fixturedef.cache_key(request), None  # type: ignore[arg-type]
+    return value
+
+
 def keep_failure(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest, error: BaseException) -> None:
     """Let pytest raise this error if it needs the fixture again; it expects a result of any setup that ran."""
     key = fixturedef.cache_key(request)  # type: ignore[arg-type]

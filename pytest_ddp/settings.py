@@ -31,6 +31,7 @@ class Settings:
         strict: whether a test that this machine cannot run fails instead of being skipped.
         require_cuda: the number of GPUs without which the run does not start.
         min_executed: the number of distributed tests below which the run fails.
+        adopt: the names of base classes of other harnesses; tests of classes derived from them run on ranks.
     """
 
     world_size: tuple[int, ...] = (2,)
@@ -42,6 +43,7 @@ class Settings:
     strict: bool = False
     require_cuda: int = 0
     min_executed: int = 0
+    adopt: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, look_up: Callable[[str], tuple[str, str] | None]) -> "Settings":
@@ -121,6 +123,13 @@ def _parse_flag(text: str) -> bool:
     return words[text.lower()]
 
 
+def _parse_names(text: str) -> tuple[str, ...]:
+    names = tuple(text.replace(",", " ").split())
+    if not all(name.isidentifier() for name in names):
+        raise ValueError(f"expected names of classes such as MultiProcessTestCase; got {text!r}")
+    return names
+
+
 def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in choices:
@@ -140,5 +149,6 @@ _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "leaks": (_one_of(LEAKS), "report what a test leaves behind (threads, ...): warn, error or off (default: warn)"),
     "require_cuda": (_parse_count, "do not start the run on a machine with fewer GPUs than this (default: 0)"),
     "min_executed": (_parse_count, "fail the run if it executes fewer distributed tests than this (default: 0)"),
+    "adopt": (_parse_names, "base classes of other harnesses whose tests run on ranks, such as MultiProcessTestCase"),
     "strict": (_parse_flag, "fail distributed tests that this machine cannot run, instead of skipping them"),
 }

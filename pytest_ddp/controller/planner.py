@@ -8,10 +8,10 @@ import pytest
 
 from pytest_ddp.controller.debugger import NO_TRACE
 from pytest_ddp.controller.group_scope import GroupScope
-from pytest_ddp.errors import UsageError
+from pytest_ddp.errors import LackError, UsageError
 from pytest_ddp.given.items import check_hypothesis
 from pytest_ddp.items import is_distributed, request_of
-from pytest_ddp.planning.plan import Machine, Plan, Refuse, RunOnRanks, Skip, plan
+from pytest_ddp.planning.plan import Machine, Plan, Refuse, RunOnRanks, Skip, lack, plan
 from pytest_ddp.planning.request import Request
 from pytest_ddp.settings import Settings
 
@@ -56,6 +56,8 @@ class Planner:
     def _plan(self, item: pytest.Item) -> Plan:
         try:
             return self.plan_request(request_of(item))
+        except LackError as error:
+            return lack(self.settings, str(error))
         except UsageError as error:
             return Refuse(str(error))
 

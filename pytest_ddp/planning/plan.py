@@ -75,9 +75,12 @@ Plan: TypeAlias = RunOnRanks | Skip | Refuse
 def plan(settings: Settings, request: Request, machine: Machine) -> Plan:
     """Return what to do with a test on this machine; values in `request` win over `settings`."""
     decision = _plan(settings, request, machine)
-    if settings.strict and isinstance(decision, Skip):
-        return Refuse(f"{decision.reason} (skipped unless --ddp-strict)")
-    return decision
+    return lack(settings, decision.reason) if isinstance(decision, Skip) else decision
+
+
+def lack(settings: Settings, reason: str) -> Skip | Refuse:
+    """Return what to do with a test that this machine cannot run."""
+    return Refuse(f"{reason} (skipped unless --ddp-strict)") if settings.strict else Skip(reason)
 
 
 def _plan(settings: Settings, request: Request, machine: Machine) -> Plan:
@@ -96,7 +99,7 @@ def _plan(settings: Settings, request: Request, machine: Machine) -> Plan:
         return Skip(f"backend {backend!r} is not available here; torch offers {', '.join(sorted(machine.backends))}")
     if size > limit:
         return Refuse(f"world size {size} is too large: {machine.cores} cores run at most {limit} ranks")
-    world = World(size, backend, device, observe=bool(request.observe))
+    world = World(size, backend, device, observe=bool(request.observe), has_group=request.group is not False)
     return RunOnRanks(world, request.timeout or settings.timeout, request.isolation)
 
 

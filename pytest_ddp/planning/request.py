@@ -8,7 +8,7 @@ from pytest_ddp.errors import UsageError
 from pytest_ddp.settings import BACKENDS, DEVICES
 
 ISOLATIONS = ("warm", "process")
-_OPTIONS = ("world_size", "backend", "device", "timeout", "isolation", "observe")
+_OPTIONS = ("world_size", "backend", "device", "timeout", "isolation", "observe", "group")
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Request:
     timeout: float | None = None
     isolation: str = "warm"
     observe: bool | None = None
+    group: bool | None = None
 
     @classmethod
     def of(
@@ -32,6 +33,7 @@ class Request:
         timeout: float | None = None,
         isolation: str | None = None,
         observe: bool | None = None,
+        group: bool | None = None,
     ) -> "Request":
         """Check the options of a decorator; raise UsageError that says what a valid value is."""
         _check_choice("backend", backend, BACKENDS)
@@ -40,9 +42,10 @@ class Request:
         is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
         if timeout is not None and not (is_number and timeout > 0):
             raise UsageError(f"@distributed(timeout=...) takes seconds above 0; got {timeout!r}")
-        if not isinstance(observe, bool | None):
-            raise UsageError(f"@distributed(observe=...) takes True or False; got {observe!r}")
-        return cls(_world_sizes(world_size), backend, device, timeout, isolation or "warm", observe)
+        for name, value in (("observe", observe), ("group", group)):
+            if not isinstance(value, bool | None):
+                raise UsageError(f"@distributed({name}=...) takes True or False; got {value!r}")
+        return cls(_world_sizes(world_size), backend, device, timeout, isolation or "warm", observe, group)
 
     @classmethod
     def combined(cls, decorators: Iterable[Mapping[str, Any]]) -> "Request":

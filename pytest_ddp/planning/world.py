@@ -14,7 +14,7 @@ class World:
     """The properties of a process group: `size` ranks use `backend` for tensors on `device` ("cpu" or "cuda").
 
     `gpus` are the GPUs of the ranks, in rank order; if empty, rank r uses GPU r. `observe` records every operation of
-    the group, and of the groups that are made from it.
+    the group, and of the groups that are made from it. Without `has_group`, the ranks have no default process group.
     """
 
     size: int
@@ -22,10 +22,12 @@ class World:
     device: str = "cpu"
     gpus: tuple[int, ...] = ()
     observe: bool = False
+    has_group: bool = True
 
     def __str__(self) -> str:
         ranks = "1 rank" if self.size == 1 else f"{self.size} ranks"
-        return f"{ranks}, {self.backend}, {self.device}{', observed' if self.observe else ''}"
+        observed, no_group = ", observed" if self.observe else "", "" if self.has_group else ", no group"
+        return f"{ranks}, {self.backend}, {self.device}{observed}{no_group}"
 
 
 def rank_list(ranks: Iterable[int]) -> str:

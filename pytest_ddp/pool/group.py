@@ -16,6 +16,7 @@ from pytest_ddp.pool.deadline import Deadline
 from pytest_ddp.pool.detector import LOOK_SECONDS, Detector
 from pytest_ddp.pool.launcher import Launcher
 from pytest_ddp.pool.rank_process import RankProcess, answer_outcome, common_fields, death_outcome
+from pytest_ddp.pool.rendezvous import reserve_port
 from pytest_ddp.pool.stack_dumps import dump_stacks
 from pytest_ddp.protocol.messages import Answer, Debugging, GetTimeline, Raising, Run, encode
 from pytest_ddp.protocol.targets import JOINED
@@ -42,6 +43,7 @@ class RankGroup:
         timeout_margin: seconds that the group's own timeout lies behind that of the run which makes it.
         on_debugging: called when a rank's debugger takes the terminal (True) or gives it back (False). Ranks may stop
             the clock only where somebody listens: a debugger has no deadline, and a hostile rank shall have one.
+        master_port: a free port for a store that the test makes itself.
         disconnected: whether ranks broke their connections because others waited for them; the group is of no more use.
     """
 
@@ -56,6 +58,7 @@ class RankGroup:
     on_debugging: Callable[[RankProcess, bool], None] | None = None
     disconnected: bool = False
     lost: bool = False
+    master_port: int = 0
     _number: int = -1
     _started: float = 0.0
     _timeout: float = 0.0
@@ -66,6 +69,7 @@ class RankGroup:
     def assign(self, name: str, processes: list[RankProcess]) -> None:
         """Be a fresh process group of these ranks from the next run on."""
         self.name, self.processes, self.disconnected = name, processes, False
+        self.master_port = reserve_port(self)
 
     def run(
         self,
@@ -161,6 +165,8 @@ class RankGroup:
             group_timeout,
             gpus,
             world.observe,
+            world.has_group,
+            self.master_port,
             body,
         )
 

@@ -4,7 +4,6 @@
 does; callers that want an exception raise `outcomes.failure.RankFailure`.
 """
 
-import itertools
 import os
 import sys
 import time
@@ -12,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import IO, TYPE_CHECKING, Self
+from typing import IO, Self
 
 from pytest_ddp.errors import LaunchError
 from pytest_ddp.outcomes.failure import RankFailure, failures
@@ -21,42 +20,14 @@ from pytest_ddp.planning.world import World
 from pytest_ddp.pool.group import GRACE_SECONDS, GROUP_TIMEOUT_MARGIN, RankGroup
 from pytest_ddp.pool.launcher import Launcher, shared_launcher
 from pytest_ddp.pool.rank_process import RankProcess
+from pytest_ddp.pool.rendezvous import Rendezvous
 from pytest_ddp.protocol.flight_recorder import make_room
 from pytest_ddp.protocol.messages import Answer, Close, Launch, Ready
 from pytest_ddp.protocol.shared_files import SharedFiles, memory_file
 
-if TYPE_CHECKING:
-    from torch.distributed import TCPStore
-
-_HOST = "127.0.0.1"
 _START_SECONDS = 120.0
 _CLOSE_SECONDS = 10.0
 _NOT_ENDED = "was killed: after {:g} s it still ran the teardown of its fixtures or an atexit handler\n"
-
-
-@dataclass
-class Rendezvous:
-    """The TCPStore through which ranks form process groups, and a new name for each group.
-
-    The store lives in the controller: a rank that dies does not take it along, and a fork server must not have it,
-    because a fork copies the locks of its thread. The system chooses its port, so that parallel runs never clash.
-    """
-
-    _store: "TCPStore | None" = None
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port of the store, which opens when this is first read."""
-        from torch.distributed import TCPStore  # noqa: PLC0415  the controller imports torch only to start ranks
-
-        if self._store is None:
-            self._store = TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
-        return _HOST, self._store.port
-
-    def new_group(self) -> str:
-        """Return a name that no group has had."""
-        return f"group{next(self._numbers)}"
 
 
 @dataclass

@@ -48,7 +48,8 @@ class Ready:
 class Run:
     """Call `target` ("module:function") with `body` in the group named `group`; a new name means a fresh group.
 
-    On CUDA, `gpus` has the device of each rank. With `observe`, the group records its collectives.
+    On CUDA, `gpus` has the device of each rank. With `observe`, the group records its collectives. Without `has_group`,
+    the ranks have no default process group: the test makes its own, if need be through a store on `master_port`.
     """
 
     number: int
@@ -60,6 +61,8 @@ class Run:
     group_timeout: float
     gpus: list[int]
     observe: bool = False
+    has_group: bool = True
+    master_port: int = 0
     body: bytes = b""
 
 

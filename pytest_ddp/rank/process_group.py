@@ -45,7 +45,9 @@ class DefaultGroup:
         self._joined = self._held = 0
 
     def enter(self, run: Run) -> None:
-        """Join the group that `run` names, unless this rank is in it; set `RANK`, `WORLD_SIZE` and so on.
+        """Leave all groups, and join the one that `run` names; set `RANK`, `WORLD_SIZE` and so on.
+
+        Does nothing if this rank has entered the group already.
 
         Raises:
             RuntimeError: too many earlier groups cannot be freed; another process must take this rank's place.
@@ -56,21 +58,37 @@ class DefaultGroup:
         self._check_held_groups()
         self._record(run)
         self._current = None
-        os.environ.update(
-            RANK=str(self._rank),
-            LOCAL_RANK=str(self._rank),
-            WORLD_SIZE=str(run.size),
-            LOCAL_WORLD_SIZE=str(run.size),
-        )
+        os.environ.update(self._variables(run))
+        device = self._set_device(run)
+        if run.has_group:
+            self._init(run, device)
+        self._current = run.group
+
+    def _init(self, run: Run, device: torch.device | None) -> None:
         dist.init_process_group(
             run.backend,
-            store=PrefixStore(run.group, self._connect()),
+            store=self.store(run.group),
             rank=self._rank,
             world_size=run.size,
             timeout=timedelta(seconds=run.group_timeout),
-            device_id=self._set_device(run),
+            device_id=device,
         )
-        self._current = run.group
+
+    def store(self, prefix: str) -> Store:
+        """Return a store that the ranks share; keys with different prefixes are apart."""
+        return PrefixStore(prefix, self._connect())
+
+    def _variables(self, run: Run) -> dict[str, str]:
+        """Return the variables of the environment that torchrun sets on one machine."""
+        return {
+            "RANK": str(self._rank),
+            "LOCAL_RANK": str(self._rank),
+            "WORLD_SIZE": str(run.size),
+            "LOCAL_WORLD_SIZE": str(run.size),
+            "NODE_RANK": "0",
+            "MASTER_ADDR": self._address[0],
+            "MASTER_PORT": str(run.master_port),
+        }
 
     def _check_held_groups(self) -> None:
         self._joined += 1

@@ -79,7 +79,7 @@ class Rank:
         self._recorder = Recorder(files.recorder, launch.rank)
         self._process_state = process_state
         self._pid = getpid()
-        self._group = DefaultGroup(launch.store, self._recorder)
+        self.group = DefaultGroup(launch.store, self._recorder)
 
     def serve(self, until: Callable[[], bool] = lambda: False) -> None:
         """Answer runs until the controller sends `Close` or is gone, or until `until()` is true after a run."""
@@ -157,7 +157,7 @@ class Rank:
         if begins:
             self._recorder.begin_run()
             self._process_state.restore()
-        self._group.enter(run)
+        self.group.enter(run)
         if begins:
             current.reset()
         return resolve(run.target)(run.body)

@@ -12,12 +12,12 @@ import torch
 import torch.distributed as dist
 
 from pytest_ddp.errors import LeakWarning
-from pytest_ddp.items import group_owner, node_id
+from pytest_ddp.items import group_owner, is_adopted, node_id
 from pytest_ddp.observed import collectives
 from pytest_ddp.observed.inspection.collectives import Collectives
 from pytest_ddp.protocol.messages import Run
 from pytest_ddp.pytest_internals import parameter_index, tear_down
-from pytest_ddp.rank.process_group import CHECK_EVERY, HELD_GROUPS_LIMIT, device_of, held_groups
+from pytest_ddp.rank.process_group import CHECK_EVERY, HELD_GROUPS_LIMIT, device_of, held_groups, leave_groups
 from pytest_ddp.rank.worker import Rank
 from pytest_ddp.rank_session.leaks import Leak, Snapshot
 from pytest_ddp.seeds import seed_everything, seed_of
@@ -46,8 +46,13 @@ class RankContext:
     def group(self) -> dist.ProcessGroup:
         """The default process group."""
         if dist.group.WORLD is None:
-            raise RuntimeError("this rank has no process group: the test has destroyed it")
+            raise RuntimeError("this rank has no default process group: the test has made none, or destroyed it")
         return dist.group.WORLD
+
+    @property
+    def store(self) -> dist.Store:
+        """A store that the ranks of this test share."""
+        return Rank.current.group.store(self._shared_path)
 
     @property
     def shared_path(self) -> Path:
@@ -73,19 +78,22 @@ class _DefaultGroup:
         name: the controller's name for it.
         identity: the id of the object, which must not be kept alive.
         shared: whether other tests, or a fixture that outlives this test, have the group too.
+        own: whether tests make it themselves, and may leave it: then it is destroyed without a report.
     """
 
     name: str = ""
     identity: int | None = None
     shared: bool = False
+    own: bool = False
 
     @classmethod
-    def of_test(cls, item: pytest.Item, name: str, before: "_DefaultGroup") -> "_DefaultGroup":
-        return cls(name, _identity(), shared=name == before.name or group_owner(item) is not None)
+    def of_test(cls, item: pytest.Item, run: Run, before: "_DefaultGroup") -> "_DefaultGroup":
+        shared = run.group == before.name or group_owner(item) is not None
+        return cls(run.group, _identity(), shared=shared, own=not run.has_group)
 
     def leaks(self) -> Iterator[Leak]:
         now = _identity()
-        if now == self.identity:
+        if now == self.identity or self.own:
             return
         if self.shared:
             yield Leak("a default process group destroyed that other tests share", lasting=True)
@@ -119,7 +127,7 @@ class Isolation:
         if run is None:
             raise RuntimeError("no test is running on this rank")
         self.retire = ""
-        self._group = _DefaultGroup.of_test(item, run.group, self._group)
+        self._group = _DefaultGroup.of_test(item, run, self._group)
         self._groups += not self._group.shared
         self.context.start_test(run, seed_of(self._settings.seed, node_id(item)), shared_path)
         item.setup = partial(self._setup, item)  # type: ignore[method-assign]
@@ -168,12 +176,16 @@ class Isolation:
         """Restore what the test left changed, and report it as `--ddp-leaks` says."""
         if self._holds_too_many_groups():
             self.retire = "process groups that cannot be freed"
+        if self._group.own and not self._group.shared:
+            leave_groups()
         leaks = [*self._before.restore(), *self._group.leaks()]
         if not leaks:
             return
         lasting = "; ".join(leak.what for leak in leaks if leak.lasting)
         self.retire = lasting or self.retire
         end = "; its ranks are replaced" if lasting else "; restored"
+        if is_adopted(item):
+            return  # such a test had processes of its own, and may leave them as it likes
         text = f"{item.name} left behind: {'; '.join(leak.what for leak in leaks)}{end}"
         if self._settings.leaks == "error":
             pytest.fail(f"{text} (--ddp-leaks=error)", pytrace=False)

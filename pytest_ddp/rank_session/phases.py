@@ -2,7 +2,8 @@
 
 import builtins
 import json
-from collections.abc import Generator, Sequence
+import unittest
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -55,6 +56,27 @@ class ExceptionHooks:
             raise
 
     pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
+
+
+class TestCaseHooks:
+    """Lets a TestCase's tearDown, which unittest runs right after the test, wait for the other ranks.
+
+    Otherwise a rank could remove what another one still uses.
+    """
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self, item: Any) -> None:
+        """Let tearDown and the cleanups of a TestCase wait until every rank has finished its call."""
+        test = getattr(item, "instance", None)
+        if isinstance(test, unittest.TestCase) and not isinstance(test, unittest.IsolatedAsyncioTestCase):
+            test.tearDown = partial(_postpone, item, test, test.tearDown)  # type: ignore[method-assign]
+
+
+def _postpone(item: pytest.Item, test: Any, tear_down: Callable[[], None]) -> None:
+    cleanups, test._cleanups = test._cleanups, []  # noqa: SLF001  no public way takes them
+    for function, args, keywords in cleanups:
+        item.addfinalizer(partial(function, *args, **keywords))
+    item.addfinalizer(tear_down)
 
 
 def _end_at_caller(error: BaseException) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from pytest_ddp.adopted.on_rank import AdoptedTests
 from pytest_ddp.coverage import measure_coverage
 from pytest_ddp.items import node_id
 from pytest_ddp.protocol.messages import Ready, Run
@@ -24,7 +25,7 @@ from pytest_ddp.rank_session.collection import RankCollection
 from pytest_ddp.rank_session.debugger import RankDebugger
 from pytest_ddp.rank_session.isolation import Isolation
 from pytest_ddp.rank_session.log_capture import install_fast_log_capture, update_loggers
-from pytest_ddp.rank_session.phases import ExceptionHooks, answer_for, raise_not_found, run_phase
+from pytest_ddp.rank_session.phases import ExceptionHooks, TestCaseHooks, answer_for, raise_not_found, run_phase
 from pytest_ddp.rank_session.records import RankRecords
 from pytest_ddp.settings import Settings
 
@@ -56,6 +57,8 @@ def _run_session(start: SessionStart) -> None:
     config.pluginmanager.register(plugin.collection)
     config.pluginmanager.register(plugin.records)
     config.pluginmanager.register(ExceptionHooks())
+    config.pluginmanager.register(TestCaseHooks())
+    config.pluginmanager.register(AdoptedTests(plugin.state.context))
     config.hook.pytest_cmdline_main(config=config)
 
 
