@@ -30,7 +30,8 @@ def adopt(node: pytest.Class, names: Collection[str]) -> None:
     if not any(base.__name__ in names for base in cls.__mro__):
         return
     node.add_marker(pytest.mark.distributed)
-    node.stash[OPTIONS_OF_CLASS] = partial(_options, cls)
+    options: Callable[[pytest.Item], Mapping[str, Any]] = partial(_options, cls)
+    node.stash[OPTIONS_OF_CLASS] = options
     if getattr(cls, "is_dist_test", False):
         cls.is_dist_test = False  # otherwise DeepSpeed's conftest file starts processes for the test
 
@@ -97,4 +98,3 @@ def _options_of_attributes(cls: Any, item: pytest.Item) -> Mapping[str, Any]:
         )
     found = {option: getattr(cls, name) for name, option in _ATTRIBUTES.items() if hasattr(cls, name)}
     return {"world_size": size, **found}
-

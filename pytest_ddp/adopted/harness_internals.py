@@ -63,7 +63,7 @@ def _run_method(test: Any, name: str, _: object) -> None:
     """Run a test as a process of the harness does, but let its exceptions pass."""
     from torch.testing._internal import common_utils  # noqa: PLC0415  the test class has imported it
 
-    common_utils.set_rng_seed()
+    common_utils.set_rng_seed()  # type: ignore[no-untyped-call]  # torch's own
     getattr(test, name)()
 
 

@@ -28,9 +28,8 @@ from pytest_ddp.adopted.harness_internals import (
     run_worker,
     skip_reason,
 )
-from pytest_ddp.items import is_adopted
+from pytest_ddp.items import OPTIONS_OF_CLASS, is_adopted
 from pytest_ddp.pytest_internals import set_fixture_value
-from pytest_ddp.seeds import seed_everything
 
 if TYPE_CHECKING:
     from pytest_ddp.context import DDPContext
@@ -48,12 +47,10 @@ class AdoptedTests:
         self._replaced: set[type] = set()
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Seed all ranks alike, as new processes are; let the harness start no processes."""
-        if not is_adopted(item):
-            return
-        seed_everything(self._context.seed)
-        harness = harness_of(item.cls) if isinstance(item, pytest.Function) and item.cls else None
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> None:
+        """Let the harness of an adopted class start no processes, before the first instance of the class is made."""
+        adopted = isinstance(collector, pytest.Class) and OPTIONS_OF_CLASS in collector.stash
+        harness = harness_of(collector.obj) if adopted else None
         if harness is not None and harness not in self._replaced:
             self._replaced.add(harness)
             self._part.replace(harness)

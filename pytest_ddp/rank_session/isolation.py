@@ -120,6 +120,7 @@ class Isolation:
         self._before = Snapshot.take()
         self._group = _DefaultGroup()
         self._groups = 0
+        self._seeds_alike = False
 
     def start_test(self, item: pytest.Item, shared_path: str) -> None:
         """Prepare for the test that the current run sets up."""
@@ -129,16 +130,17 @@ class Isolation:
         self.retire = ""
         self._group = _DefaultGroup.of_test(item, run, self._group)
         self._groups += not self._group.shared
+        self._seeds_alike = is_adopted(item)  # as the generators of new processes, which it was written for, are
         self.context.start_test(run, seed_of(self._settings.seed, node_id(item)), shared_path)
         item.setup = partial(self._setup, item)  # type: ignore[method-assign]
         self.seed()
 
     def seed(self) -> None:
-        """Seed the random numbers of the test, differently on each rank."""
+        """Seed the random numbers of the test, differently on each rank; those of an adopted test alike."""
         self._seed(self.context.seed)
 
     def _seed(self, seed: int) -> None:
-        seed_everything(seed + self.context.rank)
+        seed_everything(seed if self._seeds_alike else seed + self.context.rank)
 
     def _setup(self, item: pytest.Item) -> None:
         __tracebackhide__ = True
