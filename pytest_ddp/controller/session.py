@@ -41,7 +41,7 @@ class Controller:
     def __init__(self, config: pytest.Config, settings: Settings, summary: Summary) -> None:
         self.config = config
         self.settings = settings
-        debugger = debugger_for(config)
+        debugger = debugger_for(config, settings)
         self.planner = Planner(settings)
         self.pools = RankPools(config, settings, summary, GROUP_SECONDS if debugger else GROUP_TIMEOUT_MARGIN)
         self.scopes = GroupScopes(self.pools)

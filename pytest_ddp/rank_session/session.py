@@ -57,7 +57,7 @@ def _run_session(start: SessionStart) -> None:
         config.addinivalue_line("markers", marker)
     config.pluginmanager.register(plugin, PLUGIN)
     config.pluginmanager.register(plugin.state, "ddp-rank-state")
-    config.pluginmanager.register(RankDebugger(config, start.terminal), "ddp-rank-debugger")
+    config.pluginmanager.register(RankDebugger(start.settings.pdb_rank, start.terminal), "ddp-rank-debugger")
     config.pluginmanager.register(plugin.collection)
     config.pluginmanager.register(plugin.records)
     config.pluginmanager.register(ExceptionHooks())
