@@ -91,7 +91,7 @@ class Assertions(Sequence[Entry]):
         compared with the other ranks' selections, so all ranks must select alike.
         """
         __tracebackhide__ = True
-        assert_same(list(self), self._text, self._record.monitor)
+        assert_same(list(self), self._text, self._record)
 
     @property
     def _text(self) -> str:
