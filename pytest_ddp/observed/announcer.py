@@ -65,7 +65,7 @@ class Peers:
     def _position(self, rank: int) -> Position:
         reader = self._recorder.reader(rank)
         found = [Fingerprint.decode(data, rank) for _, data in reader.new()]
-        return Position.of(rank, found, missed=reader.missed)
+        return Position(rank, tuple(filter(None, found)), all_known=not reader.missed and all(found))
 
     def _reader(self, rank: int) -> Reader:
         if rank not in self._readers:
