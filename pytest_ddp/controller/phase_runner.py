@@ -114,7 +114,7 @@ class PhaseRunner:
         __tracebackhide__ = True
         group = self._current().group
         if self.debugger:
-            self.debugger.watch(group)
+            group.on_debugging = self.debugger.lend_terminal
         return self._finish(item, when, group.run(target, body, timeout=self._timeout))
 
     def _finish(self, item: pytest.Item, when: When, outcomes: Sequence[Outcome]) -> PhaseResult:
