@@ -31,6 +31,7 @@ class Settings:
         strict: whether a test that this machine cannot run fails instead of being skipped.
         require_cuda: the number of GPUs without which the run does not start.
         min_executed: the number of distributed tests below which the run fails.
+        pdb_rank: the rank that gets the terminal for a debugger; None if none is named.
         adopt: the names of base classes of other harnesses; tests of classes derived from them run on ranks.
     """
 
@@ -43,6 +44,7 @@ class Settings:
     strict: bool = False
     require_cuda: int = 0
     min_executed: int = 0
+    pdb_rank: int | None = None
     adopt: tuple[str, ...] = ()
 
     @classmethod
@@ -150,5 +152,9 @@ _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "require_cuda": (_parse_count, "do not start the run on a machine with fewer GPUs than this (default: 0)"),
     "min_executed": (_parse_count, "fail the run if it executes fewer distributed tests than this (default: 0)"),
     "adopt": (_parse_names, "base classes of other harnesses whose tests run on ranks, such as MultiProcessTestCase"),
+    "pdb_rank": (
+        _parse_count,
+        "rank that gets the terminal: at breakpoint(), and with --pdb where it failed (default: the root cause)",
+    ),
     "strict": (_parse_flag, "fail distributed tests that this machine cannot run, instead of skipping them"),
 }

@@ -46,7 +46,7 @@ def worker_device(cls: Any) -> str:
     return str(getattr(cls, "device_type")() if callable(cls.device_type) else device)  # noqa: B009
 
 
-def test_name(test: Any) -> str:
+def method_name(test: Any) -> str:
     """Return the name of the method that a test case runs."""
     return str(test.id()).rpartition(".")[2]
 
@@ -69,7 +69,7 @@ def _run_method(test: Any, name: str, _: object) -> None:
 
 def run_process(test: Any, rank: int, file_name: str) -> None:
     """Do what one process of a test does."""
-    type(test)._run(rank, test_name(test), file_name, None, fake_pg=getattr(test, "fake_pg", False))
+    type(test)._run(rank, method_name(test), file_name, None, fake_pg=getattr(test, "fake_pg", False))
 
 
 def replace_threads(harness: Any, join: Callable[[Any], None]) -> None:
@@ -89,7 +89,7 @@ def _run_between(test: Any, name: str, rank: int, world_size: int) -> None:  # n
 
 def run_thread(test: Any, rank: int, world_size: int) -> None:
     """Do what one thread of a test does."""
-    type(test)._run(test_name(test), rank, world_size)
+    type(test)._run(method_name(test), rank, world_size)
 
 
 def replace_workers(harness: Any, run: Callable[[Any], None]) -> None:

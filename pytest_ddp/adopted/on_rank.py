@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import SkipTest
 
 import pytest
@@ -28,11 +28,9 @@ from pytest_ddp.adopted.harness_internals import (
     run_worker,
     skip_reason,
 )
+from pytest_ddp.context import DDPContext
 from pytest_ddp.items import OPTIONS_OF_CLASS, is_adopted
 from pytest_ddp.pytest_internals import set_fixture_value
-
-if TYPE_CHECKING:
-    from pytest_ddp.context import DDPContext
 
 _OWN_VARIABLES = {"RANK", "LOCAL_RANK", "PYTEST_CURRENT_TEST"}
 _FILE_NAME = "ddp_file_name"  # attribute of a test case of which this rank has taken its part
@@ -41,7 +39,7 @@ _FILE_NAME = "ddp_file_name"  # attribute of a test case of which this rank has 
 class AdoptedTests:
     """Hooks of a rank's session."""
 
-    def __init__(self, context: "DDPContext") -> None:
+    def __init__(self, context: DDPContext) -> None:
         self._context = context
         self._part = _Part(context)
         self._replaced: set[type] = set()
@@ -49,11 +47,11 @@ class AdoptedTests:
     @pytest.hookimpl(tryfirst=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> None:
         """Let the harness of an adopted class start no processes, before the first instance of the class is made."""
-        adopted = isinstance(collector, pytest.Class) and OPTIONS_OF_CLASS in collector.stash
-        harness = harness_of(collector.obj) if adopted else None
-        if harness is not None and harness not in self._replaced:
-            self._replaced.add(harness)
-            self._part.replace(harness)
+        if isinstance(collector, pytest.Class) and OPTIONS_OF_CLASS in collector.stash:
+            harness = harness_of(collector.obj)
+            if harness is not None and harness not in self._replaced:
+                self._replaced.add(harness)
+                self._part.replace(harness)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> object:
@@ -74,7 +72,7 @@ class AdoptedTests:
 class _Part:
     """What this rank does of an adopted test."""
 
-    context: "DDPContext"
+    context: DDPContext
 
     def replace(self, harness: type) -> None:
         """Replace the methods by which a harness starts processes or threads and waits for them."""

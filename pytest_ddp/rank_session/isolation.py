@@ -4,18 +4,15 @@ import warnings
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from pytest_ddp.context import DDPContext
 from pytest_ddp.errors import LeakWarning
 from pytest_ddp.items import group_owner, is_adopted, node_id
-from pytest_ddp.observed import collectives
-from pytest_ddp.observed.inspection.collectives import Collectives
-from pytest_ddp.protocol.messages import Run
 from pytest_ddp.pytest_internals import parameter_index, tear_down
 from pytest_ddp.rank.process_group import CHECK_EVERY, HELD_GROUPS_LIMIT, device_of, held_groups, leave_groups
 from pytest_ddp.rank.worker import Rank
@@ -24,50 +21,9 @@ from pytest_ddp.seeds import seed_everything, seed_of
 from pytest_ddp.settings import Settings
 
 
-@dataclass
-class RankContext:
-    """The value of the fixture `ddp` (see `DDPContext`): one object, which every test updates."""
-
-    rank: int = 0
-    world_size: int = 0
-    local_rank: int = 0
-    device: torch.device = field(default_factory=partial(torch.device, "cpu"))
-    backend: str = ""
-    seed: int = 0
-    _shared_path: str = ""
-
-    def start_test(self, run: Run, seed: int, shared_path: str) -> None:
-        """Describe the test that this run sets up."""
-        self.rank = self.local_rank = Rank.current.launch.rank
-        self.world_size, self.backend, self.device = run.size, run.backend, device_of(self.rank, run)
-        self.seed, self._shared_path = seed, shared_path
-
-    @property
-    def group(self) -> dist.ProcessGroup:
-        """The default process group."""
-        if dist.group.WORLD is None:
-            raise RuntimeError("this rank has no default process group: the test has made none, or destroyed it")
-        return dist.group.WORLD
-
-    @property
-    def store(self) -> dist.Store:
-        """A store that the ranks of this test share."""
-        return Rank.current.group.store(self._shared_path)
-
-    @property
-    def shared_path(self) -> Path:
-        """A folder that the ranks of this test share; it is made when a rank first reads this."""
-        path = Path(self._shared_path)
-        path.mkdir(parents=True, exist_ok=True)
-        return path
-
-    @property
-    def collectives(self) -> Collectives:
-        """The record of this test's operations."""
-        return collectives()
-
-    def __repr__(self) -> str:
-        return f"<rank {self.rank} of {self.world_size}, {self.backend}, {self.device}>"
+def _group_identity() -> int | None:
+    """Return the id of the default process group, which must not be kept alive; None if there is none."""
+    return id(dist.group.WORLD) if dist.is_initialized() else None
 
 
 @dataclass(frozen=True)
@@ -76,33 +32,23 @@ class _DefaultGroup:
 
     Attributes:
         name: the controller's name for it.
-        identity: the id of the object, which must not be kept alive.
         shared: whether other tests, or a fixture that outlives this test, have the group too.
         own: whether tests make it themselves, and may leave it: then it is destroyed without a report.
     """
 
     name: str = ""
-    identity: int | None = None
     shared: bool = False
     own: bool = False
-
-    @classmethod
-    def of_test(cls, item: pytest.Item, run: Run, before: "_DefaultGroup") -> "_DefaultGroup":
-        shared = run.group == before.name or group_owner(item) is not None
-        return cls(run.group, _identity(), shared=shared, own=not run.has_group)
+    identity: int | None = field(default_factory=_group_identity)
 
     def leaks(self) -> Iterator[Leak]:
-        now = _identity()
+        now = _group_identity()
         if now == self.identity or self.own:
             return
         if self.shared:
             yield Leak("a default process group destroyed that other tests share", lasting=True)
         elif now is not None:
             yield Leak("1 process group not destroyed (init_process_group)")
-
-
-def _identity() -> int | None:
-    return id(dist.group.WORLD) if dist.is_initialized() else None
 
 
 class Isolation:
@@ -114,7 +60,7 @@ class Isolation:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.context = RankContext()
+        self.context = DDPContext(torch.device("cpu"), dist.HashStore())
         self.retire = ""
         self._settings = settings
         self._before = Snapshot.take()
@@ -128,18 +74,20 @@ class Isolation:
         if run is None:
             raise RuntimeError("no test is running on this rank")
         self.retire = ""
-        self._group = _DefaultGroup.of_test(item, run, self._group)
+        shared = run.group == self._group.name or group_owner(item) is not None
+        self._group = _DefaultGroup(run.group, shared, own=not run.has_group)
         self._groups += not self._group.shared
         self._seeds_alike = is_adopted(item)  # as the generators of new processes, which it was written for, are
-        self.context.start_test(run, seed_of(self._settings.seed, node_id(item)), shared_path)
+        context = self.context
+        context.rank = context.local_rank = Rank.current.launch.rank
+        context.world_size, context.backend, context.device = run.size, run.backend, device_of(context.rank, run)
+        context.seed, context._shared_path = seed_of(self._settings.seed, node_id(item)), shared_path  # noqa: SLF001
+        context.store = Rank.current.group.store(shared_path)
         item.setup = partial(self._setup, item)  # type: ignore[method-assign]
-        self.seed()
-
-    def seed(self) -> None:
-        """Seed the random numbers of the test, differently on each rank; those of an adopted test alike."""
         self._seed(self.context.seed)
 
     def _seed(self, seed: int) -> None:
+        """Seed the random numbers, differently on each rank; those of an adopted test alike."""
         seed_everything(seed if self._seeds_alike else seed + self.context.rank)
 
     def _setup(self, item: pytest.Item) -> None:
@@ -147,7 +95,7 @@ class Isolation:
         self._before = Snapshot.take()
         item.addfinalizer(partial(self._check_leaks, item))  # the first finalizer is the last to run
         type(item).setup(item)
-        self.seed()  # which fixtures were set up before this test must not change its random numbers
+        self._seed(self.context.seed)  # which fixtures were set up before this test must not change its random numbers
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_fixture_setup(
@@ -163,7 +111,7 @@ class Isolation:
             return (yield)
         finally:
             self._before = Snapshot.take()
-            self.seed()
+            self._seed(self.context.seed)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -176,7 +124,8 @@ class Isolation:
 
     def _check_leaks(self, item: pytest.Item) -> None:
         """Restore what the test left changed, and report it as `--ddp-leaks` says."""
-        if self._holds_too_many_groups():
+        due = not self._group.shared and self._groups % CHECK_EVERY == 0
+        if due and held_groups() > HELD_GROUPS_LIMIT // 2:  # at the limit, a rank ends without finishing its fixtures
             self.retire = "process groups that cannot be freed"
         if self._group.own and not self._group.shared:
             leave_groups()
@@ -193,11 +142,6 @@ class Isolation:
             pytest.fail(f"{text} (--ddp-leaks=error)", pytrace=False)
         if self._settings.leaks == "warn":
             _warn(text, item)
-
-    def _holds_too_many_groups(self) -> bool:
-        """Whether to retire because of that: at half the limit at which a rank ends without finishing its fixtures."""
-        due = not self._group.shared and self._groups % CHECK_EVERY == 0
-        return due and held_groups() > HELD_GROUPS_LIMIT // 2
 
 
 def _warn(text: str, item: pytest.Item) -> None:

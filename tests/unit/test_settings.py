@@ -25,6 +25,10 @@ def test_counts_and_flags_are_parsed():
     assert not read(strict="off").strict
 
 
+def test_names_of_classes_are_separated_by_commas_or_spaces():
+    assert read(adopt="One, Two Three,Four") == Settings(adopt=("One", "Two", "Three", "Four"))
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -39,6 +43,7 @@ def test_counts_and_flags_are_parsed():
         ("seed", "-1", "--ddp-seed: expected an integer from 0; got '-1'"),
         ("min_executed", "some", "--ddp-min_executed: expected an integer from 0; got 'some'"),
         ("leaks", "maybe", "--ddp-leaks: expected one of warn, error, off; got 'maybe'"),
+        ("adopt", "a.B", "--ddp-adopt: expected names of classes such as MultiProcessTestCase; got 'a.B'"),
         ("strict", "very", "--ddp-strict: expected true or false; got 'very'"),
     ],
 )

@@ -65,12 +65,15 @@ def test_the_class_says_the_world_size(adopt):
 
 
 def test_several_world_sizes_run_once_each(adopt):
-    result = adopt("""
+    result = adopt(
+        """
         class TestSizes(DistributedTest):
             world_size = [1, 2, 3]
 
             def test_it(self): print("ran on", dist.get_world_size())
-    """, "-v")
+    """,
+        "-v",
+    )
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines_random([f"*::test_it[[]ws{size}-gloo[]] PASSED*" for size in (1, 2, 3)])
 
@@ -104,7 +107,8 @@ def test_a_class_may_make_its_group_itself(adopt):
 
 
 def test_ranks_share_tmp_path_and_begin_with_one_seed(adopt):
-    result = adopt("""
+    result = adopt(
+        """
         class TestShared(DistributedTest):
             def test_folder(self, tmp_path, tmpdir):
                 (tmp_path / str(dist.get_rank())).touch()
@@ -118,17 +122,22 @@ def test_ranks_share_tmp_path_and_begin_with_one_seed(adopt):
                 assert torch.equal(*drawn)
 
             def test_leaves_what_it_likes(self): os.environ["LEFT"] = "behind"
-    """, "-Werror")
+    """,
+        "-Werror",
+    )
     result.assert_outcomes(passed=3)
 
 
 def test_a_backend_of_gpus_needs_gpus(adopt):
-    result = adopt("""
+    result = adopt(
+        """
         class TestGpus(DistributedTest):
             backend, world_size = "nccl", 64
 
             def test_it(self): ...
-    """, "-rs")
+    """,
+        "-rs",
+    )
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines("SKIPPED*64 ranks on cuda need 64 GPUs*")
 

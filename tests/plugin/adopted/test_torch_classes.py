@@ -66,7 +66,8 @@ def test_a_multi_process_test_case_makes_its_group_with_the_file_that_it_was_giv
 
 
 def test_set_up_and_tear_down_run_on_ranks_which_share_what_set_up_of_rank_0_has_made(adopt):
-    result = adopt("""
+    result = adopt(
+        """
         class TestFolder(Case):
             def setUp(self):
                 MultiProcessTestCase.setUp(self)
@@ -93,14 +94,17 @@ def test_set_up_and_tear_down_run_on_ranks_which_share_what_set_up_of_rank_0_has
 
         class TestLater(Case):
             def test_environment(self): self.assertNotIn("FOLDER", os.environ)
-    """, "-rP")
+    """,
+        "-rP",
+    )
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["*folder of 0*", "*torn down by 0*"])
     result.stdout.fnmatch_lines(["*folder of 1*", "*torn down by 1*"])
 
 
 def test_skips_keep_their_reasons(adopt):
-    result = adopt("""
+    result = adopt(
+        """
         os.environ["BACKEND"] = "gloo"
 
         class TestSkips(Case):
@@ -119,7 +123,9 @@ def test_skips_keep_their_reasons(adopt):
 
             @requires_world_size(7)
             def test_needs(self): assert False
-    """, "-rs")
+    """,
+        "-rs",
+    )
     result.assert_outcomes(skipped=6)
     reasons = ["Need at least 3 accelerator devices", "Skipped due to small world size.", "not on Saturdays"]
     reasons += ["Test skipped because no GPU peer access", "never", "requires 7 accelerators, found *"]
@@ -128,7 +134,8 @@ def test_skips_keep_their_reasons(adopt):
 
 
 def test_a_plain_distributed_test_may_use_the_decorators_of_torch(adopt):
-    result = adopt("""
+    result = adopt(
+        """
         class TestPlain:
             @distributed
             @skip_if_lt_x_gpu(3)
@@ -136,14 +143,17 @@ def test_a_plain_distributed_test_may_use_the_decorators_of_torch(adopt):
 
         @distributed
         def test_other_code(): sys.exit(3)
-    """, "-rs")
+    """,
+        "-rs",
+    )
     result.assert_outcomes(skipped=1, failed=1)
     result.stdout.fnmatch_lines("SKIPPED*Need at least 3 accelerator devices")
     result.stdout.fnmatch_lines("*raised SystemExit: 3")
 
 
 def test_parametrized_tests_and_subtests_run(adopt):
-    result = adopt("""
+    result = adopt(
+        """
         @instantiate_parametrized_tests
         class TestMany(Case):
             @parametrize("number", [1, 2])
@@ -151,7 +161,9 @@ def test_parametrized_tests_and_subtests_run(adopt):
                 for sign in (1, -1):
                     with self.subTest(sign=sign):
                         self.assertGreater(sign * number + 3 * self.rank, -2)
-    """, "-v")
+    """,
+        "-v",
+    )
     result.stdout.fnmatch_lines_random(["*test_number_number_1 PASSED*", "*test_number_number_2 FAILED*"])
     result.stdout.fnmatch_lines("rank 0 of 2 * raised AssertionError*")
 
@@ -203,11 +215,13 @@ def test_exit_codes_are_checked_as_the_harness_does(adopt):
             def test_killed(self): os.abort()
     """)
     result.assert_outcomes(passed=3, failed=3)
-    result.stdout.fnmatch_lines_random([
-        "*the test ended its process with exit code 7; it expects 0*",
-        "*the test ended its process with exit code 0; it expects 5*",
-        "*this test cannot be adopted: it expects that signal 6 ends its processes*",
-    ])
+    result.stdout.fnmatch_lines_random(
+        [
+            "*the test ended its process with exit code 7; it expects 0*",
+            "*the test ended its process with exit code 0; it expects 5*",
+            "*this test cannot be adopted: it expects that signal 6 ends its processes*",
+        ]
+    )
 
 
 def test_distributed_test_base_makes_a_group_for_a_device(adopt):
@@ -241,7 +255,8 @@ def test_a_class_may_run_its_processes_in_its_own_way(adopt):
 
 
 def test_a_continuous_test_has_a_fresh_group_each_time(adopt):
-    result = adopt("""
+    result = adopt(
+        """
         groups = []
 
         class TestContinuous(MultiProcContinuousTest):
@@ -267,14 +282,17 @@ def test_a_continuous_test_has_a_fresh_group_each_time(adopt):
             def test_fails(self): assert self.rank == 0
 
             def test_zzz_not_poisoned(self): self.assertEqual(total(), 2)
-    """, "-rs")
+    """,
+        "-rs",
+    )
     result.assert_outcomes(passed=3, skipped=1, failed=1)
     result.stdout.fnmatch_lines("rank 1 of 2 * raised AssertionError*")
     result.stdout.fnmatch_lines("SKIPPED*Need at least 3 accelerator devices")
 
 
 def test_a_continuous_class_on_devices_that_are_not_there_is_skipped(adopt):
-    result = adopt("""
+    result = adopt(
+        """
         class TestDevices(MultiProcContinuousTest):
             @classmethod
             def device_type(cls): return "cuda"
@@ -285,7 +303,9 @@ def test_a_continuous_class_on_devices_that_are_not_there_is_skipped(adopt):
             world_size = torch.cuda.device_count()
 
             def test_one(self): assert torch.cuda.is_available()
-    """, "-rs")
+    """,
+        "-rs",
+    )
     if not torch.cuda.is_available():
         result.assert_outcomes(skipped=2)
         result.stdout.fnmatch_lines_random(

@@ -2,7 +2,8 @@
 
 
 def test_a_test_makes_its_group_in_any_way_and_may_leave_it(run_suite):
-    result = run_suite("""
+    result = run_suite(
+        """
         def check():
             total = torch.ones(1)
             dist.all_reduce(total)
@@ -38,7 +39,9 @@ def test_a_test_makes_its_group_in_any_way_and_may_leave_it(run_suite):
             dist.destroy_process_group()
 
         test_store_of_another_test = test_store_of_the_test
-    """, "-Werror")
+    """,
+        "-Werror",
+    )
     result.assert_outcomes(passed=5)
     result.stdout.fnmatch_lines("executed: 5 (2 ranks, gloo, cpu, no group: 5)")
 
@@ -64,18 +67,22 @@ def test_every_test_has_the_variables_of_torchrun_and_a_port_of_its_own(run_suit
 
 
 def test_a_test_may_destroy_its_group_and_make_another_from_the_environment(run_suite):
-    result = run_suite("""
+    result = run_suite(
+        """
         @distributed
         def test_again(ddp):
             dist.destroy_process_group()
             dist.init_process_group("gloo")
             assert dist.get_rank() == ddp.rank
-    """, "-Wignore")
+    """,
+        "-Wignore",
+    )
     result.assert_outcomes(passed=1)
 
 
 def test_tests_share_the_group_that_their_fixture_has_made(run_suite):
-    result = run_suite("""
+    result = run_suite(
+        """
         @distributed(group=False)
         @pytest.fixture(scope="module")
         def group():
@@ -94,7 +101,9 @@ def test_tests_share_the_group_that_their_fixture_has_made(run_suite):
 
         @distributed
         def test_after(ddp): assert ddp.group.size() == 2
-    """, "-Werror")
+    """,
+        "-Werror",
+    )
     result.assert_outcomes(passed=3, errors=1)
     result.stdout.fnmatch_lines("*the fixture 'group' needs group=False, but the test asks for group=True*")
 

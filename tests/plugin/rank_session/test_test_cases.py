@@ -2,7 +2,8 @@
 
 
 def test_no_rank_removes_what_another_one_still_uses(run_suite):
-    result = run_suite("""
+    result = run_suite(
+        """
         import time, unittest
         from pathlib import Path
 
@@ -32,7 +33,9 @@ def test_no_rank_removes_what_another_one_still_uses(run_suite):
                 if self.ddp.rank == 1:
                     time.sleep(0.3)
                 self.assertTrue(self.file.exists())
-    """, "-rP")
+    """,
+        "-rP",
+    )
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines_random(["checked by rank 0", "checked by rank 1"])
 
@@ -72,7 +75,8 @@ def test_what_fails_in_tear_down_is_an_error_of_teardown(run_suite):
 
 
 def test_an_asynchronous_test_case_tears_down_in_its_loop(run_suite):
-    result = run_suite("""
+    result = run_suite(
+        """
         import asyncio, unittest
 
         @distributed
@@ -86,6 +90,8 @@ def test_an_asynchronous_test_case_tears_down_in_its_loop(run_suite):
                 print("then")
 
             async def test_it(self): ...
-    """, "-rP")
+    """,
+        "-rP",
+    )
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["first", "then"])

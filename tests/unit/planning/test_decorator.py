@@ -19,10 +19,10 @@ def test_bare_decorator_leaves_everything_to_the_settings():
 
 
 def test_explicit_values_are_kept():
-    @distributed(world_size=[2, 4], backend="gloo", device="cpu", timeout=5, isolation="process", observe=True)
+    @distributed(world_size=[2, 4], backend="gloo", device="cpu", timeout=5, isolation="process", observe=True, group=False)
     def test(): ...
 
-    assert asked(test) == Request((2, 4), "gloo", "cpu", 5, "process", observe=True)
+    assert asked(test) == Request((2, 4), "gloo", "cpu", 5, "process", observe=True, group=False)
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,10 @@ def test_explicit_values_are_kept():
         ({"isolation": "none"}, "takes one of warm, process; got 'none'"),
         ({"timeout": 0}, "takes seconds above 0; got 0"),
         ({"timeout": "1"}, "takes seconds above 0; got '1'"),
+        ({"group": "mine"}, r"@distributed\(group=...\) takes True or False; got 'mine'"),
         ({"observe": "yes"}, r"@distributed\(observe=...\) takes True or False; got 'yes'"),
         ({"timeout": True}, "takes seconds above 0; got True"),
+        ({"size": 2}, r"takes the keywords world_size, .*, observe, group; got distributed\(size=2\)"),
     ],
 )
 def test_mistakes_are_refused_at_the_decorator(options, message):
