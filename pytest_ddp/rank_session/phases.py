@@ -59,18 +59,14 @@ class ExceptionHooks:
     pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
 
 
-class TestCaseHooks:
-    """Lets a TestCase's tearDown, which unittest runs right after the test, wait for the other ranks.
+def postpone_tear_down(item: Any) -> None:
+    """Let tearDown and the cleanups of a TestCase wait for its teardown phase: unittest runs them right after the test.
 
     Otherwise a rank could remove what another one still uses.
     """
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_call(self, item: Any) -> None:
-        """Let tearDown and the cleanups of a TestCase wait until every rank has finished its call."""
-        test = getattr(item, "instance", None)
-        if isinstance(test, unittest.TestCase) and not isinstance(test, unittest.IsolatedAsyncioTestCase):
-            test.tearDown = partial(_postpone, item, test, test.tearDown)  # type: ignore[method-assign]
+    test = getattr(item, "instance", None)
+    if isinstance(test, unittest.TestCase) and not isinstance(test, unittest.IsolatedAsyncioTestCase):
+        test.tearDown = partial(_postpone, item, test, test.tearDown)  # type: ignore[method-assign]
 
 
 def _postpone(item: pytest.Item, test: Any, tear_down: Callable[[], None]) -> None:

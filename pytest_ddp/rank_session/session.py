@@ -30,7 +30,13 @@ from pytest_ddp.rank.worker import Answered, Failed, Rank, SkipRun
 from pytest_ddp.rank_session.collection import RankCollection
 from pytest_ddp.rank_session.debugger import RankDebugger
 from pytest_ddp.rank_session.isolation import Isolation
-from pytest_ddp.rank_session.phases import ExceptionHooks, TestCaseHooks, answer_for, raise_not_found, run_phase
+from pytest_ddp.rank_session.phases import (
+    ExceptionHooks,
+    answer_for,
+    postpone_tear_down,
+    raise_not_found,
+    run_phase,
+)
 from pytest_ddp.rank_session.records import RankRecords, taken
 from pytest_ddp.settings import Settings
 
@@ -61,7 +67,6 @@ def _run_session(start: SessionStart) -> None:
     config.pluginmanager.register(plugin.collection)
     config.pluginmanager.register(plugin.records)
     config.pluginmanager.register(ExceptionHooks())
-    config.pluginmanager.register(TestCaseHooks())
     config.pluginmanager.register(AdoptedTests(plugin.state.context))
     config.hook.pytest_cmdline_main(config=config)
 
@@ -141,6 +146,7 @@ class RankPlugin:
         if self._item is None:  # a test that was not found here has nothing to tear down
             return b""
         if request.phase == "call":
+            postpone_tear_down(self.item)
             return self.report("call")
         item, self._item = self.item, None
         # The teardown is answered when pytest's protocol has ended, for only then all warnings are known.

@@ -1,7 +1,7 @@
 """Classes that were written for torch's harnesses run on warm ranks, unchanged, by the line `ddp_adopt = ...`."""
 
 import pytest
-import torch.testing._internal.common_distributed  # noqa: F401  pytester forgets what an inner run imports
+import torch.testing._internal.common_distributed  # pytester forgets what an inner run imports
 
 HEAD = """
 import os, sys, tempfile, unittest

@@ -74,6 +74,29 @@ def test_what_fails_in_tear_down_is_an_error_of_teardown(run_suite):
     result.stdout.fnmatch_lines("rank 1 of 2 (gloo, cpu) raised ValueError: in tearDown")
 
 
+def test_each_example_of_hypothesis_has_its_own_set_up_and_tear_down(run_given):
+    result = run_given("""
+        import unittest
+
+        calls = []
+
+        @distributed
+        class TestExamples(unittest.TestCase):
+            def setUp(self): calls.append("setUp")
+            def tearDown(self): calls.append("tearDown")
+
+            @settings(fast, max_examples=3)
+            @given(st.integers())
+            def test_given(self, number): calls.append("test")
+
+            def test_order(self):
+                calls.pop()
+                assert calls == ["setUp", "test", "tearDown"] * (len(calls) // 3)
+                assert len(calls) > 3
+    """)
+    result.assert_outcomes(passed=2)
+
+
 def test_an_asynchronous_test_case_tears_down_in_its_loop(run_suite):
     result = run_suite(
         """

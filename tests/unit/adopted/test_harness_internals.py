@@ -124,10 +124,10 @@ def replace_threads():
             super().setUp()
             self._spawn_threads()
 
-        def perThreadSetUp(self):
+        def perThreadSetUp(self):  # noqa: N802  torch's name
             called.append("set up")
 
-        def perThreadTearDown(self):
+        def perThreadTearDown(self):  # noqa: N802  likewise
             called.append("torn down")
 
         def test_it(self):

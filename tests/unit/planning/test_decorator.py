@@ -19,7 +19,9 @@ def test_bare_decorator_leaves_everything_to_the_settings():
 
 
 def test_explicit_values_are_kept():
-    @distributed(world_size=[2, 4], backend="gloo", device="cpu", timeout=5, isolation="process", observe=True, group=False)
+    @distributed(
+        world_size=[2, 4], backend="gloo", device="cpu", timeout=5, isolation="process", observe=True, group=False
+    )
     def test(): ...
 
     assert asked(test) == Request((2, 4), "gloo", "cpu", 5, "process", observe=True, group=False)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_ddp.planning.plan import Machine, Refuse, RunOnRanks, Skip, plan
+from pytest_ddp.planning.plan import Machine, Refuse, RunOnRanks, Skip, lack, plan
 from pytest_ddp.planning.request import Request
 from pytest_ddp.planning.world import World
 from pytest_ddp.settings import Settings
@@ -39,6 +39,17 @@ def test_runs_on_the_world_asked_for(settings, request_, machine, world):
 )
 def test_skips_what_this_machine_lacks(request_, reason):
     assert plan(Settings(), request_, LAPTOP) == Skip(reason)
+
+
+def test_strict_refuses_what_would_be_skipped():
+    assert lack(Settings(), "no GPU") == Skip("no GPU")
+    assert lack(Settings(strict=True), "no GPU") == Refuse("no GPU (skipped unless --ddp-strict)")
+
+
+def test_a_test_may_ask_for_no_group():
+    decision = plan(Settings(), Request(group=False), LAPTOP)
+    assert decision == RunOnRanks(World(2, has_group=False), 60.0, "warm")
+    assert str(World(2, has_group=False)) == "2 ranks, gloo, cpu, no group"
 
 
 def test_refuses_nccl_on_cpu_everywhere():
