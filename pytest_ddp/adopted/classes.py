@@ -8,11 +8,13 @@ from unittest import SkipTest
 import pytest
 
 from pytest_ddp.adopted.harness_internals import (
+    DECIDES,
     PROCESSES,
     REPLACED,
     THREADS,
     WORKERS,
     harness_of,
+    overridden,
     worker_count,
     worker_device,
 )
@@ -27,7 +29,7 @@ _ATTRIBUTES = {"backend": "backend", "exec_timeout": "timeout", "init_distribute
 def adopt(node: pytest.Class, names: Collection[str]) -> None:
     """Let the tests of a class run on ranks, if the class or one of its bases has one of these names."""
     cls = node.obj
-    if not any(base.__name__ in names for base in cls.__mro__):
+    if not any(base.__name__ in names for base in cls.__mro__) or _plays_all_ranks(cls):
         return
     node.add_marker(pytest.mark.distributed)
     options: Callable[[pytest.Item], Mapping[str, Any]] = partial(_options, cls)
@@ -48,10 +50,14 @@ def _options(cls: type, item: pytest.Item) -> Mapping[str, Any]:
         raise LackError(str(skip)) from None
 
 
+def _plays_all_ranks(cls: type) -> bool:
+    """Whether one process plays all ranks of a class, as in torch's `LocalDTensorTestBase`: there it may stay."""
+    harness = harness_of(cls)
+    return harness is not None and bool(overridden(cls, harness, DECIDES[harness.__name__]))
+
+
 def _check_overrides(cls: type, harness: type) -> None:
-    owner = {name: next(base for base in cls.__mro__ if name in vars(base)) for name in REPLACED[harness.__name__]}
-    own = [name for name, base in owner.items() if base is not harness]
-    if own:
+    if own := overridden(cls, harness, *REPLACED[harness.__name__]):
         raise UsageError(
             f"{cls.__name__} cannot be adopted: it overrides {' and '.join(own)} of {harness.__name__}, which start "
             "processes or wait for them, and ranks call no such method; write the test with @distributed(group=False)"

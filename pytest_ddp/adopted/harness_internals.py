@@ -14,15 +14,22 @@ HARNESSES = "torch.testing._internal.common_distributed"
 PROCESSES, THREADS, WORKERS = "MultiProcessTestCase", "MultiThreadedTestCase", "MultiProcContinuousTest"
 # The methods of each harness that ranks replace or never call.
 REPLACED = {
-    PROCESSES: ("join_or_run", "_start_processes", "_join_processes", "_check_return_codes"),
-    THREADS: ("join_or_run", "_join_threads", "_check_return_codes"),
-    WORKERS: ("_ensure_processes_spawned", "_worker_run_main_wait", "_worker_loop"),
+    PROCESSES: ("_start_processes", "_join_processes", "_check_return_codes"),
+    THREADS: ("_join_threads", "_check_return_codes"),
+    WORKERS: ("_worker_run_main_wait", "_worker_loop"),
 }
+# The method of each harness that decides where a test runs; torch overrides it where one process plays all ranks.
+DECIDES = {PROCESSES: "join_or_run", THREADS: "join_or_run", WORKERS: "_ensure_processes_spawned"}
 
 
 def harness_of(cls: type) -> type | None:
     """Return the harness of torch that a test class is derived from; None if it is not."""
     return next((base for base in cls.__mro__ if base.__module__ == HARNESSES and base.__name__ in REPLACED), None)
+
+
+def overridden(cls: type, harness: type, *methods: str) -> list[str]:
+    """Return those of a harness's methods that a class, or a class between the two, overrides."""
+    return [name for name in methods if next(base for base in cls.__mro__ if name in vars(base)) is not harness]
 
 
 def skip_reason(code: object) -> str | None:

@@ -347,6 +347,17 @@ def test_a_class_that_starts_its_processes_itself_is_refused(adopt):
     )
 
 
+def test_a_class_in_which_one_process_plays_all_ranks_stays_there(adopt):
+    result = adopt("""
+        class TestLocal(Case):
+            def join_or_run(self, method): return method
+            def _spawn_processes(self): ...
+            def test_it(self): self.assertNotIn("RANK", os.environ)
+    """)
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*executed: *")
+
+
 def test_other_classes_run_where_they_did(run_suite):
     source = HEAD + "class TestOne(Case):\n    def test_it(self): ...\n"
     result = run_suite(source, "--ddp-adopt=MultiProcContinuousTest", "--collect-only", "-m", "distributed")

@@ -44,8 +44,17 @@ def harness_of():
     for name, methods in internals.REPLACED.items():
         harness = getattr(harnesses, name)
         assert internals.harness_of(type("Derived", (harness,), {})) is harness
-        assert all(method in vars(harness) for method in methods)
+        assert all(method in vars(harness) for method in (*methods, internals.DECIDES[name]))
     assert internals.harness_of(harnesses.TestCase) is None
+
+
+def overridden():
+    """MultiProcessTestCase.join_or_run and others: a class that starts its processes itself passes without a test."""
+    for name, methods in internals.REPLACED.items():
+        harness = getattr(harnesses, name)
+        between = type("Between", (harness,), {methods[0]: None})
+        assert internals.overridden(type("Derived", (between,), {}), harness, *methods) == [methods[0]]
+        assert internals.overridden(type("Derived", (harness,), {}), harness, *methods) == []
 
 
 def skip_reason():
