@@ -151,7 +151,10 @@ def _clause(rank: int, positions: Mapping[int, Position], said: tuple[int, ...] 
         return ""
     need = need_of(waits_in, positions)
     different = [f"where rank {other} called {theirs}" for other, theirs in need.different.items()]
-    absent = [_absence(waits_in, ranks, doing) for doing, ranks in _absent_ranks(need, positions, said).items()]
+    doing: dict[str, list[int]] = {}
+    for other in need.absent:
+        doing.setdefault(_doing(positions[other], positions, said), []).append(other)
+    absent = [_absence(waits_in, ranks, what) for what, ranks in doing.items()]
     return ", ".join([f"waits in {waits_in}", *different, *absent])
 
 
@@ -163,14 +166,6 @@ def _absence(waits_in: Fingerprint, ranks: list[int], doing: str) -> str:
     if waits_in.peer == ANY_RANK:
         missing = f"to which {rank_list(ranks)} never sent"
     return missing + (f": {'each' if len(ranks) > 1 else 'it'} {doing}" if doing else "")
-
-
-def _absent_ranks(need: Need, positions: Mapping[int, Position], said: tuple[int, ...] | None) -> dict[str, list[int]]:
-    """Return the ranks that are absent, grouped by what they do instead."""
-    doing: dict[str, list[int]] = {}
-    for rank in need.absent:
-        doing.setdefault(_doing(positions[rank], positions, said), []).append(rank)
-    return doing
 
 
 def _doing(position: Position, positions: Mapping[int, Position], said: tuple[int, ...] | None) -> str:
