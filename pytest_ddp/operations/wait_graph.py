@@ -134,18 +134,13 @@ def _goes_to(receiver: Position, theirs: Fingerprint, fingerprint: Fingerprint) 
     return theirs.op == SEND and theirs.peer == receiver.rank and _is_alike(theirs, fingerprint)
 
 
-def wait_text(rank: int, positions: Mapping[int, Position], *, chain: bool = False) -> str:
-    """Say what a rank waits for; with `chain`, also what the ranks that it waits for wait for in turn.
+def wait_text(rank: int, positions: Mapping[int, Position], *, chain: bool = False, said: tuple[int, ...] = ()) -> str:
+    """Say what a rank waits for; with `chain`, also what those ranks wait for in turn that are not in `said` yet.
 
     Returns:
         A clause such as "waits in all_reduce #2 float32[4] at train.py:31, which rank 1 never entered: it has
         returned"; "" for a rank that does not wait.
     """
-    return _clause(rank, positions, (rank,) if chain else None)
-
-
-def _clause(rank: int, positions: Mapping[int, Position], said: tuple[int, ...] | None) -> str:
-    """Return the clause of a rank; of ranks in `said`, and of all if it is None, not what they wait for in turn."""
     waits_in = positions[rank].waits_in
     if waits_in is None:
         return ""
@@ -153,7 +148,7 @@ def _clause(rank: int, positions: Mapping[int, Position], said: tuple[int, ...] 
     different = [f"where rank {other} called {theirs}" for other, theirs in need.different.items()]
     doing: dict[str, list[int]] = {}
     for other in need.absent:
-        doing.setdefault(_doing(positions[other], positions, said), []).append(other)
+        doing.setdefault(_doing(positions[other], positions, (*said, rank) if chain else None), []).append(other)
     absent = [_absence(waits_in, ranks, what) for what, ranks in doing.items()]
     return ", ".join([f"waits in {waits_in}", *different, *absent])
 
@@ -173,4 +168,4 @@ def _doing(position: Position, positions: Mapping[int, Position], said: tuple[in
         return f"has {position.over}"
     if said is None or position.rank in said:
         return ""
-    return _clause(position.rank, positions, (*said, position.rank))
+    return wait_text(position.rank, positions, chain=True, said=said)

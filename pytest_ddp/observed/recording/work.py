@@ -48,16 +48,8 @@ class DelegatingWork(dist.Work):
         self.real = real
 
 
-def _delegated(method: str) -> Callable[..., Any]:
-    def call(work: DelegatingWork) -> Any:
-        return getattr(work.real, method)()
-
-    call.__name__ = method
-    return call
-
-
 for _method in _DELEGATED:
-    setattr(DelegatingWork, _method, _delegated(_method))
+    setattr(DelegatingWork, _method, lambda work, method=_method: getattr(work.real, method)())
 
 
 class ObservedWork(DelegatingWork):
