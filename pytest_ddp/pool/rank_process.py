@@ -18,7 +18,7 @@ from pytest_ddp.protocol.messages import DUMP_SIGNAL, READ_BYTES, Answer, Decode
 from pytest_ddp.protocol.shared_files import OutputFile, SharedFiles
 
 _BUSY_STATES = ("R", "D")  # running or runnable, and waiting for a disk: see proc(5)
-_DISCONNECTED = "closed its connection to the test run, ran on, and was ended"
+_DISCONNECTED = "closed the connection to the test run, ran on, and had to be ended"
 
 
 @dataclass
