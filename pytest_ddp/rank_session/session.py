@@ -6,7 +6,6 @@ wrappers around the protocol (warnings, assertion rewriting) enclose all three p
 """
 
 import os
-import pickle
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +34,7 @@ import_default_plugins()
 
 def host(body: bytes) -> None:
     """Run a pytest session whose loop serves the controller."""
-    start: SessionStart = pickle.loads(body)  # noqa: S301  made by the controller, which we are a part of
+    start = SessionStart.decode(body)
     os.chdir(start.cwd)
     with measure_coverage(start.coverage):
         _run_session(start)
