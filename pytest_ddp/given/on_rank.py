@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from inspect import iscoroutinefunction
+from io import BytesIO
 from types import MethodType, SimpleNamespace
 from typing import Any
 
@@ -102,9 +103,9 @@ class _ExampleRun:
 
 
 def _unpickled(body: bytes) -> tuple[dict[str, Any], int | None]:
-    pickled, seed = cloudpickle.loads(body)
+    file = BytesIO(body)
     try:
-        return cloudpickle.loads(pickled), seed
+        return cloudpickle.load(file), cloudpickle.load(file)
     except Exception as error:
         raise UsageError(
             f"the drawn arguments cannot be unpickled on this rank ({type(error).__name__}: {error}): "

@@ -17,12 +17,18 @@ from pytest_ddp.coverage import measure_coverage
 from pytest_ddp.items import node_id
 from pytest_ddp.protocol.messages import Ready, Run
 from pytest_ddp.protocol.phases import ItemId, PhaseAnswer, Proceed, RunTest, SessionStart, When
-from pytest_ddp.pytest_internals import begin_request, end_request, import_default_plugins, new_config, tear_down
+from pytest_ddp.pytest_internals import (
+    begin_request,
+    end_request,
+    import_default_plugins,
+    log_handlers_attached,
+    new_config,
+    tear_down,
+)
 from pytest_ddp.rank.worker import Answered, Failed, Rank, SkipRun
 from pytest_ddp.rank_session.collection import RankCollection
 from pytest_ddp.rank_session.debugger import RankDebugger
 from pytest_ddp.rank_session.isolation import Isolation
-from pytest_ddp.rank_session.log_capture import install_fast_log_capture, update_loggers
 from pytest_ddp.rank_session.phases import ExceptionHooks, answer_for, raise_not_found, run_phase
 from pytest_ddp.rank_session.records import RankRecords
 from pytest_ddp.settings import Settings
@@ -41,7 +47,6 @@ def host(body: bytes) -> None:
 
 
 def _run_session(start: SessionStart) -> None:
-    install_fast_log_capture()
     config = new_config(start.options, start.args)
     config.option.basetemp = str(Path(start.basetemp) / f"ddp-rank{Rank.current.launch.rank}-{os.getpid()}")
     # Many plugins write no reports and caches in a process that has this attribute of xdist's workers.
@@ -51,7 +56,7 @@ def _run_session(start: SessionStart) -> None:
         config.addinivalue_line("markers", marker)
     config.pluginmanager.register(plugin, PLUGIN)
     config.pluginmanager.register(plugin.state, "ddp-rank-state")
-    config.pluginmanager.register(RankDebugger(config, start.terminal), "ddp-rank-debugger")
+    config.pluginmanager.register(RankDebugger(start.settings.pdb_rank, start.terminal), "ddp-rank-debugger")
     config.pluginmanager.register(plugin.collection)
     config.pluginmanager.register(plugin.records)
     config.pluginmanager.register(ExceptionHooks())
@@ -118,7 +123,6 @@ class RankPlugin:
 
     def run_test(self, request: RunTest) -> NoReturn:
         """Run pytest's protocol for a test; every phase answers a run of its own."""
-        update_loggers()
         item = self._find(request.test)
         tear_down(self._session, item)  # another test may have been announced
         self.state.start_test(item, request.shared_path)
@@ -134,8 +138,9 @@ class RankPlugin:
         begin_request(item)
         self._item = item
         try:
-            self.rank.answer_with(lambda: self._report("setup").encode())
-            self.rank.serve(until=lambda: self._item is None)
+            with log_handlers_attached(self.config):
+                self.rank.answer_with(lambda: self._report("setup").encode())
+                self.rank.serve(until=lambda: self._item is None)
         finally:
             self._item = None
             end_request(item)
@@ -143,7 +148,6 @@ class RankPlugin:
 
     def proceed(self, request: Proceed) -> bytes:
         """Run the call or teardown; raise what tells the controller about a failure."""
-        update_loggers()
         if self._item is None:  # a test that was not found here has nothing to tear down
             return b""
         if request.phase == "call":

@@ -9,7 +9,7 @@ from conformance.location import locate
 from conformance.mishap import explain, say
 from conformance.pool import ranks_from
 from conformance.scenario import Scenario
-from pytest_ddp.outcomes.outcome import Deadlocked
+from pytest_ddp.outcomes.outcome import Deadlocked, TimedOut
 
 WAITS_FOR_OTHERS = """
     import torch.distributed as dist
@@ -26,6 +26,21 @@ WAITS_FOR_OTHERS = """
         return 1.0
     """
 
+
+# Rank 0 waits for rank 1, which has returned. As rank 2 is busy, only an observed group tells so before the deadline.
+WAITS_BESIDE_A_BUSY_RANK = """
+    import threading
+    import torch.distributed as dist
+
+    def get_naive_ddp(module):
+        return module
+
+    def naive_ddp_on_after_backward(ddp_model, optimizer):
+        if dist.get_rank() == 0:
+            dist.barrier()
+        if dist.get_rank() == 2:
+            threading.Event().wait()
+    """
 
 TAKES_LONG_TO_IMPORT = """
     import time
@@ -57,6 +72,22 @@ def test_a_deadlock_of_a_component_waits_for_no_deadline(launcher, submit, compo
         assert "waits in barrier" in say(deadlocked, case)
     assert len({explain(deadlocked, case) for deadlocked, case in runs}) == 1
     assert explain(*runs[0])
+
+
+def test_a_component_that_has_hung_is_observed_afterwards(launcher, submit, monkeypatch):
+    first, second = Scenario(world_size=3), Scenario(world_size=4)
+    with ranks_from(launcher) as ranks:
+        executor = Executor(ranks, locate(str(submit(WAITS_BESIDE_A_BUSY_RANK))), "7")
+        with monkeypatch.context() as patched:
+            patched.setattr("conformance.execute._FIRST_RUN_SECONDS", 1.0)
+            hung = executor.run("naive_ddp", first)
+        assert isinstance(hung, Broken)
+        assert isinstance(hung.root, TimedOut)
+        assert executor.watched == {"naive_ddp"}
+        deadlocked = executor.run("naive_ddp", second)
+    assert isinstance(deadlocked, Broken)
+    assert isinstance(deadlocked.root, Deadlocked)
+    assert "waits in barrier" in say(deadlocked, second)
 
 
 def test_an_import_that_takes_long_is_no_hang(launcher, submit, monkeypatch):
