@@ -41,7 +41,7 @@ def example(body: bytes) -> bytes:
     _reset_state(item)
     item.obj = run.function(test)
     try:
-        phase = plugin.call()
+        phase = plugin.report("call")
     except Failed as failed:
         if not failed.text.startswith(XPASS_STRICT):  # all examples together decide about an unexpected pass
             raise Failed(failed.kind, failed.message, failed.text, run.encoded(failed.body)) from None

@@ -99,7 +99,6 @@ class RankWarning(NamedTuple):
     category: str
     filename: str
     lineno: int
-    when: str
     nodeid: str
     location: tuple[str, int, str] | None
 
