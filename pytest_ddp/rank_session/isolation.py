@@ -118,7 +118,8 @@ class Isolation:
 
     def _check_leaks(self, item: pytest.Item) -> None:
         """Restore what the test left changed, and report it as `--ddp-leaks` says."""
-        if self._holds_too_many_groups():
+        due = not self._group.shared and self._groups % CHECK_EVERY == 0
+        if due and held_groups() > HELD_GROUPS_LIMIT // 2:  # at the limit, a rank ends without finishing its fixtures
             self.retire = "process groups that cannot be freed"
         leaks = [*self._before.restore(), *self._group.leaks()]
         if not leaks:
@@ -131,11 +132,6 @@ class Isolation:
             pytest.fail(f"{text} (--ddp-leaks=error)", pytrace=False)
         if self._settings.leaks == "warn":
             _warn(text, item)
-
-    def _holds_too_many_groups(self) -> bool:
-        """Whether to retire because of that: at half the limit at which a rank ends without finishing its fixtures."""
-        due = not self._group.shared and self._groups % CHECK_EVERY == 0
-        return due and held_groups() > HELD_GROUPS_LIMIT // 2
 
 
 def _warn(text: str, item: pytest.Item) -> None:
