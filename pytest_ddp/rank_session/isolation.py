@@ -74,7 +74,8 @@ class Isolation:
         self._groups += not self._group.shared
         context = self.context
         context.rank = context.local_rank = Rank.current.launch.rank
-        context.world_size, context.backend, context.device = run.size, run.backend, device_of(context.rank, run)
+        world = run.world
+        context.world_size, context.backend, context.device = world.size, world.backend, device_of(context.rank, world)
         context.seed, context._shared_path = seed_of(self._settings.seed, node_id(item)), shared_path  # noqa: SLF001
         item.setup = partial(self._setup, item)  # type: ignore[method-assign]
         self._seed(self.context.seed)
