@@ -92,8 +92,8 @@ def own_thread() -> Iterator[None]:
 class Recorder:
     """A rank's own area, to write to.
 
-    `count` operations are recorded in this default group. A wait with a timeout below `patience` ends by itself, and the
-    test may want it to.
+    `count` operations are recorded in this default group. A wait with a timeout below `patience` ends by itself, as
+    the test may want.
     """
 
     def __init__(self, fd: int, rank: int) -> None:
