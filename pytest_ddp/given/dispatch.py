@@ -82,12 +82,7 @@ class _NoMoreExamples(BaseException):
 
 @dataclass
 class _Dispatcher:
-    """Runs examples on ranks, and raises the result in Hypothesis.
-
-    Attributes:
-        ranks: the ranks that run the examples.
-        outcomes: the outcomes of the latest example.
-    """
+    """Runs examples on ranks, and raises the result in Hypothesis; `outcomes` are those of the latest example."""
 
     ranks: ExampleRanks
     outcomes: Sequence[Outcome] = ()

@@ -20,7 +20,6 @@ class Position:
     """How far a rank has come.
 
     Attributes:
-        rank: the rank.
         entered: the operations that it has entered, oldest first.
         waits_in: the operation that it waits in, if it waits and does nothing else.
         over: how it ended ("returned"), "" while it runs or waits.

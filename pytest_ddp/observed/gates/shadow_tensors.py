@@ -11,11 +11,7 @@ from pytest_ddp.torch_internals import sparse_values
 
 
 class ShadowTensors:
-    """Copies of the caller's tensors that a call fills in their place.
-
-    Attributes:
-        call: the call, with the copies as its arguments.
-    """
+    """Copies of the caller's tensors; `call` is the caller's call with the copies as its arguments."""
 
     def __init__(self, call: Call, entry: Entry) -> None:
         # The root of a broadcast only reads. In a reduce every rank writes: gloo keeps partial sums in its tensors.

@@ -37,11 +37,7 @@ _entries: Any = WeakIdKeyDictionary()  # the operations of each future
 
 
 class DelegatingWork(dist.Work):
-    """A handle whose methods in `_DELEGATED` call those of the real handle.
-
-    Attributes:
-        real: the real handle.
-    """
+    """A handle whose methods in `_DELEGATED` call those of `real`, the real handle."""
 
     def __init__(self, real: Any) -> None:
         super().__init__()
