@@ -27,19 +27,18 @@ def describe_hang(outcomes: Sequence[Outcome]) -> list[str]:
     """
     if any(isinstance(outcome, Ended) and outcome.waits for outcome in outcomes):
         return []
-    positions = {outcome.rank: _position(outcome) for outcome in sorted(outcomes, key=lambda outcome: outcome.rank)}
+    positions = {}
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.rank):
+        entered = tuple(outcome.collectives)
+        positions[outcome.rank] = Position(outcome.rank, entered, all_known=len(entered) < LATEST)
+    may_have_waited = [outcome.rank for outcome in outcomes if isinstance(outcome, Died | Ended) or peer_left(outcome)]
     said: dict[str, list[int]] = {}
-    for rank in sorted(outcome.rank for outcome in outcomes if _may_have_waited(outcome)):
+    for rank in sorted(may_have_waited):
         unmet = next(_unmet(positions[rank], positions), None)
         if unmet is not None:
             waiting = replace(positions[rank], waits_in=unmet)
             said.setdefault(wait_text(rank, {**positions, rank: waiting}), []).append(rank)
     return [f"{rank_list(ranks)} {text.replace('waits', 'waited', 1)}" for text, ranks in said.items()]
-
-
-def _position(outcome: Outcome) -> Position:
-    entered = tuple(outcome.collectives)
-    return Position(outcome.rank, entered, all_known=len(entered) < LATEST)
 
 
 def _unmet(position: Position, positions: Mapping[int, Position]) -> Iterator[Fingerprint]:
@@ -49,10 +48,6 @@ def _unmet(position: Position, positions: Mapping[int, Position]) -> Iterator[Fi
         need = need_of(one, positions)
         if (need.absent or need.different) and (one.peer is None or one.key in last_messages):
             yield one
-
-
-def _may_have_waited(outcome: Outcome) -> bool:
-    return isinstance(outcome, Died | Ended) or peer_left(outcome)
 
 
 def peer_left(outcome: Outcome) -> bool:

@@ -32,14 +32,9 @@ class Machine:
         import torch.cuda  # noqa: PLC0415  torch is imported only when a distributed test is about to run
         import torch.distributed as dist  # noqa: PLC0415
 
-        available = {
-            "gloo": dist.is_gloo_available(),
-            "nccl": dist.is_nccl_available() and torch.cuda.device_count() > 0,
-            "mpi": dist.is_mpi_available(),
-            "ucc": dist.is_ucc_available(),
-        }
-        backends = frozenset(name for name, is_there in available.items() if is_there)
-        return cls(core_count(), torch.cuda.device_count(), backends)
+        gpus = torch.cuda.device_count()
+        backends = {name for name in ("gloo", "nccl", "mpi", "ucc") if dist.is_backend_available(name)}
+        return cls(core_count(), gpus, frozenset(backends if gpus else backends - {"nccl"}))
 
     def max_world_size(self, device: str) -> int:
         """Return how many ranks fit: one per GPU on "cuda", a fixed number per core on "cpu"."""
@@ -85,7 +80,9 @@ def lack(settings: Settings, reason: str) -> Skip | Refuse:
 
 def _plan(settings: Settings, request: Request, machine: Machine) -> Plan:
     size = request.world_sizes[0] if request.world_sizes else settings.world_size[0]
-    device = _device(request.device or settings.device, size, machine)
+    device = request.device or settings.device
+    if device == "auto":
+        device = "cuda" if machine.cuda_devices >= size else "cpu"
     backend = request.backend or settings.backend or DEFAULT_BACKEND[device]
     if backend == "nccl" and device == "cpu":
         if request.device == "cpu":
@@ -101,9 +98,3 @@ def _plan(settings: Settings, request: Request, machine: Machine) -> Plan:
         return Refuse(f"world size {size} is too large: {machine.cores} cores run at most {limit} ranks")
     world = World(size, backend, device, observe=bool(request.observe), has_group=request.group is not False)
     return RunOnRanks(world, request.timeout or settings.timeout, request.isolation)
-
-
-def _device(wanted: str, size: int, machine: Machine) -> str:
-    if wanted != "auto":
-        return wanted
-    return "cuda" if machine.cuda_devices >= size else "cpu"

@@ -5,6 +5,7 @@ import os
 from _thread import start_new_thread
 from contextlib import suppress
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.distributed.constants import default_pg_timeout
 
 from pytest_ddp.observed.announcer import Announcer
 from pytest_ddp.observed.recording import current
+from pytest_ddp.planning.world import World
 from pytest_ddp.protocol.flight_recorder import Recorder, key_of, own_thread
 from pytest_ddp.protocol.messages import Run
 from pytest_ddp.rank.collective_hooks import record_to
@@ -28,9 +30,11 @@ HELD_GROUPS_LIMIT = 64
 CHECK_EVERY = 16  # groups
 
 
-def device_of(rank: int, run: Run) -> torch.device:
-    """Return the device of a rank in a run."""
-    return torch.device("cuda", run.gpus[rank]) if run.device == "cuda" else torch.device("cpu")
+def device_of(rank: int, world: World) -> torch.device:
+    """Return the device of a rank in a world."""
+    if world.device == "cpu":
+        return torch.device("cpu")
+    return torch.device("cuda", world.gpus[rank] if world.gpus else rank)
 
 
 class DefaultGroup:
@@ -40,7 +44,6 @@ class DefaultGroup:
         self._rank = recorder.rank
         self._recorder = recorder
         self._address = store
-        self._store: Store | None = None
         self._current: str | None = None
         self._joined = self._held = 0
 
@@ -59,32 +62,32 @@ class DefaultGroup:
         self._record(run)
         self._current = None
         os.environ.update(self._variables(run))
-        device = self._set_device(run)
-        if run.has_group:
+        device = self._set_device(run.world)
+        if run.world.has_group:
             self._init(run, device)
         self._current = run.group
 
     def _init(self, run: Run, device: torch.device | None) -> None:
         dist.init_process_group(
-            run.backend,
+            run.world.backend,
             store=self.store(run.group),
             rank=self._rank,
-            world_size=run.size,
+            world_size=run.world.size,
             timeout=timedelta(seconds=run.group_timeout),
             device_id=device,
         )
 
     def store(self, prefix: str) -> Store:
         """Return a store that the ranks share; keys with different prefixes are apart."""
-        return PrefixStore(prefix, self._connect())
+        return PrefixStore(prefix, self._store)
 
     def _variables(self, run: Run) -> dict[str, str]:
         """Return the variables of the environment that torchrun sets on one machine."""
         return {
             "RANK": str(self._rank),
             "LOCAL_RANK": str(self._rank),
-            "WORLD_SIZE": str(run.size),
-            "LOCAL_WORLD_SIZE": str(run.size),
+            "WORLD_SIZE": str(run.world.size),
+            "LOCAL_WORLD_SIZE": str(run.world.size),
             "NODE_RANK": "0",
             "MASTER_ADDR": self._address[0],
             "MASTER_PORT": str(run.master_port),
@@ -101,28 +104,27 @@ class DefaultGroup:
         """Observe groups from now on, or only record them; every rank does so before the group exists on any rank."""
         patience = min(timedelta(seconds=run.group_timeout), default_pg_timeout)
         self._recorder.begin_group(key_of(run.group), patience)
-        record_to(None if run.observe else self._recorder)
-        if not (run.observe or current.is_observed()):
+        record_to(None if run.world.observe else self._recorder)
+        if not (run.world.observe or current.is_observed()):
             return
         from pytest_ddp.observed.recording import process_group  # noqa: PLC0415  for observed groups only
 
         process_group.stop_observing()
-        if run.observe:
+        if run.world.observe:
             process_group.observe(Announcer(self._recorder))
 
-    def _connect(self) -> Store:
-        if self._store is None:
-            host, port = self._address
-            self._store = TCPStore(host, port, is_master=False, wait_for_workers=False)
-        return self._store
+    @cached_property
+    def _store(self) -> Store:
+        host, port = self._address
+        return TCPStore(host, port, is_master=False, wait_for_workers=False)
 
-    def _set_device(self, run: Run) -> torch.device | None:
+    def _set_device(self, world: World) -> torch.device | None:
         """Make the rank's GPU the current one; return it if its group is bound to it."""
-        if run.device != "cuda":
+        if world.device != "cuda":
             return None
-        device = device_of(self._rank, run)
+        device = device_of(self._rank, world)
         torch.cuda.set_device(device)
-        return device if run.backend == "nccl" else None
+        return device if world.backend == "nccl" else None
 
 
 def leave_groups() -> None:

@@ -100,7 +100,7 @@ class RankDebugger:
     def _set_trace(self, *, header: str | None = None, **options: Any) -> None:
         __tracebackhide__ = True
         rank, run = Rank.current.launch.rank, Rank.current.run
-        if stops_here(rank, run.size if run else 0, self._wanted, self._terminal_name):
+        if stops_here(rank, run.world.size if run else 0, self._wanted, self._terminal_name):
             self._terminal.take()
             new_pdb(header or f"PDB on rank {rank}", **options).set_trace(sys._getframe(1))  # noqa: SLF001  as pdb does
 

@@ -75,12 +75,13 @@ class Isolation:
             raise RuntimeError("no test is running on this rank")
         self.retire = ""
         shared = run.group == self._group.name or group_owner(item) is not None
-        self._group = _DefaultGroup(run.group, shared, own=not run.has_group)
+        self._group = _DefaultGroup(run.group, shared, own=not run.world.has_group)
         self._groups += not self._group.shared
         self._seeds_alike = is_adopted(item)  # as the generators of new processes, which it was written for, are
         context = self.context
         context.rank = context.local_rank = Rank.current.launch.rank
-        context.world_size, context.backend, context.device = run.size, run.backend, device_of(context.rank, run)
+        world = run.world
+        context.world_size, context.backend, context.device = world.size, world.backend, device_of(context.rank, world)
         context.seed, context._shared_path = seed_of(self._settings.seed, node_id(item)), shared_path  # noqa: SLF001
         context.store = Rank.current.group.store(shared_path)
         item.setup = partial(self._setup, item)  # type: ignore[method-assign]

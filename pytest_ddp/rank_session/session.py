@@ -6,7 +6,6 @@ wrappers around the protocol (warnings, assertion rewriting) enclose all three p
 """
 
 import os
-import pickle
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,7 +15,7 @@ import pytest
 from pytest_ddp.adopted.on_rank import AdoptedTests
 from pytest_ddp.coverage import measure_coverage
 from pytest_ddp.items import node_id
-from pytest_ddp.protocol.messages import Ready, Run
+from pytest_ddp.protocol.messages import Answer, Run
 from pytest_ddp.protocol.phases import ItemId, Proceed, RunTest, SessionStart, When
 from pytest_ddp.pytest_internals import (
     begin_request,
@@ -47,7 +46,7 @@ import_default_plugins()
 
 def host(body: bytes) -> None:
     """Run a pytest session whose loop serves the controller."""
-    start: SessionStart = pickle.loads(body)  # noqa: S301  made by the controller, which we are a part of
+    start = SessionStart.decode(body)
     os.chdir(start.cwd)
     with measure_coverage(start.coverage):
         _run_session(start)
@@ -105,7 +104,7 @@ class RankPlugin:
 
     def pytest_runtestloop(self) -> bool:
         """Serve the controller instead of running tests."""
-        self.rank.send(Ready())
+        self.rank.send(Answer(-1, "returned"))
         self.rank.serve()
         return True
 

@@ -73,7 +73,7 @@ def test_an_output_without_end_is_told_with_both_its_ends(run_suite):
             while True:
                 print("printed and printed " * 50)
         """
-    with ended_when(lambda ranks: all("bytes left out" in rank.output for rank in ranks)):
+    with ended_when(lambda ranks: all("bytes left out" in rank.output.text for rank in ranks)):
         result = run_suite(suite)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
@@ -189,7 +189,7 @@ def test_a_hang_in_groups_and_messages_names_who_is_missing(run_suite):
                 "of ranks 2, 3, which rank 3 never entered: it waits in recv #1 float32[[]3[]] from rank 0, which "
                 "waits in all_reduce #1 float32[[]4[]], which ranks 2, 3 never entered"
             ),
-            "  ranks 0, 1: deadlocked: it waits in all_reduce #1 float32[[]4[]], which ranks 2, 3 never entered",
+            "  ranks 0, 1: deadlocked: they wait in all_reduce #1 float32[[]4[]], which ranks 2, 3 never entered",
             "  rank 3: deadlocked: it waits in recv #1 float32[[]3[]] from rank 0, which never sent it",
         ]
     )
