@@ -13,13 +13,17 @@ def seed_of(run_seed: int, name: str) -> int:
     return int.from_bytes(digest) % _SEEDS
 
 
-def seed_section(run_seed: int, name: str) -> tuple[str, str]:
-    """Return the title and text of the section on random numbers in the report of a failed test."""
+def seed_section(run_seed: int, name: str, *, alike: bool = False) -> tuple[str, str]:
+    """Return the title and text of the section on random numbers in the report of a failed test.
+
+    Args:
+        run_seed: the seed of the run.
+        name: the node id of the test.
+        alike: whether all ranks of the test were seeded alike.
+    """
     seed = seed_of(run_seed, name)
-    return (
-        "pytest-ddp",
-        f"--ddp-seed={run_seed} gives this test the seed {seed} (ddp.seed); rank r is seeded with {seed} + r",
-    )
+    ranks = f"every rank is seeded with {seed}" if alike else f"rank r is seeded with {seed} + r"
+    return "pytest-ddp", f"--ddp-seed={run_seed} gives this test the seed {seed} (ddp.seed); {ranks}"
 
 
 def seed_everything(seed: int) -> None:

@@ -18,7 +18,7 @@ from pytest_ddp.controller.planner import Planner
 from pytest_ddp.controller.rank_pools import RankPools
 from pytest_ddp.given.failures import report_bugs
 from pytest_ddp.given.items import fixtures_stay_on_ranks
-from pytest_ddp.items import is_distributed, mentions_distributed, node_id, rank_fixtures
+from pytest_ddp.items import is_adopted, is_distributed, mentions_distributed, node_id, rank_fixtures
 from pytest_ddp.marker import FIXTURE_OPTIONS
 from pytest_ddp.outcomes.failure import failures
 from pytest_ddp.pool.group import GROUP_TIMEOUT_MARGIN
@@ -155,7 +155,7 @@ class Controller:
             forward_warnings(self.config, result)
             forward_suite_properties(self.config, result)
             if report.failed:
-                sections.append(seed_section(self.settings.seed, node_id(item)))
+                sections.append(seed_section(self.settings.seed, node_id(item), alike=is_adopted(item)))
         report.sections = [*report.sections, *sections]
 
     def _new_shared_path(self) -> str:

@@ -26,6 +26,12 @@ def test_a_context(ddp: DDPContext) -> None:
     assert ddp.shared_path.is_dir()
 
 
+@distributed(group=False)
+def test_an_own_group(ddp: DDPContext) -> None:
+    dist.init_process_group(ddp.backend, store=ddp.store, rank=ddp.rank, world_size=ddp.world_size)
+    assert ddp.group.size() == ddp.world_size
+
+
 @distributed(observe=True)
 def test_a_record(ddp: DDPContext) -> None:
     dist.barrier()

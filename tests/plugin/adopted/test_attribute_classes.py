@@ -122,10 +122,13 @@ def test_ranks_share_tmp_path_and_begin_with_one_seed(adopt):
                 assert torch.equal(*drawn)
 
             def test_leaves_what_it_likes(self): os.environ["LEFT"] = "behind"
+
+            def test_fails(self): assert False
     """,
         "-Werror",
     )
-    result.assert_outcomes(passed=3)
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.fnmatch_lines("--ddp-seed=0 gives this test the seed *; every rank is seeded with *")
 
 
 def test_a_backend_of_gpus_needs_gpus(adopt):
