@@ -1,7 +1,7 @@
 """The distributed tests among pytest's items, and what each of them asks for."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,13 +49,13 @@ def is_adopted(item: pytest.Item) -> bool:
     return owner is not None and OPTIONS_OF_CLASS in owner.stash
 
 
-def mentions_distributed(module: Path) -> bool:
-    """Whether a test module that is not imported yet probably has distributed tests."""
+def mentions_distributed(module: Path, adopted: Collection[str] = ()) -> bool:
+    """Whether a test module that is not imported yet probably has distributed tests, or names an adopted base class."""
     try:
         text = module.read_bytes()
     except OSError:  # pytest reports it when it imports the module
         return False
-    return _MENTION.search(text) is not None
+    return _MENTION.search(text) is not None or any(name.encode() in text for name in adopted)
 
 
 def request_of(item: pytest.Item) -> Request:

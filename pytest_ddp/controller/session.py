@@ -51,7 +51,7 @@ class Controller:
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makemodule(self, module_path: Path) -> None:
         """Begin to start the fork server while a module of distributed tests is imported: both of them import torch."""
-        if self._forks and mentions_distributed(module_path):
+        if self._forks and mentions_distributed(module_path, self.settings.adopt):
             shared_launcher().start_server()
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:

@@ -44,3 +44,11 @@ def test_a_module_mentions_distributed_tests_by_our_name_or_the_marker(tmp_path,
     if text is not None:
         module.write_text(text)
     assert mentions_distributed(module) == mentioned
+
+
+def test_a_module_mentions_the_base_classes_that_are_adopted(tmp_path):
+    module = tmp_path / "test_it.py"
+    module.write_text("class TestIt(MultiProcessTestCase): ...")
+    assert not mentions_distributed(module)
+    assert not mentions_distributed(module, ("DistributedTest",))
+    assert mentions_distributed(module, ("DistributedTest", "MultiProcessTestCase"))
