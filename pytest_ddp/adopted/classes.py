@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
-from unittest import SkipTest
 
 import pytest
 
@@ -44,10 +43,7 @@ def _options(cls: type, item: pytest.Item) -> Mapping[str, Any]:
     if harness is None:
         return _options_of_attributes(cls, item)
     _check_overrides(cls, harness)
-    try:
-        return _OPTIONS[harness.__name__](cls, item)
-    except SkipTest as skip:
-        raise LackError(str(skip)) from None
+    return _OPTIONS[harness.__name__](cls, item)
 
 
 def _plays_all_ranks(cls: type) -> bool:

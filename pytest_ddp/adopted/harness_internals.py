@@ -7,11 +7,13 @@ breaks this module and no other. tests/unit/adopted/test_harness_internals.py ch
 import sys
 from collections.abc import Callable
 from functools import wraps
+from inspect import getattr_static
 from types import MethodType
 from typing import Any
 
 HARNESSES = "torch.testing._internal.common_distributed"
 PROCESSES, THREADS, WORKERS = "MultiProcessTestCase", "MultiThreadedTestCase", "MultiProcContinuousTest"
+_UNSET = -2  # the world size of a class of `MultiProcContinuousTest` that sets none
 # The methods of each harness that ranks replace or never call.
 REPLACED = {
     PROCESSES: ("_start_processes", "_join_processes", "_check_return_codes"),
@@ -29,7 +31,8 @@ def harness_of(cls: type) -> type | None:
 
 def overridden(cls: type, harness: type, *methods: str) -> list[str]:
     """Return those of a harness's methods that a class, or a class between the two, overrides."""
-    return [name for name in methods if next(base for base in cls.__mro__ if name in vars(base)) is not harness]
+    between = cls.__mro__[: cls.__mro__.index(harness)]
+    return [name for name in methods if any(name in vars(base) for base in between)]
 
 
 def skip_reason(code: object) -> str | None:
@@ -40,17 +43,23 @@ def skip_reason(code: object) -> str | None:
 
 
 def worker_count(cls: Any) -> int:
-    """Return the world size of a class of `MultiProcContinuousTest`; raise SkipTest if its devices are not there."""
-    size: int = cls._get_world_size(worker_device(cls))
-    return size
+    """Return the world size of a class of `MultiProcContinuousTest`: if it sets none, the number of its devices."""
+    size = getattr_static(cls, "world_size")
+    if isinstance(size, property) and size.fget:
+        return int(size.fget(object.__new__(cls)))
+    if size != _UNSET:
+        return int(size)
+    import torch  # noqa: PLC0415  the test class has imported it
+
+    return int(torch.get_device_module(worker_device(cls)).device_count())
 
 
 def worker_device(cls: Any) -> str:
     """Return the type of the devices of such a class: its method, property or attribute `device_type`."""
-    device = vars(cls).get("device_type", cls.device_type)
+    device = cls.device_type
     if isinstance(device, property) and device.fget:
         return str(device.fget(cls))
-    return str(getattr(cls, "device_type")() if callable(cls.device_type) else device)  # noqa: B009
+    return str(device() if callable(device) else device)
 
 
 def method_name(test: Any) -> str:

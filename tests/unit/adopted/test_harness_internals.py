@@ -5,7 +5,6 @@ without it.
 """
 
 from inspect import getmembers, isfunction
-from unittest import SkipTest
 
 import pytest
 from torch.testing._internal import common_distributed as harnesses
@@ -64,7 +63,7 @@ def skip_reason():
 
 
 def worker_count():
-    """MultiProcContinuousTest._get_world_size: its classes run on the default number of ranks."""
+    """MultiProcContinuousTest.world_size: classes that set none are refused."""
 
     class Two(harnesses.MultiProcContinuousTest):
         world_size = 2
@@ -72,15 +71,10 @@ def worker_count():
     class Devices(harnesses.MultiProcContinuousTest):
         device_type = property(lambda _: "cpu")
 
-    assert (internals.worker_count(Two), internals.worker_count(Devices)) == (2, 1)
+    class Property(Devices):
+        world_size = property(lambda _: 3)
 
-    class Nothing(Devices):
-        @classmethod
-        def _get_world_size(cls, device):
-            raise SkipTest(device)
-
-    with pytest.raises(SkipTest, match="cpu"):
-        internals.worker_count(Nothing)
+    assert [internals.worker_count(cls) for cls in (Two, Devices, Property)] == [2, 1, 3]
 
 
 def worker_device():
