@@ -55,7 +55,7 @@ class Planner:
 
     def _plan(self, item: pytest.Item) -> Plan:
         try:
-            return self.plan_request(request_of(item))
+            return self.plan_request(request_of(item, self.settings))
         except UsageError as error:
             return Refuse(str(error))
 

@@ -20,7 +20,7 @@ from pytest_ddp.pytest_internals import parameter_index, tear_down
 from pytest_ddp.rank.process_group import CHECK_EVERY, HELD_GROUPS_LIMIT, device_of, held_groups
 from pytest_ddp.rank.worker import Rank
 from pytest_ddp.rank_session.leaks import Leak, Snapshot
-from pytest_ddp.seeds import seed_everything, seed_of
+from pytest_ddp.seeds import random_state_kept, seed_everything, seed_of
 from pytest_ddp.settings import Settings
 
 
@@ -137,7 +137,6 @@ class Isolation:
         self._before = Snapshot.take()
         item.addfinalizer(partial(self._check_leaks, item))  # the first finalizer is the last to run
         type(item).setup(item)
-        self.seed()  # which fixtures were set up before this test must not change its random numbers
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_fixture_setup(
@@ -148,12 +147,13 @@ class Isolation:
         if fixturedef.scope == "function":
             return (yield)
         name = f"{fixturedef.baseid}::{fixturedef.argname}{parameter_index(request)}"
-        self._seed(seed_of(self._settings.seed, name))
-        try:
-            return (yield)
-        finally:
-            self._before = Snapshot.take()
-            self.seed()
+        # Whether such a fixture is set up before this test or was before another must not change the test's numbers.
+        with random_state_kept():
+            self._seed(seed_of(self._settings.seed, name))
+            try:
+                return (yield)
+            finally:
+                self._before = Snapshot.take()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -187,7 +187,8 @@ class Isolation:
 
 
 def _warn(text: str, item: pytest.Item) -> None:
+    path, line, _ = item.reportinfo()  # a test that a class inherits may stand in another file
     try:
-        warnings.warn_explicit(text, LeakWarning, str(item.path), (item.location[1] or 0) + 1)
+        warnings.warn_explicit(text, LeakWarning, str(path), (line or 0) + 1)
     except LeakWarning as error:  # a filter turned it into an error; the traceback would show our frames only
         pytest.fail(f"LeakWarning: {error}", pytrace=False)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +159,7 @@ def _await_threads(before: frozenset[threading.Thread]) -> Iterator[Leak]:
 
 
 def _children() -> frozenset[int]:
-    """Return this process's children, except for the shared ones: compilers, and a helper of multiprocessing."""
+    """Return this process's children, except for the shared ones: compilers, and the helpers of multiprocessing."""
     if not _has_children():
         return frozenset()
     if sys.platform == "linux":
@@ -169,8 +169,9 @@ def _children() -> frozenset[int]:
         import psutil  # noqa: PLC0415  slower
 
         pids = {child.pid for child in psutil.Process().children()}
-    helper = resource_tracker._resource_tracker._pid  # type: ignore[attr-defined]  # noqa: SLF001  no public name
-    return frozenset(pids - {helper} - compiler_processes())
+    tracker, server = resource_tracker._resource_tracker, forkserver._forkserver  # type: ignore[attr-defined]  # noqa: SLF001
+    helpers = {tracker._pid, server._forkserver_pid}  # noqa: SLF001  no public names
+    return frozenset(pids - helpers - compiler_processes())
 
 
 def _has_children() -> bool:
