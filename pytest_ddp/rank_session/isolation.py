@@ -1,7 +1,9 @@
 """The same state for every test on a rank: seeds of its own, and nothing that an earlier test left behind."""
 
+import unittest
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -137,6 +139,7 @@ class Isolation:
         self._before = Snapshot.take()
         item.addfinalizer(partial(self._check_leaks, item))  # the first finalizer is the last to run
         type(item).setup(item)
+        _hold_back_tear_down(item)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_fixture_setup(
@@ -184,6 +187,31 @@ class Isolation:
         """Whether to retire because of that: at half the limit at which a rank ends without finishing its fixtures."""
         due = not self._group.shared and self._groups % CHECK_EVERY == 0
         return due and held_groups() > HELD_GROUPS_LIMIT // 2
+
+
+def _hold_back_tear_down(item: Any) -> None:
+    """Let a TestCase's `tearDown` and cleanups run in teardown, which begins when all ranks have finished their calls.
+
+    unittest would run them at the end of the call, so that a rank could remove a file that another one still reads.
+    """
+    case = getattr(item, "instance", None)
+    if not isinstance(case, unittest.TestCase) or isinstance(case, unittest.IsolatedAsyncioTestCase):
+        return
+    tear_down = case.tearDown
+
+    def called_by_unittest() -> None:
+        item.addfinalizer(partial(_tear_down_case, case, tear_down, case._cleanups))  # type: ignore[attr-defined]  # noqa: SLF001
+        case._cleanups = []  # type: ignore[attr-defined]  # noqa: SLF001
+
+    case.tearDown = called_by_unittest  # type: ignore[method-assign]
+
+
+def _tear_down_case(case: unittest.TestCase, tear_down: Callable[[], None], cleanups: list[Any]) -> None:
+    with ExitStack() as stack:
+        for function, arguments, keywords in cleanups:
+            stack.callback(function, *arguments, **keywords)
+        tear_down()
+        case.doCleanups()
 
 
 def _warn(text: str, item: pytest.Item) -> None:

@@ -169,8 +169,9 @@ def _children() -> frozenset[int]:
         import psutil  # noqa: PLC0415  slower
 
         pids = {child.pid for child in psutil.Process().children()}
-    tracker, server = resource_tracker._resource_tracker, forkserver._forkserver  # type: ignore[attr-defined]  # noqa: SLF001
-    helpers = {tracker._pid, server._forkserver_pid}  # noqa: SLF001  no public names
+    tracker: Any = resource_tracker._resource_tracker  # noqa: SLF001  no public names
+    server: Any = forkserver._forkserver  # noqa: SLF001
+    helpers = {tracker._pid, server._forkserver_pid}  # noqa: SLF001
     return frozenset(pids - helpers - compiler_processes())
 
 
