@@ -1,7 +1,8 @@
 """The type of the fixture `ddp`."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
@@ -10,44 +11,54 @@ if TYPE_CHECKING:
     from pytest_ddp.observed.inspection.collectives import Collectives
 
 
-class DDPContext(Protocol):
+@dataclass(eq=False, repr=False)
+class DDPContext:
     """The rank that runs this test, and its process group.
 
     A fixture of any scope may keep this object: it always describes the running test.
+
+    Attributes:
+        device: the device of this rank, on CUDA the current one: number `local_rank` unless xdist's workers share GPUs.
+        rank: the global rank, from 0 to world_size - 1.
+        local_rank: the rank among the ranks on this machine.
+        world_size: the number of ranks.
+        backend: the backend of the default group: "gloo", "nccl", ...
+        seed: the seed of this test, equal on all ranks; the random generators of rank r are seeded with `seed + r`.
     """
 
-    @property
-    def rank(self) -> int:
-        """The global rank, from 0 to world_size - 1."""
-
-    @property
-    def world_size(self) -> int:
-        """The number of ranks."""
-
-    @property
-    def local_rank(self) -> int:
-        """The rank among the ranks on this machine."""
-
-    @property
-    def device(self) -> "torch.device":
-        """The device of this rank, on CUDA the current one: number `local_rank` unless xdist's workers share GPUs."""
-
-    @property
-    def backend(self) -> str:
-        """The backend of the default group: "gloo", "nccl", ..."""
+    device: "torch.device"
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 0
+    backend: str = ""
+    seed: int = 0
+    _shared_path: str = ""
 
     @property
     def group(self) -> "dist.ProcessGroup":
         """The default process group; raises RuntimeError if the test has destroyed it."""
+        import torch.distributed as dist  # noqa: PLC0415  the controller imports this module without torch
+
+        if dist.group.WORLD is None:
+            raise RuntimeError("this rank has no process group: the test has destroyed it")
+        return dist.group.WORLD
 
     @property
     def collectives(self) -> "Collectives":
         """The operations of this rank in this test; raises UsageError without `@distributed(observe=True)`."""
+        from pytest_ddp.observed import collectives  # noqa: PLC0415  likewise
 
-    @property
-    def seed(self) -> int:
-        """The seed of this test, equal on all ranks; the random generators of rank r are seeded with `seed + r`."""
+        return collectives()
 
     @property
     def shared_path(self) -> Path:
-        """A directory of this test that all its ranks share, while each rank has its own `tmp_path`."""
+        """A directory of this test that all its ranks share, while each rank has its own `tmp_path`.
+
+        It is made when a rank first reads this.
+        """
+        path = Path(self._shared_path)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def __repr__(self) -> str:
+        return f"<rank {self.rank} of {self.world_size}, {self.backend}, {self.device}>"

@@ -52,7 +52,7 @@ def mentions_distributed(module: Path) -> bool:
 
 def request_of(item: pytest.Item, settings: Settings) -> Request:
     """Return what the test asks for, with the world size of its parametrization; raise UsageError."""
-    request = _combined_request(item)
+    request = Request.combined(_decorators(item))
     size = parameters(item).get(WORLD_SIZE)
     if size is not None:
         request = replace(request, world_sizes=(size,))
@@ -79,7 +79,7 @@ def parametrize_world_sizes(metafunc: pytest.Metafunc, settings: Settings) -> No
     item = metafunc.definition
     if not is_distributed(item):
         return
-    request = _combined_request(item)
+    request = Request.combined(_decorators(item))
     sizes = request.world_sizes or settings.world_size
     if len(sizes) > 1:
         backend = request.backend or settings.backend or DEFAULT_BACKEND.get(request.device or settings.device, "auto")
@@ -87,10 +87,6 @@ def parametrize_world_sizes(metafunc: pytest.Metafunc, settings: Settings) -> No
         # Module scope makes pytest run a module's tests of one world size together: ranks then keep their fixtures.
         ids = [f"ws{size}-{backend}" for size in sizes]
         metafunc.parametrize(WORLD_SIZE, sizes, ids=ids, indirect=True, scope="module")
-
-
-def _combined_request(item: pytest.Item) -> Request:
-    return Request.combined(_decorators(item))
 
 
 def _decorators(item: pytest.Item) -> Iterator[Mapping[str, Any]]:

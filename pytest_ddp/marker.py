@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 import pytest
 
 from pytest_ddp.errors import UsageError
-from pytest_ddp.planning.request import Request
+from pytest_ddp.planning.request import Request, mark_options
 from pytest_ddp.pytest_internals import AS_PYTEST, FixtureFunctionDefinition, decorated_function
 
 FIXTURE_OPTIONS = "_pytest_ddp_options"
@@ -78,17 +78,7 @@ def distributed(
 ) -> Distributed: ...
 
 
-def distributed(
-    function: Any = None,
-    /,
-    *,
-    world_size: int | Sequence[int] | None = None,
-    backend: str | None = None,
-    device: str | None = None,
-    timeout: float | None = None,
-    isolation: str | None = None,
-    observe: bool | None = None,
-) -> Any:
+def distributed(function: Any = None, /, **options: Any) -> Any:
     """Run a test on every rank of a fresh process group, or set a fixture up on ranks only.
 
     On a class, it applies to the tests of the class. If several apply to a test (module `pytestmark`, class, function),
@@ -98,6 +88,7 @@ def distributed(
 
     Args:
         function: the test, class or fixture, if `@distributed` is written without parentheses.
+        **options: the keywords that follow.
         world_size: number of ranks; a list runs the test once per size. Default: `--ddp-world-size`.
         backend: "gloo", "nccl", "mpi" or "ucc". Default: `--ddp-backend`, else gloo on CPU and NCCL on CUDA.
         device: "cpu", "cuda", or "auto" for CUDA if there are enough GPUs. Default: `--ddp-device`.
@@ -106,17 +97,9 @@ def distributed(
         observe: True records every operation of the process groups of the test; see `ddp.collectives`.
 
     Raises:
-        UsageError: for an invalid value.
+        UsageError: for an invalid value, or an option that does not exist.
     """
-    options = {
-        "world_size": world_size,
-        "backend": backend,
-        "device": device,
-        "timeout": timeout,
-        "isolation": isolation,
-        "observe": observe,
-    }
-    Request.of(**options)  # type: ignore[arg-type]  # the error points at the decorator
+    Request.of(**mark_options((), options))  # the error points at the decorator
     written = {name: value for name, value in options.items() if value is not None}
     decorate = Distributed(pytest.mark.distributed(**written).mark)
     return decorate if function is None else decorate(function)

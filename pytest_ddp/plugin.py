@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from pytest_ddp.context import DDPContext
-from pytest_ddp.controller import debugger
 from pytest_ddp.errors import UsageError
 from pytest_ddp.items import WORLD_SIZE, parametrize_world_sizes, remember_node_id
 from pytest_ddp.reporting.run_summary import PLUGIN as SUMMARY
@@ -28,7 +27,6 @@ _MARKER = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options of pytest-ddp."""
     add_options(parser)
-    debugger.add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:

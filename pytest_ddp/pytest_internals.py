@@ -5,8 +5,9 @@ tests/unit/test_pytest_internals.py checks each, and says which feature needs it
 """
 
 import importlib
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -210,16 +211,45 @@ def replace_set_trace(set_trace: Callable[..., None]) -> None:
 # Log records
 
 
-def log_catcher() -> Any:
-    """Return the context manager with which pytest attaches a log handler around a phase."""
-    return _pytest.logging.catching_logs
+@contextmanager
+def log_handlers_attached(config: pytest.Config) -> Iterator[None]:
+    """Attach pytest's log handlers once around a test to the loggers that do not propagate.
+
+    pytest attaches two handlers to each of them around each phase, and takes logging's lock each time. torch has about
+    sixty such loggers, so that costs a trivial test a tenth of its time. Here a phase attaches to the root logger only.
+    """
+    plugin = config.pluginmanager.get_plugin("logging-plugin")
+    handlers: list[logging.Handler] = [plugin.caplog_handler, plugin.report_handler] if plugin else []
+    known = logging.root.manager.loggerDict.values()
+    loggers = [logger for logger in known if isinstance(logger, logging.Logger) and not logger.propagate]
+    attached = [(each.handlers, handler) for each in loggers for handler in handlers if handler not in each.handlers]
+    catching_logs = _pytest.logging.catching_logs
+
+    def catch(handler: logging.Handler, level: int | None = None) -> AbstractContextManager[logging.Handler]:
+        return _attached_to_root(handler, level) if handler in handlers else catching_logs(handler, level)
+
+    for of_logger, handler in attached:
+        of_logger.append(handler)
+    _pytest.logging.catching_logs = catch  # type: ignore[assignment, misc]
+    try:
+        yield
+    finally:
+        _pytest.logging.catching_logs = catching_logs  # type: ignore[misc]
+        for of_logger, handler in attached:
+            if handler in of_logger:  # a test may have removed it
+                of_logger.remove(handler)
 
 
-def set_log_catcher(catcher: Any) -> None:
-    """Let pytest use another context manager to attach log handlers."""
-    _pytest.logging.catching_logs = catcher  # type: ignore[misc]
-
-
-def attaches_to_every_logger() -> bool:
-    """Whether pytest attaches log handlers to each logger that does not propagate, as 9.1 and 9.2 do."""
-    return "attached_loggers" in getattr(_pytest.logging.catching_logs, "__slots__", ())
+@contextmanager
+def _attached_to_root(handler: logging.Handler, level: int | None) -> Iterator[logging.Handler]:
+    root, before = logging.root, logging.root.level
+    root.addHandler(handler)
+    if level is not None:
+        handler.setLevel(level)
+        root.setLevel(min(before, level))
+    try:
+        yield handler
+    finally:
+        if level is not None:
+            root.setLevel(before)
+        root.removeHandler(handler)

@@ -31,6 +31,7 @@ class Settings:
         strict: whether a test that this machine cannot run fails instead of being skipped.
         require_cuda: the number of GPUs without which the run does not start.
         min_executed: the number of distributed tests below which the run fails.
+        pdb_rank: the rank that gets the terminal for a debugger; None if none is named.
     """
 
     world_size: tuple[int, ...] = (2,)
@@ -42,6 +43,7 @@ class Settings:
     strict: bool = False
     require_cuda: int = 0
     min_executed: int = 0
+    pdb_rank: int | None = None
 
     @classmethod
     def read(cls, look_up: Callable[[str], tuple[str, str] | None]) -> "Settings":
@@ -140,5 +142,9 @@ _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "leaks": (_one_of(LEAKS), "report what a test leaves behind (threads, ...): warn, error or off (default: warn)"),
     "require_cuda": (_parse_count, "do not start the run on a machine with fewer GPUs than this (default: 0)"),
     "min_executed": (_parse_count, "fail the run if it executes fewer distributed tests than this (default: 0)"),
+    "pdb_rank": (
+        _parse_count,
+        "rank that gets the terminal: at breakpoint(), and with --pdb where it failed (default: the root cause)",
+    ),
     "strict": (_parse_flag, "fail distributed tests that this machine cannot run, instead of skipping them"),
 }

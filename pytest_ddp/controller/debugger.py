@@ -4,7 +4,6 @@ The frames of a failure are on the rank: in the controller, pytest's own debugge
 ranks. So the rank opens the terminal and debugs its frames, and the controller waits without a deadline.
 """
 
-import argparse
 import contextlib
 import os
 import signal
@@ -20,6 +19,7 @@ from pytest_ddp.protocol.phases import QUIT, When
 from pytest_ddp.protocol.targets import POST_MORTEM
 from pytest_ddp.pytest_internals import hide_from_summary, without_capture
 from pytest_ddp.reporting.merge import PhaseResult, merge, output_sections
+from pytest_ddp.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_ddp.pool.group import RankGroup
@@ -32,24 +32,6 @@ NO_TRACE = (
     "and run with --ddp-pdb-rank=0"
 )
 _printed = pytest.StashKey[bool]()
-
-
-def add_option(parser: pytest.Parser) -> None:
-    """Declare `--ddp-pdb-rank`."""
-    parser.getgroup("ddp").addoption(
-        "--ddp-pdb-rank",
-        dest="ddp_pdb_rank",
-        type=_rank,
-        default=None,
-        metavar="RANK",
-        help="rank that gets the terminal: at breakpoint(), and with --pdb where it failed (default: the root cause)",
-    )
-
-
-def _rank(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected a rank, from 0; got {text!r}")
-    return int(text)
 
 
 def terminal_name() -> str | None:
@@ -75,11 +57,11 @@ def choose_rank(outcomes: Sequence[Outcome], wanted: int | None) -> int | str:
     return f"rank {root.rank} {describe_outcome(root)}, and left no frames{others}"
 
 
-def debugger_for(config: pytest.Config) -> "Debugger | None":
+def debugger_for(config: pytest.Config, settings: Settings) -> "Debugger | None":
     """Register and return the debugger of a run whose options ask for one."""
-    if not config.getoption("usepdb", False) and config.option.ddp_pdb_rank is None:
+    if not config.getoption("usepdb", False) and settings.pdb_rank is None:
         return None
-    debugger = Debugger(config)
+    debugger = Debugger(config, settings.pdb_rank)
     config.pluginmanager.register(debugger)
     return debugger
 
@@ -87,14 +69,10 @@ def debugger_for(config: pytest.Config) -> "Debugger | None":
 class Debugger:
     """Chooses the rank to debug, gives it the terminal, and keeps pytest's own debugger off distributed tests."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, wanted: int | None) -> None:
         self._config = config
-        self._wanted: int | None = config.option.ddp_pdb_rank
+        self._wanted = wanted
         self._sigint_handler: Any = None
-
-    def watch(self, group: "RankGroup") -> None:
-        """Let debuggers of this group's ranks stop its clock."""
-        group.on_debugging = self._lend_terminal
 
     def after_phase(self, item: pytest.Item, when: When, group: "RankGroup", result: PhaseResult) -> None:
         """Debug a failed phase, under --pdb."""
@@ -155,7 +133,7 @@ class Debugger:
         writer.line()
         writer.sep(">", text)
 
-    def _lend_terminal(self, process: "RankProcess", entered: bool) -> None:  # noqa: FBT001  as in `Debugging`
+    def lend_terminal(self, process: "RankProcess", entered: bool) -> None:  # noqa: FBT001  as in `Debugging`
         """While a rank has the terminal, send Ctrl-C to it, and stop the clocks of other plugins."""
         if entered:
             self._config.hook.pytest_enter_pdb(config=self._config, pdb=None)

@@ -17,7 +17,7 @@ from pytest_ddp.controller.group_scope import GroupScope, GroupScopes
 from pytest_ddp.controller.planner import Planner
 from pytest_ddp.errors import LaunchError
 from pytest_ddp.given.failures import Bugs
-from pytest_ddp.given.items import ExampleRanks, is_given, run_given
+from pytest_ddp.given.items import ExampleRanks, is_given
 from pytest_ddp.items import node_id
 from pytest_ddp.outcomes.failure import failures
 from pytest_ddp.outcomes.outcome import Outcome, Raised
@@ -86,10 +86,12 @@ class PhaseRunner:
             self._run(item, "call", PROCEED, Proceed("call").encode())
 
     def _run_examples(self, item: pytest.Item) -> None:
+        from pytest_ddp.given.dispatch import run_examples  # noqa: PLC0415  imports Hypothesis
+
         __tracebackhide__ = True
         scope, setup = self._current(), self._test.encode() if self._test else b""
         ranks = ExampleRanks(scope.pool, scope.group, self._timeout, setup, Proceed("teardown").encode())
-        outcomes, bugs = run_given(item, ranks)
+        outcomes, bugs = run_examples(item, ranks)
         if bugs is not None:
             item.stash[bugs_key] = bugs
         self._finish(item, "call", outcomes)
@@ -114,7 +116,7 @@ class PhaseRunner:
         __tracebackhide__ = True
         group = self._current().group
         if self.debugger:
-            self.debugger.watch(group)
+            group.on_debugging = self.debugger.lend_terminal
         return self._finish(item, when, group.run(target, body, timeout=self._timeout))
 
     def _finish(self, item: pytest.Item, when: When, outcomes: Sequence[Outcome]) -> PhaseResult:

@@ -52,13 +52,15 @@ def session_start(config: pytest.Config, settings: Settings) -> SessionStart:
     quiet = [f"ignore::pytest.{name}" for name in ("PytestAssertRewriteWarning", "PytestConfigWarning")]
     options["pythonwarnings"] = [*(options.get("pythonwarnings") or []), *quiet]
     options["override_ini"] = [*(options.get("override_ini") or []), "strict_config=false"]
+    with without_capture(config):
+        terminal = terminal_name()
     worker = {"workerid": "master", "workercount": 1, **getattr(config, "workerinput", {})}
     return SessionStart(
         args=[*args, *config.args],
         options=options,
         cwd=str(config.invocation_params.dir),
         basetemp=str(base_temp(config)),
-        terminal=_terminal(config),
+        terminal=terminal,
         workerinput={name: value for name, value in worker.items() if _is_picklable(value)},
         settings=settings,
         markers=config.getini("markers"),
@@ -74,13 +76,6 @@ def _plugin_args(asked: list[str]) -> list[str]:
         word for name, word in last_word.items() if name.removeprefix("pytest_").partition(".")[0] not in _BLOCKED
     ]
     return [part for name in [*wanted, *(f"no:{name}" for name in _BLOCKED)] for part in ("-p", name)]
-
-
-def _terminal(config: pytest.Config) -> str | None:
-    if not config.getoption("usepdb", False) and config.option.ddp_pdb_rank is None:
-        return None
-    with without_capture(config):
-        return terminal_name()
 
 
 def _is_picklable(value: object) -> bool:

@@ -23,8 +23,7 @@ from pytest_ddp.marker import FIXTURE_OPTIONS
 from pytest_ddp.outcomes.failure import failures
 from pytest_ddp.pool.group import GROUP_TIMEOUT_MARGIN
 from pytest_ddp.pool.launcher import shared_launcher
-from pytest_ddp.pytest_internals import base_temp, has_set_up, keep_failure
-from pytest_ddp.rank_session.log_capture import fast_log_capture
+from pytest_ddp.pytest_internals import base_temp, has_set_up, keep_failure, log_handlers_attached
 from pytest_ddp.reporting.exception_info import root_exception
 from pytest_ddp.reporting.forwarding import forward_subtests, forward_suite_properties, forward_warnings
 from pytest_ddp.reporting.merge import merge, output_sections
@@ -46,7 +45,7 @@ class Controller:
     def __init__(self, config: pytest.Config, settings: Settings, summary: Summary) -> None:
         self.config = config
         self.settings = settings
-        debugger = debugger_for(config)
+        debugger = debugger_for(config, settings)
         self.planner = Planner(settings)
         self.pools = RankPools(config, settings, summary, GROUP_SECONDS if debugger else GROUP_TIMEOUT_MARGIN)
         self.scopes = GroupScopes(self.pools)
@@ -96,7 +95,7 @@ class Controller:
         """Remember the next test: it decides which fixtures the ranks keep."""
         self.runner.next_item = nextitem
         item.stash[_sections] = []
-        with fast_log_capture() if is_distributed(item) else nullcontext():
+        with log_handlers_attached(self.config) if is_distributed(item) else nullcontext():
             return (yield)
 
     @pytest.hookimpl(tryfirst=True)

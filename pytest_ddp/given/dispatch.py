@@ -36,26 +36,31 @@ from pytest_ddp.pytest_internals import Skipped as SkippedTest
 from pytest_ddp.pytest_internals import argument_names, parameters
 
 
-def run_examples(item: pytest.Function, ranks: ExampleRanks) -> tuple[Sequence[Outcome], Bugs | None]:
+def run_examples(item: Any, ranks: ExampleRanks) -> tuple[Sequence[Outcome], Bugs | None]:
     """Run the examples of a Hypothesis test on ranks; return the outcomes of the last example, and the bugs found.
 
     Exceptions of Hypothesis (Unsatisfiable, FailedHealthCheck, Flaky, DeadlineExceeded) pass through.
 
     Raises:
-        UsageError: for an argument that cannot be sent to the ranks.
+        pytest.fail.Exception: for an argument that cannot be sent to the ranks.
         PytestDDPError: when the test could not be set up again for the next example.
     """
     __tracebackhide__ = True
     dispatcher = _Dispatcher(ranks)
     with _replaced_function(item.obj.hypothesis, dispatcher), without_tracing():
         try:
-            item.obj(**_placeholders(item))
+            known = parameters(item)
+            item.obj(**{name: known.get(name, _Placeholder()) for name in argument_names(item)})
         except _NoMoreExamples as end:
-            raise end.error from None
+            error = end.args[0]
+            if isinstance(error, UsageError):
+                error = pytest.fail.Exception(f"{item.name}: {error}", pytrace=False)
+            raise error from None
         except _RanksSkipped:
             pass
         except DeadlineExceeded as error:
-            error.add_note(_slowest_rank(dispatcher.outcomes))
+            slowest = max(dispatcher.outcomes, key=lambda outcome: outcome.seconds)
+            error.add_note(f"The last example took longest on rank {slowest.rank}: {slowest.seconds * 1000:.1f}ms.")
             raise
         except ExampleFailed as bug:
             return bug.outcomes, Bugs([bug])
@@ -72,11 +77,7 @@ class _RanksSkipped(SkippedTest):
 
 
 class _NoMoreExamples(BaseException):
-    """No example can be run any more, because of `error`; Hypothesis does not take this for a failing example."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(error)
-        self.error = error
+    """No example can be run any more, because of an error; Hypothesis does not take this for a failing example."""
 
 
 @dataclass
@@ -149,18 +150,6 @@ class _Dispatcher:
         return f"No further example was run: the test could not be set up again: {reason}"
 
 
-def _slowest_rank(outcomes: Sequence[Outcome]) -> str:
-    slowest = max(outcomes, key=lambda outcome: outcome.seconds)
-    return f"The last example took longest on rank {slowest.rank}: {slowest.seconds * 1000:.1f}ms."
-
-
-def _pickled(arguments: dict[str, Any]) -> bytes:
-    try:
-        return pickle_arguments(arguments)
-    except UsageError as error:
-        raise _NoMoreExamples(error) from None
-
-
 def _forward(reports: Mapping[int, ExampleReport]) -> None:
     """Pass the notes, events and targets of the ranks to Hypothesis: each event once, of a target the largest value."""
     for text in merged_notes(reports):
@@ -209,42 +198,33 @@ class _Placeholder:
         return "..."
 
 
-def _placeholders(item: pytest.Function) -> dict[str, Any]:
-    known = parameters(item)
-    return {name: known.get(name, _Placeholder()) for name in argument_names(item)}
-
-
-def pickle_arguments(arguments: dict[str, Any]) -> bytes:
-    """Return a pickle of two values: the arguments, pickled, and the seed that `st.random_module()` drew, or None.
-
-    Each rank seeds itself. Classes and functions of test modules are pickled by name: ranks collect the same files.
-
-    Raises:
-        UsageError: for an argument that draws inside the test's body, or that cannot be pickled.
-    """
+def _pickled(arguments: dict[str, Any]) -> bytes:
+    """Pickle the arguments, for all ranks alike; name the one that draws in the test's body, or cannot be pickled."""
     try:
-        drawn: bytes = cloudpickle.dumps(_pickle(arguments))
+        return _pickle(arguments)
     except Exception:  # pickling a foreign object may raise anything
         for name, value in arguments.items():
             _check(name, value)
         raise
-    return drawn
 
 
 def _check(name: str, value: Any) -> None:
     try:
         _pickle(value)
     except _DrawsInBodyError:
-        raise UsageError(
-            f"the argument {name!r} draws while the test runs, but the test runs on the ranks and Hypothesis in the "
+        problem = (
+            "draws while the test runs, but the test runs on the ranks and Hypothesis in the "
             "controller: draw everything before the test, with @st.composite or .flatmap() in place of st.data(), "
             "a seed in place of st.randoms(), and one of several functions of yours in place of st.functions()"
-        ) from None
-    except Exception as error:
-        raise UsageError(
-            f"the argument {name!r} (a {type(value).__name__}) cannot be sent to the ranks: {type(error).__name__}: "
-            f"{error}; draw values that can be pickled, and create the rest from them in the test"
-        ) from error
+        )
+    except Exception as error:  # noqa: BLE001  as above
+        problem = (
+            f"(a {type(value).__name__}) cannot be sent to the ranks: {type(error).__name__}: {error}; draw values "
+            "that can be pickled, and create the rest from them in the test"
+        )
+    else:
+        return
+    raise _NoMoreExamples(UsageError(f"the argument {name!r} {problem}"))
 
 
 class _DrawsInBodyError(Exception):
@@ -262,8 +242,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
         return super().reducer_override(found)
 
 
-def _pickle(value: Any) -> tuple[bytes, int | None]:
+def _pickle(value: Any) -> bytes:
+    """Return a pickle of a value, and then one of the seed that `st.random_module()` drew, or None.
+
+    Each rank seeds itself. Classes and functions of test modules are pickled by name: ranks collect the same files.
+    """
     file = io.BytesIO()
     pickler = _Pickler(file)
     pickler.dump(value)
-    return file.getvalue(), pickler.seed
+    cloudpickle.dump(pickler.seed, file)
+    return file.getvalue()

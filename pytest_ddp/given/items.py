@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.errors import UsageError
-from pytest_ddp.given.failures import Bugs
 from pytest_ddp.items import is_distributed
 from pytest_ddp.outcomes.outcome import Outcome
 from pytest_ddp.pool.group import RankGroup
@@ -84,17 +82,6 @@ class ExampleRanks:
         self.pool.ranks_with_fixtures = 0
         self.pool.renew(self.group)
         return self.group.run(RUN_TEST, self.setup, timeout=self.timeout)
-
-
-def run_given(item: Any, ranks: ExampleRanks) -> tuple[Sequence[Outcome], Bugs | None]:
-    """Run the examples of a test (see `dispatch.run_examples`); fail it if an argument cannot be sent to the ranks."""
-    from pytest_ddp.given.dispatch import run_examples  # noqa: PLC0415  imports Hypothesis
-
-    __tracebackhide__ = True
-    try:
-        return run_examples(item, ranks)
-    except UsageError as error:
-        raise pytest.fail.Exception(f"{item.name}: {error}", pytrace=False) from None
 
 
 @contextmanager

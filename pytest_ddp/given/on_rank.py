@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from inspect import iscoroutinefunction
+from io import BytesIO
 from types import MethodType, SimpleNamespace
 from typing import Any
 
@@ -40,7 +41,7 @@ def example(body: bytes) -> bytes:
     _reset_state(item)
     item.obj = run.function(test)
     try:
-        phase = plugin.call()
+        phase = plugin.report("call")
     except Failed as failed:
         if not failed.text.startswith(XPASS_STRICT):  # all examples together decide about an unexpected pass
             raise Failed(failed.kind, failed.message, failed.text, run.encoded(failed.body)) from None
@@ -102,9 +103,9 @@ class _ExampleRun:
 
 
 def _unpickled(body: bytes) -> tuple[dict[str, Any], int | None]:
-    pickled, seed = cloudpickle.loads(body)
+    file = BytesIO(body)
     try:
-        return cloudpickle.loads(pickled), seed
+        return cloudpickle.load(file), cloudpickle.load(file)
     except Exception as error:
         raise UsageError(
             f"the drawn arguments cannot be unpickled on this rank ({type(error).__name__}: {error}): "

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pytest_ddp.errors import CollectiveMismatch
 from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.fingerprint import fingerprint_of
-from pytest_ddp.observed.recording.interfaces import Monitor
+from pytest_ddp.observed.recording.record import Monitor
 from pytest_ddp.operations.fingerprint import Fingerprint, Key
 from pytest_ddp.operations.matching import mismatch
 from pytest_ddp.operations.table import RECV
@@ -65,7 +65,7 @@ class Peers:
     def _position(self, rank: int) -> Position:
         reader = self._recorder.reader(rank)
         found = [Fingerprint.decode(data, rank) for _, data in reader.new()]
-        return Position.of(rank, found, missed=reader.missed)
+        return Position(rank, tuple(filter(None, found)), all_known=not reader.missed and all(found))
 
     def _reader(self, rank: int) -> Reader:
         if rank not in self._readers:
@@ -109,8 +109,8 @@ class Announcer(Monitor):
         if index is not None and together:
             self.recorder.mark_waiting(index, timeout or group_timeout(entries[-1].group))
 
-    def wait_ended(self, entries: Sequence[Entry]) -> None:  # noqa: ARG002  a thread waits in one place at a time
-        """Say that it waits no more."""
+    def wait_ended(self) -> None:
+        """Say that it waits no more: a thread waits in one place at a time."""
         self.recorder.mark_running()
 
     def unmatched_operations(self) -> list[str]:

@@ -48,24 +48,23 @@ class Timeline:
     events: Sequence[Event]
 
     def __str__(self) -> str:
-        return _text(self._rows())
+        return _text(list(_rows(self.entries, self.events)))
 
     def short(self, limit: int = REPORTED_ROWS) -> str:
         """Return a table of at most `limit` rows: the first and the last ones."""
-        return both_ends(_text(self._rows(), limit))
-
-    def _rows(self) -> list[Row]:
-        return list(rows(self.entries, self.events))
+        return both_ends(_text(list(_rows(self.entries, self.events)), limit))
 
 
-def recorded_timeline(entered: Sequence[Fingerprint], waits_in: Fingerprint | None, limit: int = REPORTED_ROWS) -> str:
+def recorded_timeline(entered: Sequence[Fingerprint], waits_in: Fingerprint | None) -> str:
     """Return a short table of the operations that a rank had recorded before it died or was ended."""
-    found = [_recorded_row(one, "waits" if one is waits_in else "entered") for one in entered]
-    return both_ends(_text(found, limit)) if found else ""
+    found = []
+    for one in entered:
+        event, what, group = "waits" if one is waits_in else "entered", *_name_and_group(one, one.number)
+        found.append(Row("", event, what, group, f"{one.dtype}{one.shapes}", line=one.source))
+    return both_ends(_text(found, REPORTED_ROWS)) if found else ""
 
 
-def rows(entries: Sequence[Entry], events: Sequence[Event]) -> Iterator[Row]:
-    """Yield the rows of a timeline."""
+def _rows(entries: Sequence[Entry], events: Sequence[Event]) -> Iterator[Row]:
     known = {entry.number: entry for entry in entries}
     ready, expected = dict[int, int](), dict[int, int]()
     for _, consecutive in groupby(events, _row_key):
@@ -98,11 +97,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[
     return ["  ".join(cells).rstrip() for cells in zip(*shown, strict=True)]
 
 
-def _row_key(event: Event) -> tuple[str, int]:
+def _row_key(event: Event) -> tuple[type, int]:
     """Return a key; consecutive events with equal keys share a row."""
-    if isinstance(event, _Operation):
-        return "operation", event.number
-    return type(event).__name__, event.backward
+    return (Entry, event.number) if isinstance(event, _Operation) else (type(event), event.backward)
 
 
 def _names(run: Sequence[Event]) -> str:
@@ -115,8 +112,7 @@ def _operation_row(clock: str, run: Sequence[Event], known: Mapping[int, Entry])
     entry = known.get(first.number) if isinstance(first, _Operation) else None
     if entry is None:
         return
-    event = ", ".join(_states(run, entry))
-    what, group = _name(entry.op, entry.sequence, entry.peer), f"{entry.group} ({format_ranks(entry.ranks)})"
+    event, what, group = ", ".join(_states(run, entry)), *_name_and_group(entry, entry.sequence)
     if isinstance(first, CollectiveLaunched):
         tensors = f"{entry.dtype}{shapes_text(entry.shapes)}" if entry.shapes else ""
         size = f"{entry.bytes:,}" if entry.shapes else ""
@@ -139,17 +135,13 @@ def _states(run: Sequence[Event], entry: Entry) -> Iterator[str]:
         yield "completed"
 
 
-def _name(op: str, number: int, peer: int | None) -> str:
-    return f"{op} #{number} {peer_text(op, peer)}" if op in POINT_TO_POINT else f"{op} #{number}"
+def _name_and_group(one: Entry | Fingerprint, number: int) -> tuple[str, str]:
+    peer = f" {peer_text(one.op, one.peer)}" if one.op in POINT_TO_POINT else ""
+    return f"{one.op} #{number}{peer}", f"{one.group} ({format_ranks(one.ranks)})"
 
 
 def _gradients(moment: Moment | None) -> str:
     return "" if moment is None or moment.backward is None else f"{moment.ready}/{moment.expected}"
-
-
-def _recorded_row(one: Fingerprint, event: str) -> Row:
-    what, group = _name(one.op, one.number, one.peer), f"{one.group} ({format_ranks(one.ranks)})"
-    return Row("", event, what, group, f"{one.dtype}{one.shapes}", line=one.source)
 
 
 def _text(found: Sequence[Row], limit: int | None = None) -> str:

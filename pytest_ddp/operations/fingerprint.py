@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from itertools import groupby
-from typing import Any, NamedTuple, TypeAlias, overload
+from typing import Any, NamedTuple, TypeAlias
 
 from pytest_ddp.operations.table import SEND
 from pytest_ddp.planning.world import format_ranks, parse_ranks
@@ -26,19 +26,14 @@ class Fingerprint(NamedTuple):
 
     Attributes:
         op: the operation, as torch.distributed calls it.
-        group: the name of its process group.
-        ranks: the ranks of that group, in its order.
+        group, ranks: the name of its process group, and the ranks of that group, in its order.
         number: counts the collectives of the group from 1, or the messages between two ranks with one tag.
         rank: the rank that enters it.
-        peer: the other rank of a send or receive; None for collectives.
-        tag: of a send or receive.
+        peer, tag: the other rank of a send or receive, and its tag; the peer of a collective is None.
         root: the rank that a rooted collective starts from or ends at.
         reduction: "SUM", "MAX", ... where something is reduced.
-        dtype: of the tensors, "" if there are none.
-        shapes: of the tensors, as `shapes_text` writes them.
-        elements: how many elements they have together.
-        sends: how many elements this rank sends to each rank, where that may differ.
-        receives: how many elements it receives from each rank, where that may differ.
+        dtype, shapes, elements: of the tensors; `shapes_text` writes the shapes, and no tensors have the dtype "".
+        sends, receives: how many elements this rank sends to or receives from each rank, where that may differ.
         source: FILE:LINE of the caller.
         asynchronous: whether the caller gets a handle to wait for.
         after_any_rank: whether a receive comes after one from any rank, which may have received its message.
@@ -111,7 +106,7 @@ class Fingerprint(NamedTuple):
         stream = f"{self.op}{_}{self.group}{_}{format_ranks(self.ranks)}{_}{self.number}{_}{peer}{_}{self.tag}"
         tensors = f"{root}{_}{self.reduction}{_}{self.dtype}{_}{self.shapes}{_}{self.elements}"
         sizes = f"{format_sizes(self.sends)}{_}{format_sizes(self.receives)}"
-        flags = f"{_flag(self.asynchronous)}{_}{_flag(self.after_any_rank)}{_}{_flag(self.default)}"
+        flags = f"{self.asynchronous or ''}{_}{self.after_any_rank or ''}{_}{self.default or ''}"
         return f"{stream}{_}{tensors}{_}{sizes}{_}{self.source}{_}{flags}".encode(errors="replace")
 
     @classmethod
@@ -129,10 +124,6 @@ class Fingerprint(NamedTuple):
         """How many bytes the elements have: a dtype's name has its number of bits, unless it is bool."""
         bits = re.search(r"\d+", self.dtype)
         return self.elements * (int(bits[0]) if bits else 8) // 8
-
-
-def _flag(flag: bool) -> str:  # noqa: FBT001  internal
-    return "1" if flag else ""
 
 
 def _optional_of(text: str) -> int | None:
@@ -175,11 +166,7 @@ class Fingerprints(Sequence[Fingerprint]):
     def __len__(self) -> int:
         return len(self._decoded)
 
-    @overload
-    def __getitem__(self, index: int) -> Fingerprint: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Fingerprint]: ...
-    def __getitem__(self, index: int | slice) -> Fingerprint | Sequence[Fingerprint]:
+    def __getitem__(self, index: Any) -> Any:
         return self._decoded[index]
 
 

@@ -10,18 +10,13 @@ _OPERATION = "operation"
 def differences(mine: Fingerprint, theirs: Fingerprint) -> list[str]:
     """Return in which words two operations with the same key differ though they must agree; none if they match."""
     if mine.peer is not None or theirs.peer is not None:
-        return _differences_of_messages(mine, theirs)
+        is_any = ANY_RANK in {mine.peer, theirs.peer} or mine.after_any_rank or theirs.after_any_rank
+        # A message may be received in another shape, but not in another dtype or size.
+        return [] if is_any else _differing(mine, theirs, ("dtype", "elements"))
     if mine.op != theirs.op:
         return [_OPERATION]
     differ = _differing(mine, theirs, named(mine.op).must_match)
     return differ or (["size"] if _wrong_size(mine, theirs) else [])
-
-
-def _differences_of_messages(mine: Fingerprint, theirs: Fingerprint) -> list[str]:
-    """A message may be received in another shape, but not in another dtype or size."""
-    if ANY_RANK in {mine.peer, theirs.peer} or mine.after_any_rank or theirs.after_any_rank:
-        return []
-    return _differing(mine, theirs, ("dtype", "elements"))
 
 
 def _differing(mine: Fingerprint, theirs: Fingerprint, fields: tuple[str, ...]) -> list[str]:

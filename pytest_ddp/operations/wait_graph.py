@@ -5,7 +5,7 @@ that wait and are not free wait for one another, or for ranks that will do no mo
 not everything is known counts as free.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -32,20 +32,6 @@ class Position:
     waits_in: Fingerprint | None = None
     over: str = ""
     all_known: bool = True
-
-    @classmethod
-    def of(
-        cls,
-        rank: int,
-        found: Sequence[Fingerprint | None],
-        waits_in: Fingerprint | None = None,
-        over: str = "",
-        *,
-        missed: bool = False,
-    ) -> "Position":
-        """Return the position of a rank of which these records were read; None stands for one that is unreadable."""
-        entered = tuple(fingerprint for fingerprint in found if fingerprint is not None)
-        return cls(rank, entered, waits_in, over, all_known=not missed and len(entered) == len(found))
 
     @cached_property
     def reached(self) -> dict[Key, int]:

@@ -104,7 +104,8 @@ class Detector:
         reader, records, head = self._readers[rank], self._records[rank], self._head(rank)
         records.update((index, Fingerprint.decode(data, rank)) for index, data in reader.new())
         waits_in = records.get(head.waits_in) if head.state == State.WAITS and not over else None
-        return Position.of(rank, [*records.values()], waits_in, over, missed=reader.missed)
+        entered = tuple(filter(None, records.values()))
+        return Position(rank, entered, waits_in, over, all_known=not reader.missed and all(records.values()))
 
 
 def _is_alive(outcome: Outcome) -> bool:

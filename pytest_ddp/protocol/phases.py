@@ -102,7 +102,6 @@ class RankWarning:
     category: str
     filename: str
     lineno: int
-    when: str
     nodeid: str
     location: tuple[str, int, str] | None
 

@@ -136,7 +136,7 @@ def _recording(method: str, original: Callable[..., Any]) -> Callable[..., Any]:
         if is_message or not _HAS_HOOKS:
             with suppress(IndexError, TypeError):  # wrong arguments: the original method says so
                 _issued.blocks = is_message and caller()[1] in BLOCKING
-                _announce(known, Call(known.name, known.ranks, group, method=method, args=args, keywords=keywords))
+                _announce(known, Call(known.name, known.ranks, group, method, args, keywords))
         try:
             work = original(group, *args, **keywords)
             if work is not None and _issued.index is not None:

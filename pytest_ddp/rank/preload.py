@@ -2,7 +2,7 @@
 
 import cloudpickle  # noqa: F401
 
-import pytest_ddp.observed.recording.install  # noqa: F401
+import pytest_ddp.observed.recording.process_group  # noqa: F401
 from pytest_ddp.torch_internals import import_compiler
 
 import_compiler()

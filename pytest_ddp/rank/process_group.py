@@ -86,11 +86,11 @@ class DefaultGroup:
         record_to(None if run.observe else self._recorder)
         if not (run.observe or current.is_observed()):
             return
-        from pytest_ddp.observed.recording import install  # noqa: PLC0415  for observed groups only
+        from pytest_ddp.observed.recording import process_group  # noqa: PLC0415  for observed groups only
 
-        install.stop_observing()
+        process_group.stop_observing()
         if run.observe:
-            install.observe(Announcer(self._recorder))
+            process_group.observe(Announcer(self._recorder))
 
     def _connect(self) -> Store:
         if self._store is None:

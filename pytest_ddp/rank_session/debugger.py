@@ -46,9 +46,9 @@ class RankDebugger:
 
     current: "RankDebugger"
 
-    def __init__(self, config: pytest.Config, terminal: str | None) -> None:
+    def __init__(self, wanted: int | None, terminal: str | None) -> None:
         RankDebugger.current = self
-        self._wanted: int | None = config.option.ddp_pdb_rank
+        self._wanted = wanted
         self._terminal_name = terminal
         self._terminal = BorrowedTerminal(terminal or "")
         self._failure: pytest.ExceptionInfo[BaseException] | None = None

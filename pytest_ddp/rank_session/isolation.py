@@ -6,18 +6,15 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from pytest_ddp.context import DDPContext
 from pytest_ddp.errors import LeakWarning
 from pytest_ddp.items import group_owner, node_id
-from pytest_ddp.observed import collectives
-from pytest_ddp.observed.inspection.collectives import Collectives
-from pytest_ddp.protocol.messages import Run
 from pytest_ddp.pytest_internals import parameter_index, tear_down
 from pytest_ddp.rank.process_group import CHECK_EVERY, HELD_GROUPS_LIMIT, device_of, held_groups
 from pytest_ddp.rank.worker import Rank
@@ -26,45 +23,9 @@ from pytest_ddp.seeds import random_state_kept, seed_everything, seed_of
 from pytest_ddp.settings import Settings
 
 
-@dataclass
-class RankContext:
-    """The value of the fixture `ddp` (see `DDPContext`): one object, which every test updates."""
-
-    rank: int = 0
-    world_size: int = 0
-    local_rank: int = 0
-    device: torch.device = field(default_factory=partial(torch.device, "cpu"))
-    backend: str = ""
-    seed: int = 0
-    _shared_path: str = ""
-
-    def start_test(self, run: Run, seed: int, shared_path: str) -> None:
-        """Describe the test that this run sets up."""
-        self.rank = self.local_rank = Rank.current.launch.rank
-        self.world_size, self.backend, self.device = run.size, run.backend, device_of(self.rank, run)
-        self.seed, self._shared_path = seed, shared_path
-
-    @property
-    def group(self) -> dist.ProcessGroup:
-        """The default process group."""
-        if dist.group.WORLD is None:
-            raise RuntimeError("this rank has no process group: the test has destroyed it")
-        return dist.group.WORLD
-
-    @property
-    def shared_path(self) -> Path:
-        """A folder that the ranks of this test share; it is made when a rank first reads this."""
-        path = Path(self._shared_path)
-        path.mkdir(parents=True, exist_ok=True)
-        return path
-
-    @property
-    def collectives(self) -> Collectives:
-        """The record of this test's operations."""
-        return collectives()
-
-    def __repr__(self) -> str:
-        return f"<rank {self.rank} of {self.world_size}, {self.backend}, {self.device}>"
+def _group_identity() -> int | None:
+    """Return the id of the default process group, which must not be kept alive; None if there is none."""
+    return id(dist.group.WORLD) if dist.is_initialized() else None
 
 
 @dataclass(frozen=True)
@@ -73,30 +34,19 @@ class _DefaultGroup:
 
     Attributes:
         name: the controller's name for it.
-        identity: the id of the object, which must not be kept alive.
         shared: whether other tests, or a fixture that outlives this test, have the group too.
     """
 
     name: str = ""
-    identity: int | None = None
     shared: bool = False
-
-    @classmethod
-    def of_test(cls, item: pytest.Item, name: str, before: "_DefaultGroup") -> "_DefaultGroup":
-        return cls(name, _identity(), shared=name == before.name or group_owner(item) is not None)
+    identity: int | None = field(default_factory=_group_identity)
 
     def leaks(self) -> Iterator[Leak]:
-        now = _identity()
-        if now == self.identity:
-            return
-        if self.shared:
+        now = _group_identity()
+        if now != self.identity and self.shared:
             yield Leak("a default process group destroyed that other tests share", lasting=True)
-        elif now is not None:
+        elif now not in (self.identity, None):
             yield Leak("1 process group not destroyed (init_process_group)")
-
-
-def _identity() -> int | None:
-    return id(dist.group.WORLD) if dist.is_initialized() else None
 
 
 class Isolation:
@@ -108,7 +58,7 @@ class Isolation:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.context = RankContext()
+        self.context = DDPContext(torch.device("cpu"))
         self.retire = ""
         self._settings = settings
         self._before = Snapshot.take()
@@ -121,17 +71,18 @@ class Isolation:
         if run is None:
             raise RuntimeError("no test is running on this rank")
         self.retire = ""
-        self._group = _DefaultGroup.of_test(item, run.group, self._group)
+        shared = run.group == self._group.name or group_owner(item) is not None
+        self._group = _DefaultGroup(run.group, shared)
         self._groups += not self._group.shared
-        self.context.start_test(run, seed_of(self._settings.seed, node_id(item)), shared_path)
+        context = self.context
+        context.rank = context.local_rank = Rank.current.launch.rank
+        context.world_size, context.backend, context.device = run.size, run.backend, device_of(context.rank, run)
+        context.seed, context._shared_path = seed_of(self._settings.seed, node_id(item)), shared_path  # noqa: SLF001
         item.setup = partial(self._setup, item)  # type: ignore[method-assign]
-        self.seed()
-
-    def seed(self) -> None:
-        """Seed the random numbers of the test, differently on each rank."""
         self._seed(self.context.seed)
 
     def _seed(self, seed: int) -> None:
+        """Seed the random numbers, differently on each rank."""
         seed_everything(seed + self.context.rank)
 
     def _setup(self, item: pytest.Item) -> None:

@@ -5,9 +5,9 @@ at the end lists what it holds. To add a kind of leak, write a function that rea
 and add a line to `KINDS` and a test to `tests/plugin/rank_session/test_clean_state.py`.
 """
 
+import contextlib
 import gc
 import os
-import signal
 import sys
 import threading
 import time
@@ -32,7 +32,6 @@ from pytest_ddp.torch_internals import (
 _IGNORED_VARIABLES = (b"PYTEST_CURRENT_TEST", *COMPILER_VARIABLES)
 _CUDA_BYTES = 2**20  # libraries keep smaller workspaces on the device; a tensor left behind is usually larger
 _ENDING_SECONDS = 1.0  # for threads and processes that were told to end and not waited for, such as executors
-_POLL_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
@@ -191,24 +190,18 @@ def _read_if_there(file: Path) -> str:
 
 
 def _end_children(before: frozenset[int]) -> Iterator[Leak]:
-    new, until = _children() - before, time.monotonic() + _ENDING_SECONDS
-    killed = [pid for pid in new if _kill_after(until, pid)]
-    if killed:
-        yield Leak(f"{_count(len(killed), 'child process', 'child processes')} still running: ended")
+    new = _children() - before
+    if not new:
+        return
+    import psutil  # noqa: PLC0415  slow, and most tests start no process
 
-
-def _kill_after(until: float, pid: int) -> bool:
-    """Wait for a child and kill it if it runs longer; return whether it was killed."""
-    try:
-        while os.waitpid(pid, os.WNOHANG) == (0, 0):
-            if time.monotonic() >= until:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-                return True
-            time.sleep(_POLL_SECONDS)
-    except (ChildProcessError, ProcessLookupError):
-        pass
-    return False
+    _, running = psutil.wait_procs((p for p in psutil.Process().children() if p.pid in new), _ENDING_SECONDS)
+    for process in running:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(running)
+    if running:
+        yield Leak(f"{_count(len(running), 'child process', 'child processes')} still running: ended")
 
 
 def _cuda_bytes() -> int:

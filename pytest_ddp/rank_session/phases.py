@@ -3,6 +3,7 @@
 import builtins
 import json
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -68,14 +69,16 @@ def _end_at_caller(error: BaseException) -> None:
         last.tb_next = None
 
 
-def answer_for(config: pytest.Config, report: pytest.TestReport, subtests: Sequence[pytest.TestReport]) -> PhaseAnswer:
-    """Return the answer for a phase that passed.
+def answer_for(
+    config: pytest.Config, report: pytest.TestReport, subtests: Sequence[pytest.TestReport], **left: Any
+) -> PhaseAnswer:
+    """Return the answer for a phase that passed; `left` are fields for what the whole test leaves.
 
     Raises:
         Failed: the phase or one of its subtests failed, or the phase failed as expected; it holds the answer.
         SkipRun: the test was skipped; it holds the answer.
     """
-    answer = _answer(config, report, subtests)
+    answer = replace(_answer(config, report, subtests), **left)
     if report.failed or (report.skipped and hasattr(report, "wasxfail")):
         raise Failed(*_kind_and_message(report), report.longreprtext, answer.encode())
     failed = [subtest for subtest in subtests if subtest.failed]

@@ -7,7 +7,6 @@ wrappers around the protocol (warnings, assertion rewriting) enclose all three p
 
 import os
 import pickle
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,15 +16,21 @@ import pytest
 from pytest_ddp.coverage import measure_coverage
 from pytest_ddp.items import node_id
 from pytest_ddp.protocol.messages import Ready, Run
-from pytest_ddp.protocol.phases import ItemId, PhaseAnswer, Proceed, RunTest, SessionStart, When
-from pytest_ddp.pytest_internals import begin_request, end_request, import_default_plugins, new_config, tear_down
+from pytest_ddp.protocol.phases import ItemId, Proceed, RunTest, SessionStart, When
+from pytest_ddp.pytest_internals import (
+    begin_request,
+    end_request,
+    import_default_plugins,
+    log_handlers_attached,
+    new_config,
+    tear_down,
+)
 from pytest_ddp.rank.worker import Answered, Failed, Rank, SkipRun
 from pytest_ddp.rank_session.collection import RankCollection
 from pytest_ddp.rank_session.debugger import RankDebugger
 from pytest_ddp.rank_session.isolation import Isolation
-from pytest_ddp.rank_session.log_capture import install_fast_log_capture, update_loggers
 from pytest_ddp.rank_session.phases import ExceptionHooks, answer_for, raise_not_found, run_phase
-from pytest_ddp.rank_session.records import RankRecords
+from pytest_ddp.rank_session.records import RankRecords, taken
 from pytest_ddp.settings import Settings
 
 PLUGIN = "ddp-rank"
@@ -42,7 +47,6 @@ def host(body: bytes) -> None:
 
 
 def _run_session(start: SessionStart) -> None:
-    install_fast_log_capture()
     config = new_config(start.options, start.args)
     config.option.basetemp = str(Path(start.basetemp) / f"ddp-rank{Rank.current.launch.rank}-{os.getpid()}")
     # Many plugins write no reports and caches in a process that has this attribute of xdist's workers.
@@ -52,7 +56,7 @@ def _run_session(start: SessionStart) -> None:
         config.addinivalue_line("markers", marker)
     config.pluginmanager.register(plugin, PLUGIN)
     config.pluginmanager.register(plugin.state, "ddp-rank-state")
-    config.pluginmanager.register(RankDebugger(config, start.terminal), "ddp-rank-debugger")
+    config.pluginmanager.register(RankDebugger(start.settings.pdb_rank, start.terminal), "ddp-rank-debugger")
     config.pluginmanager.register(plugin.collection)
     config.pluginmanager.register(plugin.records)
     config.pluginmanager.register(ExceptionHooks())
@@ -67,19 +71,6 @@ def run_test(body: bytes) -> bytes:
 def proceed(body: bytes) -> bytes:
     """Run the next phase of the test at hand (a `Proceed`); return pytest's report, serialised."""
     return RankPlugin.current.proceed(Proceed.decode(body))
-
-
-@dataclass(frozen=True)
-class _Ending:
-    """A teardown that has run; it is answered when pytest's protocol has ended, for only then all warnings are known.
-
-    Attributes:
-        run: the run to answer.
-        answer: what pytest reported, or the failure or skip that holds it.
-    """
-
-    run: Run
-    answer: PhaseAnswer | Failed | SkipRun
 
 
 class RankPlugin:
@@ -97,7 +88,7 @@ class RankPlugin:
         self._collected: dict[str, dict[str, pytest.Item]] = {}
         self._failures: dict[str, pytest.CollectReport | None] = {}
         self._item: pytest.Item | None = None
-        self._ending: _Ending | None = None
+        self._ending: tuple[Run | None, pytest.TestReport] | None = None
 
     def pytest_collection(self, session: pytest.Session) -> bool:
         """Collect nothing: each test is collected when the controller asks for it."""
@@ -119,7 +110,6 @@ class RankPlugin:
 
     def run_test(self, request: RunTest) -> NoReturn:
         """Run pytest's protocol for a test; every phase answers a run of its own."""
-        update_loggers()
         item = self._find(request.test)
         tear_down(self._session, item)  # another test may have been announced
         self.state.start_test(item, request.shared_path)
@@ -135,8 +125,9 @@ class RankPlugin:
         begin_request(item)
         self._item = item
         try:
-            self.rank.answer_with(lambda: self._report("setup").encode())
-            self.rank.serve(until=lambda: self._item is None)
+            with log_handlers_attached(self.config):
+                self.rank.answer_with(partial(self.report, "setup"))
+                self.rank.serve(until=lambda: self._item is None)
         finally:
             self._item = None
             end_request(item)
@@ -144,52 +135,31 @@ class RankPlugin:
 
     def proceed(self, request: Proceed) -> bytes:
         """Run the call or teardown; raise what tells the controller about a failure."""
-        update_loggers()
         if self._item is None:  # a test that was not found here has nothing to tear down
             return b""
         if request.phase == "call":
-            return self.call()
-        self._tear_down(request.next_test)
+            return self.report("call")
+        item, self._item = self.item, None
+        # The teardown is answered when pytest's protocol has ended, for only then all warnings are known.
+        report = run_phase(item, "teardown", nextitem=self._find_next(request.next_test))
+        self._ending = self.rank.run, report
         raise Answered
 
-    def call(self) -> bytes:
-        """Run the call of the test at hand."""
-        return self._report("call").encode()
-
-    def _tear_down(self, next_test: ItemId | None) -> None:
-        answer: PhaseAnswer | Failed | SkipRun
-        try:
-            answer = self._report("teardown", nextitem=self._find_next(next_test))
-        except (Failed, SkipRun) as other:
-            answer = other
-        if self.rank.run is not None:
-            self._ending = _Ending(self.rank.run, answer)
-        self._item = None
-
     def _answer_teardown(self) -> None:
+        """Answer the teardown with what the whole test leaves."""
         if self._ending is None:
             return
-        ending, self._ending = self._ending, None
-        self.rank.answer_with(partial(self._complete, ending.answer), ending.run)
+        (run, report), self._ending = self._ending, None
+        warnings, properties = taken(self.records.warnings), taken(self.records.suite_properties)
+        left = {"warnings": warnings, "suite_properties": properties, "retire": self.state.retire}
+        self.rank.answer_with(lambda: self._answer(report, **left), run)
 
-    def _complete(self, answer: PhaseAnswer | Failed | SkipRun) -> bytes:
-        """Add what the whole test leaves to the answer for its teardown; raise a failure or skip as it was raised."""
-        plain = answer if isinstance(answer, PhaseAnswer) else PhaseAnswer.decode(answer.body)
-        body = replace(
-            plain,
-            warnings=self.records.take_warnings(),
-            suite_properties=self.records.take_suite_properties(),
-            retire=self.state.retire,
-        ).encode()
-        if isinstance(answer, PhaseAnswer):
-            return body
-        answer.body = body
-        raise answer
+    def report(self, when: When) -> bytes:
+        """Run a phase of the test at hand with pytest's own functions; return the answer."""
+        return self._answer(run_phase(self.item, when))
 
-    def _report(self, when: When, **arguments: Any) -> PhaseAnswer:
-        """Run a phase of the test at hand with pytest's own functions."""
-        report = run_phase(self.item, when, **arguments)
-        return answer_for(self.config, report, self.records.take_subtests())
+    def _answer(self, report: pytest.TestReport, **left: Any) -> bytes:
+        return answer_for(self.config, report, taken(self.records.subtests), **left).encode()
 
     def _find_next(self, test: ItemId | None) -> pytest.Item | None:
         """Return the test that comes next; a test that is not found here fails when it is run."""

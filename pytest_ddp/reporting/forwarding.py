@@ -54,7 +54,7 @@ def forward_warnings(config: pytest.Config, result: PhaseResult) -> None:
         config.hook.pytest_warning_recorded.call_historic(
             kwargs={
                 "warning_message": message,
-                "when": warning.when,
+                "when": "runtest",
                 "nodeid": warning.nodeid,
                 "location": warning.location,
             }

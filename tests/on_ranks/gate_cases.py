@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pytest_ddp import BlocksInsideBackward, UsageError, observed
 from pytest_ddp.observed import Delay, HoldUntilBackward, InOrder, Schedule, Shuffled, current
-from pytest_ddp.observed.recording.interfaces import Gate
+from pytest_ddp.observed.recording.record import Gate
 
 CASES: dict[str, Callable[[], None]] = {}
 HOLD = HoldUntilBackward()

@@ -4,7 +4,6 @@ A check is named as the function of the adapter that it calls. Its docstring nam
 without it.
 """
 
-import contextlib
 import io
 import logging
 import os
@@ -13,7 +12,6 @@ import warnings
 from inspect import getmembers, isfunction
 from xml.etree import ElementTree as ET
 
-import _pytest.logging
 import pytest
 from _pytest._io import TerminalWriter
 from _pytest.assertion.rewrite import assertstate_key
@@ -404,35 +402,40 @@ def replace_set_trace(monkeypatch):
 # Log records
 
 
-def set_log_catcher(pytester, monkeypatch):
-    """_pytest.logging.catching_logs: pytest spends a fifth of a short test on attaching log handlers."""
-    monkeypatch.setattr(_pytest.logging, "catching_logs", _pytest.logging.catching_logs)
-    levels: list[int | None] = []
+def log_handlers_attached(pytester):
+    """catching_logs, caplog_handler, report_handler: pytest spends a tenth of a short test on attaching handlers."""
+    added = []
 
-    @contextlib.contextmanager
-    def catcher(handler, level=None):
-        levels.append(level)
-        yield handler
+    class Counted(list[logging.Handler]):
+        def append(self, handler):
+            added.append(handler)
+            super().append(handler)
 
-    internals.set_log_catcher(catcher)
-    assert internals.log_catcher() is catcher
-    pytester.makepyfile("def test_it(): ...")
-    pytester.inline_run("--log-level=INFO").assertoutcome(passed=1)
-    assert levels.count(logging.INFO) >= 6  # two handlers in each of three phases
+    class Plugin:
+        @pytest.hookimpl(wrapper=True, tryfirst=True)
+        def pytest_runtest_protocol(self, item):
+            with internals.log_handlers_attached(item.config):
+                return (yield)
+
+    apart = logging.getLogger(__name__)
+    apart.propagate, apart.handlers = False, Counted()
+    pytester.makepyfile(
+        f"""
+        import logging
+
+        def test_it(caplog):
+            logging.getLogger({__name__!r}).warning("apart")
+            logging.warning("root")
+            assert caplog.messages == ["apart", "root"]
+        """
+    )
+    added.clear()
+    pytester.inline_run(plugins=[Plugin()]).assertoutcome(passed=1)
+    apart.propagate, apart.handlers = True, []
+    assert [type(handler).__name__ for handler in added].count("LogCaptureHandler") == 2
 
 
-log_catcher = set_log_catcher
-
-
-def attaches_to_every_logger():
-    """catching_logs.attached_loggers: pytest spends a fifth of a short test on attaching log handlers."""
-    assert internals.attaches_to_every_logger()
-    logger, handler = logging.getLogger(__name__), logging.NullHandler()
-    logger.propagate = False
-    with internals.log_catcher()(handler):
-        assert handler in logger.handlers
-    logger.propagate = True
-
+_attached_to_root = log_handlers_attached
 
 FUNCTIONS = [name for name, member in getmembers(internals, isfunction) if member.__module__ == internals.__name__]
 NAMES = sorted({*FUNCTIONS, *internals.__all__})

@@ -19,8 +19,7 @@ from pytest_ddp.observed.gates.held_work import HeldWork
 from pytest_ddp.observed.gates.schedule import Schedule
 from pytest_ddp.observed.gates.shadow_tensors import ShadowTensors
 from pytest_ddp.observed.recording.call import Call
-from pytest_ddp.observed.recording.interfaces import Gate
-from pytest_ddp.observed.recording.record import Record
+from pytest_ddp.observed.recording.record import Gate, Record
 
 if TYPE_CHECKING:
     import torch
@@ -130,10 +129,11 @@ class ScheduledGate(Gate):
                 self._complete(work, work.real.wait)
 
     def _complete(self, work: HeldWork, wait: Callable[[], Any], timeout: timedelta | None = None) -> None:
+        self._record.monitor.wait_began(work.entries, timeout)  # the program may have waited for another one
         try:
-            with self._record.monitor.waiting(work.entries, timeout):  # the program may have waited for another one
-                work.complete(wait)
+            work.complete(wait)
         finally:
+            self._record.monitor.wait_ended()
             for future in [future for future, other in self._record.held_futures.items() if other is work]:
                 del self._record.held_futures[future]
 

@@ -1,5 +1,6 @@
 """Lets a call fill copies, and keeps poison in the caller's tensors until the results are written back."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,14 +23,8 @@ class ShadowTensors:
         also_read = [tensor for tensor in call.inputs if _is_strided(tensor) and _storage(tensor) in storages]
         copies = {id(tensor): _copy(tensor) for tensor in (*written, *also_read)}
         self._pairs = [(tensor, copies[id(tensor)]) for tensor in written]
-        self.call = Call(
-            call.group,
-            call.ranks,
-            call.real,
-            method=call.method,
-            args=_replaced(call.args, copies),
-            keywords={name: _replaced(value, copies) for name, value in call.keywords.items()},
-        )
+        keywords = {name: _replaced(value, copies) for name, value in call.keywords.items()}
+        self.call = replace(call, args=_replaced(call.args, copies), keywords=keywords)
 
     @property
     def devices(self) -> set[torch.device]:

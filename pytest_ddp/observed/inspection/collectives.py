@@ -51,7 +51,7 @@ class Collectives(Selection):
         try:
             yield block
         finally:
-            block.set_entries(entry for entry in self.entries if entry.number not in before)
+            block.chosen = [entry for entry in self.entries if entry.number not in before]
 
     @property
     def unawaited(self) -> Selection:

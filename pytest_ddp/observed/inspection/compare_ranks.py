@@ -14,7 +14,7 @@ from pytest_ddp.errors import UsageError
 from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.fingerprint import fingerprint_of
 from pytest_ddp.observed.recording.call_site import caller
-from pytest_ddp.observed.recording.interfaces import Monitor
+from pytest_ddp.observed.recording.record import Record
 from pytest_ddp.operations.fingerprint import Fingerprint
 from pytest_ddp.operations.matching import differences
 from pytest_ddp.torch_internals import default_group, default_store, group_timeout
@@ -23,7 +23,7 @@ _OP, _GROUP = "assert_same_on_all_ranks", "assertions"
 _SEPARATOR = b"\x1e"
 
 
-def assert_same(entries: Sequence[Entry], description: str, monitor: Monitor) -> None:
+def assert_same(entries: Sequence[Entry], description: str, record: Record) -> None:
     """Raise the same AssertionError on every rank if two ranks entered different collectives.
 
     Raises:
@@ -33,7 +33,7 @@ def assert_same(entries: Sequence[Entry], description: str, monitor: Monitor) ->
     if not dist.is_initialized():
         raise UsageError(f"{_OP}() needs the other ranks, but the test has destroyed this rank's process group")
     rank = dist.get_rank()
-    gathered = _all_gather(_SEPARATOR.join(fingerprint_of(entry, rank).encode() for entry in entries), monitor)
+    gathered = _all_gather(_SEPARATOR.join(fingerprint_of(entry, rank).encode() for entry in entries), record)
     records = [_decode(data, rank) for rank, data in enumerate(gathered)]
     pairs = combinations(range(len(records)), 2)
     found = (first_difference(records[a], records[b], (a, b)) for a, b in pairs)
@@ -64,7 +64,7 @@ def _decode(data: bytes, rank: int) -> list[Fingerprint]:
     return [one for one in found if one is not None]
 
 
-def _all_gather(data: bytes, monitor: Monitor) -> list[bytes]:
+def _all_gather(data: bytes, record: Record) -> list[bytes]:
     """Return the data of each rank, in rank order."""
     store = default_store()
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -72,9 +72,9 @@ def _all_gather(data: bytes, monitor: Monitor) -> list[bytes]:
     entry = Entry(_OP, _GROUP, tuple(range(size)), number=-number, sequence=number, line=caller()[0])
     keys = [f"{_GROUP}/{number}/{other}" for other in range(size)]
     store.set(keys[rank], data.decode())
-    monitor.before_operation(entry)
+    record.monitor.before_operation(entry)
     timeout = group_timeout(default_group().group_name)
-    with monitor.waiting([entry], timedelta.max):
+    with record.waiting([entry], timedelta.max):
         store.wait(keys, timeout)
         gathered = [store.get(key) for key in keys]
     counter = f"{_GROUP}/{number}/read"

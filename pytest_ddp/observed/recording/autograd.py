@@ -1,7 +1,6 @@
 """Records when backward passes begin and return, and when gradients of parameters become ready."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,8 +17,15 @@ def patch_backward(record: Record) -> None:
     """Record backward passes from now on: `Tensor.backward`, `autograd.backward` and `autograd.grad`."""
 
     def run(outputs: Sequence[Any], *args: Any, **keywords: Any) -> Any:
-        with _recorded(record, accumulators(outputs, *args, **keywords)):
+        nodes = accumulators(outputs, *args, **keywords)
+        backward = record.backward_began(len(nodes))
+        hooks = [_register_hook(record, backward, node) for node in nodes]
+        try:
             return _run_backward(outputs, *args, **keywords)
+        finally:
+            for hook in hooks:
+                hook.remove()
+            record.backward_returned(backward)
 
     set_engine(run)
 
@@ -39,18 +45,6 @@ def accumulators(outputs: Sequence[Any], *args: Any, **keywords: Any) -> list[An
     inputs = {id(tensor) for tensor in (args[_INPUTS] if len(args) > _INPUTS else ())}
     found = (node for node in _nodes(outputs) if type(node).__name__ == "AccumulateGrad")
     return [node for node in found if not inputs or id(node.variable) in inputs]
-
-
-@contextmanager
-def _recorded(record: Record, nodes: list[Any]) -> Iterator[None]:
-    backward = record.backward_began(len(nodes))
-    hooks = [_register_hook(record, backward, node) for node in nodes]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-        record.backward_returned(backward)
 
 
 def _register_hook(record: Record, backward: Backward, node: Any) -> Any:

@@ -4,6 +4,7 @@ Reading a call is on the path of every operation, where the caches are cold: it 
 """
 
 from collections.abc import Hashable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +19,7 @@ BLOCKING = ("send", "recv", "send_object_list", "recv_object_list")
 _REDUCTIONS = {value: name for name, value in dist.ReduceOp.RedOpType.__members__.items()}
 
 
+@dataclass(eq=False)
 class Call:
     """A call `real.method(*args, **keywords)` that is about to be made.
 
@@ -32,20 +34,16 @@ class Call:
         given: the arguments, by position or not.
     """
 
-    def __init__(
-        self,
-        group: str,
-        ranks: tuple[int, ...],
-        real: dist.ProcessGroup,
-        *,
-        method: str,
-        args: tuple[Any, ...],
-        keywords: dict[str, Any],
-    ) -> None:
-        self.group, self.ranks, self.real, self.method = group, ranks, real, method
-        self.args, self.keywords = args, keywords
-        self.operation = METHODS[method]
-        self.given = (*args, *keywords.values()) if keywords else args
+    group: str
+    ranks: tuple[int, ...]
+    real: dist.ProcessGroup
+    method: str
+    args: tuple[Any, ...]
+    keywords: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        self.operation = METHODS[self.method]
+        self.given = (*self.args, *self.keywords.values()) if self.keywords else self.args
 
     def issue(self) -> Any:
         """Make the call; return the Work of the real group, or what else it returns."""

@@ -1,4 +1,7 @@
-"""A process group that records every operation and delegates it to the real group."""
+"""A process group that records every operation and delegates it to the real group.
+
+`observe` makes torch create every new group as one; `stop_observing` undoes that.
+"""
 
 import itertools
 from collections import defaultdict
@@ -12,10 +15,19 @@ from torch.distributed import Store, Work
 
 from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.recording import current
+from pytest_ddp.observed.recording.autograd import patch_backward, restore_backward
 from pytest_ddp.observed.recording.call import Call
-from pytest_ddp.observed.recording.work import ObservedWork
+from pytest_ddp.observed.recording.record import Monitor, Record
+from pytest_ddp.observed.recording.work import ObservedWork, patch_futures, restore_futures
 from pytest_ddp.operations.table import METHODS
-from pytest_ddp.torch_internals import GROUP_SETTERS, CoalescingGroup, share_backends
+from pytest_ddp.torch_internals import (
+    GROUP_SETTERS,
+    CoalescingGroup,
+    group_factory,
+    new_groups_of_class,
+    set_group_factory,
+    share_backends,
+)
 
 RealGroup = dist.ProcessGroup
 _APPLIED_TO_BOTH = (
@@ -25,6 +37,7 @@ _APPLIED_TO_BOTH = (
     "unregister_pre_hook",
     "unregister_post_hook",
 )
+_original_factories: list[Callable[..., Any]] = []
 
 
 class ObservedGroup(CoalescingGroup):
@@ -92,7 +105,7 @@ class ObservedGroup(CoalescingGroup):
     def _issue(self, method: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         __tracebackhide__ = True
         self._ranks = self._ranks or tuple(dist.get_process_group_ranks(self))
-        call = Call(self.group_name, self._ranks, self.real, method=method, args=args, keywords=keywords)
+        call = Call(self.group_name, self._ranks, self.real, method, args, keywords)
         entry, work = self._record.issue(call, next(self._counters[call.stream]))
         if self._coalesced is not None:
             self._coalesced.append(entry)
@@ -134,3 +147,31 @@ for _method in filter(partial(hasattr, RealGroup), METHODS):
     setattr(ObservedGroup, _method, _recorded(_method))
 for _method in filter(partial(hasattr, RealGroup), _APPLIED_TO_BOTH):
     setattr(ObservedGroup, _method, _applied_to_both(_method))
+
+
+def observe(monitor: Monitor) -> None:
+    """Start a record, with this monitor, of the groups that this process makes from now on."""
+    if _original_factories:
+        return
+    record = Record(monitor)
+    current.set_record(record)
+    patch_backward(record)
+    patch_futures(record)
+    make_group = group_factory()
+
+    def make_observed(*args: Any, **keywords: Any) -> Any:
+        with new_groups_of_class(ObservedGroup):
+            return make_group(*args, **keywords)
+
+    _original_factories.append(make_group)
+    set_group_factory(make_observed)
+
+
+def stop_observing() -> None:
+    """Let torch make ordinary groups again, and drop the record."""
+    if _original_factories:
+        set_group_factory(_original_factories.pop())
+        restore_backward()
+        restore_futures()
+        current.reset()
+        current.set_record(None)

@@ -28,10 +28,38 @@ from pytest_ddp.observed.events import (
 )
 from pytest_ddp.observed.recording.call import Call
 from pytest_ddp.observed.recording.call_site import caller
-from pytest_ddp.observed.recording.interfaces import Gate, Monitor
 from pytest_ddp.torch_internals import Future
 
 _done = Future.done  # the original: the patched one polls a gate
+
+
+class Monitor:
+    """Is called, on the rank, before and after the steps of an operation. This base class does nothing."""
+
+    def before_operation(self, entry: Entry) -> None:
+        """Handle an operation that the rank is about to issue; an exception raised here prevents it."""
+
+    def wait_began(self, entries: Sequence[Entry], timeout: timedelta | None) -> None:
+        """Handle a thread that begins to wait for operations, at most `timeout`."""
+
+    def wait_ended(self) -> None:
+        """Handle a thread whose wait returned or raised."""
+
+    def unmatched_operations(self) -> list[str]:
+        """Describe the operations of this rank in which other ranks did not take part; each is reported once."""
+        return []
+
+
+class Gate:
+    """Issues operations. This base class issues each at once and holds nothing back."""
+
+    def issue(self, entry: Entry, call: Call) -> Any:  # noqa: ARG002  subclasses use it
+        """Issue an operation; return the Work to wait for, or None if the operation is complete."""
+        return call.issue()
+
+    def coalesce(self, entries: Sequence[Entry], work: Any) -> Any:  # noqa: ARG002  likewise
+        """Return the Work of operations that the real group coalesced; `work` is the real group's."""
+        return work
 
 
 @dataclass
@@ -69,6 +97,11 @@ class Clock:
             return Moment(time)
         inner = self.running[-1]
         return Moment(time, inner.number, inner.ready, inner.expected)
+
+    @property
+    def backward_line(self) -> str:
+        """The line that called the innermost backward pass, "" outside of any."""
+        return self.running[-1].line if self.running else ""
 
     @property
     def computes_gradients(self) -> bool:
@@ -137,8 +170,7 @@ class Record:
 
     def line(self) -> str:
         """Return the current line of the user's program; in a thread of autograd, the line that called backward."""
-        running = self.clock.running
-        return caller()[0] or (running[-1].line if running else "")
+        return caller()[0] or self.clock.backward_line
 
     def issue(self, call: Call, sequence: int) -> tuple[Entry, Any]:
         """Record a call, the `sequence`-th of its kind in its group, and make it; return the entry and the result."""
@@ -154,8 +186,11 @@ class Record:
         line = self.line() if self.clock.running else ""
         for entry in entries:
             self._mark(entry, CollectiveWaited, line)
-        with self.monitor.waiting(entries, timeout):
+        self.monitor.wait_began(entries, timeout)
+        try:
             yield
+        finally:
+            self.monitor.wait_ended()
         self.mark_completed(entries)
 
     def mark_completed(self, entries: Sequence[Entry]) -> None:
@@ -184,7 +219,7 @@ class Record:
 
     def gradient_ready(self, backward: Backward, parameter: torch.Tensor) -> None:
         """Record that backward computed the gradient of a parameter."""
-        name = self.names.get(parameter) or f"parameter {list(parameter.shape)}"
+        name = (self.names and self.names.get(parameter)) or f"parameter {list(parameter.shape)}"
         with self._lock:
             backward.ready += 1
             event = GradientReady(self.clock.time(), backward.number, name)
@@ -203,8 +238,7 @@ class Record:
     def _add_entry(self, call: Call, sequence: int) -> Entry:
         line, called = caller()
         with self._lock:
-            running = self.clock.running
-            line = line or (running[-1].line if running else "")
+            line = line or self.clock.backward_line
             entry = call.entry(next(self._numbers), sequence, self.clock.tick(), line, called)
             self._entries[entry.number] = entry
             event = CollectiveLaunched(entry.launched.time, entry.number)

@@ -280,4 +280,4 @@ def test_trace_and_a_wrong_rank_are_refused(run_suite):
     result.stdout.fnmatch_lines(["--trace does not reach the ranks*write breakpoint()*--ddp-pdb-rank=0"])
     result = run_suite("def test_it(): pass", "--ddp-pdb-rank=-1")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--ddp-pdb-rank: expected a rank, from 0; got '-1'"])
+    result.stderr.fnmatch_lines(["*--ddp-pdb-rank: expected an integer from 0; got '-1'"])

@@ -190,6 +190,24 @@ def test_pytest_exit_on_a_rank_ends_the_run(run_suite):
     result.stdout.fnmatch_lines(["*Exit: had enough (rank 1)*"])
 
 
+def test_pytest_exit_in_a_teardown_ends_the_run(run_suite):
+    result = run_suite("""
+        @pytest.fixture
+        def leaving():
+            yield
+            pytest.exit("had enough", returncode=17)
+
+        @distributed
+        def test_leaves(leaving): pass
+
+        @distributed
+        def test_never(): pass
+        """)
+    assert result.ret == 17
+    result.stdout.fnmatch_lines(["*Exit: had enough (rank 0)*"])
+    result.stdout.no_fnmatch_line("*test_never*")
+
+
 def test_unittest_cases_run_on_ranks_too(run_suite):
     result = run_suite("""
         import unittest

@@ -24,7 +24,7 @@ class SlowLauncher(ForkLauncher):
 
 
 def test_a_late_exit_code_is_waited_for():
-    launcher = SlowLauncher(("pytest_ddp.observed.recording.install",))
+    launcher = SlowLauncher(("pytest_ddp.observed.recording.process_group",))
     with RankPool(launcher) as pool:
         outcomes = pool.run(World(2), "rank_targets:one_exits", timeout=60)
     launcher.close()

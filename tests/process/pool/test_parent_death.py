@@ -17,7 +17,7 @@ from pytest_ddp.pool.launcher import ForkLauncher, SpawnLauncher, launcher_for
 from pytest_ddp.pool.pool import RankPool
 
 # Without torch's compiler, which nothing here needs, ranks start sooner.
-PRELOAD = ("pytest_ddp.observed.recording.install",)
+PRELOAD = ("pytest_ddp.observed.recording.process_group",)
 FORK = f"ForkLauncher({PRELOAD})"
 CONTROLLER = """
 import sys

@@ -41,6 +41,7 @@ def test_explicit_values_are_kept():
         ({"timeout": "1"}, "takes seconds above 0; got '1'"),
         ({"observe": "yes"}, r"@distributed\(observe=...\) takes True or False; got 'yes'"),
         ({"timeout": True}, "takes seconds above 0; got True"),
+        ({"size": 2}, r"takes the keywords world_size, .*, observe; got distributed\(size=2\)"),
     ],
 )
 def test_mistakes_are_refused_at_the_decorator(options, message):

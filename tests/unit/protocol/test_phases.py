@@ -21,7 +21,7 @@ def test_proceed_arrives_as_it_was_sent(message):
 
 
 def test_a_rank_s_answer_travels_with_what_json_does_not_know_as_text():
-    warning = RankWarning("text", "builtins:UserWarning", "a.py", 3, "runtest", "a.py::test_it", ("a.py", 3, "test_it"))
+    warning = RankWarning("text", "builtins:UserWarning", "a.py", 3, "a.py::test_it", ("a.py", 3, "test_it"))
     sent = PhaseAnswer(
         {"user_properties": [("shape", {1})]},
         sections=(("Captured log call", "text"),),
