@@ -53,7 +53,7 @@ def say(broken: Broken, scenario: Scenario | Case) -> str:
 def explain(broken: Broken, scenario: Scenario | Case) -> str:
     """Return what most often is behind a run that broke in this way, or nothing."""
     root = broken.root
-    if isinstance(root, TimedOut) and not any(one.last_collective for one in broken.outcomes):
+    if isinstance(root, TimedOut) and not any(one.collectives for one in broken.outcomes):
         return (
             "No rank had entered a collective: is there a loop that does not end, or one whose time grows with the "
             "square of what it goes through?"

@@ -8,10 +8,11 @@ peer comes after the other ranks that failed by themselves, since the controller
 import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from pytest_ddp.errors import PytestDDPError
-from pytest_ddp.outcomes.hang_diagnosis import caused_by_peer_loss, describe_hang, peer_left
+from pytest_ddp.outcomes.hang_diagnosis import caused_by_peer_loss, describe_hang, operation_disagreement, peer_left
 from pytest_ddp.outcomes.outcome import (
     Deadlocked,
     Died,
@@ -56,6 +57,9 @@ _HINTS = {  # a pattern in the message of an exception: advice
         "another process on this machine uses that port: let the system choose one (port 0), or use the process group "
         "that @distributed has created"
     ),
+    r"Pair is not connected .*<--> \[": (
+        "over gloo, a rank cannot send to itself or receive from itself: check src and dst against ddp.rank"
+    ),
     r"EOF when reading a line": "ranks have no standard input; breakpoint() works with --ddp-pdb-rank=RANK",
 }
 
@@ -81,8 +85,7 @@ class RankFailure(PytestDDPError):  # noqa: N818  a failure of ranks, as pytest'
     def __str__(self) -> str:
         parts = [headline(self.outcomes, self.world), *details(self.outcomes)]
         parts += [_section(f"rank {o.rank}", "captured output", o.output) for o in self.outcomes if o.output.strip()]
-        parts += [_section(ranks, "last collectives", text) for ranks, text in last_collectives(self.outcomes)]
-        parts += [_section(ranks, "timeline", text) for ranks, text in timelines(self.outcomes)]
+        parts += [_section(ranks, title, text) for title, ranks, text in operations(self.outcomes)]
         return "\n".join(parts)
 
     def __reduce__(self) -> tuple[type["RankFailure"], tuple[Any, ...]]:
@@ -106,7 +109,7 @@ def failure_origin(outcome: Outcome) -> str:
     if isinstance(outcome, Raised):
         return " ".join([outcome.kind, *_PLACE.findall(outcome.traceback)[-1:]])
     if isinstance(outcome, Died):
-        return " ".join([outcome.how, *_PLACE.findall(outcome.stack)[:1]])
+        return " ".join([_death(outcome), *_PLACE.findall(outcome.stack)[:1]])
     return type(outcome).__name__
 
 
@@ -141,15 +144,15 @@ def headline(outcomes: Sequence[Outcome], world: World | None = None) -> str:
 
     Its lines are the root cause, the other ranks, where the collectives of the ranks differ, and a hint.
     """
-    root, disagreement = root_cause(outcomes), _skip_disagreement(outcomes)
+    root, disagreement = root_cause(outcomes), _disagreement(outcomes)
     where = f" of {world.size} ({world.backend}, {world.device})" if world else f" of {len(outcomes)}"
-    listed_too = disagreement and isinstance(root, Ended) and root.waits
-    others = _by_text((o for o in outcomes if o is not root or listed_too), describe_outcome)
+    listed_too = disagreement and isinstance(root, Died | Ended)
+    others = _alike((o for o in outcomes if o is not root or listed_too), describe_outcome).values()
     advice = hint(root.message) if isinstance(root, Raised) else None
     lines = [
         disagreement or f"rank {root.rank}{where} {_describe_root(root)}",
-        *(f"{ranks}: {text}" for ranks, text in others),
-        *describe_hang(outcomes),
+        *(f"{_ranks(alike)}: {describe_outcome(alike[0], several=len(alike) > 1)}" for alike in others),
+        *([] if disagreement else describe_hang(outcomes)),
         *([f"hint: {advice}"] if advice else []),
     ]
     return "\n  ".join(lines)
@@ -158,7 +161,7 @@ def headline(outcomes: Sequence[Outcome], world: World | None = None) -> str:
 def summary(outcomes: Sequence[Outcome]) -> str:
     """Return one line on the root cause."""
     root = root_cause(outcomes)
-    return _skip_disagreement(outcomes) or f"rank {root.rank} {_describe_root(root)}"
+    return _disagreement(outcomes) or f"rank {root.rank} {_describe_root(root)}"
 
 
 def hint(message: str) -> str | None:
@@ -170,39 +173,61 @@ def hint(message: str) -> str | None:
     return None
 
 
-def describe_outcome(outcome: Outcome) -> str:
-    """Return one line on what became of a rank, without the rank's number."""
+def describe_outcome(outcome: Outcome, *, several: bool = False) -> str:
+    """Return one line on what became of a rank, or of several ranks alike, without their numbers."""
+    was, it, its = ("were", "they", "their") if several else ("was", "it", "its")
     match outcome:
         case Returned():
             return "passed"
         case Skipped():
             return f"skipped: {outcome.reason}"
         case Raised() if peer_left(outcome):
-            return "failed because a peer left the group" + _last_operation(outcome)
+            return "failed because a peer left the group" + _last_operation(outcome, it)
         case Raised():
             first = one_line(outcome.message)
             return f"raised {outcome.kind}: {first}" if first else f"raised {outcome.kind}"
         case Died():
-            return outcome.how + _last_operation(outcome)
+            return _death(outcome, was, it) + _last_operation(outcome, it)
         case TimedOut():
             state = "stopped by a signal" if outcome.halted else "running"
-            return f"was still {state} at its deadline of {outcome.timeout:g} s" + _last_operation(outcome)
+            return f"{was} still {state} at {its} deadline of {outcome.timeout:g} s" + _last_operation(outcome, it)
         case Stopped():
-            return f"was still running when {outcome.because}, and was stopped" + _last_operation(outcome)
+            return f"{was} still running when {outcome.because}, and {was} stopped" + _last_operation(outcome, it)
         case Deadlocked():
-            return f"deadlocked: it {outcome.waits}"
+            return f"deadlocked: {_wait(outcome.waits, it)}"
 
 
-def _last_operation(outcome: Outcome) -> str:
+def _death(outcome: Died, was: str = "was", it: str = "it") -> str:
+    if outcome.signal is not None:
+        return f"{was} killed by {outcome.signal}"
+    if outcome.exit_code is None:
+        return outcome.exit_note or "ended in an unknown way"
+    exited = f"exited with code {outcome.exit_code} before {it} finished"
+    return f"{exited}: {outcome.exit_note}" if outcome.exit_note else exited
+
+
+def _last_operation(outcome: Outcome, it: str) -> str:
     if isinstance(outcome, Ended) and outcome.waits:
-        return f"; it {outcome.waits}"
-    last = outcome.last_collective
-    return f"; last collective entered: {last}" if last else "; it entered no collective"
+        return f"; {_wait(outcome.waits, it)}"
+    if outcome.collectives:
+        return f"; last collective entered: {outcome.collectives[-1]}"
+    return f"; {it} entered no collective"
+
+
+def _wait(waits: str, it: str) -> str:
+    return f"they wait{waits.removeprefix('waits')}" if it == "they" else f"it {waits}"
 
 
 def _describe_root(root: Outcome) -> str:
     """Return one line on the root cause; for a deadlock, the whole chain of ranks that wait for each other."""
     return f"deadlocked: it {root.chain}" if isinstance(root, Deadlocked) else describe_outcome(root)
+
+
+def _disagreement(outcomes: Sequence[Outcome]) -> str | None:
+    """Return a sentence if ranks failed only because they did not do the same."""
+    if isinstance(root_cause(outcomes), Died | Ended) or is_consequence(root_cause(outcomes)):
+        return _skip_disagreement(outcomes) or operation_disagreement(outcomes)
+    return None
 
 
 def _skip_disagreement(outcomes: Sequence[Outcome]) -> str | None:
@@ -238,15 +263,20 @@ def details(outcomes: Iterable[Outcome]) -> list[str]:
     return [_section(f"rank {rank}", title, text) for rank, title, text in texts if text.strip()]
 
 
-def last_collectives(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
-    """Return (ranks, text) with the last collectives of ranks, for a run in which a rank died or was ended.
+def operations(outcomes: Sequence[Outcome]) -> list[tuple[str, str, str]]:
+    """Return (title, ranks, text) with the timelines of observed ranks or the last collectives of others.
 
-    Ranks that entered the same collectives share an entry. The list is empty if the ranks were observed, which gives a
-    timeline instead, or if no rank entered more than one collective, which its line in the head names.
+    Ranks with the same text share an entry. The last collectives are told of a run in which a rank died or was ended,
+    if a rank entered more than the one that its line in the head names.
     """
-    if not any(isinstance(outcome, Died | Ended) for outcome in outcomes) or any(o.timeline for o in outcomes):
+    if any(outcome.timeline for outcome in outcomes):
+        told = _alike([outcome for outcome in outcomes if outcome.timeline], attrgetter("timeline"))
+        return [("timeline", _ranks(alike), text) for text, alike in told.items()]
+    ended = any(isinstance(outcome, Died | Ended) for outcome in outcomes)
+    if not ended or not any(len(outcome.collectives) > 1 for outcome in outcomes):
         return []
-    return _by_text(outcomes, _collectives_text) if any(len(outcome.collectives) > 1 for outcome in outcomes) else []
+    told = _alike(outcomes, _collectives_text)
+    return [("last collectives", _ranks(alike), text) for text, alike in told.items()]
 
 
 def _collectives_text(outcome: Outcome) -> str:
@@ -254,17 +284,16 @@ def _collectives_text(outcome: Outcome) -> str:
     return "\n".join([*(["..."] if left_out else []), *map(str, outcome.collectives[left_out:])]) or "none"
 
 
-def timelines(outcomes: Iterable[Outcome]) -> list[tuple[str, str]]:
-    """Return (ranks, text) with the timelines of observed ranks; ranks with the same timeline share an entry."""
-    return _by_text((outcome for outcome in outcomes if outcome.timeline), lambda outcome: outcome.timeline)
-
-
-def _by_text(outcomes: Iterable[Outcome], text_of: Callable[[Outcome], str]) -> list[tuple[str, str]]:
-    """Return (ranks, text) for each text, with all ranks that have it."""
-    ranks: dict[str, list[int]] = {}
+def _alike(outcomes: Iterable[Outcome], text_of: Callable[[Outcome], str]) -> dict[str, list[Outcome]]:
+    """Return the outcomes that have the same text, by that text."""
+    alike: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
-        ranks.setdefault(text_of(outcome), []).append(outcome.rank)
-    return [(rank_list(found), text) for text, found in ranks.items()]
+        alike.setdefault(text_of(outcome), []).append(outcome)
+    return alike
+
+
+def _ranks(outcomes: Iterable[Outcome]) -> str:
+    return rank_list(outcome.rank for outcome in outcomes)
 
 
 def _section(ranks: str, title: str, text: str) -> str:

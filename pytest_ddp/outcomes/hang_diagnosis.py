@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from pytest_ddp.operations.fingerprint import Fingerprint
+from pytest_ddp.operations.fingerprint import Fingerprint, Key
+from pytest_ddp.operations.matching import broken_rule
 from pytest_ddp.operations.wait_graph import Position, need_of, wait_text
 from pytest_ddp.outcomes.outcome import Died, Ended, Outcome, Raised
 from pytest_ddp.planning.world import rank_list
@@ -27,9 +28,13 @@ def describe_hang(outcomes: Sequence[Outcome]) -> list[str]:
     """
     if any(isinstance(outcome, Ended) and outcome.waits for outcome in outcomes):
         return []
-    positions = {outcome.rank: _position(outcome) for outcome in sorted(outcomes, key=lambda outcome: outcome.rank)}
+    positions = {}
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.rank):
+        entered = tuple(outcome.collectives)
+        positions[outcome.rank] = Position(outcome.rank, entered, all_known=len(entered) < LATEST)
+    may_have_waited = [outcome.rank for outcome in outcomes if isinstance(outcome, Died | Ended) or peer_left(outcome)]
     said: dict[str, list[int]] = {}
-    for rank in sorted(outcome.rank for outcome in outcomes if _may_have_waited(outcome)):
+    for rank in sorted(may_have_waited):
         unmet = next(_unmet(positions[rank], positions), None)
         if unmet is not None:
             waiting = replace(positions[rank], waits_in=unmet)
@@ -37,9 +42,24 @@ def describe_hang(outcomes: Sequence[Outcome]) -> list[str]:
     return [f"{rank_list(ranks)} {text.replace('waits', 'waited', 1)}" for text, ranks in said.items()]
 
 
-def _position(outcome: Outcome) -> Position:
-    entered = tuple(outcome.collectives)
-    return Position(outcome.rank, entered, all_known=len(entered) < LATEST)
+def operation_disagreement(outcomes: Sequence[Outcome]) -> str | None:
+    """Return a sentence on the first operation in which ranks differ that should match; None if there is none."""
+    entered: dict[Key, list[Fingerprint]] = {}
+    in_order = sorted(
+        ((place, one) for outcome in outcomes for place, one in enumerate(outcome.collectives)),
+        key=lambda found: (found[0], found[1].rank),
+    )
+    for _, one in in_order:
+        entered.setdefault(one.key, []).append(one)
+    for first, *others in entered.values():
+        rule = next(filter(None, (broken_rule(first, other) for other in others)), None)
+        if rule:
+            called: dict[str, list[int]] = {}
+            for one in sorted((first, *others), key=lambda one: one.rank):
+                called.setdefault(str(one), []).append(one.rank)
+            calls = [f"{rank_list(ranks)} called {operation}" for operation, ranks in called.items()]
+            return f"the ranks disagree: {', '.join(calls)}; {rule}"
+    return None
 
 
 def _unmet(position: Position, positions: Mapping[int, Position]) -> Iterator[Fingerprint]:
@@ -49,10 +69,6 @@ def _unmet(position: Position, positions: Mapping[int, Position]) -> Iterator[Fi
         need = need_of(one, positions)
         if (need.absent or need.different) and (one.peer is None or one.key in last_messages):
             yield one
-
-
-def _may_have_waited(outcome: Outcome) -> bool:
-    return isinstance(outcome, Died | Ended) or peer_left(outcome)
 
 
 def peer_left(outcome: Outcome) -> bool:

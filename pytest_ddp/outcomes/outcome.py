@@ -25,11 +25,6 @@ class _OnRank:
     collectives: Sequence[Fingerprint] = ()
     timeline: str = ""
 
-    @property
-    def last_collective(self) -> str | None:
-        """The collective entered last, as text, or None."""
-        return str(self.collectives[-1]) if self.collectives else None
-
 
 @dataclass(frozen=True, kw_only=True)
 class Returned(_OnRank):
@@ -86,16 +81,6 @@ class Died(_NoAnswer):
     exit_note: str = ""
     exit_code: int | None = None
     signal: str | None = None
-
-    @property
-    def how(self) -> str:
-        """How the process ended, in words."""
-        if self.signal is not None:
-            return f"was killed by {self.signal}"
-        if self.exit_code is None:
-            return self.exit_note or "ended in an unknown way"
-        exited = f"exited with code {self.exit_code} before it finished"
-        return f"{exited}: {self.exit_note}" if self.exit_note else exited
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -82,7 +82,9 @@ def plan(settings: Settings, request: Request, machine: Machine) -> Plan:
 
 def _plan(settings: Settings, request: Request, machine: Machine) -> Plan:
     size = request.world_sizes[0] if request.world_sizes else settings.world_size[0]
-    device = _device(request.device or settings.device, size, machine)
+    device = request.device or settings.device
+    if device == "auto":
+        device = "cuda" if machine.cuda_devices >= size else "cpu"
     backend = request.backend or settings.backend or DEFAULT_BACKEND[device]
     if backend == "nccl" and device == "cpu":
         if request.device == "cpu":
@@ -98,9 +100,3 @@ def _plan(settings: Settings, request: Request, machine: Machine) -> Plan:
         return Refuse(f"world size {size} is too large: {machine.cores} cores run at most {limit} ranks")
     world = World(size, backend, device, observe=bool(request.observe))
     return RunOnRanks(world, request.timeout or settings.timeout, request.isolation)
-
-
-def _device(wanted: str, size: int, machine: Machine) -> str:
-    if wanted != "auto":
-        return wanted
-    return "cuda" if machine.cuda_devices >= size else "cpu"

@@ -22,27 +22,23 @@ class Request:
     isolation: str = "warm"
     observe: bool | None = None
 
+    def __post_init__(self) -> None:
+        """Raise UsageError that says what a valid value is."""
+        _check_choice("backend", self.backend, BACKENDS)
+        _check_choice("device", self.device, DEVICES)
+        _check_choice("isolation", self.isolation, ISOLATIONS)
+        is_number = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool)
+        if self.timeout is not None and not (is_number and self.timeout > 0):
+            raise UsageError(f"@distributed(timeout=...) takes seconds above 0; got {self.timeout!r}")
+        if not isinstance(self.observe, bool | None):
+            raise UsageError(f"@distributed(observe=...) takes True or False; got {self.observe!r}")
+
     @classmethod
     def of(
-        cls,
-        world_size: int | Sequence[int] | None = None,
-        *,
-        backend: str | None = None,
-        device: str | None = None,
-        timeout: float | None = None,
-        isolation: str | None = None,
-        observe: bool | None = None,
+        cls, world_size: int | Sequence[int] | None = None, *, isolation: str | None = None, **options: Any
     ) -> "Request":
-        """Check the options of a decorator; raise UsageError that says what a valid value is."""
-        _check_choice("backend", backend, BACKENDS)
-        _check_choice("device", device, DEVICES)
-        _check_choice("isolation", isolation, ISOLATIONS)
-        is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-        if timeout is not None and not (is_number and timeout > 0):
-            raise UsageError(f"@distributed(timeout=...) takes seconds above 0; got {timeout!r}")
-        if not isinstance(observe, bool | None):
-            raise UsageError(f"@distributed(observe=...) takes True or False; got {observe!r}")
-        return cls(_world_sizes(world_size), backend, device, timeout, isolation or "warm", observe)
+        """Return the request of one decorator with these options; raise UsageError for a value that is not valid."""
+        return cls(_world_sizes(world_size), isolation=isolation or "warm", **options)
 
     @classmethod
     def combined(cls, decorators: Iterable[Mapping[str, Any]]) -> "Request":

@@ -17,21 +17,24 @@ class Deadline:
     """The end of a run: its deadline, or `grace` seconds after the first failure if that is earlier.
 
     Attributes:
+        pending: the ranks that still run.
         ends_at: the deadline, on the monotonic clock.
         grace: seconds that ranks get after another rank has failed, or once they wait for a rank that skipped. A busy
             rank gets as many seconds of CPU time. A rank that announced an exception is waited for.
         disconnect: whether ranks that failed or skipped break their connections when another rank waits for them.
         any_failed: whether the grace has begun.
+        failed_or_skipped: the ranks that failed or skipped.
     """
 
+    pending: Collection[RankProcess]
     ends_at: float
     grace: float
     disconnect: bool = False
     any_failed: bool = False
+    failed_or_skipped: list[RankProcess] = field(default_factory=list)
     _paused_since: float | None = None
     _grace_ends_at: float | None = None
     _cpu_seconds_before: dict[int, float] = field(default_factory=dict)
-    _failed_or_skipped: list[RankProcess] = field(default_factory=list)
     _disconnected: set[int] = field(default_factory=set)
 
     @property
@@ -40,19 +43,14 @@ class Deadline:
         if self._paused_since is not None:
             return None
         left = max(0.0, self._end - time.monotonic())
-        polls = self._failed_or_skipped and (self.disconnect or not self.any_failed)
+        polls = self.failed_or_skipped and (self.disconnect or not self.any_failed)
         return min(left, _POLL_SECONDS) if polls else left
 
-    @property
-    def any_failed_or_skipped(self) -> bool:
-        """Whether a rank has failed or skipped."""
-        return bool(self._failed_or_skipped)
-
-    def is_over(self, pending: Collection[RankProcess]) -> bool:
-        """Whether these ranks, which still run, must be ended now."""
+    def is_over(self) -> bool:
+        """Whether the ranks that still run must be ended now."""
         if self._paused_since is not None or time.monotonic() < self._end:
             return False
-        if self._grace_ends_at is not None and any(map(self._needs_more_time, pending)):
+        if self._grace_ends_at is not None and any(map(self._needs_more_time, self.pending)):
             self._grace_ends_at = time.monotonic() + _EXTENSION_SECONDS
         return time.monotonic() >= self._end
 
@@ -67,41 +65,37 @@ class Deadline:
                 self._grace_ends_at += pause
             self._paused_since = None
 
-    def add_outcome(self, process: RankProcess, outcome: Outcome, pending: Collection[RankProcess]) -> None:
-        """Take into account how a rank's run ended; `pending` are the ranks that still run."""
+    def add_outcome(self, process: RankProcess, outcome: Outcome) -> None:
+        """Take into account how a rank's run ended."""
         if not isinstance(outcome, Returned):
-            self._failed_or_skipped.append(process)
+            self.failed_or_skipped.append(process)
         if not isinstance(outcome, Returned | Skipped):
-            self._begin_grace(pending)
+            self._begin_grace()
 
-    def check_waiting(self, pending: Collection[RankProcess]) -> bool:
+    def check_waiting(self) -> bool:
         """Check whether a rank waits for one that failed or skipped; return whether ranks disconnect for that reason.
 
         It does if it has entered more collectives.
         """
-        fewest = min((process.collectives_entered for process in self._failed_or_skipped), default=None)
-        if fewest is None or not any(process.collectives_entered > fewest for process in pending):
+        fewest = min((process.collectives_entered for process in self.failed_or_skipped), default=None)
+        if fewest is None or not any(process.collectives_entered > fewest for process in self.pending):
             return False
-        self._begin_grace(pending)
-        if self.disconnect:
-            self._disconnect_once()
-        return self.disconnect
-
-    def _disconnect_once(self) -> None:
-        for process in self._failed_or_skipped:
+        self._begin_grace()
+        for process in self.failed_or_skipped if self.disconnect else ():
             if process.rank not in self._disconnected:
                 self._disconnected.add(process.rank)
                 process.send(Disconnect())
+        return self.disconnect
 
     @property
     def _end(self) -> float:
         return self.ends_at if self._grace_ends_at is None else min(self.ends_at, self._grace_ends_at)
 
-    def _begin_grace(self, pending: Collection[RankProcess]) -> None:
+    def _begin_grace(self) -> None:
         if not self.any_failed:
             self.any_failed = True
             self._grace_ends_at = time.monotonic() + self.grace
-            self._cpu_seconds_before = {process.rank: process.cpu_seconds for process in pending}
+            self._cpu_seconds_before = {process.rank: process.cpu_seconds for process in self.pending}
 
     def _needs_more_time(self, process: RankProcess) -> bool:
         """Whether a rank is likely to answer: a slow machine must not hide how it failed after the other rank."""

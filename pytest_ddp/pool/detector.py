@@ -6,19 +6,11 @@ from dataclasses import dataclass, field
 from pytest_ddp.observed.timeline import recorded_timeline
 from pytest_ddp.operations.fingerprint import Fingerprint
 from pytest_ddp.operations.wait_graph import Position, ranks_that_wait_for_ever, wait_text
-from pytest_ddp.outcomes.outcome import Deadlocked, Died, Outcome, Raised, Returned, Skipped, Stopped, TimedOut
+from pytest_ddp.outcomes.outcome import Died, Outcome, Raised, Returned, Skipped
 from pytest_ddp.protocol.flight_recorder import Head, Reader, State, key_of
 
 LOOK_SECONDS = 0.02
-_WORDS: dict[type[Outcome], str] = {
-    Returned: "returned",
-    Raised: "failed",
-    Skipped: "skipped",
-    Died: "died",
-    TimedOut: "been ended",
-    Stopped: "been ended",
-    Deadlocked: "been ended",
-}
+_WORDS: dict[type[Outcome], str] = {Returned: "returned", Raised: "failed", Skipped: "skipped", Died: "died"}
 
 
 @dataclass
@@ -98,7 +90,11 @@ class Detector:
         """Say how a rank ended; "" if it has answered but a thread of it may go on."""
         if outcome is None:
             return "not taken part"
-        return "" if _is_alive(outcome) and self._head(rank).state == State.RUNS else _WORDS[type(outcome)]
+        return (
+            ""
+            if _is_alive(outcome) and self._head(rank).state == State.RUNS
+            else _WORDS.get(type(outcome), "been ended")
+        )
 
     def _position(self, rank: int, over: str) -> Position:
         reader, records, head = self._readers[rank], self._records[rank], self._head(rank)

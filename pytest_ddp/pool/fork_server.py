@@ -1,8 +1,8 @@
 """The fork server: imports torch and pytest once, stays single-threaded, and forks ranks within milliseconds.
 
 The controller starts it (see `launcher`) and talks to it in lines of JSON over a Unix socket. The request
-`{"fork": true}`, sent with a rank's file descriptors, is answered by `{"forked": pid}`, or by `{"failed": reason}` if
-the system cannot fork. When a rank ends, the server sends `{"exited": pid, "exit_code": code}`. When the controller
+`fork`, sent with a rank's file descriptors, is answered by `{"forked": pid}`, or by `{"forked": 0, "failed": reason}`
+if the system cannot fork. When a rank ends, the server sends `{"exited": pid, "exit_code": code}`. When the controller
 is gone, the server kills all its descendants and ends.
 """
 
@@ -15,6 +15,7 @@ import signal
 import socket
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import astuple, fields
 from typing import Any, NoReturn
 
@@ -37,6 +38,8 @@ def main(control_fd: int, parent: int, preload: Sequence[str]) -> NoReturn:
         _send(control, {"ready": True})
         if os.getppid() == parent:
             _serve(control)
+    except ConnectionResetError:  # the controller left before it had read everything
+        pass
     except BaseException:  # noqa: BLE001  os._exit below would print nothing
         traceback.print_exc()
     finally:
@@ -55,18 +58,10 @@ def _serve(control: socket.socket) -> None:
             os.read(wake, 4096)
             _reap(control)
         if control.fileno() in readable:
-            if not (fds := _receive_request(control)):
+            _, fds, _, _ = socket.recv_fds(control, 4096, len(fields(RankFiles)))
+            if not fds:
                 return
             _fork(control, RankFiles(*fds))
-
-
-def _receive_request(control: socket.socket) -> Sequence[int]:
-    """Return the file descriptors for a new rank; none if the controller is gone."""
-    try:
-        _, fds, _, _ = socket.recv_fds(control, 4096, len(fields(RankFiles)))
-    except ConnectionResetError:  # the controller left before it had read everything
-        return []
-    return fds
 
 
 def _fork(control: socket.socket, files: RankFiles) -> None:
@@ -74,7 +69,7 @@ def _fork(control: socket.socket, files: RankFiles) -> None:
     try:
         pid = os.fork()
     except OSError as error:
-        answer: dict[str, Any] = {"failed": str(error)}
+        answer: dict[str, Any] = {"forked": 0, "failed": str(error)}
     else:
         if pid == 0:
             _become_rank(control, server, files)
@@ -122,7 +117,5 @@ def _reap(control: socket.socket) -> None:
 
 
 def _send(control: socket.socket, message: dict[str, Any]) -> None:
-    try:
+    with suppress(OSError):  # the controller is gone: the next read of `control` ends the server
         control.sendall(json.dumps(message).encode() + b"\n")
-    except OSError:  # the controller is gone: the next read of `control` ends the server
-        return

@@ -3,10 +3,10 @@
 import itertools
 import select
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import IO
+from typing import IO, TypeAlias
 
 from pytest_ddp.errors import ProtocolError
 from pytest_ddp.outcomes.failure import RankFailure, details, failures
@@ -20,6 +20,7 @@ from pytest_ddp.pool.stack_dumps import dump_stacks
 from pytest_ddp.protocol.messages import Answer, Debugging, GetTimeline, Raising, Run, encode
 from pytest_ddp.protocol.targets import JOINED
 
+Payloads: TypeAlias = bytes | Sequence[bytes]  # one for all ranks, or one per rank
 GRACE_SECONDS = 1.0
 # A rank's own group timeout lies far behind our deadline: a hang is ours to report, with every rank's stack.
 GROUP_TIMEOUT_MARGIN = 600.0
@@ -60,8 +61,8 @@ class RankGroup:
     _started: float = 0.0
     _timeout: float = 0.0
     _pending: dict[int, RankProcess] = field(default_factory=dict)
+    _outcomes: dict[int, Outcome] = field(default_factory=dict)
     _debugged: RankProcess | None = None
-    _ended: dict[int, Outcome] = field(default_factory=dict)
 
     def assign(self, name: str, processes: list[RankProcess]) -> None:
         """Be a fresh process group of these ranks from the next run on."""
@@ -70,7 +71,7 @@ class RankGroup:
     def run(
         self,
         target: str,
-        payloads: bytes | Sequence[bytes] = b"",
+        payloads: Payloads = b"",
         *,
         timeout: float,
         disconnect: bool = False,
@@ -86,12 +87,7 @@ class RankGroup:
         return self.answers(disconnect=disconnect)
 
     def ask(
-        self,
-        target: str,
-        payloads: bytes | Sequence[bytes] = b"",
-        *,
-        timeout: float,
-        ranks: Collection[int] | None = None,
+        self, target: str, payloads: Payloads = b"", *, timeout: float, ranks: Collection[int] | None = None
     ) -> None:
         """Begin a run; nothing else may be asked before its `answers` are there."""
         encoded: dict[bytes, bytes] = {}  # what is the same for all is encoded once
@@ -106,7 +102,7 @@ class RankGroup:
         """Wait for the outcomes of the run that was begun."""
         outcomes = self._finish(self.grace, disconnect=disconnect)
         quiet = disconnect or not failures(outcomes)  # Hypothesis is shrinking, or all is well: nobody will read it
-        return self._with_timelines(outcomes, self._detector) if self.world.observe and not quiet else outcomes
+        return self._with_timelines(outcomes) if self.world.observe and not quiet else outcomes
 
     def start_joining(self) -> None:
         """Ask the ranks to make the process group, without waiting for it."""
@@ -123,10 +119,10 @@ class RankGroup:
         self._pending = {process.rank: process for process in self.processes if ranks is None or process.rank in ranks}
         return self._pending.values()
 
-    def _with_timelines(self, outcomes: list[Outcome], detector: Detector) -> list[Outcome]:
+    def _with_timelines(self, outcomes: list[Outcome]) -> list[Outcome]:
         """Add what happened on each rank: those that are left tell it, and the others had posted a part of it."""
-        asked = {process.rank for process in self.processes} & {outcome.rank for outcome in outcomes}
-        told = {outcome.rank: detector.timeline(outcome.rank) for outcome in outcomes if outcome.rank not in asked}
+        asked = {process.rank for process in self.processes} & set(self._outcomes)
+        told = {rank: self._detector.timeline(rank) for rank in self._outcomes.keys() - asked}
         for process in self._expect(_TIMELINE_SECONDS, asked):
             process.send(GetTimeline(self._number))
         answers = self._finish(grace=_TIMELINE_SECONDS, disconnect=False)
@@ -134,102 +130,75 @@ class RankGroup:
         return [replace(outcome, timeline=told.get(outcome.rank, "")) for outcome in outcomes]
 
     def _finish(self, grace: float, *, disconnect: bool) -> list[Outcome]:
-        pending, outcomes = self._pending, dict[int, Outcome]()
+        self._outcomes = {}
+        self.__dict__.pop("_detector", None)
         try:
-            outcomes.update(self._wait(pending, grace, disconnect=disconnect))
+            self._wait(grace, disconnect=disconnect)
         except BaseException as interruption:  # Ctrl-C, or a guard around us such as pytest-timeout
-            ended = dict(self._end(pending, _INTERRUPTED))
-            outcomes.update(ended)
-            interruption.ranks = RankFailure(_in_order(outcomes), self.world)  # type: ignore[attr-defined]  # see `run_summary`
-            interruption.add_note("\n".join(details(ended.values())))
+            ended = self._end(list(self._pending.values()), _INTERRUPTED)
+            interruption.ranks = RankFailure(self._in_order(), self.world)  # type: ignore[attr-defined]  # see `run_summary`
+            interruption.add_note("\n".join(details(ended)))
             raise
-        finally:  # pending is empty unless we were interrupted, and then what still runs must not answer a later run
-            self._lose(pending.values())
-        return _in_order(outcomes)
+        finally:  # no rank is pending unless we were interrupted, and what still runs must not answer a later run
+            self._lose(self._pending.values())
+        return self._in_order()
+
+    def _in_order(self) -> list[Outcome]:
+        return [outcome for _, outcome in sorted(self._outcomes.items())]
 
     def _run(self, target: str, timeout: float, body: bytes) -> Run:
-        world = self.world
-        group_timeout = timeout + self.timeout_margin
+        world, limit = self.world, timeout + self.timeout_margin
         gpus = list(world.gpus or range(world.size))
         return Run(
-            self._number,
-            target,
-            self.name,
-            world.size,
-            world.backend,
-            world.device,
-            group_timeout,
-            gpus,
-            world.observe,
-            body,
+            self._number, target, self.name, world.size, world.backend, world.device, limit, gpus, world.observe, body
         )
 
-    def _wait(
-        self, pending: dict[int, RankProcess], grace: float, *, disconnect: bool
-    ) -> Iterator[tuple[int, Outcome]]:
-        """Yield outcomes as they come; end what is left when the deadline has passed."""
-        deadline = Deadline(self._started + self._timeout, grace, disconnect=disconnect)
-        self._ended = {}
-        self.__dict__.pop("_detector", None)
+    def _wait(self, grace: float, *, disconnect: bool) -> None:
+        """Collect outcomes as they come; end the ranks that are left when the deadline has passed."""
+        pending = self._pending
+        deadline = Deadline(pending.values(), self._started + self._timeout, grace, disconnect=disconnect)
         while pending:
-            readable = self._readable(pending.values(), deadline)
-            if not readable and deadline.is_over(pending.values()):
+            limit = deadline.seconds
+            pause = None if limit is None else min(limit, LOOK_SECONDS)
+            readable, _, _ = select.select(list(pending.values()), [], [], pause)
+            if not readable and deadline.is_over():
                 late = Stopped if deadline.any_failed else partial(TimedOut, timeout=self._timeout)
-                yield from self._end(pending, late)
+                self._end(list(pending.values()), late)
             for process in readable:
                 outcome = self._outcome(process)
                 deadline.set_paused(paused=self._debugged is not None)
-                if outcome is None:
-                    continue
-                del pending[process.rank]
-                yield process.rank, outcome
-                self._add_outcome(deadline, process, outcome, pending)
+                if outcome is not None:
+                    self._outcomes[process.rank] = outcome
+                    del pending[process.rank]
+                    deadline.add_outcome(process, outcome)
             for process in pending.values():
                 process.trim_output()
-            self.disconnected |= deadline.check_waiting(pending.values())
+            self.disconnected |= deadline.check_waiting()
             if not readable:
-                yield from self._end_deadlocked(pending, deadline)
-
-    def _readable(self, pending: Collection[RankProcess], deadline: Deadline) -> list[RankProcess]:
-        """Wait until ranks have said something; return them."""
-        return select.select(list(pending), [], [], self._pause(deadline))[0]
-
-    def _pause(self, deadline: Deadline) -> float | None:
-        """How long to wait for ranks to say something before the next look; None for as long as it takes."""
-        if deadline.seconds is None:
-            return None
-        return min(deadline.seconds, LOOK_SECONDS)
-
-    def _add_outcome(
-        self, deadline: Deadline, process: RankProcess, outcome: Outcome, pending: dict[int, RankProcess]
-    ) -> None:
-        deadline.add_outcome(process, outcome, pending.values())
-        self._ended[process.rank] = outcome
+                self._end_deadlocked(deadline)
 
     @cached_property
     def _detector(self) -> Detector:
         return Detector(self.recorder.fileno(), self.world.size, self.name, self.world.observe)
 
-    def _end_deadlocked(self, pending: dict[int, RankProcess], deadline: Deadline) -> Iterator[tuple[int, Outcome]]:
+    def _end_deadlocked(self, deadline: Deadline) -> None:
         """End the ranks that wait for ever, unless other ranks are to break the connections for that."""
-        if self._debugged is not None or (deadline.disconnect and deadline.any_failed_or_skipped):
+        if self._debugged is not None or (deadline.disconnect and deadline.failed_or_skipped):
             return
-        found = {rank: pending[rank] for rank in self._detector.deadlocked(pending, self._ended)}
-        if not self.world.observe and any(process.is_busy for process in found.values()):
+        found = [self._pending[rank] for rank in self._detector.deadlocked(self._pending, self._outcomes)]
+        if not found or (not self.world.observe and any(process.is_busy for process in found)):
             return
-        for rank, outcome in self._end(found, Stopped if deadline.any_failed_or_skipped else Deadlocked):
-            process = pending.pop(rank)
-            yield rank, outcome
-            self._add_outcome(deadline, process, outcome, pending)
+        outcomes = self._end(found, Stopped if deadline.failed_or_skipped else Deadlocked)
+        for process, outcome in zip(found, outcomes, strict=True):
+            deadline.add_outcome(process, outcome)
 
     def _outcome(self, process: RankProcess) -> Outcome | None:
         try:
             messages = process.read()
         except ProtocolError as error:
             self._lose([process])
-            return Raised(
-                **common_fields(process, self._seconds), kind="ProtocolError", message=str(error), traceback=""
-            )
+            fields = common_fields(process, self._seconds)
+            return Raised(**fields, kind="ProtocolError", message=str(error), traceback="")
         if messages is None:
             return self._death(process)
         for message in messages:
@@ -260,18 +229,21 @@ class RankGroup:
         self._lose([process])
         return death_outcome(process, seconds, code, still_running=still_running)
 
-    def _end(self, pending: dict[int, RankProcess], outcome: Callable[..., Ended]) -> Iterator[tuple[int, Ended]]:
-        """End every rank that still runs, after taking its stacks."""
-        halted = {rank: process.is_halted for rank, process in pending.items()}
-        waits = self._detector.waits(pending, self._ended) if pending else {}
-        known = {rank: {**common_fields(process, self._seconds), **waits[rank]} for rank, process in pending.items()}
+    def _end(self, processes: list[RankProcess], outcome: Callable[..., Ended]) -> list[Ended]:
+        """End ranks that still run, after taking their stacks; return their outcomes."""
+        halted = {process.rank: process.is_halted for process in processes}
+        waits = self._detector.waits(self._pending, self._outcomes)
+        known = [{**common_fields(process, self._seconds), **waits[process.rank]} for process in processes]
         for last in (False, True):  # of a rank that was halted last of all: to write them it must run again
-            dump_stacks([process for rank, process in pending.items() if halted[rank] is last])
-        for rank, process in list(pending.items()):
-            del pending[rank]
-            fields = {**known[rank], "output": process.output, "stack": process.stack, "halted": halted[rank]}
-            yield rank, outcome(**fields)
+            dump_stacks([process for process in processes if halted[process.rank] is last])
+        ended = []
+        for process, fields in zip(processes, known, strict=True):
+            fields |= {"output": process.output, "stack": process.stack, "halted": halted[process.rank]}
+            ended.append(outcome(**fields))
+            self._outcomes[process.rank] = ended[-1]
+            del self._pending[process.rank]
             self._lose([process])
+        return ended
 
     def _lose(self, processes: Iterable[RankProcess]) -> None:
         for process in list(processes):
@@ -280,7 +252,3 @@ class RankGroup:
             self._debugging(process, entered=False)
             self.lost_processes.append(process)
             self.processes.remove(process)
-
-
-def _in_order(outcomes: dict[int, Outcome]) -> list[Outcome]:
-    return [outcomes[rank] for rank in sorted(outcomes)]

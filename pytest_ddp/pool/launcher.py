@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from pytest_ddp.errors import LaunchError
 from pytest_ddp.protocol.shared_files import RankFiles, SharedFiles
@@ -25,10 +25,6 @@ _CANNOT_FORK = (
     "no more ranks can be started, because the system cannot fork another process ({}): end other processes, raise "
     "the limit on processes or memory, or use fewer ranks"
 )
-
-
-class _ForkError(LaunchError):
-    """The fork server works, but the system cannot fork another process."""
 
 
 class Launcher(Protocol):
@@ -96,36 +92,32 @@ class ForkLauncher:
     def start(self, shared: SharedFiles) -> int:
         """Fork one rank. A server that has ended is replaced once; one that cannot fork is kept, with its ranks."""
         try:
-            return self._fork(shared)
-        except _ForkError:
-            raise
+            answer = self._fork(shared)
         except LaunchError:
-            self.close()
-            return self._fork(shared)
-
-    def _fork(self, shared: SharedFiles) -> int:
-        self._await_ready()
-        try:
-            socket.send_fds(self._control, [b'{"fork": true}\n'], shared.fds)
-        except OSError as error:
-            raise LaunchError(f"the fork server has ended ({error}): no more ranks can be started") from error
-        try:
-            pid = self._receive("forked", EXIT_SECONDS)
-        except _ForkError:
-            raise
-        except BaseException:  # interrupted: the next request must not receive the answer to this one
-            self.close()
-            raise
+            answer = self._fork(shared)
+        if "failed" in answer:
+            raise LaunchError(_CANNOT_FORK.format(answer["failed"]))
+        pid = int(answer["forked"])
         self._exit_codes.pop(pid, None)  # of an earlier process with this id
         shared.rank_channel.close()
         return pid
 
-    def _await_ready(self) -> None:
+    def _fork(self, shared: SharedFiles) -> dict[str, Any]:
+        """Return the server's answer; end the server if it does not answer."""
         if self._server is None:
             self.start_server()
-        if not self._ready:
-            self._receive("ready", _START_SECONDS)
-            self._ready = True
+        try:
+            if not self._ready:
+                self._receive("ready", _START_SECONDS)
+                self._ready = True
+            socket.send_fds(self._control, [b"fork"], shared.fds)
+            return self._receive("forked", EXIT_SECONDS)
+        except OSError as error:
+            self.close()
+            raise LaunchError(f"the fork server has ended ({error}): no more ranks can be started") from error
+        except BaseException:  # interrupted: the next request must not receive the answer to this one
+            self.close()
+            raise
 
     def exit_code(self, pid: int, seconds: float = EXIT_SECONDS) -> int | None:
         """Wait until the server reports the exit code."""
@@ -148,21 +140,19 @@ class ForkLauncher:
             self._server.wait()
         self._server, self._ready, self._received = None, False, b""
 
-    def _receive(self, key: str, seconds: float) -> int:
-        """Receive messages until one has `key`, and return its value; keep the exit codes that come before."""
+    def _receive(self, key: str, seconds: float) -> dict[str, Any]:
+        """Receive messages until one has `key`, and return that; keep the exit codes that come before."""
         while True:
             line, complete, rest = self._received.partition(b"\n")
             if not complete:
                 self._received += self._read(seconds)
                 continue
             self._received = rest
-            message = json.loads(line)
+            message: dict[str, Any] = json.loads(line)
             if "exited" in message:
                 self._exit_codes[message["exited"]] = message["exit_code"]
-            if "failed" in message:
-                raise _ForkError(_CANNOT_FORK.format(message["failed"]))
             if key in message:
-                return int(message[key])
+                return message
 
     def _read(self, seconds: float) -> bytes:
         readable, _, _ = select.select([self._control], [], [], seconds)

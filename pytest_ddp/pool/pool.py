@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Self
@@ -18,7 +18,7 @@ from pytest_ddp.errors import LaunchError
 from pytest_ddp.outcomes.failure import RankFailure, failures
 from pytest_ddp.outcomes.outcome import Outcome
 from pytest_ddp.planning.world import World
-from pytest_ddp.pool.group import GRACE_SECONDS, GROUP_TIMEOUT_MARGIN, RankGroup
+from pytest_ddp.pool.group import GRACE_SECONDS, GROUP_TIMEOUT_MARGIN, Payloads, RankGroup
 from pytest_ddp.pool.launcher import Launcher, shared_launcher
 from pytest_ddp.pool.rank_process import RankProcess
 from pytest_ddp.protocol.flight_recorder import make_room
@@ -95,9 +95,7 @@ class RankPool:
     _prepared: RankGroup | None = field(default=None, init=False)
     _processes: dict[int, RankProcess] = field(default_factory=dict, init=False)
 
-    def run(
-        self, world: World, target: str, payloads: bytes | Sequence[bytes] = b"", *, timeout: float
-    ) -> list[Outcome]:
+    def run(self, world: World, target: str, payloads: Payloads = b"", *, timeout: float) -> list[Outcome]:
         """Run `target` ("module:function", bytes to bytes) once on every rank of a fresh process group.
 
         Args:

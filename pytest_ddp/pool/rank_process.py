@@ -4,7 +4,6 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from pytest_ddp.protocol.messages import DUMP_SIGNAL, READ_BYTES, Answer, Decode
 from pytest_ddp.protocol.shared_files import OutputFile, SharedFiles
 
 _BUSY_STATES = ("R", "D")  # running or runnable, and waiting for a disk: see proc(5)
-_DISCONNECTED = "closed its connection to the test run, ran on, and was ended"
+_DISCONNECTED = "closed the connection to the test run, ran on, and had to be ended"
 
 
 @dataclass
@@ -131,13 +130,22 @@ class RankProcess:
     @property
     def is_busy(self) -> bool:
         """Whether one of its threads uses a CPU, or waits for a CPU or a disk. False on systems other than Linux."""
-        return any(fields[0] in _BUSY_STATES for fields in _stat(Path(f"/proc/{self.pid}/task").glob("*/stat")))
+        for file in Path(f"/proc/{self.pid}/task").glob("*/stat"):
+            with suppress(OSError):
+                text = file.read_text(encoding="utf-8", errors="replace")
+                if text.rpartition(") ")[2].startswith(_BUSY_STATES):  # the name before the state is in parentheses
+                    return True
+        return False
 
     @property
     def cpu_seconds(self) -> float:
-        """The CPU time that the process has used. 0 on systems other than Linux."""
-        ticks = [int(fields[11]) + int(fields[12]) for fields in _stat([Path(f"/proc/{self.pid}/stat")])]
-        return sum(ticks) / os.sysconf("SC_CLK_TCK")
+        """The CPU time that the process has used; 0 if it has ended."""
+        import psutil  # noqa: PLC0415  needed only after a failure
+
+        with suppress(psutil.NoSuchProcess):
+            times = psutil.Process(self.pid).cpu_times()
+            return float(times.user + times.system)
+        return 0.0
 
     def request_stacks(self) -> None:
         """Make the process write its Python stacks. Works while it holds the GIL; wakes it if it is stopped."""
@@ -154,12 +162,7 @@ class RankProcess:
 
 def common_fields(process: RankProcess, seconds: float) -> dict[str, Any]:
     """Return the fields that every outcome has."""
-    return {
-        "rank": process.rank,
-        "seconds": seconds,
-        "output": process.output,
-        "collectives": process.collectives,
-    }
+    return {"rank": process.rank, "seconds": seconds, "output": process.output, "collectives": process.collectives}
 
 
 def answer_outcome(process: RankProcess, answer: Answer) -> Outcome:
@@ -173,14 +176,7 @@ def answer_outcome(process: RankProcess, answer: Answer) -> Outcome:
 
 
 def death_outcome(process: RankProcess, seconds: float, code: int | None, *, still_running: bool) -> Died:
-    """Return the outcome of a run in which the rank's connection ended.
-
-    Args:
-        process: the rank.
-        seconds: how long the run took.
-        code: the exit code of the process, negative for a signal; None if it is not known.
-        still_running: whether the process had not ended.
-    """
+    """Return the outcome of a run in which the rank's connection ended; an exit code below 0 is that of a signal."""
     fields = {**common_fields(process, seconds), "stack": process.stack}
     if still_running:
         return Died(**fields, exit_note=_DISCONNECTED)
@@ -194,11 +190,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _stat(files: Iterable[Path]) -> Iterator[list[str]]:
-    """Yield the fields of files like /proc/PID/stat, from the process's state on; skip files that do not exist."""
-    for file in files:
-        with suppress(OSError):
-            # The name before the state is in parentheses and may have spaces.
-            yield file.read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()

@@ -1,9 +1,13 @@
 """What the controller's pytest and a rank's pytest send each other: session starts, phases of tests, examples."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+
+# By name: a test that replaces `json.dumps` or `pickle.loads` must not break its rank.
 from json import dumps, loads
-from typing import Any, Literal, TypeAlias
+from pickle import dumps as to_pickle
+from pickle import loads as from_pickle
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 from pytest_ddp.settings import Settings
 
@@ -12,9 +16,23 @@ EXIT_KIND = "pytest.exit"  # the kind of failure by which a rank asks for the en
 QUIT = b"quit"  # what a rank's debugger answers when the user wants the run to end
 
 
+class _FromController:
+    """What the controller sends; it travels pickled, because ranks trust the controller."""
+
+    def encode(self) -> bytes:
+        """Return the message as bytes."""
+        return to_pickle(self)
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        """Return the message that `encode` made."""
+        message: Self = from_pickle(body)  # noqa: S301  made by the controller
+        return message
+
+
 @dataclass(frozen=True)
-class SessionStart:
-    """What a rank needs to start a pytest session like the controller's; it travels pickled.
+class SessionStart(_FromController):
+    """What a rank needs to start a pytest session like the controller's.
 
     Attributes:
         args: command-line arguments.
@@ -48,7 +66,7 @@ class ItemId:
 
 
 @dataclass(frozen=True)
-class RunTest:
+class RunTest(_FromController):
     """Set `test` up, answer, and wait for `Proceed`.
 
     Attributes:
@@ -59,19 +77,9 @@ class RunTest:
     test: ItemId
     shared_path: str = ""
 
-    def encode(self) -> bytes:
-        """Return the message as bytes."""
-        return dumps(asdict(self)).encode()
-
-    @classmethod
-    def decode(cls, body: bytes) -> "RunTest":
-        """Return the message that `encode` made."""
-        plain = loads(body)
-        return cls(ItemId(**plain["test"]), plain["shared_path"])
-
 
 @dataclass(frozen=True)
-class Proceed:
+class Proceed(_FromController):
     """Run the next phase of the test at hand: every rank has finished the phase before it.
 
     Attributes:
@@ -83,19 +91,8 @@ class Proceed:
     phase: Literal["call", "teardown"]
     next_test: ItemId | None = None
 
-    def encode(self) -> bytes:
-        """Return the message as bytes."""
-        return dumps(asdict(self)).encode()
 
-    @classmethod
-    def decode(cls, body: bytes) -> "Proceed":
-        """Return the message that `encode` made."""
-        plain = loads(body)
-        return cls(plain["phase"], ItemId(**plain["next_test"]) if plain["next_test"] else None)
-
-
-@dataclass(frozen=True)
-class RankWarning:
+class RankWarning(NamedTuple):
     """A warning that was issued on a rank, as plain data."""
 
     message: str
@@ -131,7 +128,7 @@ class PhaseAnswer:
     def encode(self) -> bytes:
         """Return the answer as bytes; values in reports that JSON cannot hold (user properties) become text."""
         changed = {name: value for name, value in vars(self).items() if value != getattr(PhaseAnswer, name)}
-        return dumps(changed, default=_as_plain).encode()
+        return dumps(changed, default=str).encode()
 
     @classmethod
     def decode(cls, body: bytes) -> "PhaseAnswer":
@@ -143,13 +140,9 @@ class PhaseAnswer:
         return cls(**plain)
 
 
-def _as_plain(value: object) -> object:
-    return vars(value) if isinstance(value, RankWarning) else str(value)
-
-
-def _warning(plain: dict[str, Any]) -> RankWarning:
-    location = plain["location"]
-    return RankWarning(**{**plain, "location": tuple(location) if location else None})
+def _warning(plain: list[Any]) -> RankWarning:
+    *texts, location = plain
+    return RankWarning._make([*texts, tuple(location) if location else None])
 
 
 _ITEMS: dict[str, Callable[[Any], object]] = {

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pytest_ddp.rank.process_state import ProcessState
 
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
-_LOST = "its connection to the test run was closed ({}); a test that closes files which are not its own can do that"
+_LOST = "the connection to the test run was closed ({}); a test that closes files which are not its own can do that"
 
 
 class Failed(Exception):  # noqa: N818  a failure of a target, not an error of ours

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.outcomes.failure import details, failures, headline, last_collectives, root_cause, summary, timelines
+from pytest_ddp.outcomes.failure import details, failures, headline, operations, root_cause, summary
 from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned, Skipped
 from pytest_ddp.planning.world import World
 from pytest_ddp.protocol.phases import PhaseAnswer
@@ -72,8 +72,7 @@ def output_sections(result: PhaseResult, when: str) -> list[tuple[str, str]]:
     found = [(f"Captured stdout+stderr {when} (rank {o.rank})", o.output) for o in outcomes if o.output.strip()]
     for rank, answer in result.answers.items():
         found += [(f"{title} (rank {rank})", text) for title, text in answer.sections if title.endswith(when)]
-    found += [(f"Last collectives {when} ({ranks})", text) for ranks, text in last_collectives(outcomes)]
-    return found + [(f"Timeline {when} ({ranks})", text) for ranks, text in timelines(outcomes)]
+    return found + [(f"{title.capitalize()} {when} ({ranks})", text) for title, ranks, text in operations(outcomes)]
 
 
 def deserialize_report(data: dict[str, Any], config: pytest.Config) -> pytest.TestReport:

@@ -24,7 +24,7 @@ class Fault:
 
 
 EXIT = "exited with code {} before it finished; last collective entered: all_reduce #1"
-LOST = "exited with code 1 before it finished: its connection to the test run was closed"
+LOST = "exited with code 1 before it finished: the connection to the test run was closed"
 KILLED = "was killed by {}; last collective entered: all_reduce #1"
 PARTED = "deadlocked: it waits in all_reduce #2 float32[4], where rank 1 called barrier #2"
 RUNNING = f"was still running at its deadline of {HANG:g} s; last collective entered: all_reduce #1"
@@ -67,7 +67,7 @@ FAULTS = [
     # it breaks what it stands on
     Fault("closes every file (0 to 255)", "closes_all_files", Died, "rank 1 of 2 (gloo, cpu) "),
     Fault("closes our channel", "closes_our_channel", Died, LOST),
-    Fault("closes our channel and hangs", "closes_and_hangs", Died, "closed its connection to the test run, ran on"),
+    Fault("closes our channel and hangs", "closes_and_hangs", Died, "closed the connection to the test run, ran on"),
     Fault("writes into our channel", "writes_into_our_channel", Raised, "raised ProtocolError: a rank announced"),
     Fault("closes stdout and stderr", "closes_stdout", Returned, "before"),
     Fault("replaces stdout by a closed file", "replaces_stdout", Returned, ""),

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import psutil
@@ -20,10 +20,10 @@ def ended_when(there: Callable[[list[RankProcess]], bool]) -> Iterator[None]:
     """End ranks only when their time is over and `there` is true for the ranks that still run."""
     is_over = Deadline.is_over
 
-    def is_over_there(deadline: Deadline, pending: Collection[RankProcess]) -> bool:
-        if not is_over(deadline, pending):
+    def is_over_there(deadline: Deadline) -> bool:
+        if not is_over(deadline):
             return False
-        if not deadline.grace or there(list(pending)):  # without a grace, ranks join their group
+        if not deadline.grace or there(list(deadline.pending)):  # without a grace, ranks join their group
             return True
         time.sleep(_LOOK_SECONDS)
         return False

@@ -42,7 +42,7 @@ def test_failing_examples_shrink_to_the_least(run_given):
             "  ranks 0, 1, 2: passed",
             "E * x=250,",
             "rank 2 of 4 (gloo, cpu) raised AssertionError: assert 100 < 100",
-            "  ranks 0, 1, 3: *; it waits in all_reduce #*, which rank 2 never entered: it has failed",
+            "  ranks 0, 1, 3: *; they wait in all_reduce #*, which rank 2 never entered: it has failed",
             "E * x=100,",
         ]
     )

@@ -68,10 +68,10 @@ def alarm_when_all_hang(monkeypatch):
     """Give pytest-timeout its alarm while ranks are waited for, as soon as they hang: no machine is too slow for it."""
     check_waiting = Deadline.check_waiting
 
-    def check_and_alarm(deadline, pending):
-        if pending and all(hangs(rank) for rank in pending):
+    def check_and_alarm(deadline):
+        if deadline.pending and all(hangs(rank) for rank in deadline.pending):
             signal.raise_signal(signal.SIGALRM)
-        return check_waiting(deadline, pending)
+        return check_waiting(deadline)
 
     monkeypatch.setattr(Deadline, "check_waiting", check_and_alarm)
 

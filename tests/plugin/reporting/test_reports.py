@@ -189,7 +189,7 @@ def test_a_hang_in_groups_and_messages_names_who_is_missing(run_suite):
                 "of ranks 2, 3, which rank 3 never entered: it waits in recv #1 float32[[]3[]] from rank 0, which "
                 "waits in all_reduce #1 float32[[]4[]], which ranks 2, 3 never entered"
             ),
-            "  ranks 0, 1: deadlocked: it waits in all_reduce #1 float32[[]4[]], which ranks 2, 3 never entered",
+            "  ranks 0, 1: deadlocked: they wait in all_reduce #1 float32[[]4[]], which ranks 2, 3 never entered",
             "  rank 3: deadlocked: it waits in recv #1 float32[[]3[]] from rank 0, which never sent it",
         ]
     )

@@ -8,7 +8,7 @@ import timeline_targets
 from trace_format import check_trace_format
 
 from pytest_ddp.observed import merge_traces
-from pytest_ddp.outcomes.failure import RankFailure, failures, root_cause, timelines
+from pytest_ddp.outcomes.failure import RankFailure, failures, operations, root_cause
 from pytest_ddp.outcomes.outcome import Deadlocked, Died, Outcome, Raised, Returned
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.pool import RankPool
@@ -36,7 +36,7 @@ def shown_events(outcome: Outcome) -> list[str]:
 def test_every_rank_has_a_timeline_and_equal_ones_are_grouped(pool):
     outcomes = run(pool, timeline_targets.all_raise)
     assert [shown_events(outcome) for outcome in outcomes] == [STEP, STEP]
-    assert [ranks for ranks, _ in timelines(outcomes)] == ["ranks 0, 1"]
+    assert [section[:2] for section in operations(outcomes)] == [("timeline", "ranks 0, 1")]
 
 
 def test_a_rank_that_passed_has_a_timeline_too(pool):

@@ -106,7 +106,7 @@ def test_groups_in_a_ring(ranks, run):
 def test_several_that_wait_for_one_are_told_together(ranks, run):
     outcomes = run(ranks, deadlock_targets.one_is_late_for_a_barrier, 4)
     assert [type(outcome) for outcome in outcomes] == [Deadlocked, Returned, Deadlocked, Deadlocked]
-    assert re.search(rf"ranks 2, 3: deadlocked: it waits in barrier #1{LINE}, which rank 1 never", text(outcomes))
+    assert re.search(rf"ranks 2, 3: deadlocked: they wait in barrier #1{LINE}, which rank 1 never", text(outcomes))
 
 
 def test_ranks_that_wait_for_one_another_are_found_while_a_third_runs(short):

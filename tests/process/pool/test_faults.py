@@ -96,7 +96,7 @@ def test_one_rank_raises_while_the_other_waits(ranks):
     assert isinstance(root, Raised)
     assert (root.rank, root.kind, root.message) == (1, "ValueError", "rank 1 has had enough")
     assert isinstance(outcomes[0], Stopped)
-    assert outcomes[0].last_collective == "all_reduce #1 float32[4]"
+    assert str(outcomes[0].collectives[-1]) == "all_reduce #1 float32[4]"
     assert "in all_reduce" in outcomes[0].stack
     assert "in one_raises" in outcomes[0].stack
     assert "pytest_ddp" not in outcomes[0].stack
@@ -113,7 +113,7 @@ def test_all_ranks_skip(ranks):
 def test_a_rank_that_waited_for_a_rank_that_left_is_not_the_cause(ranks):
     outcomes = run_patiently(ranks, rank_targets.one_exits)
     assert peer_left(outcomes[0])
-    assert outcomes[1].last_collective == "all_reduce #1 float32[4]"
+    assert str(outcomes[1].collectives[-1]) == "all_reduce #1 float32[4]"
 
 
 @pytest.mark.parametrize("target", [rank_targets.one_segfaults, rank_targets.segfaults_after_the_last_collective])

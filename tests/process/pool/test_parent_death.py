@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import psutil
 import pytest
@@ -145,7 +146,7 @@ def test_the_answer_to_an_interrupted_start_is_not_taken_for_the_next_answer(mon
     launcher = ForkLauncher(PRELOAD)
     receive = launcher._receive
 
-    def interrupted(key: str, seconds: float) -> int:
+    def interrupted(key: str, seconds: float) -> dict[str, Any]:
         if key == "forked":
             monkeypatch.undo()
             raise KeyboardInterrupt

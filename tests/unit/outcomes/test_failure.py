@@ -1,6 +1,9 @@
 """The root cause is found, and said in words with its rank."""
 
 import pickle
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from functools import partial
 
 import pytest
 
@@ -109,6 +112,46 @@ def test_without_a_failure_there_is_no_cause():
 )
 def test_every_outcome_has_words(outcome, words):
     assert describe_outcome(outcome) == words
+
+
+ENDED = {"collectives": entered("barrier")}
+WAITS = {"waits": "waits in barrier #2, which rank 9 never entered: it has failed"}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (Returned, "passed"),
+        (partial(Skipped, reason="it was late"), "skipped: it was late"),
+        (partial(Raised, kind="KeyError", message="it was here", traceback=""), "raised KeyError: it was here"),
+        (partial(replace, CLOSED), "failed because a peer left the group; they entered no collective"),
+        (partial(Died, signal="SIGSEGV"), "were killed by SIGSEGV; they entered no collective"),
+        (
+            partial(Died, exit_code=3, **ENDED),
+            "exited with code 3 before they finished; last collective entered: barrier #1",
+        ),
+        (
+            partial(Died, exit_code=1, exit_note="gone"),
+            "exited with code 1 before they finished: gone; they entered no *",
+        ),
+        (Died, "ended in an unknown way; they entered no collective"),
+        (partial(TimedOut, timeout=3), "were still running at their deadline of 3 s; they entered no collective"),
+        (
+            partial(TimedOut, timeout=3, halted=True, **WAITS),
+            "were still stopped by a signal at their deadline of 3 s; they wait in barrier #2, *: it has failed",
+        ),
+        (
+            partial(Stopped, **WAITS),
+            "were still running when another rank failed, and were stopped; they wait in barrier #2, *: it has failed",
+        ),
+        (partial(Deadlocked, **WAITS), "deadlocked: they wait in barrier #2, *: it has failed"),
+    ],
+)
+def test_ranks_that_share_a_line_have_a_verb_in_the_plural(make, words):
+    """Messages of users and what other ranks did are not changed."""
+    first = Raised(rank=9, seconds=-1.0, kind="ValueError", message="wrong", traceback="")
+    line = headline([make(rank=0), make(rank=2), first]).splitlines()[1]
+    assert fnmatchcase(line, f"  ranks 0, 2: {words}")
 
 
 def test_the_headline_names_the_cause_and_folds_ranks_alike():

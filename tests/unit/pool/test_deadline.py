@@ -46,57 +46,57 @@ def clock(monkeypatch):
 
 
 def after_a_failure(peers, *, ends_at=100.0):
-    deadline = Deadline(ends_at, grace=1.0)
-    deadline.add_outcome(Peer(0), FAILED, peers)
+    deadline = Deadline(peers, ends_at, grace=1.0)
+    deadline.add_outcome(Peer(0), FAILED)
     return deadline
 
 
 def test_ranks_that_sleep_are_ended_after_the_grace(clock):
     peers = [Peer()]
     deadline = after_a_failure(peers)
-    assert not deadline.is_over(peers)
+    assert not deadline.is_over()
     clock.now = 1.0
-    assert deadline.is_over(peers)
+    assert deadline.is_over()
 
 
 def test_a_busy_rank_gets_as_much_cpu_time(clock):
     peers = [Peer(1), Peer(2, is_busy=True)]
     deadline = after_a_failure(peers)
     clock.now, peers[1].cpu_seconds = 1.0, 50.25
-    assert not deadline.is_over(peers)
+    assert not deadline.is_over()
     assert 0 < deadline.seconds < 1  # not a busy loop
     clock.now = 20.0  # it has waited for a CPU all the time
-    assert not deadline.is_over(peers)
+    assert not deadline.is_over()
     clock.now, peers[1].cpu_seconds = 21.0, 51.0
-    assert deadline.is_over(peers)
+    assert deadline.is_over()
 
 
 def test_a_rank_that_announced_an_exception_is_waited_for(clock):
     peers = [Peer(1, is_raising=True), Peer(2)]
     deadline = after_a_failure(peers)
     clock.now = 1.0
-    assert not deadline.is_over(peers)
+    assert not deadline.is_over()
     peers.pop(0)  # its answer has come
     clock.now += deadline.seconds
-    assert deadline.is_over(peers)
+    assert deadline.is_over()
 
 
 def test_the_deadline_ends_busy_and_raising_ranks_too(clock):
     peers = [Peer(1, is_busy=True), Peer(2, is_raising=True)]
     deadline = after_a_failure(peers, ends_at=1.5)
     clock.now = 1.0
-    assert not deadline.is_over(peers)
+    assert not deadline.is_over()
     clock.now = 1.5
-    assert deadline.is_over(peers)
+    assert deadline.is_over()
 
 
 def test_without_a_failure_only_the_deadline_counts(clock):
     peers = [Peer(is_busy=True)]
-    deadline = Deadline(100.0, grace=1.0)
+    deadline = Deadline(peers, 100.0, grace=1.0)
     clock.now = 99.0
-    assert not deadline.is_over(peers)
+    assert not deadline.is_over()
     clock.now = 100.0
-    assert deadline.is_over(peers)
+    assert deadline.is_over()
 
 
 def a_process(pid: int) -> RankProcess:

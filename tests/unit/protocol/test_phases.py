@@ -26,7 +26,7 @@ def test_a_rank_s_answer_travels_with_what_json_does_not_know_as_text():
         {"user_properties": [("shape", {1})]},
         sections=(("Captured log call", "text"),),
         subtests=({"outcome": "failed"},),
-        warnings=(warning, replace(warning, location=None)),
+        warnings=(warning, warning._replace(location=None)),
         suite_properties=(("a", "1"),),
         retire="1 thread",
     )
