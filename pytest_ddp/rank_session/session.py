@@ -6,7 +6,6 @@ wrappers around the protocol (warnings, assertion rewriting) enclose all three p
 """
 
 import os
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
