@@ -17,13 +17,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.autograd import Variable, graph
-from torch.distributed import ProcessGroup, Store, Work, distributed_c10d
+from torch.distributed import ProcessGroup, Store, distributed_c10d
 from torch.distributed.distributed_c10d import GroupName
 
 _C: Any = torch._C
 
 # Process groups
 
+WORK_GETTERS = ("_source_rank", "_get_duration", "_get_op_type")
 GROUP_SETTERS = ("_set_default_backend", "_register_backend", "_set_group_name", "_set_group_desc")
 OPTION_TYPES = frozenset(
     kind for name, kind in vars(_C._distributed_c10d).items() if name.endswith("Options") and isinstance(kind, type)
@@ -131,21 +132,6 @@ class CoalescingGroup(ProcessGroup):
 
     def _end_coalescing(self, device: torch.device) -> Any:
         return self.coalescing_ends(partial(self.real._end_coalescing, device))
-
-
-class PrivateWork(Work):
-    """A handle that answers as `real` where torch asks by a private name."""
-
-    real: Any
-
-    def _source_rank(self) -> int:
-        return int(self.real._source_rank())
-
-    def _get_duration(self) -> float:
-        return float(self.real._get_duration())
-
-    def _get_op_type(self) -> Any:
-        return self.real._get_op_type()
 
 
 # Autograd and tensors

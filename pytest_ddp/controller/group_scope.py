@@ -116,7 +116,8 @@ class GroupScopes:
             return self._open(run.world, keeper=None, warm=False)
         if self._kept is not None and self._kept.includes(item, run.world):
             self._kept.widen(group_owner(item))
-            self._take_turn(self._kept)
+            if run.world.device != "cuda":
+                self._kept.turn.enter_context(self.pools.lease(run.world))
             return self._kept
         if self._alive is not None and self._alive != run.world:  # the test for which fixtures were kept did not come
             self._retire(self._alive)
@@ -132,10 +133,6 @@ class GroupScopes:
                 pool = opening.enter_context(pool.fresh())
             group = opening.enter_context(pool.group(leased))
             return GroupScope(world, group, pool, warm, keeper, opening.pop_all(), turn.pop_all())
-
-    def _take_turn(self, scope: GroupScope) -> None:
-        if scope.world.device != "cuda":
-            scope.turn.enter_context(self.pools.lease(scope.world))
 
     def _retire(self, world: World) -> None:
         self.close()

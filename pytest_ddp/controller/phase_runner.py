@@ -120,7 +120,9 @@ class PhaseRunner:
         return self._finish(item, when, group.run(target, body, timeout=self._timeout))
 
     def _finish(self, item: pytest.Item, when: When, outcomes: Sequence[Outcome]) -> PhaseResult:
-        _exit_if_asked(outcomes)
+        for outcome in outcomes:
+            if isinstance(outcome, Raised) and outcome.kind == EXIT_KIND:  # the rank called `pytest.exit`
+                pytest.exit(f"{outcome.message} (rank {outcome.rank})", json.loads(outcome.body))
         scope = self._current()
         item.stash[result_key] = result = PhaseResult.of(outcomes, scope.world)
         self._failed = self._failed or bool(failures(outcomes))
@@ -132,13 +134,6 @@ class PhaseRunner:
         if self._scope is None:
             raise RuntimeError("no distributed test is being run")
         return self._scope
-
-
-def _exit_if_asked(outcomes: Sequence[Outcome]) -> None:
-    """End the run if a rank called `pytest.exit`, as it does in one process."""
-    for outcome in outcomes:
-        if isinstance(outcome, Raised) and outcome.kind == EXIT_KIND:
-            pytest.exit(f"{outcome.message} (rank {outcome.rank})", json.loads(outcome.body))
 
 
 def _item_id(item: pytest.Item) -> ItemId:

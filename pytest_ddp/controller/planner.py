@@ -44,7 +44,10 @@ class Planner:
     def plan(self, item: pytest.Item) -> Plan:
         """Return what will be decided; the latest plan is kept, because the test before asks for it too."""
         if self._latest is None or self._latest[0] is not item:
-            self._latest = item, self._plan(item)
+            try:
+                self._latest = item, self.plan_request(request_of(item, self.settings))
+            except UsageError as error:
+                self._latest = item, Refuse(str(error))
         return self._latest[1]
 
     def plan_request(self, request: Request) -> Plan:
@@ -52,12 +55,6 @@ class Planner:
         if sys.platform == "win32":
             return Refuse(NO_WINDOWS)
         return plan(self.settings, request, Machine.detect())
-
-    def _plan(self, item: pytest.Item) -> Plan:
-        try:
-            return self.plan_request(request_of(item, self.settings))
-        except UsageError as error:
-            return Refuse(str(error))
 
     def next_on_ranks(
         self, next_item: pytest.Item | None, scope: GroupScope, session: pytest.Session, *, failed: bool

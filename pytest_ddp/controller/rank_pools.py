@@ -1,6 +1,7 @@
 """The warm ranks of a run: one pool per device, started when the first test needs it."""
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 
 import cloudpickle
 import pytest
@@ -17,35 +18,33 @@ from pytest_ddp.reporting.run_summary import Summary
 from pytest_ddp.settings import Settings
 
 
+@dataclass
 class RankPools:
     """Pools of ranks that each run a pytest session like this one's.
 
-    Args:
+    Attributes:
         config: the run's.
         settings: the run's.
         summary: counts the ranks that are started, and reports what ranks print while they end.
         timeout_margin: seconds by which a process group's own timeout is longer than that of a run.
     """
 
-    def __init__(
-        self, config: pytest.Config, settings: Settings, summary: Summary, timeout_margin: float = GROUP_TIMEOUT_MARGIN
-    ) -> None:
-        self._config = config
-        self._settings = settings
-        self._summary = summary
-        self._timeout_margin = timeout_margin
-        self._pools: dict[str, RankPool] = {}
-        self._leases = Leases(shared_folder(config))
+    config: pytest.Config
+    settings: Settings
+    summary: Summary
+    timeout_margin: float = GROUP_TIMEOUT_MARGIN
+    _pools: dict[str, RankPool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._leases = Leases(shared_folder(self.config))
 
     def of(self, device: str) -> RankPool:
         """Return the pool of a device ("cpu" or "cuda"); raise LaunchError if this run's ranks cannot be configured."""
         if device not in self._pools:
-            capture = self._config.getoption("capture", "no") != "no"
-            body = cloudpickle.dumps(session_start(self._config, self._settings))
-            pool = RankPool(
-                launcher_for(device), host=HOST, host_body=body, capture=capture, counts=self._summary.ranks
-            )
-            pool.timeout_margin = self._timeout_margin
+            capture = self.config.getoption("capture", "no") != "no"
+            body = cloudpickle.dumps(session_start(self.config, self.settings))
+            pool = RankPool(launcher_for(device), host=HOST, host_body=body, capture=capture, counts=self.summary.ranks)
+            pool.timeout_margin = self.timeout_margin
             self._pools[device] = pool
         return self._pools[device]
 
@@ -57,7 +56,7 @@ class RankPools:
         """End every rank."""
         for pool in self._pools.values():
             pool.close()
-            self._summary.add_exit_output(pool.exit_output)
+            self.summary.add_exit_output(pool.exit_output)
             if isinstance(pool.launcher, SpawnLauncher):  # the fork server lives as long as this process
                 pool.launcher.close()
         self._pools.clear()

@@ -149,18 +149,12 @@ class Controller:
                 self.close()
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self) -> None:
-        """Let the ranks finish."""
-        self.close()
-
-    def pytest_unconfigure(self) -> None:
-        """End the ranks also when the session never finished."""
-        self.close()
-
     def close(self) -> None:
-        """End every rank."""
+        """Let the ranks finish."""
         self.runner.close()
         self.pools.close()
+
+    pytest_sessionfinish = pytest_unconfigure = close  # a session may never finish
 
     def _complete(self, item: pytest.Item, report: pytest.TestReport, *, raised: bool) -> None:
         sections = item.stash.setdefault(_sections, [])

@@ -7,8 +7,7 @@ the dispatcher raises an exception whose type identifies the bug.
 
 import functools
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
@@ -46,8 +45,9 @@ def run_examples(item: Any, ranks: ExampleRanks) -> tuple[Sequence[Outcome], Bug
         PytestDDPError: when the test could not be set up again for the next example.
     """
     __tracebackhide__ = True
-    dispatcher = _Dispatcher(ranks)
-    with _replaced_function(item.obj.hypothesis, dispatcher), without_tracing():
+    dispatcher, handle = _Dispatcher(ranks), item.obj.hypothesis
+    with pytest.MonkeyPatch.context() as patch, without_tracing():
+        patch.setattr(handle, "inner_test", _dispatching(handle, dispatcher))
         try:
             known = parameters(item)
             item.obj(**{name: known.get(name, _Placeholder()) for name in argument_names(item)})
@@ -82,12 +82,7 @@ class _NoMoreExamples(BaseException):
 
 @dataclass
 class _Dispatcher:
-    """Runs examples on ranks, and raises the result in Hypothesis.
-
-    Attributes:
-        ranks: the ranks that run the examples.
-        outcomes: the outcomes of the latest example.
-    """
+    """Runs examples on ranks, and raises the result in Hypothesis; `outcomes` are those of the latest example."""
 
     ranks: ExampleRanks
     outcomes: Sequence[Outcome] = ()
@@ -174,21 +169,15 @@ def merged_notes(reports: Mapping[int, ExampleReport]) -> Iterator[str]:
             yield from (f"rank {rank}: {text}" for rank, text in zip(reports, texts, strict=True) if text is not None)
 
 
-@contextmanager
-def _replaced_function(handle: Any, dispatcher: _Dispatcher) -> Iterator[None]:
-    """Let Hypothesis call the dispatcher in place of the test's function, from which it makes its database key."""
-    inner = handle.inner_test
+def _dispatching(handle: Any, dispatcher: _Dispatcher) -> Callable[..., None]:
+    """Return what Hypothesis calls in place of the test's function, from which it makes its database key."""
 
-    @functools.wraps(inner)
+    @functools.wraps(handle.inner_test)
     def dispatch(*_: Any, **arguments: Any) -> None:
         __tracebackhide__ = True
         dispatcher.run({name: arguments[name] for name in drawn_names(handle)})
 
-    handle.inner_test = dispatch
-    try:
-        yield
-    finally:
-        handle.inner_test = inner
+    return dispatch
 
 
 class _Placeholder:

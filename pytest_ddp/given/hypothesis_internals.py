@@ -58,11 +58,7 @@ def origin_of(error: BaseException) -> str:
 
 
 class RunningExample:
-    """An example in which nothing can be drawn; `note`, `event` and `target` are kept here.
-
-    Attributes:
-        notes: the texts of `note`.
-    """
+    """An example in which nothing can be drawn; keeps `notes`, `events` and `targets` of the test."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []

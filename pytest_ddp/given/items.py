@@ -1,7 +1,7 @@
 """The Hypothesis tests among distributed tests, and the ranks of their examples. Imports Hypothesis only for them."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -84,14 +84,10 @@ class ExampleRanks:
         return self.group.run(RUN_TEST, self.setup, timeout=self.timeout)
 
 
-@contextmanager
-def fixtures_stay_on_ranks(item: Any) -> Iterator[None]:
+def fixtures_stay_on_ranks(item: Any) -> AbstractContextManager[None]:
     """Keep Hypothesis's pytest plugin from setting fixtures up in the controller, where it looks at their scopes."""
-    if not (is_distributed(item) and is_given(item)):
-        yield
-        return
-    with replaced_request(item, _request_for_hypothesis(item)):
-        yield
+    is_ours = is_distributed(item) and is_given(item)
+    return replaced_request(item, _request_for_hypothesis(item)) if is_ours else nullcontext()
 
 
 def _request_for_hypothesis(item: Any) -> SimpleNamespace:

@@ -19,66 +19,6 @@ from pytest_ddp.torch_internals import group_timeout
 _REMEMBERED = 64  # of our own records: ranks that do the same are seldom further apart
 
 
-class Peers:
-    """Reads the flight recorder for the rank that writes to `recorder`."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder, self._rank = recorder, recorder.rank
-        self._readers: dict[int, Reader] = {}
-        self._reported: set[str] = set()
-        self._ours: dict[int, bytes] = {}
-        self._theirs: dict[tuple[int, Key], Fingerprint] = {}
-
-    def matching(self, fingerprint: Fingerprint, index: int, data: bytes) -> Iterator[Fingerprint]:
-        """Yield the operations of other ranks with the key of this one of ours, which was recorded as `data`.
-
-        A rank that does the same records the same: such records are not even decoded.
-        """
-        if fingerprint.is_same_on_all_ranks:
-            self._ours[index] = data
-        self._ours.pop(index - _REMEMBERED, None)
-        for rank in fingerprint.others:
-            reader = self._reader(rank)
-            while (ours := self._ours.get(reader.next)) is not None and reader.pass_over(ours):
-                pass
-            if reader.next <= index or not fingerprint.is_same_on_all_ranks:
-                self._read(reader)
-            theirs = self._theirs.pop((rank, fingerprint.key), None) if self._theirs else None
-            if theirs is not None:
-                yield theirs
-
-    def unmatched_operations(self) -> list[str]:
-        """Return the operations of this rank that lack other ranks, in words, oldest first, each only once.
-
-        Operations that block are over, so they lacked nobody.
-        """
-        ours = self._position(self._rank)
-        begun = [fingerprint for fingerprint in ours.entered if fingerprint.asynchronous]
-        others = {other for fingerprint in begun for other in fingerprint.ranks if other != self._rank}
-        positions = {self._rank: ours} | {other: self._position(other) for other in others}
-        needs = [need for fingerprint in begun if (need := need_of(fingerprint, positions)).absent]
-        found = [f"{need.of}, in which {rank_list(need.absent)} took no part" for need in needs]
-        new = [text for text in found if text not in self._reported]
-        self._reported.update(new)
-        return new
-
-    def _position(self, rank: int) -> Position:
-        reader = self._recorder.reader(rank)
-        found = [Fingerprint.decode(data, rank) for _, data in reader.new()]
-        return Position(rank, tuple(filter(None, found)), all_known=not reader.missed and all(found))
-
-    def _reader(self, rank: int) -> Reader:
-        if rank not in self._readers:
-            self._readers[rank] = self._recorder.reader(rank)
-        return self._readers[rank]
-
-    def _read(self, reader: Reader) -> None:
-        for _, data in reader.new():
-            theirs = Fingerprint.decode(data, reader.rank)
-            if theirs is not None and self._rank in theirs.others:
-                self._theirs[reader.rank, theirs.key] = theirs
-
-
 class Announcer(Monitor):
     """Records every operation of this rank; raises CollectiveMismatch for one that does not match another rank's.
 
@@ -90,9 +30,12 @@ class Announcer(Monitor):
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self._peers = Peers(recorder)
         self._indices: dict[int, int] = {}
         self._received_from_any: set[tuple[str, int]] = set()
+        self._readers: dict[int, Reader] = {}
+        self._reported: set[str] = set()
+        self._ours: dict[int, bytes] = {}
+        self._theirs: dict[tuple[int, Key], Fingerprint] = {}
 
     def before_operation(self, entry: Entry) -> None:
         """Record an operation; raise CollectiveMismatch if it does not match what another rank has recorded."""
@@ -114,9 +57,20 @@ class Announcer(Monitor):
         self.recorder.mark_running()
 
     def unmatched_operations(self) -> list[str]:
-        """Return in words what this rank has begun and others have not taken part in, each only once."""
+        """Return the operations of this rank that lack other ranks, in words, oldest first, each only once.
+
+        Operations that block are over, so they lacked nobody.
+        """
         with self._lock:
-            return self._peers.unmatched_operations()
+            ours = self._position(self.recorder.rank)
+            begun = [fingerprint for fingerprint in ours.entered if fingerprint.asynchronous]
+            others = {other for fingerprint in begun for other in fingerprint.ranks} - {ours.rank}
+            positions = {ours.rank: ours} | {other: self._position(other) for other in others}
+            needs = [need for fingerprint in begun if (need := need_of(fingerprint, positions)).absent]
+            found = [f"{need.of}, in which {rank_list(need.absent)} took no part" for need in needs]
+            new = [text for text in found if text not in self._reported]
+            self._reported.update(new)
+            return new
 
     def _record(self, entry: Entry) -> str | None:
         """Record an operation first, then look at what the others have recorded; return what does not match."""
@@ -125,7 +79,7 @@ class Announcer(Monitor):
         data = self.recorder.record(fingerprint.encode())
         if len(self._indices) > SLOTS:
             del self._indices[next(iter(self._indices))]
-        wrong = (mismatch(fingerprint, theirs) for theirs in self._peers.matching(fingerprint, index, data))
+        wrong = (mismatch(fingerprint, theirs) for theirs in self._matching(fingerprint, index, data))
         return next(filter(None, wrong), None)
 
     def _fingerprint(self, entry: Entry) -> Fingerprint:
@@ -133,3 +87,34 @@ class Announcer(Monitor):
             self._received_from_any.add((entry.group, entry.tag))
         after_any_rank = entry.op == RECV and (entry.group, entry.tag) in self._received_from_any
         return fingerprint_of(entry, self.recorder.rank, after_any_rank=after_any_rank)
+
+    def _matching(self, fingerprint: Fingerprint, index: int, data: bytes) -> Iterator[Fingerprint]:
+        """Yield the operations of other ranks with the key of this one of ours, which was recorded as `data`.
+
+        A rank that does the same records the same: such records are not even decoded.
+        """
+        if fingerprint.is_same_on_all_ranks:
+            self._ours[index] = data
+        self._ours.pop(index - _REMEMBERED, None)
+        for rank in fingerprint.others:
+            if rank not in self._readers:
+                self._readers[rank] = self.recorder.reader(rank)
+            reader = self._readers[rank]
+            while (ours := self._ours.get(reader.next)) is not None and reader.pass_over(ours):
+                pass
+            if reader.next <= index or not fingerprint.is_same_on_all_ranks:
+                self._read(reader)
+            theirs = self._theirs.pop((rank, fingerprint.key), None) if self._theirs else None
+            if theirs is not None:
+                yield theirs
+
+    def _read(self, reader: Reader) -> None:
+        for _, data in reader.new():
+            theirs = Fingerprint.decode(data, reader.rank)
+            if theirs is not None and self.recorder.rank in theirs.others:
+                self._theirs[reader.rank, theirs.key] = theirs
+
+    def _position(self, rank: int) -> Position:
+        reader = self.recorder.reader(rank)
+        found = [Fingerprint.decode(data, rank) for _, data in reader.new()]
+        return Position(rank, tuple(filter(None, found)), all_known=not reader.missed and all(found))

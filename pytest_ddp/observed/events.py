@@ -34,8 +34,7 @@ class Entry:
         op: the operation, named as in torch.distributed: "all_reduce", "send", ...
         group: the name of its process group.
         ranks: the global ranks of the group, in its order.
-        shapes: of the tensors that this rank gave, or, where it gave none (the receiver of a scatter or recv), of
-            those that it wanted.
+        shapes: of the tensors that this rank gave; of those that it wanted where it gave none, as in recv.
         outputs: the shapes of the tensors that this rank wanted, where they are others than those given.
         dtype: of the first tensor, such as "float32"; empty without tensors.
         bytes: of the tensors of `shapes` together; sparse ones count as if they were dense.
@@ -45,19 +44,15 @@ class Entry:
         reduce_op: "SUM", "AVG", "MAX", ... where something is reduced.
         splits: how all_to_all_single splits the first dimension, (given, wanted); empty means evenly.
         number: tells it from every other operation of this rank.
-        sequence: counts the collectives of its group from 1; sends and receives are counted apart, for each peer and
-            tag.
+        sequence: counts the collectives of its group from 1, or the sends or receives with one peer and tag.
         asynchronous: whether the caller got a handle to wait for.
-        called: the function of torch that was called: "all_gather_object" makes two all_gathers, "backward" means
-            that torch's own C++ code issued it.
-        line: "FILE:LINE" of the caller outside torch; of what runs inside backward without a Python frame of its own,
-            the line that called backward. Empty when there is none.
+        called: the function of torch that was called; "backward" means that torch's own C++ code issued it.
+        line: "FILE:LINE" of the caller outside torch, or of the call of backward that ran it; empty without one.
         launched: when it was entered.
-        waited: when somebody first waited for it; None so far. Waits of C++ code for a future are not seen, but for
-            those of torch's own DDP. Where a backend gives no handle, as NCCL for what is not asynchronous, it has
-            waited when it returns.
-        completed: when this rank first knew that it was over: a wait returned, or, where its future was taken, when
-            it was there as the next backward returned or the record was read.
+        waited: when somebody first waited for it; None so far. C++ code's waits for a future are seen in torch's own
+            DDP only. A backend that gives no handle (NCCL, not asynchronous) has waited when it returns.
+        completed: when this rank first knew that it was over: when a wait returned, or when its future was done as
+            the next backward returned or the record was read.
     """
 
     op: str
@@ -133,10 +128,7 @@ class BackwardBegan:
 
 @dataclass(frozen=True)
 class GradientReady:
-    """A parameter's gradient was computed, and is about to be added to its `.grad`.
-
-    `parameter` is the name that `ddp.collectives.name(model)` gave it, or else says its shape.
-    """
+    """A parameter's gradient is about to be added to its `.grad`; `parameter` is its name, or else its shape."""
 
     time: int
     backward: int

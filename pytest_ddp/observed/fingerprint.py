@@ -1,6 +1,5 @@
 """Makes the fingerprint of an entry."""
 
-from collections.abc import Sequence
 from math import prod
 
 import torch.distributed as dist
@@ -10,6 +9,7 @@ from pytest_ddp.operations.fingerprint import ANY_RANK, Fingerprint, shapes_text
 from pytest_ddp.operations.table import RECV
 
 Sizes = tuple[int, ...]
+_ONE_FOR_EACH_RANK = frozenset({"all_gather", "gather", "scatter", "all_to_all"})
 
 
 def fingerprint_of(entry: Entry, rank: int, *, after_any_rank: bool = False) -> Fingerprint:
@@ -38,38 +38,23 @@ def fingerprint_of(entry: Entry, rank: int, *, after_any_rank: bool = False) -> 
 
 def sends(entry: Entry) -> Sizes:
     """Return how many elements the rank sends to each rank of the group; () where there is nothing to compare."""
-    size = len(entry.ranks)
-    match entry.op:
-        case "all_gather" | "gather":
-            return _sizes(entry.shapes) * size
-        case "scatter":
-            return _sizes(entry.shapes) if entry.outputs else ()
-        case "all_to_all":
-            return _sizes(entry.shapes)
-        case "all_to_all_single":
-            return _split_sizes(entry.shapes, entry.splits[0], size)
-    return ()
+    is_scattered = entry.op == "scatter" and not entry.outputs  # by another rank
+    given = () if is_scattered else entry.shapes
+    return _sizes(entry, given, entry.splits[0], repeated=entry.op in {"all_gather", "gather"})
 
 
 def receives(entry: Entry) -> Sizes:
     """Return how many elements the rank receives from each rank of the group; () where there is nothing to compare."""
+    is_scatter = entry.op == "scatter"
+    wanted = entry.outputs or (entry.shapes if is_scatter else ())
+    return _sizes(entry, wanted, entry.splits[1], repeated=is_scatter)
+
+
+def _sizes(entry: Entry, shapes: Shapes, splits: Sizes, *, repeated: bool) -> Sizes:
+    """Return a size for each rank: of its own tensor, of the one for all if `repeated`, or of a part of one tensor."""
     size = len(entry.ranks)
-    match entry.op:
-        case "all_gather" | "gather" | "all_to_all":
-            return _sizes(entry.outputs)
-        case "scatter":
-            return _sizes(entry.outputs or entry.shapes) * size
-        case "all_to_all_single":
-            return _split_sizes(entry.outputs, entry.splits[1], size)
-    return ()
-
-
-def _sizes(shapes: Shapes) -> Sizes:
-    return tuple(prod(shape) for shape in shapes)
-
-
-def _split_sizes(shapes: Shapes, splits: Sequence[int], size: int) -> Sizes:
-    """Return the sizes of the parts that the first dimension of a tensor is split into, evenly without splits."""
-    (shape,) = shapes
-    rows, row = (shape[0], prod(shape[1:])) if shape else (1, 1)
-    return tuple(split * row for split in splits) or (rows // size * row,) * size
+    if entry.op == "all_to_all_single":
+        (shape,) = shapes
+        rows, row = (shape[0], prod(shape[1:])) if shape else (1, 1)
+        return tuple(split * row for split in splits) or (rows // size * row,) * size
+    return tuple(map(prod, shapes)) * (size if repeated else 1) if entry.op in _ONE_FOR_EACH_RANK else ()

@@ -85,16 +85,14 @@ def _rows(entries: Sequence[Entry], events: Sequence[Event]) -> Iterator[Row]:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> list[str]:
-    """Return the lines of a table, without columns that are empty.
-
-    Args:
-        head: the names of the columns.
-        rows: one cell for each column; a long cell is cut.
-        right: the columns that are aligned to the right.
-    """
-    columns = [_column(name, [row[index] for row in rows], name in right) for index, name in enumerate(head)]
-    shown = [column for column in columns if any(cell.strip() for cell in column[1:])]
-    return ["  ".join(cells).rstrip() for cells in zip(*shown, strict=True)]
+    """Return the lines of a table without its empty columns; long cells are cut, columns in `right` right-aligned."""
+    columns = []
+    for name, *column in zip(head, *rows, strict=True):
+        cells = [name, *(cell if len(cell) <= _WIDEST_CELL else f"{cell[: _WIDEST_CELL - 3]}..." for cell in column)]
+        width = max(map(len, cells))
+        if any(column):
+            columns.append([cell.rjust(width) if name in right else cell.ljust(width) for cell in cells])
+    return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
 
 
 def _row_key(event: Event) -> tuple[type, int]:
@@ -151,9 +149,3 @@ def _text(found: Sequence[Row], limit: int | None = None) -> str:
     if left_out:
         lines.insert(1 + first, f"... {left_out} rows left out ...")
     return "\n".join(lines)
-
-
-def _column(name: str, cells: Sequence[str], align_right: bool) -> list[str]:  # noqa: FBT001  internal
-    cut = [name, *(cell if len(cell) <= _WIDEST_CELL else f"{cell[: _WIDEST_CELL - 3]}..." for cell in cells)]
-    width = max(map(len, cut))
-    return [cell.rjust(width) if align_right else cell.ljust(width) for cell in cut]

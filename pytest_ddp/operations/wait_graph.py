@@ -20,7 +20,6 @@ class Position:
     """How far a rank has come.
 
     Attributes:
-        rank: the rank.
         entered: the operations that it has entered, oldest first.
         waits_in: the operation that it waits in, if it waits and does nothing else.
         over: how it ended ("returned"), "" while it runs or waits.
@@ -134,24 +133,22 @@ def _goes_to(receiver: Position, theirs: Fingerprint, fingerprint: Fingerprint) 
     return theirs.op == SEND and theirs.peer == receiver.rank and _is_alike(theirs, fingerprint)
 
 
-def wait_text(rank: int, positions: Mapping[int, Position], *, chain: bool = False) -> str:
-    """Say what a rank waits for; with `chain`, also what the ranks that it waits for wait for in turn.
+def wait_text(rank: int, positions: Mapping[int, Position], *, chain: bool = False, said: tuple[int, ...] = ()) -> str:
+    """Say what a rank waits for; with `chain`, also what those ranks wait for in turn that are not in `said` yet.
 
     Returns:
         A clause such as "waits in all_reduce #2 float32[4] at train.py:31, which rank 1 never entered: it has
         returned"; "" for a rank that does not wait.
     """
-    return _clause(rank, positions, (rank,) if chain else None)
-
-
-def _clause(rank: int, positions: Mapping[int, Position], said: tuple[int, ...] | None) -> str:
-    """Return the clause of a rank; of ranks in `said`, and of all if it is None, not what they wait for in turn."""
     waits_in = positions[rank].waits_in
     if waits_in is None:
         return ""
     need = need_of(waits_in, positions)
     different = [f"where rank {other} called {theirs}" for other, theirs in need.different.items()]
-    absent = [_absence(waits_in, ranks, doing) for doing, ranks in _absent_ranks(need, positions, said).items()]
+    doing: dict[str, list[int]] = {}
+    for other in need.absent:
+        doing.setdefault(_doing(positions[other], positions, (*said, rank) if chain else None), []).append(other)
+    absent = [_absence(waits_in, ranks, what) for what, ranks in doing.items()]
     return ", ".join([f"waits in {waits_in}", *different, *absent])
 
 
@@ -165,17 +162,9 @@ def _absence(waits_in: Fingerprint, ranks: list[int], doing: str) -> str:
     return missing + (f": {'each' if len(ranks) > 1 else 'it'} {doing}" if doing else "")
 
 
-def _absent_ranks(need: Need, positions: Mapping[int, Position], said: tuple[int, ...] | None) -> dict[str, list[int]]:
-    """Return the ranks that are absent, grouped by what they do instead."""
-    doing: dict[str, list[int]] = {}
-    for rank in need.absent:
-        doing.setdefault(_doing(positions[rank], positions, said), []).append(rank)
-    return doing
-
-
 def _doing(position: Position, positions: Mapping[int, Position], said: tuple[int, ...] | None) -> str:
     if position.over:
         return f"has {position.over}"
     if said is None or position.rank in said:
         return ""
-    return _clause(position.rank, positions, (*said, position.rank))
+    return wait_text(position.rank, positions, chain=True, said=said)

@@ -90,12 +90,13 @@ class RankGroup:
         self, target: str, payloads: Payloads = b"", *, timeout: float, ranks: Collection[int] | None = None
     ) -> None:
         """Begin a run; nothing else may be asked before its `answers` are there."""
+        limit = timeout + self.timeout_margin
         encoded: dict[bytes, bytes] = {}  # what is the same for all is encoded once
         for process in self._expect(timeout, ranks):
             process.reset()
             body = payloads if isinstance(payloads, bytes) else payloads[process.rank]
             if body not in encoded:
-                encoded[body] = encode(self._run(target, timeout, body))
+                encoded[body] = encode(Run(self._number, target, self.name, self.world, limit, body))
             process.send(encoded[body])
 
     def answers(self, *, disconnect: bool = False) -> list[Outcome]:
@@ -146,13 +147,6 @@ class RankGroup:
     def _in_order(self) -> list[Outcome]:
         return [outcome for _, outcome in sorted(self._outcomes.items())]
 
-    def _run(self, target: str, timeout: float, body: bytes) -> Run:
-        world, limit = self.world, timeout + self.timeout_margin
-        gpus = list(world.gpus or range(world.size))
-        return Run(
-            self._number, target, self.name, world.size, world.backend, world.device, limit, gpus, world.observe, body
-        )
-
     def _wait(self, grace: float, *, disconnect: bool) -> None:
         """Collect outcomes as they come; end the ranks that are left when the deadline has passed."""
         pending = self._pending
@@ -171,8 +165,8 @@ class RankGroup:
                     self._outcomes[process.rank] = outcome
                     del pending[process.rank]
                     deadline.add_outcome(process, outcome)
-            for process in pending.values():
-                process.trim_output()
+            for process in pending.values():  # a rank that prints in a loop must not fill the disk
+                process.output.trim()
             self.disconnected |= deadline.check_waiting()
             if not readable:
                 self._end_deadlocked(deadline)
@@ -238,7 +232,7 @@ class RankGroup:
             dump_stacks([process for process in processes if halted[process.rank] is last])
         ended = []
         for process, fields in zip(processes, known, strict=True):
-            fields |= {"output": process.output, "stack": process.stack, "halted": halted[process.rank]}
+            fields |= {"output": process.output.text, "stack": process.stack, "halted": halted[process.rank]}
             ended.append(outcome(**fields))
             self._outcomes[process.rank] = ended[-1]
             del self._pending[process.rank]

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import IO, TYPE_CHECKING, Self
 
 from pytest_ddp.errors import LaunchError
@@ -22,7 +23,7 @@ from pytest_ddp.pool.group import GRACE_SECONDS, GROUP_TIMEOUT_MARGIN, Payloads,
 from pytest_ddp.pool.launcher import Launcher, shared_launcher
 from pytest_ddp.pool.rank_process import RankProcess
 from pytest_ddp.protocol.flight_recorder import make_room
-from pytest_ddp.protocol.messages import Answer, Close, Launch, Ready
+from pytest_ddp.protocol.messages import Answer, Close, Launch
 from pytest_ddp.protocol.shared_files import SharedFiles, memory_file
 
 if TYPE_CHECKING:
@@ -91,21 +92,17 @@ class RankPool:
     exit_output: dict[int, str] = field(default_factory=dict)
     latest_group: str = field(default="", init=False)
     ranks_with_fixtures: int = field(default=0, init=False)
-    _opened_recorder: IO[bytes] | None = field(default=None, init=False)
     _prepared: RankGroup | None = field(default=None, init=False)
     _processes: dict[int, RankProcess] = field(default_factory=dict, init=False)
 
     def run(self, world: World, target: str, payloads: Payloads = b"", *, timeout: float) -> list[Outcome]:
-        """Run `target` ("module:function", bytes to bytes) once on every rank of a fresh process group.
+        """Run `target` on every rank of a fresh process group; return one outcome per rank, in rank order.
 
         Args:
             world: the process group to form.
-            target: the function, which ranks import and call.
+            target: a function "module:function", bytes to bytes, which ranks import and call.
             payloads: its argument: one for all ranks, or one per rank.
             timeout: seconds after which ranks that still run are ended.
-
-        Returns:
-            One outcome per rank, in rank order.
 
         Raises:
             LaunchError: ranks cannot be started, or cannot form the group.
@@ -159,9 +156,9 @@ class RankPool:
         """Let every rank finish its fixtures and end."""
         self._take_prepared(None)
         self._end_processes()
-        if self._opened_recorder is not None:
-            self._opened_recorder.close()
-            self._opened_recorder = None
+        if "_recorder" in vars(self):
+            self._recorder.close()
+            del self._recorder
 
     def __enter__(self) -> Self:
         return self
@@ -182,11 +179,9 @@ class RankPool:
     def _new_group(self, world: World) -> RankGroup:
         return RankGroup(world, "", [], self.launcher, self._recorder, self.grace, timeout_margin=self.timeout_margin)
 
-    @property
+    @cached_property
     def _recorder(self) -> IO[bytes]:
-        if self._opened_recorder is None:
-            self._opened_recorder = memory_file()
-        return self._opened_recorder
+        return memory_file()
 
     def _form(self, group: RankGroup) -> None:
         """Start the ranks that are missing and let all of them join `group`.
@@ -246,14 +241,15 @@ class RankPool:
 
     def _await_ready(self, process: RankProcess) -> None:
         messages = process.receive(_START_SECONDS)
-        if messages == [Ready()]:
+        answer = messages[0] if messages else None
+        if isinstance(answer, Answer) and answer.outcome == "returned":
             return
-        output = process.output
+        output = process.output.text
         self._discard(process)
         if messages is None:
             why = f"its process ended with exit code {self.launcher.exit_code(process.pid)}"
-        elif messages and isinstance(messages[0], Answer):
-            why = messages[0].traceback
+        elif isinstance(answer, Answer):
+            why = answer.traceback
         else:
             why = f"it was not ready within {_START_SECONDS:g} s"
         raise LaunchError(f"rank {process.rank} could not start: {why}\n{output}".rstrip())
@@ -267,7 +263,7 @@ class RankPool:
         for process in list(self._processes.values()):
             while messages := process.receive(end - time.monotonic()):
                 pass
-            text = process.output + ("" if messages is None else _NOT_ENDED.format(_CLOSE_SECONDS))
+            text = process.output.text + ("" if messages is None else _NOT_ENDED.format(_CLOSE_SECONDS))
             if text:
                 self.exit_output[process.rank] = self.exit_output.get(process.rank, "") + text
             self._discard(process)

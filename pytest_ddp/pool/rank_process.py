@@ -29,19 +29,20 @@ class RankProcess:
         pid: its process id, which is also the id of its process group.
         shared: its channel and the files that outlive it.
         is_raising: whether the rank has announced that its run raised an exception; the answer is still to come.
+        output: what it printed in this run.
     """
 
     rank: int
     pid: int
     shared: SharedFiles
     is_raising: bool = False
+    output: OutputFile = field(init=False)
     _decoder: Decoder = field(default_factory=Decoder)
     _recorder: Reader = field(init=False)
-    _output: OutputFile = field(init=False)
 
     def __post_init__(self) -> None:
         self._recorder = Reader(self.shared.recorder.fileno(), self.rank)
-        self._output = OutputFile(self.shared.output)
+        self.output = OutputFile(self.shared.output)
 
     def fileno(self) -> int:
         """The channel's descriptor: `select` accepts rank processes."""
@@ -77,16 +78,7 @@ class RankProcess:
     def reset(self) -> None:
         """Forget the output of earlier runs, and that an exception was announced."""
         self.is_raising = False
-        self._output.clear()
-
-    def trim_output(self) -> None:
-        """Cut out the middle of a very long output: a rank that prints in a loop must not fill the disk."""
-        self._output.trim()
-
-    @property
-    def output(self) -> str:
-        """What the rank printed in this run; the beginning and the end if it is very long."""
-        return self._output.text
+        self.output.clear()
 
     @property
     def collectives(self) -> Fingerprints:
@@ -162,7 +154,7 @@ class RankProcess:
 
 def common_fields(process: RankProcess, seconds: float) -> dict[str, Any]:
     """Return the fields that every outcome has."""
-    return {"rank": process.rank, "seconds": seconds, "output": process.output, "collectives": process.collectives}
+    return {"rank": process.rank, "seconds": seconds, "output": process.output.text, "collectives": process.collectives}
 
 
 def answer_outcome(process: RankProcess, answer: Answer) -> Outcome:

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, get_args
 
 from pytest_ddp.errors import ProtocolError
+from pytest_ddp.planning.world import World
 
 # Makes a rank write its Python stacks. Windows, which runs no ranks, has no such signal.
 DUMP_SIGNAL: int = getattr(signal, "SIGRTMIN", getattr(signal, "SIGUSR1", 0))
 _LENGTHS = struct.Struct(">IQ")
 # Not `json.dumps`: a test may replace that and not put it back.
-_to_json, _from_json = json.JSONEncoder().encode, json.JSONDecoder().decode
+_to_json, _from_json = json.JSONEncoder(default=vars).encode, json.JSONDecoder().decode
 HEADER_LIMIT = 16 * 2**20
 BODY_LIMIT = 4 * 2**30
 READ_BYTES = 2**16  # a larger buffer takes longer to allocate than most messages take to read
@@ -40,32 +41,20 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Ready:
-    """The rank waits for its first run."""
-
-
-@dataclass(frozen=True)
 class Run:
-    """Call `target` ("module:function") with `body` in the group named `group`; a new name means a fresh group.
-
-    On CUDA, `gpus` has the device of each rank. With `observe`, the group records its collectives.
-    """
+    """Call `target` ("module:function") with `body` in the group named `group`; a new name means a fresh group."""
 
     number: int
     target: str
     group: str
-    size: int
-    backend: str
-    device: str
+    world: World
     group_timeout: float
-    gpus: list[int]
-    observe: bool = False
     body: bytes = b""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The end of run `number`: `outcome` is returned, raised or skipped. Number -1: the rank could not start."""
+    """The end of run `number`: `outcome` is returned, raised or skipped. Number -1: the rank has or has not started."""
 
     number: int
     outcome: str
@@ -105,7 +94,7 @@ class Close:
     """Finish all fixtures, then end."""
 
 
-Message: TypeAlias = Launch | Ready | Run | Answer | Raising | GetTimeline | Debugging | Disconnect | Close
+Message: TypeAlias = Launch | Run | Answer | Raising | GetTimeline | Debugging | Disconnect | Close
 _KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
@@ -124,6 +113,8 @@ def decode(head: bytes, body: bytes) -> Message:
         kind = _KINDS[name]
         if hasattr(kind, "body"):
             plain["body"] = body
+        if "world" in plain:
+            plain["world"] = World(**{**plain["world"], "gpus": tuple(plain["world"]["gpus"])})
         return kind(**plain)
     except (ValueError, KeyError, TypeError) as error:
         raise ProtocolError(f"not a message of pytest-ddp: {head[:200]!r} ({error})") from error

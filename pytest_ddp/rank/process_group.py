@@ -5,6 +5,7 @@ import os
 from _thread import start_new_thread
 from contextlib import suppress
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.distributed.constants import default_pg_timeout
 
 from pytest_ddp.observed.announcer import Announcer
 from pytest_ddp.observed.recording import current
+from pytest_ddp.planning.world import World
 from pytest_ddp.protocol.flight_recorder import Recorder, key_of, own_thread
 from pytest_ddp.protocol.messages import Run
 from pytest_ddp.rank.collective_hooks import record_to
@@ -28,9 +30,11 @@ HELD_GROUPS_LIMIT = 64
 CHECK_EVERY = 16  # groups
 
 
-def device_of(rank: int, run: Run) -> torch.device:
-    """Return the device of a rank in a run."""
-    return torch.device("cuda", run.gpus[rank]) if run.device == "cuda" else torch.device("cpu")
+def device_of(rank: int, world: World) -> torch.device:
+    """Return the device of a rank in a world."""
+    if world.device == "cpu":
+        return torch.device("cpu")
+    return torch.device("cuda", world.gpus[rank] if world.gpus else rank)
 
 
 class DefaultGroup:
@@ -40,7 +44,6 @@ class DefaultGroup:
         self._rank = recorder.rank
         self._recorder = recorder
         self._address = store
-        self._store: Store | None = None
         self._current: str | None = None
         self._joined = self._held = 0
 
@@ -56,19 +59,15 @@ class DefaultGroup:
         self._check_held_groups()
         self._record(run)
         self._current = None
-        os.environ.update(
-            RANK=str(self._rank),
-            LOCAL_RANK=str(self._rank),
-            WORLD_SIZE=str(run.size),
-            LOCAL_WORLD_SIZE=str(run.size),
-        )
+        rank, size = str(self._rank), str(run.world.size)
+        os.environ.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=size, LOCAL_WORLD_SIZE=size)
         dist.init_process_group(
-            run.backend,
-            store=PrefixStore(run.group, self._connect()),
+            run.world.backend,
+            store=PrefixStore(run.group, self._store),
             rank=self._rank,
-            world_size=run.size,
+            world_size=run.world.size,
             timeout=timedelta(seconds=run.group_timeout),
-            device_id=self._set_device(run),
+            device_id=self._set_device(run.world),
         )
         self._current = run.group
 
@@ -83,28 +82,27 @@ class DefaultGroup:
         """Observe groups from now on, or only record them; every rank does so before the group exists on any rank."""
         patience = min(timedelta(seconds=run.group_timeout), default_pg_timeout)
         self._recorder.begin_group(key_of(run.group), patience)
-        record_to(None if run.observe else self._recorder)
-        if not (run.observe or current.is_observed()):
+        record_to(None if run.world.observe else self._recorder)
+        if not (run.world.observe or current.is_observed()):
             return
         from pytest_ddp.observed.recording import process_group  # noqa: PLC0415  for observed groups only
 
         process_group.stop_observing()
-        if run.observe:
+        if run.world.observe:
             process_group.observe(Announcer(self._recorder))
 
-    def _connect(self) -> Store:
-        if self._store is None:
-            host, port = self._address
-            self._store = TCPStore(host, port, is_master=False, wait_for_workers=False)
-        return self._store
+    @cached_property
+    def _store(self) -> Store:
+        host, port = self._address
+        return TCPStore(host, port, is_master=False, wait_for_workers=False)
 
-    def _set_device(self, run: Run) -> torch.device | None:
+    def _set_device(self, world: World) -> torch.device | None:
         """Make the rank's GPU the current one; return it if its group is bound to it."""
-        if run.device != "cuda":
+        if world.device != "cuda":
             return None
-        device = device_of(self._rank, run)
+        device = device_of(self._rank, world)
         torch.cuda.set_device(device)
-        return device if run.backend == "nccl" else None
+        return device if world.backend == "nccl" else None
 
 
 def leave_groups() -> None:

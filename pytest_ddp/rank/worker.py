@@ -30,7 +30,6 @@ from pytest_ddp.protocol.messages import (
     Launch,
     Message,
     Raising,
-    Ready,
     Run,
     encode,
 )
@@ -121,7 +120,7 @@ class Rank:
         seconds = perf_counter() - self._started
         self.send(Answer(run.number, outcome, seconds, kind, both_ends(message), both_ends(traceback), body))
 
-    def send(self, message: Answer | Ready | Raising | Debugging) -> None:
+    def send(self, message: Answer | Raising | Debugging) -> None:
         """Send a message to the controller; exit if the controller is gone, or if a test forked this process."""
         data = encode(message)
         try:
@@ -189,17 +188,13 @@ def describe(error: BaseException) -> tuple[str, str, str]:
     except Exception as broken:  # noqa: BLE001  any code may be in its __str__
         message = f"<its message could not be made: {type(broken).__name__}>"
     frames = error.__traceback__
-    while frames is not None and frames.tb_next is not None and _is_ours(frames.tb_frame.f_code.co_filename):
+    while frames is not None and frames.tb_next is not None and frames.tb_frame.f_code.co_filename.startswith(_OURS):
         frames = frames.tb_next
     try:
         text = "".join(traceback.format_exception(type(error), error, frames))
     except Exception:  # noqa: BLE001  as above
         text = f"{type(error).__name__}: {message}\n"
     return type(error).__qualname__, message, text
-
-
-def _is_ours(filename: str) -> bool:
-    return filename.startswith(_OURS)
 
 
 def run_rank(files: RankFiles) -> NoReturn:
@@ -235,7 +230,7 @@ def _live(inbox: Inbox, launch: Launch, files: RankFiles, process_state: "Proces
     Rank.current = rank = Rank(inbox, launch, files, process_state)
     try:
         if launch.host is None:
-            rank.send(Ready())
+            rank.send(Answer(-1, "returned"))
             rank.serve()
         else:
             resolve(launch.host)(launch.body)

@@ -5,6 +5,7 @@ files of the first one would be lost, and fixtures of package scope would be tor
 """
 
 import os
+import re
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
@@ -28,7 +29,7 @@ class RankCollection:
         one. Such a file is collected through a folder above it, in which everything else is ignored.
         """
         relative = Path(os.path.relpath(file, session.config.invocation_params.dir))
-        argument = next(path for path in (file, relative, *relative.parents) if _is_accepted(path))
+        argument = next(path for path in (file, relative, *relative.parents) if not re.search(r"\[|::", str(path)))
         self._only = None if argument == file else file
         self._failed.clear()
         rewrite_assertions_of(session)
@@ -64,7 +65,3 @@ class RankCollection:
         pending = dict(conftests)
         yield
         conftests.update(pending)
-
-
-def _is_accepted(path: Path) -> bool:
-    return not any(mark in str(path) for mark in ("[", "::"))

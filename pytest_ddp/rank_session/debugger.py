@@ -6,7 +6,6 @@ The debugger is pytest's own, so `--pdbcls` works. This module lends it the term
 import os
 import pdb  # noqa: T100  to replace its breakpoints
 import sys
-from types import FrameType
 from typing import IO, Any
 
 import pytest
@@ -101,14 +100,9 @@ class RankDebugger:
     def _set_trace(self, *, header: str | None = None, **options: Any) -> None:
         __tracebackhide__ = True
         rank, run = Rank.current.launch.rank, Rank.current.run
-        if stops_here(rank, run.size if run else 0, self._wanted, self._terminal_name):
+        if stops_here(rank, run.world.size if run else 0, self._wanted, self._terminal_name):
             self._terminal.take()
-            new_pdb(header or f"PDB on rank {rank}", **options).set_trace(_caller())
-
-
-def _caller() -> FrameType | None:
-    set_trace = sys._getframe(1)  # noqa: SLF001  as pdb does
-    return set_trace.f_back
+            new_pdb(header or f"PDB on rank {rank}", **options).set_trace(sys._getframe(1))  # noqa: SLF001  as pdb does
 
 
 class BorrowedTerminal:

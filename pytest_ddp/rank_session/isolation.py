@@ -76,7 +76,8 @@ class Isolation:
         self._groups += not self._group.shared
         context = self.context
         context.rank = context.local_rank = Rank.current.launch.rank
-        context.world_size, context.backend, context.device = run.size, run.backend, device_of(context.rank, run)
+        world = run.world
+        context.world_size, context.backend, context.device = world.size, world.backend, device_of(context.rank, world)
         context.seed, context._shared_path = seed_of(self._settings.seed, node_id(item)), shared_path  # noqa: SLF001
         item.setup = partial(self._setup, item)  # type: ignore[method-assign]
         self._seed(self.context.seed)
@@ -120,7 +121,8 @@ class Isolation:
 
     def _check_leaks(self, item: pytest.Item) -> None:
         """Restore what the test left changed, and report it as `--ddp-leaks` says."""
-        if self._holds_too_many_groups():
+        due = not self._group.shared and self._groups % CHECK_EVERY == 0
+        if due and held_groups() > HELD_GROUPS_LIMIT // 2:  # at the limit, a rank ends without finishing its fixtures
             self.retire = "process groups that cannot be freed"
         leaks = [*self._before.restore(), *self._group.leaks()]
         if not leaks:
@@ -133,11 +135,6 @@ class Isolation:
             pytest.fail(f"{text} (--ddp-leaks=error)", pytrace=False)
         if self._settings.leaks == "warn":
             _warn(text, item)
-
-    def _holds_too_many_groups(self) -> bool:
-        """Whether to retire because of that: at half the limit at which a rank ends without finishing its fixtures."""
-        due = not self._group.shared and self._groups % CHECK_EVERY == 0
-        return due and held_groups() > HELD_GROUPS_LIMIT // 2
 
 
 def _hold_back_tear_down(item: Any) -> None:

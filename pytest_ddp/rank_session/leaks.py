@@ -128,11 +128,8 @@ def _restore_environment(before: dict[bytes, bytes]) -> Iterator[Leak]:
 
 def _groups() -> dict[str, str]:
     """Return all groups but the default one, by name, each with its origin: `new_group`, or a dimension of a mesh."""
-    return {name: _origin(group) for group, name in group_names().items() if group is not dist.group.WORLD}
-
-
-def _origin(group: dist.ProcessGroup) -> str:
-    return group.group_desc if group.group_desc not in {"", "undefined"} else "new_group"
+    groups = {name: group.group_desc for group, name in group_names().items() if group is not dist.group.WORLD}
+    return {name: "new_group" if origin in {"", "undefined"} else origin for name, origin in groups.items()}
 
 
 def _find_groups(before: dict[str, str]) -> Iterator[Leak]:

@@ -125,10 +125,7 @@ def _kind_and_message(report: pytest.TestReport) -> tuple[str, str]:
 def raise_not_found(config: pytest.Config, test: ItemId, collected: pytest.CollectReport | None) -> NoReturn:
     """Raise why this rank does not find a test that the controller found.
 
-    Args:
-        config: this rank's.
-        test: the test.
-        collected: the report of the collection that failed or skipped here; None if collection passed.
+    `collected` is the report of the collection that failed or skipped here; it is None if collection passed.
 
     Raises:
         LookupError: collection passed, but the test is not there.

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_ddp.coverage import measure_coverage
 from pytest_ddp.items import node_id
-from pytest_ddp.protocol.messages import Ready, Run
+from pytest_ddp.protocol.messages import Answer, Run
 from pytest_ddp.protocol.phases import ItemId, Proceed, RunTest, SessionStart, When
 from pytest_ddp.pytest_internals import (
     begin_request,
@@ -96,7 +96,7 @@ class RankPlugin:
 
     def pytest_runtestloop(self) -> bool:
         """Serve the controller instead of running tests."""
-        self.rank.send(Ready())
+        self.rank.send(Answer(-1, "returned"))
         self.rank.serve()
         return True
 

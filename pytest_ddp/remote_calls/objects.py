@@ -12,8 +12,6 @@ from pytest_ddp.protocol.targets import MAKE, RELEASE, USE
 from pytest_ddp.remote_calls.pickling import pickle_call, pickle_result, run_call, unpickle_results
 
 _CLOSED = "it was closed"
-_OTHER_RUN = "the same ranks have run something else since"
-_ENDED = "their processes have ended"
 _held: list[Any] = []  # on a rank: the object
 
 
@@ -52,7 +50,8 @@ class Held:
         """
         __tracebackhide__ = True
         if not self._ended_because and self._pool.latest_group != self._name:
-            self._ended_because = _OTHER_RUN if self._pool.latest_group else _ENDED
+            used = "the same ranks have run something else since"
+            self._ended_because = used if self._pool.latest_group else "their processes have ended"
         if self._ended_because:
             raise PytestDDPError(
                 f"the ranks no longer hold the object: {self._ended_because}; create a new object with hold()"

@@ -3,7 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -22,7 +22,10 @@ def pickle_call(function: Callable[..., Any], arguments: Sequence[Any], keywords
     __tracebackhide__ = True
     if not callable(function):
         raise UsageError(f"ddp_ranks(...).run takes a function, then its arguments; got {function!r}")
-    with _unimportable_modules_by_value(function):
+    with ExitStack() as registered:
+        for module in _unimportable_modules(function):
+            cloudpickle.register_pickle_by_value(module)
+            registered.callback(cloudpickle.unregister_pickle_by_value, module)
         try:
             body: bytes = cloudpickle.dumps((function, arguments, keywords))
         except Exception as error:  # noqa: BLE001  pickling a foreign object may raise anything
@@ -75,19 +78,8 @@ def unpickle_results(outcomes: Sequence[Outcome], world: World) -> list[Any]:
     return [cloudpickle.loads(outcome.body) for outcome in outcomes if isinstance(outcome, Returned)]
 
 
-@contextmanager
-def _unimportable_modules_by_value(function: Callable[..., Any]) -> Iterator[None]:
-    """Pickle by value what ranks cannot import of the function's package, as under `--import-mode=importlib`."""
-    with ExitStack() as registered:
-        for module in _package_modules(function):
-            if not _is_importable(module):
-                cloudpickle.register_pickle_by_value(module)
-                registered.callback(cloudpickle.unregister_pickle_by_value, module)
-        yield
-
-
-def _package_modules(function: Callable[..., Any]) -> list[ModuleType]:
-    """Return all loaded modules of the function's top-level package; none if its own module can be imported."""
+def _unimportable_modules(function: Callable[..., Any]) -> list[ModuleType]:
+    """Return what ranks cannot import of the function's top-level package, as under `--import-mode=importlib`."""
     while isinstance(function, partial):
         function = function.func
     name = getattr(function, "__module__", None) or ""
@@ -95,7 +87,8 @@ def _package_modules(function: Callable[..., Any]) -> list[ModuleType]:
     if module is None or _is_importable(module):
         return []
     top = name.partition(".")[0]
-    return [module for name, module in sys.modules.copy().items() if name == top or name.startswith(f"{top}.")]
+    package = [found for name, found in sys.modules.copy().items() if name == top or name.startswith(f"{top}.")]
+    return [found for found in package if not _is_importable(found)]
 
 
 def _is_importable(module: ModuleType) -> bool:

@@ -45,20 +45,10 @@ def forward_warnings(config: pytest.Config, result: PhaseResult) -> None:
             ranks[warning].append(rank)
     for warning, issued in ranks.items():
         where = "" if len(issued) == len(result.outcomes) else f" [{rank_list(issued)}]"
-        message = warnings.WarningMessage(
-            message=UserWarning(warning.message + where),
-            category=_category(warning.category),
-            filename=warning.filename,
-            lineno=warning.lineno,
-        )
-        config.hook.pytest_warning_recorded.call_historic(
-            kwargs={
-                "warning_message": message,
-                "when": "runtest",
-                "nodeid": warning.nodeid,
-                "location": warning.location,
-            }
-        )
+        text, category = UserWarning(warning.message + where), _category(warning.category)
+        message = warnings.WarningMessage(text, category, warning.filename, warning.lineno)
+        recorded = {"warning_message": message, "nodeid": warning.nodeid, "location": warning.location}
+        config.hook.pytest_warning_recorded.call_historic(kwargs={"when": "runtest", **recorded})
 
 
 def _category(name: str) -> type[Warning]:

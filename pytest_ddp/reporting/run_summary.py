@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ddp.planning.plan import core_count
+from pytest_ddp.reporting.skip_xfail import skip_reason
 from pytest_ddp.settings import Settings
 
 if TYPE_CHECKING:
@@ -92,8 +93,7 @@ class Summary:
             return
         self.seconds[report.nodeid] += report.duration
         if report.skipped and not hasattr(report, "wasxfail"):
-            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-            self.skipped[reason.removeprefix("Skipped: ")] += 1
+            self.skipped[skip_reason(report)] += 1
         elif report.when == "call":
             self.executed[world] += 1
 

@@ -29,7 +29,7 @@ def _apply_report(outcome: Outcome, report: pytest.TestReport | None) -> Outcome
         seconds=outcome.seconds,
         output=outcome.output,
         collectives=outcome.collectives,
-        reason=_describe(report) if _xfailed(report) else _reason(report),
+        reason=_describe(report) if _xfailed(report) else skip_reason(report),
         body=outcome.body,
     )
 
@@ -85,9 +85,10 @@ def _result(report: pytest.TestReport) -> str:
 def _describe(report: pytest.TestReport) -> str:
     if _xfailed(report):
         return f"xfailed ({report.wasxfail})" if report.wasxfail else "xfailed"
-    return f"skipped ({_reason(report)})" if report.skipped else report.outcome
+    return f"skipped ({skip_reason(report)})" if report.skipped else report.outcome
 
 
-def _reason(report: pytest.TestReport) -> str:
+def skip_reason(report: pytest.TestReport) -> str:
+    """Return the reason of a skipped test."""
     text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     return text.removeprefix("Skipped: ")

@@ -35,7 +35,7 @@ def ended_when(there: Callable[[list[RankProcess]], bool]) -> Iterator[None]:
 
 def hangs(rank: RankProcess) -> bool:
     """Whether a rank has printed that it hangs, and sleeps."""
-    return HANGING in rank.output and _sleeps(rank)
+    return HANGING in rank.output.text and _sleeps(rank)
 
 
 def waits(rank: RankProcess, collective: int) -> bool:

@@ -148,13 +148,9 @@ def CoalescingGroup(group):  # noqa: N802  as in the adapter
     assert copy.events[2:] == ["ends", torch.device("cpu")]
 
 
-def PrivateWork():  # noqa: N802  as in the adapter
+def WORK_GETTERS():  # noqa: N802  as in the adapter
     """Work._source_rank and others: observed handles cannot answer torch, for instance `recv` from any source."""
-    names = ("_source_rank", "_get_duration", "_get_op_type")
-    assert all(hasattr(dist.Work, name) for name in names)
-    work = internals.PrivateWork()
-    work.real = SimpleNamespace(_source_rank=lambda: 3, _get_duration=lambda: 0.5, _get_op_type=lambda: "recv")
-    assert [getattr(work, name)() for name in names] == [3, 0.5, "recv"]
+    assert all(callable(getattr(dist.Work, name)) for name in internals.WORK_GETTERS)
 
 
 # Autograd and tensors

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakSet
 
 from pytest_ddp.errors import BlocksInsideBackward
@@ -21,17 +21,18 @@ from pytest_ddp.observed.gates.shadow_tensors import ShadowTensors
 from pytest_ddp.observed.recording.call import Call
 from pytest_ddp.observed.recording.record import Gate, Record
 
-if TYPE_CHECKING:
-    import torch
-
 _MOST_POLLS = 100_000  # of one operation inside backward; a program that polls more often is in a busy wait
 
 
 class ScheduledGate(Gate):
-    """Holds the operations that this rank issues, and releases them in the order of a schedule."""
+    """Holds the operations that this rank issues, and releases them in the order of a schedule.
+
+    Attributes:
+        futures: maps each future that is held back to the handle that releases it.
+    """
 
     def __init__(self, schedule: Schedule, record: Record) -> None:
-        self._schedule, self._record = schedule, record
+        self._schedule, self._record, self.futures = schedule, record, record.held_futures
         self._numbers = itertools.count(1)
         self._in_flight: dict[int, HeldWork] = {}
         self._polls = Counter[int]()
@@ -96,12 +97,6 @@ class ScheduledGate(Gate):
             self._complete_unrequested(following)
         return work.delivered
 
-    def hold_future(self, future: "torch.futures.Future[Any]", work: HeldWork) -> "torch.futures.Future[Any]":
-        """Let waits for a future release its operation; return the future."""
-        if not work.delivered:
-            self._record.held_futures[future] = work
-        return future
-
     @property
     def _holds(self) -> bool:
         return self._schedule.holds_in_backward and self._record.clock.computes_gradients
@@ -134,8 +129,8 @@ class ScheduledGate(Gate):
             work.complete(wait)
         finally:
             self._record.monitor.wait_ended()
-            for future in [future for future, other in self._record.held_futures.items() if other is work]:
-                del self._record.held_futures[future]
+            for future in [future for future, other in self.futures.items() if other is work]:
+                del self.futures[future]
 
     def _require_open(self, problem: str, line: str, remedy: str = "wait") -> None:
         """Raise BlocksInsideBackward if the schedule lets no operation complete now."""

@@ -76,7 +76,10 @@ class HeldWork(DelegatingWork):
             self.future = torch.futures.Future(devices=sorted(devices, key=str))
         if self.delivered or self._error is not None:
             self._set_future()
-        return self.gate.hold_future(real if self.future is None else self.future, self)
+        future = real if self.future is None else self.future
+        if not self.delivered:
+            self.gate.futures[future] = self
+        return future
 
     def result(self) -> Any:
         """Return the caller's tensors that the operation fills."""

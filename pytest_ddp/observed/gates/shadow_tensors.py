@@ -11,14 +11,12 @@ from pytest_ddp.torch_internals import sparse_values
 
 
 class ShadowTensors:
-    """Copies of the caller's tensors that a call fills in their place.
-
-    Attributes:
-        call: the call, with the copies as its arguments.
-    """
+    """Copies of the caller's tensors; `call` is the caller's call with the copies as its arguments."""
 
     def __init__(self, call: Call, entry: Entry) -> None:
-        written = _written(call, entry)
+        # The root of a broadcast only reads. In a reduce every rank writes: gloo keeps partial sums in its tensors.
+        reads_only = entry.op == "broadcast" and entry.root == call.ranks[call.real.rank()]
+        written = [] if reads_only else call.outputs
         storages = {_storage(tensor) for tensor in written if _is_strided(tensor)}
         also_read = [tensor for tensor in call.inputs if _is_strided(tensor) and _storage(tensor) in storages]
         copies = {id(tensor): _copy(tensor) for tensor in (*written, *also_read)}
@@ -48,15 +46,6 @@ class ShadowTensors:
     def with_caller_tensors(self, results: Any) -> Any:
         """Return the results of an operation with the caller's tensors instead of the copies."""
         return _replaced(results, {id(filled): tensor for tensor, filled in self._pairs})
-
-
-def _written(call: Call, entry: Entry) -> list[torch.Tensor]:
-    """Return the tensors that a call writes to on this rank. The root of a broadcast only reads.
-
-    A reduce writes on every rank, because gloo keeps partial sums in the tensors of all ranks.
-    """
-    reads_only = entry.op == "broadcast" and entry.root == call.ranks[call.real.rank()]
-    return [] if reads_only else call.outputs
 
 
 def _is_strided(tensor: torch.Tensor) -> bool:

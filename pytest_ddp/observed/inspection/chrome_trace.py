@@ -43,14 +43,7 @@ def write_trace(path: str | PathLike[str], events: Iterable[TraceEvent]) -> None
 
 @dataclass
 class Trace:
-    """The record of a rank.
-
-    Attributes:
-        rank: the rank.
-        entries: its operations.
-        events: its events.
-        nanoseconds: the machine's time at each time of the rank's clock, which begins at 1.
-    """
+    """The record of a rank; `nanoseconds` has the machine's time at each time of its clock, which begins at 1."""
 
     rank: int
     entries: Sequence[Entry]

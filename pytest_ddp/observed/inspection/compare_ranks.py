@@ -15,7 +15,7 @@ from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.fingerprint import fingerprint_of
 from pytest_ddp.observed.recording.call_site import caller
 from pytest_ddp.observed.recording.record import Record
-from pytest_ddp.operations.fingerprint import Fingerprint
+from pytest_ddp.operations.fingerprint import Fingerprint, Fingerprints
 from pytest_ddp.operations.matching import differences
 from pytest_ddp.torch_internals import default_group, default_store, group_timeout
 
@@ -34,7 +34,7 @@ def assert_same(entries: Sequence[Entry], description: str, record: Record) -> N
         raise UsageError(f"{_OP}() needs the other ranks, but the test has destroyed this rank's process group")
     rank = dist.get_rank()
     gathered = _all_gather(_SEPARATOR.join(fingerprint_of(entry, rank).encode() for entry in entries), record)
-    records = [_decode(data, rank) for rank, data in enumerate(gathered)]
+    records = [Fingerprints(tuple(data.split(_SEPARATOR)), rank) for rank, data in enumerate(gathered)]
     pairs = combinations(range(len(records)), 2)
     found = (first_difference(records[a], records[b], (a, b)) for a, b in pairs)
     if difference := next(filter(None, found), None):
@@ -57,11 +57,6 @@ def first_difference(mine: Sequence[Fingerprint], theirs: Sequence[Fingerprint],
 
 def _shared(record: Sequence[Fingerprint], ranks: tuple[int, int]) -> list[Fingerprint]:
     return [one for one in record if one.peer is None and set(ranks) <= set(one.ranks)]
-
-
-def _decode(data: bytes, rank: int) -> list[Fingerprint]:
-    found = (Fingerprint.decode(text, rank) for text in data.split(_SEPARATOR))
-    return [one for one in found if one is not None]
 
 
 def _all_gather(data: bytes, record: Record) -> list[bytes]:

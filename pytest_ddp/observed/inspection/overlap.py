@@ -59,7 +59,6 @@ class BackwardPass:
     """A backward pass; its times are those of the rank's clock.
 
     Attributes:
-        number: the number of the pass.
         line: the line that called backward; empty if the record was cleared while the pass ran.
         began: when the pass began.
         last_gradient: when the last gradient of a parameter was ready; infinite while the pass runs.

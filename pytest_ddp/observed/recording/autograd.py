@@ -1,6 +1,7 @@
 """Records when backward passes begin and return, and when gradients of parameters become ready."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,10 +51,7 @@ def accumulators(outputs: Sequence[Any], *args: Any, **keywords: Any) -> list[An
 def _register_hook(record: Record, backward: Backward, node: Any) -> Any:
     """Register a hook that runs before all others: first come those on the parameter, then those on its node."""
     parameter = node.variable
-
-    def ready(_: Any) -> None:
-        record.gradient_ready(backward, parameter)
-
+    ready = partial(record.gradient_ready, backward, parameter)
     return register_first_hook(parameter, ready) if has_hooks(parameter) else node.register_prehook(ready)
 
 

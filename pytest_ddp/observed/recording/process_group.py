@@ -151,8 +151,6 @@ for _method in filter(partial(hasattr, RealGroup), _APPLIED_TO_BOTH):
 
 def observe(monitor: Monitor) -> None:
     """Start a record, with this monitor, of the groups that this process makes from now on."""
-    if _original_factories:
-        return
     record = Record(monitor)
     current.set_record(record)
     patch_backward(record)

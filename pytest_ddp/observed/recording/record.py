@@ -217,8 +217,8 @@ class Record:
         self._notify(event)
         return backward
 
-    def gradient_ready(self, backward: Backward, parameter: torch.Tensor) -> None:
-        """Record that backward computed the gradient of a parameter."""
+    def gradient_ready(self, backward: Backward, parameter: torch.Tensor, _: Any = None) -> None:
+        """Record that backward computed the gradient of a parameter, which a hook passes as the last argument."""
         name = (self.names and self.names.get(parameter)) or f"parameter {list(parameter.shape)}"
         with self._lock:
             backward.ready += 1

@@ -20,10 +20,11 @@ from torch.utils.weak import WeakIdKeyDictionary
 from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.recording.call_site import is_torch_file
 from pytest_ddp.observed.recording.record import Record
-from pytest_ddp.torch_internals import Future, PrivateWork, call_after_backward, runs_backward
+from pytest_ddp.torch_internals import WORK_GETTERS, Future, call_after_backward, runs_backward
 
 NO_TIMEOUT = timedelta(0)  # as in torch
 _DELEGATED = (
+    *WORK_GETTERS,
     "block_current_stream",
     "result",
     "is_success",
@@ -35,28 +36,16 @@ _ORIGINALS = {name: getattr(Future, name) for name in ("wait", "then", "done")}
 _entries: Any = WeakIdKeyDictionary()  # the operations of each future
 
 
-class DelegatingWork(PrivateWork):
-    """A handle whose methods in `_DELEGATED` call those of the real handle.
-
-    Attributes:
-        real: the real handle.
-    """
+class DelegatingWork(dist.Work):
+    """A handle whose methods in `_DELEGATED` call those of `real`, the real handle."""
 
     def __init__(self, real: Any) -> None:
         super().__init__()
         self.real = real
 
 
-def _delegated(method: str) -> Callable[..., Any]:
-    def call(work: DelegatingWork) -> Any:
-        return getattr(work.real, method)()
-
-    call.__name__ = method
-    return call
-
-
 for _method in _DELEGATED:
-    setattr(DelegatingWork, _method, _delegated(_method))
+    setattr(DelegatingWork, _method, lambda work, method=_method: getattr(work.real, method)())
 
 
 class ObservedWork(DelegatingWork):

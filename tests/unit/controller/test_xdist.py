@@ -8,16 +8,16 @@ import torch
 from pytest_ddp.controller.xdist import Leases, Slots
 from pytest_ddp.planning.plan import Machine
 from pytest_ddp.planning.world import World
-from pytest_ddp.protocol.messages import Run
 from pytest_ddp.rank.process_group import device_of
 
 SERVER = Machine(cores=4, cuda_devices=4, backends=frozenset({"gloo", "nccl"}))
 
 
 def test_the_gpus_of_a_world_are_its_ranks_devices():
-    run = Run(1, "module:function", "group", 2, "nccl", "cuda", 60.0, gpus=[3, 1])
-    assert [device_of(rank, run) for rank in range(2)] == [torch.device("cuda", 3), torch.device("cuda", 1)]
-    assert device_of(1, replace(run, device="cpu")) == torch.device("cpu")
+    world = World(2, "nccl", "cuda", gpus=(3, 1))
+    assert [device_of(rank, world) for rank in range(2)] == [torch.device("cuda", 3), torch.device("cuda", 1)]
+    assert device_of(1, World(2, "nccl", "cuda")) == torch.device("cuda", 1)
+    assert device_of(1, replace(world, device="cpu")) == torch.device("cpu")
 
 
 def test_without_xdist_nothing_is_held():

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ddp.errors import ProtocolError
+from pytest_ddp.planning.world import World
 from pytest_ddp.protocol.messages import (
     Answer,
     Close,
@@ -17,7 +18,6 @@ from pytest_ddp.protocol.messages import (
     GetTimeline,
     Inbox,
     Launch,
-    Ready,
     Run,
     encode,
 )
@@ -32,15 +32,14 @@ MESSAGES = st.one_of(
         store=st.just(["host", 1]),
         body=st.binary(),
     ),
-    st.just(Ready()),
     st.builds(
         Run,
         number=st.integers(),
         target=st.text(),
         group=st.text(),
-        size=st.integers(1, 9),
-        backend=st.text(),
-        device=st.text(),
+        world=st.builds(
+            World, st.integers(1, 9), st.text(), st.text(), st.lists(st.integers(0, 9)).map(tuple), st.booleans()
+        ),
         group_timeout=st.floats(allow_nan=False),
         body=st.binary(),
     ),

@@ -12,7 +12,7 @@ import cloudpickle
 import pytest
 
 from pytest_ddp import UsageError
-from pytest_ddp.remote_calls.pickling import _is_importable, _package_modules, pickle_call, pickle_result
+from pytest_ddp.remote_calls.pickling import _is_importable, _unimportable_modules, pickle_call, pickle_result
 
 LOCK = threading.Lock()
 
@@ -83,11 +83,13 @@ def test_what_only_this_process_knows_travels_with_all_of_its_package(tmp_path, 
     helper = load("lonely.helper", tmp_path / "helper.py", monkeypatch)
     assert not _is_importable(package)
     assert not _is_importable(helper), "its file can be found, but only through a package that ranks do not have"
-    assert _package_modules(helper.work) == _package_modules(partial(partial(helper.work))) == [package, helper]
+    assert (
+        _unimportable_modules(helper.work) == _unimportable_modules(partial(partial(helper.work))) == [package, helper]
+    )
 
 
 def test_a_function_of_an_importable_module_takes_nothing_along():
-    assert _package_modules(json.loads) == _package_modules(len) == []
+    assert _unimportable_modules(json.loads) == _unimportable_modules(len) == []
 
 
 def test_modules_of_editable_installations_are_importable(tmp_path, monkeypatch):
