@@ -1,5 +1,6 @@
 """The pytest plugin: hooks and fixtures that call plain functions."""
 
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -9,7 +10,7 @@ from pytest_ddp.errors import UsageError
 from pytest_ddp.items import WORLD_SIZE, parametrize_world_sizes, remember_node_id
 from pytest_ddp.reporting.run_summary import PLUGIN as SUMMARY
 from pytest_ddp.reporting.run_summary import Summary, header
-from pytest_ddp.settings import Settings, add_options, read_settings
+from pytest_ddp.settings import Settings, add_options, configured_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Read the settings; unless this process is a rank, register the plugins of the controller."""
     config.addinivalue_line("markers", _MARKER)
     try:
-        config.stash[_settings] = settings = read_settings(config)
+        config.stash[_settings] = settings = Settings.read(partial(configured_value, config))
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
     if _on_rank(config):

@@ -4,7 +4,6 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddp.errors import UsageError
@@ -47,7 +46,11 @@ class Settings:
 
     @classmethod
     def read(cls, look_up: Callable[[str], tuple[str, str] | None]) -> "Settings":
-        """Build from `look_up(name) -> (text, where it was set)`, or None if it is not set; raise UsageError."""
+        """Build from `look_up(name) -> (text, where it was set)`, or None if it is not set.
+
+        Raises:
+            UsageError: a value is invalid; the message names where it was set.
+        """
         found = {name: look_up(name) for name in _OPTIONS}
         return cls(**{name: _parse(_OPTIONS[name][0], *value) for name, value in found.items() if value is not None})
 
@@ -59,11 +62,6 @@ def add_options(parser: "pytest.Parser") -> None:
         kind = {"action": "store_true"} if name == "strict" else {"metavar": name.upper()}
         group.addoption(_flag(name), dest=f"ddp_{name}", default=None, help=text, **kind)
         parser.addini(f"ddp_{name}", help=text, default="")
-
-
-def read_settings(config: "pytest.Config") -> Settings:
-    """Return the settings of a run; raise UsageError that names where an invalid value was set."""
-    return Settings.read(partial(configured_value, config))
 
 
 def configured_value(config: "pytest.Config", name: str) -> tuple[str, str] | None:

@@ -12,7 +12,6 @@ class _OnRank:
     """What every outcome holds.
 
     Attributes:
-        rank: the rank.
         seconds: how long its run took, or how long the controller waited for it.
         output: what the rank printed in the run, stdout and stderr.
         collectives: the last operations that the rank entered, oldest first; `str()` of each describes it.

@@ -32,14 +32,9 @@ class Machine:
         import torch.cuda  # noqa: PLC0415  torch is imported only when a distributed test is about to run
         import torch.distributed as dist  # noqa: PLC0415
 
-        available = {
-            "gloo": dist.is_gloo_available(),
-            "nccl": dist.is_nccl_available() and torch.cuda.device_count() > 0,
-            "mpi": dist.is_mpi_available(),
-            "ucc": dist.is_ucc_available(),
-        }
-        backends = frozenset(name for name, is_there in available.items() if is_there)
-        return cls(core_count(), torch.cuda.device_count(), backends)
+        gpus = torch.cuda.device_count()
+        backends = {name for name in ("gloo", "nccl", "mpi", "ucc") if dist.is_backend_available(name)}
+        return cls(core_count(), gpus, frozenset(backends if gpus else backends - {"nccl"}))
 
     def max_world_size(self, device: str) -> int:
         """Return how many ranks fit: one per GPU on "cuda", a fixed number per core on "cpu"."""

@@ -24,11 +24,7 @@ class Detector:
     ranks that have not answered must stand still, and none of the others may have died: a connection that breaks ends
     waits.
 
-    Attributes:
-        fd: the file of the flight recorder.
-        size: the world size.
-        group: the name of the default group.
-        observed: whether the ranks are observed.
+    `fd` is the file of the flight recorder, `size` the world size and `group` the name of the default group.
     """
 
     fd: int

@@ -25,7 +25,6 @@ class RankProcess:
     """One rank of a pool.
 
     Attributes:
-        rank: the rank.
         pid: its process id, which is also the id of its process group.
         shared: its channel and the files that outlive it.
         is_raising: whether the rank has announced that its run raised an exception; the answer is still to come.
@@ -72,8 +71,7 @@ class RankProcess:
 
     def is_idle(self) -> bool:
         """Whether the process is alive and sends nothing, as it should between runs."""
-        readable, _, _ = select.select([self], [], [], 0)
-        return not readable
+        return not select.select([self], [], [], 0)[0]
 
     def reset(self) -> None:
         """Forget the output of earlier runs, and that an exception was announced."""

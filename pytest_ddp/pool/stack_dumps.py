@@ -42,9 +42,7 @@ def dump_stacks(processes: "Sequence[RankProcess]") -> None:
 class StackDump:
     """The stacks that one rank was asked to write.
 
-    Attributes:
-        process: the rank.
-        is_handling: whether the last `poll` saw the rank handle the signal, or a thread that is about to.
+    `is_handling` says whether the last `poll` saw the rank handle the signal, or a thread that is about to.
     """
 
     process: "RankProcess"

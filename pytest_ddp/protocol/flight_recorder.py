@@ -92,10 +92,8 @@ def own_thread() -> Iterator[None]:
 class Recorder:
     """A rank's own area, to write to.
 
-    Attributes:
-        rank: the rank.
-        count: how many operations are recorded in this default group.
-        patience: a wait with a shorter timeout ends by itself, and the test may want it to.
+    `count` operations are recorded in this default group. A wait with a timeout below `patience` ends by itself, as
+    the test may want.
     """
 
     def __init__(self, fd: int, rank: int) -> None:
@@ -169,8 +167,6 @@ class Reader:
     """A rank's area, to read.
 
     Attributes:
-        fd: the file.
-        rank: the rank whose area it is.
         key: of the default group whose records are read, see `key_of`.
         next: the index of the first record that `new` has not returned.
         missed: whether records were overwritten before they were read.

@@ -41,7 +41,6 @@ class SessionStart(_FromController):
         basetemp: the controller's base folder for `tmp_path`.
         terminal: the name of the terminal for a debugger; None without one.
         workerinput: what a plugin finds on an xdist worker.
-        settings: the settings of this plugin.
         markers: the registered markers, one line each.
         coverage: the configuration of coverage; None if it does not measure.
     """
@@ -67,12 +66,7 @@ class ItemId:
 
 @dataclass(frozen=True)
 class RunTest(_FromController):
-    """Set `test` up, answer, and wait for `Proceed`.
-
-    Attributes:
-        test: the test.
-        shared_path: a folder for all ranks of the test; it need not exist yet.
-    """
+    """Set `test` up, answer, and wait for `Proceed`. The ranks share the folder `shared_path`, which need not exist."""
 
     test: ItemId
     shared_path: str = ""

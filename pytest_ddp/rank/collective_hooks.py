@@ -55,12 +55,9 @@ class _Group:
 
 
 class _Issued(threading.local):
-    """The operation that a method of a group is issuing in this thread.
+    """The operation that a method of a group is issuing in this thread, with its tag and its index in the recorder.
 
-    Attributes:
-        tag: its tag.
-        blocks: whether a function that waits for it issues it; known for messages only.
-        index: its index in the recorder.
+    `blocks` says whether a function that waits for it issues it; it is known for messages only.
     """
 
     tag: int = 0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_ddp.outcomes.failure import details, failures, headline, operations, root_cause, summary
-from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned, Skipped
+from pytest_ddp.outcomes.outcome import Outcome, Returned
 from pytest_ddp.planning.world import World
 from pytest_ddp.protocol.phases import PhaseAnswer
 from pytest_ddp.pytest_internals import ExceptionRepr, ReprEntry, ReprExceptionInfo, ReprFileLocation, ReprTraceback
@@ -32,17 +32,13 @@ class PhaseResult:
     @classmethod
     def of(cls, outcomes: Sequence[Outcome], world: World) -> "PhaseResult":
         """Decode the answers of the ranks."""
-        return cls(world, outcomes, {outcome.rank: _answer(outcome) for outcome in outcomes})
+        return cls(world, outcomes, {one.rank: PhaseAnswer.decode(getattr(one, "body", b"")) for one in outcomes})
 
     @property
     def passed_plainly(self) -> bool:
         """Whether the phase passed on every rank and no rank has more to report."""
         passed = all(answer.passed is not None for answer in self.answers.values())
         return passed and all(isinstance(outcome, Returned) for outcome in self.outcomes)
-
-
-def _answer(outcome: Outcome) -> PhaseAnswer:
-    return PhaseAnswer.decode(outcome.body) if isinstance(outcome, Returned | Raised | Skipped) else PhaseAnswer()
 
 
 def merge(report: pytest.TestReport, result: PhaseResult, config: pytest.Config) -> None:

@@ -73,7 +73,7 @@ def test_an_output_without_end_is_told_with_both_its_ends(run_suite):
             while True:
                 print("printed and printed " * 50)
         """
-    with ended_when(lambda ranks: all("bytes left out" in rank.output for rank in ranks)):
+    with ended_when(lambda ranks: all("bytes left out" in rank.output.text for rank in ranks)):
         result = run_suite(suite)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
