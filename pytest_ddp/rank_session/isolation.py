@@ -18,7 +18,8 @@ from pytest_ddp.items import group_owner, node_id
 from pytest_ddp.pytest_internals import parameter_index, tear_down
 from pytest_ddp.rank.process_group import CHECK_EVERY, HELD_GROUPS_LIMIT, device_of, held_groups
 from pytest_ddp.rank.worker import Rank
-from pytest_ddp.rank_session.leaks import Leak, Snapshot
+from pytest_ddp.rank_session.leak_kind import Leak, forgiven_by
+from pytest_ddp.rank_session.leaks import Snapshot, in_words
 from pytest_ddp.seeds import random_state_kept, seed_everything, seed_of
 from pytest_ddp.settings import Settings
 
@@ -26,6 +27,9 @@ from pytest_ddp.settings import Settings
 def _group_identity() -> int | None:
     """Return the id of the default process group, which must not be kept alive; None if there is none."""
     return id(dist.group.WORLD) if dist.is_initialized() else None
+
+
+_UNCHECKED = ("thread:*", "CUDA memory")  # what costs time to check, where nobody wants to know
 
 
 @dataclass(frozen=True)
@@ -44,9 +48,9 @@ class _DefaultGroup:
     def leaks(self) -> Iterator[Leak]:
         now = _group_identity()
         if now != self.identity and self.shared:
-            yield Leak("a default process group destroyed that other tests share", lasting=True)
+            yield Leak("a default process group destroyed that other tests share", "default group", lasting=True)
         elif now not in (self.identity, None):
-            yield Leak("1 process group not destroyed (init_process_group)")
+            yield Leak("1 process group not destroyed (init_process_group)", "default group")
 
 
 class Isolation:
@@ -61,6 +65,8 @@ class Isolation:
         self.context = DDPContext(torch.device("cpu"))
         self.retire = ""
         self._settings = settings
+        unchecked = _UNCHECKED if settings.leaks == "off" else ()
+        self._forgiven = forgiven_by((*settings.leaks_ignore, *unchecked))
         self._before = Snapshot.take()
         self._group = _DefaultGroup()
         self._groups = 0
@@ -124,13 +130,11 @@ class Isolation:
         due = not self._group.shared and self._groups % CHECK_EVERY == 0
         if due and held_groups() > HELD_GROUPS_LIMIT // 2:  # at the limit, a rank ends without finishing its fixtures
             self.retire = "process groups that cannot be freed"
-        leaks = [*self._before.restore(), *self._group.leaks()]
+        leaks = [*self._before.restore(self._forgiven), *self._group.leaks()]
         if not leaks:
             return
-        lasting = "; ".join(leak.what for leak in leaks if leak.lasting)
-        self.retire = lasting or self.retire
-        end = "; its ranks are replaced" if lasting else "; restored"
-        text = f"{item.name} left behind: {'; '.join(leak.what for leak in leaks)}{end}"
+        self.retire = "; ".join(leak.what for leak in leaks if leak.lasting) or self.retire
+        text = f"{item.name} left behind: {in_words(leaks)}"
         if self._settings.leaks == "error":
             pytest.fail(f"{text} (--ddp-leaks=error)", pytrace=False)
         if self._settings.leaks == "warn":
