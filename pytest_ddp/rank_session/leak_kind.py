@@ -16,13 +16,13 @@ class Leak:
         what: it, in words.
         name: KIND or KIND:NAME, which `ddp_leaks_ignore` can forgive.
         lasting: whether it could not be restored, so that the rank must not run another test.
-        kept: whether it stays on the rank.
+        restored: whether it is as before now.
     """
 
     what: str
     name: str
     lasting: bool = False
-    kept: bool = False
+    restored: bool = True
 
 
 @dataclass(frozen=True)

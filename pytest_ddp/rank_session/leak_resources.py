@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_ddp.observed.recording import current
+from pytest_ddp.rank.collective_hooks import unfinished_messages
 from pytest_ddp.rank_session.leak_kind import Forgiven, Leak, LeakKind, count
 from pytest_ddp.torch_internals import (
     COMPILER_VARIABLES,
@@ -99,11 +100,13 @@ def _await_threads(before: frozenset[threading.Thread], forgiven: Forgiven) -> I
     running = sorted((thread for thread in new if thread.is_alive()), key=lambda thread: thread.name)
     of_libraries = [thread for thread in running if _is_of_library(_origin(thread))]
     own = [thread for thread in running if thread not in of_libraries]
-    for threads, kept in ((own, False), (of_libraries, True)):
-        if threads:
-            names = ", ".join(thread.name for thread in threads)
-            what = f"{count(len(threads), 'thread')}{' of a library' if kept else ''} still running: {names}"
-            yield Leak(what, f"thread:{threads[0].name}", lasting=not kept, kept=kept)
+    if own:
+        what = f"{count(len(own), 'thread')} still running: {', '.join(thread.name for thread in own)}"
+        yield Leak(what, f"thread:{own[0].name}", lasting=True)
+    if of_libraries:
+        names = ", ".join(thread.name for thread in of_libraries)
+        what = f"{count(len(of_libraries), 'thread')} of a library still running: {names}, kept"
+        yield Leak(what, f"thread:{of_libraries[0].name}", restored=False)
 
 
 def _is_of_library(module: str) -> bool:
@@ -180,10 +183,10 @@ def _find_cuda_memory(before: int, forgiven: Forgiven) -> Iterator[Leak]:
         yield Leak(f"{grown / 2**20:.1f} MiB of CUDA memory still allocated", "CUDA memory", lasting=True)
 
 
-def _find_unmatched_operations(_: None, forgiven: Forgiven) -> Iterator[Leak]:
-    for operation in current.unmatched_operations():
+def _find_unfinished_operations(_: None, forgiven: Forgiven) -> Iterator[Leak]:
+    for operation in [*current.unmatched_operations(), *unfinished_messages()]:
         if not forgiven("operation"):
-            yield Leak(operation, "operation")
+            yield Leak(operation, "operation", restored=False)
 
 
 RESOURCES = (
@@ -192,5 +195,5 @@ RESOURCES = (
     LeakKind(_threads, _await_threads),
     LeakKind(_children, _end_children),
     LeakKind(_cuda_bytes, _find_cuda_memory),
-    LeakKind(lambda: None, _find_unmatched_operations),
+    LeakKind(lambda: None, _find_unfinished_operations),
 )

@@ -37,8 +37,8 @@ class Snapshot:
 def in_words(leaks: list[Leak]) -> str:
     """Say what was left behind, and what becomes of it."""
     lasting = [leak for leak in leaks if leak.lasting]
-    text = "; ".join(leak.what + (", kept" if leak.kept else "") for leak in leaks)
+    text = "; ".join(leak.what for leak in leaks)
     if lasting:
         names = ", ".join(dict.fromkeys(leak.name for leak in lasting))
         return f"{text}; its ranks are replaced (to forgive it: ddp_leaks_ignore = {names})"
-    return text if all(leak.kept for leak in leaks) else f"{text}; restored"
+    return f"{text}; restored" if any(leak.restored for leak in leaks) else text
