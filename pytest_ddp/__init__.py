@@ -7,6 +7,13 @@ distributed tests.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+if pytest.version_tuple < (9, 1):  # before anything is imported that older releases lack
+    raise pytest.UsageError(
+        f"pytest-ddp needs pytest 9.1 or newer, but pytest {pytest.__version__} is installed: pip install 'pytest>=9.1'"
+    )
+
 from pytest_ddp.context import DDPContext
 from pytest_ddp.errors import BlocksInsideBackward, CollectiveMismatch, LeakWarning, PytestDDPError, UsageError
 from pytest_ddp.marker import distributed

@@ -1,7 +1,7 @@
 """The distributed tests among pytest's items, and what each of them asks for."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,12 +58,13 @@ def mentions_distributed(module: Path, adopted: Collection[str] = ()) -> bool:
     return _MENTION.search(text) is not None or any(name.encode() in text for name in adopted)
 
 
-def request_of(item: pytest.Item) -> Request:
+def request_of(item: pytest.Item, settings: Settings) -> Request:
     """Return what the test asks for, with the world size of its parametrization; raise UsageError."""
     request = Request.combined(_decorators(item))
     size = parameters(item).get(WORLD_SIZE)
     if size is not None:
         request = replace(request, world_sizes=(size,))
+    _check_one_size(request.world_sizes or settings.world_size)
     for fixture in rank_fixtures(item):
         _check_agreement(fixture, request)
     return request
@@ -98,12 +99,33 @@ def parametrize_world_sizes(metafunc: pytest.Metafunc, settings: Settings) -> No
 
 def _decorators(item: pytest.Item) -> Iterator[Mapping[str, Any]]:
     """Yield the options of each `@distributed` on a test, nearest first, of those on its fixtures, of its class."""
-    for mark in item.iter_markers("distributed"):
-        yield mark_options(mark.args, mark.kwargs)
+    for node in reversed(item.listchain()):
+        for mark in _nearest_first(node):
+            yield mark_options(mark.args, mark.kwargs)
     for fixture in rank_fixtures(item):
         yield getattr(fixture.func, FIXTURE_OPTIONS)
     if is_adopted(item) and (owner := item.getparent(pytest.Class)):
         yield owner.stash[OPTIONS_OF_CLASS](item)
+
+
+def _nearest_first(node: Any) -> list[pytest.Mark]:
+    """Return the marks `distributed` of a node; pytest lists those of a base class before those of the class itself."""
+    marks = [mark for mark in node.own_markers if mark.name == "distributed"]
+    if not isinstance(node, pytest.Class):
+        return marks
+    bases = [vars(base).get("pytestmark", []) for base in node.obj.__mro__]
+    written = [mark for found in bases for mark in (found if isinstance(found, list) else [found])]
+    written = [getattr(mark, "mark", mark) for mark in written]
+    return sorted(marks, key=lambda mark: written.index(mark) if mark in written else -1)
+
+
+def _check_one_size(sizes: Sequence[int]) -> None:
+    if len(sizes) > 1:
+        raise UsageError(
+            f"the test asks for {' and '.join(map(str, sizes))} ranks, but pytest cannot run it once per world size: "
+            "it is a method of a unittest.TestCase, or its marker was added after the tests had been collected; "
+            f"write one size, as in @distributed(world_size={sizes[-1]})"
+        )
 
 
 def _check_agreement(fixture: pytest.FixtureDef[Any], request: Request) -> None:

@@ -1,6 +1,8 @@
 """The `distributed` decorator."""
 
+import unittest
 from collections.abc import Sequence
+from functools import partial, wraps
 from types import BuiltinFunctionType
 from typing import Any, TypeVar, overload
 
@@ -34,7 +36,30 @@ class Distributed(pytest.MarkDecorator):
                 f"got {target!r}: write @distributed(world_size={size!r})"
             )
         decorated: Decorated = super().__call__(target)
+        any_target: Any = target
+        if isinstance(any_target, type) and issubclass(any_target, unittest.TestCase):
+            _refuse_other_runners(any_target)
         return decorated
+
+
+def _refuse_other_runners(case: type[unittest.TestCase]) -> None:
+    """Let the tests of a class fail with a sentence if unittest runs them, in one process."""
+    run = case.run
+
+    @wraps(run)
+    def run_by_pytest(self: unittest.TestCase, result: Any = None) -> Any:
+        if isinstance(result, unittest.TestResult | None):  # pytest passes its own test
+            self.setUp = partial(_raise_no_ranks, type(self))  # type: ignore[method-assign]
+        return run(self, result)
+
+    case.run = run_by_pytest  # type: ignore[method-assign]
+
+
+def _raise_no_ranks(case: type) -> None:
+    name = case.__qualname__
+    raise UsageError(
+        f"{name} is @distributed: only pytest runs it on ranks; run `pytest -k {name}` instead of unittest"
+    )
 
 
 @overload

@@ -23,6 +23,7 @@ from _pytest._code.code import (
     ReprFileLocation,
     ReprTraceback,
 )
+from _pytest.assertion.rewrite import assertstate_key
 from _pytest.fixtures import FixtureFunctionDefinition
 from _pytest.outcomes import Skipped
 from _pytest.runner import call_and_report
@@ -82,6 +83,13 @@ def without_capture(config: pytest.Config) -> Iterator[None]:
 def pending_conftests(session: pytest.Session) -> dict[Path, object]:
     """Return the conftest plugins, by folder, whose fixtures pytest has not registered yet."""
     return session._fixturemanager._pending_conftests
+
+
+def rewrite_assertions_of(session: pytest.Session) -> None:
+    """Rewrite the assertions of files collected from now on, whatever their names, as `pytest FILE` does."""
+    state = session.config.stash.get(assertstate_key, None)
+    if state is not None and state.hook is not None:
+        state.hook.set_session(session)
 
 
 # The phases of a test

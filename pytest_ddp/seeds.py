@@ -3,6 +3,8 @@
 import hashlib
 import random
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _SEEDS = 2**31
 
@@ -37,3 +39,20 @@ def seed_everything(seed: int) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed)
+
+
+@contextmanager
+def random_state_kept() -> Iterator[None]:
+    """Restore the state of all generators that `seed_everything` seeds."""
+    import torch  # noqa: PLC0415  likewise
+
+    numpy, state = sys.modules.get("numpy"), random.getstate()
+    numpy_state = numpy.random.get_state() if numpy else None
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        random.setstate(state)
+        if numpy is not None:
+            numpy.random.set_state(numpy_state)

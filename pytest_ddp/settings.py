@@ -27,6 +27,7 @@ class Settings:
         timeout: seconds that each phase of a test may take.
         seed: the number from which the seeds of all tests are derived.
         leaks: how to report what a test left behind: "warn", "error" or "off".
+        leaks_ignore: patterns for the names of leaks that are neither restored nor reported.
         strict: whether a test that this machine cannot run fails instead of being skipped.
         require_cuda: the number of GPUs without which the run does not start.
         min_executed: the number of distributed tests below which the run fails.
@@ -40,6 +41,7 @@ class Settings:
     timeout: float = 60.0
     seed: int = 0
     leaks: str = "warn"
+    leaks_ignore: tuple[str, ...] = ()
     strict: bool = False
     require_cuda: int = 0
     min_executed: int = 0
@@ -130,6 +132,10 @@ def _parse_names(text: str) -> tuple[str, ...]:
     return names
 
 
+def _parse_patterns(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, text.replace("\n", ",").split(","))))
+
+
 def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in choices:
@@ -147,6 +153,7 @@ _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "timeout": (_parse_timeout, "seconds that each of setup, call and teardown may take (default: 60)"),
     "seed": (_parse_count, "integer from which the seeds of all tests are derived (default: 0)"),
     "leaks": (_one_of(LEAKS), "report what a test leaves behind (threads, ...): warn, error or off (default: warn)"),
+    "leaks_ignore": (_parse_patterns, "leaks to keep and not to report, such as thread:pump*,environment:OMP_*"),
     "require_cuda": (_parse_count, "do not start the run on a machine with fewer GPUs than this (default: 0)"),
     "min_executed": (_parse_count, "fail the run if it executes fewer distributed tests than this (default: 0)"),
     "adopt": (_parse_names, "base classes of other harnesses whose tests run on ranks, such as MultiProcessTestCase"),

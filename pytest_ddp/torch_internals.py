@@ -6,6 +6,7 @@ tests/unit/test_torch_internals.py checks each, and says which feature needs it.
 
 import importlib
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -233,3 +234,34 @@ def _compiler_pools() -> Iterator[Any]:
     pool = compiling.AsyncCompile.pool
     if pool.cache_info().currsize:
         yield pool()
+
+
+# Settings
+
+
+def print_options() -> Any:
+    """Return the options that `torch.set_printoptions` sets, as one mutable object."""
+    return torch._tensor_str.PRINT_OPTS
+
+
+_dynamo_copies: dict[bytes, dict[str, Any]] = {}
+
+
+def dynamo_settings() -> bytes | None:
+    """Return a digest of torch._dynamo.config; None if it has not been imported. Cheap where nothing has changed."""
+    config: Any = sys.modules.get("torch._dynamo.config")
+    if config is None:
+        return None
+    digest: bytes = config.get_hash()
+    if digest not in _dynamo_copies:
+        _dynamo_copies[digest] = config.get_config_copy()
+    return digest
+
+
+def restore_dynamo_settings(digest: bytes) -> list[str]:
+    """Restore the settings for which `dynamo_settings` returned this digest; return the names of those that differ."""
+    config: Any = sys.modules["torch._dynamo.config"]
+    before, now = _dynamo_copies[digest], config.get_config_copy()
+    with warnings.catch_warnings(action="ignore"):  # some settings are deprecated
+        config.load_config(before)
+    return [name for name in before if before[name] != now.get(name)]

@@ -26,6 +26,7 @@ from pytest_ddp.protocol.phases import EXIT_KIND, ItemId, Proceed, RunTest, When
 from pytest_ddp.protocol.targets import PROCEED, RUN_TEST
 from pytest_ddp.reporting.merge import PhaseResult
 
+taken_over_key = pytest.StashKey[bool]()
 world_key = pytest.StashKey[World]()
 result_key = pytest.StashKey[PhaseResult]()
 bugs_key = pytest.StashKey[Bugs]()
@@ -55,6 +56,7 @@ class PhaseRunner:
 
     def take_over(self, item: pytest.Item) -> None:
         """Let the phases of a test run on ranks instead of here."""
+        item.stash[taken_over_key] = True
         item.setup = partial(self._setup, item)  # type: ignore[method-assign]
         item.runtest = partial(self._call, item)  # type: ignore[method-assign]
         item.teardown = lambda: None  # type: ignore[method-assign]  # a TestCase would miss what its setup makes

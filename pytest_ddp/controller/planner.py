@@ -45,7 +45,7 @@ class Planner:
         """Return what will be decided; the latest plan is kept, because the test before asks for it too."""
         if self._latest is None or self._latest[0] is not item:
             try:
-                self._latest = item, self.plan_request(request_of(item))
+                self._latest = item, self.plan_request(request_of(item, self.settings))
             except LackError as error:
                 self._latest = item, lack(self.settings, str(error))
             except UsageError as error:

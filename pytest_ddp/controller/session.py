@@ -13,7 +13,7 @@ import pytest
 
 from pytest_ddp.controller.debugger import GROUP_SECONDS, debugger_for
 from pytest_ddp.controller.group_scope import GroupScopes
-from pytest_ddp.controller.phase_runner import PhaseRunner, bugs_key, result_key, world_key
+from pytest_ddp.controller.phase_runner import PhaseRunner, bugs_key, result_key, taken_over_key, world_key
 from pytest_ddp.controller.planner import Planner
 from pytest_ddp.controller.rank_pools import RankPools
 from pytest_ddp.given.failures import report_bugs
@@ -32,6 +32,10 @@ from pytest_ddp.seeds import seed_section
 from pytest_ddp.settings import Settings
 
 PLUGIN = "ddp-controller"
+_LATE_MARKER = (
+    "the marker `distributed` was added after the tests had been collected, too late to run this test on ranks: add it "
+    "in pytest_collection_modifyitems or earlier"
+)
 _sections = pytest.StashKey[list[tuple[str, str]]]()
 
 
@@ -59,11 +63,21 @@ class Controller:
         if self._plans:
             return
         if is_distributed(item):
-            if self._forks:
-                shared_launcher().start_server()
-            self.runner.take_over(item)
+            self._take_over(item)
         elif fixtures := rank_fixtures(item):
             item.setup = partial(_refuse, fixtures[0], item.name)  # type: ignore[method-assign]
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Let tests whose marker a plugin or a conftest file has just added happen on ranks too."""
+        for item in items:
+            if is_distributed(item) and not self._plans:
+                self._take_over(item)
+
+    def _take_over(self, item: pytest.Item) -> None:
+        if self._forks:
+            shared_launcher().start_server()
+        self.runner.take_over(item)
 
     @cached_property
     def _forks(self) -> bool:
@@ -97,8 +111,10 @@ class Controller:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Let Hypothesis's pytest plugin look at fixtures that are on the ranks only."""
+        """Refuse a test that became distributed too late; let Hypothesis's plugin look at fixtures of ranks only."""
         __tracebackhide__ = True
+        if is_distributed(item) and taken_over_key not in item.stash and not self._plans:
+            pytest.fail(_LATE_MARKER, pytrace=False)
         with fixtures_stay_on_ranks(item):
             return (yield)
 

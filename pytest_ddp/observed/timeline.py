@@ -88,11 +88,18 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[
     """Return the lines of a table without its empty columns; long cells are cut, columns in `right` right-aligned."""
     columns = []
     for name, *column in zip(head, *rows, strict=True):
-        cells = [name, *(cell if len(cell) <= _WIDEST_CELL else f"{cell[: _WIDEST_CELL - 3]}..." for cell in column)]
+        cells = [name, *(_cut(cell, at_start=name == "line") for cell in column)]
         width = max(map(len, cells))
         if any(column):
             columns.append([cell.rjust(width) if name in right else cell.ljust(width) for cell in cells])
     return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
+
+
+def _cut(cell: str, *, at_start: bool) -> str:
+    """Return a cell that is not too wide; of FILE:LINE, the end says more than the start."""
+    if len(cell) <= _WIDEST_CELL:
+        return cell
+    return f"...{cell[3 - _WIDEST_CELL :]}" if at_start else f"{cell[: _WIDEST_CELL - 3]}..."
 
 
 def _row_key(event: Event) -> tuple[type, int]:

@@ -41,15 +41,19 @@ def _size(sizes: tuple[int, ...], rank: int, ranks: tuple[int, ...]) -> int | No
 
 def mismatch(mine: Fingerprint, theirs: Fingerprint) -> str | None:
     """Say how the operation of a rank does not match the one that another rank has entered; None if it does."""
+    rule = broken_rule(mine, theirs)
+    return rule and f"rank {mine.rank} calls {mine}, where rank {theirs.rank} called {theirs}; {rule}"
+
+
+def broken_rule(mine: Fingerprint, theirs: Fingerprint) -> str | None:
+    """Return the rule that two operations break which should match; None if they match."""
     differ = differences(mine, theirs)
     if not differ:
         return None
     if mine.peer is not None:
-        rule = f"a send and its receive must agree in {' and '.join(differ)}"
-    elif differ == [_OPERATION]:
-        rule = "all ranks of a group must call the same collectives in the same order"
-    elif differ == ["size"]:
-        rule = _wrong_size(mine, theirs)
-    else:
-        rule = f"all ranks must call it with the same {' and '.join(differ)}"
-    return f"rank {mine.rank} calls {mine}, where rank {theirs.rank} called {theirs}; {rule}"
+        return f"a send and its receive must agree in {' and '.join(differ)}"
+    if differ == [_OPERATION]:
+        return "all ranks of a group must call the same collectives in the same order"
+    if differ == ["size"]:
+        return _wrong_size(mine, theirs)
+    return f"all ranks must call it with the same {' and '.join(differ)}"

@@ -149,7 +149,16 @@ def wait_text(rank: int, positions: Mapping[int, Position], *, chain: bool = Fal
     for other in need.absent:
         doing.setdefault(_doing(positions[other], positions, (*said, rank) if chain else None), []).append(other)
     absent = [_absence(waits_in, ranks, what) for what, ranks in doing.items()]
-    return ", ".join([f"waits in {waits_in}", *different, *absent])
+    return ", ".join([f"waits in {waits_in}", *different, *absent]) + _dropped_handle(waits_in, positions)
+
+
+def _dropped_handle(waits_in: Fingerprint, positions: Mapping[int, Position]) -> str:
+    """Ask for the handle of a message that was sent and has not come: gloo drops a message with its handle."""
+    sender = positions.get(waits_in.peer) if waits_in.op == RECV and waits_in.peer is not None else None
+    sent = sender.entered_with(waits_in) if sender else None
+    if sent is None or not sent.asynchronous or differences(waits_in, sent):
+        return ""
+    return f"; rank {sent.rank} sent it with isend: is the handle kept and waited for?"
 
 
 def _absence(waits_in: Fingerprint, ranks: list[int], doing: str) -> str:

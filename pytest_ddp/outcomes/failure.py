@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from pytest_ddp.errors import PytestDDPError
-from pytest_ddp.outcomes.hang_diagnosis import caused_by_peer_loss, describe_hang, peer_left
+from pytest_ddp.outcomes.hang_diagnosis import caused_by_peer_loss, describe_hang, operation_disagreement, peer_left
 from pytest_ddp.outcomes.outcome import (
     Deadlocked,
     Died,
@@ -56,6 +56,9 @@ _HINTS = {  # a pattern in the message of an exception: advice
     r"address already in use|EADDRINUSE": (
         "another process on this machine uses that port: let the system choose one (port 0), or use the process group "
         "that @distributed has created"
+    ),
+    r"Pair is not connected .*<--> \[": (
+        "over gloo, a rank cannot send to itself or receive from itself: check src and dst against ddp.rank"
     ),
     r"EOF when reading a line": "ranks have no standard input; breakpoint() works with --ddp-pdb-rank=RANK",
 }
@@ -141,15 +144,15 @@ def headline(outcomes: Sequence[Outcome], world: World | None = None) -> str:
 
     Its lines are the root cause, the other ranks, where the collectives of the ranks differ, and a hint.
     """
-    root, disagreement = root_cause(outcomes), _skip_disagreement(outcomes)
+    root, disagreement = root_cause(outcomes), _disagreement(outcomes)
     where = f" of {world.size} ({world.backend}, {world.device})" if world else f" of {len(outcomes)}"
-    listed_too = disagreement and isinstance(root, Ended) and root.waits
+    listed_too = disagreement and isinstance(root, Died | Ended)
     others = _alike((o for o in outcomes if o is not root or listed_too), describe_outcome).values()
     advice = hint(root.message) if isinstance(root, Raised) else None
     lines = [
         disagreement or f"rank {root.rank}{where} {_describe_root(root)}",
         *(f"{_ranks(alike)}: {describe_outcome(alike[0], several=len(alike) > 1)}" for alike in others),
-        *describe_hang(outcomes),
+        *([] if disagreement else describe_hang(outcomes)),
         *([f"hint: {advice}"] if advice else []),
     ]
     return "\n  ".join(lines)
@@ -158,7 +161,7 @@ def headline(outcomes: Sequence[Outcome], world: World | None = None) -> str:
 def summary(outcomes: Sequence[Outcome]) -> str:
     """Return one line on the root cause."""
     root = root_cause(outcomes)
-    return _skip_disagreement(outcomes) or f"rank {root.rank} {_describe_root(root)}"
+    return _disagreement(outcomes) or f"rank {root.rank} {_describe_root(root)}"
 
 
 def hint(message: str) -> str | None:
@@ -218,6 +221,13 @@ def _wait(waits: str, it: str) -> str:
 def _describe_root(root: Outcome) -> str:
     """Return one line on the root cause; for a deadlock, the whole chain of ranks that wait for each other."""
     return f"deadlocked: it {root.chain}" if isinstance(root, Deadlocked) else describe_outcome(root)
+
+
+def _disagreement(outcomes: Sequence[Outcome]) -> str | None:
+    """Return a sentence if ranks failed only because they did not do the same."""
+    if isinstance(root_cause(outcomes), Died | Ended) or is_consequence(root_cause(outcomes)):
+        return _skip_disagreement(outcomes) or operation_disagreement(outcomes)
+    return None
 
 
 def _skip_disagreement(outcomes: Sequence[Outcome]) -> str | None:

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from pytest_ddp.operations.fingerprint import Fingerprint
+from pytest_ddp.operations.fingerprint import Fingerprint, Key
+from pytest_ddp.operations.matching import broken_rule
 from pytest_ddp.operations.wait_graph import Position, need_of, wait_text
 from pytest_ddp.outcomes.outcome import Died, Ended, Outcome, Raised
 from pytest_ddp.planning.world import rank_list
@@ -39,6 +40,26 @@ def describe_hang(outcomes: Sequence[Outcome]) -> list[str]:
             waiting = replace(positions[rank], waits_in=unmet)
             said.setdefault(wait_text(rank, {**positions, rank: waiting}), []).append(rank)
     return [f"{rank_list(ranks)} {text.replace('waits', 'waited', 1)}" for text, ranks in said.items()]
+
+
+def operation_disagreement(outcomes: Sequence[Outcome]) -> str | None:
+    """Return a sentence on the first operation in which ranks differ that should match; None if there is none."""
+    entered: dict[Key, list[Fingerprint]] = {}
+    in_order = sorted(
+        ((place, one) for outcome in outcomes for place, one in enumerate(outcome.collectives)),
+        key=lambda found: (found[0], found[1].rank),
+    )
+    for _, one in in_order:
+        entered.setdefault(one.key, []).append(one)
+    for first, *others in entered.values():
+        rule = next(filter(None, (broken_rule(first, other) for other in others)), None)
+        if rule:
+            called: dict[str, list[int]] = {}
+            for one in sorted((first, *others), key=lambda one: one.rank):
+                called.setdefault(str(one), []).append(one.rank)
+            calls = [f"{rank_list(ranks)} called {operation}" for operation, ranks in called.items()]
+            return f"the ranks disagree: {', '.join(calls)}; {rule}"
+    return None
 
 
 def _unmet(position: Position, positions: Mapping[int, Position]) -> Iterator[Fingerprint]:

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import functools
+import gc
 import json
 import os
 import select
@@ -49,6 +50,7 @@ def launcher_for(device: str) -> Launcher:
 def shared_launcher() -> "ForkLauncher":
     """Return the one fork server of this process; it starts with the first rank and ends with the process."""
     launcher = ForkLauncher()
+    atexit.register(gc.freeze)  # runs last: Python's final collections would look at torch's million objects
     atexit.register(launcher.close)
     return launcher
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddp.pytest_internals import pending_conftests
+from pytest_ddp.pytest_internals import pending_conftests, rewrite_assertions_of
 
 
 class RankCollection:
@@ -32,6 +32,7 @@ class RankCollection:
         argument = next(path for path in (file, relative, *relative.parents) if not re.search(r"\[|::", str(path)))
         self._only = None if argument == file else file
         self._failed.clear()
+        rewrite_assertions_of(session)
         try:
             items = session.perform_collect([str(argument)], genitems=True)
         except pytest.UsageError:

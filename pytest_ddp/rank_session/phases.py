@@ -2,8 +2,7 @@
 
 import builtins
 import json
-import unittest
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -57,23 +56,6 @@ class ExceptionHooks:
             raise
 
     pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
-
-
-def postpone_tear_down(item: Any) -> None:
-    """Let tearDown and the cleanups of a TestCase wait for its teardown phase: unittest runs them right after the test.
-
-    Otherwise a rank could remove what another one still uses.
-    """
-    test = getattr(item, "instance", None)
-    if isinstance(test, unittest.TestCase) and not isinstance(test, unittest.IsolatedAsyncioTestCase):
-        test.tearDown = partial(_postpone, item, test, test.tearDown)  # type: ignore[method-assign]
-
-
-def _postpone(item: pytest.Item, test: Any, tear_down: Callable[[], None]) -> None:
-    cleanups, test._cleanups = test._cleanups, []  # noqa: SLF001  no public way takes them
-    for function, args, keywords in cleanups:
-        item.addfinalizer(partial(function, *args, **keywords))
-    item.addfinalizer(tear_down)
 
 
 def _end_at_caller(error: BaseException) -> None:

@@ -28,11 +28,10 @@ from pytest_ddp.pytest_internals import (
 from pytest_ddp.rank.worker import Answered, Failed, Rank, SkipRun
 from pytest_ddp.rank_session.collection import RankCollection
 from pytest_ddp.rank_session.debugger import RankDebugger
-from pytest_ddp.rank_session.isolation import Isolation
+from pytest_ddp.rank_session.isolation import Isolation, hold_back_tear_down
 from pytest_ddp.rank_session.phases import (
     ExceptionHooks,
     answer_for,
-    postpone_tear_down,
     raise_not_found,
     run_phase,
 )
@@ -145,7 +144,7 @@ class RankPlugin:
         if self._item is None:  # a test that was not found here has nothing to tear down
             return b""
         if request.phase == "call":
-            postpone_tear_down(self.item)
+            hold_back_tear_down(self.item)
             return self.report("call")
         item, self._item = self.item, None
         # The teardown is answered when pytest's protocol has ended, for only then all warnings are known.

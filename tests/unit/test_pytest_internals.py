@@ -14,6 +14,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from _pytest._io import TerminalWriter
+from _pytest.assertion.rewrite import assertstate_key
 from _pytest.debugging import pytestPDB
 from _pytest.fixtures import FixtureFunctionDefinition as FixtureFunction
 
@@ -79,6 +80,17 @@ def pending_conftests(pytester):
     session = pytest.Session.from_config(pytester.parseconfig("folder"))
     session.config.hook.pytest_sessionstart(session=session)
     assert list(internals.pending_conftests(session)) == [folder]
+
+
+def rewrite_assertions_of(pytester):
+    """assertstate_key: a failed assertion in a file of an unusual name shows no values on ranks."""
+    file = pytester.makepyfile(unusual="def test_it(): assert 0 == 1")
+    session = pytest.Session.from_config(pytester.parseconfig(file))
+    state = session.config.stash[assertstate_key]
+    session._initialpaths = frozenset({file})
+    assert not state.hook._should_rewrite("unusual", str(file), state)
+    internals.rewrite_assertions_of(session)
+    assert state.hook._should_rewrite("unusual", str(file), state)
 
 
 # The phases of a test

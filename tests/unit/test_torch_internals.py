@@ -282,6 +282,37 @@ def import_compiler():
 COMPILER_VARIABLES = compiler_threads = compiler_processes = import_compiler
 
 
+def print_options():
+    """torch._tensor_str.PRINT_OPTS: print options that a test leaves are not restored."""
+    before = dict(vars(internals.print_options()))
+    torch.set_printoptions(precision=before["precision"] + 1)
+    vars(internals.print_options()).update(before)
+    assert vars(internals.print_options()) == before
+
+
+DYNAMO = """
+import sys
+from pytest_ddp import torch_internals as internals
+
+assert internals.dynamo_settings() is None
+import torch._dynamo.config as config
+digest = internals.dynamo_settings()
+config.suppress_errors = not config.suppress_errors
+assert internals.dynamo_settings() != digest
+assert internals.restore_dynamo_settings(digest) == ["suppress_errors"]
+assert internals.dynamo_settings() == digest
+"""
+
+
+def dynamo_settings():
+    """torch._dynamo.config.get_hash, get_config_copy, load_config: what a test sets there is not restored."""
+    done = subprocess.run([sys.executable, "-c", DYNAMO], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+restore_dynamo_settings = dynamo_settings
+
+
 def _own(name, member):
     return getattr(member, "__module__", "") == internals.__name__ or name.isupper()
 

@@ -211,6 +211,62 @@ def test_random_numbers_are_the_same_in_every_run_and_order(run_suite):
     )
 
 
+def test_the_seeding_of_a_fixture_holds(run_suite):
+    result = run_suite("""
+        import random
+        import numpy
+
+        @pytest.fixture
+        def seeded(request):
+            torch.manual_seed(0)
+            random.seed(0)
+            numpy.random.seed(0)
+            request.getfixturevalue("wide")
+
+        @pytest.fixture(scope="module")
+        def wide():
+            return torch.rand(1).item(), random.random(), numpy.random.rand()
+
+        @distributed
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_it(seeded, number):
+            assert torch.rand(1).item() == torch.rand(1, generator=torch.Generator().manual_seed(0)).item()
+            assert random.random() == random.Random(0).random()
+            assert numpy.random.rand() == numpy.random.RandomState(0).rand()
+        """)
+    result.assert_outcomes(passed=2)
+
+
+def test_a_forkserver_of_multiprocessing_stays(run_suite):
+    result = run_suite("""
+        import multiprocessing
+
+        def nothing(): pass
+
+        @distributed(world_size=2)
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_it(number):
+            process = multiprocessing.get_context("forkserver").Process(target=nothing)
+            process.start()
+            process.join()
+            assert process.exitcode == 0
+        """)
+    result.assert_outcomes(passed=2, warnings=0)
+
+
+def test_a_leak_of_an_inherited_test_names_the_place_of_the_test(run_suite, pytester):
+    base = "import os\n\n\nclass Base:\n    def test_it(self):\n        os.environ['LEFT'] = '1'\n"
+    pytester.makepyfile(base_of_tests=base)
+    result = run_suite("""
+        from base_of_tests import Base
+
+        @distributed(world_size=1)
+        class TestInherits(Base): ...
+        """)
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(["*base_of_tests.py:5: LeakWarning: test_it left behind: environment changed: LEFT*"])
+
+
 def test_ranks_that_hold_too_many_groups_finish_their_fixtures_and_are_replaced(run_suite, pytester):
     run_suite(
         """

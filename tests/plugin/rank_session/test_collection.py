@@ -53,3 +53,18 @@ def test_a_test_that_ranks_do_not_find_is_reported(run_suite):
         """)
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*this rank does not find test_suite.py::test_it[[]*tests must be collected alike*"])
+
+
+def test_a_file_of_an_unusual_name_shows_the_values_of_a_failed_assertion(pytester):
+    file = pytester.makepyfile(
+        unusual="""
+        from pytest_ddp import distributed
+
+        @distributed(world_size=1)
+        def test_it():
+            one, two = 1, 2
+            assert one == two
+        """
+    )
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", file)
+    result.stdout.fnmatch_lines(["rank 0 of 1 (gloo, cpu) raised AssertionError: assert 1 == 2"])

@@ -18,9 +18,9 @@ def test_a_thread_that_ends_soon_is_no_leak(run_suite):
 
         @distributed(world_size=2)
         def test_leaves_a_thread(ddp):
-            from pytest_ddp.rank_session import leaks
+            from pytest_ddp.rank_session import leak_resources
 
-            leaks._ENDING_SECONDS = 60  # on this rank, for the rest of the run
+            leak_resources._ENDING_SECONDS = 60  # on this rank, for the rest of the run
             EndsWhenWaitedFor().start()
         """,
         "--ddp-leaks=error",
@@ -35,9 +35,9 @@ def test_a_child_process_that_ends_soon_is_no_leak(run_suite):
 
         @distributed(world_size=2)
         def test_leaves_a_process(ddp):
-            from pytest_ddp.rank_session import leaks
+            from pytest_ddp.rank_session import leak_resources
 
-            leaks._ENDING_SECONDS = 60  # on this rank, for the rest of the run
+            leak_resources._ENDING_SECONDS = 60  # on this rank, for the rest of the run
             subprocess.Popen(["sleep", "0.3"]).terminate() if ddp.rank else subprocess.Popen(["sleep", "0.3"])
         """,
         "--ddp-leaks=error",
@@ -70,7 +70,7 @@ def test_ranks_with_a_thread_that_still_runs_are_replaced(run_suite, tmp_path):
     result = run_suite(suite)
     result.assert_outcomes(passed=2, warnings=1)
     result.stdout.fnmatch_lines(
-        ["*left behind: 1 thread still running: lingerer; its ranks are replaced [[]rank 1[]]", "*4 started*"]
+        ["*left behind: 1 thread still running: lingerer; its ranks are replaced (*) [[]rank 1[]]", "*4 started*"]
     )
     assert len(list(tmp_path.iterdir())) == 4
     result = run_suite(suite, "--ddp-leaks=error")

@@ -113,3 +113,10 @@ def test_columns_without_content_are_left_out_and_long_cells_are_cut():
         f"x{' ' * 59}  12",
         f"{'y' * 57}...   3",
     ]
+
+
+def test_of_a_long_path_the_file_and_the_line_are_shown():
+    _, row = table(("line",), [("/a/very/long/path" * 5 + "/test_train.py:31",)])
+    assert row.startswith("...")
+    assert row.endswith("/test_train.py:31")
+    assert len(row) == 60

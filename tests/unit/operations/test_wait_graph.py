@@ -192,3 +192,11 @@ def test_what_rank_0_waits_for_in_words(ranks, own, chain):
     found = positions(*ranks)
     assert wait_text(0, found) == own
     assert wait_text(0, found, chain=True) == chain
+
+
+def test_a_receive_whose_message_was_sent_with_a_handle_asks_for_the_handle():
+    dropped = positions(rank_in(recv(1)), returned(send(0, asynchronous=True)), runs())
+    asks = "; rank 1 sent it with isend: is the handle kept and waited for?"
+    assert wait_text(0, dropped) == f"waits in recv #1 from rank 1 at t.py:1{asks}"
+    sent = positions(rank_in(recv(1)), returned(send(0)), runs())
+    assert wait_text(0, sent) == "waits in recv #1 from rank 1 at t.py:1"

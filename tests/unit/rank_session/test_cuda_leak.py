@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from pytest_ddp.rank_session.leaks import Leak, Snapshot
+from pytest_ddp.rank_session.leak_kind import Leak
+from pytest_ddp.rank_session.leaks import Snapshot
 
 MIB = 2**20
 
@@ -28,10 +29,10 @@ class Device:
 @pytest.mark.parametrize(
     ("kept", "garbage", "found"),
     [
-        (3 * MIB // 2, 0, [Leak("1.5 MiB of CUDA memory still allocated", lasting=True)]),
+        (3 * MIB // 2, 0, [Leak("1.5 MiB of CUDA memory still allocated", "CUDA memory", lasting=True)]),
         (MIB, 0, []),
         (0, 8 * MIB, []),
-        (2 * MIB, 8 * MIB, [Leak("2.0 MiB of CUDA memory still allocated", lasting=True)]),
+        (2 * MIB, 8 * MIB, [Leak("2.0 MiB of CUDA memory still allocated", "CUDA memory", lasting=True)]),
     ],
     ids=["a tensor", "a workspace", "garbage", "garbage and a tensor"],
 )
@@ -49,7 +50,7 @@ def test_workspaces_of_cublas_are_no_leak_and_hide_none(monkeypatch):
     device.workspaces = 96 * MIB
     assert before.restore() == []
     device.workspaces, device.allocated = 64 * MIB, 3 * MIB
-    assert before.restore() == [Leak("3.0 MiB of CUDA memory still allocated", lasting=True)]
+    assert before.restore() == [Leak("3.0 MiB of CUDA memory still allocated", "CUDA memory", lasting=True)]
 
 
 def test_a_process_that_has_not_used_cuda_does_not_call_it(monkeypatch):
