@@ -26,7 +26,8 @@ from pytest_ddp.torch_internals import (
     group_names,
 )
 
-_IGNORED_VARIABLES = (b"PYTEST_CURRENT_TEST", *COMPILER_VARIABLES)
+# Each test finds the variables of its rendezvous anew.
+_IGNORED_VARIABLES = (b"PYTEST_CURRENT_TEST", b"MASTER_ADDR", b"MASTER_PORT", *COMPILER_VARIABLES)
 _CUDA_BYTES = 2**20  # libraries keep smaller workspaces on the device; a tensor left behind is usually larger
 _ENDING_SECONDS = 1.0  # for threads and processes that were told to end and not waited for, such as executors
 # Modules whose threads serve the whole process and stay for good.

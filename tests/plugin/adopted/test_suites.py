@@ -1,4 +1,4 @@
-"""The suites in examples/suites run on warm ranks with at most five changed lines, with the outcomes of their launchers."""
+"""The suites in examples/suites run on warm ranks with few changed lines, with the outcomes of their launchers."""
 
 import difflib
 import os
@@ -36,7 +36,9 @@ def outcomes(folder: Path, *command: str) -> list[dict[str, int]]:
     run = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     lines = [line for line in run.stdout.splitlines() if re.search(r" in [\d.]+s", line)]
     assert lines, run.stdout + run.stderr
-    return [{word: int(count) for count, word in re.findall(r"(\d+) (passed|failed|skipped|error)", line)} for line in lines]
+    return [
+        {word: int(count) for count, word in re.findall(r"(\d+) (passed|failed|skipped|error)", line)} for line in lines
+    ]
 
 
 @pytest.mark.parametrize("suite", REPLACED)

@@ -35,7 +35,10 @@ class DistributedTest:
     def _launch(self, count, name, arguments):
         context = mp.get_context("spawn")
         results, port = context.SimpleQueue(), free_port()
-        processes = [context.Process(target=self._run, args=(rank, count, port, name, arguments, results)) for rank in range(count)]
+        processes = [
+            context.Process(target=self._run, args=(rank, count, port, name, arguments, results))
+            for rank in range(count)
+        ]
         for process in processes:
             process.start()
         outcomes = [results.get() for _ in processes]
