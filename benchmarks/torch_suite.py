@@ -44,7 +44,8 @@ def run(folder: Path, size: int, *args: str) -> Ran:
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "BACKEND": "gloo", "WORLD_SIZE": str(size)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=junit.xml", "-Wignore"]
     start = perf_counter()
-    subprocess.run([*command, *args], cwd=folder, env=environment, check=False, stdout=subprocess.DEVNULL)
+    quiet = subprocess.DEVNULL  # torch writes a warning for each process
+    subprocess.run([*command, *args], cwd=folder, env=environment, check=False, stdout=quiet, stderr=quiet)
     wall = perf_counter() - start
     cases = list(ET.parse(folder / "junit.xml").iter("testcase"))  # noqa: S314  pytest wrote it
     seconds = {case.attrib["name"]: float(case.attrib["time"]) for case in cases}
