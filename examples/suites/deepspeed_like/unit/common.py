@@ -25,7 +25,7 @@ class DistributedTest:
     exec_timeout = 120
 
     def __call__(self, item):
-        size, arguments = self.world_size, dict(item.funcargs)
+        size, arguments = self.world_size, {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
         for mark in item.iter_markers("world_size"):
             size = mark.args[0]
             break
