@@ -43,7 +43,10 @@ def describe_hang(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def operation_disagreement(outcomes: Sequence[Outcome]) -> str | None:
-    """Return a sentence on the first operation in which ranks differ that should match; None if there is none."""
+    """Return a sentence on the first operation in which ranks differ that should match; None if there is none.
+
+    Operations that a rank has entered twice under one key are left out: their group was destroyed and made anew.
+    """
     entered: dict[Key, list[Fingerprint]] = {}
     in_order = sorted(
         ((place, one) for outcome in outcomes for place, one in enumerate(outcome.collectives)),
@@ -52,6 +55,8 @@ def operation_disagreement(outcomes: Sequence[Outcome]) -> str | None:
     for _, one in in_order:
         entered.setdefault(one.key, []).append(one)
     for first, *others in entered.values():
+        if len({one.rank for one in (first, *others)}) <= len(others):
+            continue
         rule = next(filter(None, (broken_rule(first, other) for other in others)), None)
         if rule:
             called: dict[str, list[int]] = {}

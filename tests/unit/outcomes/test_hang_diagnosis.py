@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_ddp.operations.fingerprint import ANY_RANK, Fingerprint
-from pytest_ddp.outcomes.hang_diagnosis import describe_hang
+from pytest_ddp.outcomes.hang_diagnosis import describe_hang, operation_disagreement
 from pytest_ddp.outcomes.outcome import Raised, Returned, TimedOut
 from pytest_ddp.protocol.flight_recorder import LATEST
 
@@ -111,3 +111,39 @@ def test_nothing_is_said_of_what_a_full_record_may_have_lost():
     full = tuple(collective("barrier", number) for number in range(1, LATEST + 1))
     earlier = (collective("all_reduce", **PAIR), *full[:-1])
     assert describe_hang(hanging(earlier, full)) == [f"rank 1 waited in barrier #{LATEST}, which rank 0 never entered"]
+
+
+GATHER, SUM = collective("gather"), collective("all_reduce", dtype="float32", shapes="[4]")
+SHAPE = "all ranks must call it with the same shape"
+
+
+@pytest.mark.parametrize(
+    ("entered", "sentence"),
+    [
+        ([(ALL_REDUCE, BARRIER), (ALL_REDUCE,), (ALL_REDUCE, BARRIER)], None),
+        (
+            [(SUM,), (SUM._replace(shapes="[5]"),), (SUM,)],
+            "ranks 0, 2 called all_reduce #1 float32[4], rank 1 called all_reduce #1 float32[5]; " + SHAPE,
+        ),
+        (
+            [(ALL_REDUCE, BARRIER), (ALL_REDUCE, collective("gather", 2))],
+            (
+                "rank 0 called barrier #2, rank 1 called gather #2; all ranks of a group must call the same "
+                "collectives in the same order"
+            ),
+        ),
+        (
+            [(message("send", 1, dtype="float32", elements=5),), (message("recv", 0, dtype="float32", elements=3),)],
+            (
+                "rank 0 called send #1 float32 to rank 1, rank 1 called recv #1 float32 from rank 0; a send and its "
+                "receive must agree in size"
+            ),
+        ),
+        ([(message("send", 1, elements=5),), (message("recv", ANY_RANK, elements=3),)], None),
+        # A group that rank 0 has made anew counts from 1 again.
+        ([(ALL_REDUCE, GATHER), (ALL_REDUCE,)], None),
+    ],
+)
+def test_the_operation_on_which_ranks_disagree(entered, sentence):
+    found = operation_disagreement(hanging(*entered))
+    assert found == (sentence and f"the ranks disagree: {sentence}")
