@@ -36,11 +36,11 @@ _OWN_GROUP = (
 )
 _HINTS = {  # a pattern in the message of an exception: advice
     r"initialize the default process group twice": (
-        "@distributed has already created the process group: use that one. To test code that creates its own, call "
-        f"dist.destroy_process_group() first, then for example {_OWN_GROUP}"
+        "@distributed has already created the process group: use that one. To test code that creates its own, write "
+        f"@distributed(group=False), or call dist.destroy_process_group() first, then for example {_OWN_GROUP}"
     ),
     r"environment variable MASTER_(ADDR|PORT) expected": (
-        f"ranks have RANK and WORLD_SIZE in their environment, but no address; without one, write {_OWN_GROUP}"
+        f"ranks have it in their environment, so something has removed it there; without it, write {_OWN_GROUP}"
     ),
     r"Default process group has not been initialized": (
         "@distributed creates the process group before the test begins: either the test has destroyed it, or this is a "
@@ -266,8 +266,8 @@ def details(outcomes: Iterable[Outcome]) -> list[str]:
 def operations(outcomes: Sequence[Outcome]) -> list[tuple[str, str, str]]:
     """Return (title, ranks, text) with the timelines of observed ranks or the last collectives of others.
 
-    Ranks with the same text share an entry. The last collectives are told of a run in which a rank died or was ended,
-    if a rank entered more than the one that its line in the head names.
+    Ranks with the same text share an entry. The last collectives are shown if a rank died or was ended, and a rank
+    entered more than the one that its line in the head names.
     """
     if any(outcome.timeline for outcome in outcomes):
         told = _alike([outcome for outcome in outcomes if outcome.timeline], attrgetter("timeline"))

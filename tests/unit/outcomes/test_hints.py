@@ -7,7 +7,7 @@ from pytest_ddp.outcomes.outcome import Raised
 
 CASES = {
     "trying to initialize the default process group twice!": "@distributed has already created the process group",
-    "env:// rendezvous: environment variable MASTER_ADDR expected, but not set": "without one, write dist.init_",
+    "env:// rendezvous: environment variable MASTER_ADDR expected, but not set": "without it, write dist.init_",
     "Default process group has not been initialized, please make sure": "either the test has destroyed it",
     "No backend type associated with device type cpu": "cannot send tensors on cpu: move them to ddp.device",
     "fixture 'only_here' not found": "if plain tests find 'only_here', it is from a plugin that is registered",
