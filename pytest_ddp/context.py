@@ -56,7 +56,7 @@ class DDPContext:
     def shared_path(self) -> Path:
         """A directory of this test that all its ranks share, while each rank has its own `tmp_path`.
 
-        It is made when a rank first reads this.
+        It is made when a rank first reads this attribute.
         """
         path = Path(self._shared_path)
         path.mkdir(parents=True, exist_ok=True)

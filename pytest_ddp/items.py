@@ -23,7 +23,7 @@ _OWNERS: dict[str, tuple[type[pytest.Collector], ...]] = {  # the scope of a fix
     "class": (pytest.Class, pytest.Module),
 }
 _MENTION = re.compile(rb"\bpytest_ddp\b(?!\.)|\bmark\.distributed\b")
-# The function that reads from a test of an adopted class what the test asks for, as options of `@distributed`.
+# For an adopted class, the function that returns what one of its tests asks for, as options of `@distributed`.
 OPTIONS_OF_CLASS = pytest.StashKey[Callable[[pytest.Item], Mapping[str, Any]]]()
 _node_id = pytest.StashKey[str]()
 
@@ -98,7 +98,7 @@ def parametrize_world_sizes(metafunc: pytest.Metafunc, settings: Settings) -> No
 
 
 def _decorators(item: pytest.Item) -> Iterator[Mapping[str, Any]]:
-    """Yield the options of each `@distributed` on a test, nearest first, of those on its fixtures, of its class."""
+    """Yield the options of a test: of each `@distributed`, nearest first, of its fixtures, and of an adopted class."""
     for node in reversed(item.listchain()):
         for mark in _nearest_first(node):
             yield mark_options(mark.args, mark.kwargs)

@@ -43,7 +43,7 @@ class Distributed(pytest.MarkDecorator):
 
 
 def _refuse_other_runners(case: type[unittest.TestCase]) -> None:
-    """Let the tests of a class fail with a sentence if unittest runs them, in one process."""
+    """Make the tests of a class fail with a message if unittest runs them, which uses one process."""
     run = case.run
 
     @wraps(run)

@@ -1,4 +1,4 @@
-"""Which test classes are adopted, and what each of their tests asks for: the collection, in controller and ranks."""
+"""Decides at collection, in the controller and on ranks, which classes are adopted and what their tests ask for."""
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -47,7 +47,7 @@ def _options(cls: type, item: pytest.Item) -> Mapping[str, Any]:
 
 
 def _plays_all_ranks(cls: type) -> bool:
-    """Whether one process plays all ranks of a class, as in torch's `LocalDTensorTestBase`: there it may stay."""
+    """Whether a class runs all ranks in one process, as torch's `LocalDTensorTestBase` does; it is then not adopted."""
     harness = harness_of(cls)
     return harness is not None and bool(overridden(cls, harness, DECIDES[harness.__name__]))
 

@@ -1,7 +1,7 @@
 """The private names of torch's test harnesses that this package uses, and no others.
 
-They stand in torch.testing._internal and are as in torch 2.11 to 2.15. A new release of torch that changes one of them
-breaks this module and no other. tests/unit/adopted/test_harness_internals.py checks each.
+They are in torch.testing._internal, and the same from torch 2.11 to 2.15. A new release of torch that changes one of
+them breaks this module and no other. tests/unit/adopted/test_harness_internals.py checks each.
 """
 
 import sys
@@ -20,7 +20,7 @@ REPLACED = {
     THREADS: ("_join_threads", "_check_return_codes"),
     WORKERS: ("_worker_run_main_wait", "_worker_loop"),
 }
-# The method of each harness that decides where a test runs; torch overrides it where one process plays all ranks.
+# The method of each harness that decides where a test runs; classes that run all ranks in one process override it.
 DECIDES = {PROCESSES: "join_or_run", THREADS: "join_or_run", WORKERS: "_ensure_processes_spawned"}
 
 
@@ -30,13 +30,13 @@ def harness_of(cls: type) -> type | None:
 
 
 def overridden(cls: type, harness: type, *methods: str) -> list[str]:
-    """Return those of a harness's methods that a class, or a class between the two, overrides."""
+    """Return those of these methods of a harness that a class overrides, or one of its bases below the harness."""
     between = cls.__mro__[: cls.__mro__.index(harness)]
     return [name for name in methods if any(name in vars(base) for base in between)]
 
 
 def skip_reason(code: object) -> str | None:
-    """Return why torch's decorators skip a test by this exit code; None for other codes, and without the harnesses."""
+    """Return the reason for which torch's decorators skip a test by this exit code; None for other codes."""
     harnesses = sys.modules.get(HARNESSES)
     skips = harnesses.TEST_SKIPS.values() if harnesses else ()
     return next((skip.message for skip in skips if skip.exit_code == code), None)
@@ -68,8 +68,8 @@ def method_name(test: Any) -> str:
 
 
 def replace_processes(harness: Any, start: Callable[[Any], None], join: Callable[[Any, Any], None]) -> None:
-    """Let `start(test)` stand for starting the processes of a test, and `join(test, method)` for waiting for them."""
-    harness._spawn_processes = lambda test: start(test)  # noqa: PLW0108  what is bound already would not be bound again
+    """Call `start(test)` instead of starting processes, and `join(test, method)` instead of waiting for them."""
+    harness._spawn_processes = lambda test: start(test)  # noqa: PLW0108  a bound method would not receive the test
     harness._start_processes = lambda test, _: start(test)
     harness._join_processes = lambda test, method: join(test, method)  # noqa: PLW0108  likewise
     harness.run_test = _run_method
@@ -89,7 +89,7 @@ def run_process(test: Any, rank: int, file_name: str) -> None:
 
 
 def replace_threads(harness: Any, join: Callable[[Any], None]) -> None:
-    """Start no threads, and let `join(test)` stand for waiting for them; a thread makes no group."""
+    """Start no threads, and call `join(test)` instead of waiting for them; the test uses the rank's group."""
     harness._spawn_threads = lambda _: None
     harness._join_threads = classmethod(lambda _, __, method: join(method.__self__))
     harness.run_test_with_threaded_pg = _run_between
@@ -109,7 +109,7 @@ def run_thread(test: Any, rank: int, world_size: int) -> None:
 
 
 def replace_workers(harness: Any, run: Callable[[Any], None]) -> None:
-    """Start no workers, and let `run(test)` stand for sending a test to them."""
+    """Start no workers, and call `run(test)` instead of sending a test to them."""
 
     def waiting(test: Any, method: Callable[[], None]) -> MethodType:
         @wraps(method)

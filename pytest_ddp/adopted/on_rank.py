@@ -1,8 +1,8 @@
-"""Runs adopted tests on a rank: it does what the harness's main process does, and what this rank's process does.
+"""Runs adopted tests on a rank, which does the work of the harness's main process and of one of its processes.
 
 torch's classes run setUp and tearDown in a main process, and the test itself in processes or threads that setUp starts.
 On a rank, setUp and tearDown run where the test runs. Instead of starting processes, every rank takes over the
-environment that rank 0's setUp has made; instead of waiting for them, it does the part of its own process.
+environment that setUp made on rank 0. Instead of waiting for processes, it runs the test as its own process would.
 """
 
 import json
@@ -33,7 +33,7 @@ from pytest_ddp.items import OPTIONS_OF_CLASS, is_adopted
 from pytest_ddp.pytest_internals import set_fixture_value
 
 _OWN_VARIABLES = {"RANK", "LOCAL_RANK", "PYTEST_CURRENT_TEST"}
-_FILE_NAME = "ddp_file_name"  # attribute of a test case of which this rank has taken its part
+_FILE_NAME = "ddp_file_name"  # attribute of a test case: the name of rank 0's file, once it has been taken over
 
 
 class AdoptedTests:
@@ -55,13 +55,13 @@ class AdoptedTests:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> object:
-        """Give all ranks of an adopted test one `tmp_path`, which the main process made for all processes."""
+        """Give all ranks of an adopted test one `tmp_path`, as all processes of the harness have one."""
         if fixturedef.argname != "tmp_path" or not is_adopted(request.node):
             return None
         return set_fixture_value(fixturedef, request, self._context.shared_path)
 
     def pytest_runtest_makereport(self, call: pytest.CallInfo[Any]) -> None:
-        """Take an exit code by which torch's decorators skip a test for a skip; in tests that are not adopted too."""
+        """Turn an exit code by which torch's decorators skip a test into a skip; in tests that are not adopted too."""
         if call.excinfo is not None and isinstance(call.excinfo.value, SystemExit):
             reason = skip_reason(call.excinfo.value.code)
             if reason is not None:
@@ -109,7 +109,7 @@ class _Part:
 
 
 _KILLED = (
-    "this test cannot be adopted: it expects that signal {} ends its processes, and ranks run further tests; leave its "
+    "this test cannot be adopted: it expects that signal {} ends its processes, but ranks run further tests; leave its "
     "class out of ddp_adopt"
 )
 

@@ -69,7 +69,7 @@ class Controller:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Let tests whose marker a plugin or a conftest file has just added happen on ranks too."""
+        """Take over the tests whose marker a plugin or a conftest file has just added."""
         for item in items:
             if is_distributed(item) and not self._plans:
                 self._take_over(item)
@@ -111,7 +111,7 @@ class Controller:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Refuse a test that became distributed too late; let Hypothesis's plugin look at fixtures of ranks only."""
+        """Refuse a test that became distributed too late; keep Hypothesis's plugin from setting up fixtures here."""
         __tracebackhide__ = True
         if is_distributed(item) and taken_over_key not in item.stash and not self._plans:
             pytest.fail(_LATE_MARKER, pytrace=False)

@@ -170,7 +170,7 @@ def merged_notes(reports: Mapping[int, ExampleReport]) -> Iterator[str]:
 
 
 def _dispatching(handle: Any, dispatcher: _Dispatcher) -> Callable[..., None]:
-    """Return what Hypothesis calls in place of the test's function, from which it makes its database key."""
+    """Return the function that Hypothesis calls in place of the test's; `wraps` keeps the key in its database."""
 
     @functools.wraps(handle.inner_test)
     def dispatch(*_: Any, **arguments: Any) -> None:

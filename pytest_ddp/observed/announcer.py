@@ -53,13 +53,13 @@ class Announcer(Monitor):
             self.recorder.mark_waiting(index, timeout or group_timeout(entries[-1].group))
 
     def wait_ended(self) -> None:
-        """Say that it waits no more: a thread waits in one place at a time."""
+        """Say that this rank no longer waits: a thread waits in one place at a time."""
         self.recorder.mark_running()
 
     def unmatched_operations(self) -> list[str]:
-        """Return the operations of this rank that lack other ranks, in words, oldest first, each only once.
+        """Return the operations that other ranks did not enter, in words, oldest first, each only once.
 
-        Operations that block are over, so they lacked nobody.
+        Operations that block are complete, so all ranks have entered them.
         """
         with self._lock:
             ours = self._position(self.recorder.rank)
@@ -89,9 +89,9 @@ class Announcer(Monitor):
         return fingerprint_of(entry, self.recorder.rank, after_any_rank=after_any_rank)
 
     def _matching(self, fingerprint: Fingerprint, index: int, data: bytes) -> Iterator[Fingerprint]:
-        """Yield the operations of other ranks with the key of this one of ours, which was recorded as `data`.
+        """Yield the operations of other ranks that have the key of `fingerprint`, which this rank recorded as `data`.
 
-        A rank that does the same records the same: such records are not even decoded.
+        A rank that enters the same operations writes the same records: these are not even decoded.
         """
         if fingerprint.is_same_on_all_ranks:
             self._ours[index] = data

@@ -34,7 +34,7 @@ class Entry:
         op: the operation, named as in torch.distributed: "all_reduce", "send", ...
         group: the name of its process group.
         ranks: the global ranks of the group, in its order.
-        shapes: of the tensors that this rank gave; of those that it wanted where it gave none, as in recv.
+        shapes: of the tensors that this rank passed in; of its results if it passed none in, as in recv.
         outputs: the shapes of the tensors that this rank wanted, where they are others than those given.
         dtype: of the first tensor, such as "float32"; empty without tensors.
         bytes: of the tensors of `shapes` together; sparse ones count as if they were dense.
@@ -49,10 +49,11 @@ class Entry:
         called: the function of torch that was called; "backward" means that torch's own C++ code issued it.
         line: "FILE:LINE" of the caller outside torch, or of the call of backward that ran it; empty without one.
         launched: when it was entered.
-        waited: when somebody first waited for it; None so far. C++ code's waits for a future are seen in torch's own
-            DDP only. A backend that gives no handle (NCCL, not asynchronous) has waited when it returns.
-        completed: when this rank first knew that it was over: when a wait returned, or when its future was done as
-            the next backward returned or the record was read.
+        waited: when the program first waited for it; None if it has not yet. If C++ code waits for a future, this is
+            seen in torch's own DDP only. A backend that gives no handle (NCCL, not asynchronous) has waited when it
+            returns.
+        completed: when this rank first saw that it was complete: a wait returned, or its future was done when the next
+            backward returned or the record was read.
     """
 
     op: str

@@ -96,7 +96,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[
 
 
 def _cut(cell: str, *, at_start: bool) -> str:
-    """Return a cell that is not too wide; of FILE:LINE, the end says more than the start."""
+    """Shorten a cell that is too wide; the end of FILE:LINE is kept, because it says more than the start."""
     if len(cell) <= _WIDEST_CELL:
         return cell
     return f"...{cell[3 - _WIDEST_CELL :]}" if at_start else f"{cell[: _WIDEST_CELL - 3]}..."

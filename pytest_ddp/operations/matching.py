@@ -46,7 +46,7 @@ def mismatch(mine: Fingerprint, theirs: Fingerprint) -> str | None:
 
 
 def broken_rule(mine: Fingerprint, theirs: Fingerprint) -> str | None:
-    """Return the rule that two operations break which should match; None if they match."""
+    """Return the rule by which two operations do not match; None if they match."""
     differ = differences(mine, theirs)
     if not differ:
         return None

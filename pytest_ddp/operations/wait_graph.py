@@ -134,7 +134,7 @@ def _goes_to(receiver: Position, theirs: Fingerprint, fingerprint: Fingerprint) 
 
 
 def wait_text(rank: int, positions: Mapping[int, Position], *, chain: bool = False, said: tuple[int, ...] = ()) -> str:
-    """Say what a rank waits for; with `chain`, also what those ranks wait for in turn that are not in `said` yet.
+    """Say what a rank waits for; with `chain`, also what these ranks wait for in turn, if they are not in `said` yet.
 
     Returns:
         A clause such as "waits in all_reduce #2 float32[4] at train.py:31, which rank 1 never entered: it has
@@ -153,7 +153,7 @@ def wait_text(rank: int, positions: Mapping[int, Position], *, chain: bool = Fal
 
 
 def _dropped_handle(waits_in: Fingerprint, positions: Mapping[int, Position]) -> str:
-    """Ask for the handle of a message that was sent and has not come: gloo drops a message with its handle."""
+    """Ask for the handle of a message that was sent but did not arrive: gloo drops a message if its handle is freed."""
     sender = positions.get(waits_in.peer) if waits_in.op == RECV and waits_in.peer is not None else None
     sent = sender.entered_with(waits_in) if sender else None
     if sent is None or not sent.asynchronous or differences(waits_in, sent):

@@ -43,9 +43,9 @@ def describe_hang(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def operation_disagreement(outcomes: Sequence[Outcome]) -> str | None:
-    """Return a sentence on the first operation in which ranks differ that should match; None if there is none.
+    """Return a sentence on the first operation in which the ranks do not match; None if there is none.
 
-    Operations that a rank has entered twice under one key are left out: their group was destroyed and made anew.
+    Operations that a rank has entered twice under one key are left out: their group was destroyed and made again.
     """
     entered: dict[Key, list[Fingerprint]] = {}
     in_order = sorted(

@@ -24,7 +24,7 @@ class Request:
     group: bool | None = None
 
     def __post_init__(self) -> None:
-        """Raise UsageError that says what a valid value is."""
+        """Raise UsageError for an invalid value; its message says what is valid."""
         _check_choice("backend", self.backend, BACKENDS)
         _check_choice("device", self.device, DEVICES)
         _check_choice("isolation", self.isolation, ISOLATIONS)

@@ -17,8 +17,8 @@ HOST = "127.0.0.1"
 class Rendezvous:
     """The TCPStore through which ranks form process groups, and a new name for each group.
 
-    The store lives in the controller: a rank that dies does not take it along, and a fork server must not have it,
-    because a fork copies the locks of its thread. The system chooses its port, so that parallel runs never clash.
+    The store lives in the controller, so that it outlives every rank. A fork server must not have it, because a fork
+    copies the locks of its thread. The system chooses its port, so that parallel runs never clash.
     """
 
     _store: "TCPStore | None" = None

@@ -58,7 +58,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Answer:
-    """The end of run `number`: `outcome` is returned, raised or skipped. Number -1: the rank has or has not started."""
+    """The end of run `number`: `outcome` is returned, raised or skipped. Number -1: whether the rank has started."""
 
     number: int
     outcome: str

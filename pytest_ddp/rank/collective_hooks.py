@@ -60,7 +60,7 @@ class _Group:
 class _Issued(threading.local):
     """The operation that a method of a group is issuing in this thread, with its tag and its index in the recorder.
 
-    `blocks` says whether a function that waits for it issues it; it is known for messages only.
+    `blocks` says whether the function that issues it waits for it too; it is known for messages only.
     """
 
     tag: int = 0
@@ -88,7 +88,7 @@ def record_to(recorder: Recorder | None) -> None:
 def unfinished_messages() -> list[str]:
     """Describe the messages of this rank that were not received as they were sent, or not waited for; each only once.
 
-    Call it when no rank sends or receives any more. What nobody waited for is known on CPUs only.
+    Call it when no rank sends or receives any more. Messages that nobody waited for are known on CPUs only.
     """
     if _recorder is None or not _messages:
         return []

@@ -82,7 +82,7 @@ class DefaultGroup:
         return PrefixStore(prefix, self._store)
 
     def _variables(self, run: Run) -> dict[str, str]:
-        """Return the variables of the environment that torchrun sets on one machine."""
+        """Return the variables of the environment by which processes find one another under torchrun."""
         return {
             "RANK": str(self._rank),
             "LOCAL_RANK": str(self._rank),

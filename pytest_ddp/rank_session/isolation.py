@@ -29,7 +29,7 @@ def _group_identity() -> int | None:
     return id(dist.group.WORLD) if dist.is_initialized() else None
 
 
-_UNCHECKED = ("thread:*", "CUDA memory")  # what costs time to check, where nobody wants to know
+_UNCHECKED = ("thread:*", "CUDA memory")  # not checked with --ddp-leaks=off, because checking takes time
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class _DefaultGroup:
     Attributes:
         name: the controller's name for it.
         shared: whether other tests, or a fixture that outlives this test, have the group too.
-        own: whether tests make it themselves, and may leave it: then it is destroyed without a report.
+        own: whether tests make it themselves; one that they leave behind is destroyed without a report.
     """
 
     name: str = ""
@@ -85,7 +85,7 @@ class Isolation:
         shared = run.group == self._group.name or group_owner(item) is not None
         self._group = _DefaultGroup(run.group, shared, own=not run.world.has_group)
         self._groups += not self._group.shared
-        self._seeds_alike = is_adopted(item)  # as the generators of new processes, which it was written for, are
+        self._seeds_alike = is_adopted(item)  # as in the new processes for which it was written
         context = self.context
         context.rank = context.local_rank = Rank.current.launch.rank
         world = run.world
@@ -114,7 +114,7 @@ class Isolation:
         if fixturedef.scope == "function":
             return (yield)
         name = f"{fixturedef.baseid}::{fixturedef.argname}{parameter_index(request)}"
-        # Whether such a fixture is set up before this test or was before another must not change the test's numbers.
+        # The test's numbers must not depend on whether this test or an earlier one sets such a fixture up.
         with random_state_kept():
             self._seed(seed_of(self._settings.seed, name))
             try:
@@ -143,7 +143,7 @@ class Isolation:
             return
         self.retire = "; ".join(leak.what for leak in leaks if leak.lasting) or self.retire
         if is_adopted(item):
-            return  # such a test had processes of its own, and may leave them as it likes
+            return  # such a test was written for its own processes, in which it need not clean up
         text = f"{item.name} left behind: {in_words(leaks)}"
         if self._settings.leaks == "error":
             pytest.fail(f"{text} (--ddp-leaks=error)", pytrace=False)

@@ -1,4 +1,4 @@
-"""A kind of state that a test may change but must not leave changed, and how it is told."""
+"""The kinds of state that a test must leave as it found them, and the leaks if it does not."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ class Leak:
     """Something that a test left behind.
 
     Attributes:
-        what: it, in words.
+        what: the leak in words.
         name: KIND or KIND:NAME, which `ddp_leaks_ignore` can forgive.
         lasting: whether it could not be restored, so that the rank must not run another test.
-        restored: whether it is as before now.
+        restored: whether the state is now as it was before.
     """
 
     what: str

@@ -76,9 +76,9 @@ def _find_groups(before: dict[str, str], forgiven: Forgiven) -> Iterator[Leak]:
 
 
 def _threads() -> frozenset[threading.Thread]:
-    """Return the threads that Python code started and that may end; not those which stay for good.
+    """Return the threads that Python code started, without threads that stay for good.
 
-    Those are threads that C++ started and that have called Python, threads of the compiler, and service threads of
+    Left out are threads that C++ started and that have called Python, threads of the compiler, and service threads of
     libraries.
     """
     dummy = threading._DummyThread  # noqa: SLF001  no public name

@@ -72,7 +72,7 @@ def _end_at_caller(error: BaseException) -> None:
 def answer_for(
     config: pytest.Config, report: pytest.TestReport, subtests: Sequence[pytest.TestReport], **left: Any
 ) -> PhaseAnswer:
-    """Return the answer for a phase that passed; `left` are fields for what the whole test leaves.
+    """Return the answer for a phase that passed; `left` are fields about the whole test.
 
     Raises:
         Failed: the phase or one of its subtests failed, or the phase failed as expected; it holds the answer.

@@ -147,13 +147,13 @@ class RankPlugin:
             hold_back_tear_down(self.item)
             return self.report("call")
         item, self._item = self.item, None
-        # The teardown is answered when pytest's protocol has ended, for only then all warnings are known.
+        # The teardown is answered when pytest's protocol has ended, because only then all warnings are known.
         report = run_phase(item, "teardown", nextitem=self._find_next(request.next_test))
         self._ending = self.rank.run, report
         raise Answered
 
     def _answer_teardown(self) -> None:
-        """Answer the teardown with what the whole test leaves."""
+        """Answer the teardown, with the warnings and properties of the whole test."""
         if self._ending is None:
             return
         (run, report), self._ending = self._ending, None

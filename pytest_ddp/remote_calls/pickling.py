@@ -79,7 +79,7 @@ def unpickle_results(outcomes: Sequence[Outcome], world: World) -> list[Any]:
 
 
 def _unimportable_modules(function: Callable[..., Any]) -> list[ModuleType]:
-    """Return what ranks cannot import of the function's top-level package, as under `--import-mode=importlib`."""
+    """Return the modules of the function's package that ranks cannot import, as under `--import-mode=importlib`."""
     while isinstance(function, partial):
         function = function.func
     name = getattr(function, "__module__", None) or ""
