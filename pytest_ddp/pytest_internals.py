@@ -226,7 +226,7 @@ def log_handlers_attached(config: pytest.Config) -> Iterator[None]:
     """
     plugin = config.pluginmanager.get_plugin("logging-plugin")
     handlers: list[logging.Handler] = [plugin.caplog_handler, plugin.report_handler] if plugin else []
-    known = logging.root.manager.loggerDict.values()
+    known = list(logging.root.manager.loggerDict.values())  # another thread may add one
     loggers = [logger for logger in known if isinstance(logger, logging.Logger) and not logger.propagate]
     attached = [(each.handlers, handler) for each in loggers for handler in handlers if handler not in each.handlers]
     catching_logs = _pytest.logging.catching_logs

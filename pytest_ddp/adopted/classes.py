@@ -1,5 +1,6 @@
 """Decides at collection, in the controller and on ranks, which classes are adopted and what their tests ask for."""
 
+import unittest
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
@@ -40,10 +41,18 @@ def adopt(node: pytest.Class, names: Collection[str]) -> None:
 def _options(cls: type, item: pytest.Item) -> Mapping[str, Any]:
     """Return what a test asks for, as options of `@distributed`; raise UsageError if the class cannot be adopted."""
     harness = harness_of(cls)
-    if harness is None:
-        return _options_of_attributes(cls, item)
-    _check_overrides(cls, harness)
-    return _OPTIONS[harness.__name__](cls, item)
+    read: Callable[[Any, pytest.Item], Mapping[str, Any]] = _options_of_attributes
+    if harness is not None:
+        _check_overrides(cls, harness)
+        read = _OPTIONS[harness.__name__]
+    try:
+        return read(cls, item)
+    except unittest.SkipTest as skip:
+        raise LackError(str(skip)) from None
+    except (UsageError, LackError):
+        raise
+    except Exception as error:  # the class's own code says how many ranks it needs
+        raise UsageError(f"the world size of {cls.__name__} cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _plays_all_ranks(cls: type) -> bool:

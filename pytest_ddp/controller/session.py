@@ -71,7 +71,7 @@ class Controller:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Take over the tests whose marker a plugin or a conftest file has just added."""
         for item in items:
-            if is_distributed(item) and not self._plans:
+            if is_distributed(item) and taken_over_key not in item.stash and not self._plans:
                 self._take_over(item)
 
     def _take_over(self, item: pytest.Item) -> None:

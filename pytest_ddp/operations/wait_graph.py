@@ -44,6 +44,11 @@ class Position:
         return self._by_key.get(fingerprint.key)
 
     @cached_property
+    def takes_any_message(self) -> bool:
+        """Whether it has entered a receive from any rank."""
+        return any(fingerprint.peer == ANY_RANK for fingerprint in self.entered)
+
+    @cached_property
     def _by_key(self) -> dict[Key, Fingerprint]:
         return {fingerprint.key: fingerprint for fingerprint in self.entered}
 
@@ -114,10 +119,12 @@ def _may_match_by_chance(fingerprint: Fingerprint, positions: Mapping[int, Posit
     if receiver is None:
         return False
     senders = [positions[rank] for rank in fingerprint.ranks if rank in positions and rank != receiver.rank]
-    receives = [theirs for theirs in receiver.entered if theirs.op == RECV and _is_alike(theirs, fingerprint)]
-    sends = [theirs for sender in senders for theirs in sender.entered if _goes_to(receiver, theirs, fingerprint)]
     if not all(position.all_known for position in (receiver, *senders)):
         return True
+    if not receiver.takes_any_message:
+        return False
+    receives = [theirs for theirs in receiver.entered if theirs.op == RECV and _is_alike(theirs, fingerprint)]
+    sends = [theirs for sender in senders for theirs in sender.entered if _goes_to(receiver, theirs, fingerprint)]
     if fingerprint.op == RECV:
         done = sum(theirs.op == RECV and _is_alike(theirs, fingerprint) for theirs in receiver.done)
         return fingerprint.peer == ANY_RANK and len(sends) > done

@@ -8,7 +8,7 @@ from itertools import takewhile
 from pytest_ddp.operations.fingerprint import Fingerprint, Key
 from pytest_ddp.operations.matching import broken_rule
 from pytest_ddp.operations.wait_graph import Position, need_of, wait_text
-from pytest_ddp.outcomes.outcome import Died, Ended, Outcome, Raised
+from pytest_ddp.outcomes.outcome import Died, Ended, Outcome, Raised, Returned, Skipped
 from pytest_ddp.planning.world import rank_list
 from pytest_ddp.protocol.flight_recorder import LATEST
 
@@ -45,26 +45,32 @@ def describe_hang(outcomes: Sequence[Outcome]) -> list[str]:
 def operation_disagreement(outcomes: Sequence[Outcome]) -> str | None:
     """Return a sentence on the first operation in which the ranks do not match; None if there is none.
 
-    Operations that a rank has entered twice under one key are left out: their group was destroyed and made again.
+    A rank that failed may not have completed it: it is the last that the rank entered, or one with a handle. Operations
+    that a rank has entered twice under one key are left out: their group was destroyed and made again.
     """
-    entered: dict[Key, list[Fingerprint]] = {}
-    in_order = sorted(
-        ((place, one) for outcome in outcomes for place, one in enumerate(outcome.collectives)),
-        key=lambda found: (found[0], found[1].rank),
-    )
-    for _, one in in_order:
-        entered.setdefault(one.key, []).append(one)
-    for first, *others in entered.values():
-        if len({one.rank for one in (first, *others)}) <= len(others):
-            continue
+    entered: dict[tuple[Key, tuple[int, ...]], list[Fingerprint]] = {}
+    open_on_failed: set[Key] = set()
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.rank):
+        operations = tuple(outcome.collectives)
+        for one in operations:
+            if outcome.rank in one.ranks:
+                entered.setdefault((one.key, one.ranks), []).append(one._replace(rank=outcome.rank))
+        if not isinstance(outcome, Returned | Skipped):
+            open_on_failed.update(one.key for one in operations if one.asynchronous or one is operations[-1])
+    order = {one.key: place for outcome in outcomes for place, one in enumerate(outcome.collectives)}
+    for (key, _), (first, *others) in sorted(entered.items(), key=lambda found: order[found[0][0]]):
+        entered_once = len({one.rank for one in (first, *others)}) > len(others)
         rule = next(filter(None, (broken_rule(first, other) for other in others)), None)
-        if rule:
-            called: dict[str, list[int]] = {}
-            for one in sorted((first, *others), key=lambda one: one.rank):
-                called.setdefault(str(one), []).append(one.rank)
-            calls = [f"{rank_list(ranks)} called {operation}" for operation, ranks in called.items()]
-            return f"the ranks disagree: {', '.join(calls)}; {rule}"
+        if key in open_on_failed and entered_once and rule:
+            return f"the ranks disagree: {_calls((first, *others))}; {rule}"
     return None
+
+
+def _calls(operations: Sequence[Fingerprint]) -> str:
+    called: dict[str, list[int]] = {}
+    for one in operations:
+        called.setdefault(str(one), []).append(one.rank)
+    return ", ".join(f"{rank_list(ranks)} called {operation}" for operation, ranks in called.items())
 
 
 def _unmet(position: Position, positions: Mapping[int, Position]) -> Iterator[Fingerprint]:

@@ -60,6 +60,7 @@ class RankGroup:
     disconnected: bool = False
     lost: bool = False
     master_port: int = 0
+    _release_port: Callable[[], object] = lambda: None
     _number: int = -1
     _started: float = 0.0
     _timeout: float = 0.0
@@ -70,7 +71,8 @@ class RankGroup:
     def assign(self, name: str, processes: list[RankProcess]) -> None:
         """Be a fresh process group of these ranks from the next run on."""
         self.name, self.processes, self.disconnected = name, processes, False
-        self.master_port = reserve_port(self)
+        self._release_port()
+        self.master_port, self._release_port = reserve_port(self)
 
     def run(
         self,

@@ -3,7 +3,7 @@
 import itertools
 import socket
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -38,14 +38,14 @@ class Rendezvous:
         return f"group{next(self._numbers)}"
 
 
-def reserve_port(holder: object) -> int:
-    """Return a free TCP port, which the system gives to nobody else as long as `holder` exists.
+def reserve_port(holder: object) -> tuple[int, Callable[[], object]]:
+    """Return a free TCP port, and a function that releases it; until then, the system gives it to nobody else.
 
-    A server that sets SO_REUSEADDR, as TCPStore does, can listen on it.
+    It is released with `holder` at the latest. A server that sets SO_REUSEADDR, as TCPStore does, can listen on it.
     """
     reserved = socket.socket()
-    weakref.finalize(holder, reserved.close)
+    release = weakref.finalize(holder, reserved.close)
     reserved.bind(("", 0))
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # not before: two runs could reserve the same port
     port: int = reserved.getsockname()[1]
-    return port
+    return port, release

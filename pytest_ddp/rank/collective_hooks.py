@@ -22,12 +22,10 @@ import torch.distributed as dist
 from pytest_ddp.observed.recording.call import BLOCKING, Call
 from pytest_ddp.observed.recording.call_site import caller
 from pytest_ddp.operations.fingerprint import ANY_RANK, Fingerprint, shapes_text
-from pytest_ddp.operations.matching import broken_rule
-from pytest_ddp.operations.table import METHODS, RECV, SEND, Operation, hooked
-from pytest_ddp.operations.wait_graph import Position, need_of
-from pytest_ddp.planning.world import rank_list
-from pytest_ddp.protocol.flight_recorder import Reader, Recorder
+from pytest_ddp.operations.table import METHODS, RECV, Operation, hooked
+from pytest_ddp.protocol.flight_recorder import Recorder
 from pytest_ddp.rank.connections import connections_of_group
+from pytest_ddp.rank.message_log import MessageLog
 from pytest_ddp.torch_internals import (
     device_of_group,
     group_factory,
@@ -71,8 +69,7 @@ class _Issued(threading.local):
 _groups: dict[str, _Group] = {}
 _works: "WeakKeyDictionary[Any, tuple[int, timedelta]]" = WeakKeyDictionary()
 _issued = _Issued()
-_messages: dict[int, Fingerprint] = {}  # by their indices in the recorder
-_unawaited: set[int] = set()  # indices of messages that have a handle which nobody has waited for
+_log = MessageLog()
 
 
 def record_to(recorder: Recorder | None) -> None:
@@ -81,40 +78,17 @@ def record_to(recorder: Recorder | None) -> None:
     _recorder = recorder
     _groups.clear()
     _works.clear()
-    _messages.clear()
-    _unawaited.clear()
+    _log.begin(is_on=False)
+
+
+def begin_test(*, has_group: bool) -> None:
+    """Note the messages of a test, if its default group is that of the run."""
+    _log.begin(is_on=has_group)
 
 
 def unfinished_messages() -> list[str]:
-    """Describe the messages of this rank that were not received as they were sent, or not waited for; each only once.
-
-    Call it when no rank sends or receives any more. Messages that nobody waited for are known on CPUs only.
-    """
-    if _recorder is None or not _messages:
-        return []
-    messages, unawaited = dict(_messages), set(_unawaited)
-    _messages.clear()
-    _unawaited.clear()
-    ranks = {rank for message in messages.values() for rank in message.ranks}
-    positions = {rank: _position(_recorder.reader(rank)) for rank in ranks}
-    found = []
-    for index, message in messages.items():
-        need = need_of(message, positions)
-        if need.absent:
-            found.append(
-                f"{message}, which {rank_list(need.absent)} never {'received' if message.op == SEND else 'sent'}"
-            )
-        elif index in unawaited:
-            found.append(f"{message}, which was never waited for")
-        if message.op == SEND:
-            rules = ((theirs, broken_rule(message, theirs)) for theirs in need.different.values())
-            found += [f"{message}, where rank {theirs.rank} called {theirs}; {rule}" for theirs, rule in rules]
-    return found
-
-
-def _position(reader: Reader) -> Position:
-    decoded = [Fingerprint.decode(record, reader.rank) for _, record in reader.new()]
-    return Position(reader.rank, tuple(filter(None, decoded)), all_known=not reader.missed)
+    """Describe the messages of the test at hand that are not finished (see `MessageLog.unfinished`)."""
+    return _log.unfinished(_recorder) if _recorder is not None else []
 
 
 @contextmanager
@@ -148,6 +122,8 @@ def install() -> None:
 def _add_group(group: dist.ProcessGroup, members: tuple[int, ...]) -> None:
     ranks = members or tuple(range(group.size()))
     name, rank, device = group.group_name, ranks[group.rank()], device_of_group(group)
+    if name in _groups:  # the test has made it anew, perhaps of other ranks
+        _log.begin(is_on=False)
     known = _groups[name] = _Group(name, ranks, rank, not members, device)
     if _HAS_HOOKS:
         group.register_pre_hook(_HOOK_ID, partial(_before, known))  # not the group: it would never be freed
@@ -220,10 +196,9 @@ def _record(
         )
         if _recorder is not None:
             _issued.index = _recorder.count
-            if is_message:
-                _messages[_recorder.count] = fingerprint
-                if fingerprint.asynchronous and tensors and tensors[0].device.type == "cpu":
-                    _unawaited.add(_recorder.count)
+            if is_message:  # over NCCL, a handle may stand for several messages
+                on_cpu = bool(tensors) and tensors[0].device.type == "cpu"
+                _log.add(_recorder.count, fingerprint, has_handle=fingerprint.asynchronous and on_cpu)
             _recorder.record(fingerprint.encode())
     for watcher in tuple(_watchers):
         watcher(fingerprint)
@@ -238,7 +213,7 @@ def _marking(wait: Callable[..., bool]) -> Callable[..., bool]:
         recorder = _recorder
         if index is None or recorder is None:
             return wait(work, *args, **keywords)
-        _unawaited.discard(index)
+        _log.waited_for(index)
         recorder.mark_waiting(index, next(iter((*args, *keywords.values())), timeout))
         try:
             return wait(work, *args, **keywords)

@@ -16,6 +16,7 @@ from pytest_ddp.context import DDPContext
 from pytest_ddp.errors import LeakWarning
 from pytest_ddp.items import group_owner, is_adopted, node_id
 from pytest_ddp.pytest_internals import parameter_index, tear_down
+from pytest_ddp.rank.collective_hooks import begin_test, unfinished_messages
 from pytest_ddp.rank.process_group import CHECK_EVERY, HELD_GROUPS_LIMIT, device_of, held_groups, leave_groups
 from pytest_ddp.rank.worker import Rank
 from pytest_ddp.rank_session.leak_kind import Leak, forgiven_by
@@ -72,6 +73,7 @@ class Isolation:
         unchecked = _UNCHECKED if settings.leaks == "off" else ()
         self._forgiven = forgiven_by((*settings.leaks_ignore, *unchecked))
         self._before = Snapshot.take()
+        self._unfinished: list[str] = []
         self._group = _DefaultGroup()
         self._groups = 0
         self._seeds_alike = False
@@ -92,6 +94,7 @@ class Isolation:
         context.world_size, context.backend, context.device = world.size, world.backend, device_of(context.rank, world)
         context.seed, context._shared_path = seed_of(self._settings.seed, node_id(item)), shared_path  # noqa: SLF001
         context.store = Rank.current.group.store(shared_path)
+        begin_test(has_group=world.has_group)
         item.setup = partial(self._setup, item)  # type: ignore[method-assign]
         self._seed(self.context.seed)
 
@@ -124,8 +127,9 @@ class Isolation:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Finish the fixtures of wider scope too if this process must not run another test."""
+        """Look for unfinished messages; finish wider fixtures too if this process must not run another test."""
         __tracebackhide__ = True
+        self._unfinished = unfinished_messages()  # all ranks have finished their calls
         result = yield
         if self.retire:
             tear_down(item.session, upcoming=None)
@@ -136,9 +140,12 @@ class Isolation:
         due = not self._group.shared and self._groups % CHECK_EVERY == 0
         if due and held_groups() > HELD_GROUPS_LIMIT // 2:  # at the limit, a rank ends without finishing its fixtures
             self.retire = "process groups that cannot be freed"
+        unfinished = [text for text in unfinished_messages() if text in self._unfinished]  # by a fixture neither
         if self._group.own and not self._group.shared:
             leave_groups()
         leaks = [*self._before.restore(self._forgiven), *self._group.leaks()]
+        if not self._forgiven("operation"):
+            leaks += [Leak(text, "operation", restored=False) for text in unfinished]
         if not leaks:
             return
         self.retire = "; ".join(leak.what for leak in leaks if leak.lasting) or self.retire
@@ -169,12 +176,16 @@ def hold_back_tear_down(item: Any) -> None:
     case.tearDown = called_by_unittest  # type: ignore[method-assign]
 
 
-def _tear_down_case(case: unittest.TestCase, tear_down: Callable[[], None], cleanups: list[Any]) -> None:
+def _tear_down_case(case: Any, tear_down: Callable[[], None], cleanups: list[Any]) -> None:
     with ExitStack() as stack:
         for function, arguments, keywords in cleanups:
             stack.callback(function, *arguments, **keywords)
-        tear_down()
-        case.doCleanups()
+        try:
+            tear_down()
+        finally:  # what tearDown has added
+            for function, arguments, keywords in case._cleanups:  # noqa: SLF001
+                stack.callback(function, *arguments, **keywords)
+            case._cleanups = []  # noqa: SLF001
 
 
 def _warn(text: str, item: pytest.Item) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import re
 import sys
 import sysconfig
 import threading
@@ -16,7 +17,6 @@ import torch
 import torch.distributed as dist
 
 from pytest_ddp.observed.recording import current
-from pytest_ddp.rank.collective_hooks import unfinished_messages
 from pytest_ddp.rank_session.leak_kind import Forgiven, Leak, LeakKind, count
 from pytest_ddp.torch_internals import (
     COMPILER_VARIABLES,
@@ -26,8 +26,8 @@ from pytest_ddp.torch_internals import (
     group_names,
 )
 
-# Each test finds the variables of its rendezvous anew.
-_IGNORED_VARIABLES = (b"PYTEST_CURRENT_TEST", b"MASTER_ADDR", b"MASTER_PORT", *COMPILER_VARIABLES)
+_IGNORED_VARIABLES = (b"PYTEST_CURRENT_TEST", *COMPILER_VARIABLES)
+_OWN_VARIABLES = (b"MASTER_ADDR", b"MASTER_PORT")  # a test that makes its own group may set them
 _CUDA_BYTES = 2**20  # libraries keep smaller workspaces on the device; a tensor left behind is usually larger
 _ENDING_SECONDS = 1.0  # for threads and processes that were told to end and not waited for, such as executors
 # Modules whose threads serve the whole process and stay for good.
@@ -56,8 +56,7 @@ def _restore_environment(before: dict[bytes, bytes], forgiven: Forgiven) -> Iter
         os.environb.pop(name, None)
         if name in before:
             os.environb[name] = before[name]
-    if changed:
-        names = list(map(os.fsdecode, changed))
+    if names := [os.fsdecode(name) for name in changed if name not in _OWN_VARIABLES]:
         yield Leak(f"environment changed: {', '.join(names)}", f"environment:{names[0]}")
 
 
@@ -103,11 +102,16 @@ def _await_threads(before: frozenset[threading.Thread], forgiven: Forgiven) -> I
     own = [thread for thread in running if thread not in of_libraries]
     if own:
         what = f"{count(len(own), 'thread')} still running: {', '.join(thread.name for thread in own)}"
-        yield Leak(what, f"thread:{own[0].name}", lasting=True)
+        yield Leak(what, ", ".join({_pattern(thread): None for thread in own}), lasting=True)
     if of_libraries:
         names = ", ".join(thread.name for thread in of_libraries)
         what = f"{count(len(of_libraries), 'thread')} of a library still running: {names}, kept"
-        yield Leak(what, f"thread:{of_libraries[0].name}", restored=False)
+        yield Leak(what, _pattern(of_libraries[0]), restored=False)
+
+
+def _pattern(thread: threading.Thread) -> str:
+    """Return a pattern for threads of this name; a number in it is another one in the next run."""
+    return f"thread:{re.sub('[0-9]+', '*', thread.name)}"
 
 
 def _is_of_library(module: str) -> bool:
@@ -176,7 +180,7 @@ def _cuda_bytes() -> int:
 
 
 def _find_cuda_memory(before: int, forgiven: Forgiven) -> Iterator[Leak]:
-    if _cuda_bytes() - before <= _CUDA_BYTES or forgiven("CUDA memory"):
+    if forgiven("CUDA memory") or _cuda_bytes() - before <= _CUDA_BYTES:
         return
     gc.collect()
     grown = _cuda_bytes() - before
@@ -184,8 +188,8 @@ def _find_cuda_memory(before: int, forgiven: Forgiven) -> Iterator[Leak]:
         yield Leak(f"{grown / 2**20:.1f} MiB of CUDA memory still allocated", "CUDA memory", lasting=True)
 
 
-def _find_unfinished_operations(_: None, forgiven: Forgiven) -> Iterator[Leak]:
-    for operation in [*current.unmatched_operations(), *unfinished_messages()]:
+def _find_unmatched_operations(_: None, forgiven: Forgiven) -> Iterator[Leak]:
+    for operation in current.unmatched_operations():
         if not forgiven("operation"):
             yield Leak(operation, "operation", restored=False)
 
@@ -196,5 +200,5 @@ RESOURCES = (
     LeakKind(_threads, _await_threads),
     LeakKind(_children, _end_children),
     LeakKind(_cuda_bytes, _find_cuda_memory),
-    LeakKind(lambda: None, _find_unfinished_operations),
+    LeakKind(lambda: None, _find_unmatched_operations),
 )

@@ -17,6 +17,7 @@ from pytest_ddp.torch_internals import dynamo_settings, print_options, restore_d
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 _DENORMAL = 5e-324
 _FLAGS = (
+    *(f"backends.cudnn.{name}.fp32_precision" for name in ("conv", "rnn")),
     *(f"backends.cudnn.{name}" for name in ("enabled", "benchmark", "deterministic", "allow_tf32")),
     *(f"backends.cuda.matmul.allow_{dtype}_reduced_precision_reduction" for dtype in ("fp16", "bf16")),
     *("backends.mkldnn.enabled", "backends.opt_einsum.enabled"),
@@ -80,7 +81,19 @@ class Autocast(NamedTuple):
 def _flag(path: str) -> LeakKind:
     module, _, name = path.rpartition(".")
     owner = attrgetter(module)(torch)
-    return setting(f"torch.{path}", partial(getattr, owner, name), partial(setattr, owner, name))
+    return setting(f"torch.{path}", partial(_read_flag, owner, name), partial(_write_flag, owner, name))
+
+
+def _read_flag(owner: Any, name: str) -> object:
+    try:
+        return getattr(owner, name)
+    except RuntimeError:  # newer flags contradict it
+        return None
+
+
+def _write_flag(owner: Any, name: str, value: object) -> None:
+    if value is not None:
+        setattr(owner, name, value)
 
 
 def _attention(name: str) -> LeakKind:

@@ -165,3 +165,27 @@ def test_a_class_without_a_world_size_is_refused(adopt):
     """)
     result.stdout.fnmatch_lines("*TestNone cannot be adopted: it has no attribute world_size, a number of ranks or a*")
     result.assert_outcomes(errors=1)
+
+
+def test_a_world_size_that_cannot_be_read_is_named(adopt):
+    result = adopt("""
+        import unittest
+
+        class TestSkips(DistributedTest):
+            @property
+            def world_size(self):
+                raise unittest.SkipTest("not here")
+
+            def test_it(self): pass
+
+        class TestMark(DistributedTest):
+            @pytest.mark.world_size(number=3)
+            def test_it(self): pass
+    """)
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*TestSkips cannot be adopted: it has no attribute world_size*",
+            "*the world size of TestMark cannot be read: IndexError: *",
+        ]
+    )

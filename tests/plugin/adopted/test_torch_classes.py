@@ -378,3 +378,22 @@ def test_torchs_own_tests_run_from_the_installed_package(pytester):
     """)
     result = pytester.runpytest_subprocess("-k", "get_rank or reduce_max or dump_DDP or SyncBatchNorm_half", "-Wignore")
     result.assert_outcomes(passed=6, skipped=1, deselected=278)
+
+
+def test_a_world_size_that_cannot_be_read_concerns_its_own_test_alone(adopt):
+    result = adopt("""
+        class TestBefore(Case):
+            def test_it(self): pass
+
+        class TestSkips(Case):
+            @property
+            def world_size(self): raise unittest.SkipTest("not here")
+
+            def test_it(self): pass
+
+        class TestBreaks(TestSkips):
+            @property
+            def world_size(self): raise RuntimeError("no idea")
+    """)
+    result.assert_outcomes(passed=1, skipped=1, errors=1)
+    result.stdout.fnmatch_lines(["the world size of TestBreaks cannot be read: RuntimeError: no idea"])

@@ -92,3 +92,20 @@ def test_a_test_case_that_asks_for_several_world_sizes_is_refused(run_suite):
         result = run_suite(source.format(decorator), option)
         result.assert_outcomes(errors=1)
         result.stdout.fnmatch_lines(["the test asks for 1 and 2 ranks, but pytest cannot*@distributed(world_size=2)"])
+
+
+def test_what_a_conftest_wraps_after_collection_stays_wrapped(run_suite):
+    result = run_suite(
+        """
+        @distributed(world_size=1)
+        def test_it(): pass
+        """,
+        "-s",
+        conftest="""
+def pytest_collection_modifyitems(items):
+    for item in items:
+        item.runtest = lambda run=item.runtest: (print("wrapped"), run())
+""",
+    )
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*wrapped*"])

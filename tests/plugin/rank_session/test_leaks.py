@@ -151,3 +151,17 @@ def write_module(pytester: pytest.Pytester, module: str) -> None:
     folder = pytester.path.joinpath(*module.split(".")[:-1])
     folder.mkdir(parents=True)
     (folder / f"{module.rpartition('.')[2]}.py").write_text(MONITOR)
+
+
+def test_flags_that_contradict_one_another_are_restored(run_suite):
+    result = run_suite("""
+        @distributed
+        def test_changes(ddp):
+            torch.backends.cudnn.conv.fp32_precision = "ieee"
+
+        @distributed
+        def test_next(ddp):
+            assert torch.backends.cudnn.allow_tf32
+            assert torch.backends.cudnn.conv.fp32_precision == "tf32"
+        """)
+    result.assert_outcomes(passed=2, warnings=1)

@@ -78,6 +78,6 @@ def test_ranks_with_a_thread_that_still_runs_are_replaced(run_suite, tmp_path):
     result.stdout.fnmatch_lines(
         ["*ERROR at teardown of test_leaves_a_thread*", "*1 thread still running: lingerer*(--ddp-leaks=error)"]
     )
-    result = run_suite(suite, "--ddp-leaks=off")
+    result = run_suite(suite.replace("assert not pids", "assert pids"), "--ddp-leaks=off")
     result.assert_outcomes(passed=2, warnings=0)
-    result.stdout.fnmatch_lines(["*4 started*"])
+    result.stdout.fnmatch_lines(["*2 started*"])

@@ -140,6 +140,9 @@ SHAPE = "all ranks must call it with the same shape"
             ),
         ),
         ([(message("send", 1, elements=5),), (message("recv", ANY_RANK, elements=3),)], None),
+        # The operations of the past, and those of groups of other ranks with the same name, are not the cause.
+        ([(SUM, BARRIER), (SUM._replace(shapes="[5]"), BARRIER)], None),
+        ([(SUM,), (SUM._replace(shapes="[5]", ranks=(1,)),)], None),
         # A group that rank 0 has made anew counts from 1 again.
         ([(ALL_REDUCE, GATHER), (ALL_REDUCE,)], None),
     ],

@@ -23,13 +23,13 @@ class Holder:
 
 def test_a_store_can_listen_on_a_reserved_port():
     holder = Holder()
-    port = reserve_port(holder)
+    port, _ = reserve_port(holder)
     subprocess.run([sys.executable, "-c", SERVES, str(port)], check=True)
 
 
 def test_a_port_is_reserved_as_long_as_its_holder_exists():
     holder = Holder()
-    port = reserve_port(holder)
+    port, _ = reserve_port(holder)
     with socket.socket() as other:
         with pytest.raises(OSError, match="already in use"):
             other.bind(("", port))
@@ -40,4 +40,13 @@ def test_a_port_is_reserved_as_long_as_its_holder_exists():
 
 def test_no_port_is_reserved_twice():
     holders = [Holder() for _ in range(50)]
-    assert len({reserve_port(holder) for holder in holders}) == 50
+    assert len({reserve_port(holder)[0] for holder in holders}) == 50
+
+
+def test_a_port_can_be_released_before():
+    holder = Holder()
+    port, release = reserve_port(holder)
+    release()
+    with socket.socket() as other:
+        other.bind(("", port))
+    del holder
