@@ -47,7 +47,7 @@ def misbehaving(line: str) -> str:
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
         (
             "dist.all_reduce(torch.ones(2000 + 1000 * dist.get_rank()))",
-            "float32[2000], where rank 1 called all_reduce #2 float32[3000]",
+            "float32[2000], rank 1 called all_reduce #2 float32[3000]; all ranks must call it with the same shape",
         ),
     ],
 )
