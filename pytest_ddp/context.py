@@ -24,7 +24,8 @@ class DDPContext:
         local_rank: the rank among the ranks on this machine.
         world_size: the number of ranks.
         backend: the backend of the default group: "gloo", "nccl", ...
-        seed: the seed of this test, equal on all ranks; the random generators of rank r are seeded with `seed + r`.
+        seed: the seed of this test, equal on all ranks; the random generators of rank r are seeded with `seed + r`,
+            those of a test that `ddp_adopt` adopts with `seed` on every rank.
     """
 
     device: "torch.device"

@@ -18,7 +18,7 @@ assert store.get("key") == b"value"
 
 
 class Holder:
-    """Whatever needs the port."""
+    """Stands for the object that needs the port."""
 
 
 def test_a_store_can_listen_on_a_reserved_port():
