@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from conformance.contract import COMPONENTS
-from conformance.location import locate
-from conformance.pool import fork_servers, ranks_from
-from conformance.servers import ForkServers
+from conformance.execution.fork_servers import ForkServers
+from conformance.execution.pool import fork_servers, ranks_from
+from conformance.submissions.contract import COMPONENTS
+from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
 
 if TYPE_CHECKING:
-    from conformance.grading import Grading
-    from conformance.report import Report
+    from conformance.grading.grade import Grading
+    from conformance.grading.report import Report
 
 PASSED, FAILED, USAGE, OURS = 0, 1, 2, 3
 WORLD_SIZE = 4
@@ -71,8 +71,8 @@ def _grade(options: argparse.Namespace) -> int:
     components = _components(options.components)
     examples = _positive("--max-examples", options.max_examples)
     with fork_servers() as launcher:
-        from conformance.grading import Grading  # noqa: PLC0415  imports torch, while the servers do too
-        from conformance.report import show  # noqa: PLC0415
+        from conformance.grading.grade import Grading  # noqa: PLC0415  imports torch, while the servers do too
+        from conformance.grading.report import show  # noqa: PLC0415
 
         seed = secrets.randbits(_SEED_BITS) if options.seed is None else options.seed
         world_size, folder = _world_size(options.world_size), options.repro_dir
@@ -89,7 +89,7 @@ def _grade(options: argparse.Namespace) -> int:
 
 def _report(path: str, grading: "Grading", launcher: ForkServers) -> "Report":
     """Grade one submission on ranks of its own, or say why it cannot be."""
-    from conformance.grading import grade, ungraded  # noqa: PLC0415  as above
+    from conformance.grading.grade import grade, ungraded  # noqa: PLC0415  as above
 
     try:
         with ranks_from(launcher) as ranks:
@@ -114,7 +114,7 @@ def _misplaced(path: str) -> str:
 def _replay(path: Path) -> int:
     """Run one scenario or case again, and say what is wrong with it."""
     with fork_servers() as launcher, ranks_from(launcher) as ranks:
-        from conformance.replay import Replay  # noqa: PLC0415  imports torch, while the servers do too
+        from conformance.reproduction.replay import Replay  # noqa: PLC0415  imports torch, while the servers do too
 
         wanted = Replay.read(path)
         result = wanted.run(ranks)

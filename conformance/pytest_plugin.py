@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
     given = config.getoption("--ddp-submission")
     if given is None:
         return
-    from conformance.location import locate  # noqa: PLC0415  most runs need none of it
+    from conformance.submissions.location import locate  # noqa: PLC0415  most runs need none of it
 
     try:
         locate(given)

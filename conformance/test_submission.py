@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from conformance.checks.table import CHECKS
 from conformance.cli import MAX_EXAMPLES, WORLD_SIZE
-from conformance.contract import COMPONENTS
-from conformance.execute import Executor
-from conformance.grading import Grading, grade_check, lacks, not_from_scratch, submitted_components
-from conformance.location import locate
-from conformance.pool import fork_servers, ranks_from
-from conformance.report import CheckReport
+from conformance.components.registry import CHECKS
+from conformance.execution.executor import Executor
+from conformance.execution.pool import fork_servers, ranks_from
+from conformance.grading.grade import Grading, grade_check, lacks, not_from_scratch, submitted_components
+from conformance.grading.report import CheckReport
+from conformance.submissions.contract import COMPONENTS
+from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
 from pytest_ddp.settings import configured_value, parse_world_sizes
 

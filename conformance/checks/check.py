@@ -10,14 +10,14 @@ from typing import Any, Literal, TypeAlias
 import torch
 from hypothesis import strategies as st
 
-from conformance.answer import Answer
-from conformance.data import RankInputs, Tensors, wide
-from conformance.observation import Happening, Observation
-from conformance.oracle import Trajectory, train
-from conformance.remembered import inputs_of, right_training
-from conformance.scenario import Scenario
+from conformance.oracle.remembered import inputs_of, right_training
+from conformance.oracle.tolerance import Limits, difference, float64_limits
+from conformance.oracle.training import Trajectory, train
+from conformance.protocol.case_messages import Answer
+from conformance.protocol.training_messages import Happening, Observation
+from conformance.scenarios.scenario import Scenario
 from conformance.strategies import Bounds
-from conformance.tolerance import Limits, difference, float64_limits
+from conformance.workload.numbers import RankInputs, Tensors, wide
 
 Level: TypeAlias = Literal["core", "extended"]
 Shows: TypeAlias = Literal[

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 from conformance.checks.check import WAIT, Trial, Violation, advising, launches, listed, never_awaited, step_words
 from conformance.checks.traffic import exchanges
-from conformance.data import Tensors
-from conformance.observation import Happening
-from conformance.scenario import Scenario
+from conformance.protocol.training_messages import Happening
+from conformance.scenarios.scenario import Scenario
+from conformance.workload.numbers import Tensors
 
 
 def overlaps_backward(trial: Trial) -> None:

@@ -11,9 +11,9 @@ import torch
 
 from conformance.checks.check import Trial, Violation, element_apart, step_words
 from conformance.checks.training import gradients_averaged, ranks_stay_identical, training_equals_one_process
-from conformance.data import Tensors, torch_dtype
-from conformance.gradient_mistakes import is_rounded
-from conformance.tolerance import unit_roundoff
+from conformance.diagnosis.gradient_mistakes import is_rounded
+from conformance.oracle.tolerance import unit_roundoff
+from conformance.workload.numbers import Tensors, torch_dtype
 
 _FURTHER_BITS = 20
 

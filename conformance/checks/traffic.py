@@ -7,9 +7,9 @@ from itertools import takewhile
 
 from conformance.checks.check import Trial, Violation, advising, launches, listed, of_the_model, step_words
 from conformance.checks.training import training_equals_one_process
-from conformance.layers import BYTES
-from conformance.observation import Happening
-from conformance.scenario import Scenario
+from conformance.protocol.training_messages import Happening
+from conformance.scenarios.layers import BYTES
+from conformance.scenarios.scenario import Scenario
 
 _MIB = 2**20
 _ALIGNED = 512  # bytes; the widest alignment of a tensor in a flat buffer that is not taken for numbers sent again

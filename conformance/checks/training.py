@@ -3,7 +3,7 @@
 import torch
 
 from conformance.checks.check import Trial, Violation, element_apart, first_mismatch, listed, step_words
-from conformance.oracle import outputs_before
+from conformance.oracle.training import outputs_before
 
 _ROUNDED_APART = (
     "Both are right but for rounding, in another way on each rank, so that ranks drift apart: add up in the order of "

@@ -7,8 +7,8 @@ from typing import Literal, TypeVar
 
 from hypothesis import strategies as st
 
-from conformance.case import Case
-from conformance.cases import (
+from conformance.scenarios.case import Case
+from conformance.scenarios.cases import (
     AccumulationCase,
     CheckpointCase,
     EvaluationCase,
@@ -17,7 +17,7 @@ from conformance.cases import (
     SamplerCase,
     SyncBatchNormCase,
 )
-from conformance.strategies.parts import SEEDS, Bounds, Draw, worlds
+from conformance.strategies.building_blocks import SEEDS, Bounds, Draw, worlds
 
 C = TypeVar("C", bound=Case)
 

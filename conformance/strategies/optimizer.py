@@ -5,10 +5,10 @@ from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
-from conformance.layers import Linear
-from conformance.model_spec import Branch, ModelSpec
-from conformance.scenario import AddGroup, Group, OptimizerSpec, Scenario, Unfreeze
-from conformance.strategies.parts import (
+from conformance.scenarios.layers import Linear
+from conformance.scenarios.model_spec import Branch, ModelSpec
+from conformance.scenarios.scenario import AddGroup, Group, OptimizerSpec, Scenario, Unfreeze
+from conformance.strategies.building_blocks import (
     DTYPES,
     NARROW_RATES,
     Bounds,

@@ -5,10 +5,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from conformance.layers import BYTES, Linear
-from conformance.model_spec import ModelSpec
-from conformance.scenario import Scenario
-from conformance.strategies.parts import (
+from conformance.scenarios.layers import BYTES, Linear
+from conformance.scenarios.model_spec import ModelSpec
+from conformance.scenarios.scenario import Scenario
+from conformance.strategies.building_blocks import (
     DTYPES,
     NARROW_RATES,
     Bounds,

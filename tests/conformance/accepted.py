@@ -15,9 +15,9 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
-from conformance.grading import Grading, grade
-from conformance.location import locate
-from conformance.pool import fork_servers, ranks_from
+from conformance.execution.pool import fork_servers, ranks_from
+from conformance.grading.grade import Grading, grade
+from conformance.submissions.location import locate
 from pytest_ddp.pool.parent_death import die_with
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "on_ranks"))

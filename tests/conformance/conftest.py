@@ -9,15 +9,15 @@ import pytest
 from bug import first_failure
 
 import conformance.test_submission  # noqa: F401  pytester forgets what an inner run imports
-from conformance.checks.table import CHECKS
-from conformance.contract import COMPONENTS
-from conformance.execute import Executor
-from conformance.grading import Grading, grade
-from conformance.location import locate
-from conformance.pool import fork_servers, ranks_from
-from conformance.report import CheckReport, Report
-from conformance.servers import ForkServers
-from conformance.suite import Result, run_check
+from conformance.components.registry import CHECKS
+from conformance.execution.executor import Executor
+from conformance.execution.fork_servers import ForkServers
+from conformance.execution.pool import fork_servers, ranks_from
+from conformance.grading.grade import Grading, grade
+from conformance.grading.report import CheckReport, Report
+from conformance.judging.run_check import Result, run_check
+from conformance.submissions.contract import COMPONENTS
+from conformance.submissions.location import locate
 
 
 @pytest.fixture(scope="session")

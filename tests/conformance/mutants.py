@@ -16,12 +16,12 @@ from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
 
-from conformance.execute import Executor
-from conformance.grading import Grading
-from conformance.location import locate
-from conformance.pool import fork_servers, ranks_from
-from conformance.report import CheckReport
-from conformance.servers import ForkServers
+from conformance.execution.executor import Executor
+from conformance.execution.fork_servers import ForkServers
+from conformance.execution.pool import fork_servers, ranks_from
+from conformance.grading.grade import Grading
+from conformance.grading.report import CheckReport
+from conformance.submissions.location import locate
 from pytest_ddp.pool.parent_death import die_with
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "on_ranks"))

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from way import CONTROLS, Way
 
-from conformance.assignment_layers import of_the_assignment
-from conformance.blocks import SmoothNorm
+from conformance.workload.cs336_layers import of_the_assignment
+from conformance.workload.modules import SmoothNorm
 
 BY_LAYERS = Way("by_layers", "ByLayers", "fsdp")
 TEMPLATE = "cs336-basics/cs336_basics"

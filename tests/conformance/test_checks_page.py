@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from conformance.checks.check import Check
-from conformance.checks.table import CHECKS
-from conformance.contract import COMPONENTS
+from conformance.components.registry import CHECKS
+from conformance.submissions.contract import COMPONENTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "checks.md"
 

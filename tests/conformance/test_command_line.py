@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from conformance.checks.table import CHECKS
 from conformance.cli import main
-from conformance.contract import COMPONENTS
-from conformance.grading import grade
+from conformance.components.registry import CHECKS
+from conformance.grading.grade import grade
+from conformance.submissions.contract import COMPONENTS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -123,7 +123,7 @@ def test_an_error_of_ours_in_one_submission_costs_the_next_nothing(capsys, tmp_p
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / "adapters.py").touch()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("conformance.grading.grade", fails_at_first)
+    monkeypatch.setattr("conformance.grading.grade.grade", fails_at_first)
     code, ((ours, *first), (fine, *second)) = graded_in_one_command(tmp_path, "first", EXAMPLES / "correct")
     assert code == 3
     assert ours.startswith("grading first: an error of ours, not of the submission:\nTraceback")

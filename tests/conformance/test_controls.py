@@ -7,7 +7,7 @@ import pytest
 from way import CONTROLS, accusations
 from ways import WAYS
 
-from conformance.checks.table import CHECKS
+from conformance.components.registry import CHECKS
 
 
 @pytest.mark.parametrize("way", WAYS[2::16], ids=str)  # wrappers, one of them torch's own, and optimizers

@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from conformance.components.loop_table import LOOP_CHECKS
 
-from conformance.checks.loop_table import LOOP_CHECKS
 from conformance.cli import main
-from conformance.contract import COMPONENTS
+from conformance.submissions.contract import COMPONENTS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WRAPPERS_AND_OPTIMIZER = COMPONENTS.keys() - LOOP_CHECKS.keys()

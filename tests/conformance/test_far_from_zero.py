@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch.nn.functional import batch_norm
 
-from conformance.cases import SyncBatchNormCase
 from conformance.checks.check import CaseTrial
-from conformance.checks.far_from_zero import rounding, share
-from conformance.checks.whole_batch import whole
-from conformance.feed import draw_feed
+from conformance.components.sync_batchnorm.far_from_zero import rounding, share
+from conformance.components.sync_batchnorm.whole_batch import whole
+from conformance.scenarios.cases import SyncBatchNormCase
+from conformance.workload.case_numbers import draw_feed
 
 
 def two_passes(parts):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from conformance.execute import Executor
+from conformance.execution.executor import Executor
 
 REFERENCE = Path(__file__).parents[2] / "reference" / "adapters.py"
 
@@ -14,7 +14,7 @@ def test_of_a_component_that_is_graded_nothing_is_kept(grade_path, monkeypatch):
         made.append(Executor(*args, **options))
         return made[0]
 
-    monkeypatch.setattr("conformance.grading.Executor", make)
+    monkeypatch.setattr("conformance.grading.grade.Executor", make)
     grade_path(REFERENCE, components=["overhead_model"], examples=1)
     assert made[0].executions
     assert made[0]._known == {}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conformance.framing import MalformedError, pack, unpack
+from conformance.protocol.codec import MalformedError, pack, unpack
 
 TENSORS = {
     "transposed": torch.arange(6.0).reshape(2, 3).mT,

@@ -14,12 +14,12 @@ from planted_machine_bugs import MACHINE_BUGS
 from planted_sharing_bugs import SHARING_BUGS
 from planted_traffic_bugs import TRAFFIC_BUGS
 
-from conformance.checks.table import CHECKS
-from conformance.layers import Embedding, Linear
-from conformance.location import locate
-from conformance.model_spec import ModelSpec
-from conformance.reproduction import Reproduction
-from conformance.scenario import AddGroup, Group, OptimizerSpec, Scenario, SetOption
+from conformance.components.registry import CHECKS
+from conformance.reproduction.training_script import Reproduction
+from conformance.scenarios.layers import Embedding, Linear
+from conformance.scenarios.model_spec import ModelSpec
+from conformance.scenarios.scenario import AddGroup, Group, OptimizerSpec, Scenario, SetOption
+from conformance.submissions.location import locate
 
 PLAIN = ModelSpec(2, (Linear(3), Linear(1)))
 DECAYING = OptimizerSpec(options={"lr": 0.1, "weight_decay": 0.1})

@@ -2,13 +2,13 @@
 
 import pytest
 
-from conformance.cases import EvaluationCase
-from conformance.execute import Executor
-from conformance.execution import Broken, Observed
-from conformance.location import locate
-from conformance.mishap import explain, say
-from conformance.pool import ranks_from
-from conformance.scenario import Scenario
+from conformance.diagnosis.crashes import explain, say
+from conformance.execution.executor import Executor
+from conformance.execution.outcome import Broken, Observed
+from conformance.execution.pool import ranks_from
+from conformance.scenarios.cases import EvaluationCase
+from conformance.scenarios.scenario import Scenario
+from conformance.submissions.location import locate
 from pytest_ddp.outcomes.outcome import Deadlocked, TimedOut
 
 WAITS_FOR_OTHERS = """
@@ -79,7 +79,7 @@ def test_a_component_that_has_hung_is_observed_afterwards(launcher, submit, monk
     with ranks_from(launcher) as ranks:
         executor = Executor(ranks, locate(str(submit(WAITS_BESIDE_A_BUSY_RANK))), "7")
         with monkeypatch.context() as patched:
-            patched.setattr("conformance.execute._FIRST_RUN_SECONDS", 1.0)
+            patched.setattr("conformance.execution.executor._FIRST_RUN_SECONDS", 1.0)
             hung = executor.run("naive_ddp", first)
         assert isinstance(hung, Broken)
         assert isinstance(hung.root, TimedOut)
@@ -91,8 +91,8 @@ def test_a_component_that_has_hung_is_observed_afterwards(launcher, submit, monk
 
 
 def test_an_import_that_takes_long_is_no_hang(launcher, submit, monkeypatch):
-    monkeypatch.setattr("conformance.execute._FIRST_RUN_SECONDS", 0.5)
-    monkeypatch.setattr("conformance.execute._SLOWER_IMPORT", 100.0)
+    monkeypatch.setattr("conformance.execution.executor._FIRST_RUN_SECONDS", 0.5)
+    monkeypatch.setattr("conformance.execution.executor._SLOWER_IMPORT", 100.0)
     with ranks_from(launcher) as ranks:
         executor = Executor(ranks, locate(str(submit(TAKES_LONG_TO_IMPORT))), "7")
         assert not executor.look().error

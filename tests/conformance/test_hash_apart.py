@@ -10,8 +10,8 @@ from bug import right
 from planted_hash_bugs import HASH_BUGS
 from rank_targets import hash_of_a_text, leaves
 
-from conformance.cause import HASH_APART
-from conformance.pool import fork_servers, ranks_from
+from conformance.execution.pool import fork_servers, ranks_from
+from conformance.judging.triage import HASH_APART
 from pytest_ddp.outcomes.outcome import Died, Returned
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.launcher import EXIT_SECONDS, ForkLauncher

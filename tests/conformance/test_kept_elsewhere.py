@@ -8,7 +8,7 @@ import torch
 from bug import right
 from torch import nn
 
-from conformance.naming import parameters_by_name
+from conformance.ranks.parameters import parameters_by_name
 
 _CLASS = "class ShardedOptimizer(Optimizer):\n"
 _IN_A_TABLE = f"""LOCALS = WeakKeyDictionary()

@@ -5,14 +5,14 @@ import io
 import pytest
 from rich.console import Console
 
-from conformance.checks.table import CHECKS
-from conformance.execute import Executor
-from conformance.location import locate
-from conformance.pool import ranks_from
-from conformance.report import ComponentReport, Environment, Report, show
-from conformance.scenario import Scenario
-from conformance.search import Search
-from conformance.suite import judged, run_check
+from conformance.components.registry import CHECKS
+from conformance.execution.executor import Executor
+from conformance.execution.pool import ranks_from
+from conformance.grading.report import ComponentReport, Environment, Report, show
+from conformance.judging.hold import Search
+from conformance.judging.run_check import judged, run_check
+from conformance.scenarios.scenario import Scenario
+from conformance.submissions.location import locate
 from pytest_ddp.planning.world import World
 
 AVERAGES = """

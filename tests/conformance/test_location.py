@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.location import locate
+from conformance.submissions.location import locate
 
 NOTHING = """
     def get_naive_ddp(module):

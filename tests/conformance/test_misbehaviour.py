@@ -7,7 +7,7 @@ import pytest
 from bug import right
 from rich.console import Console
 
-from conformance.report import show
+from conformance.grading.report import show
 
 BODY = """
     import ctypes, os, sys, threading

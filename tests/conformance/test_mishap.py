@@ -2,12 +2,12 @@
 
 import pytest
 
-from conformance.execution import Broken
-from conformance.fsdp_case import FsdpCase
-from conformance.layers import Linear
-from conformance.mishap import explain
-from conformance.model_spec import ModelSpec
-from conformance.scenario import AddGroup, Group, OptimizerSpec, Scenario
+from conformance.components.fsdp.case import FsdpCase
+from conformance.diagnosis.crashes import explain
+from conformance.execution.outcome import Broken
+from conformance.scenarios.layers import Linear
+from conformance.scenarios.model_spec import ModelSpec
+from conformance.scenarios.scenario import AddGroup, Group, OptimizerSpec, Scenario
 from pytest_ddp.outcomes.outcome import Raised, TimedOut
 
 UNEXPECTED = "got an unexpected keyword argument"

@@ -4,11 +4,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from conformance.data import Batch, Tensors, data_seed, draw_inputs
-from conformance.models import Perceptron, call, fill, loss_of
-from conformance.oracle import Trajectory, train
-from conformance.scenario import Scenario
+from conformance.oracle.training import Trajectory, train
+from conformance.scenarios.scenario import Scenario
 from conformance.strategies import Bounds, wrapper
+from conformance.workload.models import Perceptron, call, fill, loss_of
+from conformance.workload.numbers import Batch, Tensors, data_seed, draw_inputs
 
 NEAR = 0.5
 

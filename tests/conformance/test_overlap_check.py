@@ -5,10 +5,10 @@ import torch
 
 from conformance.checks.check import Trial, Violation
 from conformance.checks.communication import overlaps_backward, starts_in_backward
-from conformance.layers import Linear
-from conformance.model_spec import ModelSpec
-from conformance.observation import Happening, Observation
-from conformance.scenario import Scenario
+from conformance.protocol.training_messages import Happening, Observation
+from conformance.scenarios.layers import Linear
+from conformance.scenarios.model_spec import ModelSpec
+from conformance.scenarios.scenario import Scenario
 
 LAYERS = 3
 LAUNCH = Happening("launched", op="all_reduce", bytes=8, dtype="float64")

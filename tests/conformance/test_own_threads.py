@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.checks.table import CHECKS
-from conformance.execute import Executor
-from conformance.grading import Grading, grade_check
-from conformance.location import locate
-from conformance.pool import ranks_from
-from conformance.report import CheckReport
+from conformance.components.registry import CHECKS
+from conformance.execution.executor import Executor
+from conformance.execution.pool import ranks_from
+from conformance.grading.grade import Grading, grade_check
+from conformance.grading.report import CheckReport
+from conformance.submissions.location import locate
 
 WRAPPER = """
 from concurrent.futures import ThreadPoolExecutor

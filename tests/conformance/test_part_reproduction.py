@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 from bug import Bug, right
+from conformance.components.loop_table import LOOP_CHECKS
 from planted_part_bugs import PART_BUGS
 
-from conformance.cases import (
+from conformance.components.fsdp.case import FsdpCase
+from conformance.reproduction.case_script import PartReproduction
+from conformance.scenarios.cases import (
     AccumulationCase,
     CheckpointCase,
     EvaluationCase,
@@ -17,10 +20,7 @@ from conformance.cases import (
     SamplerCase,
     SyncBatchNormCase,
 )
-from conformance.checks.loop_table import LOOP_CHECKS
-from conformance.fsdp_case import FsdpCase
-from conformance.location import locate
-from conformance.part_reproduction import PartReproduction
+from conformance.submissions.location import locate
 
 CASES = [
     ("overhead_model", OverheadCase()),

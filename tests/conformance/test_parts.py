@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 from bug import right
+from conformance.components.loop_table import LOOP_CHECKS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from way import CONTROLS
 
-import conformance.cases
-from conformance.cases import SIMPLEST, as_json, case_from_json
-from conformance.checks.loop_table import LOOP_CHECKS
+import conformance.scenarios.cases
 from conformance.cli import main
-from conformance.feed import draw_feed
+from conformance.scenarios.cases import SIMPLEST, as_json, case_from_json
 from conformance.strategies import Bounds
+from conformance.workload.case_numbers import draw_feed
 
 CASES = st.one_of(
     *(check.scenarios(Bounds(4)) for checks in LOOP_CHECKS.values() for check in checks),
@@ -74,7 +74,7 @@ def test_a_file_that_is_no_case_is_refused(tmp_path, capsys):
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(CASES)
 def test_a_case_prints_as_python_survives_json_and_can_be_fed(case):
-    assert eval(repr(case), vars(conformance.cases).copy()) == case  # noqa: S307  our own text
+    assert eval(repr(case), vars(conformance.scenarios.cases).copy()) == case  # noqa: S307  our own text
     assert case_from_json(json.loads(json.dumps(as_json(case)))) == case
     assert [len(world) for world in draw_feed(case, 7)] == list(case.worlds)
     assert all(1 <= world <= 4 for world in case.worlds)

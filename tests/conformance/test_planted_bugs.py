@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 from bug import Bug
+from conformance.components.loop_table import LOOP_CHECKS
 from planted_bugs import BUGS
 
-from conformance.checks.loop_table import LOOP_CHECKS
-from conformance.checks.table import CHECKS
+from conformance.components.registry import CHECKS
 
 PAGE = Path(__file__).parents[2] / "docs" / "mutants.md"
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from conformance.checks.table import CHECKS
-from conformance.layers import Again, Attention, Conv, Embedding, Linear, Magnitude, Norm, Residual
-from conformance.location import locate
-from conformance.model_spec import ModelSpec
-from conformance.reproduction import Reproduction
-from conformance.scenario import Freeze, LoadWeights, OptimizerSpec, Scenario, Unfreeze
+from conformance.components.registry import CHECKS
+from conformance.reproduction.training_script import Reproduction
+from conformance.scenarios.layers import Again, Attention, Conv, Embedding, Linear, Magnitude, Norm, Residual
+from conformance.scenarios.model_spec import ModelSpec
+from conformance.scenarios.scenario import Freeze, LoadWeights, OptimizerSpec, Scenario, Unfreeze
+from conformance.submissions.location import locate
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MODELS = {

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.checks.table import CHECKS
-from conformance.drawing import Draws
-from conformance.execute import Executor
-from conformance.execution import Broken, Observed
-from conformance.location import locate
-from conformance.pool import ranks_from
-from conformance.scenario import Scenario
+from conformance.components.registry import CHECKS
+from conformance.execution.executor import Executor
+from conformance.execution.outcome import Broken, Observed
+from conformance.execution.pool import ranks_from
+from conformance.judging.draws import Draws
+from conformance.scenarios.scenario import Scenario
 from conformance.strategies import Bounds
 from conformance.strategies.wrapper import plain, with_frozen
+from conformance.submissions.location import locate
 
 FAILS_ON_THREE = """
     import torch.distributed as dist

@@ -2,16 +2,16 @@
 
 import pytest
 import torch
+from conformance.components.loop_table import LOOP_CHECKS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
-from conformance.answer import Answer
-from conformance.cases import SamplerCase
 from conformance.checks.check import CaseTrial
-from conformance.checks.loop_table import LOOP_CHECKS
-from conformance.data import Tensors
+from conformance.protocol.case_messages import Answer
+from conformance.scenarios.cases import SamplerCase
 from conformance.strategies import Bounds
+from conformance.workload.numbers import Tensors
 
 _UNLIKE = {
     "shuffles",

@@ -5,19 +5,19 @@ from dataclasses import replace
 
 import pytest
 import torch
+from conformance.components.loop_table import LOOP_CHECKS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import conformance.layers
-import conformance.scenario
-from conformance.checks.loop_table import LOOP_CHECKS
-from conformance.checks.table import CHECKS
-from conformance.data import data_seed, draw_inputs
-from conformance.oracle import train
-from conformance.remembered import right_training
-from conformance.scenario import Scenario, from_json, to_json
-from conformance.schedule import OPTIMIZERS
+import conformance.scenarios.layers
+import conformance.scenarios.scenario
+from conformance.components.registry import CHECKS
+from conformance.oracle.remembered import right_training
+from conformance.oracle.training import train
+from conformance.scenarios.scenario import Scenario, from_json, to_json
 from conformance.strategies import Bounds
+from conformance.workload.numbers import data_seed, draw_inputs
+from conformance.workload.schedule import OPTIMIZERS
 
 DRAWERS = {check.scenarios for name in CHECKS.keys() - LOOP_CHECKS.keys() for check in CHECKS[name]}
 SCENARIOS = st.one_of(*(draw(Bounds(4, bucketed=True)) for draw in sorted(DRAWERS, key=lambda draw: draw.__qualname__)))
@@ -27,7 +27,7 @@ quick = settings(max_examples=60, deadline=None, suppress_health_check=list(Heal
 @quick
 @given(SCENARIOS)
 def test_a_scenario_prints_as_python_that_makes_it_again(scenario):
-    names = vars(conformance.layers) | vars(conformance.scenario)
+    names = vars(conformance.scenarios.layers) | vars(conformance.scenarios.scenario)
     assert eval(repr(scenario), names) == scenario  # noqa: S307  our own text
 
 

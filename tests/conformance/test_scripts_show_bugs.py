@@ -8,7 +8,7 @@ from bug import right
 from planted_bugs import BUGS
 from planted_use_bugs import USE_BUGS
 
-from conformance.checks.table import CHECKS
+from conformance.components.registry import CHECKS
 
 _REFUSED_BY_THE_RIGHT_ONE = {
     "state_dict_round_trip",

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from conformance.checks.check import Trial, Violation
-from conformance.checks.optimizer_state import state_is_balanced, state_is_sharded
-from conformance.layers import Linear
-from conformance.model_spec import ModelSpec
-from conformance.observation import Observation
-from conformance.scenario import OptimizerSpec, Scenario
+from conformance.components.sharded_optimizer.state import state_is_balanced, state_is_sharded
+from conformance.protocol.training_messages import Observation
+from conformance.scenarios.layers import Linear
+from conformance.scenarios.model_spec import ModelSpec
+from conformance.scenarios.scenario import OptimizerSpec, Scenario
 
 SCENARIO = Scenario(model=ModelSpec(layers=(Linear(1),)), optimizer=OptimizerSpec("AdamW", {"lr": 0.1}))
 

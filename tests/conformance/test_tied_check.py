@@ -5,10 +5,10 @@ import torch
 
 from conformance.checks.check import Trial, Violation
 from conformance.checks.training import tied_parameters
-from conformance.layers import Linear
-from conformance.model_spec import ModelSpec
-from conformance.observation import Observation
-from conformance.scenario import Scenario
+from conformance.protocol.training_messages import Observation
+from conformance.scenarios.layers import Linear
+from conformance.scenarios.model_spec import ModelSpec
+from conformance.scenarios.scenario import Scenario
 
 
 def test_a_weight_of_its_own_for_each_layer_is_told_by_name():

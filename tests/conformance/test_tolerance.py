@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conformance.tolerance import difference, equal, scale_of
+from conformance.oracle.tolerance import difference, equal, scale_of
 
 ONES = torch.ones(4, dtype=torch.float64)
 

@@ -14,10 +14,10 @@ from conformance.checks.traffic import (
     one_collective_per_parameter,
     parameters_travel_once,
 )
-from conformance.layers import Linear
-from conformance.model_spec import ModelSpec
-from conformance.observation import Happening, Observation
-from conformance.scenario import Scenario
+from conformance.protocol.training_messages import Happening, Observation
+from conformance.scenarios.layers import Linear
+from conformance.scenarios.model_spec import ModelSpec
+from conformance.scenarios.scenario import Scenario
 
 FOUR = ModelSpec(inputs=32, layers=(Linear(32, bias=False),) * 4)  # four weights of 8 KiB
 MIXED = ModelSpec(inputs=4, layers=(Linear(4, bias=False), Linear(4, bias=False, dtype="float32")))

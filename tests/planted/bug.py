@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from conformance.checks.table import CHECKS
-from conformance.execute import Executor
-from conformance.grading import Grading, grade_check, submitted_components
-from conformance.report import CheckReport
+from conformance.components.registry import CHECKS
+from conformance.execution.executor import Executor
+from conformance.grading.grade import Grading, grade_check, submitted_components
+from conformance.grading.report import CheckReport
 from conformance.test_submission import Grader
 
 _TESTS = Path(__file__).parents[1]

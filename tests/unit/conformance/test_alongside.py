@@ -9,9 +9,9 @@ from hashlib import sha256
 
 import pytest
 
-from conformance.alongside import Alongside
-from conformance.asleep import Sleeper
-from conformance.observation import Happening
+from conformance.protocol.training_messages import Happening
+from conformance.ranks.asleep import Sleeper
+from conformance.ranks.comm_threads import Alongside
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="what a thread does is looked up in /proc")
 LAUNCHED, REACHED = Happening("launched", number=1), Happening("reached", layer=0)
@@ -37,7 +37,7 @@ def others(monkeypatch):
     """What the process's other threads use in a look, in seconds: nothing, whatever those of the test run do."""
     used = [0.0]
     times = itertools.count()
-    monkeypatch.setattr("conformance.alongside._others_seconds", lambda: used[0] * next(times))
+    monkeypatch.setattr("conformance.ranks.comm_threads._others_seconds", lambda: used[0] * next(times))
     return used
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from conformance.schedule import _differing
+from conformance.workload.schedule import _differing
 
 
 class Owner:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from conformance import sharding
-from conformance.script import TEMPLATES
+from conformance.ranks import optimizer_memory
+from conformance.reproduction.script import TEMPLATES
 
 
 def by_script(optimizer):
@@ -78,7 +78,7 @@ def closure_of(optimizer):
     [Slots, closure_of, lambda one: partial(one.step), lambda one: deque([one])],
     ids=["slots", "closure", "partial", "deque"],
 )
-@pytest.mark.parametrize("measure", [sharding.state_bytes, by_script])
+@pytest.mark.parametrize("measure", [optimizer_memory.state_bytes, by_script])
 def test_an_inner_optimizer_is_found_wherever_it_is_kept(keep, measure):
     assert measure(Outer(keep(stepped(3, 5)))) == 8 * 4
 
@@ -102,7 +102,7 @@ class OptimizerFacade(torch.optim.SGD):
 
 
 @pytest.mark.parametrize("facade", [Facade, OptimizerFacade])
-@pytest.mark.parametrize("measure", [sharding.state_bytes, by_script])
+@pytest.mark.parametrize("measure", [optimizer_memory.state_bytes, by_script])
 def test_an_inner_optimizer_is_found_in_a_weak_table(facade, measure):
     others, inner = stepped(11), stepped(3, 5)
     outer = facade(inner)
@@ -111,7 +111,7 @@ def test_an_inner_optimizer_is_found_in_a_weak_table(facade, measure):
     assert measure(outer) == 8 * 4
 
 
-@pytest.mark.parametrize("measure", [sharding.state_bytes, by_script])
+@pytest.mark.parametrize("measure", [optimizer_memory.state_bytes, by_script])
 def test_an_optimizer_of_views_is_found_in_a_table_of_the_module(measure):
     whole = nn.Parameter(torch.ones(8))
     BY_NUMBER[0] = inner = torch.optim.SGD([whole.detach()[2:5]], lr=0.1, momentum=0.9)
@@ -120,7 +120,7 @@ def test_an_optimizer_of_views_is_found_in_a_table_of_the_module(measure):
     assert measure(torch.optim.SGD([whole], lr=0.1)) == 3 * 4
 
 
-@pytest.mark.parametrize("measure", [sharding.state_bytes, by_script])
+@pytest.mark.parametrize("measure", [optimizer_memory.state_bytes, by_script])
 def test_what_an_earlier_optimizer_has_left_is_not_counted(measure):
     earlier = stepped(8)
     later = torch.optim.SGD(earlier.param_groups[0]["params"], lr=0.1)
@@ -130,10 +130,10 @@ def test_what_an_earlier_optimizer_has_left_is_not_counted(measure):
 
 
 @pytest.mark.parametrize("make", [in_one_buffer, listed_twice, whole_and_in_pieces, empty_too, lambda: stepped(3, 5)])
-@pytest.mark.parametrize("measure", [sharding.state_bytes, by_script])
+@pytest.mark.parametrize("measure", [optimizer_memory.state_bytes, by_script])
 def test_memory_counts_once(make, measure):
     assert measure(make()) == 8 * 4
 
 
 def test_without_an_optimizer_there_is_nothing_to_measure():
-    assert sharding.state_bytes(object()) is None
+    assert optimizer_memory.state_bytes(object()) is None

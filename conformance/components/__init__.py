@@ -1,0 +1,1 @@
+"""What an assignment asks for: one folder per component."""

@@ -1,0 +1,1 @@
+"""Saves a training, and loads it again."""

@@ -1,0 +1,1 @@
+"""Deals the samples of a data set to the ranks."""

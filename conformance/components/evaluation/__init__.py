@@ -1,0 +1,1 @@
+"""The accuracy over the samples of all ranks."""

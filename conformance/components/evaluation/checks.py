@@ -1,0 +1,202 @@
+"""Checks of distributed evaluation: one accuracy for all ranks, in which every sample counts once."""
+
+import math
+from itertools import product
+
+import torch
+
+from conformance.checks.check import WAIT, CaseTrial, Violation, moved_generators, never_awaited
+from conformance.workload.accuracy import Counts, accuracy, mistaken
+from conformance.workload.case_numbers import OTHER_LABELS
+
+_EXACT = 1e-6  # sums may be kept in float32
+_MODULES = {"the model": "training", "its module `dropout`": "dropout_training"}
+_LEFT = {
+    "same_parameters": "a parameter's numbers or its dtype",
+    "same_trainable": "which parameters require gradients",
+    "same_gradients": "a gradient that was there before, or has made one",
+}
+_STARTS = (("", True), ("again/", False))  # evaluations, by whether the model trained, and gradients were turned on
+
+
+def counts_are_waited_for(trial: CaseTrial) -> None:
+    """What a collective gives is used only after somebody has waited for it.
+
+    Here results arrive with the wait, and not before; what is there until then is NaN, or a rank's own counts.
+    """
+    problem, _ = _wrong(trial)
+    forgotten = next((found for rank in range(len(trial.answers)) if (found := trial.unawaited(rank))), [])
+    unset = any(bool(answer["accuracy"].isnan() & answer["accuracy_is_number"]) for answer in trial.answers)
+    if problem and (forgotten or unset):
+        raise Violation(f"{problem}{never_awaited(forgotten)}", WAIT)
+
+
+def global_accuracy(trial: CaseTrial) -> None:
+    """Every rank gets the share of right samples among those of all ranks."""
+    problem, advice = _wrong(trial)
+    if problem:
+        raise Violation(problem, advice)
+
+
+def counts_anew(trial: CaseTrial) -> None:
+    """A second evaluation, as after the next epoch, counts its own samples alone."""
+    problem, advice = _wrong(trial, "again/")
+    if problem:
+        raise Violation(
+            f"The second evaluation is of the same inputs with other labels. {problem}",
+            advice or "Let the counts begin with zero in each call; a default argument is made once for all calls.",
+        )
+
+
+def weighted_by_samples(trial: CaseTrial) -> None:
+    """Every sample counts the same, also where batches and ranks have different numbers of them."""
+    problem, advice = _wrong(trial)
+    if problem:
+        raise Violation(problem, advice or "All-reduce the sum of right samples and the sum of samples; divide then.")
+
+
+def ranks_with_fewer_batches(trial: CaseTrial) -> None:
+    """Ranks may have fewer batches than others, even none."""
+    problem, advice = _wrong(trial)
+    if problem:
+        raise Violation(problem, advice or "Reduce once, after all batches; a rank without any adds zero.")
+
+
+def in_evaluation_mode(trial: CaseTrial) -> None:
+    """The model is called in evaluation mode, so that dropout is off and batch statistics stay."""
+    for rank, answer in enumerate(trial.answers):
+        if bool(answer["called_in_training"]):
+            raise Violation(f"On rank {rank}, the model was called in training mode.", "Call `model.eval()` before.")
+        if bool(answer["dropout_in_training"]):
+            raise Violation(
+                f"On rank {rank}, the model was called while its module `dropout` was in training mode.",
+                "Call `model.eval()`, which reaches every module: `model.training = False` is the model's own mode.",
+            )
+
+
+def leaves_the_mode(trial: CaseTrial) -> None:
+    """The model is left in the mode in which it was, be it training or evaluation."""
+    for rank, answer in enumerate(trial.answers):
+        for (prefix, before), (name, flag) in product(_STARTS, _MODULES.items()):
+            if bool(answer[f"{prefix}{flag}"]) != before:
+                raise Violation(
+                    f"On rank {rank}, {name} was in {_mode(before)} before, and is in {_mode(not before)} afterwards.",
+                    "Keep `module.training` of each of `model.modules()` before, and set it at the end.",
+                )
+
+
+def leaves_the_mode_of_each_module(trial: CaseTrial) -> None:
+    """A module that was in evaluation mode while the model trained, such as a frozen norm, is so afterwards."""
+    for rank, answer in enumerate(trial.answers):
+        if bool(answer["frozen_training"]):
+            raise Violation(
+                f"On rank {rank}, the model was in training mode but for one module, `frozen`, which is in training "
+                "mode afterwards: a frozen norm would change its statistics from now on.",
+                "`model.train()` sets all modules: keep `module.training` of each of `model.modules()`, and set it.",
+            )
+
+
+def without_gradients(trial: CaseTrial) -> None:
+    """No graph is built for gradients that nobody wants."""
+    for rank, answer in enumerate(trial.answers):
+        if bool(answer["graphs_built"]):
+            raise Violation(
+                f"On rank {rank}, the model's outputs require gradients.", "Evaluate under `torch.no_grad()`."
+            )
+
+
+def leaves_gradients_on_or_off(trial: CaseTrial) -> None:
+    """Gradients are turned on or off afterwards as they were before."""
+    for rank, answer in enumerate(trial.answers):
+        for prefix, before in _STARTS:
+            if bool(answer[f"{prefix}gradients"]) != before:
+                raise Violation(
+                    f"On rank {rank}, gradients were turned {_on(before)} before, and are turned {_on(not before)} "
+                    "afterwards.",
+                    "Use `with torch.no_grad():`, which puts back what was, instead of `torch.set_grad_enabled`.",
+                )
+
+
+def leaves_the_parameters(trial: CaseTrial) -> None:
+    """Parameters and their gradients are left as they are, and train afterwards if they did before."""
+    for rank, answer in enumerate(trial.answers):
+        for (prefix, _), (flag, words) in product(_STARTS, _LEFT.items()):
+            if not bool(answer[f"{prefix}{flag}"]):
+                raise Violation(
+                    f"On rank {rank}, evaluation has changed {words}.",
+                    "Evaluate under `torch.no_grad()`, which leaves all of that alone.",
+                )
+
+
+def leaves_the_global_generators(trial: CaseTrial) -> None:
+    """Evaluation leaves the global generators as they were: torch's, Python's and NumPy's."""
+    for rank, answer in enumerate(trial.answers):
+        moved = moved_generators(answer)
+        if moved:
+            raise Violation(
+                f"On rank {rank}, the global generator has another state after `evaluate`: {moved}.",
+                "Seed nothing in evaluation: training would draw the same dropout masks and augmentations after each.",
+            )
+
+
+def counts_exactly(trial: CaseTrial) -> None:
+    """The accuracy of a model in bfloat16 is as exact as any other's, whatever the number of samples."""
+    problem, advice = _wrong(trial)
+    if problem:
+        raise Violation(
+            f"The model is in bfloat16. {problem}",
+            advice
+            or "Keep counts in int64 or float64, whatever the model's dtype: bfloat16 has no odd number above 256.",
+        )
+
+
+def _mode(training: bool) -> str:  # noqa: FBT001  what `model.training` is
+    return "training mode" if training else "evaluation mode"
+
+
+def _on(gradients: bool) -> str:  # noqa: FBT001  what `torch.is_grad_enabled` gives
+    return "on" if gradients else "off"
+
+
+def _wrong(trial: CaseTrial, which: str = "") -> tuple[str, str]:
+    """Return what is wrong with the accuracy of an evaluation, the first or "again/", and which mistake fits."""
+    sizes, right = trial.case.sizes, _right(trial, OTHER_LABELS if which else 0)
+    expected = accuracy(sizes, right)
+    seen = [float(answer[f"{which}accuracy"]) for answer in trial.answers]
+    rank = next((rank for rank, value in enumerate(seen) if not _alike(value, expected)), None)
+    if rank is None:
+        return "", ""
+    if not trial.answers[rank][f"{which}accuracy_is_number"]:
+        return f"On rank {rank}, `evaluate` returned no number.", "Return the accuracy, as a float, on every rank."
+    named = (name for name, values in mistaken(sizes, right).items() if all(map(_alike, seen, values)))
+    fits = "* or *".join(named)
+    gave = "no number" if math.isnan(seen[rank]) else format(seen[rank], ".6g")
+    problem = (
+        f"On rank {rank}, `evaluate` gave {gave}; expected {expected:.6g}: {sum(map(sum, right))} of "
+        f"{sum(map(sum, sizes))} samples are right, {_by_rank(right, sizes)}."
+    )
+    return problem, f"Looks like *{fits}*. All-reduce both sums, then divide." if fits else ""
+
+
+def _right(trial: CaseTrial, other: int) -> Counts:
+    """Count the right samples of each rank's batches, whose labels are `other` classes on."""
+    return [
+        [_count(given[f"x/{batch}"], given[f"y/{batch}"] + other, given["weight"]) for batch in range(len(own))]
+        for given, own in zip(trial.given, trial.case.sizes, strict=True)
+    ]
+
+
+def _count(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor) -> int:
+    return int(((x @ weight.T).argmax(1) == y % len(weight)).sum())
+
+
+def _by_rank(right: Counts, sizes: Counts) -> str:
+    """Return "3/4 + 1/2 on rank 0", and so on."""
+    return ", ".join(
+        f"{' + '.join(f'{r}/{s}' for r, s in zip(*own, strict=True)) or 'no batch'} on rank {rank}"
+        for rank, own in enumerate(zip(right, sizes, strict=True))
+    )
+
+
+def _alike(seen: float, wanted: float) -> bool:
+    return math.isclose(seen, wanted, rel_tol=_EXACT, abs_tol=_EXACT)

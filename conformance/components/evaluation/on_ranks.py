@@ -1,0 +1,60 @@
+"""Has a classifier evaluated, and watches how."""
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from conformance.ranks.context import Desk
+from conformance.workload.case_numbers import OTHER_LABELS
+from conformance.workload.eval_model import Classifier
+
+
+def evaluate(desk: Desk) -> None:
+    """Evaluate a model that is in training mode, and if the case has it, another one, on other labels.
+
+    That one is not in training mode, and gradients are turned off.
+    """
+    _watch(desk, "", 0, on=True)
+    if desk.case.again:
+        _watch(desk, "again/", OTHER_LABELS, on=False)
+
+
+def _watch(desk: Desk, prefix: str, other: int, *, on: bool) -> None:
+    """Note the accuracy, and the modes during evaluation and after it; before, all but one module's are as given."""
+    model = Classifier(desk.given["weight"].clone())
+    model.training = model.dropout.training = on
+    model.weight.grad = torch.ones_like(model.weight)
+    watching = desk.watching_global_generators(1) if on else nullcontext()
+    with watching, torch.set_grad_enabled(on):
+        desk.number(f"{prefix}accuracy", desk.call("evaluate", model, _batches(desk, other)))
+        gradients = torch.is_grad_enabled()
+    before, after = Classifier(desk.given["weight"]), dict(model.named_parameters())
+    flags = {
+        "called_in_training": True in model.modes,
+        "dropout_in_training": True in model.dropout_modes,
+        "graphs_built": True in model.graphs,
+        "training": model.training,
+        "dropout_training": model.dropout.training,
+        "frozen_training": model.frozen.training,
+        "gradients": gradients,
+        "same_parameters": all(_alike(after.get(name), p) for name, p in before.named_parameters()),
+        "same_trainable": all(p.requires_grad == after[n].requires_grad for n, p in before.named_parameters()),
+        "same_gradients": _alike(model.weight.grad, torch.ones_like(before.weight)) and model.offset.grad is None,
+    }
+    desk.answer |= {f"{prefix}{name}": torch.tensor(flag) for name, flag in flags.items()}
+
+
+def _alike(seen: torch.Tensor | None, wanted: torch.Tensor) -> bool:
+    return seen is not None and seen.dtype == wanted.dtype and torch.equal(seen, wanted)
+
+
+def _batches(desk: Desk, other: int) -> "DataLoader[Any]":
+    """Return what can be iterated over and counted, but not indexed, as in training; labels are `other` classes on.
+
+    Iterating over it draws from a generator of its own.
+    """
+    count, classes = sum(name.startswith("x/") for name in desk.given), len(desk.given["weight"])
+    pairs = [(desk.given[f"x/{i}"], (desk.given[f"y/{i}"] + other) % classes) for i in range(count)]
+    return DataLoader(pairs, batch_size=None, generator=torch.Generator())  # type: ignore[arg-type]  # it has a length and items

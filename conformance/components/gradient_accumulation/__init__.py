@@ -1,0 +1,1 @@
+"""One optimizer step over several micro-batches."""

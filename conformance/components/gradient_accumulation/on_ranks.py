@@ -1,0 +1,49 @@
+"""Has steps made over micro-batches, and watches the model, the optimizer and the scaler."""
+
+import torch
+from torch import nn
+
+from conformance.ranks.context import Desk
+from conformance.workload.averaging_wrapper import Replicated, unsymmetric_loss
+from conformance.workload.case_numbers import LEARNING_RATE, MOMENTUM, SCALE, WEIGHT_DECAY
+
+Batches = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+def accumulate(desk: Desk) -> None:
+    """Note after every step the parameters, how often gradients were exchanged, how many steps were made, the scale.
+
+    Also whether the micro-batches that were handed over are what they were, and each module in the mode that it was in.
+    """
+    case, made = desk.case, []
+    network = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1)).double()
+    network.load_state_dict({name: desk.given[name] for name in network.state_dict()})
+    model = Replicated(network, case.at)
+    network[1].eval()  # stands for a norm that keeps its statistics while the rest trains
+    modes = [module.training for module in model.modules()]
+    groups = [{"params": layer.parameters()} for layer in (network[0], network[2])]
+    optimizer = torch.optim.SGD(groups, lr=LEARNING_RATE, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
+    optimizer.register_step_post_hook(lambda *_: made.append(1))
+    scaler = torch.amp.GradScaler("cpu", init_scale=SCALE, growth_interval=1) if case.scaled else None
+    for step in range(case.steps):
+        model.start_over()
+        made.clear()
+        names = [f"{step}/{micro}" for micro in range(case.micro(step))]
+        batches = [(desk.given[f"x/{name}"], desk.given[f"y/{name}"]) for name in names]
+        handed, copies = list(batches), [(x.clone(), y.clone()) for x, y in batches]
+        desk.call("accumulate_and_step", model, optimizer, batches, unsymmetric_loss, scaler)
+        desk.answer[f"modes/{step}"] = torch.tensor(modes == [module.training for module in model.modules()])
+        desk.answer[f"left/{step}"] = torch.tensor(_is_as_before(batches, handed, copies))
+        desk.answer |= {f"parameter/{step}/{name}": p.clone() for name, p in model.module.state_dict().items()}
+        counts = {"exchanges": model.exchanges, "forwards": model.forwards, "alive": model.most_alive}
+        for name, count in {**counts, "steps": len(made)}.items():
+            desk.answer[f"{name}/{step}"] = torch.tensor(count)
+        desk.number(f"scale/{step}", scaler.get_scale() if scaler else 1.0)
+
+
+def _is_as_before(batches: Batches, handed: Batches, copies: Batches) -> bool:
+    """Whether the list holds the very pairs that it held, and these the numbers that they had."""
+    same = all(
+        torch.equal(now, then) for pairs in zip(handed, copies, strict=True) for now, then in zip(*pairs, strict=True)
+    )
+    return same and list(map(id, batches)) == list(map(id, handed))

@@ -1,0 +1,1 @@
+"""Each rank's generator for its data loader."""

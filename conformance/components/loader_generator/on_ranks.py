@@ -1,0 +1,40 @@
+"""Draws from the generators that a submission makes for data loaders."""
+
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from conformance.ranks.context import Desk
+from conformance.ranks.patched_clock import another_run
+
+_SAMPLES = 50
+_DRAWS, _MANY = 64, 2**31
+
+
+def draw(desk: Desk) -> None:
+    """Note the order in which a shuffling loader gives samples: with a seed, with it again, and with another.
+
+    The global generators are alike on all ranks at first, and torch's another one on each of them the second time,
+    which is as in another process, days later. The last time with the first seed, another generator from it is made
+    and drawn from in between. Also the first numbers that one gives.
+    """
+    seed = int(desk.given["seed"])
+    with desk.watching_global_generators(seed + 1):
+        made = desk.call("get_ddp_generator", seed)
+    desk.answer["first"] = _order(desk, made)
+    torch.manual_seed(int(desk.given["own"]))
+    with another_run():
+        desk.answer["again"] = _order(desk, desk.call("get_ddp_generator", seed))
+    desk.answer["other_seed"] = _order(desk, desk.call("get_ddp_generator", seed + 1000))
+    one, other = (desk.call("get_ddp_generator", seed) for _ in range(2))
+    _order(desk, other)
+    desk.answer["beside_another"] = _order(desk, one)
+    with desk.stage("drawing from this generator"):
+        desk.answer["stream"] = torch.randint(_MANY, (_DRAWS,), generator=desk.call("get_ddp_generator", seed))
+
+
+def _order(desk: Desk, generator: Any) -> torch.Tensor:
+    with desk.stage("a DataLoader with this generator"):
+        loader: DataLoader[Any] = DataLoader(range(_SAMPLES), batch_size=10, shuffle=True, generator=generator)  # type: ignore[arg-type]  # it has a length and items
+        return torch.cat(list(loader))

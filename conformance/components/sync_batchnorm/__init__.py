@@ -1,0 +1,1 @@
+"""Batch norm over the samples of all ranks."""

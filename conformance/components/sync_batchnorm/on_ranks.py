@@ -1,0 +1,126 @@
+"""Converts a batch norm, trains it and evaluates it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from conformance.ranks.context import Desk
+from conformance.workload.case_numbers import CHANNELS
+from pytest_ddp.rank.collective_hooks import watch_collectives
+
+_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
+_OTHERS: dict[str, Callable[[], nn.Module]] = {  # made anew each time: a converter may change a module's class in place
+    "instance": lambda: nn.InstanceNorm2d(CHANNELS),
+    "group": lambda: nn.GroupNorm(1, CHANNELS, affine=False),
+    "layer": lambda: nn.LayerNorm(CHANNELS, elementwise_affine=False),
+}
+_AGAIN = "again"
+
+
+def normalise(desk: Desk) -> None:
+    """Note the state after conversion; outputs and gradients of each step; state, output and collectives at the end."""
+    model = desk.call("convert_sync_batchnorm", _model(desk))
+    _keep(desk, "converted", model)
+    kinds = {name: type(part) for name, part in model.named_modules()}
+    same = all(kinds.get(f"0.{name}") is type(make()) for name, make in _OTHERS.items())
+    desk.answer["other_norms_kept"] = torch.tensor(same or desk.case.bare)
+    places = dict(model.named_modules(remove_duplicate=False))
+    desk.answer["still_shared"] = torch.tensor(places.get("1.0") is places.get(f"0.{_AGAIN}"))
+    if not desk.case.evaluating:
+        with desk.stage("`model.train()`"):
+            model.train()
+    forwards = (_forward(desk, model, step) for step in range(desk.case.steps))
+    for step, forward in enumerate(list(forwards) if desk.case.at_once else forwards):
+        _backward(desk, step, forward)
+    _keep(desk, "end", model)
+    for name, p in model.named_parameters():
+        desk.answer |= {f"requires_grad/{name}": torch.tensor(p.requires_grad)}
+        desk.answer |= {} if p.grad is None else {f"affine/{name}": p.grad}
+    desk.answer |= {f"graph/{name}": torch.tensor(b.requires_grad) for name, b in model.named_buffers()}
+    _evaluate(desk, model)
+
+
+def _model(desk: Desk) -> nn.Module:
+    """Return a model that holds the norm behind others that are none of a converter's business, or the norm alone.
+
+    The others are never called.
+    """
+    case = desk.case
+    options = (case.eps, case.momentum, case.affine, case.tracked)
+    dtype = torch.float32 if case.far else torch.float64
+    norm = _NORMS[case.dimensions](CHANNELS, *options, dtype=dtype)
+    norm.load_state_dict({name: desk.given[name] for name in norm.state_dict()})
+    norm.requires_grad_(not case.frozen)
+    others = nn.Identity()
+    for name, make in _OTHERS.items():
+        others.add_module(name, make())
+    if case.shared:
+        others.add_module(_AGAIN, norm)
+    model = norm if case.bare else nn.Sequential(others, nn.Sequential(norm))
+    return model.train(not case.evaluating)
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """A forward whose backward is to come.
+
+    Attributes:
+        start: what gets the gradient of the input.
+        x, output: what the model was given, and what it gave.
+        beside: what is added to the output, as in a residual block. It is older than the output, so that its gradient
+            is looked at once the model's backward is over.
+    """
+
+    start: torch.Tensor
+    x: torch.Tensor
+    output: Any
+    beside: torch.Tensor
+
+
+def _forward(desk: Desk, model: Any, step: int) -> _Forward:
+    start = desk.given[f"x/{step}"].clone().requires_grad_(not desk.case.first)
+    beside = torch.zeros_like(start, requires_grad=True).clone()
+    beside.retain_grad()
+    x = start.clone()  # no leaf, which torch itself would not let anybody change
+    x = _laid_out(desk, x)
+    with desk.stage("forward"), torch.set_grad_enabled(not desk.case.without_gradients):
+        return _Forward(start, x, model(x), beside)
+
+
+def _laid_out(desk: Desk, x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in the order in which the case has it in memory."""
+    turned = tuple(reversed(range(x.dim())))
+    return x.permute(turned).contiguous().permute(turned) if desk.case.transposed else x
+
+
+def _backward(desk: Desk, step: int, forward: _Forward) -> None:
+    start, beside = forward.start, forward.beside
+    if desk.case.without_gradients:
+        desk.answer[f"output/{step}"] = forward.output
+        return
+    with desk.stage("backward"):
+        torch.autograd.backward(forward.output + beside, _laid_out(desk, desk.given[f"gradient/{step}"].clone()))
+    desk.answer |= {
+        f"output/{step}": forward.output,
+        f"input/{step}": torch.zeros_like(start) if start.grad is None else start.grad,
+        f"x/{step}": forward.x,
+        f"gradient/{step}": torch.zeros_like(start) if beside.grad is None else beside.grad,
+    }
+
+
+def _evaluate(desk: Desk, model: Any) -> None:
+    seen: list[Any] = []
+    x = desk.given["x/0"].clone()
+    with desk.stage("a forward in evaluation mode"), torch.no_grad(), watch_collectives(seen.append):
+        model.eval()
+        found = model(x)
+    desk.answer |= {"evaluation": found} if isinstance(found, torch.Tensor) else {}
+    desk.answer |= {"collectives": torch.tensor(len(seen)), "x/evaluation": x}
+
+
+def _keep(desk: Desk, moment: str, model: Any) -> None:
+    with desk.stage("`model.state_dict()`"):
+        desk.answer |= {f"{moment}/{name}": value.clone() for name, value in model.state_dict().items()}

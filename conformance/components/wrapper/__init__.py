@@ -1,0 +1,1 @@
+"""Data-parallel wrappers around a module."""

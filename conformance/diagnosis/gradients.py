@@ -1,0 +1,173 @@
+"""Names the mistake behind a failure: what known mistakes would have given, compared with what was seen.
+
+Only the first step in which anything is wrong is looked at: before it, every rank still had the right parameters.
+Gradients are matched one by one; what the wrong ones have in common then says more (only biases, only the last bucket,
+...). Where all gradients are right, `parameter_diagnosis` looks at parameters.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+
+from conformance.checks.check import Trial, listed
+from conformance.diagnosis.gradient_mistakes import GRADIENT_MISTAKES, Shards
+from conformance.diagnosis.parameters import diagnose_omission, diagnose_parameters, wrong_parameters
+from conformance.diagnosis.traits import in_common
+from conformance.oracle.tolerance import Limits, equal, scale_of
+from conformance.oracle.training import shard_gradients
+from conformance.workload.numbers import Tensors
+
+UNKNOWN = "No known mistake gives these numbers."
+_LATE = (
+    "Looks like *one step late*: each step uses the average of the step before. Wait for this step's collectives, and "
+    "write their results back, before the optimizer's step."
+)
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A wrong tensor of one rank, and the mistakes that would have given it."""
+
+    rank: int
+    name: str
+    mistakes: tuple[str, ...] = ()
+
+
+def diagnose(trial: Trial, wider: Trial | None = None) -> str:
+    """Return which known mistake fits a trial that failed, or say that none does.
+
+    Args:
+        trial: the smallest one that failed.
+        wider: the same with a larger model and more steps, in which a mistake may show more of itself.
+    """
+    if wider is not None:
+        step, wrong = _wrong_gradients(wider)
+        if wrong and _is_late(wider, wrong, step):
+            return _LATE
+        if wrong and {one.name for one in wrong} < set(wider.expected.gradients[step]):
+            layers = len(wider.scenario.model.layers)
+            return f"With a model of {layers} layers more can be seen. {_explain_gradients(wider, wrong, step)}"
+    found = _initial_values(trial) or diagnose_omission(trial)
+    if not found:
+        step, wrong = _wrong_gradients(trial)
+        spoilt, _ = wrong_parameters(trial)  # from there on, gradients are those of another model
+        found = _explain_gradients(trial, wrong, step) if wrong and step <= spoilt else diagnose_parameters(trial)
+    return found or UNKNOWN
+
+
+def _initial_values(trial: Trial) -> str:
+    """Explain parameters that are not rank 0's right after wrapping."""
+    kept = {
+        name
+        for seen, own in zip(trial.observations, trial.inputs, strict=True)
+        for name, wanted in trial.inputs[0].weights.items()
+        if not torch.equal(seen.wrapped[name], wanted) and torch.equal(seen.wrapped[name], own.weights[name])
+    }
+    if not kept:
+        return ""
+    which = "all parameters" if kept == set(trial.scenario.model.shapes) else listed(sorted(kept))
+    if kept == set(trial.scenario.model.frozen):
+        which = "exactly the frozen parameters"
+    return (
+        f"Initial values are not broadcast: {which} kept each rank's own value. Broadcast every parameter from rank 0 "
+        "when wrapping, in place (`dist.broadcast(p.data, src=0)`), and write the result back where a copy was sent."
+    )
+
+
+def _wrong_gradients(trial: Trial) -> tuple[int, list[Wrong]]:
+    """Return the first step with wrong gradients, and those."""
+    for step, expected in enumerate(trial.expected.gradients):
+        own = shard_gradients(trial.scenario, trial.inputs, trial.expected, step)
+        several = trial.scenario.micro_batches > 1
+        last = shard_gradients(trial.scenario, trial.inputs, trial.expected, step, last=True) if several else []
+        previous = trial.expected.gradients[step - 1] if step else {}
+        limits, wrong = trial.expected.gradient_limits[step], list[Wrong]()
+        for rank, seen in enumerate(trial.observations):
+            gradients = seen.gradients(step)
+            for name, wanted in expected.items():
+                value = gradients.get(name)
+                if value is None:
+                    wrong.append(Wrong(rank, name, ("missing",)))
+                elif not equal(value, wanted, limit=limits[name]):
+                    parts, lasts = (_parts(of, name, wanted) for of in (own, last))
+                    shards = Shards(value, parts, rank, previous.get(name), lasts)
+                    fitting = _fitting(shards, limits[name]) or _mixed_up(value, name, own, limits)
+                    wrong.append(Wrong(rank, name, fitting))
+        if wrong:
+            return step, wrong
+    return 0, []
+
+
+def _fitting(shards: Shards, limit: float) -> tuple[str, ...]:
+    """Return the mistakes that give this value; those that give the right one by accident are left out.
+
+    A mistake's value may be larger than the right one, and so may its rounding.
+    """
+    if shards.seen.shape != shards.mean.shape:
+        return ()
+    values = [(mistake.name, mistake.value(shards)) for mistake in GRADIENT_MISTAKES]
+    return tuple(
+        name
+        for name, value in values
+        if value is not None
+        and not equal(value, shards.mean, limit=limit)
+        and equal(shards.seen, value, limit=limit * max(1.0, scale_of([value]) / (shards.magnitude or 1.0)))
+    )
+
+
+def _parts(own: Sequence[Tensors], name: str, like: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return each rank's gradient of a parameter, zeros where it has none."""
+    return tuple(one.get(name, torch.zeros_like(like)) for one in own)
+
+
+def _mixed_up(value: torch.Tensor, name: str, own: Sequence[Tensors], limits: Limits) -> tuple[str, ...]:
+    """Say which ranks seem to have given the gradient of which other parameter in place of this one's."""
+    fellows = {other: like for one in own for other, like in one.items() if other != name and like.shape == value.shape}
+    for other, like in fellows.items():
+        pairs = list(zip(_parts(own, name, like), _parts(own, other, like), strict=True))
+        for chosen in product((0, 1), repeat=len(own)):
+            mixture = torch.stack([pair[index] for pair, index in zip(pairs, chosen, strict=True)]).mean(0)
+            if any(chosen) and equal(value, mixture, limit=max(limits[name], limits[other])):
+                ranks = [str(rank) for rank, index in enumerate(chosen) if index]
+                who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
+                return (f"that of `{other}`" if all(chosen) else f"an average to which {who} gave that of `{other}`",)
+    return ()
+
+
+def _is_late(trial: Trial, wrong: Sequence[Wrong], step: int) -> bool:
+    """Whether everything that is wrong at a step has the right value of that step at the next one."""
+    if step + 1 >= trial.scenario.steps:
+        return False
+    expected, limits = trial.expected.gradients[step], trial.expected.gradient_limits[step]
+    following = [seen.gradients(step + 1) for seen in trial.observations]
+    return all(
+        one.name in following[one.rank]
+        and equal(following[one.rank][one.name], expected[one.name], limit=limits[one.name])
+        for one in wrong
+    )
+
+
+def _explain_gradients(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
+    """Say which mistake explains the most, where it shows, and what its parameters have in common."""
+    counted = Counter(name for one in wrong for name in one.mistakes)
+    known = {mistake.name: mistake for mistake in GRADIENT_MISTAKES}
+    order = [name for name in known if name in counted] + [name for name in counted if name not in known]
+    best = max(order, key=lambda name: counted[name], default="")
+    alike = [one for one in wrong if best in one.mistakes] if best else list(wrong)
+    ranks = sorted({one.rank for one in alike})
+    parameters = [name for name in trial.expected.gradients[step] if any(one.name == name for one in alike)]
+    which, hint = in_common(trial.scenario.model, parameters, list(trial.expected.gradients[step]))
+    where = f"At step {step + 1}, on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    if not best:
+        return f"{UNKNOWN} {where}, wrong is the gradient of {which}.{hint}"
+    if best == "missing":
+        return f"{where}, there is no gradient of {which} after `on_after_backward`: it was set to None.{hint}"
+    if best not in known:
+        return (
+            f"{where}, the gradient of `{parameters[0]}` is {best}: gradients were mixed up. Every rank must launch "
+            "its collectives in the same order, and write each result back to the parameter it came from."
+        )
+    return f"Looks like *{best}*: {where}, the gradient of {which} is {known[best].seen}. {known[best].advice}{hint}"

@@ -1,0 +1,1 @@
+"""Gets ranks, sends them their tasks, and decodes their answers."""

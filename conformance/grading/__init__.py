@@ -1,0 +1,1 @@
+"""A submission's report, and its forms."""

@@ -1,0 +1,1 @@
+"""One check, from the draw to the verdict."""

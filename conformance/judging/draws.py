@@ -1,0 +1,76 @@
+"""Draws what a check holds components to, and the least of what fails: the only file in which Hypothesis runs."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import seed as seeded
+from hypothesis.strategies import SearchStrategy
+
+from conformance.judging.vacuity import tells_apart
+from conformance.scenarios.case import Case
+from conformance.scenarios.scenario import Scenario
+from conformance.strategies import Bounds
+from conformance.workload.numbers import data_seed
+
+_REMEMBERED = 1_000
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Scenarios or cases, the same ones whenever and for whomever they are drawn.
+
+    Attributes:
+        scenarios: what draws them.
+        rules_out: names of known mistakes that must give other numbers than correct code, or one is not used.
+        bounds: what may be drawn.
+        seed: what is drawn. Checks that draw alike draw the same scenarios, which then run once.
+        secret: what the numbers of a scenario derive from.
+        examples: how many.
+    """
+
+    scenarios: Callable[[Bounds], SearchStrategy[Scenario | Case]]
+    rules_out: tuple[str, ...]
+    bounds: Bounds
+    seed: int
+    secret: str
+    examples: int
+
+    def all(self) -> tuple[Scenario | Case, ...]:
+        """Return them, smaller ones first; components that are held to the same ones have them drawn once."""
+        return _all(self)
+
+    def hold(self, judge: Callable[[Scenario | Case], None]) -> None:
+        """Draw them one by one for `judge`; once it raises, look for smaller ones for which it does, and raise that."""
+
+        @settings(
+            max_examples=self.examples,
+            deadline=None,
+            database=None,
+            report_multiple_bugs=False,
+            phases=(Phase.generate, Phase.shrink),
+            suppress_health_check=list(HealthCheck),
+            print_blob=False,
+        )
+        @seeded(self._hypothesis_seed)
+        @given(self.scenarios(self.bounds))
+        def holds(drawn: Scenario | Case) -> None:
+            if isinstance(drawn, Scenario):
+                assume(tells_apart(drawn, data_seed(self.secret, drawn), self.rules_out))
+            judge(drawn)
+
+        holds()
+
+    @property
+    def _hypothesis_seed(self) -> int:
+        name = f"{self.seed}:{self.scenarios.__qualname__}:{self.rules_out}"
+        return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+
+
+@lru_cache(_REMEMBERED)
+def _all(draws: Draws) -> tuple[Scenario | Case, ...]:
+    drawn: list[Scenario | Case] = []
+    draws.hold(drawn.append)
+    return tuple(drawn)

@@ -1,0 +1,75 @@
+"""One check's search for what a component fails on: what was held to the property, and what failed."""
+
+from dataclasses import dataclass, field
+
+from conformance.checks.check import CaseTrial, Check, Refused, Trial, Violation
+from conformance.diagnosis.crashes import say
+from conformance.execution.executor import Executor
+from conformance.execution.outcome import Answered, Broken, Execution, Malformed, Observed
+from conformance.scenarios.case import Case
+from conformance.scenarios.scenario import Scenario
+
+SHRINKING_RUNS = 60
+_SHRINKING_RUNS_BROKEN = 15
+
+
+@dataclass
+class Search:
+    """One check's search for a scenario that fails.
+
+    The search for a smaller one is bounded by a number of runs, never by time: once they are spent, scenarios that have
+    not run count as passing, and those that have keep their verdict. Runs that break cost more than those that end, and
+    a hang ends the search at once.
+    """
+
+    component: str
+    check: Check
+    executor: Executor
+    examples: int = 0
+    left: int | None = None
+    failures: dict[str, tuple[Scenario | Case, Violation]] = field(default_factory=dict)
+    last: str = ""
+    refused: Refused | None = None
+
+    def hold(self, scenario: Scenario | Case) -> None:
+        """Hold one scenario to the property; raise Violation if it fails."""
+        key = self.executor.key(self.component, scenario)
+        if self.left is not None and self.left <= 0 and not self.executor.knows(self.component, scenario):
+            return
+        self.examples += 1
+        if self.left is not None:
+            self.left -= 1
+        execution = self.executor.run(self.component, scenario)
+        try:
+            self.judge(execution, scenario)
+        except Violation as violation:
+            self.failures[key], self.last = (scenario, violation), key
+            limit = 0 if isinstance(execution, Broken) and execution.hung else SHRINKING_RUNS
+            limit = min(limit, _SHRINKING_RUNS_BROKEN) if isinstance(execution, Broken) else limit
+            self.left = limit if self.left is None else min(self.left, limit)
+            raise
+        except Refused as refusal:  # another scenario may show what is silently wrong
+            self.refused = refusal
+
+    def settle(self) -> None:
+        """Raise Refused if the submission has refused any of what it was held to."""
+        if self.refused:
+            raise self.refused
+
+    def judge(self, execution: Execution, scenario: Scenario | Case) -> None:
+        """Hold what was seen to the property; raise Violation if it fails, Refused if it was refused and may be."""
+        if isinstance(execution, Malformed):
+            raise Violation(f"Rank {execution.rank} sent something that is no observation: {execution.message}")
+        if isinstance(execution, Broken):
+            if self.check.level == "extended" and execution.refusal:
+                raise Refused(f"refused, as it may be: {execution.refusal}")
+            raise Violation(say(execution, scenario))
+        self.check.function(_trial(execution, scenario))
+
+
+def _trial(execution: Observed | Answered, scenario: Scenario | Case) -> Trial | CaseTrial:
+    if isinstance(execution, Observed) and isinstance(scenario, Scenario):
+        return Trial(scenario, execution.seed, execution.observations)
+    if isinstance(execution, Answered):
+        return CaseTrial(scenario, execution.given, execution.answers)
+    raise TypeError(f"{scenario!r} is no scenario, and was run as one")

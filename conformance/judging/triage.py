@@ -1,0 +1,103 @@
+"""What is behind a failure: whether it comes every time, and which known mistake it looks like."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from conformance.checks.check import NotOffered, Trial, Violation
+from conformance.diagnosis.crashes import explain
+from conformance.diagnosis.gradients import diagnose
+from conformance.execution.outcome import Broken, Execution, Observed
+from conformance.judging.hold import Search
+from conformance.scenarios.case import Case
+from conformance.scenarios.scenario import Scenario
+from conformance.strategies.wrapper import PLAIN, widened
+
+REPEATS = 10
+_REPEATS_BROKEN = 3
+HASH_APART = (
+    "It goes well where all ranks are forks of one process, and so agree on the `hash` of a text. Real ranks, such as "
+    "torchrun starts, do not: each sees a set of names in an order of its own. Take the order that ranks must agree on "
+    "from a list or a dict, or sort the names; deal by number, not by `hash`."
+)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What is behind a failure.
+
+    Attributes:
+        said: in words, whether it comes every time, and which known mistake explains it; empty if nothing is known.
+        hash_apart: whether it comes only where ranks do not agree on `hash`.
+        left_behind: whether it comes only in processes that have run something before.
+    """
+
+    said: str
+    hash_apart: bool = False
+    left_behind: bool = False
+
+
+def cause_of(search: Search, scenario: Scenario | Case, violation: Violation) -> Cause:
+    """Find out what is behind a failure."""
+    execution = search.executor.run(search.component, scenario)
+    # What hangs takes as long as a run may: where new ranks hang too that hash alike, that is all there is to learn.
+    alike = _fails_alike(search, scenario) if isinstance(execution, Broken) and execution.hung else None
+    race = "" if alike else _race(search, scenario, execution)
+    if not race and alike is None:
+        alike = _fails_alike(search, scenario)
+    if not (race or alike):
+        if _fails_again(search, scenario, search.executor.run_afresh):
+            return Cause(HASH_APART, hash_apart=True)
+        if not _fails_again(search, scenario, search.executor.run_afresh):
+            return Cause("", left_behind=True)
+    said = violation.advice or _explain(search, scenario)
+    return Cause("\n".join(part for part in (race, said) if part))
+
+
+def _race(search: Search, scenario: Scenario | Case, execution: Execution) -> str:
+    """Run what failed again, and say how often it fails, unless it always does."""
+    repeats = _REPEATS_BROKEN if isinstance(execution, Broken) else REPEATS
+    if isinstance(execution, Broken) and execution.hung:
+        repeats = 1
+    failed = 1 + sum(_fails_again(search, scenario, search.executor.run_again) for _ in range(repeats))
+    if failed > repeats:
+        return ""
+    return (
+        f"This is a race: with the same numbers, {failed} of {repeats + 1} runs failed. Something is used before it is "
+        "ready, or depends on chance: a wait that is missing, a random choice, what an earlier run left behind."
+    )
+
+
+def _fails_alike(search: Search, scenario: Scenario | Case) -> bool:
+    """Whether new ranks fail too that all hash texts alike."""
+    return _fails_again(search, scenario, partial(search.executor.run_afresh, alike=True))
+
+
+def _fails_again(search: Search, scenario: Scenario | Case, run: Callable[..., Execution]) -> bool:
+    try:
+        search.judge(run(search.component, scenario), scenario)
+    except Violation:
+        return True
+    except NotOffered:
+        pass
+    return False
+
+
+def _explain(search: Search, scenario: Scenario | Case) -> str:
+    """Return what known mistake is behind a failure; checks of cases say it themselves."""
+    execution = search.executor.run(search.component, scenario)
+    if isinstance(execution, Broken):
+        return explain(execution, scenario)
+    if isinstance(execution, Observed) and isinstance(scenario, Scenario):
+        trial = Trial(scenario, execution.seed, execution.observations)
+        return diagnose(trial, _wider(search, scenario))
+    return ""
+
+
+def _wider(search: Search, scenario: Scenario) -> Trial | None:
+    """Return the trial of a plain scenario with a larger model and more than one bucket, if it ends."""
+    if scenario.model.trainable != tuple(scenario.model.shapes) or search.check.scenarios not in PLAIN:
+        return None
+    larger = widened(scenario)
+    execution = search.executor.run(search.component, larger)
+    return Trial(larger, execution.seed, execution.observations) if isinstance(execution, Observed) else None

@@ -1,0 +1,86 @@
+"""Whether a scenario can tell right from wrong: on it, known mistakes must give obviously other numbers."""
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+import torch
+
+from conformance.diagnosis.gradient_mistakes import BY_NAME as GRADIENTS
+from conformance.diagnosis.gradient_mistakes import Shards
+from conformance.diagnosis.training_mistakes import BY_NAME as TRAININGS
+from conformance.oracle.remembered import inputs_of, right_training
+from conformance.oracle.tolerance import Limits, difference, vacuity_factor
+from conformance.oracle.training import Trajectory, parameters_after_steps, shard_gradients, train
+from conformance.scenarios.scenario import Scenario, from_text
+from conformance.workload.numbers import RankInputs, Tensors
+
+_REMEMBERED = 10_000
+
+
+def tells_apart(scenario: Scenario, seed: int, mistakes: tuple[str, ...]) -> bool:
+    """Return whether each of these mistakes gives something obviously different from the oracle.
+
+    Args:
+        scenario: the scenario. Components are held to the same ones, so answers are kept for those that come later.
+        seed: what its numbers are drawn from.
+        mistakes: names of known mistakes.
+    """
+    return not mistakes or _tells_apart(scenario.unbucketed, seed, mistakes)
+
+
+@lru_cache(_REMEMBERED)
+def _tells_apart(text: str, seed: int, mistakes: tuple[str, ...]) -> bool:
+    scenario = from_text(text)
+    inputs = inputs_of(scenario, seed)
+    factor, expected = vacuity_factor(scenario), right_training(scenario, seed)
+    gradients = [name for name in mistakes if name in GRADIENTS]
+    trainings = [name for name in mistakes if name not in GRADIENTS]
+    return _gradients_differ(gradients, scenario, inputs, expected, factor) and all(
+        _training_differs(name, scenario, inputs, expected, factor) for name in trainings
+    )
+
+
+def _gradients_differ(
+    mistakes: list[str], scenario: Scenario, inputs: list[RankInputs], expected: Trajectory, factor: float
+) -> bool:
+    """Whether in every step, on every rank, each mistake would give another gradient of some parameter."""
+    for step in range(scenario.steps if mistakes else 0):
+        own, limits = shard_gradients(scenario, inputs, expected, step), expected.gradient_limits[step]
+        for rank in range(scenario.world_size):
+            for mistake in mistakes:
+                right = expected.gradients[step]
+                wrong = {name: _mistaken(mistake, own, rank, name, value) for name, value in right.items()}
+                if not _obviously_different(wrong, right, limits, factor):
+                    return False
+    return True
+
+
+def _mistaken(mistake: str, own: list[Tensors], rank: int, name: str, right: torch.Tensor) -> torch.Tensor:
+    parts = tuple(one.get(name, torch.zeros_like(right)) for one in own)
+    value = GRADIENTS[mistake].value(Shards(right, parts, rank, None))
+    return right if value is None else value
+
+
+def _training_differs(
+    mistake: str, scenario: Scenario, inputs: list[RankInputs], expected: Trajectory, factor: float
+) -> bool:
+    """Whether training with a mistake would be told from right training after some step."""
+    mistaken = TRAININGS[mistake].instead(scenario)
+    if not scenario.model.narrow:
+        return _ends_up_elsewhere(parameters_after_steps(mistaken, inputs), expected, factor)
+    wrong = train(mistaken, inputs)
+    return _ends_up_elsewhere(wrong.parameters, train(scenario, inputs, follow=wrong), factor)
+
+
+def _ends_up_elsewhere(after_steps: Iterable[Tensors], expected: Trajectory, factor: float) -> bool:
+    """Whether parameters are obviously different after some step; none is asked for after the first such one."""
+    rights = zip(expected.parameters, expected.parameter_limits, strict=True)
+    return any(_obviously_different(wrong, *right, factor) for wrong, right in zip(after_steps, rights, strict=True))
+
+
+def _obviously_different(seen: Tensors, expected: Tensors, limits: Limits, factor: float) -> bool:
+    return any(
+        difference(seen[name], wanted, limit=limits[name]).obvious(factor)
+        for name, wanted in expected.items()
+        if name in seen
+    )

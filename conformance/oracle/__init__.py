@@ -1,0 +1,1 @@
+"""What must come out, and how near."""

@@ -1,0 +1,29 @@
+"""What is asked again for each component that is held to a scenario, and computed once: nobody may change it."""
+
+from functools import lru_cache
+
+from conformance.oracle.training import Trajectory, train
+from conformance.scenarios.scenario import Scenario, from_text
+from conformance.workload.numbers import RankInputs, draw_inputs
+
+_REMEMBERED = 2_000
+
+
+def inputs_of(scenario: Scenario, seed: int) -> list[RankInputs]:
+    """Return every rank's inputs, as `draw_inputs` does."""
+    return _inputs_of(scenario.unbucketed, seed)
+
+
+def right_training(scenario: Scenario, seed: int) -> Trajectory:
+    """Return what training on these inputs must give, as `train` does where it follows nobody."""
+    return _right_training(scenario.unbucketed, seed)
+
+
+@lru_cache(_REMEMBERED)
+def _inputs_of(text: str, seed: int) -> list[RankInputs]:
+    return draw_inputs(from_text(text), seed)
+
+
+@lru_cache(_REMEMBERED)
+def _right_training(text: str, seed: int) -> Trajectory:
+    return train(from_text(text), _inputs_of(text, seed))

@@ -1,0 +1,1 @@
+"""What crosses the wall between the judge and the ranks."""

@@ -1,0 +1,1 @@
+"""Runs beside the submission, and judges nothing."""

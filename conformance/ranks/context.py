@@ -1,0 +1,84 @@
+"""What an exercise has at hand on its rank: the case, the numbers, and the submission's functions."""
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from conformance.protocol.case_messages import Assignment
+from conformance.ranks.rng import states_of_global_generators
+from conformance.submissions.attribution import stage
+from conformance.workload.numbers import Tensors
+
+
+@dataclass
+class Desk:
+    """One rank's work on a case.
+
+    Attributes:
+        assignment: what is asked.
+        adapters: the submission's adapters.
+        answer: what has been found so far, by name.
+    """
+
+    assignment: Assignment
+    adapters: ModuleType
+    answer: Tensors = field(default_factory=dict)
+
+    @property
+    def case(self) -> Any:
+        """The case; of the type that the exercise is for."""
+        return self.assignment.case
+
+    @property
+    def given(self) -> Tensors:
+        """This rank's numbers."""
+        return self.assignment.given
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks work on the case at the same time."""
+        return self.assignment.case.worlds[self.assignment.phase]
+
+    def stage(self, name: str) -> Any:
+        """Attribute what is raised inside to the submission."""
+        return stage(self.assignment.submission, name)
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call an adapter function."""
+        with self.stage(f"`{name}`"):
+            return getattr(self.adapters, name)(*arguments)
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """Return an adapter function that may be called later."""
+        return partial(self.call, name)
+
+    def number(self, name: str, found: Any) -> None:
+        """Note one number, under a name, and whether it is one: NaN for what is none."""
+        try:
+            value, is_number = float(found), True
+        except (TypeError, ValueError, RuntimeError):
+            value, is_number = math.nan, False
+        self.answer[name] = torch.tensor(value, dtype=torch.float64)
+        self.answer[f"{name}_is_number"] = torch.tensor(is_number)
+
+    @contextmanager
+    def watching_global_generators(self, seed: int) -> Iterator[None]:
+        """Seed torch's, Python's and NumPy's global generator, and note which of them the block moves."""
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002  the global generator is what old transforms use
+        before = states_of_global_generators()
+        yield
+        for name, state in states_of_global_generators().items():
+            self.answer[f"moved/{name}"] = torch.tensor(state != before[name])
+
+
+Exercise = Callable[[Desk], None]

@@ -1,0 +1,97 @@
+"""Notes down what a rank communicates, and lets results arrive only when they are waited for."""
+
+import gc
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from threading import get_ident, get_native_id
+
+import torch
+import torch.distributed as dist
+
+from conformance.protocol.training_messages import Happening
+from conformance.ranks.asleep import Sleeper
+from conformance.ranks.comm_threads import Alongside
+from conformance.scenarios.case import Case
+from conformance.scenarios.scenario import Scenario
+from pytest_ddp.observed import (
+    BackwardBegan,
+    BackwardReturned,
+    CollectiveLaunched,
+    CollectiveWaited,
+    Entry,
+    Event,
+    Shuffled,
+    collectives,
+    current,
+)
+from pytest_ddp.operations.fingerprint import Fingerprint
+from pytest_ddp.rank.collective_hooks import watch_collectives
+
+
+def gate(drawn: Scenario | Case) -> AbstractContextManager[None]:
+    """In what is gated, let operations complete in a shuffled order, each only when somebody waits for it."""
+    return collectives().gate(Shuffled(drawn.seed)) if drawn.gated else nullcontext()
+
+
+@contextmanager
+def noting(happened: list[Happening], scenario: Scenario) -> Iterator[None]:
+    """Append every collective that this process enters in the block; in a gated scenario its first wait, too."""
+
+    def launched(seen: Fingerprint) -> None:
+        happened.append(Happening("launched", op=seen.op, bytes=seen.bytes, dtype=seen.dtype, group=seen.group))
+
+    alongside, here, backward = Alongside(happened), get_ident(), Sleeper(get_native_id())
+    elsewhere, running = set[int](), set[int]()  # operations that other threads launch; backward passes
+
+    def told(event: Event) -> None:
+        if isinstance(event, BackwardBegan):
+            running.add(event.backward)
+        elif isinstance(event, BackwardReturned):
+            running.discard(event.backward)
+        elif isinstance(event, CollectiveLaunched):
+            happened.append(Happening("launched", number=event.number))
+            if get_ident() != here:
+                elsewhere.add(event.number)
+        elif isinstance(event, CollectiveWaited):
+            if get_ident() != here:
+                alongside.let_go_on(event.number, running, backward)
+            happened.append(Happening("waited", number=event.number))
+
+    if not scenario.gated:
+        with watch_collectives(launched):
+            yield
+        return
+    listeners = current.record().listeners
+    listeners.append(told)
+    try:
+        yield
+    finally:
+        listeners.remove(told)
+        entries = {entry.number: entry for entry in collectives()}
+        happened[:] = [more for one in happened for more in _in_full(one, entries, elsewhere)]
+
+
+def unawaited(drawn: Scenario | Case) -> list[str]:
+    """Return the operations that nobody has waited for, with their lines, of a scenario or case that is gated."""
+    return [str(entry) for entry in collectives().unawaited if entry.bytes] if drawn.gated else []
+
+
+def alive() -> int:
+    """Return how many tensors are alive on this rank, and handles of operations; of observed groups: others hide."""
+    gc.collect()
+    return sum(issubclass(type(one), torch.Tensor | dist.Work) for one in gc.get_objects())
+
+
+def _in_full(one: Happening, entries: dict[int, Entry], elsewhere: Collection[int]) -> Iterator[Happening]:
+    """Yield a happening with what is known of its operation; who launches one that blocks waits for it at once.
+
+    Not so where another thread does: backward goes on, or does not, until that one's wait is noted.
+    """
+    if one.what != "launched" or one.number not in entries:
+        yield one
+        return
+    entry, other = entries[one.number], one.number in elsewhere
+    yield replace(one, op=entry.op, bytes=entry.bytes, dtype=entry.dtype, group=entry.group, elsewhere=other)
+    if not entry.asynchronous and not other:
+        yield Happening("waited", number=one.number)

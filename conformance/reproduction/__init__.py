@@ -1,0 +1,1 @@
+"""What a failure leaves behind: a script, and a file to replay."""

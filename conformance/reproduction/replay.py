@@ -1,0 +1,87 @@
+"""Saves what a check failed on, and holds the submission to it again: `python -m conformance replay FILE`."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from conformance.checks.check import Check
+from conformance.components.registry import CHECKS
+from conformance.execution.executor import Executor
+from conformance.execution.rank_pools import SizedRanks
+from conformance.judging.hold import Search
+from conformance.judging.run_check import Result, judged
+from conformance.scenarios.case import Case
+from conformance.scenarios.cases import as_json, case_from_json
+from conformance.scenarios.scenario import Scenario, from_json
+from conformance.submissions.location import Location, locate
+from pytest_ddp.errors import UsageError
+
+SCHEMA = "pytest-ddp/case/1"
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A check and what a submission failed it on.
+
+    Attributes:
+        submission: path or module of the adapters.
+        component: the component that failed.
+        check: the check that failed.
+        drawn: the scenario or the case on which it failed.
+        secret: what its numbers derive from, together with its seed.
+    """
+
+    submission: str
+    component: str
+    check: Check
+    drawn: Scenario | Case
+    secret: str
+
+    @classmethod
+    def of(cls, executor: Executor, component: str, check: Check, drawn: Scenario | Case) -> "Replay":
+        """Return how to see again what an executor saw."""
+        return cls(executor.location.file or executor.location.module, component, check, drawn, executor.secret)
+
+    @classmethod
+    def read(cls, path: Path) -> "Replay":
+        """Return what `write` wrote.
+
+        Raises:
+            UsageError: the file cannot be read, or holds something else.
+        """
+        try:
+            plain = json.loads(path.read_text(encoding="utf-8"))
+            check = next(check for check in CHECKS[plain["component"]] if check.id == plain["check"])
+            drawn = plain["scenario"]
+            drawn = case_from_json(drawn) if "case" in drawn else from_json(drawn)
+            return cls(plain["submission"], plain["component"], check, drawn, plain["secret"])
+        except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
+            raise UsageError(f"{path} is no case that a grading wrote ({type(error).__name__}: {error})") from None
+
+    def write(self, folder: Path, location: Location) -> Path:
+        """Write it as `<component>-<check>.json` in the submission's subfolder of a folder; return its path."""
+        path = folder / location.subfolder / f"{self.component}-{self.check.id}.json"
+        plain = {
+            "schema": SCHEMA,
+            "submission": self.submission,
+            "component": self.component,
+            "check": self.check.id,
+            "scenario": as_json(self.drawn),
+            "secret": self.secret,
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
+        return path
+
+    def run(self, ranks: SizedRanks) -> Result:
+        """Hold the submission to the check on this alone.
+
+        Raises:
+            UsageError: the submission is not where it was, or does not import.
+            HarnessError: ranks could not be had.
+        """
+        executor = Executor(ranks, locate(self.submission), self.secret)
+        found = executor.look()
+        if found.error:
+            raise UsageError(f"the adapters of {self.submission} do not import:\n{found.error}")
+        return judged(Search(self.component, self.check, executor), self.drawn)

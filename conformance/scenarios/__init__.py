@@ -1,0 +1,1 @@
+"""What a rank is asked, as plain data: no torch here."""

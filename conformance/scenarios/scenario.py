@@ -1,0 +1,298 @@
+"""A scenario: one model, one optimizer and one training schedule, as plain data.
+
+It prints as Python that evaluates to itself, saves as JSON, and replays without Hypothesis. Nothing here imports torch.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, Literal, TypeAlias, get_args
+
+from conformance.scenarios.compact_repr import Brief
+from conformance.scenarios.model_spec import ModelSpec, model_from_json, model_to_json
+
+Option: TypeAlias = float | bool | str | tuple[float, float]
+Options: TypeAlias = dict[str, Option]
+OptimizerKind: TypeAlias = Literal[
+    "SGD", "AdamW", "Adam", "Adagrad", "Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"
+]
+
+
+@dataclass(frozen=True, repr=False)
+class Group(Brief):
+    """Parameters, by name, with options of their own."""
+
+    parameters: tuple[str, ...]
+    options: Options
+
+
+@dataclass(frozen=True, repr=False)
+class OptimizerSpec(Brief):
+    """A torch optimizer: its class, its options, and its parameter groups (none: one group of every parameter).
+
+    With `generators`, groups, later ones too, come with a generator of parameters, as `module.parameters()` gives.
+    """
+
+    kind: OptimizerKind = "SGD"
+    options: Options = field(default_factory=lambda: {"lr": 0.1})
+    groups: tuple[Group, ...] = ()
+    generators: bool = False
+
+
+@dataclass(frozen=True, repr=False)
+class SetOption(Brief):
+    """Before step `step`, write `value` to `option` of parameter group `group` (-1: of every group)."""
+
+    step: int
+    option: str
+    value: Option
+    group: int = -1
+
+
+@dataclass(frozen=True, repr=False)
+class Decay(Brief):
+    """An `ExponentialLR` scheduler, stepped after each optimizer step."""
+
+    gamma: float
+
+
+@dataclass(frozen=True, repr=False)
+class OneCycle(Brief):
+    """A `OneCycleLR` scheduler, stepped after each optimizer step; it moves momentum or betas too, if `momentum`."""
+
+    max_lr: float
+    momentum: bool = True
+
+
+@dataclass(frozen=True, repr=False)
+class AddGroup(Brief):
+    """Before step `step` (0: right after construction), add a parameter group to the optimizer."""
+
+    step: int
+    group: Group
+
+
+@dataclass(frozen=True, repr=False)
+class Unfreeze(Brief):
+    """Before step `step`, let these frozen parameters require gradients."""
+
+    step: int
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class Freeze(Brief):
+    """Before step `step`, let these parameters not require gradients; drop those that they have, or not."""
+
+    step: int
+    parameters: tuple[str, ...]
+    drops: bool = True
+
+
+@dataclass(frozen=True, repr=False)
+class SaveAndLoad(Brief):
+    """Before step `step`, make a new optimizer and load the old one's `state_dict` into it."""
+
+    step: int
+
+
+@dataclass(frozen=True, repr=False)
+class Save(Brief):
+    """Before step `step`, take the optimizer's `state_dict`, and go on."""
+
+    step: int
+
+
+@dataclass(frozen=True, repr=False)
+class Rebuild(Brief):
+    """Before step `step`, make a new optimizer without the old one's state. Never drawn: a known mistake."""
+
+    step: int
+
+
+@dataclass(frozen=True, repr=False)
+class LoadWeights(Brief):
+    """Before step `step`, let the wrapped model load what its `state_dict` was before training."""
+
+    step: int
+
+
+Event: TypeAlias = (
+    SetOption | Decay | OneCycle | AddGroup | Unfreeze | Freeze | SaveAndLoad | Save | Rebuild | LoadWeights
+)
+_EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
+
+
+@dataclass(frozen=True, repr=False)
+class Scenario(Brief):
+    """Everything that decides a training run but the numbers, which derive from `seed` and the run's secret.
+
+    Attributes:
+        world_size: ranks.
+        model, optimizer: what is trained, and how.
+        steps: optimizer steps.
+        batch: samples per rank and micro-batch.
+        uneven: rank r has r samples more; each rank then weights its loss by its share of the samples, so that the
+            average over the ranks is the loss of all samples.
+        micro_batches: backward passes per step, whose gradients add up.
+        joined: the micro-batches' losses are added up, and have one backward pass together.
+        finishes_once: `on_after_backward` is called after the last of these passes alone.
+        no_sync: all micro-batches but the last are computed under the wrapper's `no_sync`, if it has one.
+        nests: before each of these, another block of `no_sync` is entered and left within the first.
+        evaluates: before each step, the model computes the step's batch in evaluation mode, without gradients.
+        in_evaluation: the model trains in evaluation mode, as where its norms are to stay at rest.
+        aborts: before the second step, a backward pass of the first batch raises half way, on all ranks, and its
+            gradients are cleared; it leaves the wrapper's `no_sync` by that, where micro-batches are computed under it.
+        clip: the norm of all gradients, at most, when the optimizer steps; None for any.
+        replicated: every rank gets the whole global batch, so that gradients need no synchronisation.
+        averaged: the harness itself averages gradients over the ranks, as a plain data-parallel wrapper does.
+        bucket_size_mb: for bucketed wrappers; in MiB, None for one unbounded bucket.
+        set_to_none: what `zero_grad` is told.
+        cleared_by: whose `zero_grad` is called before each step, or by the closure.
+        clears_late: `zero_grad` is called between a step's first forward and its backward, and not before.
+        closure: whether `step` gets a closure that clears gradients, and computes the loss and new ones.
+        gated: whether results of collectives arrive only when somebody waits for them, and are NaN until then.
+        large: targets are so far off, and losses multiplied so, that the gradients of the last layer's bias are just
+            within the range of float16: the sum of those of two ranks is not.
+        overflows: targets of the last rank are infinite, and so are the gradients of the losses.
+        penalised: the mean square of the outputs' gradient by the inputs is part of the loss, so that backward goes
+            through that gradient's computation as well.
+        peeks: between each forward and its backward, the model is called without gradients.
+        twins: whether a second model with the same numbers is wrapped too, and computes the gradients of the first
+            batch in each step, its forward and backward between those of the first. Of an optimizer: whether a second
+            one is made, of copies of the parameters, and steps with the same gradients before the first does.
+        counted: whether the tensors and handles that are alive after each step are counted.
+        two_machines: whether ranks seem to be on two machines, where `LOCAL_RANK` is not the rank.
+        schedule: what happens between steps.
+        seed: selects weights and data.
+    """
+
+    world_size: int = 2
+    model: ModelSpec = field(default_factory=ModelSpec)
+    optimizer: OptimizerSpec = OptimizerSpec()
+    steps: int = 1
+    batch: int = 1
+    uneven: bool = False
+    micro_batches: int = 1
+    joined: bool = False
+    finishes_once: bool = False
+    no_sync: bool = False
+    nests: bool = False
+    evaluates: bool = False
+    in_evaluation: bool = False
+    aborts: bool = False
+    clip: float | None = None
+    replicated: bool = False
+    averaged: bool = False
+    bucket_size_mb: float | None = 1.0
+    set_to_none: bool = True
+    cleared_by: Literal["optimizer", "model"] = "optimizer"
+    clears_late: bool = False
+    closure: bool = False
+    gated: bool = False
+    large: bool = False
+    overflows: bool = False
+    penalised: bool = False
+    peeks: bool = False
+    twins: bool = False
+    counted: bool = False
+    two_machines: bool = False
+    schedule: tuple[Event, ...] = ()
+    seed: int = 0
+
+    def batch_of(self, rank: int) -> int:
+        """Return how many samples a rank has in each micro-batch."""
+        return self.batch + self.uneven * rank
+
+    def weight(self, rank: int) -> float:
+        """Return what a rank multiplies the mean of its losses with."""
+        ranks = range(self.world_size)
+        return 1.0 if self.replicated else self.world_size * self.batch_of(rank) / sum(map(self.batch_of, ranks))
+
+    @property
+    def loss_scale(self) -> float:
+        """What losses are multiplied with besides."""
+        return 256.0 * self.model.widths[-1] if self.large else 1.0
+
+    def micro(self, step: int) -> range:
+        """Return the numbers of the micro-batches of a step, among those of all steps."""
+        return range(step * self.micro_batches, (step + 1) * self.micro_batches)
+
+    def is_first(self, micro: int) -> bool:
+        """Return whether a micro-batch is the first one of its step."""
+        return micro % self.micro_batches == 0
+
+    def trains(self, step: int) -> bool:
+        """Return whether any parameter requires a gradient in step `step`."""
+        trainable = set(self.model.trainable)
+        for event in (event for before in range(step + 1) for event in self.events(before)):
+            if isinstance(event, Freeze):
+                trainable.difference_update(event.parameters)
+            elif isinstance(event, Unfreeze):
+                trainable.update(event.parameters)
+        return bool(trainable)
+
+    def events(self, step: int) -> list[Event]:
+        """Return what happens right before step `step`; a scheduler is made before step 0."""
+        return [event for event in self.schedule if getattr(event, "step", 0) == step]
+
+    @cached_property
+    def text(self) -> str:
+        """The scenario as JSON text."""
+        return json.dumps(to_json(self))
+
+    @cached_property
+    def unbucketed(self) -> str:
+        """The same without a size of buckets: neither what ranks are given nor what is right depends on it."""
+        return replace(self, bucket_size_mb=None).text
+
+
+def to_json(scenario: Scenario) -> dict[str, Any]:
+    """Return the scenario as what `json.dumps` takes."""
+    return {
+        **{field.name: getattr(scenario, field.name) for field in fields(scenario)},
+        "model": model_to_json(scenario.model),
+        "optimizer": asdict(scenario.optimizer),
+        "schedule": [{"event": type(event).__name__, **asdict(event)} for event in scenario.schedule],
+    }
+
+
+def from_json(plain: dict[str, Any]) -> Scenario:
+    """Return the scenario that `to_json` made, also after a trip through JSON text.
+
+    Raises:
+        KeyError, TypeError: the data is no scenario.
+    """
+    optimizer = plain["optimizer"]
+    groups = tuple(_group(group) for group in optimizer["groups"])
+    known = {field.name for field in fields(Scenario)} - {"model", "optimizer", "schedule"}
+    return Scenario(
+        model=model_from_json(plain["model"]),
+        optimizer=OptimizerSpec(optimizer["kind"], _options(optimizer["options"]), groups, optimizer["generators"]),
+        schedule=tuple(_event(dict(event)) for event in plain["schedule"]),
+        **{name: plain[name] for name in known},
+    )
+
+
+def from_text(text: str) -> Scenario:
+    """Return the scenario of a JSON text; raise as `from_json` does."""
+    return from_json(json.loads(text))
+
+
+def _group(plain: dict[str, Any]) -> Group:
+    return Group(tuple(plain["parameters"]), _options(plain["options"]))
+
+
+def _options(plain: dict[str, Any]) -> Options:
+    return {name: _tuples(value) for name, value in plain.items()}
+
+
+def _event(plain: dict[str, Any]) -> Event:
+    kind = _EVENTS[plain.pop("event")]
+    if kind is AddGroup:
+        return AddGroup(plain["step"], _group(plain["group"]))
+    return kind(**{name: _tuples(value) for name, value in plain.items()})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

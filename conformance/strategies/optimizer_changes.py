@@ -1,0 +1,269 @@
+"""Strategies for optimizers that are changed while they train: groups, options, schedulers, freezing, saving."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from conformance.scenarios.scenario import (
+    AddGroup,
+    Decay,
+    Event,
+    Freeze,
+    Group,
+    LoadWeights,
+    OneCycle,
+    Option,
+    Options,
+    Save,
+    SaveAndLoad,
+    Scenario,
+    SetOption,
+    Unfreeze,
+)
+from conformance.strategies.building_blocks import Bounds, Draw, Scenarios, draw_optimizer
+from conformance.strategies.optimizer import Names, draw_optimized, draw_parted, draw_stateful, of_one_parameter
+from conformance.strategies.param_groups import draw_own_options, in_groups, with_groups
+
+_CHANGES: tuple[tuple[str, Option], ...] = (("lr", 0.5), ("lr", 0.001), ("weight_decay", 0.5))
+_OWN_CHANGES: dict[str, tuple[tuple[str, Option], ...]] = {
+    "SGD": (("momentum", 0.5),),
+    "AdamW": (("betas", (0.5, 0.9)), ("eps", 0.1)),
+}
+
+
+def adding_group(*, before_training: bool) -> Callable[[Bounds], Scenarios]:
+    """Return a strategy that adds a group with a parameter for every rank, before training or between two steps."""
+
+    @st.composite
+    def drawn(draw: Draw, bounds: Bounds) -> Scenario:
+        steps, step = _draw_steps(draw, before_training=before_training)
+        scenario, parts = draw_parted(draw, bounds, draw_optimizer(draw), steps=steps)
+        return _adding(draw, scenario, parts[1], step)
+
+    return drawn
+
+
+@st.composite
+def adding_small_group(draw: Draw, bounds: Bounds) -> Scenario:
+    """A group of a single parameter is added, or one of all but one, to ranks of which all but one own none so far."""
+    steps, step = _draw_steps(draw, before_training=draw(st.booleans()))
+    scenario = draw_optimized(draw, bounds, draw_optimizer(draw), more_layers=1, steps=steps)
+    names = tuple(scenario.model.shapes)
+    return _adding(draw, scenario, draw(st.sampled_from((names[-1:], names[1:]))), step)
+
+
+def _draw_steps(draw: Draw, *, before_training: bool) -> tuple[int, int]:
+    """Draw how many steps there are, and before which of them a group is added."""
+    steps = draw(st.integers(1, 3)) if before_training else draw(st.integers(2, 4))
+    return steps, 0 if before_training else draw(st.integers(1, steps - 1))
+
+
+def _adding(draw: Draw, scenario: Scenario, added: Names, step: int) -> Scenario:
+    """Return the scenario with these parameters in a group with options of its own that is added before a step.
+
+    They may have been frozen until then, as in gradual unfreezing.
+    """
+    group = Group(added, draw_own_options(draw, scenario.optimizer.kind))
+    if not step or not draw(st.booleans()):
+        return replace(scenario, schedule=(AddGroup(step, group),))
+    model = replace(scenario.model, frozen=added)
+    return replace(scenario, model=model, schedule=(Unfreeze(step, added), AddGroup(step, group)))
+
+
+@st.composite
+def adding_group_without_options(draw: Draw, bounds: Bounds) -> Scenario:
+    """A group without options of its own is added to one that has some, before training or between two steps."""
+    steps, step = _draw_steps(draw, before_training=draw(st.booleans()))
+    scenario, (first, second) = draw_parted(draw, bounds, draw_optimizer(draw), steps=steps)
+    present = Group(first, draw_own_options(draw, scenario.optimizer.kind))
+    scenario = replace(scenario, optimizer=replace(scenario.optimizer, groups=(present,)))
+    return replace(scenario, schedule=(AddGroup(step, Group(second, {})),))
+
+
+@st.composite
+def clearing_added_group(draw: Draw, bounds: Bounds) -> Scenario:
+    """Gradients are cleared by the optimizer, in either way; some parameters were added as a group."""
+    drawn: Scenario = draw(adding_group(before_training=True)(bounds))
+    return replace(drawn, steps=1, cleared_by="optimizer", set_to_none=draw(st.booleans()))
+
+
+@st.composite
+def changing_lr(draw: Draw, bounds: Bounds) -> Scenario:
+    """The learning rate is changed through `param_groups`; for one step to zero, perhaps, as a warm-up begins.
+
+    In half of the scenarios it is what it was at first after that step; in a third of them there is one rank.
+    """
+    steps, spec = draw(st.integers(2, 4)), draw_optimizer(draw)
+    rate, step = draw(st.sampled_from((0.0, 0.5, 0.0, 0.001))), draw(st.integers(1, steps - 1))
+    events: tuple[Event, ...] = (SetOption(step, "lr", rate),)
+    goes_back = draw(st.booleans())
+    if goes_back or not rate:
+        later = spec.options["lr"] if goes_back else 0.2
+        steps, events = step + 2, (*events, SetOption(step + 1, "lr", later))
+    drawn = draw_optimized(draw, bounds, spec, steps=steps, schedule=events)
+    return drawn if draw(st.integers(0, 2)) else replace(drawn, world_size=1)
+
+
+@st.composite
+def changing_another_option(draw: Draw, bounds: Bounds) -> Scenario:
+    """Other options than the learning rate are changed through `param_groups`, where they may have been 0, an int."""
+    steps = draw(st.integers(2, 4))
+    spec = draw_optimizer(draw)
+    if draw(st.integers(0, 3)):
+        kept: Options = {name: spec.options[name] for name in ("lr", "eps") if name in spec.options}
+        spec = replace(spec, options=kept if spec.kind == "SGD" else {**kept, "weight_decay": 0})
+    step = draw(st.integers(1, steps - 1))
+    changes = (*_OWN_CHANGES[spec.kind], draw(st.sampled_from((("weight_decay", 0.5), ("maximize", True)))))
+    events: tuple[Event, ...] = tuple(SetOption(step, option, value) for option, value in changes)
+    return draw_optimized(draw, bounds, spec, steps=steps, schedule=events)
+
+
+@st.composite
+def changing_one_group(draw: Draw, bounds: Bounds) -> Scenario:
+    """The learning rate of one of two groups, which may have begun alike, is changed through `param_groups`."""
+    drawn: Scenario = draw(with_groups(bounds))
+    if draw(st.booleans()):
+        alike = tuple(replace(group, options={}) for group in drawn.optimizer.groups)
+        drawn = replace(drawn, optimizer=replace(drawn.optimizer, groups=alike))
+    steps = draw(st.integers(2, 3))
+    event = SetOption(
+        draw(st.integers(1, steps - 1)), "lr", draw(st.sampled_from((0.5, 0.001))), draw(st.integers(0, 1))
+    )
+    return replace(drawn, steps=steps, schedule=(event,))
+
+
+@st.composite
+def changing_added_group(draw: Draw, bounds: Bounds) -> Scenario:
+    """A group is added between two steps, and its learning rate changed, at once or later.
+
+    Or it has no options of its own, and that of the other group was changed right before, or a step before.
+    """
+    drawn: Scenario = draw(adding_group(before_training=False)(bounds))
+    added, rate = next(one for one in drawn.schedule if isinstance(one, AddGroup)), draw(st.sampled_from((0.5, 0.001)))
+    if not draw(st.booleans()):
+        plain = AddGroup(added.step, Group(added.group.parameters, {}))
+        others = tuple(one for one in drawn.schedule if one is not added)
+        changed = SetOption(draw(st.integers(added.step - 1, added.step)), "lr", rate)
+        return replace(drawn, schedule=(changed, *others, plain))
+    change = SetOption(draw(st.integers(added.step, drawn.steps - 1)), "lr", rate, draw(st.sampled_from((1, -1))))
+    return replace(drawn, schedule=(*drawn.schedule, change))
+
+
+@st.composite
+def saving(draw: Draw, bounds: Bounds) -> Scenario:
+    """Between two steps the optimizer's state is saved, and training goes on."""
+    steps = draw(st.integers(2, 3))
+    event: Event = Save(draw(st.integers(1, steps - 1)))
+    cleared = draw(st.sampled_from(("optimizer", "model")))
+    return draw_optimized(draw, bounds, draw_stateful(draw), steps=steps, schedule=(event,), cleared_by=cleared)
+
+
+@st.composite
+def adding_generators(draw: Draw, bounds: Bounds) -> Scenario:
+    """Groups, one of them added before training, come with generators of parameters."""
+    drawn: Scenario = draw(adding_group(before_training=True)(bounds))
+    return replace(drawn, optimizer=replace(drawn.optimizer, generators=True))
+
+
+@st.composite
+def loading_weights(draw: Draw, bounds: Bounds) -> Scenario:
+    """Between two steps, the model loads the weights that it had before the first."""
+    steps = draw(st.integers(2, 3))
+    event = LoadWeights(draw(st.integers(1, steps - 1)))
+    return draw_optimized(draw, bounds, draw_optimizer(draw), steps=steps, schedule=(event,))
+
+
+@st.composite
+def with_scheduler(draw: Draw, bounds: Bounds) -> Scenario:
+    """The learning rate is changed by a scheduler."""
+    event: Event = Decay(draw(st.sampled_from((0.5, 0.1))))
+    return draw_optimized(draw, bounds, draw_optimizer(draw), steps=draw(st.integers(2, 3)), schedule=(event,))
+
+
+@st.composite
+def with_one_cycle(draw: Draw, bounds: Bounds) -> Scenario:
+    """The learning rate, and momentum or betas, are changed by a scheduler."""
+    event: Event = OneCycle(draw(st.sampled_from((0.2, 0.05))))
+    return draw_optimized(draw, bounds, draw_optimizer(draw), steps=draw(st.integers(3, 4)), schedule=(event,))
+
+
+@st.composite
+def optimized_unfreezing(draw: Draw, bounds: Bounds) -> Scenario:
+    """One of the optimizer's parameters does not require gradients at first, and does later; another one may cease.
+
+    The gradient that this one has is dropped, or left to the optimizer's `zero_grad`.
+    """
+    steps = draw(st.integers(2, 3))
+    drawn = draw_optimized(draw, bounds, draw_optimizer(draw), more_layers=1, steps=steps)
+    frozen, other = draw(st.permutations(tuple(drawn.model.shapes)))[:2]
+    step = draw(st.integers(1, steps - 1))
+    later: tuple[Event, ...] = (Unfreeze(step, (frozen,)),)
+    drops = draw(st.sampled_from((None, False, False, True)))
+    later += () if drops is None else (Freeze(step, (other,), drops),)
+    drawn = replace(drawn, model=replace(drawn.model, frozen=(frozen,)), schedule=later)
+    return replace(drawn, cleared_by="optimizer") if drops is False else drawn
+
+
+@st.composite
+def saving_and_loading(draw: Draw, bounds: Bounds) -> Scenario:
+    """Between two steps, the state of an optimizer moves to a new one; it has one group, or two.
+
+    In some scenarios one parameter does not train, so that it has no state.
+    """
+    steps = draw(st.integers(2, 3))
+    event: Event = SaveAndLoad(draw(st.integers(1, steps - 1)))
+    drawn, parts = draw_parted(draw, bounds, draw_stateful(draw), steps=steps, schedule=(event,))
+    if draw(st.booleans()):
+        drawn = replace(drawn, model=replace(drawn.model, frozen=parts[0][:1]))
+    return in_groups(draw, drawn, *parts) if draw(st.booleans()) else drawn
+
+
+@st.composite
+def saving_one_parameter(draw: Draw, bounds: Bounds) -> Scenario:
+    """The same with a single parameter, so that some ranks have no state."""
+    drawn: Scenario = draw(saving_and_loading(bounds))
+    return of_one_parameter(replace(drawn, optimizer=replace(drawn.optimizer, groups=())))
+
+
+@st.composite
+def saving_what_others_keep_there(draw: Draw, bounds: Bounds) -> Scenario:
+    """The state moves to a new optimizer, and each group has a key that is no option, as schedulers write one."""
+    drawn: Scenario = draw(saving_and_loading(bounds))
+    return replace(drawn, schedule=(SetOption(1, "initial_lr", 0.5), *drawn.schedule))
+
+
+@st.composite
+def loading_changed_options(draw: Draw, bounds: Bounds) -> Scenario:
+    """An option, of one of two groups perhaps, is changed before the optimizer's state moves to a new optimizer.
+
+    The first group is a single parameter's, so that ranks that own others have the second one alone.
+    """
+    steps = draw(st.integers(2, 3))
+    change, load = sorted(draw(st.integers(1, steps - 1)) for _ in range(2))
+    option, value = draw(st.sampled_from(_CHANGES))
+    group = draw(st.sampled_from((-1, 0, 1)))
+    events: tuple[Event, ...] = (SetOption(change, option, value, group), SaveAndLoad(load))
+    drawn = draw_optimized(draw, bounds, draw_stateful(draw), steps=steps, schedule=events)
+    names = tuple(drawn.model.shapes)
+    return drawn if group < 0 else in_groups(draw, drawn, names[:1], names[1:])
+
+
+@st.composite
+def changing_options_after_loading(draw: Draw, bounds: Bounds) -> Scenario:
+    """An option is changed right after the optimizer's state has moved to a new optimizer."""
+    steps = draw(st.integers(2, 3))
+    load = draw(st.integers(1, steps - 1))
+    option, value = draw(st.sampled_from(_CHANGES))
+    events: tuple[Event, ...] = (SaveAndLoad(load), SetOption(load, option, value))
+    return draw_optimized(draw, bounds, draw_stateful(draw), steps=steps, schedule=events)
+
+
+@st.composite
+def adding_group_after_loading(draw: Draw, bounds: Bounds) -> Scenario:
+    """A group is added to a new optimizer that has loaded the state of an old one, at once or later."""
+    steps = draw(st.integers(2, 3))
+    scenario, (_, second) = draw_parted(draw, bounds, draw_stateful(draw), steps=steps)
+    load, add = sorted(draw(st.integers(1, steps - 1)) for _ in range(2))
+    added = AddGroup(add, Group(second, draw_own_options(draw, scenario.optimizer.kind)))
+    return replace(scenario, schedule=(SaveAndLoad(load), added))

@@ -1,0 +1,1 @@
+"""What a submission is, and how a rank imports it."""

@@ -1,0 +1,184 @@
+"""Stand-ins for what a submission wants and this machine lacks, so that code which never needs it can be judged.
+
+Three kinds: known optional packages that are absent, metadata of the course's own distribution, and CUDA calls: ranks
+are judged on CPUs, and GPUs hidden from them. Each is offered only where nothing real is there, and what was used is
+recorded and reported.
+"""
+
+import importlib.metadata
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, Self
+
+import torch
+
+from conformance.submissions.location import Location
+
+OPTIONAL_PACKAGES = frozenset({
+    "accelerate", "datasets", "deepspeed", "einops", "einx", "fire", "flash_attn", "huggingface_hub", "humanfriendly",
+    "hydra", "jaxtyping", "lightning", "line_profiler", "loguru", "matplotlib", "memory_profiler", "modal", "numba",
+    "nvtx", "omegaconf", "pandas", "polars", "psutil", "pynvml", "pytorch_lightning", "regex", "rich", "scipy",
+    "seaborn", "sentencepiece", "submitit", "swanlab", "tabulate", "tensorboard", "termcolor", "tiktoken",
+    "torchvision", "tqdm", "transformers", "triton", "typer", "viztracer", "wandb", "xformers", "yaml",
+})  # fmt: skip
+used: set[str] = set()
+
+
+class Stub:
+    """Takes part in import-time code: attributes, subscripts, decorators, base classes, type unions, iteration."""
+
+    def __init__(self, name: str) -> None:
+        self.__dict__["_name"] = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Stub(f"{self._name}.{name}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a lone positional argument, as a decorator or a progress bar would; else another stub."""
+        return args[0] if len(args) == 1 and not kwargs else Stub(self._name)
+
+    def __getitem__(self, _: object) -> "Stub":
+        return self
+
+    def __or__(self, _: object) -> "Stub":
+        return self
+
+    __ror__ = __or__
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __mro_entries__(self, _: object) -> tuple[type, ...]:
+        return (object,)
+
+
+class _StubModule(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Stub(f"{self.__name__}.{name}")
+
+
+class Packages(MetaPathFinder, Loader):
+    """The last import finder: makes empty packages under the names that were allowed."""
+
+    def __init__(self) -> None:
+        self.allowed: set[str] = set()
+
+    def find_spec(self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
+        """Claim a module of an allowed package."""
+        return ModuleSpec(name, self, is_package=True) if name.partition(".")[0] in self.allowed else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Make the stub."""
+        return _StubModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Have nothing to run."""
+
+    def allow(self, error: ImportError) -> bool:
+        """Offer a stub for what an import missed, if it is a known optional package that is not offered yet."""
+        package = (error.name or "").partition(".")[0]
+        if not isinstance(error, ModuleNotFoundError) or package not in OPTIONAL_PACKAGES - self.allowed:
+            return False
+        if package in sys.modules:  # there, but without the submodule: the real package must not be mixed with a stub
+            return False
+        self.offer(package)
+        return True
+
+    def offer(self, package: str) -> None:
+        """Offer a stub for a package."""
+        self.allowed.add(package)
+        used.add(f"package {package}")
+
+
+packages = Packages()
+
+
+def install(location: Location) -> None:
+    """Hide GPUs, and make stubs available, in this process; idempotent.
+
+    What takes a GPU where it finds one is judged as on any other machine: of GPUs there may be fewer than ranks.
+    torch looks for triton itself and remembers the answer: it is asked before any stub can be found.
+    """
+    if packages in sys.meta_path:
+        return
+    from torch.utils._triton import has_triton_package  # noqa: PLC0415  a private module that few processes need
+
+    has_triton_package()
+    sys.meta_path.append(packages)
+    _forgive_missing_metadata(location)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    _silence_cuda()
+
+
+def _forgive_missing_metadata(location: Location) -> None:
+    """Let a submission's own files read the version of a distribution that is not installed."""
+    real = importlib.metadata.version
+
+    def version(distribution_name: str) -> str:
+        try:
+            return real(distribution_name)
+        except importlib.metadata.PackageNotFoundError:
+            caller = sys._getframe(1).f_code.co_filename  # noqa: SLF001  only the submission's own calls are forgiven
+            if not any(caller.startswith(root) for root in location.import_roots):
+                raise
+            used.add(f"version of {distribution_name}: 0.0.0")
+            return "0.0.0"
+
+    importlib.metadata.version = version
+
+
+def _silence_cuda() -> None:
+    """Turn CUDA calls that carry no meaning on a CPU into no-ops."""
+    calls = {
+        torch.cuda: ("synchronize", "set_device", "current_stream", "default_stream", "stream"),
+        torch.cuda.nvtx: ("range_push", "range_pop", "range_start", "range_end", "mark"),
+    }
+    for owner, names in calls.items():
+        for name in names:
+            setattr(owner, name, _no_op(f"{owner.__name__}.{name}"))
+    for name in ("Event", "Stream"):
+        setattr(torch.cuda, name, type(name, (_Nothing,), {"_name": f"torch.cuda.{name}"}))
+
+
+class _Nothing:
+    """What CUDA calls give here: a stream or an event, whose methods do nothing and measure 0 ms."""
+
+    _name = ""
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        if self._name:
+            used.add(f"{self._name} does nothing on a CPU")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_args, **_kwargs: {"elapsed_time": 0.0, "query": True}.get(name)
+
+
+def _no_op(name: str) -> Callable[..., _Nothing]:
+    def call(*_args: Any, **_kwargs: Any) -> _Nothing:
+        used.add(f"{name} does nothing on a CPU")
+        return _Nothing()
+
+    return call

@@ -1,0 +1,1 @@
+"""What ranks, oracle and scripts build alike: models, numbers, schedules."""

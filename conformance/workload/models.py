@@ -1,0 +1,237 @@
+"""Builds the module that a `ModelSpec` describes, fills it and calls it: the same on the judge's side and on ranks."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from conformance.scenarios.layers import (
+    Again,
+    Attention,
+    Conv,
+    Embedding,
+    Layer,
+    Linear,
+    Magnitude,
+    Norm,
+    SmoothNorm,
+    TokenEmbedding,
+    dtype_of,
+)
+from conformance.scenarios.model_spec import BRANCHES, ModelSpec
+from conformance.scenarios.scenario import Scenario
+from conformance.workload import modules
+from conformance.workload.numbers import Batch, Tensors, torch_dtype
+
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "tanh": torch.tanh,
+    "gelu": nn.functional.gelu,
+    "relu": torch.relu,
+}
+Listener = Callable[[int], None]
+GAIN = 1.5
+GAIN_OF_NONE = 0.5
+
+
+class Given(NamedTuple):
+    """What a named model is called with."""
+
+    x: torch.Tensor
+    gain: float
+
+
+class Result(NamedTuple):
+    """What a named model returns."""
+
+    output: torch.Tensor
+
+
+class Perceptron(nn.Module):
+    """Layers one after the other, with the unusual parts that their spec asks for.
+
+    Attributes:
+        rank, step, first: the rank and the step that it computes for, and whether this is the step's first micro-batch;
+            a spec's branch may depend on them.
+        listener: called in backward with a layer's index when backward reaches that layer's activation: the gradients
+            of all later layers are then ready, those of that layer and of earlier ones are not.
+    """
+
+    listener: Listener | None = None
+    offset: torch.Tensor
+    mask: torch.Tensor
+
+    def __init__(self, spec: ModelSpec, rank: int = 0) -> None:
+        super().__init__()
+        self.spec, self.rank, self.step, self.first = spec, rank, 0, True
+        self.activation = _ACTIVATIONS[spec.activation]
+        self.layers = nn.ModuleList(_layers(spec))
+        dtype = torch_dtype(spec.dtype)
+        if spec.scale:
+            self.scale = nn.Parameter(torch.ones((), dtype=dtype))
+        if spec.empty:
+            self.empty = nn.Parameter(torch.empty(0, 3, dtype=dtype))
+        width = spec.widths[-1]
+        branches = BRANCHES.get(spec.branch, 1)
+        self.branches = nn.ModuleList(nn.Linear(spec.inputs, width, bias=False, dtype=dtype) for _ in range(branches))
+        if spec.buffer:
+            self.register_buffer("offset", torch.zeros(width, dtype=dtype))
+            self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+            self.register_buffer("mask", torch.zeros(width, dtype=dtype), persistent=False)
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(name not in spec.frozen)
+
+    def forward(self, features: Any, gain: float | None = 1.0) -> Any:
+        """Map (samples, inputs) to (samples, outputs of the last layer); tokens to as much for each of them.
+
+        In a nested model, map {"batch": (that, gain)} to {"output": this}; in a named one, a `Given` to a `Result`.
+        """
+        if self.spec.nested:
+            x, gain = features["batch"]
+            return {"output": self._compute(x, gain)}
+        if self.spec.named:
+            return Result(self._compute(features.x, features.gain))
+        return self._compute(features, GAIN_OF_NONE if gain is None else gain)
+
+    def _compute(self, x: torch.Tensor, gain: float) -> torch.Tensor:
+        hidden = x
+        for index, layer in enumerate(self.layers):
+            hidden = self._through(layer, self._as_for(index, hidden))
+            if index < len(self.layers) - 1:
+                hidden = self.activation(hidden)
+                self._listen(index, hidden)
+        hidden = hidden.to(x.dtype) if self.spec.mixed else hidden
+        for number, branch in self._branches():
+            hidden = hidden + (number + 1) * branch(x)
+        if self.spec.buffer:
+            hidden = hidden + self.offset + self.mask
+        if self.spec.empty:
+            hidden = hidden + self.empty.sum()
+        return hidden * gain * (self.scale if self.spec.scale else 1.0)
+
+    def _through(self, layer: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+        if self.spec.recomputed and torch.is_grad_enabled():
+            again: torch.Tensor = checkpoint(layer, hidden, use_reentrant=False)
+            return again
+        output: torch.Tensor = layer(hidden)
+        return output
+
+    def _branches(self) -> list[tuple[int, nn.Module]]:
+        """Return the branches that are used now, in order; each has a weight of its own, lest they be alike."""
+        if self.spec.branch == "one_each":
+            return [(self.rank % 2, self.branches[self.rank % 2])]
+        now = {"order_by_rank", f"used_on_rank_{self.rank}", f"used_in_{'odd' if self.step % 2 else 'even'}_steps"}
+        now |= {"used_in_turn"} if (self.rank + self.step) % 2 == 0 else set()
+        used = self.spec.branch in now | ({"used_in_first_micro_batch"} if self.first else set())
+        return list(enumerate(self.branches))[:: -1 if self.rank % 2 else 1] if used else []
+
+    def _as_for(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
+        """In a mixed model, what a layer takes; elsewhere a wrapper may compute in a dtype of its own choice."""
+        return (
+            hidden.to(torch_dtype(dtype_of(self.spec.layers[index]) or self.spec.dtype)) if self.spec.mixed else hidden
+        )
+
+    def _listen(self, index: int, hidden: torch.Tensor) -> None:
+        listener = self.listener
+        if listener is not None and hidden.requires_grad:
+            hidden.register_hook(lambda _: listener(index))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+
+def _layers(spec: ModelSpec) -> list[nn.Module]:
+    layers: list[nn.Module] = []
+    for index, (layer, width) in enumerate(zip(spec.layers, spec.widths, strict=False)):
+        if isinstance(layer, Again):
+            layers.append(layers[layer.layer])
+            continue
+        module = _module(layer, width)
+        if not isinstance(layer, Magnitude):  # complex from the start
+            module = module.to(torch_dtype(dtype_of(layer) or spec.dtype))
+        if index == spec.transposed:
+            module.weight = nn.Parameter(torch.empty_like(module.weight.mT, memory_format=torch.contiguous_format).mT)
+        if index == spec.gapped:
+            rows, columns = module.weight.shape
+            module.weight = nn.Parameter(module.weight.new_empty(rows, columns + 1)[:, :columns].detach())
+        if spec.tied and index == spec.tied[1]:
+            module.weight = layers[spec.tied[0]].weight
+        layers.append(module)
+    return layers
+
+
+def _module(layer: Layer, width: int) -> Any:
+    match layer:
+        case Linear():
+            return nn.Linear(width, layer.outputs, bias=layer.bias)
+        case Conv():
+            return modules.SpreadConv2d(width, layer.outputs, channels_last=layer.channels_last)
+        case Norm():
+            return nn.GroupNorm(1, width) if layer.name == "GroupNorm" else getattr(nn, layer.name)(width)
+        case SmoothNorm():
+            return modules.SmoothNorm(width)
+        case Embedding():
+            return modules.AddedEmbedding(layer.rows, width, sparse=layer.sparse)
+        case TokenEmbedding():
+            return nn.Embedding(layer.rows, layer.outputs)
+        case Attention():
+            return modules.SelfAttention(width)
+        case Magnitude():
+            return modules.ComplexMagnitude(width)
+        case _:
+            return modules.ResidualLinear(width, width)
+
+
+@torch.no_grad()
+def fill(model: torch.nn.Module, weights: Tensors, buffers: Tensors) -> None:
+    """Write weights and buffers, by name, into a model."""
+    for name, parameter in model.named_parameters():
+        parameter.copy_(weights[name])
+    for name, buffer in model.named_buffers():
+        buffer.copy_(buffers[name])
+
+
+def call(scenario: Scenario, model: Any, x: torch.Tensor) -> torch.Tensor:
+    """Call a model, bare or wrapped, as the scenario says."""
+    if scenario.model.nested:
+        nested: torch.Tensor = model({"batch": (x, GAIN)})["output"]
+        return nested
+    if scenario.model.named:
+        named: torch.Tensor = model(Given(x, GAIN)).output
+        return named
+    if scenario.model.positional:
+        second: torch.Tensor = model(x, GAIN)
+        return second
+    named_input: dict[str, torch.Tensor] = {"features": x} if scenario.model.by_name else {}
+    gain = {"gain": None if scenario.model.gain_none else GAIN} if scenario.model.keyword else {}
+    output: torch.Tensor = model(*(() if named_input else (x,)), **named_input, **gain)
+    return output
+
+
+def loss_on(scenario: Scenario, model: Any, batch: Batch) -> torch.Tensor:
+    """Return what a model, bare or wrapped, is to make small on a batch: an average over its samples."""
+    x, y = batch
+    if not scenario.penalised:
+        return loss_of(call(scenario, model, x), y, scenario.loss_scale)
+    x = x.clone().requires_grad_()
+    output = call(scenario, model, x)
+    return loss_of(output, y, scenario.loss_scale) + _penalty(output, x)
+
+
+def _penalty(output: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Return the mean square of the outputs' gradient by the inputs, as a function of the parameters.
+
+    As in the gradient penalty of Gulrajani et al., "Improved Training of Wasserstein GANs", 2017.
+    """
+    (slope,) = torch.autograd.grad(output.sum(), x, create_graph=True, allow_unused=True)
+    if slope is None:
+        raise RuntimeError(
+            "the outputs have no gradient by the inputs, which the loss needs here: hand the model what the wrapper's "
+            "forward was given, not a copy that is detached"
+        )
+    return slope.square().mean()
+
+
+def loss_of(output: torch.Tensor, target: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+    """Return the mean squared error times `scale`, in the wider dtype; in float32 for float16, as under autocast."""
+    wider = torch.promote_types(output.dtype, target.dtype)
+    dtype = torch.float32 if wider == torch.float16 else wider
+    return torch.nn.functional.mse_loss(output.to(dtype), target.to(dtype)) * scale  # torch 2.11: no backward for two

@@ -1,0 +1,107 @@
+"""The numbers of a scenario: initial weights and batches per rank, all drawn from one integer.
+
+They are drawn in float64 and then rounded to the dtype that they are used in.
+
+The integer derives from a secret of the run, so that a submission cannot know its inputs, or the expected values,
+before it gets them; with the integer alone a standalone script draws the same numbers again.
+"""
+
+import hashlib
+from dataclasses import dataclass, replace
+
+import torch
+
+from conformance.scenarios.case import Case
+from conformance.scenarios.layers import Dtype
+from conformance.scenarios.scenario import Scenario
+
+Tensors = dict[str, torch.Tensor]
+Batch = tuple[torch.Tensor, torch.Tensor]
+WEIGHT_SCALE = 0.7
+FAR = 100.0
+
+
+@dataclass(frozen=True)
+class RankInputs:
+    """What one rank gets: parameters and buffers by name, and (inputs, targets) for each micro-batch of each step."""
+
+    weights: Tensors
+    buffers: Tensors
+    batches: tuple[Batch, ...]
+
+
+def torch_dtype(name: Dtype) -> torch.dtype:
+    """Return torch's object for a scenario's word."""
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor, which may be sparse, as a dense one in double precision."""
+    return tensor.to_dense().to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def under(named: Tensors, prefix: str) -> Tensors:
+    """Return the tensors whose names have a prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
+
+
+def data_seed(secret: str, scenario: Scenario | Case) -> int:
+    """Return the integer that the scenario's numbers are drawn from; it stays the same while a scenario shrinks."""
+    return int.from_bytes(hashlib.sha256(f"{secret}:{scenario.seed}".encode()).digest()[:6], "big")
+
+
+def draw_inputs(scenario: Scenario, seed: int) -> list[RankInputs]:
+    """Return every rank's inputs, in rank order.
+
+    Ranks differ in everything; where an optimizer is tested without a wrapper they get rank 0's weights, and with
+    `replicated` everyone gets the batch of all ranks.
+    """
+    drawn = [_draw_rank(scenario, seed, rank) for rank in range(scenario.world_size)]
+    if scenario.replicated or scenario.averaged:
+        drawn = [replace(own, weights=drawn[0].weights, buffers=drawn[0].buffers) for own in drawn]
+    if scenario.replicated:
+        whole = tuple(global_batch(drawn, micro) for micro in range(len(drawn[0].batches)))
+        drawn = [replace(own, batches=whole) for own in drawn]
+    return drawn
+
+
+def global_batch(inputs: list[RankInputs], micro: int) -> Batch:
+    """Return the concatenation of all ranks' samples of a micro-batch."""
+    xs, ys = zip(*(own.batches[micro] for own in inputs), strict=True)
+    return torch.cat(xs), torch.cat(ys)
+
+
+def _draw_rank(scenario: Scenario, seed: int, rank: int) -> RankInputs:
+    """Draw one rank's numbers; targets are shifted by the rank, so that shards differ in magnitude too.
+
+    Where gradients are to be large, all targets are far off on the same side; where they are to be infinite, those of
+    the last rank are.
+    """
+    generator = torch.Generator().manual_seed(seed + rank)
+    spec = scenario.model
+    outputs = spec.widths[-1]
+    far = FAR if scenario.large else 0.0
+    far += torch.inf if scenario.overflows and rank == scenario.world_size - 1 else 0.0
+
+    def normal(*shape: int, scale: float = 1.0, shift: float = 0.0, dtype: Dtype = spec.dtype) -> torch.Tensor:
+        if dtype == "complex128":
+            return torch.view_as_complex(normal(*shape, 2, scale=scale, dtype="float64"))
+        drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return (scale * drawn + shift).to(torch_dtype(dtype))
+
+    dtypes = spec.dtypes
+    weights = {name: normal(*shape, scale=WEIGHT_SCALE, dtype=dtypes[name]) for name, shape in spec.shapes.items()}
+
+    def batch() -> Batch:
+        samples = scenario.batch_of(rank)
+        if spec.tokens:
+            ids = torch.randint(spec.tokens, (samples, spec.inputs), generator=generator)
+            return ids, normal(samples, spec.inputs, outputs, shift=rank + far)
+        return normal(samples, spec.inputs), normal(samples, outputs, shift=rank + far)
+
+    batches = tuple(batch() for _ in range(scenario.steps * scenario.micro_batches))
+    buffers: Tensors = {}
+    if spec.buffer:
+        buffers = {"offset": normal(outputs), "calls": torch.tensor(2**40 + rank), "mask": normal(outputs)}
+    return RankInputs(weights, buffers, batches)

@@ -1,0 +1,181 @@
+"""Makes the optimizer of a scenario and carries out what the schedule does to it, and to the model.
+
+The ranks use this on the submission's optimizer, the oracle on torch's own: both see the same calls in the same order.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
+from io import BytesIO
+from typing import Any, get_args
+
+import torch
+import torch.distributed as dist
+from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, OneCycleLR
+
+from conformance.scenarios.scenario import (
+    AddGroup,
+    Decay,
+    Freeze,
+    Group,
+    LoadWeights,
+    OneCycle,
+    OptimizerKind,
+    Rebuild,
+    Save,
+    SaveAndLoad,
+    Scenario,
+    SetOption,
+    Unfreeze,
+)
+
+OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
+    kind: getattr(torch.optim, kind) for kind in get_args(OptimizerKind)
+}
+Parameters = Mapping[str, torch.nn.Parameter]
+MakeOptimizer = Callable[..., torch.optim.Optimizer]
+
+
+class Schedule:
+    """An optimizer, its scheduler if any, and the events that change them or the parameters.
+
+    Attributes:
+        optimizer: the one that steps now.
+        altered: places in a saved state that loading it has changed.
+        lost: keys of parameter groups that are not there any more, or have another value, after loading.
+    """
+
+    def __init__(
+        self, scenario: Scenario, parameters: Parameters, make: MakeOptimizer, load_weights: Callable[[], None]
+    ) -> None:
+        """Make the optimizer as `make(params, optimizer_cls, **options)`; `load_weights` brings the first ones back."""
+        self._scenario, self._parameters, self._make = scenario, parameters, make
+        self._load_weights = load_weights
+        self._later = [
+            name for event in scenario.schedule if isinstance(event, AddGroup) for name in event.group.parameters
+        ]
+        self.optimizer = self._new()
+        self.altered: list[str] = []
+        self.lost: list[str] = []
+        self._scheduler: LRScheduler | None = None
+
+    def before_step(self, step: int) -> None:
+        """Carry out the events that come right before `step`."""
+        for event in self._scenario.events(step):
+            match event:
+                case SetOption():
+                    self._set(event)
+                case Decay() | OneCycle():
+                    self._scheduler = self._scheduler_of(event)
+                case AddGroup():
+                    self.optimizer.add_param_group(self._group(event.group))
+                case Unfreeze() | Freeze():
+                    self._let_train(event)
+                case SaveAndLoad():
+                    self._save_and_load()
+                case Save():
+                    self._saved()
+                case Rebuild():
+                    options = [dict(group) for group in self.optimizer.param_groups]
+                    self.optimizer = self._make(options, OPTIMIZERS[self._scenario.optimizer.kind])
+                case LoadWeights():
+                    self._load_weights()
+
+    def _scheduler_of(self, event: Decay | OneCycle) -> LRScheduler:
+        if isinstance(event, Decay):
+            return ExponentialLR(self.optimizer, event.gamma)
+        steps = self._scenario.steps + 1
+        return OneCycleLR(self.optimizer, event.max_lr, steps, cycle_momentum=event.momentum)
+
+    def clip(self) -> None:
+        """Clip the gradients, where the scenario says so, before an optimizer step."""
+        if self._scenario.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._scenario.clip)
+
+    def after_step(self) -> None:
+        """Let the scheduler follow an optimizer step."""
+        if self._scheduler is not None:
+            self._scheduler.step()
+
+    def _let_train(self, event: Unfreeze | Freeze) -> None:
+        for parameter in map(self._parameters.__getitem__, event.parameters):
+            parameter.requires_grad_(isinstance(event, Unfreeze))
+            if isinstance(event, Freeze) and event.drops:
+                parameter.grad = None
+
+    def _new(self) -> torch.optim.Optimizer:
+        spec = self._scenario.optimizer
+        params: Iterable[Any] = (self._parameters[name] for name in self._parameters if name not in self._later)
+        if spec.groups:
+            params = [self._group(group) for group in spec.groups]
+        return self._make(params, OPTIMIZERS[spec.kind], **spec.options)
+
+    def _group(self, group: Group) -> dict[str, Any]:
+        params = (self._parameters[name] for name in group.parameters)
+        return {"params": params if self._scenario.optimizer.generators else list(params), **group.options}
+
+    def _set(self, event: SetOption) -> None:
+        groups = self.optimizer.param_groups
+        for group in groups if event.group < 0 else [groups[event.group]]:
+            group[event.option] = event.value
+
+    def _save_and_load(self) -> None:
+        saved = _through_a_file(self._saved())
+        before, groups = deepcopy(saved), _without_parameters(self.optimizer)
+        self.optimizer = self._new()
+        self.optimizer.load_state_dict(saved)
+        self.altered += _differing(before, saved)
+        self.lost += _differing(groups, _without_parameters(self.optimizer))
+
+    def _saved(self) -> Any:
+        """Return the optimizer's state; where it is gathered on rank 0 first, as torch's own is, what rank 0 has."""
+        if not hasattr(self.optimizer, "consolidate_state_dict"):
+            return self.optimizer.state_dict()
+        self.optimizer.consolidate_state_dict()
+        saved = [self.optimizer.state_dict() if dist.get_rank() == 0 else None]
+        dist.broadcast_object_list(saved)
+        return saved[0]
+
+
+def _without_parameters(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Return what else is in each parameter group; nothing of who has none."""
+    groups = getattr(optimizer, "param_groups", [])
+    return [{key: deepcopy(value) for key, value in group.items() if key != "params"} for group in groups]
+
+
+def _through_a_file(saved: Any) -> Any:
+    """Return what a later process reads of a state: equal, but with nothing in it that the optimizer knows."""
+    file = BytesIO()
+    torch.save(saved, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def _differing(before: Any, after: Any, place: str = "") -> Iterator[str]:
+    """Yield where two nests of dicts, lists and tensors are not the same."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in {**before, **after}:
+            if key in before and key in after:
+                yield from _differing(before[key], after[key], f"{place}[{key!r}]")
+            else:
+                yield f"{place}[{key!r}]"
+    elif isinstance(before, list | tuple) and isinstance(after, list | tuple) and len(before) == len(after):
+        for index, (one, other) in enumerate(zip(before, after, strict=True)):
+            yield from _differing(one, other, f"{place}[{index}]")
+    elif isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
+        alike = (before.shape, before.dtype) == (after.shape, after.dtype)
+        if not alike or not torch.allclose(before, after, rtol=0, atol=0, equal_nan=True):
+            yield place
+    elif type(before) is not type(after) or not _can_be_equal(before, after):
+        yield place
+
+
+def _can_be_equal(before: Any, after: Any) -> bool:
+    """Whether two values of one type may be the same: not all can be compared, and many only with themselves."""
+    kind: Any = type(before)
+    if before is after or kind.__eq__ is object.__eq__:  # NaN is not equal to itself
+        return True
+    try:
+        same = before == after
+        return bool(same.all()) if hasattr(same, "all") else bool(same)  # arrays compare element by element
+    except (RuntimeError, ValueError):
+        return True
