@@ -15,7 +15,7 @@ from conformance.ranks.context import Desk, Exercise
 from conformance.ranks.multi_node import on_two_machines
 from conformance.ranks.tracing import gate, unawaited
 from conformance.submissions import stand_ins
-from conformance.submissions.attribution import stage
+from conformance.submissions.attribution import boundary, stage
 from conformance.submissions.loading import load
 from conformance.submissions.torch_builtins import noticing
 
@@ -34,6 +34,11 @@ EXERCISES: dict[str, Exercise] = {
 def run(payload: bytes) -> bytes:
     """Carry out an encoded `Assignment`; return the encoded `Answer`."""
     assignment = Assignment.decode(payload)
+    with boundary(assignment.submission):
+        return _carry_out(assignment).encode()
+
+
+def _carry_out(assignment: Assignment) -> Answer:
     with stage(assignment.submission, "import of the adapters"):
         adapters = load(assignment.submission, assignment.stubs)
     desk = Desk(assignment, adapters)
@@ -41,7 +46,6 @@ def run(payload: bytes) -> bytes:
     try:
         with gate(assignment.case), on_two_machines(assignment.case), noticing() as used:
             EXERCISES[assignment.component](desk)
-            answer = Answer(desk.answer, unawaited(assignment.case), sorted(stand_ins.used), sorted(used))
+            return Answer(desk.answer, unawaited(assignment.case), sorted(stand_ins.used), sorted(used))
     finally:
         torch.random.set_rng_state(state)
-    return answer.encode()

@@ -22,7 +22,7 @@ from conformance.ranks.rng import noting_moved_generators
 from conformance.ranks.tracing import alive, gate, noting, unawaited
 from conformance.ranks.wrapping import SavedWeights, SecondOptimizer, Twin, bare_model, make_model, wrap
 from conformance.submissions import stand_ins
-from conformance.submissions.attribution import stage
+from conformance.submissions.attribution import boundary, stage
 from conformance.submissions.contract import COMPONENTS, Component
 from conformance.submissions.loading import function, load
 from conformance.submissions.torch_builtins import noticing
@@ -34,12 +34,17 @@ from conformance.workload.schedule import Schedule
 def run(payload: bytes) -> bytes:
     """Carry out an encoded `Task`; return the encoded `Observation`."""
     task = Task.decode(payload)
+    with boundary(task.submission):
+        return _carry_out(task).encode()
+
+
+def _carry_out(task: Task) -> Observation:
     component = COMPONENTS[task.component]
     with stage(task.submission, "import of the adapters"):
         adapters = load(task.submission, task.stubs)
     with gate(task.scenario), on_two_machines(task.scenario), noticing() as used:
         seen = _Run(task, component, adapters).observe()
-    return replace(seen, borrowed=sorted(used)).encode()
+    return replace(seen, borrowed=sorted(used))
 
 
 @dataclass
