@@ -7,7 +7,7 @@ from torch.nn.functional import batch_norm
 from conformance.checks.check import CaseTrial
 from conformance.components.sync_batchnorm.far_from_zero import rounding, share
 from conformance.components.sync_batchnorm.whole_batch import whole
-from conformance.scenarios.cases import SyncBatchNormCase
+from conformance.components.sync_batchnorm.case import SyncBatchNormCase
 from conformance.workload.case_numbers import draw_feed
 
 

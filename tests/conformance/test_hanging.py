@@ -6,7 +6,7 @@ from conformance.diagnosis.crashes import explain, say
 from conformance.execution.executor import Executor
 from conformance.execution.outcome import Broken, Observed
 from conformance.execution.pool import ranks_from
-from conformance.scenarios.cases import EvaluationCase
+from conformance.components.evaluation.case import EvaluationCase
 from conformance.scenarios.scenario import Scenario
 from conformance.submissions.location import locate
 from pytest_ddp.outcomes.outcome import Deadlocked, TimedOut

@@ -11,15 +11,13 @@ from planted_part_bugs import PART_BUGS
 
 from conformance.components.fsdp.case import FsdpCase
 from conformance.reproduction.case_script import PartReproduction
-from conformance.scenarios.cases import (
-    AccumulationCase,
-    CheckpointCase,
-    EvaluationCase,
-    GeneratorCase,
-    OverheadCase,
-    SamplerCase,
-    SyncBatchNormCase,
-)
+from conformance.components.gradient_accumulation.case import AccumulationCase
+from conformance.components.checkpoint.case import CheckpointCase
+from conformance.components.evaluation.case import EvaluationCase
+from conformance.components.loader_generator.case import GeneratorCase
+from conformance.components.overhead_model.case import OverheadCase
+from conformance.components.distributed_sampler.case import SamplerCase
+from conformance.components.sync_batchnorm.case import SyncBatchNormCase
 from conformance.submissions.location import locate
 
 CASES = [

@@ -9,7 +9,7 @@ from torch.utils.data import DistributedSampler
 
 from conformance.checks.check import CaseTrial
 from conformance.protocol.case_messages import Answer
-from conformance.scenarios.cases import SamplerCase
+from conformance.components.distributed_sampler.case import SamplerCase
 from conformance.strategies import Bounds
 from conformance.workload.numbers import Tensors
 
