@@ -4,7 +4,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch._dynamo  # torch.optim imports it, slowly, at its first use: better now, while ranks start
@@ -18,7 +18,6 @@ from conformance.judging.run_check import Result, Status, run_check
 from conformance.reproduction.case_script import PartReproduction
 from conformance.reproduction.replay import Replay
 from conformance.reproduction.training_script import Reproduction
-from conformance.scenarios.case import Case
 from conformance.scenarios.drawn import Drawn
 from conformance.scenarios.scenario import Scenario
 from conformance.submissions.location import Location
@@ -199,9 +198,9 @@ def _write(component: str, result: Result, scenario: Drawn, executor: Executor, 
         "stubbed": frozenset(executor.stubbed),
         "hash_apart": result.hash_apart,
     }
-    if isinstance(scenario, Case):
-        return PartReproduction(case=scenario, **about).write(folder)
-    return Reproduction(scenario=cast("Scenario", scenario), **about).write(folder)
+    if isinstance(scenario, Scenario):
+        return Reproduction(scenario=scenario, **about).write(folder)
+    return PartReproduction(case=scenario, **about).write(folder)
 
 
 def _not_run(check: Check, message: str = "", status: Status = "not_run") -> CheckReport:

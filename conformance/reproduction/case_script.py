@@ -45,7 +45,7 @@ class PartReproduction(Script):
         case: the case on which the check failed.
     """
 
-    case: Case
+    case: Any
 
     def text(self) -> str:
         """Return the script."""

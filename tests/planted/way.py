@@ -4,8 +4,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
+from conformance.components.registry import COMPONENTS
 from conformance.grading.report import Report
-from conformance.submissions.contract import COMPONENTS
 
 _MODULES = Path(__file__).parents[1] / "conformance" / "controls"
 CONTROLS = {path.stem: path.read_text(encoding="utf-8") for path in _MODULES.glob("*.py")}

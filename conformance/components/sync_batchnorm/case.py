@@ -1,4 +1,4 @@
-"""What `sync_batchnorm` is asked: to convert a batch norm, which is then trained and evaluated. Nothing here imports torch."""
+"""What `sync_batchnorm` is asked: to convert a batch norm, which then trains and evaluates. It imports no torch."""
 
 from dataclasses import dataclass
 
