@@ -42,9 +42,8 @@ def with_stubs(call: Callable[[], T], location: Location) -> T:
         except ImportError as error:
             if not stand_ins.packages.allow(error):
                 raise
-            for name in set(sys.modules) - before:
-                if is_own(getattr(sys.modules[name], "__file__", None) or "", location):
-                    del sys.modules[name]
+            for name in [name for name in set(sys.modules) - before if _is_of(sys.modules[name], location)]:
+                del sys.modules[name]
 
 
 def function(adapters: ModuleType, wanted: Function | None) -> Callable[..., Any]:
@@ -105,6 +104,12 @@ def is_own(filename: str, location: Location) -> bool:
     else:
         roots = location.import_roots
     return any(filename.startswith(f"{root}/") for root in roots)
+
+
+def _is_of(module: ModuleType, location: Location) -> bool:
+    """Whether a module is the submission's; one without a file, a namespace package, is known by its folders."""
+    places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+    return any(is_own(place, location) for place in places if place)
 
 
 def _import(location: Location) -> ModuleType:
