@@ -37,7 +37,7 @@ def executor(launcher, submit) -> Iterator[Executor]:
 
 def test_each_comes_in_turn_when_it_has_run_and_nothing_runs_beside_one_that_broke(executor):
     seen = []
-    for scenario in executor.ahead("naive_ddp", SCENARIOS):
+    for scenario in executor.ahead(COMPONENTS["naive_ddp"], SCENARIOS):
         assert scenario == SCENARIOS[len(seen)]
         assert executor.knows(COMPONENTS["naive_ddp"], scenario)
         seen.append((executor.executions, executor.ranks.counts["served"]))
@@ -50,7 +50,7 @@ def test_each_comes_in_turn_when_it_has_run_and_nothing_runs_beside_one_that_bro
 
 
 def test_what_was_seen_is_what_is_seen_alone(executor):
-    for _ in executor.ahead("naive_ddp", SCENARIOS):
+    for _ in executor.ahead(COMPONENTS["naive_ddp"], SCENARIOS):
         pass
     for scenario in SCENARIOS:
         seen, again = (
@@ -69,7 +69,7 @@ def test_what_was_seen_is_what_is_seen_alone(executor):
 
 
 def test_it_can_be_left_at_any_time(executor):
-    with closing(executor.ahead("naive_ddp", SCENARIOS)) as running:
+    with closing(executor.ahead(COMPONENTS["naive_ddp"], SCENARIOS)) as running:
         assert next(running) == SCENARIOS[0]
     assert isinstance(executor.run(COMPONENTS["naive_ddp"], SCENARIOS[3]), Observed)
 

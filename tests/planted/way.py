@@ -25,7 +25,7 @@ class Way(NamedTuple):
     @property
     def adapters(self) -> str:
         """The adapters that submit it."""
-        asked = COMPONENTS[self.component]
+        asked = COMPONENTS[self.component].contract
         given = ", ".join([*asked.get.parameters, *(["**kwargs"] if asked.get.keywords else [])])
         lines = [f"from {self.module} import {self.name}", f"def {asked.get}: return {self.name}({given})"]
         if self.component == "fsdp":
