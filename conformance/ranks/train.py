@@ -15,7 +15,7 @@ from conformance.protocol.messages import ClosureCall, Happening, Observation
 from conformance.ranks.comm_threads import Alongside
 from conformance.ranks.context import Desk
 from conformance.ranks.optimizer_memory import state_bytes
-from conformance.ranks.parameters import Named, hooks_on, parameters_by_name, places_of, take_hooks_off
+from conformance.ranks.parameters import Named, addresses, hooks_on, parameters_by_name, plain, take_hooks_off
 from conformance.ranks.rng import noting_moved_generators
 from conformance.ranks.tracing import alive, noting
 from conformance.ranks.wrapping import SavedWeights, SecondOptimizer, Twin, bare_model, make_model, wrap
@@ -56,7 +56,7 @@ class _Run:
             take_hooks_off([*self.model.parameters(), *self.named.values(), *twins])
 
     def _train(self) -> Observation:
-        places = places_of(self.named)
+        before = addresses(self.named)
         seen = Observation(self.tensors, extra_parameters=self.extra, early_gradients=self.early)
         for step in range(self.desk.scenario.steps):
             with self.stage("a change of the optimizer between steps", step):
@@ -67,7 +67,7 @@ class _Run:
             seen.hooks.append(hooks_on(self.named.values()))
             seen.closures.extend([self.closure_call] if self.closure_call else [])
             self._keep(f"parameter/{step}", self.named)
-            seen.moved.extend(name for name, place in places_of(self.named).items() if place != places[name])
+            seen.moved.extend(name for name, now in addresses(self.named).items() if now != before[name])
             if self.desk.scenario.counted:
                 seen.alive.append(alive() - len(self.tensors))
         at_end: dict[str, Any] = {
@@ -107,8 +107,8 @@ class _Run:
         self.bare = bare = bare_model(self.wrapped, self.model)
         bare.register_forward_pre_hook(self._note_forward)
         bare.listener = self._layer_noter()  # not before wrapping: a wrapper may copy the model by pickling
-        self.tensors |= {f"buffer/{name}": b.clone() for name, b in bare.named_buffers()}
-        self.saved = SavedWeights(self.desk, self.wrapped)
+        self.tensors |= {f"buffer/{name}": plain(b) for name, b in bare.named_buffers()}
+        self.saved = SavedWeights(self.task, self.wrapped)
         with self.stage("construction of the optimizer"):
             self.plan = Schedule(scenario, self.named, self._make_optimizer, self.saved.load)
         if scenario.twins and self.desk.task.contract.kind == "optimizer":
@@ -284,7 +284,7 @@ class _Run:
                 parameter.grad /= dist.get_world_size()
 
     def _keep(self, prefix: str, tensors: Any) -> None:
-        self.tensors |= {f"{prefix}/{name}": tensor.detach().clone().to_dense() for name, tensor in tensors.items()}
+        self.tensors |= {f"{prefix}/{name}": plain(tensor) for name, tensor in tensors.items()}
 
 
 class _AbortedError(Exception):

@@ -98,7 +98,8 @@ def _uv_folders(root: Path) -> list[Path]:
     try:
         uv = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["uv"]
         sources = [source["path"] for source in uv.get("sources", {}).values() if "path" in source]
-        members = [path for pattern in uv.get("workspace", {}).get("members", ()) for path in sorted(root.glob(pattern))]
+        patterns = uv.get("workspace", {}).get("members", ())
+        members = [path for pattern in patterns for path in sorted(root.glob(pattern))]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):  # no such file, no TOML, or of another shape
         return []
     return [*((root / path).resolve() for path in sources), *members]
