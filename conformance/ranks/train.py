@@ -108,7 +108,7 @@ class _Run:
         bare.register_forward_pre_hook(self._note_forward)
         bare.listener = self._layer_noter()  # not before wrapping: a wrapper may copy the model by pickling
         self.tensors |= {f"buffer/{name}": plain(b) for name, b in bare.named_buffers()}
-        self.saved = SavedWeights(self.task, self.wrapped)
+        self.saved = SavedWeights(self.desk, self.wrapped)
         with self.stage("construction of the optimizer"):
             self.plan = Schedule(scenario, self.named, self._make_optimizer, self.saved.load)
         if scenario.twins and self.desk.task.contract.kind == "optimizer":
