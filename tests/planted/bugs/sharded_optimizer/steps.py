@@ -72,12 +72,6 @@ BUGS = [
     _bug("dist.broadcast(flat, src=rank)", "dist.broadcast(flat, src=0)", "equals_unsharded_optimizer", "overwritten"),
     _bug(
         _STEP,
-        "            self.local.step()\n",
-        "equals_unsharded_optimizer",
-        "moved on one rank and not on the others",
-    ),
-    _bug(
-        _STEP,
         "            self.local.step()\n            self.local.state.clear()\n        self.send_parameters()\n",
         "one_rank_optimizer",
         "state lost at every step",
