@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from conformance.submissions import stand_ins
-from conformance.submissions.contract import Component, Function
+from conformance.submissions.contract import Contract, Function
 from conformance.submissions.location import Location
 
 T = TypeVar("T")
@@ -56,9 +56,9 @@ def function(adapters: ModuleType, wanted: Function | None) -> Callable[..., Any
     return (lambda *_: None) if wanted is None else getattr(adapters, wanted.name)
 
 
-def missing(adapters: ModuleType, component: Component) -> list[str]:
+def missing(adapters: ModuleType, contract: Contract) -> list[str]:
     """Return the component's functions, as they are called, that the adapters do not define."""
-    return [str(wanted) for wanted in component.functions if not callable(getattr(adapters, wanted.name, None))]
+    return [str(wanted) for wanted in contract.functions if not callable(getattr(adapters, wanted.name, None))]
 
 
 def wrong_signature(adapters: ModuleType, wanted: Function) -> str | None:

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 from pytest_ddp.errors import UsageError
 
@@ -31,6 +32,11 @@ class Location:
     file: str | None = None
     root: str | None = None
     import_roots: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> Self:
+        """Return the location that `dataclasses.asdict` took apart, also after a trip through JSON text."""
+        return cls(**{**plain, "import_roots": tuple(plain["import_roots"])})
 
     @property
     def subfolder(self) -> Path:

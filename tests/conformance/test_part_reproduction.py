@@ -6,20 +6,18 @@ from pathlib import Path
 
 import pytest
 from bug import Bug, right
-from conformance.components.loop_table import LOOP_CHECKS
-from planted_part_bugs import PART_BUGS
+from bugs import BUGS
 
+from conformance.components.checkpoint.case import CheckpointCase
+from conformance.components.distributed_sampler.case import SamplerCase
+from conformance.components.evaluation.case import EvaluationCase
 from conformance.components.fsdp.case import FsdpCase
+from conformance.components.gradient_accumulation.case import AccumulationCase
+from conformance.components.loader_generator.case import GeneratorCase
+from conformance.components.overhead_model.case import OverheadCase
+from conformance.components.registry import COMPONENTS
+from conformance.components.sync_batchnorm.case import SyncBatchNormCase
 from conformance.reproduction.case_script import PartReproduction
-from conformance.scenarios.cases import (
-    AccumulationCase,
-    CheckpointCase,
-    EvaluationCase,
-    GeneratorCase,
-    OverheadCase,
-    SamplerCase,
-    SyncBatchNormCase,
-)
 from conformance.submissions.location import locate
 
 CASES = [
@@ -69,6 +67,7 @@ CASES = [
 _IN_EVERY_RUN = {CASES[9]}
 _RIGHT = [pytest.param(*pair, marks=() if pair in _IN_EVERY_RUN else pytest.mark.long) for pair in CASES]
 
+PART_BUGS = [bug for bug in BUGS if COMPONENTS[bug.component].contract.kind == "part"]
 _SAMPLE = {next(bug for bug in PART_BUGS if bug.component == "checkpoint")}
 _WRONG = [pytest.param(bug, id=str(bug), marks=() if bug in _SAMPLE else pytest.mark.long) for bug in PART_BUGS]
 
@@ -79,7 +78,7 @@ def run(script: str | Path, *launcher: str) -> subprocess.CompletedProcess[str]:
 
 
 def written(component: str, case, check: str, folder: Path) -> Path:
-    wanted = next(one for one in LOOP_CHECKS[component] if one.id == check)
+    wanted = next(one for one in COMPONENTS[component].checks if one.id == check)
     script = PartReproduction(
         location=locate(str(folder)), component=component, check=wanted, seed=7, message="it is wrong", case=case
     )
@@ -88,14 +87,14 @@ def written(component: str, case, check: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize(("component", "case"), _RIGHT)
 def test_nothing_is_made_up(component, case, submit):
-    script = written(component, case, LOOP_CHECKS[component][0].id, submit(**right(component)))
+    script = written(component, case, COMPONENTS[component].checks[0].id, submit(**right(component)))
     shown = run(script)
     assert (shown.returncode, shown.stdout, shown.stderr) == (0, "nothing differs\n", "")
 
 
 @pytest.mark.parametrize("bug", _WRONG)
-def test_a_planted_bug_shows(bug: Bug, first_failed, submit):
-    shown = run(first_failed(submit(**bug.planted()), bug.component).repro)
+def test_a_planted_bug_shows(bug: Bug, checked, submit):
+    shown = run(checked(submit(**bug.planted()), bug.component, bug.check).repro)
     told, raised = shown.stdout.strip() not in {"", "nothing differs"}, "Error" in shown.stderr
     assert (shown.returncode, told != raised) == (1, True), shown.stdout + shown.stderr
 

@@ -62,7 +62,7 @@ def _wrap(desk: Desk, dtypes: list[torch.dtype]) -> Any:
     model = Perceptron(desk.case.scenario.model, dist.get_rank())
     fill(model, under(desk.given, "weight/"), under(desk.given, "buffer/"))
     with suppress(Exception):  # whatever its import raises: a submission that needs it has imported it
-        with_stubs(lambda: of_the_assignment(model), desk.assignment.submission)
+        with_stubs(lambda: of_the_assignment(model), desk.task.submission)
     desk.answer["layers_of_torch"] = torch.tensor(type(model.layers[0]) is nn.Embedding)
     model.layers[0].register_forward_hook(lambda _, __, output: dtypes.append(output.dtype))
     return desk.call("get_fsdp", model, torch.bfloat16 if desk.case.half else None)

@@ -1,0 +1,262 @@
+"""What a rank is asked, and what it answers; both with both directions of their trip.
+
+An answer holds tensors and plain facts: whatever a rank sends, there is nothing else to make of it.
+"""
+
+import importlib
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from typing import Any, Literal, Self
+
+from conformance.protocol.codec import MalformedError, pack, unpack
+from conformance.scenarios.drawn import drawn_from_json
+from conformance.submissions.contract import Contract
+from conformance.submissions.location import Location
+from conformance.workload.numbers import Tensors, under
+
+
+@dataclass(frozen=True)
+class Task:
+    """One rank's part of a scenario or a case.
+
+    Attributes:
+        submission: where the code under test is.
+        contract: which component, and its functions.
+        exercise: the function that carries it out on the rank, as "module:function".
+        drawn: the scenario or the case; the seed of its numbers is none of a rank's business, and 0.
+        given: this rank's numbers.
+        phase: which of the worlds this rank belongs to.
+        folder: a folder that all ranks of all worlds share.
+        stubs: names of absent packages that this submission needs a stub for.
+    """
+
+    submission: Location
+    contract: Contract
+    exercise: str
+    drawn: Any
+    given: Tensors
+    phase: int = 0
+    folder: str = ""
+    stubs: tuple[str, ...] = ()
+
+    def encode(self) -> bytes:
+        """Return the task as bytes."""
+        header = {
+            "submission": asdict(self.submission),
+            "contract": asdict(self.contract),
+            "exercise": self.exercise,
+            "drawn": {**self.drawn.to_json(), "seed": 0},
+            "kinds": type(self.drawn).__module__,
+            "phase": self.phase,
+            "folder": self.folder,
+            "stubs": self.stubs,
+        }
+        return pack(header, self.given)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Task":
+        """Return the task that `encode` made; import the module of what is drawn."""
+        header, given = unpack(data)
+        importlib.import_module(header.pop("kinds"))
+        plain = {
+            **header,
+            "submission": Location.from_json(header["submission"]),
+            "contract": Contract.from_json(header["contract"]),
+            "drawn": drawn_from_json(header["drawn"]),
+            "stubs": tuple(header["stubs"]),
+        }
+        return cls(**plain, given=given)
+
+
+@dataclass(frozen=True)
+class Happening:
+    """Something that happened in a step, in order.
+
+    `began`: forward was over, and backward about to begin; `reached`: backward reached the activation after layer
+    `layer`, so that all later gradients are ready; `launched`: the collective `op` of `group` was entered with `bytes`
+    bytes of `dtype`; `waited`: somebody began to wait for the one of this `number` (in gated scenarios); `returned`:
+    backward was over; `finished`: so was the adapter's `on_after_backward`. What the optimizer's step launches comes
+    after that. `elsewhere` tells, in gated scenarios, that another thread than backward's did it.
+    """
+
+    what: Literal["began", "reached", "launched", "waited", "returned", "finished"]
+    layer: int = -1
+    op: str = ""
+    bytes: int = 0
+    dtype: str = ""
+    group: str = ""
+    number: int = 0
+    elsewhere: bool = False
+
+
+@dataclass(frozen=True)
+class ClosureCall:
+    """How one `step(closure)` went: calls of the closure, whether gradients were enabled, and the value returned."""
+
+    calls: int
+    grad_enabled: bool
+    returned: float | None
+    loss: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one rank answered.
+
+    Attributes:
+        tensors: what was asked, by name.
+        unawaited: in what is gated, operations that nobody has waited for, with their lines.
+        stubbed: what was offered in place of something absent, and used.
+        borrowed: torch's own implementations that were used.
+    """
+
+    tensors: Tensors
+    unawaited: list[str] = field(default_factory=list)
+    stubbed: list[str] = field(default_factory=list)
+    borrowed: list[str] = field(default_factory=list)
+
+    def missing(self, _: Any) -> list[str]:
+        """Return the names of tensors that a rank which did its whole part of what was drawn would have sent."""
+        return []
+
+    def encode(self) -> bytes:
+        """Return the answer as bytes."""
+        facts = {one.name: _plain(getattr(self, one.name)) for one in fields(self) if one.name != "tensors"}
+        return pack(facts, self.tensors)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Return the answer that `encode` made.
+
+        Raises:
+            MalformedError: the bytes are something else.
+        """
+        facts, tensors = unpack(data)
+        try:
+            return cls(tensors, **cls.facts_from_json(facts))
+        except (KeyError, TypeError) as error:
+            raise MalformedError(f"not an answer of a rank of ours: {error}") from error
+
+    @classmethod
+    def facts_from_json(cls, facts: dict[str, Any]) -> dict[str, Any]:
+        """Return the facts as they were before they went through JSON; raise TypeError for what is none."""
+        if not all(isinstance(facts[name], list) for name in ("unawaited", "stubbed", "borrowed")):
+            raise TypeError(f"its header is {facts!r}")
+        return facts
+
+
+@dataclass(frozen=True)
+class Observation(Answer):
+    """What one rank saw of a training.
+
+    Attributes:
+        tensors: "wrapped/NAME" and "buffer/NAME" right after wrapping; "gradient/STEP/NAME" after the adapter's
+            `on_after_backward`, where there is one; "parameter/STEP/NAME" after the optimizer's step; "twin/STEP/NAME"
+            a second model's gradients; "evaluation/STEP/output" what a forward in evaluation mode gave before it.
+        losses: per step.
+        happenings: per step.
+        hooks: per step, hooks on parameters after it.
+        alive: per step, where the scenario says so, tensors and handles of collectives that were alive after it.
+        closures: per step, where the scenario uses closures.
+        offers_no_sync, offers_state_dict: whether the wrapped model offers `no_sync`, and a `state_dict` to load.
+        early_gradients: parameters that had a gradient right after wrapping.
+        generators: global random generators that wrapping has moved.
+        moved: parameters that were elsewhere in memory after a step than before training, once for each such step.
+        wrong_modes: the model's mode in each forward in which it was not the one that had been asked for.
+        forwards: how many times the model was called, as a module with its hooks.
+        altered: places in a saved state that loading it has changed.
+        lost: keys of parameter groups that were there before loading, and are not, or have another value, afterwards.
+        unlisted: parameters of the optimizer that none of its `param_groups` holds.
+        uncleared: parameters that still had a gradient after the optimizer's `zero_grad`, at the end.
+        dropped: parameters whose gradient that `zero_grad` set to None.
+        extra_parameters: parameters of the wrapped model that the model itself does not have.
+        state_bytes: bytes of optimizer state that this rank holds at the end; None if no optimizer could be found.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    happenings: list[list[Happening]] = field(default_factory=list)
+    hooks: list[int] = field(default_factory=list)
+    alive: list[int] = field(default_factory=list)
+    closures: list[ClosureCall] = field(default_factory=list)
+    offers_no_sync: bool = False
+    offers_state_dict: bool = False
+    early_gradients: list[str] = field(default_factory=list)
+    generators: list[str] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)
+    wrong_modes: list[str] = field(default_factory=list)
+    forwards: int = 0
+    altered: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    unlisted: list[str] = field(default_factory=list)
+    uncleared: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    extra_parameters: list[str] = field(default_factory=list)
+    state_bytes: int | None = None
+
+    @property
+    def wrapped(self) -> Tensors:
+        """Parameters right after wrapping."""
+        return under(self.tensors, "wrapped/")
+
+    @property
+    def buffers(self) -> Tensors:
+        """Buffers right after wrapping."""
+        return under(self.tensors, "buffer/")
+
+    def gradients(self, step: int) -> Tensors:
+        """Return the gradients of a step, of the parameters that had one."""
+        return under(self.tensors, f"gradient/{step}/")
+
+    def evaluation(self, step: int) -> Tensors:
+        """Return the output in evaluation mode before a step, as "output"; nothing if it was no tensor."""
+        return under(self.tensors, f"evaluation/{step}/")
+
+    def twin(self, step: int) -> Tensors:
+        """Return the gradients of the second model in a step."""
+        return under(self.tensors, f"twin/{step}/")
+
+    def parameters(self, step: int) -> Tensors:
+        """Return the parameters after a step."""
+        return under(self.tensors, f"parameter/{step}/")
+
+    def missing(self, drawn: Any) -> list[str]:
+        """Return the names of tensors that a rank which did its whole part would have sent."""
+        moments = ["wrapped", *(f"parameter/{step}" for step in range(drawn.steps))]
+        wanted = [f"{moment}/{name}" for moment in moments for name in drawn.model.shapes]
+        return [name for name in wanted if name not in self.tensors]
+
+    @classmethod
+    def facts_from_json(cls, facts: dict[str, Any]) -> dict[str, Any]:
+        """Return the facts as they were before they went through JSON; raise TypeError for what is none."""
+        happenings = [[Happening(**one) for one in step] for step in facts["happenings"]]
+        closures = [ClosureCall(**one) for one in facts["closures"]]
+        return {**super().facts_from_json(facts), "happenings": happenings, "closures": closures}
+
+
+def _plain(fact: Any) -> Any:
+    """Return a fact with dataclasses, on any level of lists, as what `json.dumps` takes."""
+    if isinstance(fact, list):
+        return [_plain(one) for one in fact]
+    return asdict(fact) if is_dataclass(fact) and not isinstance(fact, type) else fact
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What the adapters offer.
+
+    Attributes:
+        error: why they do not import, with the traceback of the submission's own files; empty if they do.
+        defined: components whose functions are all defined.
+        missing: of components that are defined in part, the functions that are not, as they are called.
+        wrong_signatures: component, and a sentence about a function that cannot be called as the contract says.
+        unimplemented: components one of whose functions raises NotImplementedError.
+        stubs: packages that a stub had to be offered for.
+        borrowed: torch's own implementations that were used.
+    """
+
+    error: str = ""
+    defined: list[str] = field(default_factory=list)
+    missing: dict[str, list[str]] = field(default_factory=dict)
+    wrong_signatures: list[tuple[str, str]] = field(default_factory=list)
+    unimplemented: list[str] = field(default_factory=list)
+    stubs: list[str] = field(default_factory=list)
+    borrowed: list[str] = field(default_factory=list)
