@@ -16,6 +16,7 @@ from conformance.scenarios.scenario import (
     SetOption,
     Unfreeze,
 )
+from pytest_ddp.errors import ProtocolError
 from pytest_ddp.outcomes.failure import headline
 from pytest_ddp.outcomes.outcome import Deadlocked, Died, Raised, TimedOut
 from pytest_ddp.planning.world import World
@@ -41,7 +42,7 @@ def say(broken: Broken, drawn: Drawn) -> str:
     root = broken.root
     lines = [headline(broken.outcomes, World(len(broken.outcomes)))]
     if isinstance(root, Raised):
-        lines[0] = f"Rank {root.rank} raised {root.kind} in {_place(broken, drawn)}: {_first_line(root.message)}"
+        lines[0] = f"Rank {root.rank} raised {root.kind} {_place(broken, drawn)}: {_first_line(root.message)}"
         lines += [root.traceback, *_rest(root.message)]
     elif isinstance(root, Died | TimedOut | Deadlocked):
         lines.append(_own_frames(root.stack))
@@ -65,6 +66,8 @@ def explain(broken: Broken, drawn: Drawn) -> str:
         )
     if isinstance(root, Died):
         return _explain_death(root)
+    if isinstance(root, Raised) and root.kind == ProtocolError.__name__:
+        return "It has written to the connection between the rank and the judge, a file that it did not open."
     if isinstance(root, Raised):
         return _explain_exception(root, drawn) if isinstance(drawn, Scenario) else _explain_call(root.message)
     return ""
@@ -208,11 +211,11 @@ def _rest(message: str) -> list[str]:
 def _place(broken: Broken, drawn: Drawn) -> str:
     where = broken.place
     if where is None:
-        return "an unknown place"
+        return "outside its run"
     stage, step = where
     if step is None or not isinstance(drawn, Scenario):
-        return stage
+        return f"in {stage}"
     if stage.startswith("a change of the optimizer"):
         kinds = [_EVENT_WORDS[type(event)] for event in drawn.events(step) if type(event) in _EVENT_WORDS]
         stage = " or ".join(kinds) or stage
-    return f"{stage}, at step {min(step + 1, drawn.steps)} of {drawn.steps}"
+    return f"in {stage}, at step {min(step + 1, drawn.steps)} of {drawn.steps}"

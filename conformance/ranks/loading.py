@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from conformance.submissions import stand_ins
+from conformance.ranks import stand_ins
 from conformance.submissions.contract import Contract, Function
 from conformance.submissions.location import Location
 
@@ -88,7 +88,12 @@ def own_frames(error: BaseException, location: Location) -> str:
 def trimmed_traceback(error: BaseException, location: Location) -> str:
     """Return the traceback of an error with `own_frames` only; a syntax error tells its place itself."""
     frames = [] if isinstance(error, SyntaxError) else [own_frames(error, location)]
-    return "\n".join([*frames, "".join(traceback.format_exception_only(error)).rstrip()])
+    return printable("\n".join([*frames, "".join(traceback.format_exception_only(error)).rstrip()]))
+
+
+def printable(text: str) -> str:
+    """Return a text with surrogates, which no file takes, written as escapes."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def raised_on_purpose(error: BaseException, location: Location) -> bool:

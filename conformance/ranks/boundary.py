@@ -15,13 +15,13 @@ from typing import Any
 
 import torch.distributed as dist
 
-from conformance.submissions.loading import is_own, own_frames, raised_on_purpose
+from conformance.ranks.loading import is_own, own_frames, printable, raised_on_purpose
 from conformance.submissions.location import Location
 from pytest_ddp.rank.worker import Failed
 
 _STAGE = "_conformance_stage"
 _ELSEWHERE = ("a look at its objects", None)
-_GONE = "the default process group is gone: the submission has destroyed it, which is for the program that made it to do"
+_GONE = "the submission has destroyed the default process group, which belongs to the program that made it"
 _destroyed_at: list[FrameSummary] = []
 
 
@@ -35,7 +35,7 @@ def boundary(submission: Location) -> Iterator[None]:
     _note_destruction()
     try:
         yield
-        with stage(submission, "the deletion of what its code has made"):
+        with stage("the deletion of what its code has made"):
             gc.collect()
             if has_group and not dist.is_initialized():
                 raise RuntimeError(_GONE)  # noqa: TRY301  as if the submission had raised it
@@ -44,7 +44,7 @@ def boundary(submission: Location) -> Iterator[None]:
 
 
 @contextmanager
-def stage(_: Location, name: str, step: int | None = None) -> Iterator[None]:
+def stage(name: str, step: int | None = None) -> Iterator[None]:
     """Name what a rank does in the block, for the message about an exception that leaves it."""
     try:
         yield
@@ -53,19 +53,26 @@ def stage(_: Location, name: str, step: int | None = None) -> Iterator[None]:
         raise
 
 
+def offers(owner: Any, *names: str) -> bool:
+    """Whether an object has these attributes; one whose look-up raises, be it KeyError, is none that it has."""
+    try:
+        return all(hasattr(owner, name) for name in names)
+    except Exception:  # noqa: BLE001  a `__getattr__` may raise anything
+        return False
+
+
 def _failed(error: BaseException, submission: Location) -> Failed:
     name, step = vars(error).get(_STAGE, _ELSEWHERE)
     where = {"stage": name, "step": step, "refused": raised_on_purpose(error, submission)}
     text = own_frames(error, submission)
     if not dist.is_initialized():
-        text += "".join(format_list([frame for frame in _destroyed_at if is_own(frame.filename, submission)]))
-    return Failed(type(error).__name__, _message(error), text.rstrip(), dumps(where).encode())
+        text += "".join(["\n", *format_list([frame for frame in _destroyed_at if is_own(frame.filename, submission)])])
+    return Failed(type(error).__name__, _message(error), text.strip("\n"), dumps(where).encode())
 
 
 def _message(error: BaseException) -> str:
-    """Return the message of an exception, in characters that can be printed and written to files."""
     try:
-        return str(error).encode(errors="backslashreplace").decode()
+        return printable(str(error))
     except BaseException as broken:  # noqa: BLE001  `__str__` is the submission's code, too
         return f"its message could not be made: `__str__` raised {type(broken).__name__}"
 
