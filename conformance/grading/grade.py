@@ -15,9 +15,7 @@ from conformance.execution.executor import Executor
 from conformance.execution.rank_pools import SizedRanks
 from conformance.grading.report import CheckReport, ComponentReport, Environment, Report
 from conformance.judging.run_check import Result, Status, run_check
-from conformance.reproduction.case_script import PartReproduction
-from conformance.reproduction.replay import Replay
-from conformance.reproduction.training_script import Reproduction
+from conformance.reproduction import files
 from conformance.scenarios.case import Case
 from conformance.scenarios.scenario import Scenario
 from conformance.submissions.contract import COMPONENTS
@@ -171,7 +169,7 @@ def grade_check(
 def _reported(component: str, result: Result, executor: Executor, grading: Grading) -> CheckReport:
     repro = ""
     if result.scenario is not None and grading.repro_dir is not None:
-        repro = str(_write(component, result, result.scenario, executor, grading.repro_dir))
+        repro = str(files.write(component, result, executor, grading.repro_dir))
     return CheckReport(
         id=result.check.id,
         level=result.check.level,
@@ -185,23 +183,6 @@ def _reported(component: str, result: Result, executor: Executor, grading: Gradi
         repro=repro,
         scenario=result.scenario,
     )
-
-
-def _write(component: str, result: Result, scenario: Scenario | Case, executor: Executor, folder: Path) -> Path:
-    """Write how to see a failure again, a file to replay and a script beside it; return the path of the script."""
-    Replay.of(executor, component, result.check, scenario).write(folder, executor.location)
-    about: dict[str, Any] = {
-        "location": executor.location,
-        "component": component,
-        "check": result.check,
-        "seed": executor.seed(scenario),
-        "message": f"{result.message}\n\n{result.diagnosis}".rstrip(),
-        "stubbed": frozenset(executor.stubbed),
-        "hash_apart": result.hash_apart,
-    }
-    if isinstance(scenario, Case):
-        return PartReproduction(case=scenario, **about).write(folder)
-    return Reproduction(scenario=scenario, **about).write(folder)
 
 
 def _not_run(check: Check, message: str = "", status: Status = "not_run") -> CheckReport:

@@ -13,7 +13,7 @@ from conformance.judging.run_check import Result, judged
 from conformance.scenarios.case import Case
 from conformance.scenarios.cases import as_json, case_from_json
 from conformance.scenarios.scenario import Scenario, from_json
-from conformance.submissions.location import Location, locate
+from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
 
 SCHEMA = "pytest-ddp/case/1"
@@ -58,9 +58,8 @@ class Replay:
         except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
             raise UsageError(f"{path} is no case that a grading wrote ({type(error).__name__}: {error})") from None
 
-    def write(self, folder: Path, location: Location) -> Path:
-        """Write it as `<component>-<check>.json` in the submission's subfolder of a folder; return its path."""
-        path = folder / location.subfolder / f"{self.component}-{self.check.id}.json"
+    def write(self, path: Path) -> None:
+        """Write it as JSON."""
         plain = {
             "schema": SCHEMA,
             "submission": self.submission,
@@ -69,9 +68,7 @@ class Replay:
             "scenario": as_json(self.drawn),
             "secret": self.secret,
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
-        return path
 
     def run(self, ranks: SizedRanks) -> Result:
         """Hold the submission to the check on this alone.
