@@ -4,21 +4,17 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch._dynamo  # torch.optim imports it, slowly, at its first use: better now, while ranks start
 
 from conformance.checks.check import Check
-from conformance.components.registry import CHECKS
+from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
 from conformance.execution.rank_pools import SizedRanks
 from conformance.grading.report import CheckReport, ComponentReport, Environment, Report
 from conformance.judging.run_check import Result, Status, run_check
 from conformance.reproduction import files
-from conformance.scenarios.case import Case
-from conformance.scenarios.scenario import Scenario
-from conformance.submissions.contract import COMPONENTS
 from conformance.submissions.location import Location
 from pytest_ddp.errors import UsageError
 
@@ -47,7 +43,7 @@ class Grading:
 
     def checks(self, component: str) -> tuple[Check, ...]:
         """Return the checks that a component is held to, in their order."""
-        return tuple(check for check in CHECKS[component] if check.level == "core" or not self.core)
+        return tuple(check for check in COMPONENTS[component].checks if check.level == "core" or not self.core)
 
 
 def grade(location: Location, grading: Grading, ranks: SizedRanks) -> Report:
@@ -59,6 +55,8 @@ def grade(location: Location, grading: Grading, ranks: SizedRanks) -> Report:
     """
     executor = Executor(ranks, location, secret=str(grading.seed))
     submitted = submitted_components(executor, grading.components)
+    if grading.repro_dir is not None:
+        files.remove_stale(location, grading.components, grading.repro_dir)
     reports = tuple(
         _grade_component(name, executor, grading) if name in submitted else _not_submitted(name, executor, grading)
         for name in grading.components
@@ -94,7 +92,7 @@ def submitted_components(executor: Executor, wanted: Sequence[str]) -> list[str]
     Raises:
         UsageError: the adapters do not import, define none of these, or define one that cannot be called.
     """
-    given, found = executor.location.given, executor.look()
+    given, found = executor.location.given, executor.look(component.contract for component in COMPONENTS.values())
     if found.error:
         raise UsageError(f"the adapters of {given} do not import:\n{found.error}")
     wrong = [sentence for name, sentence in found.wrong_signatures if name in wanted]
@@ -103,9 +101,9 @@ def submitted_components(executor: Executor, wanted: Sequence[str]) -> list[str]
     defined = [name for name in wanted if name in found.defined]
     if not defined:
         lacking = [lacks(name, executor.missing[name]) for name in wanted if name in executor.missing]
-        looked_for = "looked for " + ", ".join(str(COMPONENTS[name].get) for name in wanted)
+        looked_for = "looked for " + ", ".join(str(COMPONENTS[name].contract.get) for name in wanted)
         raise UsageError(f"the adapters of {given} define no component asked for; {'; '.join(lacking) or looked_for}")
-    return [name for name in defined if executor.is_implemented(name)]
+    return [name for name in defined if executor.is_implemented(COMPONENTS[name])]
 
 
 def lacks(component: str, missing: Sequence[str]) -> str:
@@ -156,7 +154,7 @@ def grade_check(
     if missing:
         return _not_run(check, f"not run: {missing[0]} must pass first")
     result = run_check(
-        component,
+        COMPONENTS[component],
         check,
         executor,
         world_size=grading.world_size,
@@ -169,7 +167,7 @@ def grade_check(
 def _reported(component: str, result: Result, executor: Executor, grading: Grading) -> CheckReport:
     repro = ""
     if result.scenario is not None and grading.repro_dir is not None:
-        repro = str(files.write(component, result, executor, grading.repro_dir))
+        repro = str(files.write(COMPONENTS[component], result, executor, grading.repro_dir))
     return CheckReport(
         id=result.check.id,
         level=result.check.level,

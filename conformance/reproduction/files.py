@@ -1,23 +1,23 @@
-"""Leaves in a folder what shows a failure: a script, and beside it a file to replay; removes those of an earlier grade."""
+"""Writes a script and a file to replay for each failure, and removes those that an earlier grade has left."""
 
 import json
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from conformance.checks.check import Trial
+from conformance.components.component import Component, trial_of_training
 from conformance.execution.executor import Executor
 from conformance.execution.outcome import Execution, Malformed, Observed
 from conformance.judging.run_check import Result
 from conformance.reproduction import case_script, training_script
 from conformance.reproduction.replay import SCHEMA, Replay
 from conformance.reproduction.script import MARKER, MOST_LINES, Failure, lines_besides_data
-from conformance.scenarios.case import Case
+from conformance.scenarios.drawn import Drawn
 from conformance.scenarios.scenario import Scenario
 from conformance.submissions.location import Location
 
 
-def write(component: str, result: Result, executor: Executor, folder: Path) -> Path:
+def write(component: Component, result: Result, executor: Executor, folder: Path) -> Path:
     """Write how to see a failure again below a folder, in the submission's subfolder; return the path of the script."""
     drawn = result.scenario
     if drawn is None:
@@ -26,7 +26,7 @@ def write(component: str, result: Result, executor: Executor, folder: Path) -> P
     failure = Failure(location=executor.location, component=component, check=result.check, message=message)
     place = folder / executor.location.subfolder
     place.mkdir(parents=True, exist_ok=True)
-    Replay.of(executor, component, result.check, drawn).write(place / f"{failure.name}.json")
+    Replay.of(executor, component.name, result.check, drawn).write(place / f"{failure.name}.json")
     script = place / f"{failure.name}.py"
     script.write_text(_text(failure, result, executor, drawn), encoding="utf-8")
     return script
@@ -59,30 +59,37 @@ def _is_ours(path: Path, components: Collection[str]) -> bool:
         return False
 
 
-def _text(failure: Failure, result: Result, executor: Executor, drawn: Scenario | Case) -> str:
+def flat_text(failure: Failure, drawn: Drawn, seed: int) -> tuple[str, str]:
+    """Return a flat script of what was drawn, and why it is of no use; empty if it is.
+
+    Args:
+        failure: what it has to show.
+        drawn: the scenario or the case that failed.
+        seed: the integer that its numbers are drawn from.
+    """
+    write = training_script.flat_text if isinstance(drawn, Scenario) else case_script.flat_text
+    text, unshown = write(failure, drawn, seed)  # type: ignore[arg-type]  # each gets its kind
+    if unshown:
+        return text, f"it has no lines for: {', '.join(unshown)}"
+    lines = lines_besides_data(text)
+    return text, f"it would have {lines} lines" if lines > MOST_LINES else ""
+
+
+def _text(failure: Failure, result: Result, executor: Executor, drawn: Drawn) -> str:
     """Return the flat script of a failure where there is one that shows it, else one that replays it."""
-    why = _not_flat(result, executor)
-    text = ""
-    if not why:
-        flat = case_script.flat_text if isinstance(drawn, Case) else training_script.flat_text
-        text, unshown = flat(failure, drawn, executor.seed(drawn))  # type: ignore[arg-type]  # each gets its own kind
-        why = ", ".join(f"`{name}`" for name in unshown)
-    if not why and lines_besides_data(text) > MOST_LINES:
-        why = f"it would have {lines_besides_data(text)} lines"
+    if executor.stubbed:
+        text, why = "", f"the judge offered stand-ins: {', '.join(sorted(executor.stubbed))}"
+    elif result.hash_apart:
+        text, why = "", "it fails only where ranks have different hash seeds"
+    else:
+        text, why = flat_text(failure, drawn, executor.seed(drawn))
     if not why and not _is_shown(executor.run(failure.component, drawn), drawn):
         why = "it is no wrong number in gradients or parameters"
     return failure.render("replay.py.jinja", why=why, json=f"{failure.name}.json") if why else text
 
 
-def _not_flat(result: Result, executor: Executor) -> str:
-    """Say what about a grading keeps any failure from being shown by torch and the submission alone."""
-    if executor.stubbed:
-        return f"the judge offered stand-ins: {', '.join(sorted(executor.stubbed))}"
-    return "the ranks' hash seeds must differ" if result.hash_apart else ""
-
-
-def _is_shown(execution: Execution, drawn: Scenario | Case) -> bool:
+def _is_shown(execution: Execution, drawn: Drawn) -> bool:
     """Whether a flat script that does what ranks did ends otherwise than one with a right submission."""
     if isinstance(execution, Observed) and isinstance(drawn, Scenario):
-        return training_script.shows(Trial(drawn, execution.seed, execution.observations))
+        return training_script.shows(trial_of_training(drawn, execution))
     return not isinstance(execution, Malformed)

@@ -73,7 +73,9 @@ def _own_layers(spec: Any) -> Iterator[str]:
 def _call(layer: Layer, width: int) -> str:
     """Return the call that makes a layer."""
     if isinstance(layer, Conv):
-        return f"SpreadConv2d({width}, {layer.outputs}, 2){'.to(memory_format=torch.channels_last)' * layer.channels_last}"
+        return (
+            f"SpreadConv2d({width}, {layer.outputs}, 2){'.to(memory_format=torch.channels_last)' * layer.channels_last}"
+        )
     return layer_as_code(layer, width)
 
 

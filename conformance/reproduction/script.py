@@ -14,6 +14,7 @@ import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from conformance.checks.check import Check
+from conformance.components.component import Component
 from conformance.submissions.location import Location
 from conformance.workload.numbers import Tensors
 
@@ -72,14 +73,14 @@ class Failure:
     """
 
     location: Location
-    component: str
+    component: Component
     check: Check
     message: str
 
     @property
     def name(self) -> str:
-        """The name of the files about it, without a suffix: `ddp-trains-tied_parameters` for `trains[tied_parameters]`."""
-        kept = (c if c.isalnum() or c in "_.-" else "-" for c in f"{self.component}-{self.check.id}")
+        """The name of its files, without a suffix: for a check `trains[tied]` of `ddp`, `ddp-trains-tied`."""
+        kept = (c if c.isalnum() or c in "_.-" else "-" for c in f"{self.component.name}-{self.check.id}")
         return "".join(kept).strip("-")
 
     def render(self, template: str, **more: Any) -> str:
@@ -95,7 +96,7 @@ class Failure:
     @property
     def _about(self) -> str:
         """Check, property and message, as text that may stand in a docstring."""
-        about = f"{MARKER} {self.component} fails {self.check.id}. {self.check.property} {self.message}"
+        about = f"{MARKER} {self.component.name} fails {self.check.id}. {self.check.property} {self.message}"
         wrapped = textwrap.fill(textwrap.shorten(about, _ABOUT, placeholder=" ..."), _WIDTH)
         return wrapped.replace("\\", "\\\\").replace('"""', "'''")
 

@@ -12,7 +12,7 @@ from conformance.reproduction.model_code import has_places, is_explicit, model_l
 from conformance.reproduction.script import Failure, Reading, data_lines, is_readable
 from conformance.scenarios.layers import Dtype, Embedding
 from conformance.scenarios.scenario import AddGroup, Decay, Event, Freeze, OneCycle, Scenario, SetOption, Unfreeze
-from conformance.submissions.contract import COMPONENTS
+from conformance.submissions.contract import Contract
 from conformance.workload.models import GAIN
 from conformance.workload.numbers import Tensors, wide
 
@@ -33,8 +33,9 @@ def flat_text(failure: Failure, scenario: Scenario, seed: int) -> tuple[str, lis
         return "", [why]
     data = _data(scenario, seed)
     if not is_readable([tensors for ranks in data.values() for tensors in ranks]):
-        return "", ["too many numbers to print"]
-    s, m, o, component = Reading(scenario), Reading(scenario.model), Reading(scenario.optimizer), failure.component
+        return "", ["so many numbers"]
+    s, m, o = Reading(scenario), Reading(scenario.model), Reading(scenario.optimizer)
+    contract = failure.component.contract
     text = failure.render(
         "training.py.jinja",
         s=s,
@@ -42,8 +43,8 @@ def flat_text(failure: Failure, scenario: Scenario, seed: int) -> tuple[str, lis
         o=o,
         model_lines=list(model_lines(m)),
         places=has_places(m),
-        gain=", gain=%s" % GAIN if m.keyword else f", {GAIN}" if m.positional else "",
-        params=_params(s, o, "iter(named.values())" if _is_optimizer(component) else "named.values()"),
+        gain=f", gain={GAIN}" if m.keyword else f", {GAIN}" if m.positional else "",
+        params=_params(s, o),
         events=[line for event in s.schedule for line in _event_lines(event, o)],
         scheduler=next((made for event in s.schedule if (made := _scheduler(event, s.steps))), ""),
         sparse=any(isinstance(layer, Embedding) and layer.sparse for layer in m.layers),
@@ -51,7 +52,7 @@ def flat_text(failure: Failure, scenario: Scenario, seed: int) -> tuple[str, lis
         world_size=s.world_size,
         tolerance=tolerance_of(scenario),
         data=[line for name, ranks in data.items() for line in data_lines(name, ranks)],
-        **_calls(component, s),
+        **_calls(contract, s),
     )
     known = ("seed", "batch", "optimizer", "model")
     return text, [*s.unread(*known), *m.unread("inputs", "activation"), *o.unread()]
@@ -92,19 +93,14 @@ def _beyond(scenario: Scenario) -> str:
     return f"what happens between steps ({later[0]})" if later else ""
 
 
-def _is_optimizer(component: str) -> bool:
-    return COMPONENTS[component].kind == "optimizer"
-
-
-def _calls(component: str, s: Any) -> dict[str, Any]:
+def _calls(contract: Contract, s: Any) -> dict[str, Any]:
     """Return how the submission's functions are called."""
-    wanted = COMPONENTS[component]
     return {
-        "optimizer_component": _is_optimizer(component),
-        "get": wanted.get.name,
-        "after_backward": wanted.after_backward.name if wanted.after_backward else "",
-        "batch_start": wanted.batch_start.name if wanted.batch_start else "",
-        "bucket": f", {s.bucket_size_mb!r}" if len(wanted.get.parameters) > 1 else "",
+        "optimizer_component": contract.kind == "optimizer",
+        "get": contract.get.name,
+        "after_backward": contract.after_backward.name if contract.after_backward else "",
+        "batch_start": contract.batch_start.name if contract.batch_start else "",
+        "bucket": f", {s.bucket_size_mb!r}" if contract.takes_bucket_size else "",
     }
 
 
@@ -122,13 +118,13 @@ def _data(scenario: Scenario, seed: int) -> dict[str, list[Tensors]]:
     }
 
 
-def _params(s: Any, o: Any, plain: str) -> str:
+def _params(s: Any, o: Any) -> str:
     """Return what the optimizer is given."""
     if o.groups:
         return f"[{', '.join(_group(group, o) for group in o.groups)}]"
     if later := [name for event in s.schedule if isinstance(event, AddGroup) for name in event.group.parameters]:
         return f"[p for name, p in named.items() if name not in {later}]"
-    return plain
+    return "iter(named.values())"
 
 
 def _group(group: Any, o: Any) -> str:
