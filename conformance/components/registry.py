@@ -1,6 +1,7 @@
 """Which checks each component is held to, in the order in which they run."""
 
 from conformance.checks.check import Check
+from conformance.checks.validation import validated
 from conformance.components.checkpoint.table import CHECKS as CHECKPOINT
 from conformance.components.distributed_sampler.table import CHECKS as DISTRIBUTED_SAMPLER
 from conformance.components.evaluation.table import CHECKS as EVALUATION
@@ -11,6 +12,8 @@ from conformance.components.overhead_model.table import CHECKS as OVERHEAD_MODEL
 from conformance.components.sharded_optimizer.table import CHECKS as SHARDED_OPTIMIZER
 from conformance.components.sync_batchnorm.table import CHECKS as SYNC_BATCHNORM
 from conformance.components.wrapper.table import wrapper_checks
+from conformance.diagnosis.gradient_mistakes import BY_NAME as GRADIENT_MISTAKES
+from conformance.diagnosis.training_mistakes import BY_NAME as TRAINING_MISTAKES
 from conformance.submissions.contract import COMPONENTS
 
 _LOOP = {
@@ -24,6 +27,8 @@ _LOOP = {
     "sharded_optimizer": SHARDED_OPTIMIZER,
     "sync_batchnorm": SYNC_BATCHNORM,
 }
+_MISTAKES = {*GRADIENT_MISTAKES, *TRAINING_MISTAKES}
 CHECKS: dict[str, tuple[Check, ...]] = {
-    name: wrapper_checks(name) if component.kind == "wrapper" else _LOOP[name] for name, component in COMPONENTS.items()
+    name: validated(name, wrapper_checks(name) if component.kind == "wrapper" else _LOOP[name], _MISTAKES)
+    for name, component in COMPONENTS.items()
 }

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from conformance.checks.check import CaseTrial, Check, Refused, Trial, Violation
+from conformance.checks.check import Check, Refused, Violation
+from conformance.checks.trial import CaseTrial, Trial
 from conformance.diagnosis.crashes import say
 from conformance.execution.executor import Executor
 from conformance.execution.outcome import Answered, Broken, Execution, Malformed, Observed
@@ -64,7 +65,7 @@ class Search:
             if self.check.level == "extended" and execution.refusal:
                 raise Refused(f"refused, as it may be: {execution.refusal}")
             raise Violation(say(execution, scenario))
-        self.check.function(_trial(execution, scenario))
+        self.check.hold(_trial(execution, scenario))
 
 
 def _trial(execution: Observed | Answered, scenario: Scenario | Case) -> Trial | CaseTrial:

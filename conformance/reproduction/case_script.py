@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from conformance.checks.check import CaseTrial
+from conformance.checks.trial import CaseTrial
 from conformance.components.fsdp.case import FsdpCase
 from conformance.components.fsdp.checks import SINGLE
 from conformance.components.fsdp.memory import AT_ONCE, LEFT, share, two_whole

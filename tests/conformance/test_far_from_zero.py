@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import batch_norm
 
-from conformance.checks.check import CaseTrial
+from conformance.checks.trial import CaseTrial
 from conformance.components.sync_batchnorm.far_from_zero import rounding, share
 from conformance.components.sync_batchnorm.whole_batch import whole
 from conformance.scenarios.cases import SyncBatchNormCase

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from conformance.checks.check import Trial, Violation
+from conformance.checks.check import Violation
+from conformance.checks.trial import Trial
 from conformance.checks.communication import overlaps_backward, starts_in_backward
 from conformance.protocol.training_messages import Happening, Observation
 from conformance.scenarios.layers import Linear

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
-from conformance.checks.check import CaseTrial
+from conformance.checks.trial import CaseTrial
 from conformance.protocol.case_messages import Answer
 from conformance.scenarios.cases import SamplerCase
 from conformance.strategies import Bounds

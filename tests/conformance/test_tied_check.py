@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from conformance.checks.check import Trial, Violation
+from conformance.checks.check import Violation
+from conformance.checks.trial import Trial
 from conformance.checks.training import tied_parameters
 from conformance.protocol.training_messages import Observation
 from conformance.scenarios.layers import Linear

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from conformance.checks.check import Trial, Violation
+from conformance.checks.check import Violation
+from conformance.checks.trial import Trial
 from conformance.checks.traffic import (
     as_many_collectives_as_dtypes,
     everything_frozen,
