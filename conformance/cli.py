@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from conformance.components.registry import COMPONENTS
 from conformance.execution.fork_servers import ForkServers
 from conformance.execution.pool import fork_servers, ranks_from
-from conformance.submissions.contract import COMPONENTS
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
 

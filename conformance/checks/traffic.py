@@ -8,7 +8,7 @@ from itertools import takewhile
 from conformance.checks.check import Violation
 from conformance.checks.trial import Trial
 from conformance.checks.words import listed, step_words
-from conformance.protocol.training_messages import Happening
+from conformance.protocol.messages import Happening
 from conformance.scenarios.layers import BYTES
 from conformance.scenarios.scenario import Scenario
 

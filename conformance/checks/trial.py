@@ -6,8 +6,7 @@ from typing import Any
 
 from conformance.oracle.remembered import inputs_of, right_training
 from conformance.oracle.training import Trajectory, train
-from conformance.protocol.case_messages import Answer
-from conformance.protocol.training_messages import Observation
+from conformance.protocol.messages import Answer, Observation
 from conformance.scenarios.scenario import Scenario
 from conformance.workload.numbers import RankInputs, Tensors
 

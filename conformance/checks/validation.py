@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from conformance.checks.check import Check
 
 
-def validated(component: str, checks: Sequence[Check], mistakes: Collection[str]) -> tuple[Check, ...]:
-    """Return the checks of a component.
+def validate(component: str, checks: Sequence[Check], mistakes: Collection[str]) -> None:
+    """Validate the checks of a component.
 
     Args:
         component: its name, for messages.
@@ -22,7 +22,6 @@ def validated(component: str, checks: Sequence[Check], mistakes: Collection[str]
         for problem in _problems(check, before, mistakes):
             raise ValueError(f"{component}: the check {check.id!r} {problem}")
         before[check.id] = check
-    return tuple(checks)
 
 
 def _problems(check: Check, before: Mapping[str, Check], mistakes: Collection[str]) -> list[str]:

@@ -10,7 +10,7 @@ import torch
 import torch._dynamo  # torch.optim imports it, slowly, at its first use: better now, while ranks start
 
 from conformance.checks.check import Check
-from conformance.components.registry import CHECKS
+from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
 from conformance.execution.rank_pools import SizedRanks
 from conformance.grading.report import CheckReport, ComponentReport, Environment, Report
@@ -18,9 +18,8 @@ from conformance.judging.run_check import Result, Status, run_check
 from conformance.reproduction.case_script import PartReproduction
 from conformance.reproduction.replay import Replay
 from conformance.reproduction.training_script import Reproduction
-from conformance.scenarios.case import Case
+from conformance.scenarios.drawn import Drawn
 from conformance.scenarios.scenario import Scenario
-from conformance.submissions.contract import COMPONENTS
 from conformance.submissions.location import Location
 from pytest_ddp.errors import UsageError
 
@@ -49,7 +48,7 @@ class Grading:
 
     def checks(self, component: str) -> tuple[Check, ...]:
         """Return the checks that a component is held to, in their order."""
-        return tuple(check for check in CHECKS[component] if check.level == "core" or not self.core)
+        return tuple(check for check in COMPONENTS[component].checks if check.level == "core" or not self.core)
 
 
 def grade(location: Location, grading: Grading, ranks: SizedRanks) -> Report:
@@ -96,7 +95,7 @@ def submitted_components(executor: Executor, wanted: Sequence[str]) -> list[str]
     Raises:
         UsageError: the adapters do not import, define none of these, or define one that cannot be called.
     """
-    given, found = executor.location.given, executor.look()
+    given, found = executor.location.given, executor.look(component.contract for component in COMPONENTS.values())
     if found.error:
         raise UsageError(f"the adapters of {given} do not import:\n{found.error}")
     wrong = [sentence for name, sentence in found.wrong_signatures if name in wanted]
@@ -105,9 +104,9 @@ def submitted_components(executor: Executor, wanted: Sequence[str]) -> list[str]
     defined = [name for name in wanted if name in found.defined]
     if not defined:
         lacking = [lacks(name, executor.missing[name]) for name in wanted if name in executor.missing]
-        looked_for = "looked for " + ", ".join(str(COMPONENTS[name].get) for name in wanted)
+        looked_for = "looked for " + ", ".join(str(COMPONENTS[name].contract.get) for name in wanted)
         raise UsageError(f"the adapters of {given} define no component asked for; {'; '.join(lacking) or looked_for}")
-    return [name for name in defined if executor.is_implemented(name)]
+    return [name for name in defined if executor.is_implemented(COMPONENTS[name])]
 
 
 def lacks(component: str, missing: Sequence[str]) -> str:
@@ -158,7 +157,7 @@ def grade_check(
     if missing:
         return _not_run(check, f"not run: {missing[0]} must pass first")
     result = run_check(
-        component,
+        COMPONENTS[component],
         check,
         executor,
         world_size=grading.world_size,
@@ -187,7 +186,7 @@ def _reported(component: str, result: Result, executor: Executor, grading: Gradi
     )
 
 
-def _write(component: str, result: Result, scenario: Scenario | Case, executor: Executor, folder: Path) -> Path:
+def _write(component: str, result: Result, scenario: Drawn, executor: Executor, folder: Path) -> Path:
     """Write how to see a failure again, a file to replay and a script beside it; return the path of the script."""
     Replay.of(executor, component, result.check, scenario).write(folder, executor.location)
     about: dict[str, Any] = {
@@ -199,9 +198,9 @@ def _write(component: str, result: Result, scenario: Scenario | Case, executor: 
         "stubbed": frozenset(executor.stubbed),
         "hash_apart": result.hash_apart,
     }
-    if isinstance(scenario, Case):
-        return PartReproduction(case=scenario, **about).write(folder)
-    return Reproduction(scenario=scenario, **about).write(folder)
+    if isinstance(scenario, Scenario):
+        return Reproduction(scenario=scenario, **about).write(folder)
+    return PartReproduction(case=scenario, **about).write(folder)
 
 
 def _not_run(check: Check, message: str = "", status: Status = "not_run") -> CheckReport:

@@ -11,9 +11,7 @@ from rich.text import Text
 
 from conformance.checks.check import Level
 from conformance.judging.run_check import Status
-from conformance.scenarios.case import Case
-from conformance.scenarios.cases import as_json
-from conformance.scenarios.scenario import Scenario
+from conformance.scenarios.drawn import Drawn
 
 SCHEMA = "pytest-ddp/report/1"
 Verdict: TypeAlias = Literal["passed", "failed", "error", "not_submitted"]
@@ -51,12 +49,12 @@ class CheckReport:
     examples: int = 0
     seconds: float = 0.0
     repro: str = ""
-    scenario: Scenario | Case | None = None
+    scenario: Drawn | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what `json.dumps` takes."""
         plain = {**vars(self), "seconds": round(self.seconds, 3)}
-        return {**plain, "scenario": as_json(self.scenario) if self.scenario else None}
+        return {**plain, "scenario": self.scenario.to_json() if self.scenario else None}
 
 
 @dataclass(frozen=True)

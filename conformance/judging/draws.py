@@ -10,10 +10,9 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import seed as seeded
 
 from conformance.judging.vacuity import tells_apart
-from conformance.scenarios.case import Case
-from conformance.scenarios.scenario import Scenario
+from conformance.scenarios.drawn import Drawn
 from conformance.strategies import Bounds
-from conformance.strategies.building_blocks import Drawer, OneOf
+from conformance.strategies.building_blocks import Drawer, parts
 from conformance.workload.numbers import data_seed
 
 _REMEMBERED = 1_000
@@ -40,21 +39,20 @@ class Draws:
     secret: str
     examples: int
 
-    def all(self) -> tuple[Scenario | Case, ...]:
+    def all(self) -> tuple[Drawn, ...]:
         """Return them, smaller ones first; components that are held to the same ones have them drawn once."""
         return _all(self)
 
-    def hold(self, judge: Callable[[Scenario | Case], None]) -> None:
+    def hold(self, judge: Callable[[Drawn], None]) -> None:
         """Draw them one by one for `judge`; once it raises, look for smaller ones for which it does, and raise that.
 
         Each of several alternatives gets its share of the examples.
         """
-        parts = self.scenarios.parts if isinstance(self.scenarios, OneOf) else (self.scenarios,)
-        fewest = min(_FEWEST, self.examples)
-        for part in parts:
-            self._hold(part, max(fewest, math.ceil(self.examples / len(parts))), judge)
+        alternatives, fewest = parts(self.scenarios), min(_FEWEST, self.examples)
+        for part in alternatives:
+            self._hold(part, max(fewest, math.ceil(self.examples / len(alternatives))), judge)
 
-    def _hold(self, part: Drawer, examples: int, judge: Callable[[Scenario | Case], None]) -> None:
+    def _hold(self, part: Drawer, examples: int, judge: Callable[[Drawn], None]) -> None:
         @settings(
             max_examples=examples,
             deadline=None,
@@ -66,9 +64,8 @@ class Draws:
         )
         @seeded(self._hypothesis_seed(part))
         @given(part(self.bounds))
-        def holds(drawn: Scenario | Case) -> None:
-            if isinstance(drawn, Scenario):
-                assume(tells_apart(drawn, data_seed(self.secret, drawn), self.rules_out))
+        def holds(drawn: Drawn) -> None:
+            assume(tells_apart(drawn, data_seed(self.secret, drawn), self.rules_out))
             judge(drawn)
 
         holds()
@@ -79,7 +76,7 @@ class Draws:
 
 
 @lru_cache(_REMEMBERED)
-def _all(draws: Draws) -> tuple[Scenario | Case, ...]:
-    drawn: list[Scenario | Case] = []
+def _all(draws: Draws) -> tuple[Drawn, ...]:
+    drawn: list[Drawn] = []
     draws.hold(drawn.append)
     return tuple(drawn)

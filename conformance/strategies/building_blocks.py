@@ -38,6 +38,11 @@ class OneOf:
         return st.one_of(*(part(bounds) for part in self.parts))
 
 
+def parts(drawn: Drawer) -> tuple[Drawer, ...]:
+    """Return the alternatives of a strategy, or the strategy alone."""
+    return drawn.parts if isinstance(drawn, OneOf) else (drawn,)
+
+
 def one_of(*parts: Drawer) -> OneOf:
     """Return a strategy of these alternatives."""
     return OneOf(parts)

@@ -82,7 +82,7 @@ def test_a_hang_that_does_not_come_again_is_a_race_too(grade_path, submit, tmp_p
 def test_the_body_itself_is_right(grade_path, submit):
     (component,) = grade_path(submit(BODY), components=["naive_ddp"], world_size=2, examples=1).components
     assert component.status == "passed"
-    lacking = next(check for check in component.checks if check.id == "accumulates_without_synchronising")
+    lacking = next(check for check in component.checks if check.id == "no_sync")
     assert (lacking.status, lacking.message) == ("not_run", "the wrapped model has no `no_sync`")
 
 
@@ -152,4 +152,14 @@ def test_adapters_in_a_tests_folder_may_import_their_neighbours_and_their_packag
         my_systems__ddp=BODY,
     )
     (folder / "adapters.py").unlink()
+    assert held_to(folder, "naive_ddp", "gradients_averaged").status == "passed"
+
+
+def test_a_package_without_init_is_imported_again_once_a_stub_is_offered(held_to, submit):
+    folder = submit(
+        "from my_systems.parts.ddp import get_naive_ddp, naive_ddp_on_after_backward",
+        my_systems__init="",
+        my_systems__parts__ddp="import wandb\n" + textwrap.dedent(BODY),
+    )
+    (folder / "my_systems/init.py").rename(folder / "my_systems/__init__.py")
     assert held_to(folder, "naive_ddp", "gradients_averaged").status == "passed"

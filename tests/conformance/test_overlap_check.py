@@ -5,8 +5,8 @@ import torch
 
 from conformance.checks.check import Violation
 from conformance.checks.trial import Trial
-from conformance.checks.communication import overlaps_backward, starts_in_backward
-from conformance.protocol.training_messages import Happening, Observation
+from conformance.components.wrapper.overlap import overlaps_backward, starts_in_backward
+from conformance.protocol.messages import Happening, Observation
 from conformance.scenarios.layers import Linear
 from conformance.scenarios.model_spec import ModelSpec
 from conformance.scenarios.scenario import Scenario

@@ -8,7 +8,7 @@ from conformance.checks.check import Violation
 from conformance.checks.traffic import exchanges, launches
 from conformance.checks.trial import Trial
 from conformance.checks.words import step_words
-from conformance.protocol.training_messages import Happening
+from conformance.protocol.messages import Happening
 from conformance.scenarios.scenario import Scenario
 
 
