@@ -15,9 +15,9 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
-from conformance.execution.pool import fork_servers, ranks_from
+from conformance.execution.pool import fork_servers
+from conformance.grading.events import Reports
 from conformance.grading.grade import Grading, grade
-from conformance.submissions.location import locate
 from pytest_ddp.pool.parent_death import die_with
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "on_ranks"))
@@ -55,11 +55,12 @@ def main(seeds: Sequence[int]) -> int:
 
 
 def _accusations(way: Way, seed: int) -> dict[str, str]:
-    with tempfile.TemporaryDirectory() as folder, fork_servers() as servers, ranks_from(servers) as ranks:
+    with tempfile.TemporaryDirectory() as folder, fork_servers() as servers:
         for name, text in {"adapters": way.adapters, **CONTROLS}.items():
             (Path(folder) / f"{name}.py").write_text(text, encoding="utf-8")
         grading = Grading(seed, _WORLD_SIZE, (way.component,), _EXAMPLES, Path(folder) / "repro")
-        return accusations(way, grade(locate(folder), grading, ranks))
+        (report,) = Reports.of(grade([folder], grading, servers))
+        return {"not graded": why} if (why := report.not_graded_because) else accusations(way, report)
 
 
 def _state() -> str:
