@@ -13,7 +13,6 @@ from conformance.grading.formats import FORMATS
 from conformance.grading.formats.console import ConsoleReport
 from conformance.grading.formats.report_file import ReportFile
 from conformance.grading.report import FAILED, GRADER_ERROR, HARNESS_ERROR, NOT_GRADED, PASSED
-from conformance.submissions.contract import COMPONENTS
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
 
@@ -47,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("grade", help="grade submissions")
     command.add_argument("paths", nargs="+", metavar="PATH", help="folder, file or module with adapters")
     command.add_argument("--world-size", type=int, default=WORLD_SIZE, metavar="N", help="ranks in the largest world")
-    command.add_argument("--components", default=",".join(COMPONENTS), metavar="A,B", help="components to grade (all)")
+    command.add_argument("--components", default=None, metavar="A,B", help="components to grade (all)")
     for form in FORMATS:
         command.add_argument(form.option, dest=form.option, type=Path, metavar="FILE", help=form.help)
     command.add_argument("--seed", type=int, default=None, metavar="S", help="repeat a grading (a random seed)")
@@ -69,12 +68,12 @@ def _grade(options: argparse.Namespace) -> int:
     misplaced = [wrong for path in options.paths if (wrong := _misplaced(path))]
     if len(misplaced) == len(options.paths) and not files:
         raise UsageError("\n".join(misplaced))
-    components = _components(options.components)
     examples = _positive("--max-examples", options.max_examples)
     with fork_servers() as launcher:
         from conformance.grading.grade import Grading, grade  # noqa: PLC0415  imports torch, while the servers do too
 
         seed = secrets.randbits(_SEED_BITS) if options.seed is None else options.seed
+        components = _components(options.components)
         world_size, folder = _world_size(options.world_size), options.repro_dir
         grading = Grading(seed, world_size, components, examples, folder, options.from_scratch, options.core)
         _report(grade(options.paths, grading, launcher), [reports, ConsoleReport(reports), *files], files)
@@ -114,7 +113,11 @@ def _replay(path: Path) -> int:
     return PASSED if result.status == "passed" else FAILED
 
 
-def _components(names: str) -> tuple[str, ...]:
+def _components(names: str | None) -> tuple[str, ...]:
+    from conformance.components.registry import COMPONENTS  # noqa: PLC0415  imports torch
+
+    if names is None:
+        return tuple(COMPONENTS)
     wanted = tuple(name.strip() for name in names.split(",") if name.strip())
     unknown = [name for name in wanted if name not in COMPONENTS]
     if unknown or not wanted:

@@ -11,19 +11,20 @@ from dataclasses import dataclass, field
 import pytest
 
 from conformance.cli import MAX_EXAMPLES, WORLD_SIZE
-from conformance.components.registry import CHECKS
+from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
 from conformance.execution.pool import fork_servers, ranks_from
 from conformance.grading.grade import Grading, grade_check, lacks, not_from_scratch, submitted_components
 from conformance.grading.report import CheckReport
-from conformance.submissions.contract import COMPONENTS
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
 from pytest_ddp.settings import configured_value, parse_world_sizes
 
 _USAGE = 2
 _SEED_BITS = 32
-_ALL = [pytest.param(name, check.id, id=f"{name}-{check.id}") for name, checks in CHECKS.items() for check in checks]
+_ALL = [
+    pytest.param(name, check.id, id=f"{name}-{check.id}") for name, one in COMPONENTS.items() for check in one.checks
+]
 
 
 @dataclass
@@ -52,7 +53,7 @@ class Grader:
         """Return what became of a check."""
         known = self._known.setdefault(component, {})
         if check_id not in known:
-            check = next(check for check in CHECKS[component] if check.id == check_id)
+            check = next(check for check in COMPONENTS[component].checks if check.id == check_id)
             for required in check.requires:
                 self.report(component, required)
             known[check_id] = grade_check(component, check, self.executor, self.grading, known)

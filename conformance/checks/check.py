@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from conformance.oracle.remembered import inputs_of, right_training
 from conformance.oracle.tolerance import Limits, difference, float64_limits
 from conformance.oracle.training import Trajectory, train
-from conformance.protocol.case_messages import Answer
-from conformance.protocol.training_messages import Happening, Observation
+from conformance.protocol.messages import Answer, Happening, Observation
 from conformance.scenarios.scenario import Scenario
 from conformance.strategies import Bounds
 from conformance.workload.numbers import RankInputs, Tensors, wide

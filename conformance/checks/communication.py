@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from conformance.checks.check import WAIT, Trial, Violation, advising, launches, listed, never_awaited, step_words
 from conformance.checks.traffic import exchanges
-from conformance.protocol.training_messages import Happening
+from conformance.protocol.messages import Happening
 from conformance.scenarios.scenario import Scenario
 from conformance.workload.numbers import Tensors
 

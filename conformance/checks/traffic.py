@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from conformance.checks.check import Trial, Violation, advising, launches, listed, of_the_model, step_words
 from conformance.checks.training import training_equals_one_process
-from conformance.protocol.training_messages import Happening
+from conformance.protocol.messages import Happening
 from conformance.scenarios.layers import BYTES
 from conformance.scenarios.scenario import Scenario
 

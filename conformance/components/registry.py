@@ -1,29 +1,27 @@
-"""Which checks each component is held to, in the order in which they run."""
+"""All components, in the order in which they are graded: one line each."""
 
-from conformance.checks.check import Check
-from conformance.components.checkpoint.table import CHECKS as CHECKPOINT
-from conformance.components.distributed_sampler.table import CHECKS as DISTRIBUTED_SAMPLER
-from conformance.components.evaluation.table import CHECKS as EVALUATION
-from conformance.components.fsdp.table import CHECKS as FSDP
-from conformance.components.gradient_accumulation.table import CHECKS as GRADIENT_ACCUMULATION
-from conformance.components.loader_generator.table import CHECKS as LOADER_GENERATOR
-from conformance.components.overhead_model.table import CHECKS as OVERHEAD_MODEL
-from conformance.components.sharded_optimizer.table import CHECKS as SHARDED_OPTIMIZER
-from conformance.components.sync_batchnorm.table import CHECKS as SYNC_BATCHNORM
-from conformance.components.wrapper.table import wrapper_checks
-from conformance.submissions.contract import COMPONENTS
+from conformance.components.checkpoint.record import CHECKPOINT
+from conformance.components.component import Component
+from conformance.components.distributed_sampler.record import DISTRIBUTED_SAMPLER
+from conformance.components.evaluation.record import EVALUATION
+from conformance.components.fsdp.record import FSDP
+from conformance.components.gradient_accumulation.record import GRADIENT_ACCUMULATION
+from conformance.components.loader_generator.record import LOADER_GENERATOR
+from conformance.components.overhead_model.record import OVERHEAD_MODEL
+from conformance.components.sharded_optimizer.record import SHARDED_OPTIMIZER
+from conformance.components.sync_batchnorm.record import SYNC_BATCHNORM
+from conformance.components.wrapper.record import WRAPPERS
 
-_LOOP = {
-    "checkpoint": CHECKPOINT,
-    "distributed_sampler": DISTRIBUTED_SAMPLER,
-    "evaluation": EVALUATION,
-    "fsdp": FSDP,
-    "gradient_accumulation": GRADIENT_ACCUMULATION,
-    "loader_generator": LOADER_GENERATOR,
-    "overhead_model": OVERHEAD_MODEL,
-    "sharded_optimizer": SHARDED_OPTIMIZER,
-    "sync_batchnorm": SYNC_BATCHNORM,
-}
-CHECKS: dict[str, tuple[Check, ...]] = {
-    name: wrapper_checks(name) if component.kind == "wrapper" else _LOOP[name] for name, component in COMPONENTS.items()
-}
+_ALL: tuple[Component, ...] = (
+    *WRAPPERS,
+    SHARDED_OPTIMIZER,
+    OVERHEAD_MODEL,
+    DISTRIBUTED_SAMPLER,
+    EVALUATION,
+    LOADER_GENERATOR,
+    GRADIENT_ACCUMULATION,
+    SYNC_BATCHNORM,
+    CHECKPOINT,
+    FSDP,
+)
+COMPONENTS = {component.name: component for component in _ALL}

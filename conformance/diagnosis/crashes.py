@@ -2,9 +2,8 @@
 
 import re
 
-from conformance.components.fsdp.case import FsdpCase
 from conformance.execution.outcome import Broken
-from conformance.scenarios.case import Case
+from conformance.scenarios.drawn import Drawn
 from conformance.scenarios.scenario import (
     AddGroup,
     Decay,
@@ -37,12 +36,12 @@ _EVENT_WORDS = {
 }
 
 
-def say(broken: Broken, scenario: Scenario | Case) -> str:
+def say(broken: Broken, drawn: Drawn) -> str:
     """Return what broke, on which rank, where, with the part of the traceback that is the submission's own."""
     root = broken.root
     lines = [headline(broken.outcomes, World(len(broken.outcomes)))]
     if isinstance(root, Raised):
-        lines[0] = f"Rank {root.rank} raised {root.kind} in {_place(broken, scenario)}: {_first_line(root.message)}"
+        lines[0] = f"Rank {root.rank} raised {root.kind} in {_place(broken, drawn)}: {_first_line(root.message)}"
         lines += [root.traceback, *_rest(root.message)]
     elif isinstance(root, Died | TimedOut | Deadlocked):
         lines.append(_own_frames(root.stack))
@@ -50,7 +49,7 @@ def say(broken: Broken, scenario: Scenario | Case) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def explain(broken: Broken, scenario: Scenario | Case) -> str:
+def explain(broken: Broken, drawn: Drawn) -> str:
     """Return what most often is behind a run that broke in this way, or nothing."""
     root = broken.root
     if isinstance(root, TimedOut) and not any(one.collectives for one in broken.outcomes):
@@ -66,10 +65,8 @@ def explain(broken: Broken, scenario: Scenario | Case) -> str:
         )
     if isinstance(root, Died):
         return _explain_death(root)
-    if isinstance(root, Raised) and isinstance(scenario, FsdpCase) and scenario.uneven:
-        return UNEVEN_WEIGHTS
     if isinstance(root, Raised):
-        return _explain_exception(root, scenario) if isinstance(scenario, Scenario) else _explain_call(root.message)
+        return _explain_exception(root, drawn) if isinstance(drawn, Scenario) else _explain_call(root.message)
     return ""
 
 
@@ -84,10 +81,6 @@ def _explain_death(root: Died) -> str:
     return ""
 
 
-UNEVEN_WEIGHTS = (
-    "Weights here have rows or elements that the number of ranks does not divide. Pad the flattened weight and its "
-    "gradient up to a multiple of it, and cut off what was padded."
-)
 _OWNERS = (
     "A table from parameters to owners was made before all parameter groups were there, and never extended. torch's "
     "`Optimizer.__init__` calls `add_param_group` for each group: extend the table there."
@@ -212,14 +205,14 @@ def _rest(message: str) -> list[str]:
     return [f"  {line}" for line in message.strip().splitlines()[1 : _MESSAGE_LINES + 1]]
 
 
-def _place(broken: Broken, scenario: Scenario | Case) -> str:
+def _place(broken: Broken, drawn: Drawn) -> str:
     where = broken.place
     if where is None:
         return "an unknown place"
     stage, step = where
-    if isinstance(scenario, Case):
+    if step is None or not isinstance(drawn, Scenario):
         return stage
-    if stage.startswith("a change of the optimizer") and step is not None:
-        kinds = [_EVENT_WORDS[type(event)] for event in scenario.events(step) if type(event) in _EVENT_WORDS]
+    if stage.startswith("a change of the optimizer"):
+        kinds = [_EVENT_WORDS[type(event)] for event in drawn.events(step) if type(event) in _EVENT_WORDS]
         stage = " or ".join(kinds) or stage
-    return stage if step is None else f"{stage}, at step {min(step + 1, scenario.steps)} of {scenario.steps}"
+    return f"{stage}, at step {min(step + 1, drawn.steps)} of {drawn.steps}"

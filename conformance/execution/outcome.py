@@ -1,11 +1,10 @@
-"""What comes of a scenario or a case on ranks: observations or answers of all of them, or how they broke."""
+"""What comes of a scenario or a case on ranks: the answers of all of them, or how they broke."""
 
 import json
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from conformance.protocol.case_messages import Answer
-from conformance.protocol.training_messages import Observation
+from conformance.protocol.messages import Answer
 from conformance.workload.numbers import Tensors
 from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.outcomes.failure import root_cause
@@ -18,16 +17,15 @@ class HarnessError(PytestDDPError):
 
 @dataclass(frozen=True)
 class Observed:
-    """A run that came to its end: what the numbers that were fed are drawn from, and what each rank saw."""
+    """A run that came to its end.
+
+    Attributes:
+        seed: what the numbers that the ranks were given are drawn from.
+        given: by world, then by rank, what each was given.
+        answers: by world, then by rank, what each answered.
+    """
 
     seed: int
-    observations: tuple[Observation, ...]
-
-
-@dataclass(frozen=True)
-class Answered:
-    """A case that came to its end: what each rank of each of its worlds was given, and what it answered."""
-
     given: list[list[Tensors]]
     answers: list[list[Answer]]
 
@@ -65,10 +63,10 @@ class Broken:
 
 @dataclass(frozen=True)
 class Malformed:
-    """A run in which a rank answered with something else than an observation."""
+    """A run in which a rank answered with something else than an answer."""
 
     rank: int
     message: str
 
 
-Execution: TypeAlias = Observed | Answered | Broken | Malformed
+Execution: TypeAlias = Observed | Broken | Malformed

@@ -6,12 +6,17 @@ Importing this starts no torch, so that the servers can import it while the cont
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from conformance.execution.fork_servers import ForkServers
 from conformance.execution.rank_pools import SizedRanks
 from pytest_ddp.protocol.targets import PRELOAD
 
-_OURS = ("conformance.ranks.train", "conformance.ranks.probe")
+_COMPONENTS = Path(__file__).parents[1] / "components"
+_ON_RANKS = [
+    f"conformance.components.{path.parent.name}.on_ranks" for path in sorted(_COMPONENTS.glob("*/on_ranks.py"))
+]
+_OURS = ("conformance.ranks.train", "conformance.ranks.probe", *_ON_RANKS)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 import torch._dynamo  # torch.optim imports it, slowly, at its first use: better now, while ranks start
 
 from conformance.checks.check import Check
-from conformance.components.registry import CHECKS
+from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
 from conformance.execution.fork_servers import ForkServers
 from conformance.execution.pool import ranks_from
@@ -27,7 +27,6 @@ from conformance.grading.events import (
 from conformance.grading.report import GRADER_ERROR, CheckReport, ComponentReport, Environment, Report
 from conformance.grading.reproduce import write_reproduction
 from conformance.judging.run_check import Result, run_check
-from conformance.submissions.contract import COMPONENTS
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
 
@@ -56,7 +55,7 @@ class Grading:
 
     def checks(self, component: str) -> tuple[Check, ...]:
         """Return the checks that a component is held to, in their order."""
-        return tuple(check for check in CHECKS[component] if check.level == "core" or not self.core)
+        return tuple(check for check in COMPONENTS[component].checks if check.level == "core" or not self.core)
 
 
 def grade(paths: Sequence[str], grading: Grading, launcher: ForkServers) -> Iterator[Event]:
@@ -112,7 +111,7 @@ def submitted_components(executor: Executor, wanted: Sequence[str]) -> list[str]
     Raises:
         UsageError: the adapters do not import, define none of these, or define one that cannot be called.
     """
-    given, found = executor.location.given, executor.look()
+    given, found = executor.location.given, executor.look(component.contract for component in COMPONENTS.values())
     if found.error:
         raise UsageError(f"the adapters of {given} do not import:\n{found.error}")
     wrong = [sentence for name, sentence in found.wrong_signatures if name in wanted]
@@ -121,9 +120,9 @@ def submitted_components(executor: Executor, wanted: Sequence[str]) -> list[str]
     defined = [name for name in wanted if name in found.defined]
     if not defined:
         lacking = [lacks(name, executor.missing[name]) for name in wanted if name in executor.missing]
-        looked_for = "looked for " + ", ".join(str(COMPONENTS[name].get) for name in wanted)
+        looked_for = "looked for " + ", ".join(str(COMPONENTS[name].contract.get) for name in wanted)
         raise UsageError(f"the adapters of {given} define no component asked for; {'; '.join(lacking) or looked_for}")
-    return [name for name in defined if executor.is_implemented(name)]
+    return [name for name in defined if executor.is_implemented(COMPONENTS[name])]
 
 
 def lacks(component: str, missing: Sequence[str]) -> str:
@@ -181,7 +180,7 @@ def grade_check(
     if missing:
         return _not_run(check, f"not run: {missing[0]} must pass first")
     result = run_check(
-        component,
+        COMPONENTS[component],
         check,
         executor,
         world_size=grading.world_size,

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
-from conformance.scenarios.case import Case
-from conformance.scenarios.cases import as_json, case_from_json
-from conformance.scenarios.scenario import Scenario, from_json
+from conformance.scenarios.drawn import Drawn, drawn_from_json
 
 if TYPE_CHECKING:
     from conformance.checks.check import Level
@@ -71,19 +69,17 @@ class CheckReport:
     examples: int = 0
     seconds: float = 0.0
     repro: str = ""
-    scenario: Scenario | Case | None = None
+    scenario: Drawn | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what `json.dumps` takes."""
-        return {**vars(self), "scenario": as_json(self.scenario) if self.scenario else None}
+        return {**vars(self), "scenario": self.scenario.to_json() if self.scenario else None}
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
         """Return the report that `to_json` made; raise KeyError or TypeError if the data is something else."""
         scenario = plain["scenario"]
-        if scenario is not None:
-            scenario = case_from_json(scenario) if "case" in scenario else from_json(scenario)
-        return cls(**{**plain, "scenario": scenario})
+        return cls(**{**plain, "scenario": scenario and _drawn_from_json(scenario)})
 
 
 @dataclass(frozen=True)
@@ -224,6 +220,12 @@ class Report:
             plain["not_graded_because"],
             tuple(plain["stand_ins"]),
         )
+
+
+def _drawn_from_json(plain: dict[str, Any]) -> Drawn:
+    import conformance.components.registry  # noqa: F401, PLC0415  defines the classes of all cases, and imports torch
+
+    return drawn_from_json(plain)
 
 
 def reports_to_json(reports: Sequence[Report]) -> dict[str, Any]:

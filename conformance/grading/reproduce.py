@@ -8,13 +8,11 @@ from conformance.judging.run_check import Result
 from conformance.reproduction.case_script import PartReproduction
 from conformance.reproduction.replay import Replay
 from conformance.reproduction.training_script import Reproduction
-from conformance.scenarios.case import Case
+from conformance.scenarios.drawn import Drawn
 from conformance.scenarios.scenario import Scenario
 
 
-def write_reproduction(
-    component: str, result: Result, scenario: Scenario | Case, executor: Executor, folder: Path
-) -> Path:
+def write_reproduction(component: str, result: Result, scenario: Drawn, executor: Executor, folder: Path) -> Path:
     """Write the script and the case of a failure below a folder; return the path of the script."""
     Replay.of(executor, component, result.check, scenario).write(folder, executor.location)
     about: dict[str, Any] = {
@@ -26,6 +24,6 @@ def write_reproduction(
         "stubbed": frozenset(executor.stubbed),
         "hash_apart": result.hash_apart,
     }
-    if isinstance(scenario, Case):
-        return PartReproduction(case=scenario, **about).write(folder)
-    return Reproduction(scenario=scenario, **about).write(folder)
+    if isinstance(scenario, Scenario):
+        return Reproduction(scenario=scenario, **about).write(folder)
+    return PartReproduction(case=scenario, **about).write(folder)

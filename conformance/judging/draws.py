@@ -10,8 +10,7 @@ from hypothesis import seed as seeded
 from hypothesis.strategies import SearchStrategy
 
 from conformance.judging.vacuity import tells_apart
-from conformance.scenarios.case import Case
-from conformance.scenarios.scenario import Scenario
+from conformance.scenarios.drawn import Drawn
 from conformance.strategies import Bounds
 from conformance.workload.numbers import data_seed
 
@@ -31,18 +30,18 @@ class Draws:
         examples: how many.
     """
 
-    scenarios: Callable[[Bounds], SearchStrategy[Scenario | Case]]
+    scenarios: Callable[[Bounds], SearchStrategy[Drawn]]
     rules_out: tuple[str, ...]
     bounds: Bounds
     seed: int
     secret: str
     examples: int
 
-    def all(self) -> tuple[Scenario | Case, ...]:
+    def all(self) -> tuple[Drawn, ...]:
         """Return them, smaller ones first; components that are held to the same ones have them drawn once."""
         return _all(self)
 
-    def hold(self, judge: Callable[[Scenario | Case], None]) -> None:
+    def hold(self, judge: Callable[[Drawn], None]) -> None:
         """Draw them one by one for `judge`; once it raises, look for smaller ones for which it does, and raise that."""
 
         @settings(
@@ -56,9 +55,8 @@ class Draws:
         )
         @seeded(self._hypothesis_seed)
         @given(self.scenarios(self.bounds))
-        def holds(drawn: Scenario | Case) -> None:
-            if isinstance(drawn, Scenario):
-                assume(tells_apart(drawn, data_seed(self.secret, drawn), self.rules_out))
+        def holds(drawn: Drawn) -> None:
+            assume(tells_apart(drawn, data_seed(self.secret, drawn), self.rules_out))
             judge(drawn)
 
         holds()
@@ -70,7 +68,7 @@ class Draws:
 
 
 @lru_cache(_REMEMBERED)
-def _all(draws: Draws) -> tuple[Scenario | Case, ...]:
-    drawn: list[Scenario | Case] = []
+def _all(draws: Draws) -> tuple[Drawn, ...]:
+    drawn: list[Drawn] = []
     draws.hold(drawn.append)
     return tuple(drawn)

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 
-from conformance.checks.check import CaseTrial, Check, Refused, Trial, Violation
+from conformance.checks.check import Check, Refused, Violation
+from conformance.components.component import Component
 from conformance.diagnosis.crashes import say
 from conformance.execution.executor import Executor
-from conformance.execution.outcome import Answered, Broken, Execution, Malformed, Observed
-from conformance.scenarios.case import Case
-from conformance.scenarios.scenario import Scenario
+from conformance.execution.outcome import Broken, Execution, Malformed
+from conformance.scenarios.drawn import Drawn
 
 SHRINKING_RUNS = 60
 _SHRINKING_RUNS_BROKEN = 15
@@ -22,28 +22,28 @@ class Search:
     a hang ends the search at once.
     """
 
-    component: str
+    component: Component
     check: Check
     executor: Executor
     examples: int = 0
     left: int | None = None
-    failures: dict[str, tuple[Scenario | Case, Violation]] = field(default_factory=dict)
+    failures: dict[str, tuple[Drawn, Violation]] = field(default_factory=dict)
     last: str = ""
     refused: Refused | None = None
 
-    def hold(self, scenario: Scenario | Case) -> None:
+    def hold(self, drawn: Drawn) -> None:
         """Hold one scenario to the property; raise Violation if it fails."""
-        key = self.executor.key(self.component, scenario)
-        if self.left is not None and self.left <= 0 and not self.executor.knows(self.component, scenario):
+        key = self.executor.key(self.component, drawn)
+        if self.left is not None and self.left <= 0 and not self.executor.knows(self.component, drawn):
             return
         self.examples += 1
         if self.left is not None:
             self.left -= 1
-        execution = self.executor.run(self.component, scenario)
+        execution = self.executor.run(self.component, drawn)
         try:
-            self.judge(execution, scenario)
+            self.judge(execution, drawn)
         except Violation as violation:
-            self.failures[key], self.last = (scenario, violation), key
+            self.failures[key], self.last = (drawn, violation), key
             limit = 0 if isinstance(execution, Broken) and execution.hung else SHRINKING_RUNS
             limit = min(limit, _SHRINKING_RUNS_BROKEN) if isinstance(execution, Broken) else limit
             self.left = limit if self.left is None else min(self.left, limit)
@@ -56,20 +56,12 @@ class Search:
         if self.refused:
             raise self.refused
 
-    def judge(self, execution: Execution, scenario: Scenario | Case) -> None:
+    def judge(self, execution: Execution, drawn: Drawn) -> None:
         """Hold what was seen to the property; raise Violation if it fails, Refused if it was refused and may be."""
         if isinstance(execution, Malformed):
-            raise Violation(f"Rank {execution.rank} sent something that is no observation: {execution.message}")
+            raise Violation(f"Rank {execution.rank} sent something that is no answer: {execution.message}")
         if isinstance(execution, Broken):
             if self.check.level == "extended" and execution.refusal:
                 raise Refused(f"refused, as it may be: {execution.refusal}")
-            raise Violation(say(execution, scenario))
-        self.check.function(_trial(execution, scenario))
-
-
-def _trial(execution: Observed | Answered, scenario: Scenario | Case) -> Trial | CaseTrial:
-    if isinstance(execution, Observed) and isinstance(scenario, Scenario):
-        return Trial(scenario, execution.seed, execution.observations)
-    if isinstance(execution, Answered):
-        return CaseTrial(scenario, execution.given, execution.answers)
-    raise TypeError(f"{scenario!r} is no scenario, and was run as one")
+            raise Violation(say(execution, drawn))
+        self.check.function(self.component.trial(drawn, execution))

@@ -9,15 +9,14 @@ from typing import Literal, TypeAlias
 from hypothesis.errors import HypothesisException
 
 from conformance.checks.check import Check, NotOffered, Violation
+from conformance.components.component import Component
 from conformance.execution.executor import Executor
 from conformance.execution.outcome import HarnessError
 from conformance.judging.draws import Draws
 from conformance.judging.hold import Search
 from conformance.judging.triage import REPEATS, cause_of
-from conformance.scenarios.case import Case
-from conformance.scenarios.scenario import Scenario
+from conformance.scenarios.drawn import Drawn
 from conformance.strategies import Bounds
-from conformance.submissions.contract import COMPONENTS
 
 Status: TypeAlias = Literal["passed", "failed", "error", "not_run"]
 
@@ -42,24 +41,26 @@ class Result:
     status: Status
     message: str = ""
     diagnosis: str = ""
-    scenario: Scenario | Case | None = None
+    scenario: Drawn | None = None
     examples: int = 0
     seconds: float = 0.0
     hash_apart: bool = False
     left_behind: bool = False
 
 
-def run_check(component: str, check: Check, executor: Executor, *, world_size: int, seed: int, examples: int) -> Result:
+def run_check(
+    component: Component, check: Check, executor: Executor, *, world_size: int, seed: int, examples: int
+) -> Result:
     """Hold a component to one check on up to `examples` scenarios of up to `world_size` ranks.
 
     The processes of a real run see one world and, mostly, one model: what fails only in those that have run something
     before is held to the check again, in new ones.
     """
-    bounds = Bounds(world_size, bucketed=len(COMPONENTS[component].get.parameters) > 1)
+    bounds = Bounds(world_size, bucketed=component.contract.takes_bucket_size)
     draws = Draws(check.scenarios, check.rules_out, bounds, seed, executor.secret, examples)
     result = _run(Search(component, check, executor), draws)
     if result.left_behind:
-        executor.isolate(component)
+        executor.isolate(component.name)
         result = _run(Search(component, check, executor), draws)
     return result
 
@@ -84,7 +85,7 @@ def _run(search: Search, draws: Draws) -> Result:
     return _failed(search, *search.failures[search.last], seconds)
 
 
-def _failed(search: Search, drawn: Scenario | Case, violation: Violation, seconds: float = 0.0) -> Result:
+def _failed(search: Search, drawn: Drawn, violation: Violation, seconds: float = 0.0) -> Result:
     cause = cause_of(search, drawn, violation)
     said, examples = str(violation), search.examples
     return Result(
@@ -107,16 +108,16 @@ def _held(search: Search, draws: Draws) -> Search:
     return search
 
 
-def judged(search: Search, drawn: Scenario | Case) -> Result:
+def judged(search: Search, drawn: Drawn) -> Result:
     """Hold a component to one check on one scenario or case; where it passes, again and again, in case it is a race."""
     result = _judged(search, drawn)
     if result.left_behind:
-        search.executor.isolate(search.component)
+        search.executor.isolate(search.component.name)
         result = _judged(Search(search.component, search.check, search.executor), drawn)
     return result
 
 
-def _judged(search: Search, drawn: Scenario | Case) -> Result:
+def _judged(search: Search, drawn: Drawn) -> Result:
     try:
         search.hold(drawn)
         search.settle()

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from conformance.checks.check import NotOffered, Trial, Violation
+from conformance.components.component import trial_of_training
 from conformance.diagnosis.crashes import explain
-from conformance.diagnosis.gradients import diagnose
 from conformance.execution.outcome import Broken, Execution, Observed
 from conformance.judging.hold import Search
-from conformance.scenarios.case import Case
+from conformance.scenarios.drawn import Drawn
 from conformance.scenarios.scenario import Scenario
 from conformance.strategies.wrapper import PLAIN, widened
+from pytest_ddp.outcomes.outcome import Raised
 
 REPEATS = 10
 _REPEATS_BROKEN = 3
@@ -37,7 +38,7 @@ class Cause:
     left_behind: bool = False
 
 
-def cause_of(search: Search, scenario: Scenario | Case, violation: Violation) -> Cause:
+def cause_of(search: Search, scenario: Drawn, violation: Violation) -> Cause:
     """Find out what is behind a failure."""
     execution = search.executor.run(search.component, scenario)
     # What hangs takes as long as a run may: where new ranks hang too that hash alike, that is all there is to learn.
@@ -54,7 +55,7 @@ def cause_of(search: Search, scenario: Scenario | Case, violation: Violation) ->
     return Cause("\n".join(part for part in (race, said) if part))
 
 
-def _race(search: Search, scenario: Scenario | Case, execution: Execution) -> str:
+def _race(search: Search, scenario: Drawn, execution: Execution) -> str:
     """Run what failed again, and say how often it fails, unless it always does."""
     repeats = _REPEATS_BROKEN if isinstance(execution, Broken) else REPEATS
     if isinstance(execution, Broken) and execution.hung:
@@ -68,12 +69,12 @@ def _race(search: Search, scenario: Scenario | Case, execution: Execution) -> st
     )
 
 
-def _fails_alike(search: Search, scenario: Scenario | Case) -> bool:
+def _fails_alike(search: Search, scenario: Drawn) -> bool:
     """Whether new ranks fail too that all hash texts alike."""
     return _fails_again(search, scenario, partial(search.executor.run_afresh, alike=True))
 
 
-def _fails_again(search: Search, scenario: Scenario | Case, run: Callable[..., Execution]) -> bool:
+def _fails_again(search: Search, scenario: Drawn, run: Callable[..., Execution]) -> bool:
     try:
         search.judge(run(search.component, scenario), scenario)
     except Violation:
@@ -83,21 +84,23 @@ def _fails_again(search: Search, scenario: Scenario | Case, run: Callable[..., E
     return False
 
 
-def _explain(search: Search, scenario: Scenario | Case) -> str:
+def _explain(search: Search, drawn: Drawn) -> str:
     """Return what known mistake is behind a failure; checks of cases say it themselves."""
-    execution = search.executor.run(search.component, scenario)
+    component, execution = search.component, search.executor.run(search.component, drawn)
     if isinstance(execution, Broken):
-        return explain(execution, scenario)
-    if isinstance(execution, Observed) and isinstance(scenario, Scenario):
-        trial = Trial(scenario, execution.seed, execution.observations)
-        return diagnose(trial, _wider(search, scenario))
+        advice = component.advice(drawn) if isinstance(execution.root, Raised) else ""
+        return advice or explain(execution, drawn)
+    if isinstance(execution, Observed) and component.diagnose:
+        return component.diagnose(component.trial(drawn, execution), _wider(search, drawn))
     return ""
 
 
-def _wider(search: Search, scenario: Scenario) -> Trial | None:
+def _wider(search: Search, drawn: Drawn) -> Trial | None:
     """Return the trial of a plain scenario with a larger model and more than one bucket, if it ends."""
-    if scenario.model.trainable != tuple(scenario.model.shapes) or search.check.scenarios not in PLAIN:
+    if not isinstance(drawn, Scenario) or search.check.scenarios not in PLAIN:
         return None
-    larger = widened(scenario)
+    if drawn.model.trainable != tuple(drawn.model.shapes):
+        return None
+    larger = widened(drawn)
     execution = search.executor.run(search.component, larger)
-    return Trial(larger, execution.seed, execution.observations) if isinstance(execution, Observed) else None
+    return trial_of_training(larger, execution) if isinstance(execution, Observed) else None

@@ -11,26 +11,27 @@ from conformance.diagnosis.training_mistakes import BY_NAME as TRAININGS
 from conformance.oracle.remembered import inputs_of, right_training
 from conformance.oracle.tolerance import Limits, difference, vacuity_factor
 from conformance.oracle.training import Trajectory, parameters_after_steps, shard_gradients, train
-from conformance.scenarios.scenario import Scenario, from_text
+from conformance.scenarios.drawn import Drawn
+from conformance.scenarios.scenario import Scenario
 from conformance.workload.numbers import RankInputs, Tensors
 
 _REMEMBERED = 10_000
 
 
-def tells_apart(scenario: Scenario, seed: int, mistakes: tuple[str, ...]) -> bool:
+def tells_apart(drawn: Drawn, seed: int, mistakes: tuple[str, ...]) -> bool:
     """Return whether each of these mistakes gives something obviously different from the oracle.
 
     Args:
-        scenario: the scenario. Components are held to the same ones, so answers are kept for those that come later.
+        drawn: the scenario. Components are held to the same ones, so answers are kept for those that come later.
         seed: what its numbers are drawn from.
         mistakes: names of known mistakes.
     """
-    return not mistakes or _tells_apart(scenario.unbucketed, seed, mistakes)
+    return not mistakes or (isinstance(drawn, Scenario) and _tells_apart(drawn.unbucketed, seed, mistakes))
 
 
 @lru_cache(_REMEMBERED)
 def _tells_apart(text: str, seed: int, mistakes: tuple[str, ...]) -> bool:
-    scenario = from_text(text)
+    scenario = Scenario.from_text(text)
     inputs = inputs_of(scenario, seed)
     factor, expected = vacuity_factor(scenario), right_training(scenario, seed)
     gradients = [name for name in mistakes if name in GRADIENTS]

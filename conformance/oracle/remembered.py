@@ -3,7 +3,7 @@
 from functools import lru_cache
 
 from conformance.oracle.training import Trajectory, train
-from conformance.scenarios.scenario import Scenario, from_text
+from conformance.scenarios.scenario import Scenario
 from conformance.workload.numbers import RankInputs, draw_inputs
 
 _REMEMBERED = 2_000
@@ -21,9 +21,9 @@ def right_training(scenario: Scenario, seed: int) -> Trajectory:
 
 @lru_cache(_REMEMBERED)
 def _inputs_of(text: str, seed: int) -> list[RankInputs]:
-    return draw_inputs(from_text(text), seed)
+    return draw_inputs(Scenario.from_text(text), seed)
 
 
 @lru_cache(_REMEMBERED)
 def _right_training(text: str, seed: int) -> Trajectory:
-    return train(from_text(text), _inputs_of(text, seed))
+    return train(Scenario.from_text(text), _inputs_of(text, seed))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from conformance.protocol.training_messages import Happening
+from conformance.protocol.messages import Happening
 from conformance.ranks.asleep import Sleeper
 from pytest_ddp.protocol.flight_recorder import has_other_threads
 

@@ -5,17 +5,19 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
-from conformance.protocol.case_messages import Assignment
+from conformance.protocol.messages import Answer, Task
 from conformance.ranks.rng import states_of_global_generators
+from conformance.scenarios.scenario import Scenario
 from conformance.submissions.attribution import stage
-from conformance.workload.numbers import Tensors
+from conformance.workload.numbers import RankInputs, Tensors
 
 
 @dataclass
@@ -23,33 +25,47 @@ class Desk:
     """One rank's work on a case.
 
     Attributes:
-        assignment: what is asked.
+        task: what is asked.
         adapters: the submission's adapters.
         answer: what has been found so far, by name.
     """
 
-    assignment: Assignment
+    task: Task
     adapters: ModuleType
     answer: Tensors = field(default_factory=dict)
 
     @property
     def case(self) -> Any:
         """The case; of the type that the exercise is for."""
-        return self.assignment.case
+        return self.task.drawn
+
+    @property
+    def scenario(self) -> Scenario:
+        """The scenario of training."""
+        return cast("Scenario", self.task.drawn)
+
+    @cached_property
+    def inputs(self) -> RankInputs:
+        """This rank's numbers for training."""
+        return RankInputs.from_names(self.task.given)
 
     @property
     def given(self) -> Tensors:
         """This rank's numbers."""
-        return self.assignment.given
+        return self.task.given
 
     @property
     def world_size(self) -> int:
         """How many ranks work on the case at the same time."""
-        return self.assignment.case.worlds[self.assignment.phase]
+        return dist.get_world_size()
+
+    def answered(self) -> Answer:
+        """Return what has been found as an answer."""
+        return Answer({name: tensor.detach().clone() for name, tensor in self.answer.items()})
 
     def stage(self, name: str) -> Any:
         """Attribute what is raised inside to the submission."""
-        return stage(self.assignment.submission, name)
+        return stage(self.task.submission, name)
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call an adapter function."""
@@ -81,4 +97,4 @@ class Desk:
             self.answer[f"moved/{name}"] = torch.tensor(state != before[name])
 
 
-Exercise = Callable[[Desk], None]
+Exercise = Callable[[Desk], Answer | None]

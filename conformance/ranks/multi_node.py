@@ -8,17 +8,16 @@ from unittest import mock
 
 import torch.distributed as dist
 
-from conformance.scenarios.case import Case
-from conformance.scenarios.scenario import Scenario
+from conformance.scenarios.drawn import Drawn
 
 
 @contextmanager
-def on_two_machines(task: Scenario | Case) -> Iterator[None]:
-    """Set `LOCAL_RANK` and `LOCAL_WORLD_SIZE` during the block as torchrun would, if the task asks for it.
+def on_two_machines(drawn: Drawn) -> Iterator[None]:
+    """Set `LOCAL_RANK` and `LOCAL_WORLD_SIZE` during the block as torchrun would, if what is drawn asks for it.
 
     What a submission has read before, as when it was imported by an earlier task, stays as it was.
     """
-    if not task.two_machines:
+    if not drawn.two_machines:
         yield
         return
     local = math.ceil(dist.get_world_size() / 2)  # the second machine has as many, or one fewer

@@ -26,12 +26,15 @@ def state_bytes(optimizer: Any) -> int | None:
 
 def _state_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.Tensor]:
     return [
-        local_part(tensor)
+        part
         for inner in optimizers
-        for state in getattr(inner, "state", {}).values()  # who never calls `Optimizer.__init__` has none
+        for state in getattr(
+            inner, "state", {}
+        ).values()  # an optimizer that never called `Optimizer.__init__` has none
         if isinstance(state, dict)
         for key, tensor in state.items()
         if key != "step" and isinstance(tensor, torch.Tensor)
+        for part in stored(tensor)
     ]
 
 
@@ -43,8 +46,24 @@ def _memory(tensors: Iterable[torch.Tensor]) -> int:
     return taken
 
 
-def local_part(tensor: Any) -> torch.Tensor:
-    """Return what this rank has of a distributed tensor (`DTensor`); any other tensor as it is."""
+def stored(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the tensors whose memory on this rank holds the numbers of `tensor`.
+
+    They are the local part of a distributed tensor, and the tensors that a wrapper subclass holds, as quantised tensors
+    do: the subclass itself has no memory. Any other tensor is in its own memory.
+    """
+    part = local_part(tensor)
+    try:
+        part.untyped_storage().data_ptr()
+    except RuntimeError:
+        held = (one for one in vars(part).values() if isinstance(one, torch.Tensor))
+        yield from (inner for one in held for inner in stored(one))
+    else:
+        yield part
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part of a distributed tensor (`DTensor`); any other tensor as it is."""
     part: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part
 
@@ -72,6 +91,7 @@ def _elsewhere(outer: Any) -> list[torch.optim.Optimizer]:
 
 
 def _trained(optimizer: Any) -> set[int]:
-    """Return where the storages of an optimizer's parameters are."""
+    """Return the addresses of the storages that hold an optimizer's parameters."""
     params = [p for group in getattr(optimizer, "param_groups", ()) for p in group["params"]]
-    return {local_part(p).untyped_storage().data_ptr() for p in params if isinstance(p, torch.Tensor)} - {0}
+    parts = (part for p in params if isinstance(p, torch.Tensor) for part in stored(p))
+    return {part.untyped_storage().data_ptr() for part in parts} - {0}

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from conformance.ranks.optimizer_memory import local_part, stored
+
 Named = dict[str, torch.nn.Parameter]
 
 
@@ -15,9 +17,20 @@ def parameters_by_name(wrapped: Any, names: Sequence[str], before: Named) -> tup
     to the very parameters that the model had before, in any order; new names of copies say nothing, and are refused.
 
     Raises:
-        TypeError: the wrapper offers no `named_parameters`, and holds no `module` that does.
+        TypeError: the wrapper offers no `named_parameters` and holds no `module` that does, or it shards a parameter.
         ValueError: a parameter of the model is not among those of the wrapper.
     """
+    own, extra = _by_name(wrapped, names, before)
+    for name, parameter in own.items():
+        if (part := local_part(parameter)).shape != parameter.shape:
+            raise TypeError(
+                f"the parameter {name!r} of the wrapped model is sharded: this rank holds {list(part.shape)} of "
+                f"{list(parameter.shape)}; a data-parallel wrapper keeps each parameter whole on every rank"
+            )
+    return own, extra
+
+
+def _by_name(wrapped: Any, names: Sequence[str], before: Named) -> tuple[Named, list[str]]:
     seen = dict(holder(wrapped).named_parameters())
     prefix = next((name.removesuffix(names[0]) for name in seen if name.endswith(names[0])), "")
     absent = [name for name in names if prefix + name not in seen]
@@ -34,9 +47,15 @@ def _is_among(parameter: torch.nn.Parameter, others: Iterable[torch.nn.Parameter
     return any(parameter is other for other in others)
 
 
-def places_of(named: Named) -> dict[str, int]:
-    """Return where in memory each parameter is."""
-    return {name: parameter.data_ptr() for name, parameter in named.items()}
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a whole tensor that is of torch's own type and dense, whatever class holds its numbers."""
+    dense = local_part(tensor).detach().clone().to_dense()
+    return dense if type(dense) is torch.Tensor else torch.empty(dense.shape, dtype=dense.dtype).copy_(dense)
+
+
+def addresses(named: Named) -> dict[str, list[int]]:
+    """Return the memory addresses of each parameter; a wrapper subclass may have several, or none."""
+    return {name: [part.data_ptr() for part in stored(parameter)] for name, parameter in named.items()}
 
 
 def hooks_on(parameters: Iterable[torch.nn.Parameter]) -> int:

@@ -9,10 +9,10 @@ from threading import get_ident, get_native_id
 import torch
 import torch.distributed as dist
 
-from conformance.protocol.training_messages import Happening
+from conformance.protocol.messages import Happening
 from conformance.ranks.asleep import Sleeper
 from conformance.ranks.comm_threads import Alongside
-from conformance.scenarios.case import Case
+from conformance.scenarios.drawn import Drawn
 from conformance.scenarios.scenario import Scenario
 from pytest_ddp.observed import (
     BackwardBegan,
@@ -29,7 +29,7 @@ from pytest_ddp.operations.fingerprint import Fingerprint
 from pytest_ddp.rank.collective_hooks import watch_collectives
 
 
-def gate(drawn: Scenario | Case) -> AbstractContextManager[None]:
+def gate(drawn: Drawn) -> AbstractContextManager[None]:
     """In what is gated, let operations complete in a shuffled order, each only when somebody waits for it."""
     return collectives().gate(Shuffled(drawn.seed)) if drawn.gated else nullcontext()
 
@@ -72,7 +72,7 @@ def noting(happened: list[Happening], scenario: Scenario) -> Iterator[None]:
         happened[:] = [more for one in happened for more in _in_full(one, entries, elsewhere)]
 
 
-def unawaited(drawn: Scenario | Case) -> list[str]:
+def unawaited(drawn: Drawn) -> list[str]:
     """Return the operations that nobody has waited for, with their lines, of a scenario or case that is gated."""
     return [str(entry) for entry in collectives().unawaited if entry.bytes] if drawn.gated else []
 

@@ -1,54 +1,41 @@
-"""What a rank does: one whole scenario with the submission's code, in one round trip.
+"""Trains one whole scenario with the submission's code, in one round trip.
 
-`run` is the target that `execute` names. Whatever the submission raises leaves as `Failed`, with the stage and the
-step; any other exception is a fault of this harness.
+Whatever the submission raises leaves as `Failed`, with the stage and the step.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from types import ModuleType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from conformance.protocol.training_messages import ClosureCall, Happening, Observation, Task
+from conformance.protocol.messages import ClosureCall, Happening, Observation
 from conformance.ranks.comm_threads import Alongside
-from conformance.ranks.multi_node import on_two_machines
+from conformance.ranks.context import Desk
 from conformance.ranks.optimizer_memory import state_bytes
-from conformance.ranks.parameters import Named, hooks_on, parameters_by_name, places_of, take_hooks_off
+from conformance.ranks.parameters import Named, addresses, hooks_on, parameters_by_name, plain, take_hooks_off
 from conformance.ranks.rng import noting_moved_generators
-from conformance.ranks.tracing import alive, gate, noting, unawaited
+from conformance.ranks.tracing import alive, noting
 from conformance.ranks.wrapping import SavedWeights, SecondOptimizer, Twin, bare_model, make_model, wrap
-from conformance.submissions import stand_ins
 from conformance.submissions.attribution import stage
-from conformance.submissions.contract import COMPONENTS, Component
-from conformance.submissions.loading import function, load
-from conformance.submissions.torch_builtins import noticing
+from conformance.submissions.loading import function
 from conformance.workload.models import Listener, call, loss_on
 from conformance.workload.numbers import Tensors
 from conformance.workload.schedule import Schedule
 
 
-def run(payload: bytes) -> bytes:
-    """Carry out an encoded `Task`; return the encoded `Observation`."""
-    task = Task.decode(payload)
-    component = COMPONENTS[task.component]
-    with stage(task.submission, "import of the adapters"):
-        adapters = load(task.submission, task.stubs)
-    with gate(task.scenario), on_two_machines(task.scenario), noticing() as used:
-        seen = _Run(task, component, adapters).observe()
-    return replace(seen, borrowed=sorted(used)).encode()
+def train(desk: Desk) -> Observation:
+    """Train as the scenario says; return what was seen."""
+    return _Run(desk).observe()
 
 
 @dataclass
 class _Run:
     """One scenario on one rank, from building the model to the last step."""
 
-    task: Task
-    component: Component
-    adapters: ModuleType
+    desk: Desk
     named: Named = field(default_factory=dict)
     tensors: Tensors = field(default_factory=dict)
     happened: list[Happening] = field(default_factory=list)
@@ -69,9 +56,9 @@ class _Run:
             take_hooks_off([*self.model.parameters(), *self.named.values(), *twins])
 
     def _train(self) -> Observation:
-        places = places_of(self.named)
+        before = addresses(self.named)
         seen = Observation(self.tensors, extra_parameters=self.extra, early_gradients=self.early)
-        for step in range(self.task.scenario.steps):
+        for step in range(self.desk.scenario.steps):
             with self.stage("a change of the optimizer between steps", step):
                 self.plan.before_step(step)
             self.happened = []
@@ -80,37 +67,39 @@ class _Run:
             seen.hooks.append(hooks_on(self.named.values()))
             seen.closures.extend([self.closure_call] if self.closure_call else [])
             self._keep(f"parameter/{step}", self.named)
-            seen.moved.extend(name for name, place in places_of(self.named).items() if place != places[name])
-            if self.task.scenario.counted:
+            seen.moved.extend(name for name, now in addresses(self.named).items() if now != before[name])
+            if self.desk.scenario.counted:
                 seen.alive.append(alive() - len(self.tensors))
-        at_end: dict[str, Any] = {"unawaited": unawaited(self.task.scenario)}
-        at_end |= {"offers_no_sync": hasattr(self.wrapped, "no_sync"), "offers_state_dict": self.saved.offered}
+        at_end: dict[str, Any] = {
+            "offers_no_sync": hasattr(self.wrapped, "no_sync"),
+            "offers_state_dict": self.saved.offered,
+        }
         at_end |= {"wrong_modes": self.wrong_modes, "forwards": self.forwards, "altered": self.plan.altered}
-        at_end |= {"stubbed": sorted(stand_ins.used), "generators": self.moved_generators, "lost": self.plan.lost}
-        if self.component.kind == "optimizer":
+        at_end |= {"generators": self.moved_generators, "lost": self.plan.lost}
+        if self.desk.task.contract.kind == "optimizer":
             at_end["state_bytes"] = state_bytes(self.plan.optimizer)
             with self.stage("a look at `param_groups`"):
                 groups = getattr(self.plan.optimizer, "param_groups", ())  # who is no torch optimizer may have none
                 listed = {id(p) for group in groups for p in group["params"]}
             at_end["unlisted"] = [name for name, p in self.named.items() if id(p) not in listed]
             had = {name for name, p in self.named.items() if p.grad is not None}
-            self._clear(self.task.scenario.steps)
+            self._clear(self.desk.scenario.steps)
             at_end["uncleared"] = [n for n, p in self.named.items() if p.grad is not None and bool(p.grad.any())]
             at_end["dropped"] = [name for name, p in self.named.items() if p.grad is None and name in had]
         return replace(seen, **at_end)
 
     def stage(self, name: str, step: int | None = None) -> Any:
-        return stage(self.task.submission, name, step)
+        return stage(self.desk.task.submission, name, step)
 
     def _build(self) -> None:
-        scenario = self.task.scenario
-        self.model = make_model(self.task)
+        scenario = self.desk.scenario
+        self.model = make_model(self.desk)
         self.wrapped: Any = self.model
         before = dict(self.model.named_parameters())
-        if self.component.kind == "wrapper":
+        if self.desk.task.contract.kind == "wrapper":
             with noting_moved_generators(self.moved_generators):
-                self.wrapped = wrap(self.task, self.component, self.adapters, self.model)
-            self.twin = Twin(self.task, self.component, self.adapters) if scenario.twins else None
+                self.wrapped = wrap(self.desk, self.model)
+            self.twin = Twin(self.desk) if scenario.twins else None
         with self.stage("a look at the parameters of the wrapped model"):
             self.named, self.extra = parameters_by_name(self.wrapped, tuple(scenario.model.shapes), before)
         self._keep("wrapped", self.named)
@@ -118,12 +107,14 @@ class _Run:
         self.bare = bare = bare_model(self.wrapped, self.model)
         bare.register_forward_pre_hook(self._note_forward)
         bare.listener = self._layer_noter()  # not before wrapping: a wrapper may copy the model by pickling
-        self.tensors |= {f"buffer/{name}": b.clone() for name, b in bare.named_buffers()}
-        self.saved = SavedWeights(self.task, self.wrapped)
+        self.tensors |= {f"buffer/{name}": plain(b) for name, b in bare.named_buffers()}
+        self.saved = SavedWeights(self.desk, self.wrapped)
         with self.stage("construction of the optimizer"):
             self.plan = Schedule(scenario, self.named, self._make_optimizer, self.saved.load)
-        if scenario.twins and self.component.kind == "optimizer":
-            self.second = SecondOptimizer(self.task, self.named, function(self.adapters, self.component.get))
+        if scenario.twins and self.desk.task.contract.kind == "optimizer":
+            self.second = SecondOptimizer(
+                self.desk, self.named, function(self.desk.adapters, self.desk.task.contract.get)
+            )
         if scenario.in_evaluation:
             with self.stage("`eval()`"):
                 self._switch(training=False)
@@ -132,7 +123,7 @@ class _Run:
         """Return what notes down the layers that backward reaches; a function, which copies of the model can share."""
 
         def note(layer: int) -> None:
-            if layer == 0 and self.task.scenario.gated:
+            if layer == 0 and self.desk.scenario.gated:
                 Alongside(self.happened).let_launch()
             self.happened.append(Happening("reached", layer=layer))
 
@@ -144,24 +135,24 @@ class _Run:
             self.wrong_modes.append("training" if model.training else "evaluation")
 
     def _make_optimizer(self, params: Any, optimizer_cls: Any, **options: Any) -> Any:
-        if self.component.kind == "wrapper":
+        if self.desk.task.contract.kind == "wrapper":
             return optimizer_cls(params, **options)
         take_hooks_off(self.named.values())  # of the one before, which in a new process would not be there
-        return function(self.adapters, self.component.get)(params, optimizer_cls, **options)
+        return function(self.desk.adapters, self.desk.task.contract.get)(params, optimizer_cls, **options)
 
     def _step(self, step: int) -> float:
         self.bare.step = step
-        if self.task.scenario.evaluates:
+        if self.desk.scenario.evaluates:
             self._evaluate(step)
-        if self.task.scenario.aborts and step == 1:
+        if self.desk.scenario.aborts and step == 1:
             self._abort(step)
         optimizer = self.plan.optimizer
         started: list[Happening] = []
-        with self.stage("on_train_batch_start", step), noting(started, self.task.scenario):
-            function(self.adapters, self.component.batch_start)(self.wrapped, optimizer)
-        if not (self.task.scenario.clears_late or self.task.scenario.closure):
+        with self.stage("on_train_batch_start", step), noting(started, self.desk.scenario):
+            function(self.desk.adapters, self.desk.task.contract.batch_start)(self.wrapped, optimizer)
+        if not (self.desk.scenario.clears_late or self.desk.scenario.closure):
             self._clear(step)
-        if self.task.scenario.closure:
+        if self.desk.scenario.closure:
             self.closure_call = self._step_with_closure(step)
             loss = self.closure_call.loss
         else:
@@ -172,7 +163,7 @@ class _Run:
                 self.second.step(self.named, step)
                 self._keep(f"twin/{step}", self.second.named)
             stepped: list[Happening] = []
-            with self.stage("the optimizer's step", step), noting(stepped, self.task.scenario):
+            with self.stage("the optimizer's step", step), noting(stepped, self.desk.scenario):
                 optimizer.step()
             self.happened += stepped
         self.happened[:0] = started
@@ -182,14 +173,14 @@ class _Run:
 
     def _clear(self, step: int) -> None:
         with self.stage("zero_grad", step):
-            cleared = self.plan.optimizer if self.task.scenario.cleared_by == "optimizer" else self.model
-            cleared.zero_grad(set_to_none=self.task.scenario.set_to_none)
+            cleared = self.plan.optimizer if self.desk.scenario.cleared_by == "optimizer" else self.model
+            cleared.zero_grad(set_to_none=self.desk.scenario.set_to_none)
 
     def _evaluate(self, step: int) -> None:
         with self.stage("forward in evaluation mode", step), torch.no_grad():
             self._switch(training=False)
-            x, _ = self.task.inputs.batches[self.task.scenario.micro(step)[0]]
-            if isinstance(output := call(self.task.scenario, self.wrapped, x), torch.Tensor):
+            x, _ = self.desk.inputs.batches[self.desk.scenario.micro(step)[0]]
+            if isinstance(output := call(self.desk.scenario, self.wrapped, x), torch.Tensor):
                 self._keep(f"evaluation/{step}", {"output": output})
             self._switch(training=True)
 
@@ -208,38 +199,38 @@ class _Run:
         with self.stage("a backward pass that raises", step):
             listening, self.bare.listener = self.bare.listener, refuse
             with suppress(_AbortedError), self.wrapped.no_sync() if self._is_lazy else nullcontext():
-                torch.autograd.backward(loss_on(self.task.scenario, self.wrapped, self.task.inputs.batches[0]))
+                torch.autograd.backward(loss_on(self.desk.scenario, self.wrapped, self.desk.inputs.batches[0]))
             self.bare.listener = listening
         self._clear(step)
 
     @property
     def _is_lazy(self) -> bool:
         """Whether the wrapper's `no_sync` is to be used."""
-        return self.task.scenario.no_sync and hasattr(self.wrapped, "no_sync")
+        return self.desk.scenario.no_sync and hasattr(self.wrapped, "no_sync")
 
     @contextmanager
     def _lazily(self) -> Iterator[None]:
         """Enter the wrapper's `no_sync`, and where the scenario says so, another one for a moment."""
         with self.wrapped.no_sync():
-            with self.wrapped.no_sync() if self.task.scenario.nests else nullcontext():
+            with self.wrapped.no_sync() if self.desk.scenario.nests else nullcontext():
                 pass
             yield
 
     def _backward(self, step: int) -> float:
         """Compute the gradients of a step; return the sum of its micro-batches' losses."""
-        micro = self.task.scenario.micro(step)
-        *first, last = [tuple(micro)] if self.task.scenario.joined else [(one,) for one in micro]
-        with noting(self.happened, self.task.scenario):
+        micro = self.desk.scenario.micro(step)
+        *first, last = [tuple(micro)] if self.desk.scenario.joined else [(one,) for one in micro]
+        with noting(self.happened, self.desk.scenario):
             losses = [self._pass(step, some, is_last=False) for some in first]
             losses.append(self._pass(step, last, is_last=True))
-        if self.task.scenario.averaged:
+        if self.desk.scenario.averaged:
             self._average()
         self._keep(f"gradient/{step}", {name: p.grad for name, p in self.named.items() if p.grad is not None})
         return sum(losses)
 
     def _pass(self, step: int, micro: Sequence[int], *, is_last: bool) -> float:
         """Compute forward on some micro-batches, and one backward; return the loss."""
-        scenario, synchronise = self.task.scenario, is_last or not self._is_lazy
+        scenario, synchronise = self.desk.scenario, is_last or not self._is_lazy
         with self.stage("no_sync", step), nullcontext() if synchronise else self._lazily():
             with self.stage("forward", step):
                 loss = torch.stack([self._loss(number) for number in micro]).sum()
@@ -247,7 +238,7 @@ class _Run:
                 self._clear(step)
             if scenario.peeks:
                 with self.stage("a forward without gradients", step), torch.no_grad():
-                    call(scenario, self.wrapped, self.task.inputs.batches[micro[0]][0])
+                    call(scenario, self.wrapped, self.desk.inputs.batches[micro[0]][0])
             other = self.twin.forward(step) if self.twin else None
             self.happened.append(Happening("began"))
             with self.stage("backward", step):
@@ -256,7 +247,7 @@ class _Run:
         self.happened.append(Happening("returned"))
         if synchronise and (is_last or not scenario.finishes_once):
             with self.stage("on_after_backward", step):
-                function(self.adapters, self.component.after_backward)(self.wrapped, self.plan.optimizer)
+                function(self.desk.adapters, self.desk.task.contract.after_backward)(self.wrapped, self.plan.optimizer)
             self.happened.append(Happening("finished"))
         if self.twin and other is not None:
             self.twin.backward(other, step)
@@ -264,9 +255,9 @@ class _Run:
         return float(loss.detach())
 
     def _loss(self, micro: int) -> torch.Tensor:
-        self.bare.first = self.task.scenario.is_first(micro)
-        loss = loss_on(self.task.scenario, self.wrapped, self.task.inputs.batches[micro])
-        return loss * self.task.scenario.weight(dist.get_rank())
+        self.bare.first = self.desk.scenario.is_first(micro)
+        loss = loss_on(self.desk.scenario, self.wrapped, self.desk.inputs.batches[micro])
+        return loss * self.desk.scenario.weight(dist.get_rank())
 
     def _step_with_closure(self, step: int) -> ClosureCall:
         losses: list[float] = []
@@ -293,7 +284,7 @@ class _Run:
                 parameter.grad /= dist.get_world_size()
 
     def _keep(self, prefix: str, tensors: Any) -> None:
-        self.tensors |= {f"{prefix}/{name}": tensor.detach().clone().to_dense() for name, tensor in tensors.items()}
+        self.tensors |= {f"{prefix}/{name}": plain(tensor) for name, tensor in tensors.items()}
 
 
 class _AbortedError(Exception):

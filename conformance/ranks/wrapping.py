@@ -2,35 +2,34 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from types import ModuleType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from conformance.protocol.training_messages import Task
+from conformance.ranks.context import Desk
 from conformance.ranks.parameters import Named, holder, parameters_by_name
 from conformance.scenarios.scenario import LoadWeights
 from conformance.submissions.attribution import stage
-from conformance.submissions.contract import Component
 from conformance.submissions.loading import function
 from conformance.workload.models import Perceptron, fill, loss_on
 from conformance.workload.schedule import Schedule
 
 
-def make_model(task: Task) -> Perceptron:
+def make_model(desk: Desk) -> Perceptron:
     """Return the model with this rank's own numbers in it."""
-    model = Perceptron(task.scenario.model, dist.get_rank())
-    fill(model, task.inputs.weights, task.inputs.buffers)
+    model = Perceptron(desk.scenario.model, dist.get_rank())
+    fill(model, desk.inputs.weights, desk.inputs.buffers)
     return model
 
 
-def wrap(task: Task, component: Component, adapters: ModuleType, model: Perceptron) -> Any:
+def wrap(desk: Desk, model: Perceptron) -> Any:
     """Return what the submission makes of a model."""
-    more = [task.scenario.bucket_size_mb] if len(component.get.parameters) > 1 else []
-    with stage(task.submission, component.get.name):
-        return function(adapters, component.get)(model, *more)
+    contract = desk.task.contract
+    more = [desk.scenario.bucket_size_mb] if contract.takes_bucket_size else []
+    with stage(desk.task.submission, contract.get.name):
+        return function(desk.adapters, contract.get)(model, *more)
 
 
 class SavedWeights:
@@ -40,11 +39,11 @@ class SavedWeights:
         offered: whether it offers one.
     """
 
-    def __init__(self, task: Task, wrapped: Any) -> None:
+    def __init__(self, desk: Desk, wrapped: Any) -> None:
         self._wrapped = wrapped
         self.offered = hasattr(wrapped, "state_dict") and hasattr(wrapped, "load_state_dict")
-        loaded = any(isinstance(event, LoadWeights) for event in task.scenario.schedule)
-        with stage(task.submission, "`state_dict` of the wrapped model"):
+        loaded = any(isinstance(event, LoadWeights) for event in desk.scenario.schedule)
+        with stage(desk.task.submission, "`state_dict` of the wrapped model"):
             self._saved = deepcopy(wrapped.state_dict()) if self.offered and loaded else None
 
     def load(self) -> None:
@@ -59,34 +58,34 @@ class Twin:
     It never steps, so that its gradients of the first batch are the same each time.
     """
 
-    def __init__(self, task: Task, component: Component, adapters: ModuleType) -> None:
-        self._task, self._component, self._adapters = task, component, adapters
-        model = make_model(task)
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        model = make_model(desk)
         before = dict(model.named_parameters())
-        self._wrapped = wrap(task, component, adapters, model)
+        self._wrapped = wrap(desk, model)
         with self._stage("a look at the parameters of a second wrapped model"):
-            self.named: Named = parameters_by_name(self._wrapped, tuple(task.scenario.model.shapes), before)[0]
+            self.named: Named = parameters_by_name(self._wrapped, tuple(desk.scenario.model.shapes), before)[0]
         self._optimizer = torch.optim.SGD(self.named.values())
 
     def forward(self, step: int) -> torch.Tensor:
         """Start a training step, and return the loss of the first batch."""
-        self._call(self._component.batch_start, "on_train_batch_start", step)
+        self._call(self._desk.task.contract.batch_start, "on_train_batch_start", step)
         self._optimizer.zero_grad()
         with self._stage("forward", step):
-            return loss_on(self._task.scenario, self._wrapped, self._task.inputs.batches[0])
+            return loss_on(self._desk.scenario, self._wrapped, self._desk.inputs.batches[0])
 
     def backward(self, loss: torch.Tensor, step: int) -> None:
         """Compute the gradients of that loss, averaged."""
         with self._stage("backward", step):
             torch.autograd.backward(loss)
-        self._call(self._component.after_backward, "on_after_backward", step)
+        self._call(self._desk.task.contract.after_backward, "on_after_backward", step)
 
     def _call(self, hook: Any, name: str, step: int) -> None:
         with self._stage(name, step):
-            function(self._adapters, hook)(self._wrapped, self._optimizer)
+            function(self._desk.adapters, hook)(self._wrapped, self._optimizer)
 
     def _stage(self, name: str, step: int | None = None) -> Any:
-        return stage(self._task.submission, name if step is None else f"{name} of a second model", step)
+        return stage(self._desk.task.submission, name if step is None else f"{name} of a second model", step)
 
 
 class SecondOptimizer:
@@ -95,19 +94,19 @@ class SecondOptimizer:
     It is made when the first has been, gets the same gradients, by a backward pass of its own, and steps before.
     """
 
-    def __init__(self, task: Task, named: Named, make: Callable[..., torch.optim.Optimizer]) -> None:
-        self._task = task
+    def __init__(self, desk: Desk, named: Named, make: Callable[..., torch.optim.Optimizer]) -> None:
+        self._desk = desk
         self.named: Named = {name: nn.Parameter(p.detach().clone(), p.requires_grad) for name, p in named.items()}
-        with stage(task.submission, "construction of a second optimizer"):
-            self._optimizer = Schedule(task.scenario, self.named, make, lambda: None).optimizer
+        with stage(desk.task.submission, "construction of a second optimizer"):
+            self._optimizer = Schedule(desk.scenario, self.named, make, lambda: None).optimizer
 
     def step(self, named: Named, step: int) -> None:
         """Step with the gradients that the parameters of the first have."""
-        with stage(self._task.submission, "`zero_grad` of a second optimizer", step):
+        with stage(self._desk.task.submission, "`zero_grad` of a second optimizer", step):
             self._optimizer.zero_grad()
         gradients = ((p, named[name].grad) for name, p in self.named.items())
         products = [(p * gradient).sum() for p, gradient in gradients if gradient is not None]
-        with stage(self._task.submission, "the step of a second optimizer", step):
+        with stage(self._desk.task.submission, "the step of a second optimizer", step):
             torch.autograd.backward(products)
             self._optimizer.step()
 

@@ -9,25 +9,23 @@ from typing import Any
 import torch
 
 from conformance.checks.check import CaseTrial
+from conformance.components.checkpoint.case import CheckpointCase
+from conformance.components.evaluation.case import EvaluationCase
+from conformance.components.evaluation.numbers import OTHER_LABELS
 from conformance.components.fsdp.case import FsdpCase
 from conformance.components.fsdp.checks import SINGLE
 from conformance.components.fsdp.memory import AT_ONCE, LEFT, share, two_whole
 from conformance.components.fsdp.precision import EXACT, HALF
+from conformance.components.gradient_accumulation.case import AccumulationCase
+from conformance.components.gradient_accumulation.numbers import LEARNING_RATE, MOMENTUM, SCALE, WEIGHT_DECAY
+from conformance.components.registry import COMPONENTS
 from conformance.components.sync_batchnorm import far_from_zero
+from conformance.components.sync_batchnorm.case import SyncBatchNormCase
+from conformance.components.sync_batchnorm.numbers import CHANNELS
 from conformance.reproduction.script import Script
 from conformance.scenarios.case import Case
-from conformance.scenarios.cases import AccumulationCase, CheckpointCase, EvaluationCase, SyncBatchNormCase
 from conformance.scenarios.layers import Again, layer_as_code
 from conformance.workload.averaging_wrapper import Replicated, unsymmetric_loss
-from conformance.workload.case_numbers import (
-    CHANNELS,
-    LEARNING_RATE,
-    MOMENTUM,
-    OTHER_LABELS,
-    SCALE,
-    WEIGHT_DECAY,
-    draw_feed,
-)
 from conformance.workload.checkpoint_training import DECAY
 from conformance.workload.cs336_layers import of_the_assignment
 from conformance.workload.disk_limit import full_disk
@@ -47,11 +45,13 @@ class PartReproduction(Script):
         case: the case on which the check failed.
     """
 
-    case: Case
+    case: Any
 
     def text(self) -> str:
         """Return the script."""
-        worlds = draw_feed(self.case, self.seed)  # a rank is given the same in each: the largest holds all
+        worlds = COMPONENTS[self.component].numbers(
+            self.case, self.seed
+        )  # a rank is given the same in each: the largest holds all
         rounding = _rounding(CaseTrial(self.case, worlds, []))
         return self.render(
             f"parts/{self.component}.py.jinja",

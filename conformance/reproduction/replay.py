@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.checks.check import Check
-from conformance.components.registry import CHECKS
+from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
 from conformance.execution.rank_pools import SizedRanks
 from conformance.judging.hold import Search
 from conformance.judging.run_check import Result, judged
-from conformance.scenarios.case import Case
-from conformance.scenarios.cases import as_json, case_from_json
-from conformance.scenarios.scenario import Scenario, from_json
+from conformance.scenarios.drawn import Drawn, drawn_from_json
 from conformance.submissions.location import Location, locate
 from pytest_ddp.errors import UsageError
 
@@ -34,11 +32,11 @@ class Replay:
     submission: str
     component: str
     check: Check
-    drawn: Scenario | Case
+    drawn: Drawn
     secret: str
 
     @classmethod
-    def of(cls, executor: Executor, component: str, check: Check, drawn: Scenario | Case) -> "Replay":
+    def of(cls, executor: Executor, component: str, check: Check, drawn: Drawn) -> "Replay":
         """Return how to see again what an executor saw."""
         return cls(executor.location.file or executor.location.module, component, check, drawn, executor.secret)
 
@@ -51,9 +49,8 @@ class Replay:
         """
         try:
             plain = json.loads(path.read_text(encoding="utf-8"))
-            check = next(check for check in CHECKS[plain["component"]] if check.id == plain["check"])
-            drawn = plain["scenario"]
-            drawn = case_from_json(drawn) if "case" in drawn else from_json(drawn)
+            check = next(check for check in COMPONENTS[plain["component"]].checks if check.id == plain["check"])
+            drawn = drawn_from_json(plain["scenario"])
             return cls(plain["submission"], plain["component"], check, drawn, plain["secret"])
         except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
             raise UsageError(f"{path} is no case that a grading wrote ({type(error).__name__}: {error})") from None
@@ -66,7 +63,7 @@ class Replay:
             "submission": self.submission,
             "component": self.component,
             "check": self.check.id,
-            "scenario": as_json(self.drawn),
+            "scenario": self.drawn.to_json(),
             "secret": self.secret,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +78,7 @@ class Replay:
             HarnessError: ranks could not be had.
         """
         executor = Executor(ranks, locate(self.submission), self.secret)
-        found = executor.look()
+        found = executor.look([COMPONENTS[self.component].contract])
         if found.error:
             raise UsageError(f"the adapters of {self.submission} do not import:\n{found.error}")
-        return judged(Search(self.component, self.check, executor), self.drawn)
+        return judged(Search(COMPONENTS[self.component], self.check, executor), self.drawn)

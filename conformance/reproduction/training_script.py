@@ -7,6 +7,7 @@ from typing import Any
 
 from conformance.checks.communication import late_exchanges
 from conformance.checks.traffic import expected_exchanges, longest_flags, model_bytes, most_bytes
+from conformance.components.registry import COMPONENTS
 from conformance.components.sharded_optimizer.state import largest_share, padding
 from conformance.oracle.remembered import right_training
 from conformance.oracle.training import PER_RANK
@@ -25,7 +26,6 @@ from conformance.scenarios.scenario import (
     SetOption,
     Unfreeze,
 )
-from conformance.submissions.contract import COMPONENTS
 from conformance.workload.models import GAIN, GAIN_OF_NONE
 from conformance.workload.modules import AddedEmbedding, ComplexMagnitude, ResidualLinear, SelfAttention, SpreadConv2d
 from conformance.workload.numbers import FAR, WEIGHT_SCALE
@@ -63,7 +63,7 @@ class Reproduction(Script):
 
     def text(self) -> str:
         """Return the script."""
-        wanted = COMPONENTS[self.component]
+        wanted = COMPONENTS[self.component].contract
         return self.render(
             "script.py.jinja",
             seed=self.seed,

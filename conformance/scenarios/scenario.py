@@ -6,9 +6,10 @@ It prints as Python that evaluates to itself, saves as JSON, and replays without
 import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 from conformance.scenarios.compact_repr import Brief
+from conformance.scenarios.drawn import Drawn, tuples
 from conformance.scenarios.model_spec import ModelSpec, model_from_json, model_to_json
 
 Option: TypeAlias = float | bool | str | tuple[float, float]
@@ -124,7 +125,7 @@ _EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Even
 
 
 @dataclass(frozen=True, repr=False)
-class Scenario(Brief):
+class Scenario(Drawn):
     """Everything that decides a training run but the numbers, which derive from `seed` and the run's secret.
 
     Attributes:
@@ -236,47 +237,43 @@ class Scenario(Brief):
         """Return what happens right before step `step`; a scheduler is made before step 0."""
         return [event for event in self.schedule if getattr(event, "step", 0) == step]
 
-    @cached_property
-    def text(self) -> str:
-        """The scenario as JSON text."""
-        return json.dumps(to_json(self))
+    @property
+    def observed(self) -> bool:
+        """Whether the collectives of the ranks are observed."""
+        return self.gated or self.counted
 
     @cached_property
     def unbucketed(self) -> str:
         """The same without a size of buckets: neither what ranks are given nor what is right depends on it."""
         return replace(self, bucket_size_mb=None).text
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the scenario as what `json.dumps` takes."""
+        return {
+            "kind": "Scenario",
+            **{field.name: getattr(self, field.name) for field in fields(self)},
+            "model": model_to_json(self.model),
+            "optimizer": asdict(self.optimizer),
+            "schedule": [{"event": type(event).__name__, **asdict(event)} for event in self.schedule],
+        }
 
-def to_json(scenario: Scenario) -> dict[str, Any]:
-    """Return the scenario as what `json.dumps` takes."""
-    return {
-        **{field.name: getattr(scenario, field.name) for field in fields(scenario)},
-        "model": model_to_json(scenario.model),
-        "optimizer": asdict(scenario.optimizer),
-        "schedule": [{"event": type(event).__name__, **asdict(event)} for event in scenario.schedule],
-    }
+    @classmethod
+    def from_fields(cls, plain: dict[str, Any]) -> Self:
+        """Return the scenario that `to_json` described; raise KeyError or TypeError for other data."""
+        optimizer = plain["optimizer"]
+        groups = tuple(_group(group) for group in optimizer["groups"])
+        known = {field.name for field in fields(cls)} - {"model", "optimizer", "schedule"}
+        return cls(
+            model=model_from_json(plain["model"]),
+            optimizer=OptimizerSpec(optimizer["kind"], _options(optimizer["options"]), groups, optimizer["generators"]),
+            schedule=tuple(_event(dict(event)) for event in plain["schedule"]),
+            **{name: plain[name] for name in known},
+        )
 
-
-def from_json(plain: dict[str, Any]) -> Scenario:
-    """Return the scenario that `to_json` made, also after a trip through JSON text.
-
-    Raises:
-        KeyError, TypeError: the data is no scenario.
-    """
-    optimizer = plain["optimizer"]
-    groups = tuple(_group(group) for group in optimizer["groups"])
-    known = {field.name for field in fields(Scenario)} - {"model", "optimizer", "schedule"}
-    return Scenario(
-        model=model_from_json(plain["model"]),
-        optimizer=OptimizerSpec(optimizer["kind"], _options(optimizer["options"]), groups, optimizer["generators"]),
-        schedule=tuple(_event(dict(event)) for event in plain["schedule"]),
-        **{name: plain[name] for name in known},
-    )
-
-
-def from_text(text: str) -> Scenario:
-    """Return the scenario of a JSON text; raise as `from_json` does."""
-    return from_json(json.loads(text))
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Return the scenario of a JSON text; raise KeyError or TypeError for other data."""
+        return cls.from_fields(json.loads(text))
 
 
 def _group(plain: dict[str, Any]) -> Group:
@@ -284,15 +281,11 @@ def _group(plain: dict[str, Any]) -> Group:
 
 
 def _options(plain: dict[str, Any]) -> Options:
-    return {name: _tuples(value) for name, value in plain.items()}
+    return {name: tuples(value) for name, value in plain.items()}
 
 
 def _event(plain: dict[str, Any]) -> Event:
     kind = _EVENTS[plain.pop("event")]
     if kind is AddGroup:
         return AddGroup(plain["step"], _group(plain["group"]))
-    return kind(**{name: _tuples(value) for name, value in plain.items()})
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    return kind(**{name: tuples(value) for name, value in plain.items()})

@@ -7,16 +7,14 @@ from typing import Literal, TypeVar
 
 from hypothesis import strategies as st
 
+from conformance.components.checkpoint.case import CheckpointCase
+from conformance.components.distributed_sampler.case import SamplerCase
+from conformance.components.evaluation.case import EvaluationCase
+from conformance.components.gradient_accumulation.case import AccumulationCase
+from conformance.components.loader_generator.case import GeneratorCase
+from conformance.components.overhead_model.case import OverheadCase
+from conformance.components.sync_batchnorm.case import SyncBatchNormCase
 from conformance.scenarios.case import Case
-from conformance.scenarios.cases import (
-    AccumulationCase,
-    CheckpointCase,
-    EvaluationCase,
-    GeneratorCase,
-    OverheadCase,
-    SamplerCase,
-    SyncBatchNormCase,
-)
 from conformance.strategies.building_blocks import SEEDS, Bounds, Draw, worlds
 
 C = TypeVar("C", bound=Case)

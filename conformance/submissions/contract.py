@@ -1,7 +1,7 @@
-"""The adapter functions: what a submission may define, and how each is called."""
+"""The adapter functions of a component: what a submission may define, and how each is called."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,11 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Component:
-    """One thing that an assignment asks for.
+class Contract:
+    """The adapter functions of one component.
 
     Attributes:
-        name: as in reports.
+        name: of the component, as in reports.
         kind: a wrapper around a module, an optimizer, or a part of the training loop around them.
         get: makes the wrapper or the optimizer; of a part, its first function.
         after_backward: called between backward and the optimizer's step.
@@ -41,61 +41,22 @@ class Component:
         """All adapter functions of the component."""
         return tuple(f for f in (self.get, self.after_backward, self.batch_start, *self.more) if f is not None)
 
+    @property
+    def takes_bucket_size(self) -> bool:
+        """Whether the wrapper is made with a bucket size."""
+        return self.kind == "wrapper" and len(self.get.parameters) > 1
 
-def _wrapper(name: str, *more: str, batch_start: bool = False) -> Component:
-    called_with = ("ddp_model", "optimizer")
-    return Component(
-        name,
-        "wrapper",
-        Function(f"get_{name}", ("module", *more)),
-        Function(f"{name}_on_after_backward", called_with),
-        Function(f"{name}_on_train_batch_start", called_with) if batch_start else None,
-    )
-
-
-def _part(name: str, *functions: Function) -> Component:
-    return Component(name, "part", functions[0], more=functions[1:])
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> "Contract":
+        """Return the contract that `dataclasses.asdict` took apart, also after a trip through JSON text."""
+        once = {name: plain[name] and _function(plain[name]) for name in ("get", "after_backward", "batch_start")}
+        return cls(plain["name"], plain["kind"], **once, more=tuple(map(_function, plain["more"])))
 
 
-COMPONENTS = {
-    component.name: component
-    for component in (
-        _wrapper("naive_ddp"),
-        _wrapper("flat_ddp"),
-        _wrapper("ddp_individual_parameters"),
-        _wrapper("ddp_bucketed", "bucket_size_mb", batch_start=True),
-        _wrapper("ddp"),
-        Component(
-            "sharded_optimizer",
-            "optimizer",
-            Function("get_sharded_optimizer", ("params", "optimizer_cls"), keywords=True),
-        ),
-        _part(
-            "overhead_model",
-            Function("ddp_overhead", ("s", "w", "o", "n_b")),
-            Function("optimal_bucket_size", ("s", "w", "o")),
-        ),
-        _part(
-            "distributed_sampler",
-            Function("get_distributed_sampler", ("dataset", "num_replicas", "rank", "shuffle", "seed", "drop_last")),
-        ),
-        _part("evaluation", Function("evaluate", ("model", "batches"))),
-        _part("loader_generator", Function("get_ddp_generator", ("seed",))),
-        _part(
-            "gradient_accumulation",
-            Function("accumulate_and_step", ("ddp_model", "optimizer", "microbatches", "loss_fn", "scaler")),
-        ),
-        _part("sync_batchnorm", Function("convert_sync_batchnorm", ("module",))),
-        _part(
-            "checkpoint",
-            Function("save_checkpoint", ("path", "model", "optimizer", "scaler", "epoch")),
-            Function("load_checkpoint", ("path", "model", "optimizer", "scaler")),
-        ),
-        _part(
-            "fsdp",
-            Function("get_fsdp", ("module", "compute_dtype")),
-            Function("fsdp_on_after_backward", ("fsdp_model", "optimizer")),
-            Function("fsdp_gather_full_params", ("fsdp_model",)),
-        ),
-    )
-}
+def part(name: str, *functions: Function) -> Contract:
+    """Return the contract of a part of the training loop."""
+    return Contract(name, "part", functions[0], more=functions[1:])
+
+
+def _function(plain: dict[str, Any]) -> Function:
+    return Function(plain["name"], tuple(plain["parameters"]), plain["keywords"])

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from conformance.submissions import stand_ins
-from conformance.submissions.contract import Component, Function
+from conformance.submissions.contract import Contract, Function
 from conformance.submissions.location import Location
 
 T = TypeVar("T")
@@ -42,9 +42,8 @@ def with_stubs(call: Callable[[], T], location: Location) -> T:
         except ImportError as error:
             if not stand_ins.packages.allow(error):
                 raise
-            for name in set(sys.modules) - before:
-                if is_own(getattr(sys.modules[name], "__file__", None) or "", location):
-                    del sys.modules[name]
+            for name in [name for name in set(sys.modules) - before if _is_of(sys.modules[name], location)]:
+                del sys.modules[name]
 
 
 def function(adapters: ModuleType, wanted: Function | None) -> Callable[..., Any]:
@@ -52,9 +51,9 @@ def function(adapters: ModuleType, wanted: Function | None) -> Callable[..., Any
     return (lambda *_: None) if wanted is None else getattr(adapters, wanted.name)
 
 
-def missing(adapters: ModuleType, component: Component) -> list[str]:
+def missing(adapters: ModuleType, contract: Contract) -> list[str]:
     """Return the component's functions, as they are called, that the adapters do not define."""
-    return [str(wanted) for wanted in component.functions if not callable(getattr(adapters, wanted.name, None))]
+    return [str(wanted) for wanted in contract.functions if not callable(getattr(adapters, wanted.name, None))]
 
 
 def wrong_signature(adapters: ModuleType, wanted: Function) -> str | None:
@@ -105,6 +104,12 @@ def is_own(filename: str, location: Location) -> bool:
     else:
         roots = location.import_roots
     return any(filename.startswith(f"{root}/") for root in roots)
+
+
+def _is_of(module: ModuleType, location: Location) -> bool:
+    """Whether a module is the submission's; one without a file, a namespace package, is known by its folders."""
+    places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+    return any(is_own(place, location) for place in places if place)
 
 
 def _import(location: Location) -> ModuleType:

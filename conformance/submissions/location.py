@@ -3,9 +3,11 @@
 import importlib.util
 import os
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 from pytest_ddp.errors import UsageError
 
@@ -22,7 +24,7 @@ class Location:
         module: the name to import the adapters under.
         file: the adapters' file; None for an importable module.
         root: the submission's folder; None for an importable module.
-        import_roots: folders that the submission may import from.
+        import_roots: folders that the submission may import from, in their order on `sys.path`.
     """
 
     given: str
@@ -30,6 +32,11 @@ class Location:
     file: str | None = None
     root: str | None = None
     import_roots: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> Self:
+        """Return the location that `dataclasses.asdict` took apart, also after a trip through JSON text."""
+        return cls(**{**plain, "import_roots": tuple(plain["import_roots"])})
 
     @property
     def subfolder(self) -> Path:
@@ -76,10 +83,23 @@ def _in_folder(given: str, root: Path, place: str) -> Location:
 
 
 def _import_roots(root: Path) -> Iterator[Path]:
-    """Yield the submission's folder, then those of packages beside its own: templates in their folders, src layouts."""
-    folders = [root, *sorted(path.parent for path in root.glob("*/pyproject.toml")), root.parent / _TEMPLATE_PACKAGE]
-    for folder in folders:
-        if folder.is_dir():
-            yield folder
-            if (folder / "src").is_dir():
-                yield folder / "src"
+    """Yield the folders that the submission imports from, each followed by its `src`.
+
+    Its own folder comes first, then those that its pyproject.toml gives to uv, then packages that lie beside its own.
+    """
+    template = [root / _TEMPLATE_PACKAGE, root.parent / _TEMPLATE_PACKAGE]
+    folders = [root, *_uv_folders(root), *sorted(path.parent for path in root.glob("*/pyproject.toml")), *template]
+    for folder in dict.fromkeys(folders):
+        yield from (found for found in (folder, folder / "src") if found.is_dir())
+
+
+def _uv_folders(root: Path) -> list[Path]:
+    """Return the folders of `tool.uv.sources` and of the members of `tool.uv.workspace`; none if uv is not used."""
+    try:
+        uv = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["uv"]
+        sources = [source["path"] for source in uv.get("sources", {}).values() if "path" in source]
+        patterns = uv.get("workspace", {}).get("members", ())
+        members = [path for pattern in patterns for path in sorted(root.glob(pattern))]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # no such file, no TOML, or of another shape
+        return []
+    return [*((root / path).resolve() for path in sources), *members]

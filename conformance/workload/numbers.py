@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from conformance.scenarios.case import Case
+from conformance.scenarios.drawn import Drawn
 from conformance.scenarios.layers import Dtype
 from conformance.scenarios.scenario import Scenario
 
@@ -28,6 +28,21 @@ class RankInputs:
     weights: Tensors
     buffers: Tensors
     batches: tuple[Batch, ...]
+
+    def by_name(self) -> Tensors:
+        """Return all numbers by name: "weight/NAME", "buffer/NAME", and "x/BATCH" and "y/BATCH" of each micro-batch."""
+        named = {f"weight/{name}": value for name, value in self.weights.items()}
+        named |= {f"buffer/{name}": value for name, value in self.buffers.items()}
+        for batch, (x, y) in enumerate(self.batches):
+            named |= {f"x/{batch}": x, f"y/{batch}": y}
+        return named
+
+    @classmethod
+    def from_names(cls, named: Tensors) -> "RankInputs":
+        """Return the inputs whose numbers `by_name` gave."""
+        xs, ys = under(named, "x/"), under(named, "y/")
+        batches = tuple((xs[batch], ys[batch]) for batch in sorted(xs, key=int))
+        return cls(under(named, "weight/"), under(named, "buffer/"), batches)
 
 
 def torch_dtype(name: Dtype) -> torch.dtype:
@@ -46,9 +61,9 @@ def under(named: Tensors, prefix: str) -> Tensors:
     return {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
 
 
-def data_seed(secret: str, scenario: Scenario | Case) -> int:
-    """Return the integer that the scenario's numbers are drawn from; it stays the same while a scenario shrinks."""
-    return int.from_bytes(hashlib.sha256(f"{secret}:{scenario.seed}".encode()).digest()[:6], "big")
+def data_seed(secret: str, drawn: Drawn) -> int:
+    """Return the integer that the numbers are drawn from; it stays the same while a scenario or a case shrinks."""
+    return int.from_bytes(hashlib.sha256(f"{secret}:{drawn.seed}".encode()).digest()[:6], "big")
 
 
 def draw_inputs(scenario: Scenario, seed: int) -> list[RankInputs]:

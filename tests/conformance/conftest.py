@@ -9,7 +9,7 @@ import pytest
 from bug import first_failure
 
 import conformance.test_submission  # noqa: F401  pytester forgets what an inner run imports
-from conformance.components.registry import CHECKS
+from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
 from conformance.execution.fork_servers import ForkServers
 from conformance.execution.pool import fork_servers, ranks_from
@@ -17,7 +17,6 @@ from conformance.grading.events import Reports
 from conformance.grading.grade import Grading, grade
 from conformance.grading.report import CheckReport, Report
 from conformance.judging.run_check import Result, run_check
-from conformance.submissions.contract import COMPONENTS
 from conformance.submissions.location import locate
 
 
@@ -74,10 +73,12 @@ def held_to(launcher: ForkServers) -> Callable[..., Result]:
     """Hold a component at a path to one of its checks alone."""
 
     def hold(path: str | Path, component: str, check_id: str, *, seed=1, examples=10, world_size=3) -> Result:
-        check = next(check for check in CHECKS[component] if check.id == check_id)
+        check = next(check for check in COMPONENTS[component].checks if check.id == check_id)
         with ranks_from(launcher) as ranks:
             executor = Executor(ranks, locate(str(path)), str(seed))
-            return run_check(component, check, executor, world_size=world_size, seed=seed, examples=examples)
+            return run_check(
+                COMPONENTS[component], check, executor, world_size=world_size, seed=seed, examples=examples
+            )
 
     return hold
 

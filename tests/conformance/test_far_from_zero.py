@@ -5,10 +5,10 @@ import torch
 from torch.nn.functional import batch_norm
 
 from conformance.checks.check import CaseTrial
+from conformance.components.registry import COMPONENTS
+from conformance.components.sync_batchnorm.case import SyncBatchNormCase
 from conformance.components.sync_batchnorm.far_from_zero import rounding, share
 from conformance.components.sync_batchnorm.whole_batch import whole
-from conformance.scenarios.cases import SyncBatchNormCase
-from conformance.workload.case_numbers import draw_feed
 
 
 def two_passes(parts):
@@ -34,7 +34,7 @@ def trials():
     for seed in range(50):
         sizes = tuple(3 + (seed + rank) % 2 for rank in range(1 + seed % 4))
         case = SyncBatchNormCase(len(sizes), sizes=sizes, dimensions=3, far=True)
-        yield CaseTrial(case, draw_feed(case, seed), [])
+        yield CaseTrial(case, COMPONENTS["sync_batchnorm"].numbers(case, seed), [])
 
 
 def error_over_limit(trial, way):

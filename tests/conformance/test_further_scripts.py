@@ -14,7 +14,7 @@ from planted_machine_bugs import MACHINE_BUGS
 from planted_sharing_bugs import SHARING_BUGS
 from planted_traffic_bugs import TRAFFIC_BUGS
 
-from conformance.components.registry import CHECKS
+from conformance.components.registry import COMPONENTS
 from conformance.reproduction.training_script import Reproduction
 from conformance.scenarios.layers import Embedding, Linear
 from conformance.scenarios.model_spec import ModelSpec
@@ -137,7 +137,7 @@ def test_a_script_tells_the_bug_from_right_code(bug, submit, tmp_path):
 
 
 def written(bug: Bug, folder) -> str:
-    check = next(check for check in CHECKS[bug.component] if check.id == bug.check)
+    check = next(check for check in COMPONENTS[bug.component].checks if check.id == bug.check)
     scenario = SCENARIOS[bug.check]
     return Reproduction(
         location=locate(str(folder)), component=bug.component, check=check, scenario=scenario, seed=7, message="wrong"

@@ -2,11 +2,12 @@
 
 import pytest
 
+from conformance.components.evaluation.case import EvaluationCase
+from conformance.components.registry import COMPONENTS
 from conformance.diagnosis.crashes import explain, say
 from conformance.execution.executor import Executor
 from conformance.execution.outcome import Broken, Observed
 from conformance.execution.pool import ranks_from
-from conformance.scenarios.cases import EvaluationCase
 from conformance.scenarios.scenario import Scenario
 from conformance.submissions.location import locate
 from pytest_ddp.outcomes.outcome import Deadlocked, TimedOut
@@ -64,7 +65,7 @@ def test_a_deadlock_of_a_component_waits_for_no_deadline(launcher, submit, compo
     first, second = asked
     with ranks_from(launcher) as ranks:
         executor = Executor(ranks, locate(str(submit(WAITS_FOR_OTHERS))), "7")
-        runs = [(executor.run(component, case), case) for case in (first, second)]
+        runs = [(executor.run(COMPONENTS[component], case), case) for case in (first, second)]
     for deadlocked, case in runs:
         assert isinstance(deadlocked, Broken)
         assert isinstance(deadlocked.root, Deadlocked)
@@ -80,11 +81,11 @@ def test_a_component_that_has_hung_is_observed_afterwards(launcher, submit, monk
         executor = Executor(ranks, locate(str(submit(WAITS_BESIDE_A_BUSY_RANK))), "7")
         with monkeypatch.context() as patched:
             patched.setattr("conformance.execution.executor._FIRST_RUN_SECONDS", 1.0)
-            hung = executor.run("naive_ddp", first)
+            hung = executor.run(COMPONENTS["naive_ddp"], first)
         assert isinstance(hung, Broken)
         assert isinstance(hung.root, TimedOut)
         assert executor.watched == {"naive_ddp"}
-        deadlocked = executor.run("naive_ddp", second)
+        deadlocked = executor.run(COMPONENTS["naive_ddp"], second)
     assert isinstance(deadlocked, Broken)
     assert isinstance(deadlocked.root, Deadlocked)
     assert "waits in barrier" in say(deadlocked, second)
@@ -95,6 +96,6 @@ def test_an_import_that_takes_long_is_no_hang(launcher, submit, monkeypatch):
     monkeypatch.setattr("conformance.execution.executor._SLOWER_IMPORT", 100.0)
     with ranks_from(launcher) as ranks:
         executor = Executor(ranks, locate(str(submit(TAKES_LONG_TO_IMPORT))), "7")
-        assert not executor.look().error
-        ran = executor.run_afresh("naive_ddp", Scenario(world_size=2))
+        assert not executor.look([]).error
+        ran = executor.run_afresh(COMPONENTS["naive_ddp"], Scenario(world_size=2))
     assert isinstance(ran, Observed), ran

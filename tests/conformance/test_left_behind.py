@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from conformance.components.registry import CHECKS
+from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
 from conformance.execution.pool import ranks_from
 from conformance.grading.formats.console import show
@@ -46,7 +46,7 @@ FORGETS_NOTHING = {
     "a process group": {"head": "@functools.cache\ndef group():\n    return dist.new_group()", "group": "group()"},
     "a list": {"head": "MODELS = []", "first": "MODELS.append(module)\n    assert len(MODELS) < 4"},
 }
-CHECK = next(check for check in CHECKS["naive_ddp"] if check.id == "gradients_averaged")
+CHECK = next(check for check in COMPONENTS["naive_ddp"].checks if check.id == "gradients_averaged")
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def executor(launcher, submit):
         text = AVERAGES.format(**{"head": "", "first": "pass", "group": "None", "size": SIZE, **parts})
         opened.append(ranks_from(launcher))
         found = Executor(opened[-1].__enter__(), locate(str(submit(text))), "1")
-        assert not found.look().error
+        assert not found.look([]).error
         return found
 
     yield run
@@ -67,7 +67,7 @@ def executor(launcher, submit):
 
 
 def held(executor, examples=10):
-    return run_check("naive_ddp", CHECK, executor, world_size=3, seed=1, examples=examples)
+    return run_check(COMPONENTS["naive_ddp"], CHECK, executor, world_size=3, seed=1, examples=examples)
 
 
 @pytest.mark.parametrize("kept", KEEPS.values(), ids=KEEPS.keys())
@@ -96,7 +96,7 @@ def test_a_fault_is_found_all_the_same(executor):
 
 def test_a_replay_does_not_accuse_it_either(executor):
     found = executor(**FORGETS_NOTHING["a process group"])
-    assert judged(Search("naive_ddp", CHECK, found), Scenario()).status == "passed"
+    assert judged(Search(COMPONENTS["naive_ddp"], CHECK, found), Scenario()).status == "passed"
     assert found.alone == {"naive_ddp"}
 
 

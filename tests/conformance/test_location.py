@@ -1,5 +1,6 @@
-"""Where files about a submission go: what shows the failure of one is never taken for another's."""
+"""Where a submission imports from, and where files about it go: one's failure is never taken for another's."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,40 @@ NOTHING = """
         return module
     def naive_ddp_on_after_backward(ddp_model, optimizer): ...
     """
+
+
+def roots(folder: Path) -> list[str]:
+    """The folders that the submission in a folder imports from, relative to it."""
+    (folder / "adapters.py").touch()
+    return [os.path.relpath(root, folder) for root in locate(str(folder)).import_roots]
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ('[tool.uv.sources]\nbasics = { path = "./mine", editable = true }', ["mine", "mine/src"]),
+        ('[tool.uv.sources]\nbasics = { path = "../beside" }', ["../beside"]),
+        ('[tool.uv.sources]\nbasics = { git = "https://example.org/x" }', []),
+        ('[tool.uv.workspace]\nmembers = ["packages/*"]', ["packages/one"]),
+        ("[tool.uv]\nsources = 1", []),
+        ("no TOML", []),
+    ],
+)
+def test_folders_that_pyproject_gives_to_uv_come_before_others_beside_the_submission(tmp_path, text, first):
+    folder = tmp_path / "submission"
+    for name in ("handed_out", "mine/src", "packages/one", "../beside"):
+        (folder / name).mkdir(parents=True)
+    (folder / "handed_out/pyproject.toml").touch()
+    (folder / "pyproject.toml").write_text(text)
+    assert roots(folder) == [".", *first, "handed_out"]
+
+
+@pytest.mark.parametrize("place", ["cs336-basics", "../cs336-basics"])
+def test_the_template_is_found_inside_the_submission_and_beside_it(tmp_path, place):
+    folder = tmp_path / "submission"
+    folder.mkdir()
+    (folder / place / "src").mkdir(parents=True)
+    assert roots(folder) == [".", place, f"{place}/src"]
 
 
 @pytest.mark.parametrize(

@@ -153,3 +153,13 @@ def test_adapters_in_a_tests_folder_may_import_their_neighbours_and_their_packag
     )
     (folder / "adapters.py").unlink()
     assert held_to(folder, "naive_ddp", "gradients_averaged").status == "passed"
+
+
+def test_a_package_without_init_is_imported_again_once_a_stub_is_offered(held_to, submit):
+    folder = submit(
+        "from my_systems.parts.ddp import get_naive_ddp, naive_ddp_on_after_backward",
+        my_systems__init="",
+        my_systems__parts__ddp="import wandb\n" + textwrap.dedent(BODY),
+    )
+    (folder / "my_systems/init.py").rename(folder / "my_systems/__init__.py")
+    assert held_to(folder, "naive_ddp", "gradients_averaged").status == "passed"

@@ -5,7 +5,7 @@ import torch
 
 from conformance.checks.check import Trial, Violation
 from conformance.checks.communication import overlaps_backward, starts_in_backward
-from conformance.protocol.training_messages import Happening, Observation
+from conformance.protocol.messages import Happening, Observation
 from conformance.scenarios.layers import Linear
 from conformance.scenarios.model_spec import ModelSpec
 from conformance.scenarios.scenario import Scenario

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.components.registry import CHECKS
+from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
 from conformance.execution.pool import ranks_from
 from conformance.grading.grade import Grading, grade_check
@@ -52,7 +52,7 @@ SENDS_ALL = f"for p in [p for p in self.parameters() if p.grad is not None]: {SE
 
 
 COMPONENT = "ddp_individual_parameters"
-(OVERLAPS,) = [replace(check, requires=()) for check in CHECKS[COMPONENT] if check.id == "overlaps_backward"]
+(OVERLAPS,) = [replace(check, requires=()) for check in COMPONENTS[COMPONENT].checks if check.id == "overlaps_backward"]
 
 
 @pytest.fixture

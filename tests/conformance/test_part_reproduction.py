@@ -6,20 +6,18 @@ from pathlib import Path
 
 import pytest
 from bug import Bug, right
-from conformance.components.loop_table import LOOP_CHECKS
 from planted_part_bugs import PART_BUGS
 
+from conformance.components.checkpoint.case import CheckpointCase
+from conformance.components.distributed_sampler.case import SamplerCase
+from conformance.components.evaluation.case import EvaluationCase
 from conformance.components.fsdp.case import FsdpCase
+from conformance.components.gradient_accumulation.case import AccumulationCase
+from conformance.components.loader_generator.case import GeneratorCase
+from conformance.components.overhead_model.case import OverheadCase
+from conformance.components.registry import COMPONENTS
+from conformance.components.sync_batchnorm.case import SyncBatchNormCase
 from conformance.reproduction.case_script import PartReproduction
-from conformance.scenarios.cases import (
-    AccumulationCase,
-    CheckpointCase,
-    EvaluationCase,
-    GeneratorCase,
-    OverheadCase,
-    SamplerCase,
-    SyncBatchNormCase,
-)
 from conformance.submissions.location import locate
 
 CASES = [
@@ -79,7 +77,7 @@ def run(script: str | Path, *launcher: str) -> subprocess.CompletedProcess[str]:
 
 
 def written(component: str, case, check: str, folder: Path) -> Path:
-    wanted = next(one for one in LOOP_CHECKS[component] if one.id == check)
+    wanted = next(one for one in COMPONENTS[component].checks if one.id == check)
     script = PartReproduction(
         location=locate(str(folder)), component=component, check=wanted, seed=7, message="it is wrong", case=case
     )
@@ -88,7 +86,7 @@ def written(component: str, case, check: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize(("component", "case"), _RIGHT)
 def test_nothing_is_made_up(component, case, submit):
-    script = written(component, case, LOOP_CHECKS[component][0].id, submit(**right(component)))
+    script = written(component, case, COMPONENTS[component].checks[0].id, submit(**right(component)))
     shown = run(script)
     assert (shown.returncode, shown.stdout, shown.stderr) == (0, "nothing differs\n", "")
 

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 from bug import right
-from conformance.components.loop_table import LOOP_CHECKS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from way import CONTROLS
 
-import conformance.scenarios.cases
 from conformance.cli import main
-from conformance.scenarios.cases import SIMPLEST, as_json, case_from_json
+from conformance.components.registry import COMPONENTS
+from conformance.scenarios.drawn import Drawn, drawn_from_json
 from conformance.strategies import Bounds
-from conformance.workload.case_numbers import draw_feed
+
+LOOP_CHECKS = {name: one.checks for name, one in COMPONENTS.items() if one.contract.kind == "part"}
 
 CASES = st.one_of(
     *(check.scenarios(Bounds(4)) for checks in LOOP_CHECKS.values() for check in checks),
@@ -74,12 +74,8 @@ def test_a_file_that_is_no_case_is_refused(tmp_path, capsys):
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(CASES)
 def test_a_case_prints_as_python_survives_json_and_can_be_fed(case):
-    assert eval(repr(case), vars(conformance.scenarios.cases).copy()) == case  # noqa: S307  our own text
-    assert case_from_json(json.loads(json.dumps(as_json(case)))) == case
-    assert [len(world) for world in draw_feed(case, 7)] == list(case.worlds)
+    assert eval(repr(case), dict(Drawn.kinds)) == case  # noqa: S307  our own text
+    assert drawn_from_json(json.loads(case.text)) == case
+    (numbers,) = {one.numbers for one in COMPONENTS.values() if type(one.simplest) is type(case)}
+    assert [len(world) for world in numbers(case, 7)] == list(case.worlds)
     assert all(1 <= world <= 4 for world in case.worlds)
-
-
-def test_every_part_has_a_simplest_case_on_one_rank():
-    assert SIMPLEST.keys() == LOOP_CHECKS.keys()
-    assert all(set(case.worlds) == {1} for case in SIMPLEST.values())

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.components.registry import CHECKS
+from conformance.components.registry import COMPONENTS
 from conformance.grading.events import (
     CheckEnded,
     ComponentBegan,
@@ -25,7 +25,7 @@ from pytest_ddp.errors import UsageError
 
 WORDS = st.text(max_size=20)
 MANY_WORDS = st.lists(WORDS, max_size=2).map(tuple)
-DRAWN = st.sampled_from([check for checks in CHECKS.values() for check in checks]).flatmap(
+DRAWN = st.sampled_from([check for one in COMPONENTS.values() for check in one.checks]).flatmap(
     lambda check: check.scenarios(Bounds(3, bucketed=False))
 )
 ENVIRONMENTS = st.builds(Environment, WORDS, WORDS, WORDS, WORDS, st.integers(), st.integers(), st.booleans())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.components.registry import CHECKS
+from conformance.components.registry import COMPONENTS
 from conformance.reproduction.training_script import Reproduction
 from conformance.scenarios.layers import Again, Attention, Conv, Embedding, Linear, Magnitude, Norm, Residual
 from conformance.scenarios.model_spec import ModelSpec
@@ -128,7 +128,7 @@ def shown_on(
     launcher: Sequence[str] = (),
     check_id: str = "gradients_averaged",
 ) -> subprocess.CompletedProcess[str]:
-    check = next(check for check in CHECKS["naive_ddp"] if check.id == check_id)
+    check = next(check for check in COMPONENTS["naive_ddp"].checks if check.id == check_id)
     wanted = Reproduction(
         location=locate(str(EXAMPLES / submission)),
         component="naive_ddp",

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.components.registry import CHECKS
+from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
 from conformance.execution.outcome import Broken, Observed
 from conformance.execution.pool import ranks_from
@@ -37,9 +37,9 @@ def executor(launcher, submit) -> Iterator[Executor]:
 
 def test_each_comes_in_turn_when_it_has_run_and_nothing_runs_beside_one_that_broke(executor):
     seen = []
-    for scenario in executor.ahead("naive_ddp", SCENARIOS):
+    for scenario in executor.ahead(COMPONENTS["naive_ddp"], SCENARIOS):
         assert scenario == SCENARIOS[len(seen)]
-        assert executor.knows("naive_ddp", scenario)
+        assert executor.knows(COMPONENTS["naive_ddp"], scenario)
         seen.append((executor.executions, executor.ranks.counts["served"]))
     assert seen == [
         (1, 2 + 4),  # four ranks are at the second
@@ -50,10 +50,13 @@ def test_each_comes_in_turn_when_it_has_run_and_nothing_runs_beside_one_that_bro
 
 
 def test_what_was_seen_is_what_is_seen_alone(executor):
-    for _ in executor.ahead("naive_ddp", SCENARIOS):
+    for _ in executor.ahead(COMPONENTS["naive_ddp"], SCENARIOS):
         pass
     for scenario in SCENARIOS:
-        seen, again = executor.run("naive_ddp", scenario), executor.run_again("naive_ddp", scenario)
+        seen, again = (
+            executor.run(COMPONENTS["naive_ddp"], scenario),
+            executor.run_again(COMPONENTS["naive_ddp"], scenario),
+        )
         if scenario.world_size == 3:
             assert isinstance(seen, Broken)
             assert isinstance(again, Broken)
@@ -61,18 +64,18 @@ def test_what_was_seen_is_what_is_seen_alone(executor):
         else:
             assert isinstance(seen, Observed)
             assert isinstance(again, Observed)
-            pairs = zip(seen.observations, again.observations, strict=True)
+            pairs = zip(seen.answers[0], again.answers[0], strict=True)
             assert all(one.losses == other.losses != [] for one, other in pairs)
 
 
 def test_it_can_be_left_at_any_time(executor):
-    with closing(executor.ahead("naive_ddp", SCENARIOS)) as running:
+    with closing(executor.ahead(COMPONENTS["naive_ddp"], SCENARIOS)) as running:
         assert next(running) == SCENARIOS[0]
-    assert isinstance(executor.run("naive_ddp", SCENARIOS[3]), Observed)
+    assert isinstance(executor.run(COMPONENTS["naive_ddp"], SCENARIOS[3]), Observed)
 
 
 def draws(scenarios, *, bucketed: bool) -> Draws:
-    (rules_out,) = {check.rules_out for check in CHECKS["ddp"] if check.id == "gradients_averaged"}
+    (rules_out,) = {check.rules_out for check in COMPONENTS["ddp"].checks if check.id == "gradients_averaged"}
     return Draws(scenarios, rules_out, Bounds(4, bucketed), 3, "3", 10)
 
 

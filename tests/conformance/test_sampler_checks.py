@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from conformance.components.loop_table import LOOP_CHECKS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
 from conformance.checks.check import CaseTrial
-from conformance.protocol.case_messages import Answer
-from conformance.scenarios.cases import SamplerCase
+from conformance.components.distributed_sampler.case import SamplerCase
+from conformance.components.registry import COMPONENTS
+from conformance.protocol.messages import Answer
 from conformance.strategies import Bounds
 from conformance.workload.numbers import Tensors
 
@@ -21,7 +21,7 @@ _UNLIKE = {
     "mixes_over_ranks",
     "drops_others_in_other_epochs",
 }
-_CHECKS = [check for check in LOOP_CHECKS["distributed_sampler"] if check.id in _UNLIKE]
+_CHECKS = [check for check in COMPONENTS["distributed_sampler"].checks if check.id in _UNLIKE]
 
 
 def answered_rightly(case: SamplerCase) -> CaseTrial:

@@ -8,7 +8,7 @@ from bug import right
 from planted_bugs import BUGS
 from planted_use_bugs import USE_BUGS
 
-from conformance.components.registry import CHECKS
+from conformance.components.registry import COMPONENTS
 
 _REFUSED_BY_THE_RIGHT_ONE = {
     "state_dict_round_trip",
@@ -23,8 +23,8 @@ def _one_of_each_kind():
     """Return, for each thing that a script of a wrapper or an optimizer may show, the first bug that it shows."""
     kinds = {}
     for bug in BUGS:
-        shows = next(check.shows for check in CHECKS[bug.component] if check.id == bug.check)
-        if bug.check not in _REFUSED_BY_THE_RIGHT_ONE and CHECKS[bug.component][0].id == "runs_to_the_end":
+        shows = next(check.shows for check in COMPONENTS[bug.component].checks if check.id == bug.check)
+        if bug.check not in _REFUSED_BY_THE_RIGHT_ONE and COMPONENTS[bug.component].checks[0].id == "runs_to_the_end":
             kinds.setdefault(shows, bug)
     return kinds
 

@@ -5,7 +5,7 @@ import torch
 
 from conformance.checks.check import Trial, Violation
 from conformance.checks.training import tied_parameters
-from conformance.protocol.training_messages import Observation
+from conformance.protocol.messages import Observation
 from conformance.scenarios.layers import Linear
 from conformance.scenarios.model_spec import ModelSpec
 from conformance.scenarios.scenario import Scenario

@@ -14,7 +14,7 @@ from conformance.checks.traffic import (
     one_collective_per_parameter,
     parameters_travel_once,
 )
-from conformance.protocol.training_messages import Happening, Observation
+from conformance.protocol.messages import Happening, Observation
 from conformance.scenarios.layers import Linear
 from conformance.scenarios.model_spec import ModelSpec
 from conformance.scenarios.scenario import Scenario

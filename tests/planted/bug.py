@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from conformance.components.registry import CHECKS
+from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
 from conformance.grading.grade import Grading, grade_check, submitted_components
 from conformance.grading.report import CheckReport
@@ -46,7 +46,7 @@ def first_failure(executor: Executor, grading: Grading) -> CheckReport | None:
     """Grade one component until a check fails, as a whole grading would."""
     (component,) = submitted_components(executor, grading.components)
     before: dict[str, CheckReport] = {}
-    for check in CHECKS[component]:
+    for check in COMPONENTS[component].checks:
         before[check.id] = report = grade_check(component, check, executor, grading, before)
         if report.status not in {"passed", "not_run"}:
             return report

@@ -4,8 +4,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
+from conformance.components.registry import COMPONENTS
 from conformance.grading.report import Report
-from conformance.submissions.contract import COMPONENTS
 
 _MODULES = Path(__file__).parents[1] / "conformance" / "controls"
 CONTROLS = {path.stem: path.read_text(encoding="utf-8") for path in _MODULES.glob("*.py")}
@@ -25,7 +25,7 @@ class Way(NamedTuple):
     @property
     def adapters(self) -> str:
         """The adapters that submit it."""
-        asked = COMPONENTS[self.component]
+        asked = COMPONENTS[self.component].contract
         given = ", ".join([*asked.get.parameters, *(["**kwargs"] if asked.get.keywords else [])])
         lines = [f"from {self.module} import {self.name}", f"def {asked.get}: return {self.name}({given})"]
         if self.component == "fsdp":

@@ -32,7 +32,7 @@ class Unwritable:
 
 def save_and_load(desk: Desk) -> None:
     """In the first world, train and save; in the second, load over other weights and train on."""
-    (_save, _load)[desk.assignment.phase](desk)
+    (_save, _load)[desk.task.phase](desk)
 
 
 def _save(desk: Desk) -> None:
@@ -119,5 +119,5 @@ def _weights(desk: Desk, whose: str) -> Tensors:
 
 
 def _path(desk: Desk, rank: int) -> Path:
-    folder = Path(desk.assignment.folder)
+    folder = Path(desk.task.folder)
     return (folder / f"rank{rank}" if desk.case.apart else folder / "shared") / "checkpoint.pt"

@@ -6,8 +6,8 @@ from itertools import product
 import torch
 
 from conformance.checks.check import WAIT, CaseTrial, Violation, moved_generators, never_awaited
+from conformance.components.evaluation.numbers import OTHER_LABELS
 from conformance.workload.accuracy import Counts, accuracy, mistaken
-from conformance.workload.case_numbers import OTHER_LABELS
 
 _EXACT = 1e-6  # sums may be kept in float32
 _MODULES = {"the model": "training", "its module `dropout`": "dropout_training"}

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from conformance.components.evaluation.numbers import OTHER_LABELS
 from conformance.ranks.context import Desk
-from conformance.workload.case_numbers import OTHER_LABELS
 from conformance.workload.eval_model import Classifier
 
 

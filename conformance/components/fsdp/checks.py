@@ -4,11 +4,15 @@ from dataclasses import replace
 
 from conformance.checks.check import MISSING, WAIT, CaseTrial, Violation, first_mismatch, listed, never_awaited
 from conformance.components.fsdp.case import FsdpCase
-from conformance.diagnosis.crashes import UNEVEN_WEIGHTS
 from conformance.oracle.tolerance import Limits, difference
 from conformance.oracle.training import Trajectory, outputs_before
 from conformance.oracle.training import train as train_in_one_process
 from conformance.workload.numbers import RankInputs, Tensors, under
+
+UNEVEN_WEIGHTS = (
+    "Weights here have rows or elements that the number of ranks does not divide. Pad the flattened weight and its "
+    "gradient up to a multiple of it, and cut off what was padded."
+)
 
 SINGLE = 1e-4  # of the largest update; what rounding to float32 makes of small networks is a third of it
 

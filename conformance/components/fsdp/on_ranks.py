@@ -10,7 +10,8 @@ import torch.distributed as dist
 from torch import nn
 
 from conformance.ranks.context import Desk
-from conformance.ranks.optimizer_memory import local_part, state_bytes
+from conformance.ranks.optimizer_memory import state_bytes, stored
+from conformance.ranks.parameters import plain
 from conformance.ranks.tracing import alive
 from conformance.submissions.loading import with_stubs
 from conformance.workload.cs336_layers import of_the_assignment
@@ -32,9 +33,9 @@ def train(desk: Desk) -> None:
         optimizer = OPTIMIZERS[scenario.optimizer.kind](wrapped.parameters(), **scenario.optimizer.options)
     _gather(desk, wrapped, "start")
     for step in range(case.steps):
-        memory = LiveMemory(case.whole[0], [local_part(p).untyped_storage() for p in wrapped.parameters()])
+        memory = LiveMemory(case.whole[0], _storages(wrapped.parameters()))
         _step(desk, wrapped, optimizer, step, memory)
-        memory.leave_out(local_part(p.grad).untyped_storage() for p in wrapped.parameters() if p.grad is not None)
+        memory.leave_out(_storages(p.grad for p in wrapped.parameters() if p.grad is not None))
         _weigh(desk, memory, "in_memory_after_a_step")
         desk.answer["parameters_kept"] = _kept(wrapped.parameters())
         if step in case.gathered:
@@ -43,7 +44,7 @@ def train(desk: Desk) -> None:
             desk.answer[f"alive/{step}"] = torch.tensor(alive() - len(desk.answer))
     desk.answer["optimizer_state_kept"] = torch.tensor(state_bytes(optimizer) or 0)
     desk.answer["computed_half"] = torch.tensor(set(dtypes) == {torch.bfloat16})
-    parts = [part for p in wrapped.parameters() if (part := local_part(p).detach()).numel()]
+    parts = [part.detach() for p in wrapped.parameters() for part in stored(p) if part.numel()]
     desk.answer["parts_are_half"] = torch.tensor(any(torch.equal(part, part.bfloat16().float()) for part in parts))
 
 
@@ -52,7 +53,7 @@ def _wrapped(desk: Desk, dtypes: list[torch.dtype]) -> Any:
     memory = LiveMemory(desk.case.whole[0])
     with memory if desk.case.weighed else nullcontext():
         wrapped = _wrap(desk, dtypes)
-    memory.leave_out(local_part(p).untyped_storage() for p in wrapped.parameters())
+    memory.leave_out(_storages(wrapped.parameters()))
     _weigh(desk, memory, "beside_parameters")
     return wrapped
 
@@ -61,7 +62,7 @@ def _wrap(desk: Desk, dtypes: list[torch.dtype]) -> Any:
     model = Perceptron(desk.case.scenario.model, dist.get_rank())
     fill(model, under(desk.given, "weight/"), under(desk.given, "buffer/"))
     with suppress(Exception):  # whatever its import raises: a submission that needs it has imported it
-        with_stubs(lambda: of_the_assignment(model), desk.assignment.submission)
+        with_stubs(lambda: of_the_assignment(model), desk.task.submission)
     desk.answer["layers_of_torch"] = torch.tensor(type(model.layers[0]) is nn.Embedding)
     model.layers[0].register_forward_hook(lambda _, __, output: dtypes.append(output.dtype))
     return desk.call("get_fsdp", model, torch.bfloat16 if desk.case.half else None)
@@ -111,13 +112,13 @@ def _gather(desk: Desk, wrapped: Any, moment: str) -> None:
     with desk.stage("a look at what `fsdp_gather_full_params` returned"):
         whole = dict(found)
         prefix = next((key.removesuffix(name) for name in names for key in whole if key.endswith(name)), "")
-        desk.answer |= {
-            f"{moment}/{n}": local_part(whole[prefix + n]).detach().clone() for n in names if prefix + n in whole
-        }
+        desk.answer |= {f"{moment}/{n}": plain(whole[prefix + n]) for n in names if prefix + n in whole}
 
 
 def _kept(tensors: Iterable[Any]) -> torch.Tensor:
     """Return the bytes of the storages behind tensors, each once; of a distributed tensor, behind its local part."""
-    parts = [local_part(tensor).untyped_storage() for tensor in tensors]
-    storages = {storage.data_ptr(): storage.nbytes() for storage in parts}
-    return torch.tensor(sum(storages.values()))
+    return torch.tensor(sum({storage.data_ptr(): storage.nbytes() for storage in _storages(tensors)}.values()))
+
+
+def _storages(tensors: Iterable[torch.Tensor]) -> list[torch.UntypedStorage]:
+    return [part.untyped_storage() for tensor in tensors for part in stored(tensor)]

@@ -2,8 +2,8 @@
 
 from conformance.checks.check import CaseTrial, Mismatch, Violation, first_mismatch
 from conformance.components.gradient_accumulation.micro_batches import MISTAKES, OWN_MISTAKES, mean, overflows, train
+from conformance.components.gradient_accumulation.numbers import SCALE
 from conformance.workload.averaging_wrapper import unsymmetric_loss
-from conformance.workload.case_numbers import SCALE
 from conformance.workload.numbers import Tensors
 
 

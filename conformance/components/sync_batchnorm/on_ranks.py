@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from conformance.components.sync_batchnorm.numbers import CHANNELS
 from conformance.ranks.context import Desk
-from conformance.workload.case_numbers import CHANNELS
 from pytest_ddp.rank.collective_hooks import watch_collectives
 
 _NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}

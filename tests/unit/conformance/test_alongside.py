@@ -9,7 +9,7 @@ from hashlib import sha256
 
 import pytest
 
-from conformance.protocol.training_messages import Happening
+from conformance.protocol.messages import Happening
 from conformance.ranks.asleep import Sleeper
 from conformance.ranks.comm_threads import Alongside
 

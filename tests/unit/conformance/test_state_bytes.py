@@ -1,4 +1,4 @@
-"""How much optimizer state a process holds: by the suite, and by the scripts that it writes."""
+"""How many bytes of optimizer state a process holds, by the suite and by its scripts; tensors of other classes."""
 
 import gc
 import weakref
@@ -9,8 +9,10 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from conformance.ranks import optimizer_memory
+from conformance.ranks.parameters import parameters_by_name, plain
 from conformance.reproduction.script import TEMPLATES
 
 
@@ -133,6 +135,50 @@ def test_what_an_earlier_optimizer_has_left_is_not_counted(measure):
 @pytest.mark.parametrize("measure", [optimizer_memory.state_bytes, by_script])
 def test_memory_counts_once(make, measure):
     assert measure(make()) == 8 * 4
+
+
+class Compressed(torch.Tensor):
+    """Float32 numbers without memory of their own: `kept` holds them as bfloat16."""
+
+    @staticmethod
+    def __new__(cls, kept):
+        return torch.Tensor._make_wrapper_subclass(cls, kept.shape, dtype=torch.float32)
+
+    def __init__(self, kept):
+        self.kept = kept
+
+    @classmethod
+    def __torch_dispatch__(cls, function, _, args=(), kwargs=None):
+        args, kwargs = tree_map(lambda one: one.kept.float() if isinstance(one, cls) else one, (args, kwargs or {}))
+        return function(*args, **kwargs)
+
+
+def test_a_wrapper_subclass_counts_as_the_memory_that_it_holds():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(8))], lr=0.1)
+    optimizer.state["first"] = {"momentum_buffer": Compressed(torch.ones(8, dtype=torch.bfloat16))}
+    assert optimizer_memory.state_bytes(optimizer) == 8 * 2
+
+
+def test_an_optimizer_of_a_wrapper_subclass_is_found_by_the_memory_that_it_holds():
+    whole = nn.Parameter(torch.ones(8, dtype=torch.bfloat16))
+    BY_NUMBER[1] = inner = torch.optim.SGD([Compressed(whole.detach()[2:5])], lr=0.1)
+    inner.state["first"] = {"momentum_buffer": torch.ones(3)}
+    assert optimizer_memory.state_bytes(torch.optim.SGD([whole], lr=0.1)) == 3 * 4
+
+
+def test_a_copy_of_a_wrapper_subclass_is_a_tensor_of_torchs_own_type():
+    copy = plain(Compressed(torch.ones(8, dtype=torch.bfloat16)))
+    assert type(copy) is torch.Tensor
+    assert torch.equal(copy, torch.ones(8))
+
+
+def test_a_wrapped_model_that_shards_a_parameter_is_refused():
+    model = nn.Linear(2, 3)
+    model.weight.to_local = lambda: model.weight.detach()[:1]
+    with pytest.raises(
+        TypeError, match=r"'weight' of the wrapped model is sharded: this rank holds \[1, 2\] of \[3, 2\]"
+    ):
+        parameters_by_name(model, ("weight", "bias"), {})
 
 
 def test_without_an_optimizer_there_is_nothing_to_measure():

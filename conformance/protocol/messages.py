@@ -1,59 +1,70 @@
-"""What a rank is asked to do, and what it saw while doing it; both with both directions of their trip."""
+"""What a rank is asked, and what it answers; both with both directions of their trip.
 
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+An answer holds tensors and plain facts: whatever a rank sends, there is nothing else to make of it.
+"""
 
-import torch
+import importlib
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from typing import Any, Literal, Self
 
 from conformance.protocol.codec import MalformedError, pack, unpack
-from conformance.scenarios.scenario import Scenario, from_text
+from conformance.scenarios.drawn import drawn_from_json
+from conformance.submissions.contract import Contract
 from conformance.submissions.location import Location
-from conformance.workload.numbers import RankInputs, Tensors
+from conformance.workload.numbers import Tensors, under
 
 
 @dataclass(frozen=True)
 class Task:
-    """One rank's part of a scenario.
+    """One rank's part of a scenario or a case.
 
     Attributes:
         submission: where the code under test is.
-        component: which component is trained with.
-        scenario: the scenario; the seed of its numbers is none of a rank's business, and 0.
-        inputs: this rank's numbers.
+        contract: which component, and its functions.
+        exercise: the function that carries it out on the rank, as "module:function".
+        drawn: the scenario or the case; the seed of its numbers is none of a rank's business, and 0.
+        given: this rank's numbers.
+        phase: which of the worlds this rank belongs to.
+        folder: a folder that all ranks of all worlds share.
         stubs: names of absent packages that this submission needs a stub for.
     """
 
     submission: Location
-    component: str
-    scenario: Scenario
-    inputs: RankInputs
+    contract: Contract
+    exercise: str
+    drawn: Any
+    given: Tensors
+    phase: int = 0
+    folder: str = ""
     stubs: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
         """Return the task as bytes."""
         header = {
             "submission": asdict(self.submission),
-            "component": self.component,
-            "scenario": self.scenario.text,
+            "contract": asdict(self.contract),
+            "exercise": self.exercise,
+            "drawn": {**self.drawn.to_json(), "seed": 0},
+            "kinds": type(self.drawn).__module__,
+            "phase": self.phase,
+            "folder": self.folder,
             "stubs": self.stubs,
         }
-        tensors = {f"weight/{name}": value for name, value in self.inputs.weights.items()}
-        tensors |= {f"buffer/{name}": value for name, value in self.inputs.buffers.items()}
-        for step, (x, y) in enumerate(self.inputs.batches):
-            tensors |= {f"x/{step}": x, f"y/{step}": y}
-        return pack(header, tensors)
+        return pack(header, self.given)
 
     @classmethod
     def decode(cls, data: bytes) -> "Task":
-        """Return the task that `encode` made."""
-        header, tensors = unpack(data)
-        scenario = from_text(header["scenario"])
-        batches = tuple(
-            (tensors[f"x/{step}"], tensors[f"y/{step}"]) for step in range(scenario.steps * scenario.micro_batches)
-        )
-        inputs = RankInputs(_under(tensors, "weight/"), _under(tensors, "buffer/"), batches)
-        location = Location(**{**header["submission"], "import_roots": tuple(header["submission"]["import_roots"])})
-        return cls(location, header["component"], scenario, inputs, tuple(header["stubs"]))
+        """Return the task that `encode` made; import the module of what is drawn."""
+        header, given = unpack(data)
+        importlib.import_module(header.pop("kinds"))
+        plain = {
+            **header,
+            "submission": Location.from_json(header["submission"]),
+            "contract": Contract.from_json(header["contract"]),
+            "drawn": drawn_from_json(header["drawn"]),
+            "stubs": tuple(header["stubs"]),
+        }
+        return cls(**plain, given=given)
 
 
 @dataclass(frozen=True)
@@ -88,8 +99,54 @@ class ClosureCall:
 
 
 @dataclass(frozen=True)
-class Observation:
-    """What one rank saw.
+class Answer:
+    """What one rank answered.
+
+    Attributes:
+        tensors: what was asked, by name.
+        unawaited: in what is gated, operations that nobody has waited for, with their lines.
+        stubbed: what was offered in place of something absent, and used.
+        borrowed: torch's own implementations that were used.
+    """
+
+    tensors: Tensors
+    unawaited: list[str] = field(default_factory=list)
+    stubbed: list[str] = field(default_factory=list)
+    borrowed: list[str] = field(default_factory=list)
+
+    def missing(self, _: Any) -> list[str]:
+        """Return the names of tensors that a rank which did its whole part of what was drawn would have sent."""
+        return []
+
+    def encode(self) -> bytes:
+        """Return the answer as bytes."""
+        facts = {one.name: _plain(getattr(self, one.name)) for one in fields(self) if one.name != "tensors"}
+        return pack(facts, self.tensors)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Return the answer that `encode` made.
+
+        Raises:
+            MalformedError: the bytes are something else.
+        """
+        facts, tensors = unpack(data)
+        try:
+            return cls(tensors, **cls.facts_from_json(facts))
+        except (KeyError, TypeError) as error:
+            raise MalformedError(f"not an answer of a rank of ours: {error}") from error
+
+    @classmethod
+    def facts_from_json(cls, facts: dict[str, Any]) -> dict[str, Any]:
+        """Return the facts as they were before they went through JSON; raise TypeError for what is none."""
+        if not all(isinstance(facts[name], list) for name in ("unawaited", "stubbed", "borrowed")):
+            raise TypeError(f"its header is {facts!r}")
+        return facts
+
+
+@dataclass(frozen=True)
+class Observation(Answer):
+    """What one rank saw of a training.
 
     Attributes:
         tensors: "wrapped/NAME" and "buffer/NAME" right after wrapping; "gradient/STEP/NAME" after the adapter's
@@ -113,12 +170,8 @@ class Observation:
         dropped: parameters whose gradient that `zero_grad` set to None.
         extra_parameters: parameters of the wrapped model that the model itself does not have.
         state_bytes: bytes of optimizer state that this rank holds at the end; None if no optimizer could be found.
-        unawaited: in a gated scenario, operations that nobody has waited for, with their lines.
-        stubbed: what was offered in place of something absent, and used.
-        borrowed: torch's own implementations that were used.
     """
 
-    tensors: Tensors
     losses: list[float] = field(default_factory=list)
     happenings: list[list[Happening]] = field(default_factory=list)
     hooks: list[int] = field(default_factory=list)
@@ -138,64 +191,52 @@ class Observation:
     dropped: list[str] = field(default_factory=list)
     extra_parameters: list[str] = field(default_factory=list)
     state_bytes: int | None = None
-    unawaited: list[str] = field(default_factory=list)
-    stubbed: list[str] = field(default_factory=list)
-    borrowed: list[str] = field(default_factory=list)
 
     @property
     def wrapped(self) -> Tensors:
         """Parameters right after wrapping."""
-        return _under(self.tensors, "wrapped/")
+        return under(self.tensors, "wrapped/")
 
     @property
     def buffers(self) -> Tensors:
         """Buffers right after wrapping."""
-        return _under(self.tensors, "buffer/")
+        return under(self.tensors, "buffer/")
 
     def gradients(self, step: int) -> Tensors:
         """Return the gradients of a step, of the parameters that had one."""
-        return _under(self.tensors, f"gradient/{step}/")
+        return under(self.tensors, f"gradient/{step}/")
 
     def evaluation(self, step: int) -> Tensors:
         """Return the output in evaluation mode before a step, as "output"; nothing if it was no tensor."""
-        return _under(self.tensors, f"evaluation/{step}/")
+        return under(self.tensors, f"evaluation/{step}/")
 
     def twin(self, step: int) -> Tensors:
         """Return the gradients of the second model in a step."""
-        return _under(self.tensors, f"twin/{step}/")
+        return under(self.tensors, f"twin/{step}/")
 
     def parameters(self, step: int) -> Tensors:
         """Return the parameters after a step."""
-        return _under(self.tensors, f"parameter/{step}/")
+        return under(self.tensors, f"parameter/{step}/")
 
-    def missing(self, scenario: Scenario) -> list[str]:
+    def missing(self, drawn: Any) -> list[str]:
         """Return the names of tensors that a rank which did its whole part would have sent."""
-        moments = ["wrapped", *(f"parameter/{step}" for step in range(scenario.steps))]
-        wanted = [f"{moment}/{name}" for moment in moments for name in scenario.model.shapes]
+        moments = ["wrapped", *(f"parameter/{step}" for step in range(drawn.steps))]
+        wanted = [f"{moment}/{name}" for moment in moments for name in drawn.model.shapes]
         return [name for name in wanted if name not in self.tensors]
 
-    def encode(self) -> bytes:
-        """Return the observation as bytes."""
-        return pack(asdict(replace(self, tensors={})), self.tensors)
-
     @classmethod
-    def decode(cls, data: bytes) -> "Observation":
-        """Return the observation that `encode` made.
-
-        Raises:
-            MalformedError: the bytes are something else.
-        """
-        facts, tensors = unpack(data)
-        try:
-            facts["happenings"] = [[Happening(**one) for one in step] for step in facts["happenings"]]
-            facts["closures"] = [ClosureCall(**one) for one in facts["closures"]]
-            return cls(**{**facts, "tensors": tensors})
-        except (KeyError, TypeError) as error:
-            raise MalformedError(f"not an answer of a rank of ours: {error}") from error
+    def facts_from_json(cls, facts: dict[str, Any]) -> dict[str, Any]:
+        """Return the facts as they were before they went through JSON; raise TypeError for what is none."""
+        happenings = [[Happening(**one) for one in step] for step in facts["happenings"]]
+        closures = [ClosureCall(**one) for one in facts["closures"]]
+        return {**super().facts_from_json(facts), "happenings": happenings, "closures": closures}
 
 
-def _under(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, Any]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+def _plain(fact: Any) -> Any:
+    """Return a fact with dataclasses, on any level of lists, as what `json.dumps` takes."""
+    if isinstance(fact, list):
+        return [_plain(one) for one in fact]
+    return asdict(fact) if is_dataclass(fact) and not isinstance(fact, type) else fact
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,42 @@
+"""What `checkpoint` is asked: to save a training that goes on in another world. Nothing here imports torch."""
+
+from dataclasses import dataclass
+
+from conformance.scenarios.case import Case
+
+
+@dataclass(frozen=True, repr=False)
+class CheckpointCase(Case):
+    """A training that is saved by one world and goes on in another.
+
+    Attributes:
+        load_world_size: ranks that load.
+        before, after: steps before saving and after loading.
+        scaled: whether there is a gradient scaler.
+        apart: whether each rank is given a path in a folder of its own; rank 0's is loaded.
+        failing: whether a second save, to the same path, fails half way.
+        again: whether there was a save to the same path before, at the beginning of training.
+        unscaled: whether training goes on without the gradient scaler.
+        goes_on: whether the training that was saved goes on, too.
+        other_disk: whether the path is on another disk than temporary files are.
+        later: whether what comes of training on is saved too, to a path that differs in its suffix alone.
+        reloaded: whether the world that loads saves to the same path at the end, and loads that again.
+    """
+
+    load_world_size: int = 1
+    before: int = 2
+    after: int = 2
+    scaled: bool = True
+    apart: bool = False
+    failing: bool = False
+    again: bool = False
+    unscaled: bool = False
+    goes_on: bool = False
+    other_disk: bool = False
+    later: bool = False
+    reloaded: bool = False
+
+    @property
+    def worlds(self) -> tuple[int, ...]:
+        """The world that saves, and the one that loads."""
+        return (self.world_size, self.load_world_size)

@@ -1,0 +1,53 @@
+"""The record of a component: all that the judge knows of it. Adding one to `registry.py` adds the component."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from conformance.checks.check import CaseTrial, Check, Trial
+from conformance.execution.asked import Asked
+from conformance.execution.outcome import Observed
+from conformance.oracle.remembered import inputs_of
+from conformance.protocol.messages import Observation
+from conformance.scenarios.scenario import Scenario
+from conformance.workload.numbers import Tensors
+
+
+def trial_of_case(drawn: Any, seen: Observed) -> CaseTrial:
+    """Return what the checks of a part of the training loop are given."""
+    return CaseTrial(drawn, seen.given, seen.answers)
+
+
+def no_advice(_: Any) -> str:
+    """Return no advice."""
+    return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Component(Asked):
+    """One thing that an assignment asks for.
+
+    Attributes:
+        about: what it is, in a sentence.
+        checks: what it is held to, in this order.
+        trial: makes, of what was drawn and seen, what the checks are given.
+        diagnose: names the known mistake behind a failed trial; the second trial, if any, has a larger model.
+        advice: what to do where the submission raised an exception on what was drawn; may be empty.
+    """
+
+    about: str
+    checks: tuple[Check, ...]
+    trial: Callable[[Any, Observed], Any] = trial_of_case
+    diagnose: Callable[[Any, Any], str] | None = None
+    advice: Callable[[Any], str] = no_advice
+
+
+def training_numbers(drawn: Scenario, seed: int) -> list[list[Tensors]]:
+    """Return what each rank is given for a training."""
+    return [[own.by_name() for own in inputs_of(drawn, seed)]]
+
+
+def trial_of_training(drawn: Scenario, seen: Observed) -> Trial:
+    """Return what the checks of wrappers and optimizers are given."""
+    observations = tuple(one for one in seen.answers[-1] if isinstance(one, Observation))
+    return Trial(drawn, seen.seed, observations)

@@ -1,0 +1,10 @@
+"""What `loader_generator` is asked: generators of all ranks, from one seed. Nothing here imports torch."""
+
+from dataclasses import dataclass
+
+from conformance.scenarios.case import Case
+
+
+@dataclass(frozen=True, repr=False)
+class GeneratorCase(Case):
+    """Generators for the data loaders of all ranks, from one seed."""

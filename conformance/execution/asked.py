@@ -1,0 +1,39 @@
+"""A component as the executor sees it: what ranks carry out, and what they are given for it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from conformance.protocol.messages import Answer
+from conformance.scenarios.drawn import Drawn
+from conformance.submissions.contract import Contract
+from conformance.workload.numbers import Tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """How ranks are asked for a component.
+
+    Attributes:
+        contract: its adapter functions.
+        exercise: the function, as "module:function", that uses them on a rank.
+        numbers: draws what each rank of each world is given, from a scenario or a case and an integer.
+        simplest: what shows whether the component is implemented at all; also of several ranks.
+        answer: what a rank answers.
+    """
+
+    contract: Contract
+    exercise: str
+    numbers: Callable[[Any, int], list[list[Tensors]]]
+    simplest: Drawn
+    answer: type[Answer] = Answer
+
+    @property
+    def name(self) -> str:
+        """The component's name."""
+        return self.contract.name
+
+
+def for_each_rank(draw: Callable[[Any, int, int], Tensors]) -> Callable[[Any, int], list[list[Tensors]]]:
+    """Return the numbers of all ranks of all worlds, where `draw(case, seed, rank)` gives those of one rank."""
+    return lambda case, seed: [[draw(case, seed, rank) for rank in range(world)] for world in case.worlds]
