@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 from bug import right
-from planted_hash_bugs import HASH_BUGS
+from bugs import BUGS
 from rank_targets import hash_of_a_text, leaves
 
 from conformance.execution.pool import fork_servers, ranks_from
@@ -70,9 +70,9 @@ def test_both_servers_begin_at_once(monkeypatch):
 
 
 @pytest.mark.long
-def test_a_script_has_ranks_that_hash_apart_where_that_is_the_cause(first_failed, submit):
-    bug = HASH_BUGS[0]
-    found = first_failed(submit(**bug.planted()), bug.component)
+def test_a_script_has_ranks_that_hash_apart_where_that_is_the_cause(checked, submit):
+    bug = next(bug for bug in BUGS if "forks of one process" in bug.words)
+    found = checked(submit(**bug.planted()), bug.component, bug.check)
     wrong = _run(found.repro)
     assert (wrong.returncode, SPAWNED in _text(found.repro)) == (1, True), wrong.stdout + wrong.stderr
     submit(**right(bug.component))

@@ -1,9 +1,8 @@
-"""Bugs planted in the right synchronised batch norm, each with the check that catches it first."""
+"""Bugs in the statistics over all ranks, in forward, in backward and in evaluation."""
 
 from bug import Bug
 
 _NORM = "sync_batchnorm"
-_OPTIONS = "affine, track = module.weight is not None, module.running_mean is not None"
 _OUTPUT = "y if self.weight is None else y * self.weight.view(shape) + self.bias.view(shape)"
 _BY_VALUES = """            count = torch.tensor([float(rows.shape[1])], dtype=x.dtype)
             moments = Sum.apply(torch.cat([rows.sum(1), count]))
@@ -23,10 +22,18 @@ _LOCAL = """        if self.training and not torch.is_grad_enabled():
             return nn.functional.batch_norm(x, *state, True, self.momentum, self.eps)
         if self.training:
 """
-NORM_BUGS = [
-    Bug(
-        _NORM, "        new.load_state_dict(module.state_dict())\n", "", "conversion_keeps_state", "conversion changed"
-    ),
+_VARIANCE = "            var = Sum.apply((rows - mean[:, None]).square().sum(1)) / n\n"
+_UNBIASED_FIRST = """            own = rows.shape[1]
+            apart = mean * 0
+            if own:
+                apart = rows.var(1) * (own - 1) + own * (rows.mean(1) - mean).square()
+            var = Sum.apply(apart) / n
+"""
+_ROWS = "            rows = x.transpose(0, 1).flatten(1)\n"
+_REFUSES_ONE = f"""            if x.numel() == x.shape[1]:
+                raise ValueError("Expected more than 1 value per channel when training")
+{_ROWS}"""
+BUGS = [
     Bug(
         _NORM,
         "dist.all_reduce(x)",
@@ -53,7 +60,6 @@ NORM_BUGS = [
         "no_collective_in_evaluation",
         "collectives; expected none",
     ),
-    Bug(_NORM, "y if self.weight is None else", "", "without_weight_and_bias", ""),
     Bug(
         _NORM,
         "moments[:-1] / n",
@@ -99,31 +105,12 @@ NORM_BUGS = [
         "cumulative_average",
         "this one counted",
     ),
-    Bug(_NORM, _OPTIONS, "affine = track = module.running_mean is not None", "without_weight_and_bias", "Missing key"),
-    Bug(_NORM, _OPTIONS, "affine = track = module.weight is not None", "without_weight_and_bias", "Unexpected key"),
-    Bug(
-        _NORM,
-        _OPTIONS,
-        "affine, track = module.weight is not None, True",
-        "without_running_statistics",
-        "Missing key",
-    ),
     Bug(
         _NORM,
         "nn.modules.batchnorm._BatchNorm",
         "(nn.BatchNorm1d, nn.BatchNorm2d)",
         "norms_of_volumes",
         "nn.BatchNorm3d",
-    ),
-    Bug(_NORM, "requires_grad_(p.requires_grad)", "requires_grad_(True)", "frozen_weight_and_bias", "it was frozen"),
-    Bug(_NORM, ".train(module.training)", "", "conversion_keeps_the_mode", "in evaluation mode when it was converted"),
-    Bug(
-        _NORM,
-        "convert_sync_batchnorm(child, known))\n    return module",
-        "of_children(child, known))\n    return module\n\n\nof_children = convert_sync_batchnorm\n\n\n"
-        "def convert_sync_batchnorm(module):\n    of_children(module)\n    return module",
-        "norm_at_the_top",
-        "Return the converted norm",
     ),
     Bug(
         _NORM,
@@ -196,13 +183,6 @@ NORM_BUGS = [
     ),
     Bug(
         _NORM,
-        "isinstance(module, nn.modules.batchnorm._BatchNorm)",
-        "isinstance(module, nn.modules.batchnorm._NormBase)",
-        "other_norms_stay",
-        "`_NormBase`",
-    ),
-    Bug(
-        _NORM,
         f"        return {_OUTPUT}\n",
         f"        output = {_OUTPUT}\n"
         "        if output.requires_grad:\n"
@@ -213,25 +193,10 @@ NORM_BUGS = [
     ),
     Bug(
         _NORM,
-        "    for name, child in module.named_children():\n",
-        "    if isinstance(module, nn.InstanceNorm2d):\n        module.__class__ = SyncBatchNorm\n"
-        "    for name, child in module.named_children():\n",
-        "other_norms_stay",
-        "`_NormBase`",
-    ),
-    Bug(
-        _NORM,
         _OUTPUT,
         _OUTPUT.replace("y * self.weight", "y * (self.weight if x.requires_grad else self.weight.detach())"),
         "gradients_of_the_first_layer",
         "The inputs need no gradient here",
-    ),
-    Bug(
-        _NORM,
-        "    if module in known:\n        return known[module]\n",
-        "",
-        "shared_norm_stays_shared",
-        "one norm at two places",
     ),
     Bug(_NORM, _BY_VALUES, _BY_SAMPLES, "inputs_of_other_lengths", "whatever the length of these"),
     Bug(_NORM, "        if self.training:\n", _LOCAL, "statistics_without_gradients", "under `torch.no_grad()`"),
@@ -241,5 +206,13 @@ NORM_BUGS = [
         "        elif self.running_mean is None:\n            dist.barrier()\n",
         "no_collective_without_running_statistics",
         "uses those of the rank's batch",
+    ),
+    Bug(_NORM, _VARIANCE, _UNBIASED_FIRST, "one_sample_on_each_rank"),
+    Bug(_NORM, _ROWS, _REFUSES_ONE, "one_sample_on_each_rank", "Expected more than 1 value per channel"),
+    Bug(
+        _NORM,
+        "if self.momentum is None else",
+        "if not self.momentum else",
+        "running_statistics",
     ),
 ]

@@ -1,109 +1,21 @@
-"""Bugs planted in the right submissions of accumulation and checkpoints."""
+"""Bugs in saving and loading checkpoints."""
 
 from bug import Bug
 
-_ACCUMULATION = "gradient_accumulation"
 _CHECKPOINT = "checkpoint"
-_FINISHED_AND_STEPPED = """    ddp_model.finish_gradient_synchronization()
-    if scaler:
-        scaler.step(optimizer)
+_WRITTEN = """        torch.save(state, new)
+        Path(new).replace(path)
 """
-_STEPPED_IF_FINITE = """    finite = all(p.grad is None or p.grad.isfinite().all() for p in ddp_model.parameters())
-    ddp_model.finish_gradient_synchronization()
-    if scaler:
-        scaler.unscale_(optimizer)
-        if finite:
-            optimizer.step()
+_SILENT = """        try:
+            torch.save(state, new)
+            Path(new).replace(path)
+        except Exception as error:
+            print(error)
 """
-LOOP_BUGS = [
-    Bug(
-        _ACCUMULATION,
-        "    ddp_model.finish",
-        "        optimizer.step()\n    ddp_model.finish",
-        "one_optimizer_step",
-        "optimizer steps; expected 1",
-    ),
-    Bug(_ACCUMULATION, " / len(microbatches)", "", "equals_one_big_batch", "losses summed over micro-batches"),
-    Bug(_ACCUMULATION, "if is_last else", "if False else", "equals_one_big_batch", "each rank trains alone"),
-    Bug(
-        _ACCUMULATION,
-        "        is_last =",
-        "        optimizer.zero_grad()\n        is_last =",
-        "equals_one_big_batch",
-        "only the last micro-batch used",
-    ),
-    Bug(_ACCUMULATION, "optimizer.zero_grad()", "pass", "steps_start_afresh", "zero_grad"),
-    Bug(_ACCUMULATION, "if is_last else", "if True else", "one_exchange_of_gradients", "no_sync"),
-    Bug(_ACCUMULATION, "index + 1 ==", "index + 1 >= -1 +", "one_exchange_of_gradients", "no_sync"),
-    Bug(_ACCUMULATION, "scaler.step(optimizer)", "optimizer.step()", "scaler_used", "No inf checks were recorded"),
-    Bug(_ACCUMULATION, "scaler.update()", "pass", "scaler_used", "already been called since the last update"),
-    Bug(_ACCUMULATION, "    optimizer.zero", "    scaler = None\n    optimizer.zero", "scaler_used", "scaler.update()"),
-    Bug(
-        _ACCUMULATION,
-        "scaler.step(optimizer)",
-        "scaler.unscale_(optimizer)\n        optimizer.step()",
-        "overflow_skips_the_step",
-        "is to be skipped",
-    ),
-    Bug(
-        _ACCUMULATION,
-        "    optimizer.zero_grad()\n",
-        "    for p in optimizer.param_groups[0]['params']:\n        p.grad = None\n",
-        "steps_start_afresh",
-        "zero_grad",
-    ),
-    Bug(
-        _ACCUMULATION,
-        "            (scaler.scale(loss) if scaler else loss).backward()\n",
-        "            total = total + loss if index else loss\n"
-        "    (scaler.scale(total) if scaler else total).backward()\n",
-        "one_micro_batch_at_a_time",
-        "followed by its backward",
-    ),
-    Bug(
-        _ACCUMULATION,
-        "    for index,",
-        "    import torch\n    microbatches = [tuple(map(torch.cat, zip(*microbatches)))]\n    for index,",
-        "one_micro_batch_at_a_time",
-        "called the wrapper 1 times",
-    ),
-    Bug(
-        _ACCUMULATION,
-        "        with nullcontext() if is_last else ddp_model.no_sync():\n"
-        "            loss = loss_fn(ddp_model(x), y) / len(microbatches)\n",
-        "        loss = loss_fn(ddp_model(x), y) / len(microbatches)\n"
-        "        with nullcontext() if is_last else ddp_model.no_sync():\n",
-        "forward_through_the_wrapper",
-        "inside `with ddp_model.no_sync():` as well",
-    ),
-    Bug(
-        _ACCUMULATION,
-        "loss_fn(ddp_model(x), y)",
-        "loss_fn(ddp_model.module(x), y)",
-        "forward_through_the_wrapper",
-        "exchanged 0 times",
-    ),
-    Bug(
-        _ACCUMULATION,
-        "    ddp_model.finish_gradient_synchronization()\n",
-        "",
-        "finishes_before_the_step",
-        "before the step",
-    ),
-    Bug(
-        _ACCUMULATION,
-        "    ddp_model.finish",
-        "    microbatches.clear()\n    ddp_model.finish",
-        "leaves_the_micro_batches",
-        "has changed the list",
-    ),
-    Bug(
-        _ACCUMULATION,
-        "    ddp_model.finish",
-        "    y.zero_()\n    ddp_model.finish",
-        "leaves_the_micro_batches",
-        "or a tensor in it",
-    ),
+_RANK = "dist.get_rank()"
+_LOCAL_RANK = '__import__("os").environ["LOCAL_RANK"]'
+_ON_ITS_OWN_MACHINE = "is a rank's place on its own"
+BUGS = [
     Bug(
         _CHECKPOINT,
         '    model.load_state_dict(state["model"])\n',
@@ -225,24 +137,42 @@ LOOP_BUGS = [
         "'NoneType' object has no attribute",
     ),
     Bug(
-        _ACCUMULATION,
-        "loss_fn(ddp_model(x), y)",
-        "loss_fn(y, ddp_model(x))",
-        "equals_one_big_batch",
-        "the loss's arguments swapped",
+        _CHECKPOINT,
+        "    state = {\n",
+        '    path = Path(path).with_suffix(".pt")\n    state = {\n',
+        "each_path_is_a_file_of_its_own",
+        "`checkpoint.later`",
     ),
     Bug(
-        _ACCUMULATION,
-        "    ddp_model.finish",
-        "    if scaler:\n        scaler.unscale_(optimizer)\n    ddp_model.finish",
-        "finishes_before_the_step",
-        "such as `scaler.unscale_`",
+        _CHECKPOINT,
+        "torch.load(path)",
+        'torch.load(max((file for file in Path(path).parent.iterdir() if file.stem == "checkpoint"), '
+        "key=lambda file: file.stat().st_mtime_ns))",
+        "each_path_is_a_file_of_its_own",
+        "not from the newest",
     ),
     Bug(
-        _ACCUMULATION,
-        _FINISHED_AND_STEPPED,
-        _STEPPED_IF_FINITE,
-        "looks_for_overflow_when_finished",
-        "ranks disagree on the step",
+        _CHECKPOINT,
+        "torch.load(path)",
+        "load_checkpoint.__dict__.setdefault(path, torch.load(path))",
+        "loads_what_was_saved_since",
+        "Read the file whenever it is loaded",
     ),
+    Bug(
+        _CHECKPOINT,
+        '    model.load_state_dict(state["model"])\n',
+        "    frozen = {name for name, p in model.named_parameters() if not p.requires_grad}\n"
+        '    model.load_state_dict({n: v for n, v in state["model"].items() if n not in frozen}, strict=False)\n',
+        "model_comes_back",
+        "is frozen: save all of",
+    ),
+    Bug(
+        _CHECKPOINT,
+        '    return state["epoch"]',
+        '    __import__("random").seed(state["epoch"])\n    return state["epoch"]',
+        "ranks_draw_apart",
+        "from Python's `random`",
+    ),
+    Bug(_CHECKPOINT, _WRITTEN, _SILENT, "failed_saves_raise", "although saving had failed"),
+    Bug("checkpoint", f"if {_RANK} == 0:", f'if {_LOCAL_RANK} == "0":', "writes_on_two_machines", _ON_ITS_OWN_MACHINE),
 ]
