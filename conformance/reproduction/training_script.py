@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from conformance.checks.check import Trial
+from conformance.checks.trial import Trial
 from conformance.oracle.remembered import inputs_of
 from conformance.oracle.training import train
 from conformance.reproduction.model_code import has_places, is_explicit, model_lines

@@ -6,17 +6,17 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from bug import first_failure
 
-import conformance.test_submission  # noqa: F401  pytester forgets what an inner run imports
 from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
 from conformance.execution.fork_servers import ForkServers
 from conformance.execution.pool import fork_servers, ranks_from
-from conformance.grading.grade import Grading, grade
+from conformance.grading.events import Reports
+from conformance.grading.grade import Grading, grade, grade_check, submitted_components
 from conformance.grading.report import CheckReport, Report
 from conformance.judging.run_check import Result, run_check
 from conformance.submissions.location import locate
+from conformance.test_submission import Grader  # an inner run of pytester would import it and forget it
 
 
 @pytest.fixture(scope="session")
@@ -46,22 +46,42 @@ def grade_path(launcher: ForkServers, tmp_path: Path) -> Callable[..., Report]:
         core=False,
     ) -> Report:
         grading = Grading(seed, world_size, tuple(components), examples, tmp_path / "repro", from_scratch, core)
-        with ranks_from(launcher) as ranks:
-            return grade(locate(str(path)), grading, ranks)
+        (report,) = Reports.of(grade([str(path)], grading, launcher))
+        assert not report.not_graded_because, report.not_graded_because
+        return report
 
     return run
 
 
 @pytest.fixture
 def first_failed(launcher: ForkServers, tmp_path: Path) -> Callable[..., CheckReport]:
-    """Grade a component at a path until a check fails, and return that; its script goes where those of others go."""
+    """Grade a component at a path until a check fails, and return its report; scripts go to `tmp_path / "repro"`."""
 
     def run(path: str | Path, component: str, *, seed=1, examples=10, world_size=3) -> CheckReport:
         grading = Grading(seed, world_size, (component,), examples, tmp_path / "repro")
+        before: dict[str, CheckReport] = {}
         with ranks_from(launcher) as ranks:
-            failed = first_failure(Executor(ranks, locate(str(path)), str(seed)), grading)
-        assert failed is not None, f"{path}: every check of {component} passed"
-        return failed
+            executor = Executor(ranks, locate(str(path)), str(seed))
+            submitted_components(executor, grading.components)
+            for check in COMPONENTS[component].checks:
+                before[check.id] = report = grade_check(component, check, executor, grading, before)
+                if report.status not in {"passed", "not_run"}:
+                    return report
+        raise AssertionError(f"{path}: every check of {component} passed")
+
+    return run
+
+
+@pytest.fixture
+def checked(launcher: ForkServers, tmp_path: Path) -> Callable[..., CheckReport]:
+    """Run one check of a component at a path, after those that it requires; scripts go to `tmp_path / "repro"`."""
+
+    def run(path: str | Path, component: str, check_id: str, *, seed=1, examples=10, world_size=3) -> CheckReport:
+        grading = Grading(seed, world_size, (component,), examples, tmp_path / "repro")
+        with ranks_from(launcher) as ranks:
+            executor = Executor(ranks, locate(str(path)), str(seed))
+            submitted = submitted_components(executor, grading.components)
+            return Grader(executor, grading, submitted).report(component, check_id)
 
     return run
 

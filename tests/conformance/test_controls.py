@@ -1,9 +1,7 @@
-"""Right implementations pass, however unusual they are: nobody is accused wrongly."""
-
-import re
-from pathlib import Path
+"""Right code passes, however unusual it is. `ci/controls` grades all of it."""
 
 import pytest
+from accepted import PAGE
 from way import CONTROLS, accusations
 from ways import WAYS
 
@@ -17,11 +15,9 @@ def test_an_unusual_way_passes(grade_path, submit, way):
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_what_a_way_is_not_held_to_is_there(way):
+def test_each_check_that_a_way_is_not_held_to_exists(way):
     assert set(way.lacks) <= {check.id for check in COMPONENTS[way.component].checks}
 
 
-def test_the_page_has_every_way():
-    page = (Path(__file__).parents[2] / "docs" / "controls.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\w+) \| `(\w+)` \|", page, re.MULTILINE)
-    assert [f"{name} as {component}" for component, name in rows] == [str(way) for way in WAYS]
+def test_the_page_lists_every_way():
+    assert PAGE.lists_all()

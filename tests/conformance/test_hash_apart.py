@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 from bug import right
-from planted_hash_bugs import HASH_BUGS
+from bugs import BUGS
 from rank_targets import hash_of_a_text, leaves
 
 from conformance.execution.pool import fork_servers, ranks_from
@@ -70,9 +70,9 @@ def test_both_servers_begin_at_once(monkeypatch):
 
 
 @pytest.mark.long
-def test_a_script_replays_what_fails_only_where_ranks_hash_apart(first_failed, submit):
-    bug = HASH_BUGS[0]
-    found = first_failed(submit(**bug.planted()), bug.component)
+def test_a_script_replays_what_fails_only_where_ranks_hash_apart(checked, submit):
+    bug = next(bug for bug in BUGS if "forks of one process" in bug.words)
+    found = checked(submit(**bug.planted()), bug.component, bug.check)
     wrong = _run(found.repro)
     assert (wrong.returncode, REPLAYS in _text(found.repro)) == (1, True), wrong.stdout + wrong.stderr
     submit(**right(bug.component))

@@ -1,17 +1,17 @@
-"""A bug, how it is planted in a right submission, and the first check that fails of it."""
+"""A bug, how it is planted in right code, and the check that is to catch it."""
 
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from conformance.components.registry import COMPONENTS
-from conformance.execution.executor import Executor
-from conformance.grading.grade import Grading, grade_check, submitted_components
+from evidence import code_of, digest
+
 from conformance.grading.report import CheckReport
-from conformance.test_submission import Grader
 
 _TESTS = Path(__file__).parents[1]
 _PARTS = _TESTS / "conformance" / "parts"
 _EXAMPLE = _TESTS.parent / "examples" / "correct"
+_WIDTH = 60  # characters of code in a cell of the table
 
 
 def right(component: str) -> dict[str, str]:
@@ -23,7 +23,7 @@ def right(component: str) -> dict[str, str]:
 
 
 class Bug(NamedTuple):
-    """Some lines of a right submission go wrong: the first check to fail, and words that it says."""
+    """Lines of a right submission that go wrong, the check that must fail, and words that its report must hold."""
 
     component: str
     old: str
@@ -41,23 +41,35 @@ class Bug(NamedTuple):
             raise ValueError(f"the right {self.component} has no {self.old!r}")
         return {name: text.replace(self.old, self.new) for name, text in texts.items()}
 
+    @property
+    def key(self) -> str:
+        """A digest of the wrong code, the check and the words."""
+        return _key(self)
 
-def first_failure(executor: Executor, grading: Grading) -> CheckReport | None:
-    """Grade one component until a check fails, as a whole grading would."""
-    (component,) = submitted_components(executor, grading.components)
-    before: dict[str, CheckReport] = {}
-    for check in COMPONENTS[component].checks:
-        before[check.id] = report = grade_check(component, check, executor, grading, before)
-        if report.status not in {"passed", "not_run"}:
-            return report
-    return None
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """What the table of bugs says of it."""
+        return _code(self.old), _code(self.new), f"`{self.check}`", self.words.replace("|", "\\|")
 
 
-def verdict(bug: Bug, executor: Executor, grading: Grading) -> CheckReport:
-    """Hold a submission to the check that is to catch the bug, and before to those that it requires."""
-    submitted = submitted_components(executor, grading.components)
-    return Grader(executor, grading, submitted).report(bug.component, bug.check)
+@cache
+def _key(bug: Bug) -> str:
+    return digest([bug.component, *map(code_of, bug.planted().values()), bug.check, bug.words])
+
+
+def fault(bug: Bug, report: CheckReport) -> str:
+    """Return how the report of its check misses a bug; empty if the check failed and said the words."""
+    text = f"{report.message}\n{report.diagnosis}"
+    if report.status == "failed" and bug.words in text:
+        return ""
+    return f"{bug.check} {report.status}, and was to say {bug.words!r}: {text}"
 
 
 def _brief(code: str, length: int) -> str:
     return " ".join(code.split())[:length].strip()
+
+
+def _code(text: str) -> str:
+    line = " ".join(text.split()).replace("`", "'")
+    brief = (line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…").replace("|", "\\|")
+    return f"`{brief}`" if brief else "nothing"

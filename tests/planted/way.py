@@ -1,8 +1,11 @@
-"""A right implementation that is unusual, and how it is submitted."""
+"""Right code that is unusual, and how it is submitted."""
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from evidence import code_of, digest
 
 from conformance.components.registry import COMPONENTS
 from conformance.grading.report import Report
@@ -12,7 +15,7 @@ CONTROLS = {path.stem: path.read_text(encoding="utf-8") for path in _MODULES.glo
 
 
 class Way(NamedTuple):
-    """A class or function of a control module, as a component; `lacks` has the checks that ask for more."""
+    """A class or function of a control module, graded as a component, except for the checks that it `lacks`."""
 
     module: str
     name: str
@@ -24,7 +27,7 @@ class Way(NamedTuple):
 
     @property
     def adapters(self) -> str:
-        """The adapters that submit it."""
+        """The text of the adapters that submit it."""
         asked = COMPONENTS[self.component].contract
         given = ", ".join([*asked.get.parameters, *(["**kwargs"] if asked.get.keywords else [])])
         lines = [f"from {self.module} import {self.name}", f"def {asked.get}: return {self.name}({given})"]
@@ -38,9 +41,27 @@ class Way(NamedTuple):
             lines.append(f"def {asked.batch_start}: pass")
         return "\n".join(lines)
 
+    @property
+    def key(self) -> str:
+        """A digest of its code and of the checks that it is not held to."""
+        return digest([self.adapters, *map(code_of, _sources(self.module)), *sorted(self.lacks)])
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """What the table of ways says of it."""
+        return f"`{self.name}`", ", ".join(f"`{check}`" for check in sorted(self.lacks))
+
+
+def _sources(module: str) -> Iterator[str]:
+    """Yield the source of a control module and of those that it imports."""
+    yield CONTROLS[module]
+    for imported in re.findall(r"^from (\w+) import", CONTROLS[module], re.MULTILINE):
+        if imported in CONTROLS:
+            yield from _sources(imported)
+
 
 def accusations(way: Way, report: Report) -> dict[str, str]:
-    """Return what a grading says against a way, by check, but for what the way is known to lack."""
+    """Return the messages of failed checks, by check, except those that the way is known to lack."""
     (graded,) = report.components
     failed = [check for check in graded.checks if check.status in {"failed", "error"}]
     return {check.id: check.message for check in failed if check.id not in way.lacks}
