@@ -89,7 +89,7 @@ BUGS = [
         _TRAINABLE,
         _LOADS_OTHER_NAMES + _TRAINABLE,
         "loaded_weights_are_trained",
-        "the model's alone has no prefix",
+        "lack the prefix",
     ),
     Bug(_BUCKETED, _TRAINABLE, _ASSIGNS_LOADED + _TRAINABLE, "loaded_weights_are_trained", "without `assign=True`"),
     Bug(

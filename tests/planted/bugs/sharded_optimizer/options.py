@@ -72,13 +72,13 @@ BUGS = [
         "            self.add_param_group = self.inner.add_param_group\n\n"
         "    return Plain()\n",
         "lr_through_param_groups",
-        "derive the sharded optimizer from it",
+        "inherit from it",
     ),
     _bug(
         'optimizer_cls([{"params": []}], **kwargs).defaults)',
         '{"lr": optimizer_cls([{"params": []}], **kwargs).defaults["lr"]})',
         "options_through_scheduler",
-        "the defaults of the inner",
+        "give the inner optimizer's defaults",
     ),
     _bug(_OPTIONS, _LR_OF_ALL, "changes_in_one_group", "change of one group made in all"),
     _bug(
