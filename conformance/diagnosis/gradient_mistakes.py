@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from conformance.oracle.tolerance import difference, scale_of
+from conformance.oracle.tolerance import difference, is_rounded, scale_of
 
 _ROUNDINGS = 8
 
@@ -88,12 +88,6 @@ def _rounded(dtype: torch.dtype) -> Callable[[Shards], torch.Tensor | None]:
         return shards.seen if near and is_rounded(shards.seen, dtype, len(shards.own)) else None
 
     return value
-
-
-def is_rounded(seen: torch.Tensor, dtype: torch.dtype, world_size: int = 1) -> bool:
-    """Return whether `dtype` can represent all values of a tensor, or of the tensor times the world size."""
-    seen = torch.view_as_real(seen) if seen.is_complex() else seen
-    return any(torch.equal((seen * times).to(dtype).to(seen.dtype), seen * times) for times in (1, world_size))
 
 
 GRADIENT_MISTAKES = (

@@ -11,7 +11,8 @@ from itertools import product
 
 import torch
 
-from conformance.checks.check import Trial, listed
+from conformance.checks.trial import Trial
+from conformance.checks.words import listed
 from conformance.diagnosis.gradient_mistakes import GRADIENT_MISTAKES, Shards
 from conformance.diagnosis.parameters import Wrong, diagnose_omission, diagnose_parameters, wrong_parameters
 from conformance.diagnosis.traits import in_common

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import torch
 
-from conformance.checks.check import Trial, listed
-from conformance.diagnosis.gradient_mistakes import is_rounded
+from conformance.checks.trial import Trial
+from conformance.checks.words import listed
 from conformance.diagnosis.training_mistakes import BY_NAME, TRAINING_MISTAKES, TrainingMistake
-from conformance.oracle.tolerance import equal
+from conformance.oracle.tolerance import equal, is_rounded
 from conformance.oracle.training import Trajectory
 from conformance.scenarios.scenario import AddGroup, Scenario, Unfreeze
 from conformance.workload.numbers import wide

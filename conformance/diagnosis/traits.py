@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from conformance.checks.check import listed
+from conformance.checks.words import listed
 from conformance.scenarios.model_spec import ModelSpec
 
 _MATRIX = 2

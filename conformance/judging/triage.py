@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from conformance.checks.check import NotOffered, Trial, Violation
+from conformance.checks.check import NotOffered, Violation
+from conformance.checks.trial import Trial
 from conformance.components.component import trial_of_training
 from conformance.diagnosis.crashes import advise_on_crash
 from conformance.execution.outcome import Broken, Execution, Observed
