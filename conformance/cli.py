@@ -1,31 +1,25 @@
 """The command line: `python -m conformance grade PATH...`, and `replay FILE` for what a grading wrote."""
 
 import argparse
-import json
 import secrets
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-from conformance.components.registry import COMPONENTS
-from conformance.execution.fork_servers import ForkServers
 from conformance.execution.pool import fork_servers, ranks_from
+from conformance.grading.events import Event, Listener, Reports
+from conformance.grading.formats import FORMATS
+from conformance.grading.formats.console import ConsoleReport
+from conformance.grading.formats.report_file import ReportFile
+from conformance.grading.report import FAILED, GRADER_ERROR, HARNESS_ERROR, NOT_GRADED, PASSED
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
 
-if TYPE_CHECKING:
-    from conformance.grading.grade import Grading
-    from conformance.grading.report import Report
-
-PASSED, FAILED, USAGE, OURS = 0, 1, 2, 3
+INTERRUPTED = 130
 WORLD_SIZE = 4
 MAX_EXAMPLES = 10
 _SEED_BITS = 32
-_OURS = "an error of ours, not of the submission:"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,10 +29,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _replay(options.case) if options.command == "replay" else _grade(options)
     except UsageError as error:
         sys.stderr.write(f"conformance: {error}\n")
-        return USAGE
+        return NOT_GRADED
+    except KeyboardInterrupt:
+        sys.stderr.write("conformance: interrupted\n")
+        return INTERRUPTED
     except Exception:  # noqa: BLE001  the last line of defence: an exit code of its own for faults of ours
-        sys.stderr.write(f"conformance: {_OURS}\n{traceback.format_exc()}")
-        return OURS
+        sys.stderr.write(f"conformance: {GRADER_ERROR}\n{traceback.format_exc()}")
+        return HARNESS_ERROR
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,8 +46,9 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("grade", help="grade submissions")
     command.add_argument("paths", nargs="+", metavar="PATH", help="folder, file or module with adapters")
     command.add_argument("--world-size", type=int, default=WORLD_SIZE, metavar="N", help="ranks in the largest world")
-    command.add_argument("--components", default=",".join(COMPONENTS), metavar="A,B", help="components to grade (all)")
-    command.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the report as JSON")
+    command.add_argument("--components", default=None, metavar="A,B", help="components to grade (all)")
+    for form in FORMATS:
+        command.add_argument(form.option, dest=form.option, type=Path, metavar="FILE", help=form.help)
     command.add_argument("--seed", type=int, default=None, metavar="S", help="repeat a grading (a random seed)")
     command.add_argument("--max-examples", type=int, default=MAX_EXAMPLES, metavar="N", help="scenarios per check")
     command.add_argument(
@@ -64,42 +62,34 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _grade(options: argparse.Namespace) -> int:
-    """Check what can be checked without torch, then grade one submission after another; no one's fault stops others."""
+    """Check what can be checked without torch, then grade one submission after another."""
+    reports = Reports()
+    files = [ReportFile(path, form, reports) for form in FORMATS if (path := vars(options)[form.option])]
     misplaced = [wrong for path in options.paths if (wrong := _misplaced(path))]
-    if len(misplaced) == len(options.paths):
+    if len(misplaced) == len(options.paths) and not files:
         raise UsageError("\n".join(misplaced))
-    components = _components(options.components)
     examples = _positive("--max-examples", options.max_examples)
     with fork_servers() as launcher:
-        from conformance.grading.grade import Grading  # noqa: PLC0415  imports torch, while the servers do too
-        from conformance.grading.report import show  # noqa: PLC0415
+        from conformance.grading.grade import Grading, grade  # noqa: PLC0415  imports torch, while the servers do too
 
         seed = secrets.randbits(_SEED_BITS) if options.seed is None else options.seed
+        components = _components(options.components)
         world_size, folder = _world_size(options.world_size), options.repro_dir
         grading = Grading(seed, world_size, components, examples, folder, options.from_scratch, options.core)
-        reports = []
-        for path in options.paths:
-            reports.append(_report(path, grading, launcher))
-            if not reports[-1].ungraded:
-                show(reports[-1], Console())
-            if options.json is not None:
-                _write(options.json, [report.to_json() for report in reports])
-    return max((report.exit_code for report in reports), default=PASSED)
+        _report(grade(options.paths, grading, launcher), [reports, ConsoleReport(reports), *files], files)
+    return max(report.exit_code for report in reports.reports)
 
 
-def _report(path: str, grading: "Grading", launcher: ForkServers) -> "Report":
-    """Grade one submission on ranks of its own, or say why it cannot be."""
-    from conformance.grading.grade import grade, ungraded  # noqa: PLC0415  as above
-
+def _report(events: Iterator[Event], listeners: Sequence[Listener], files: Sequence[ReportFile]) -> None:
+    """Let listeners hear every event in their order; where the grade is interrupted, save what there is."""
     try:
-        with ranks_from(launcher) as ranks:
-            return grade(locate(path), grading, ranks)
-    except UsageError as error:
-        reason, ours = str(error), False
-    except Exception:  # noqa: BLE001  whatever it is, it is ours, and must not cost the next submission its grade
-        reason, ours = f"grading {path}: {_OURS}\n{traceback.format_exc()}", True
-    sys.stderr.write(f"conformance: {reason}\n")
-    return ungraded(path, grading, reason, ours=ours)
+        for event in events:
+            for listener in listeners:
+                listener(event)
+    except BaseException:
+        for file in files:
+            file.write()
+        raise
 
 
 def _misplaced(path: str) -> str:
@@ -123,7 +113,11 @@ def _replay(path: Path) -> int:
     return PASSED if result.status == "passed" else FAILED
 
 
-def _components(names: str) -> tuple[str, ...]:
+def _components(names: str | None) -> tuple[str, ...]:
+    from conformance.components.registry import COMPONENTS  # noqa: PLC0415  imports torch
+
+    if names is None:
+        return tuple(COMPONENTS)
     wanted = tuple(name.strip() for name in names.split(",") if name.strip())
     unknown = [name for name in wanted if name not in COMPONENTS]
     if unknown or not wanted:
@@ -148,9 +142,3 @@ def _positive(option: str, value: int) -> int:
     if value < 1:
         raise UsageError(f"{option} {value}: at least 1")
     return value
-
-
-def _write(path: Path, reports: list[dict[str, Any]]) -> None:
-    """Write one report as it is, several as a list; after each submission, so that a stop loses none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(reports[0] if len(reports) == 1 else reports, indent=2) + "\n", encoding="utf-8")

@@ -1,10 +1,10 @@
-"""Grades one submission: every component it has, every check, one report."""
+"""Grades submissions: every component, every check. What happens is told in events, from which the reports follow."""
 
 import platform
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch._dynamo  # torch.optim imports it, slowly, at its first use: better now, while ranks start
@@ -12,15 +12,22 @@ import torch._dynamo  # torch.optim imports it, slowly, at its first use: better
 from conformance.checks.check import Check
 from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
-from conformance.execution.rank_pools import SizedRanks
-from conformance.grading.report import CheckReport, ComponentReport, Environment, Report
-from conformance.judging.run_check import Result, Status, run_check
-from conformance.reproduction.case_script import PartReproduction
-from conformance.reproduction.replay import Replay
-from conformance.reproduction.training_script import Reproduction
-from conformance.scenarios.drawn import Drawn
-from conformance.scenarios.scenario import Scenario
-from conformance.submissions.location import Location
+from conformance.execution.fork_servers import ForkServers
+from conformance.execution.pool import ranks_from
+from conformance.grading.events import (
+    CheckBegan,
+    CheckEnded,
+    ComponentBegan,
+    ComponentEnded,
+    Event,
+    GradeBegan,
+    SubmissionBegan,
+    SubmissionEnded,
+)
+from conformance.grading.report import GRADER_ERROR, CheckReport, ComponentReport, Environment, Report
+from conformance.judging.run_check import Result, run_check
+from conformance.reproduction import files
+from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
 
 
@@ -51,42 +58,53 @@ class Grading:
         return tuple(check for check in COMPONENTS[component].checks if check.level == "core" or not self.core)
 
 
-def grade(location: Location, grading: Grading, ranks: SizedRanks) -> Report:
-    """Grade a submission on ranks that serve no other.
-
-    Raises:
-        UsageError: it does not import, has no adapters for these components, or one with a wrong signature.
-        HarnessError: ranks could not be had.
-    """
-    executor = Executor(ranks, location, secret=str(grading.seed))
-    submitted = submitted_components(executor, grading.components)
-    reports = tuple(
-        _grade_component(name, executor, grading) if name in submitted else _not_submitted(name, executor, grading)
-        for name in grading.components
-    )
-    return Report(location.given, _environment(grading), reports, tuple(sorted(executor.stubbed)))
+def grade(paths: Sequence[str], grading: Grading, launcher: ForkServers) -> Iterator[Event]:
+    """Grade submissions one after the other, each on ranks that serve no other; no fault of one stops the next."""
+    yield GradeBegan(tuple(_planned(path, grading) for path in paths))
+    for path in paths:
+        yield SubmissionBegan(path)
+        yield from _grade_submission(path, grading, launcher)
 
 
-def ungraded(given: str, grading: Grading, reason: str, *, ours: bool) -> Report:
-    """Return the report of a submission that could not be graded, by its own fault or by ours: no points of as many."""
-    status: Status = "error" if ours else "not_run"
-    reports = (
-        ComponentReport(name, tuple(_not_run(check, status=status) for check in grading.checks(name)), submitted=ours)
-        for name in grading.components
-    )
-    return Report(given, _environment(grading), tuple(reports), ungraded=reason)
-
-
-def _environment(grading: Grading) -> Environment:
-    return Environment(
+def _planned(path: str, grading: Grading) -> Report:
+    """Return the report of a submission before its grade: every check is there, and none has run."""
+    environment = Environment(
         torch=torch.__version__,
         python=platform.python_version(),
         backend="gloo",
         device="cpu",
         world_size=grading.world_size,
         seed=grading.seed,
-        core=grading.core,
+        core_only=grading.core,
     )
+    components = (
+        ComponentReport(name, tuple(map(_not_run, grading.checks(name))), graded=False) for name in grading.components
+    )
+    return Report(path, environment, tuple(components), finished=False)
+
+
+def _grade_submission(path: str, grading: Grading, launcher: ForkServers) -> Iterator[Event]:
+    try:
+        with ranks_from(launcher) as ranks:
+            executor = Executor(ranks, locate(path), secret=str(grading.seed))
+            yield from _grade_components(executor, grading)
+            ended = SubmissionEnded(stand_ins=tuple(sorted(executor.stubbed)))
+    except UsageError as error:
+        ended = SubmissionEnded(str(error))
+    except Exception:  # noqa: BLE001  whatever it is, it is ours, and must not cost the next submission its grade
+        ended = SubmissionEnded(f"grading {path}: {GRADER_ERROR}\n{traceback.format_exc()}", harness_failed=True)
+    yield ended
+
+
+def _grade_components(executor: Executor, grading: Grading) -> Iterator[Event]:
+    submitted = submitted_components(executor, grading.components)
+    if grading.repro_dir is not None:
+        files.remove_stale(executor.location, grading.components, grading.repro_dir)
+    for name in grading.components:
+        if name in submitted:
+            yield from _grade_component(name, executor, grading)
+        else:
+            yield ComponentEnded(_not_submitted(name, executor, grading))
 
 
 def submitted_components(executor: Executor, wanted: Sequence[str]) -> list[str]:
@@ -116,20 +134,27 @@ def lacks(component: str, missing: Sequence[str]) -> str:
 
 def _not_submitted(name: str, executor: Executor, grading: Grading) -> ComponentReport:
     checks = tuple(_not_run(check) for check in grading.checks(name))
-    return ComponentReport(name, checks, submitted=False, missing=executor.missing.get(name, ()))
+    return ComponentReport(name, checks, submitted=False, missing_functions=executor.missing.get(name, ()))
 
 
-def _grade_component(name: str, executor: Executor, grading: Grading) -> ComponentReport:
-    reports: list[CheckReport] = []
-    for check in grading.checks(name):
+def _grade_component(name: str, executor: Executor, grading: Grading) -> Iterator[Event]:
+    checks, reports = grading.checks(name), dict[str, CheckReport]()
+    yield ComponentBegan(name, len(checks))
+    for check in checks:
         if not_from_scratch(name, executor, grading):
             break
-        reports.append(grade_check(name, check, executor, grading, {report.id: report for report in reports}))
+        yield CheckBegan(name, check.id)
+        reports[check.id] = grade_check(name, check, executor, grading, reports)
+        yield CheckEnded(name, reports[check.id])
     executor.forget(name)
+    yield ComponentEnded(_graded(name, tuple(reports.values()), executor, grading))
+
+
+def _graded(name: str, reports: tuple[CheckReport, ...], executor: Executor, grading: Grading) -> ComponentReport:
     copied = not_from_scratch(name, executor, grading)
-    checks = (copied, *map(_not_run, grading.checks(name))) if copied else tuple(reports)
+    checks = (copied, *map(_not_run, grading.checks(name))) if copied else reports
     borrowed = tuple(sorted(executor.borrowed.get(name, ())))
-    return ComponentReport(name, checks, borrowed=borrowed, alone=name in executor.alone)
+    return ComponentReport(name, checks, uses_from_torch=borrowed, new_processes=name in executor.alone)
 
 
 def not_from_scratch(component: str, executor: Executor, grading: Grading) -> CheckReport | None:
@@ -170,7 +195,7 @@ def grade_check(
 def _reported(component: str, result: Result, executor: Executor, grading: Grading) -> CheckReport:
     repro = ""
     if result.scenario is not None and grading.repro_dir is not None:
-        repro = str(_write(component, result, result.scenario, executor, grading.repro_dir))
+        repro = str(files.write(COMPONENTS[component], result, executor, grading.repro_dir))
     return CheckReport(
         id=result.check.id,
         level=result.check.level,
@@ -180,29 +205,12 @@ def _reported(component: str, result: Result, executor: Executor, grading: Gradi
         message=result.message,
         diagnosis=result.diagnosis,
         examples=result.examples,
-        seconds=result.seconds,
+        seconds=round(result.seconds, 3),
         repro=repro,
         scenario=result.scenario,
     )
 
 
-def _write(component: str, result: Result, scenario: Drawn, executor: Executor, folder: Path) -> Path:
-    """Write how to see a failure again, a file to replay and a script beside it; return the path of the script."""
-    Replay.of(executor, component, result.check, scenario).write(folder, executor.location)
-    about: dict[str, Any] = {
-        "location": executor.location,
-        "component": component,
-        "check": result.check,
-        "seed": executor.seed(scenario),
-        "message": f"{result.message}\n\n{result.diagnosis}".rstrip(),
-        "stubbed": frozenset(executor.stubbed),
-        "hash_apart": result.hash_apart,
-    }
-    if isinstance(scenario, Scenario):
-        return Reproduction(scenario=scenario, **about).write(folder)
-    return PartReproduction(case=scenario, **about).write(folder)
-
-
-def _not_run(check: Check, message: str = "", status: Status = "not_run") -> CheckReport:
+def _not_run(check: Check, message: str = "") -> CheckReport:
     points = check.points if check.level == "core" else 0.0
-    return CheckReport(check.id, check.level, status, check.property, points, message)
+    return CheckReport(check.id, check.level, "not_run", check.property, points, message)

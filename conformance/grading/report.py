@@ -1,26 +1,36 @@
-"""What a grading found, as a value: the JSON that everything else derives from, and a table for people."""
+"""What the grade of one submission found, as a value that can be written as JSON and read again.
 
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+Nothing here imports torch: a report of progress is on the screen while torch is still being imported.
+"""
 
-from rich.console import Console, Group, RenderableType
-from rich.markup import escape
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
-from conformance.checks.check import Level
-from conformance.judging.run_check import Status
-from conformance.scenarios.drawn import Drawn
+from conformance.scenarios.drawn import Drawn, drawn_from_json
 
-SCHEMA = "pytest-ddp/report/1"
-Verdict: TypeAlias = Literal["passed", "failed", "error", "not_submitted"]
-_COLOURS = {"passed": "green", "failed": "red", "error": "magenta"}
+if TYPE_CHECKING:
+    from conformance.checks.check import Level
+    from conformance.judging.run_check import Status
+
+SCHEMA = "pytest-ddp/report/2"
+Verdict: TypeAlias = Literal["passed", "failed", "error", "not_submitted", "not_graded"]
+PASSED, FAILED, NOT_GRADED, HARNESS_ERROR = 0, 1, 2, 3
+GRADER_ERROR = "an error in the grader, not in the submission:"
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Where and how a submission was graded; `core` says that it was held to core checks alone."""
+    """Where and how a submission was graded.
+
+    Attributes:
+        torch, python: their versions.
+        backend: the backend of the process groups.
+        device: where the tensors are.
+        world_size: the number of ranks in the largest world.
+        seed: the seed of the grade.
+        core_only: whether extended checks were left out.
+    """
 
     torch: str
     python: str
@@ -28,20 +38,30 @@ class Environment:
     device: str
     world_size: int
     seed: int
-    core: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what `json.dumps` takes."""
-        return dict(vars(self))
+    core_only: bool = False
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """One check's part of a report; `repro` is the path of a script that shows the failure."""
+    """What became of one check.
+
+    Attributes:
+        id: the name of the check.
+        level: core or extended.
+        status: passed, failed, error (a fault of the harness) or not_run.
+        property: what the check requires, in a sentence.
+        points: marks for passing; 0 for an extended check.
+        message: what was seen and what was expected, or why the check did not run.
+        diagnosis: the known mistake that explains the failure.
+        examples: how many scenarios or cases were tried.
+        seconds: how long the check took.
+        repro: the path of a script that shows the failure.
+        scenario: the smallest scenario or case that fails.
+    """
 
     id: str
-    level: Level
-    status: Status
+    level: "Level"
+    status: "Status"
     property: str
     points: float
     message: str = ""
@@ -53,24 +73,36 @@ class CheckReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return what `json.dumps` takes."""
-        plain = {**vars(self), "seconds": round(self.seconds, 3)}
-        return {**plain, "scenario": self.scenario.to_json() if self.scenario else None}
+        return {**vars(self), "scenario": self.scenario.to_json() if self.scenario else None}
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> Self:
+        """Return the report that `to_json` made; raise KeyError or TypeError if the data is something else."""
+        scenario = plain["scenario"]
+        return cls(**{**plain, "scenario": scenario and _drawn_from_json(scenario)})
 
 
 @dataclass(frozen=True)
 class ComponentReport:
-    """One component's part of a report; status and points come from core checks alone.
+    """What became of one component. Its status and its points come from its core checks alone.
 
-    `borrowed` names torch's own implementations that it uses; `missing` the functions that keep it from being submitted
-    although others of it are there; `alone` says that each run of it had to be in new processes.
+    Attributes:
+        name: the name of the component.
+        checks: its checks, in the order in which they run.
+        submitted: whether the submission has the component.
+        graded: whether its grade is complete.
+        uses_from_torch: torch's own implementations that it uses.
+        missing_functions: the adapter functions that are missing, if others of the component are there.
+        new_processes: whether each run of it needed new processes.
     """
 
     name: str
     checks: tuple[CheckReport, ...]
     submitted: bool = True
-    borrowed: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    alone: bool = False
+    graded: bool = True
+    uses_from_torch: tuple[str, ...] = ()
+    missing_functions: tuple[str, ...] = ()
+    new_processes: bool = False
 
     @property
     def core(self) -> list[CheckReport]:
@@ -79,7 +111,9 @@ class ComponentReport:
 
     @property
     def status(self) -> Verdict:
-        """An error of ours comes before a failure: what was not judged must not be held against a submission."""
+        """The verdict. A fault of the harness comes before a failure: nobody loses points by it."""
+        if not self.graded:
+            return "not_graded"
         if not self.submitted:
             return "not_submitted"
         found = {check.status for check in self.core}
@@ -95,122 +129,105 @@ class ComponentReport:
         """Marks of all core checks, whether they ran or not."""
         return sum(check.points for check in self.core)
 
+    def with_check(self, ended: CheckReport) -> "ComponentReport":
+        """Return the report with a new outcome of one of its checks."""
+        return replace(self, checks=tuple(ended if check.id == ended.id else check for check in self.checks))
+
     def to_json(self) -> dict[str, Any]:
         """Return what `json.dumps` takes."""
         return {
             "status": self.status,
             "points": self.points,
             "max_points": self.max_points,
-            "borrowed": list(self.borrowed),
-            "missing": list(self.missing),
-            "alone": self.alone,
+            "uses_from_torch": list(self.uses_from_torch),
+            "missing_functions": list(self.missing_functions),
+            "new_processes": self.new_processes,
             "checks": [check.to_json() for check in self.checks],
         }
+
+    @classmethod
+    def from_json(cls, name: str, plain: dict[str, Any]) -> Self:
+        """Return the report that `to_json` made; raise KeyError or TypeError if the data is something else."""
+        return cls(
+            name,
+            tuple(map(CheckReport.from_json, plain["checks"])),
+            submitted=plain["status"] != "not_submitted",
+            graded=plain["status"] != "not_graded",
+            uses_from_torch=tuple(plain["uses_from_torch"]),
+            missing_functions=tuple(plain["missing_functions"]),
+            new_processes=plain["new_processes"],
+        )
 
 
 @dataclass(frozen=True)
 class Report:
-    """What the grading of one submission found.
+    """What became of one submission.
 
-    `stubbed` says what stood in for something absent; `ungraded` why nothing could be looked at, if so.
+    Attributes:
+        submission: its path or module, as it was given.
+        environment: where and how it was graded.
+        components: the components that were asked for, in their order.
+        finished: whether the grade reached its end.
+        not_graded_because: why the submission could not be graded; empty if it could.
+        stand_ins: what replaced something that this machine lacks.
     """
 
     submission: str
     environment: Environment
     components: tuple[ComponentReport, ...]
-    stubbed: tuple[str, ...] = ()
-    ungraded: str = ""
+    finished: bool = True
+    not_graded_because: str = ""
+    stand_ins: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """Return 0 when all submitted components passed, 1 when any failed, 2 if ungraded, 3 for an error of ours."""
+        """0: every submitted component passed; 1: one failed; 2: not graded; 3: a fault of the harness."""
         found = {component.status for component in self.components}
-        return 3 if "error" in found else 2 if self.ungraded else 1 if "failed" in found else 0
+        if "error" in found:
+            return HARNESS_ERROR
+        if self.not_graded_because:
+            return NOT_GRADED
+        return FAILED if "failed" in found else PASSED
+
+    def with_component(self, ended: ComponentReport) -> "Report":
+        """Return the report with a new state of one of its components."""
+        components = (ended if component.name == ended.name else component for component in self.components)
+        return replace(self, components=tuple(components))
 
     def to_json(self) -> dict[str, Any]:
         """Return what `json.dumps` takes."""
         return {
-            "schema": SCHEMA,
             "submission": self.submission,
-            "environment": {**self.environment.to_json(), "stubbed": list(self.stubbed)},
-            "ungraded": self.ungraded,
+            "finished": self.finished,
+            "not_graded_because": self.not_graded_because,
+            "environment": dict(vars(self.environment)),
+            "stand_ins": list(self.stand_ins),
             "components": {component.name: component.to_json() for component in self.components},
         }
 
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> Self:
+        """Return the report that `to_json` made, also after a trip through JSON text.
 
-def show(report: Report, console: Console) -> None:
-    """Print the table, then everything that is wrong."""
-    console.print(_table(report))
-    for line in _not_submitted(report):
-        console.print(line)
-    for name in report.stubbed:
-        console.print(f"[yellow]stubbed[/]: {escape(name)}")
-    for component in report.components:
-        for name in component.borrowed:
-            console.print(f"[yellow]torch's own[/]: {component.name} uses {escape(name)}")
-        if component.alone:
-            console.print(f"[yellow]in new processes[/]: {component.name} keeps something of earlier runs in a process")
-    for component in report.components:
-        for check in component.checks:
-            if check.status in {"failed", "error"}:
-                console.print()
-                console.print(_failure(component, check), crop=False)
-    console.print()
+        Raises:
+            KeyError, TypeError: the data is no report.
+        """
+        return cls(
+            plain["submission"],
+            Environment(**plain["environment"]),
+            tuple(ComponentReport.from_json(*component) for component in plain["components"].items()),
+            plain["finished"],
+            plain["not_graded_because"],
+            tuple(plain["stand_ins"]),
+        )
 
 
-def _table(report: Report) -> Table:
-    seed, ranks = report.environment.seed, report.environment.world_size
-    core = ", core checks alone" if report.environment.core else ""
-    title = f"{report.submission}   (up to {ranks} ranks, torch {report.environment.torch}, seed {seed}{core})"
-    table = Table(title=Text(title, "bold"), title_justify="left")
-    table.add_column("component", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    table.add_column("points", justify="right", no_wrap=True)
-    table.add_column("checks that did not pass", overflow="fold")
-    for component in report.components:
-        if component.submitted:
-            verdict = Text(component.status, _COLOURS[component.status])
-            points = f"{component.points:g} / {component.max_points:g}"
-            table.add_row(component.name, verdict, points, Text(_not_passed(component)))
-    return table
+def _drawn_from_json(plain: dict[str, Any]) -> Drawn:
+    import conformance.components.registry  # noqa: F401, PLC0415  defines the classes of all cases, and imports torch
+
+    return drawn_from_json(plain)
 
 
-def _not_submitted(report: Report) -> list[str]:
-    """Name what is not submitted, and what is missing of a component of which something is there."""
-    absent = [component for component in report.components if not component.submitted]
-    names = ", ".join(component.name for component in absent)
-    incomplete = [component for component in absent if component.missing]
-    return ([f"[dim]not submitted: {names}[/]"] if names else []) + [
-        f"[yellow]missing[/]: {escape(function)}, for {component.name}"
-        for component in incomplete
-        for function in component.missing
-    ]
-
-
-def _not_passed(component: ComponentReport) -> str:
-    """Name the checks that failed, and count those that did not run for it."""
-    lines = [
-        check.id if check.level == "core" else f"{check.id} (extended)"
-        for check in component.checks
-        if check.status in {"failed", "error"}
-    ]
-    waiting = sum(check.status == "not_run" for check in component.checks)
-    return "\n".join(lines + ([f"{waiting} not run"] if waiting else []))
-
-
-def _failure(component: ComponentReport, check: CheckReport) -> RenderableType:
-    """Say what is wrong, what is behind it, on which scenario, and how to see it."""
-    word = "ERROR OF OURS" if check.status == "error" else "failed" if check.level == "core" else "extended, failed"
-    colour = "magenta" if check.status == "error" else "red" if check.level == "core" else "yellow"
-    lines: list[RenderableType] = [
-        Text.assemble((f"{component.name}: {check.id}", "bold"), "  ", (word, colour)),
-        Padding(Text(f"should: {check.property}", "dim"), (0, 0, 0, 2)),
-        Padding(Text(check.message), (0, 0, 0, 2)),
-    ]
-    if check.diagnosis:
-        lines.append(Padding(Text(check.diagnosis, "cyan"), (0, 0, 0, 2)))
-    if check.scenario:
-        lines.append(Padding(Text(f"smallest scenario: {check.scenario!r}", "dim"), (0, 0, 0, 2)))
-    if check.repro:
-        lines.append(Text(f"  see it yourself: python {check.repro}", no_wrap=True, overflow="ignore"))
-    return Group(*lines)
+def reports_to_json(reports: Sequence[Report]) -> dict[str, Any]:
+    """Return the reports of one grade as what `json.dumps` takes."""
+    return {"schema": SCHEMA, "submissions": [report.to_json() for report in reports]}

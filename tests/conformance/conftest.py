@@ -11,6 +11,7 @@ from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
 from conformance.execution.fork_servers import ForkServers
 from conformance.execution.pool import fork_servers, ranks_from
+from conformance.grading.events import Reports
 from conformance.grading.grade import Grading, grade, grade_check, submitted_components
 from conformance.grading.report import CheckReport, Report
 from conformance.judging.run_check import Result, run_check
@@ -45,8 +46,9 @@ def grade_path(launcher: ForkServers, tmp_path: Path) -> Callable[..., Report]:
         core=False,
     ) -> Report:
         grading = Grading(seed, world_size, tuple(components), examples, tmp_path / "repro", from_scratch, core)
-        with ranks_from(launcher) as ranks:
-            return grade(locate(str(path)), grading, ranks)
+        (report,) = Reports.of(grade([str(path)], grading, launcher))
+        assert not report.not_graded_because, report.not_graded_because
+        return report
 
     return run
 

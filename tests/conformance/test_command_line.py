@@ -12,7 +12,9 @@ import pytest
 
 from conformance.cli import main
 from conformance.components.registry import COMPONENTS
-from conformance.grading.grade import grade
+from conformance.grading.report import Report
+from conformance.judging.run_check import run_check
+from conformance.submissions.location import locate
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -66,7 +68,10 @@ def test_the_report_has_its_schema(tmp_path, capsys):
     arguments = [str(EXAMPLES / "summed_gradients"), "--json", str(out), "--seed", "3", "--repro-dir", str(tmp_path)]
     assert main(["grade", *arguments, "--world-size", "2", "--max-examples", "3"]) == 1
     report = json.loads(out.read_text())
-    assert report["schema"] == "pytest-ddp/report/1"
+    assert report["schema"] == "pytest-ddp/report/2"
+    (report,) = report["submissions"]
+    assert (report["submission"], report["finished"]) == (str(EXAMPLES / "summed_gradients"), True)
+    assert json.loads(json.dumps(Report.from_json(report).to_json())) == report
     assert set(report["environment"]) >= {"torch", "python", "backend", "device", "world_size", "seed"}
     assert (report["environment"]["world_size"], report["environment"]["seed"]) == (2, 3)
     assert list(report["components"]) == list(COMPONENTS)
@@ -83,14 +88,14 @@ def test_the_report_has_its_schema(tmp_path, capsys):
 
 
 def graded_in_one_command(tmp_path, *paths):
-    """Return the exit code, and for each submission why it is ungraded, its points, and those there are."""
+    """Return the exit code, and for each submission why it was not graded, its points, and those there are."""
     out = tmp_path / "reports.json"
     asked = ["--components", "naive_ddp", "--world-size", "2", "--max-examples", "1", "--json", str(out)]
     code = main(["grade", *map(str, paths), *asked, "--repro-dir", str(tmp_path / "repro")])
-    reports = json.loads(out.read_text())
+    reports = json.loads(out.read_text())["submissions"]
     naive = [report["components"]["naive_ddp"] for report in reports]
     return code, [
-        (report["ungraded"], part["status"], part["points"], part["max_points"])
+        (report["not_graded_because"], part["status"], part["points"], part["max_points"])
         for report, part in zip(reports, naive, strict=True)
     ]
 
@@ -104,7 +109,7 @@ def test_submissions_that_cannot_be_graded_cost_the_others_nothing(capsys, submi
     assert code == 2
     assert "no/such/path is no folder" in absent
     assert "SyntaxError" in broken
-    assert first == second == ["not_submitted", 0, most]
+    assert first == second == ["not_graded", 0, most]
     assert most > 0
     assert (fine, third) == ("", ["passed", most, most])
     said = capsys.readouterr().err
@@ -113,22 +118,57 @@ def test_submissions_that_cannot_be_graded_cost_the_others_nothing(capsys, submi
 
 
 @pytest.mark.usefixtures("one_server")
-def test_an_error_of_ours_in_one_submission_costs_the_next_nothing(capsys, tmp_path, monkeypatch):
-    def fails_at_first(location, *others):
-        if location.given == "first":
+def test_an_error_in_the_grader_in_one_submission_costs_the_next_nothing(capsys, tmp_path, monkeypatch):
+    def fails_at_first(path):
+        if path == "first":
             raise RuntimeError("a fault of the harness")
-        return grade(location, *others)
+        return locate(path)
 
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / "adapters.py").touch()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("conformance.grading.grade.grade", fails_at_first)
+    monkeypatch.setattr("conformance.grading.grade.locate", fails_at_first)
     code, ((ours, *first), (fine, *second)) = graded_in_one_command(tmp_path, "first", EXAMPLES / "correct")
     assert code == 3
-    assert ours.startswith("grading first: an error of ours, not of the submission:\nTraceback")
+    assert ours.startswith("grading first: an error in the grader, not in the submission:\nTraceback")
     assert first[:2] == ["error", 0]
     assert (fine, second[0]) == ("", "passed")
     assert "RuntimeError: a fault of the harness" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("one_server")
+def test_an_interrupted_grade_leaves_a_report_of_what_was_finished(capsys, tmp_path, monkeypatch):
+    def interrupted(component, check, *others, **options):
+        if check is COMPONENTS["overhead_model"].checks[1]:
+            raise KeyboardInterrupt
+        return run_check(component, check, *others, **options)
+
+    monkeypatch.setattr("conformance.grading.grade.run_check", interrupted)
+    out = tmp_path / "report.json"
+    asked = ["--components", "loader_generator,overhead_model", "--max-examples", "1", "--json", str(out)]
+    assert main(["grade", "reference.adapters", "no/such/path", *asked, "--repro-dir", str(tmp_path)]) == 130
+    assert "conformance: interrupted" in capsys.readouterr().err
+    begun, never_begun = json.loads(out.read_text())["submissions"]
+    assert (begun["finished"], never_begun["finished"]) == (False, False)
+    assert begun["components"]["loader_generator"]["status"] == "passed"
+    broken_off = begun["components"]["overhead_model"]
+    assert broken_off["status"] == "not_graded"
+    assert [check["status"] for check in broken_off["checks"]][:2] == ["passed", "not_run"]
+    assert 0 < broken_off["points"] < broken_off["max_points"]
+
+
+def test_a_path_without_adapters_has_a_report_of_the_same_shape(capsys, tmp_path):
+    out = tmp_path / "report.json"
+    assert main(["grade", "no/such/path", "--json", str(out)]) == 2
+    (report,) = json.loads(out.read_text())["submissions"]
+    assert report["finished"]
+    assert f"conformance: {report['not_graded_because']}" in capsys.readouterr().err
+    assert {component["status"] for component in report["components"].values()} == {"not_graded"}
+
+
+def test_a_report_that_cannot_be_written_is_misuse(capsys, tmp_path):
+    assert main(["grade", str(EXAMPLES / "correct"), "--json", str(tmp_path)]) == 2
+    assert f"conformance: --json {tmp_path}: Is a directory" in capsys.readouterr().err
 
 
 def verdicts(report):
@@ -202,9 +242,9 @@ def test_core_checks_alone_give_the_same_points(capsys, submit, tmp_path):
     graded = {}
     for option in ([], ["--core"]):
         assert main([*command, *option]) == 0
-        report = json.loads(out.read_text())
+        (report,) = json.loads(out.read_text())["submissions"]
         part = report["components"]["distributed_sampler"]
-        graded[report["environment"]["core"]] = (part["points"], part["max_points"])
+        graded[report["environment"]["core_only"]] = (part["points"], part["max_points"])
         assert ({check["level"] for check in part["checks"]} == {"core"}) is bool(option)
     assert graded[True] == graded[False]
     assert "core checks alone" in " ".join(capsys.readouterr().out.split())

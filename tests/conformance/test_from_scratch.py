@@ -37,15 +37,15 @@ def test_torchs_own_fails_where_it_was_to_be_written(grade_path, submit, compone
 def test_elsewhere_it_is_said_and_passes(grade_path, submit):
     adapters, own = PARTS["distributed_sampler"]
     (graded,) = grade_path(submit(adapters), components=["distributed_sampler"], examples=1).components
-    assert (graded.status, graded.borrowed) == ("passed", (own,))
-    assert graded.to_json()["borrowed"] == [own]
+    assert (graded.status, graded.uses_from_torch) == ("passed", (own,))
+    assert graded.to_json()["uses_from_torch"] == [own]
 
 
 def test_what_is_written_by_hand_is_not_accused(grade_path, submit):
     way = Way("averaging", "DividesFirst", "naive_ddp")
     folder = submit(way.adapters, **CONTROLS)
     (graded,) = grade_path(folder, components=["naive_ddp"], examples=1, from_scratch=True, core=True).components
-    assert (graded.status, graded.borrowed) == ("passed", ())
+    assert (graded.status, graded.uses_from_torch) == ("passed", ())
 
 
 def test_who_borrows_only_where_there_are_several_ranks_is_caught_as_well(grade_path, submit):
@@ -73,4 +73,4 @@ def test_who_borrows_only_where_there_are_several_ranks_is_caught_as_well(grade_
     for graded in grade_path(submit(adapters + sampler), components=asked, from_scratch=True).components:
         first, *others = graded.checks
         assert (graded.points, first.id, {check.status for check in others}) == (0, "written_from_scratch", {"not_run"})
-        assert graded.borrowed
+        assert graded.uses_from_torch

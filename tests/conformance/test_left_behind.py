@@ -8,7 +8,8 @@ from rich.console import Console
 from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
 from conformance.execution.pool import ranks_from
-from conformance.grading.report import ComponentReport, Environment, Report, show
+from conformance.grading.formats.console import show
+from conformance.grading.report import ComponentReport, Environment, Report
 from conformance.judging.hold import Search
 from conformance.judging.run_check import judged, run_check
 from conformance.scenarios.scenario import Scenario
@@ -111,8 +112,8 @@ def test_ranks_that_wait_in_a_group_are_in_the_next_one_of_its_size(launcher):
 
 
 def test_the_report_says_so():
-    graded = ComponentReport("ddp", (), alone=True)
-    assert graded.to_json()["alone"] is True
+    graded = ComponentReport("ddp", (), new_processes=True)
+    assert graded.to_json()["new_processes"] is True
     shown = io.StringIO()
     environment = Environment("2", "3", "gloo", "cpu", 2, 1)
     show(Report("x", environment, (graded,)), Console(file=shown, width=120))

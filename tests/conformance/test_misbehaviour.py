@@ -7,7 +7,7 @@ import pytest
 from bug import right
 from rich.console import Console
 
-from conformance.grading.report import show
+from conformance.grading.formats.console import show
 
 BODY = """
     import ctypes, os, sys, threading
@@ -82,7 +82,7 @@ def test_a_hang_that_does_not_come_again_is_a_race_too(grade_path, submit, tmp_p
 def test_the_body_itself_is_right(grade_path, submit):
     (component,) = grade_path(submit(BODY), components=["naive_ddp"], world_size=2, examples=1).components
     assert component.status == "passed"
-    lacking = next(check for check in component.checks if check.id == "accumulates_without_synchronising")
+    lacking = next(check for check in component.checks if check.id == "no_sync")
     assert (lacking.status, lacking.message) == ("not_run", "the wrapped model has no `no_sync`")
 
 
@@ -112,9 +112,9 @@ def test_a_component_that_lacks_a_function_is_not_submitted_and_the_function_is_
         "ddp_bucketed_on_after_backward(ddp_model, optimizer)",
         "ddp_bucketed_on_train_batch_start(ddp_model, optimizer)",
     )
-    assert (parts["ddp_bucketed"].status, parts["ddp_bucketed"].missing) == ("not_submitted", lacking)
-    assert {name for name, part in parts.items() if part.missing} == {"ddp_bucketed"}
-    assert report.to_json()["components"]["ddp_bucketed"]["missing"] == list(lacking)
+    assert (parts["ddp_bucketed"].status, parts["ddp_bucketed"].missing_functions) == ("not_submitted", lacking)
+    assert {name for name, part in parts.items() if part.missing_functions} == {"ddp_bucketed"}
+    assert report.to_json()["components"]["ddp_bucketed"]["missing_functions"] == list(lacking)
     show(report, Console(width=200))
     table = capsys.readouterr().out
     assert all(f"missing: {function}, for ddp_bucketed" in table for function in lacking)
@@ -135,7 +135,7 @@ def test_what_stands_in_for_absent_things_is_said(grade_path, submit):
     )
     (component,) = report.components
     assert component.status == "passed"
-    said = " ".join(report.stubbed)
+    said = " ".join(report.stand_ins)
     assert "package wandb" in said
     assert "version of no-such-course" in said
     assert "torch.cuda.synchronize does nothing on a CPU" in said

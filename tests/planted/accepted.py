@@ -13,9 +13,9 @@ from evidence import ROOT, Page, Verdict, collect, parser
 from way import CONTROLS, Way, accusations
 from ways import WAYS
 
-from conformance.execution.pool import fork_servers, ranks_from
+from conformance.execution.pool import fork_servers
+from conformance.grading.events import Reports
 from conformance.grading.grade import Grading, grade
-from conformance.submissions.location import locate
 
 PAGE = Page(ROOT / "docs" / "controls.md", ("way", "not held to"), WAYS)
 _WORLD_SIZE = 4
@@ -27,11 +27,12 @@ def judge(pieces: Sequence[tuple[Way, int]], examples: int) -> list[Verdict]:
 
 
 def _judge_one(way: Way, seed: int, examples: int) -> Verdict:
-    with tempfile.TemporaryDirectory() as folder, fork_servers() as servers, ranks_from(servers) as ranks:
+    with tempfile.TemporaryDirectory() as folder, fork_servers() as servers:
         for name, text in {"adapters": way.adapters, **CONTROLS}.items():
             (Path(folder) / f"{name}.py").write_text(text, encoding="utf-8")
         grading = Grading(seed, _WORLD_SIZE, (way.component,), examples)
-        accused = accusations(way, grade(locate(folder), grading, ranks))
+        (report,) = Reports.of(grade([folder], grading, servers))
+    accused = {"not graded": why} if (why := report.not_graded_because) else accusations(way, report)
     return Verdict(examples, "".join(f"\n  {check}: {message}" for check, message in accused.items()))
 
 

@@ -1,0 +1,69 @@
+"""Keeps a file up to date with the reports, from the beginning of a grade to its end."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from conformance.grading.events import ComponentEnded, Event, GradeBegan, Reports, SubmissionEnded
+from conformance.grading.report import Report
+from pytest_ddp.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Format:
+    """A form of the report, and the option that asks for it.
+
+    Attributes:
+        option: the option of the command line, which takes the path of the file.
+        text: makes the text of the reports of all submissions; it must be valid at any time of the grade.
+        help: the help text of the option.
+    """
+
+    option: str
+    text: Callable[[Sequence[Report]], str]
+    help: str
+
+
+@dataclass
+class ReportFile:
+    """Writes a report to a file whenever a component ends; a listener.
+
+    A grade may be killed at any time: the file is always a whole report, of what had ended by then.
+
+    Attributes:
+        path: where the file goes.
+        format: the form of the report.
+        reports: the reports, which have taken in an event before this does.
+    """
+
+    path: Path
+    format: Format
+    reports: Reports
+
+    def __call__(self, event: Event) -> None:
+        """Take in one event; raise UsageError if the file cannot be written."""
+        if isinstance(event, GradeBegan | ComponentEnded | SubmissionEnded):
+            self.write()
+
+    def write(self) -> None:
+        """Write what is known, over what was written before; raise UsageError if the file cannot be written."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            replace_text(self.path, self.format.text(self.reports.reports))
+        except OSError as error:
+            raise UsageError(f"{self.format.option} {self.path}: {error.strerror}: {error.filename}") from None
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a text file so that a reader sees all of the old text or all of the new; raise OSError."""
+    path = path.resolve()
+    if path.exists() and not path.is_file():  # a device or a pipe keeps nothing that could be replaced
+        path.write_text(text, encoding="utf-8")
+        return
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)

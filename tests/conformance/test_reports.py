@@ -1,0 +1,160 @@
+"""Reports follow from events, survive JSON, and lie in a file that is whole at any time of a grade."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance.components.registry import COMPONENTS
+from conformance.grading.events import (
+    CheckEnded,
+    ComponentBegan,
+    ComponentEnded,
+    GradeBegan,
+    Reports,
+    SubmissionBegan,
+    SubmissionEnded,
+)
+from conformance.grading.formats import FORMATS
+from conformance.grading.formats.report_file import ReportFile
+from conformance.grading.report import CheckReport, ComponentReport, Environment, Report
+from conformance.strategies import Bounds
+from pytest_ddp.errors import UsageError
+
+WORDS = st.text(max_size=20)
+MANY_WORDS = st.lists(WORDS, max_size=2).map(tuple)
+DRAWN = st.sampled_from([check for one in COMPONENTS.values() for check in one.checks]).flatmap(
+    lambda check: check.scenarios(Bounds(3, bucketed=False))
+)
+ENVIRONMENTS = st.builds(Environment, WORDS, WORDS, WORDS, WORDS, st.integers(), st.integers(), st.booleans())
+
+
+@st.composite
+def check_reports(draw):
+    return CheckReport(
+        draw(WORDS),
+        draw(st.sampled_from(["core", "extended"])),
+        draw(st.sampled_from(["passed", "failed", "error", "not_run"])),
+        *draw(st.tuples(WORDS, st.floats(0, 9), WORDS, WORDS, st.integers(0), st.floats(0, 99), WORDS)),
+        draw(st.none() | DRAWN),
+    )
+
+
+@st.composite
+def component_reports(draw, name):
+    submitted, graded = draw(st.sampled_from([(True, True), (True, False), (False, True)]))
+    checks = tuple(draw(st.lists(check_reports(), max_size=2)))
+    more = draw(st.tuples(MANY_WORDS, MANY_WORDS, st.booleans()))
+    return ComponentReport(name, checks, submitted, graded, *more)
+
+
+@st.composite
+def reports(draw):
+    components = [draw(component_reports(name)) for name in draw(st.lists(WORDS, max_size=2, unique=True))]
+    more = draw(st.tuples(st.booleans(), WORDS, MANY_WORDS))
+    return Report(draw(WORDS), draw(ENVIRONMENTS), tuple(components), *more)
+
+
+@given(reports())
+def test_a_report_survives_json(report):
+    assert Report.from_json(json.loads(json.dumps(report.to_json()))) == report
+
+
+ENVIRONMENT = Environment("2", "3", "gloo", "cpu", 2, 1)
+FIRST, SECOND = (CheckReport(name, "core", "not_run", "It is right.", 1.0) for name in ("first", "second"))
+PLANNED = Report(
+    "x",
+    ENVIRONMENT,
+    tuple(ComponentReport(name, (FIRST, SECOND), graded=False) for name in ("one", "two")),
+    finished=False,
+)
+RIGHT = replace(FIRST, status="passed")
+BEGAN = (GradeBegan((PLANNED, replace(PLANNED, submission="y"))), SubmissionBegan("x"), ComponentBegan("one", 2))
+ONE = ComponentReport("one", (RIGHT, replace(SECOND, status="failed")))
+
+
+def summary(report):
+    checks = [[check.status for check in component.checks] for component in report.components]
+    return report.finished, [component.status for component in report.components], checks
+
+
+def test_before_it_begins_a_grade_has_all_its_checks():
+    for report in Reports.of(BEGAN):
+        assert summary(report) == (False, ["not_graded"] * 2, [["not_run"] * 2] * 2)
+        assert [component.max_points for component in report.components] == [2, 2]
+
+
+def test_checks_count_as_soon_as_they_end_and_their_component_when_all_have():
+    found, other = Reports.of([*BEGAN, CheckEnded("one", RIGHT)])
+    assert summary(found) == (False, ["not_graded"] * 2, [["passed", "not_run"], ["not_run"] * 2])
+    assert found.components[0].points == 1
+    found, other = Reports.of([*BEGAN, ComponentEnded(ONE)])
+    assert summary(found)[1] == ["failed", "not_graded"]
+    assert other.submission == "y"
+    assert not other.finished
+
+
+def test_a_submission_that_cannot_be_graded_says_why():
+    found, _ = Reports.of([*BEGAN, SubmissionEnded("it does not import", stand_ins=("package triton",))])
+    assert (found.not_graded_because, found.stand_ins) == ("it does not import", ("package triton",))
+    assert summary(found)[:2] == (True, ["not_graded"] * 2)
+    assert found.exit_code == 2
+
+
+def test_an_error_in_the_grader_costs_no_verdict_that_was_there():
+    found, _ = Reports.of([*BEGAN, ComponentEnded(ONE), SubmissionEnded("a fault", harness_failed=True)])
+    assert summary(found) == (True, ["failed", "error"], [["passed", "failed"], ["error", "error"]])
+    assert found.exit_code == 3
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A report file, and a function that lets it hear events and returns what the file holds."""
+    path, collected = tmp_path / "new" / "report.json", Reports()
+    file = ReportFile(path, FORMATS[0], collected)
+
+    def hear(*events):
+        for event in events:
+            collected(event)
+            file(event)
+        return json.loads(path.read_text(encoding="utf-8"))
+
+    hear.path = path
+    return hear
+
+
+def test_the_file_is_there_from_the_beginning_and_follows_each_component(written):
+    assert [report["finished"] for report in written(BEGAN[0])["submissions"]] == [False, False]
+    assert written(*BEGAN[1:], CheckEnded("one", RIGHT))["submissions"][0]["components"]["one"]["points"] == 0
+    found = written(ComponentEnded(ONE))["submissions"][0]
+    assert found["components"]["one"]["points"] == 1
+    assert [found["finished"], written(SubmissionEnded())["submissions"][0]["finished"]] == [False, True]
+    assert list(written.path.parent.iterdir()) == [written.path], "no temporary file is left"
+
+
+def test_a_file_that_is_read_meanwhile_is_a_whole_one(written):
+    written(BEGAN[0])
+    with written.path.open(encoding="utf-8") as before:
+        written(*BEGAN[1:], ComponentEnded(ONE))
+        assert json.load(before)["submissions"][0]["components"]["one"]["status"] == "not_graded"
+
+
+def test_the_file_may_be_a_link_or_a_device(written, tmp_path):
+    target = tmp_path / "target.json"
+    written.path.parent.mkdir()
+    written.path.symlink_to(target)
+    written(BEGAN[0])
+    assert written.path.is_symlink()
+    assert target.is_file()
+    collected = Reports()
+    collected(BEGAN[0])
+    ReportFile(type(tmp_path)("/dev/null"), FORMATS[0], collected).write()
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    file = ReportFile(tmp_path / "file" / "report.json", FORMATS[0], Reports())
+    with pytest.raises(UsageError, match=r"--json .*/file/report.json: File exists: .*/file$"):
+        file.write()
