@@ -101,7 +101,7 @@ class Executor:
             return replace(self, ranks=own, alone=set()).run_again(component, drawn)
 
     def _keep(self, key: str, execution: Execution) -> None:
-        """Remember what came of a run, for checks that draw the same; forget the oldest runs where all take too much."""
+        """Remember what came of a run for checks that draw the same; forget the oldest runs where all take too much."""
         self._known[key] = execution
         while len(self._known) > 1 and sum(one.size for one in self._known.values()) > _KEPT_BYTES:
             del self._known[next(iter(self._known))]
