@@ -106,7 +106,7 @@ BUGS = [
         "global_generators_stay",
         "Python's `random`",
     ),
-    Bug(_NAIVE, _FORWARD, _FORWARD.replace(_BUFFERS, _SUMMED_BUFFERS), "trains[buffers]", "forward change them"),
+    Bug(_NAIVE, _FORWARD, _FORWARD.replace(_BUFFERS, _SUMMED_BUFFERS), "trains[buffers]"),
     Bug(_NAIVE, _COPIED, _UNAWAITED_BUFFERS, "trains[buffers]"),
     Bug(
         "naive_ddp",
