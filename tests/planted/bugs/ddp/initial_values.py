@@ -97,7 +97,7 @@ BUGS = [
         _TO_THE_MODEL,
         "        torch.manual_seed(0)  # so that ranks draw alike\n" + _TO_THE_MODEL,
         "global_generators_stay",
-        "torch's; expected",
+        "another state afterwards: torch's",
     ),
     Bug(
         _DDP,
