@@ -12,6 +12,7 @@ from conformance.grading.events import Event, Listener, Reports
 from conformance.grading.formats import FORMATS
 from conformance.grading.formats.console import ConsoleReport
 from conformance.grading.formats.report_file import ReportFile
+from conformance.grading.progress import progress
 from conformance.grading.report import FAILED, GRADER_ERROR, HARNESS_ERROR, NOT_GRADED, PASSED
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
@@ -69,14 +70,14 @@ def _grade(options: argparse.Namespace) -> int:
     if len(misplaced) == len(options.paths) and not files:
         raise UsageError("\n".join(misplaced))
     examples = _positive("--max-examples", options.max_examples)
-    with fork_servers() as launcher:
+    with progress() as shown, fork_servers() as launcher:
         from conformance.grading.grade import Grading, grade  # noqa: PLC0415  imports torch, while the servers do too
 
         seed = secrets.randbits(_SEED_BITS) if options.seed is None else options.seed
         components = _components(options.components)
         world_size, folder = _world_size(options.world_size), options.repro_dir
         grading = Grading(seed, world_size, components, examples, folder, options.from_scratch, options.core)
-        _report(grade(options.paths, grading, launcher), [reports, ConsoleReport(reports), *files], files)
+        _report(grade(options.paths, grading, launcher), [reports, shown, ConsoleReport(reports), *files], files)
     return max(report.exit_code for report in reports.reports)
 
 
