@@ -1,40 +1,32 @@
-"""Checks of training in narrower dtypes: each step is right but for the rounding of one step.
+"""The assertion about models with parameters of two dtypes.
 
-Two correct trainings in float32 or bfloat16 drift apart, so gradients are held to the average of what each rank's own
-batch gives with the parameters of that step, and parameters to what the optimizer makes of those gradients. Ranks must
-agree to the last bit all the same.
+Two correct trainings in float32 or bfloat16 drift apart. The oracle therefore holds gradients to the average of what
+each rank's own batch gives with the parameters of that step, and parameters to what the optimizer makes of those
+gradients (see `oracle.tolerance`). Ranks must agree to the last bit all the same.
 """
 
 from collections.abc import Iterator
 
 import torch
 
-from conformance.checks.check import Trial, Violation, element_apart, step_words
-from conformance.checks.training import gradients_averaged, ranks_stay_identical, training_equals_one_process
-from conformance.diagnosis.gradient_mistakes import is_rounded
-from conformance.oracle.tolerance import unit_roundoff
+from conformance.checks.check import Violation
+from conformance.checks.compare import element_apart
+from conformance.checks.training import trains
+from conformance.checks.trial import Trial
+from conformance.checks.words import step_words
+from conformance.oracle.tolerance import is_rounded, unit_roundoff
 from conformance.workload.numbers import Tensors, torch_dtype
 
 _FURTHER_BITS = 20
 
 
-def trains_in_float32(trial: Trial) -> None:
-    """Training in float32 is right to the precision of float32, and ranks stay identical."""
-    _trains(trial)
+def trains_in_two_dtypes(trial: Trial) -> None:
+    """Hold training to one process, and gradients of the wider dtype to more bits than the narrower one has.
 
-
-def trains_in_bfloat16(trial: Trial) -> None:
-    """Training in bfloat16 is right to the precision of bfloat16, and ranks stay identical."""
-    _trains(trial)
-
-
-def mixed_dtypes(trial: Trial) -> None:
-    """A model with parameters of two dtypes trains like any other.
-
-    Rounding in the narrower layers reaches all gradients, so that limits do not tell which dtype one was sent in. Its
-    last bits do.
+    Rounding in the narrower layers reaches all gradients, so that limits do not tell the dtype in which a gradient was
+    sent. Its last bits do.
     """
-    _trains(trial)
+    trains(trial)
     if not trial.scenario.replicated:
         _hold_width(trial)
 
@@ -79,10 +71,3 @@ def _needs_more_bits(expected: torch.Tensor, narrow: torch.dtype, world_size: in
     units = 2 / torch.finfo(narrow).eps * 2**_FURTHER_BITS
     scaled = [torch.frexp(expected * times).mantissa * units for times in (1, world_size)]
     return bool(torch.stack([one != one.round() for one in scaled]).all(0).any())
-
-
-def _trains(trial: Trial) -> None:
-    if not trial.scenario.replicated:
-        gradients_averaged(trial)
-    training_equals_one_process(trial)
-    ranks_stay_identical(trial)

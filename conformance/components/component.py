@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from conformance.checks.check import CaseTrial, Check, Trial
+from conformance.checks.check import Check
+from conformance.checks.trial import CaseTrial, Trial
 from conformance.execution.asked import Asked
 from conformance.execution.outcome import Observed
 from conformance.oracle.remembered import inputs_of

@@ -1,5 +1,6 @@
 """All components, in the order in which they are graded: one line each."""
 
+from conformance.checks.validation import validate
 from conformance.components.checkpoint.record import CHECKPOINT
 from conformance.components.component import Component
 from conformance.components.distributed_sampler.record import DISTRIBUTED_SAMPLER
@@ -11,6 +12,8 @@ from conformance.components.overhead_model.record import OVERHEAD_MODEL
 from conformance.components.sharded_optimizer.record import SHARDED_OPTIMIZER
 from conformance.components.sync_batchnorm.record import SYNC_BATCHNORM
 from conformance.components.wrapper.record import WRAPPERS
+from conformance.diagnosis.gradient_mistakes import BY_NAME as GRADIENT_MISTAKES
+from conformance.diagnosis.training_mistakes import BY_NAME as TRAINING_MISTAKES
 
 _ALL: tuple[Component, ...] = (
     *WRAPPERS,
@@ -25,3 +28,5 @@ _ALL: tuple[Component, ...] = (
     FSDP,
 )
 COMPONENTS = {component.name: component for component in _ALL}
+for _component in _ALL:
+    validate(_component.name, _component.checks, {*GRADIENT_MISTAKES, *TRAINING_MISTAKES})

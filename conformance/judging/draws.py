@@ -1,20 +1,22 @@
 """Draws what a check holds components to, and the least of what fails: the only file in which Hypothesis runs."""
 
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import seed as seeded
-from hypothesis.strategies import SearchStrategy
 
 from conformance.judging.vacuity import tells_apart
 from conformance.scenarios.drawn import Drawn
 from conformance.strategies import Bounds
+from conformance.strategies.building_blocks import Drawer, parts
 from conformance.workload.numbers import data_seed
 
 _REMEMBERED = 1_000
+_FEWEST = 3  # examples of each alternative
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Draws:
         examples: how many.
     """
 
-    scenarios: Callable[[Bounds], SearchStrategy[Drawn]]
+    scenarios: Drawer
     rules_out: tuple[str, ...]
     bounds: Bounds
     seed: int
@@ -42,10 +44,17 @@ class Draws:
         return _all(self)
 
     def hold(self, judge: Callable[[Drawn], None]) -> None:
-        """Draw them one by one for `judge`; once it raises, look for smaller ones for which it does, and raise that."""
+        """Draw them one by one for `judge`; once it raises, look for smaller ones for which it does, and raise that.
 
+        Each of several alternatives gets its share of the examples.
+        """
+        alternatives, fewest = parts(self.scenarios), min(_FEWEST, self.examples)
+        for part in alternatives:
+            self._hold(part, max(fewest, math.ceil(self.examples / len(alternatives))), judge)
+
+    def _hold(self, part: Drawer, examples: int, judge: Callable[[Drawn], None]) -> None:
         @settings(
-            max_examples=self.examples,
+            max_examples=examples,
             deadline=None,
             database=None,
             report_multiple_bugs=False,
@@ -53,17 +62,16 @@ class Draws:
             suppress_health_check=list(HealthCheck),
             print_blob=False,
         )
-        @seeded(self._hypothesis_seed)
-        @given(self.scenarios(self.bounds))
+        @seeded(self._hypothesis_seed(part))
+        @given(part(self.bounds))
         def holds(drawn: Drawn) -> None:
             assume(tells_apart(drawn, data_seed(self.secret, drawn), self.rules_out))
             judge(drawn)
 
         holds()
 
-    @property
-    def _hypothesis_seed(self) -> int:
-        name = f"{self.seed}:{self.scenarios.__qualname__}:{self.rules_out}"
+    def _hypothesis_seed(self, part: Drawer) -> int:
+        name = f"{self.seed}:{part.__qualname__}:{self.rules_out}"
         return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 

@@ -168,3 +168,9 @@ def parameter_limit(dtype: Dtype, size: float, update: float, steps: int) -> flo
 def unit_roundoff(dtype: Dtype) -> float:
     """Return the largest relative error of rounding to nearest."""
     return float(torch.finfo(torch_dtype(dtype)).eps) / 2
+
+
+def is_rounded(seen: torch.Tensor, dtype: torch.dtype, world_size: int = 1) -> bool:
+    """Return whether a tensor, or it times the world size, holds only values that `dtype` can represent."""
+    seen = torch.view_as_real(seen) if seen.is_complex() else seen
+    return any(torch.equal((seen * times).to(dtype).to(seen.dtype), seen * times) for times in (1, world_size))

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from conformance.checks.check import CaseTrial
+from conformance.checks.trial import CaseTrial
 from conformance.components.checkpoint.case import CheckpointCase
 from conformance.components.evaluation.case import EvaluationCase
 from conformance.components.evaluation.numbers import OTHER_LABELS

@@ -5,10 +5,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from conformance.checks.communication import late_exchanges
 from conformance.checks.traffic import expected_exchanges, longest_flags, model_bytes, most_bytes
 from conformance.components.registry import COMPONENTS
-from conformance.components.sharded_optimizer.state import largest_share, padding
+from conformance.components.sharded_optimizer.state import halves, largest_share, padding
+from conformance.components.wrapper.overlap import late_exchanges
 from conformance.oracle.remembered import right_training
 from conformance.oracle.training import PER_RANK
 from conformance.reproduction.script import Script
@@ -39,12 +39,6 @@ _TOLERANCES: dict[Dtype, float] = {
     "bfloat16": 0.1,
     "float16": 0.02,
     "complex128": 1e-9,
-}
-_PARTS_TO_BALANCE = {
-    "state_is_balanced": 1,
-    "groups_are_balanced_together": 1,
-    "two_groups_are_balanced": 2,
-    "unfrozen_parameters_are_balanced": 2,
 }
 _MANY = 10_000  # elements; of a larger tensor a script prints one
 # Methods of a module that spare complex numbers, as `to(dtype)` does not.
@@ -198,14 +192,12 @@ def _about_expectations(wanted: Reproduction) -> dict[str, Any]:
     parameters, dtypes = len(scenario.model.trainable), set(scenario.model.dtypes.values())
     fewest, most = {
         "one_collective_per_dtype": (1, 1),
-        "as_many_collectives_as_dtypes": (1, len(dtypes)),
-        "bucket_of_each_dtype": (1, len(dtypes)),
+        "one_collective_per_dtype[two_dtypes]": (1, len(dtypes)),
         "one_collective_per_parameter": (parameters, parameters),
-        "everything_frozen": (0, 0),
     }.get(check.id, expected_exchanges(scenario))
     sizes = right_training(scenario, wanted.seed).state_bytes if check.shows == "state" else {}
     full, filling = sum(sizes.values()), padding(scenario, sizes)
-    parts = _PARTS_TO_BALANCE.get(check.id)
+    parts = halves(scenario) if check.id.startswith("state_is_balanced") else 0
     return {
         "fewest": fewest,
         "most": most,
@@ -213,10 +205,10 @@ def _about_expectations(wanted: Reproduction) -> dict[str, Any]:
         "late": late_exchanges(scenario),
         "most_bytes": most_bytes(scenario, ""),
         "all_bytes": model_bytes(scenario),
-        "weighs_forward": check.id == "gradients_travel_once",
+        "weighs_forward": check.id == "sent_once" and not scenario.replicated,
         "most_scattered": most_bytes(scenario, "reduce_scatter"),
         "flags": parameters if longest_flags(scenario, scenario.model.dtype) else 0,
-        "freezes_all": check.id == "everything_frozen",
+        "freezes_all": False,
         "full": full,
         "padding": filling,
         "most_state": round(largest_share(scenario, sizes, parts)) if parts else full + filling,

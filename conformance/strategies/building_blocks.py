@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypeVar, get_args
+from typing import Any, TypeAlias, get_args
 
 from hypothesis import strategies as st
 
-from conformance.scenarios.case import Case
 from conformance.scenarios.layers import Again, Attention, Conv, Dtype, Embedding, Linear, Norm, NormName, Residual
 from conformance.scenarios.model_spec import ModelSpec
 from conformance.scenarios.scenario import OptimizerKind, OptimizerSpec, Options, Scenario
@@ -25,12 +24,39 @@ def worlds(bounds: Bounds) -> st.SearchStrategy[int]:
     return st.sampled_from((*range(2, bounds.world_size + 1), 1))
 
 
-D = TypeVar("D", bound=Scenario | Case)
+Drawer: TypeAlias = Callable[[Bounds], st.SearchStrategy[Any]]
 
 
-def having(drawn: Callable[[Bounds], st.SearchStrategy[D]], **options: Any) -> Callable[[Bounds], st.SearchStrategy[D]]:
+@dataclass(frozen=True)
+class OneOf:
+    """Several strategies, each of which gets its share of a check's examples."""
+
+    parts: tuple[Drawer, ...]
+
+    def __call__(self, bounds: Bounds) -> st.SearchStrategy[Any]:
+        """Return a strategy that draws from any of the parts."""
+        return st.one_of(*(part(bounds) for part in self.parts))
+
+
+def parts(drawn: Drawer) -> tuple[Drawer, ...]:
+    """Return the alternatives of a strategy, or the strategy alone."""
+    return drawn.parts if isinstance(drawn, OneOf) else (drawn,)
+
+
+def one_of(*parts: Drawer) -> OneOf:
+    """Return a strategy of these alternatives."""
+    return OneOf(parts)
+
+
+def having(drawn: Drawer, **options: Any) -> Drawer:
     """Return a strategy of the same scenarios or cases, but for some attributes."""
-    return lambda bounds: drawn(bounds).map(lambda one: replace(one, **options))
+    return called(lambda bounds: drawn(bounds).map(lambda one: replace(one, **options)), drawn.__qualname__, options)
+
+
+def called(drawn: Drawer, name: str, options: Any) -> Drawer:
+    """Return a strategy under a name that tells it from others: what is drawn depends on the seed and on that name."""
+    drawn.__qualname__ = f"{name}{options}"
+    return drawn
 
 
 SEEDS = st.integers(0, 99)

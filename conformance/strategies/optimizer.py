@@ -1,5 +1,6 @@
 """Strategies for optimizers: ranks that start equal and see the same batch, so that nothing else can be wrong."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -13,15 +14,17 @@ from conformance.strategies.building_blocks import (
     NARROW_RATES,
     Bounds,
     Draw,
+    Drawer,
     broadened,
+    called,
     decaying,
     draw_adamw,
-    draw_any_optimizer,
     draw_convolution,
     draw_model,
     draw_optimizer,
     draw_sgd,
     narrowed,
+    one_of,
 )
 
 Names: TypeAlias = tuple[str, ...]
@@ -46,22 +49,31 @@ def draw_optimized(
     return replace(drawn, **fixed)
 
 
-@st.composite
-def optimized(draw: Draw, bounds: Bounds) -> Scenario:
-    """One parameter group, nothing unusual."""
-    return draw_optimized(draw, bounds, draw_optimizer(draw))
+def stepping(
+    *, optimizer: Callable[[Draw], OptimizerSpec] = draw_optimizer, steps: tuple[int, int] = (1, 3), **is_: Any
+) -> Drawer:
+    """Return a strategy of optimizers with one parameter group.
+
+    Args:
+        optimizer: draws its class and options.
+        steps: the least and the greatest number.
+        is_: attributes of the scenario that are not drawn.
+    """
+
+    @st.composite
+    def drawn(draw: Draw, bounds: Bounds) -> Scenario:
+        return draw_optimized(draw, bounds, optimizer(draw), steps=draw(st.integers(*steps)), **is_)
+
+    return called(drawn, "stepping", (optimizer.__qualname__, steps, is_))
 
 
-@st.composite
-def optimized_lasting(draw: Draw, bounds: Bounds) -> Scenario:
-    """Some more steps; what is alive after each is counted."""
-    return draw_optimized(draw, bounds, draw_optimizer(draw), steps=draw(st.sampled_from((7, 12))), counted=True)
-
-
-@st.composite
-def optimized_in_another_way(draw: Draw, bounds: Bounds) -> Scenario:
-    """With any of torch's optimizers that compute element by element."""
-    return draw_optimized(draw, bounds, draw_any_optimizer(draw), steps=draw(st.integers(2, 3)))
+optimized = stepping()
+lasting = one_of(*(stepping(steps=(steps, steps), counted=True) for steps in (7, 12)))
+clearing = one_of(
+    *(stepping(steps=(1, 1), cleared_by="optimizer", set_to_none=set_to_none) for set_to_none in (True, False))
+)
+with_closure = stepping(steps=(1, 2), closure=True)
+beside_wrapper = stepping(steps=(2, 3), replicated=False, averaged=True, cleared_by="optimizer")
 
 
 @st.composite
@@ -122,42 +134,14 @@ def optimized_in_mixed_dtypes(draw: Draw, bounds: Bounds) -> Scenario:
     return replace(drawn, model=drawn.model.with_dtype(odd, "float32"))
 
 
-@st.composite
-def with_closure(draw: Draw, bounds: Bounds) -> Scenario:
-    """`step` gets a closure."""
-    return draw_optimized(draw, bounds, draw_optimizer(draw), steps=draw(st.integers(1, 2)), closure=True)
+def with_one_parameter(drawn: Drawer) -> Drawer:
+    """Return a strategy of the same scenarios, but for a single parameter: ranks but one own none."""
+    return called(lambda bounds: drawn(bounds).map(_of_one_parameter), drawn.__qualname__, "with_one_parameter")
 
 
-@st.composite
-def with_closure_for_one_parameter(draw: Draw, bounds: Bounds) -> Scenario:
-    """The same with a single parameter, so that some ranks own none."""
-    return of_one_parameter(draw(with_closure(bounds)))
-
-
-@st.composite
-def beside_wrapper_with_closure(draw: Draw, bounds: Bounds) -> Scenario:
-    """`step` gets a closure that clears gradients by the optimizer, and averages those of each rank's own batch."""
-    drawn: Scenario = draw(beside_wrapper(bounds))
-    return replace(drawn, closure=True)
-
-
-def of_one_parameter(drawn: Scenario) -> Scenario:
-    """Return the scenario with a single parameter."""
-    return replace(drawn, model=replace(drawn.model, layers=(Linear(drawn.model.widths[1], bias=False),)))
-
-
-@st.composite
-def clearing(draw: Draw, bounds: Bounds) -> Scenario:
-    """Gradients are cleared by the optimizer, in either way."""
-    set_to_none = draw(st.booleans())
-    return draw_optimized(draw, bounds, draw_optimizer(draw), steps=1, cleared_by="optimizer", set_to_none=set_to_none)
-
-
-@st.composite
-def clearing_in_place(draw: Draw, bounds: Bounds) -> Scenario:
-    """Gradients are zeroed by the optimizer, and kept."""
-    drawn: Scenario = draw(clearing(bounds))
-    return replace(drawn, set_to_none=False)
+def _of_one_parameter(drawn: Scenario) -> Scenario:
+    model = replace(drawn.model, layers=(Linear(drawn.model.widths[1], bias=False),))
+    return replace(drawn, model=model, optimizer=replace(drawn.optimizer, groups=()))
 
 
 @st.composite
@@ -257,12 +241,3 @@ def draw_stateful(draw: Draw) -> OptimizerSpec:
         spec = draw_sgd(draw)
         return replace(spec, options={**spec.options, "momentum": 0.9})
     return draw_adamw(draw)
-
-
-@st.composite
-def beside_wrapper(draw: Draw, bounds: Bounds) -> Scenario:
-    """Each rank has its own batch and gradients are averaged over ranks; the optimizer clears them."""
-    return draw_optimized(
-        draw, bounds, draw_optimizer(draw), steps=draw(st.integers(2, 3)), replicated=False, averaged=True,
-        cleared_by="optimizer",
-    )  # fmt: skip

@@ -1,6 +1,5 @@
 """Strategies for optimizers that are changed while they train: groups, options, schedulers, freezing, saving."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from hypothesis import strategies as st
@@ -21,8 +20,8 @@ from conformance.scenarios.scenario import (
     SetOption,
     Unfreeze,
 )
-from conformance.strategies.building_blocks import Bounds, Draw, Scenarios, draw_optimizer
-from conformance.strategies.optimizer import Names, draw_optimized, draw_parted, draw_stateful, of_one_parameter
+from conformance.strategies.building_blocks import Bounds, Draw, Drawer, called, draw_optimizer, having, one_of
+from conformance.strategies.optimizer import Names, draw_optimized, draw_parted, draw_stateful
 from conformance.strategies.param_groups import draw_own_options, in_groups, with_groups
 
 _CHANGES: tuple[tuple[str, Option], ...] = (("lr", 0.5), ("lr", 0.001), ("weight_decay", 0.5))
@@ -32,7 +31,7 @@ _OWN_CHANGES: dict[str, tuple[tuple[str, Option], ...]] = {
 }
 
 
-def adding_group(*, before_training: bool) -> Callable[[Bounds], Scenarios]:
+def adding_group(*, before_training: bool) -> Drawer:
     """Return a strategy that adds a group with a parameter for every rank, before training or between two steps."""
 
     @st.composite
@@ -41,7 +40,21 @@ def adding_group(*, before_training: bool) -> Callable[[Bounds], Scenarios]:
         scenario, parts = draw_parted(draw, bounds, draw_optimizer(draw), steps=steps)
         return _adding(draw, scenario, parts[1], step)
 
-    return drawn
+    return called(drawn, "adding_group", before_training)
+
+
+adding_before = adding_group(before_training=True)
+adding_during = adding_group(before_training=False)
+clearing_added_group = one_of(
+    *(having(adding_before, steps=1, cleared_by="optimizer", set_to_none=set_to_none) for set_to_none in (True, False))
+)
+
+
+@st.composite
+def adding_generators(draw: Draw, bounds: Bounds) -> Scenario:
+    """Groups, one of them added before training, come with generators of parameters."""
+    drawn: Scenario = draw(adding_before(bounds))
+    return replace(drawn, optimizer=replace(drawn.optimizer, generators=True))
 
 
 @st.composite
@@ -79,13 +92,6 @@ def adding_group_without_options(draw: Draw, bounds: Bounds) -> Scenario:
     present = Group(first, draw_own_options(draw, scenario.optimizer.kind))
     scenario = replace(scenario, optimizer=replace(scenario.optimizer, groups=(present,)))
     return replace(scenario, schedule=(AddGroup(step, Group(second, {})),))
-
-
-@st.composite
-def clearing_added_group(draw: Draw, bounds: Bounds) -> Scenario:
-    """Gradients are cleared by the optimizer, in either way; some parameters were added as a group."""
-    drawn: Scenario = draw(adding_group(before_training=True)(bounds))
-    return replace(drawn, steps=1, cleared_by="optimizer", set_to_none=draw(st.booleans()))
 
 
 @st.composite
@@ -139,7 +145,7 @@ def changing_added_group(draw: Draw, bounds: Bounds) -> Scenario:
 
     Or it has no options of its own, and that of the other group was changed right before, or a step before.
     """
-    drawn: Scenario = draw(adding_group(before_training=False)(bounds))
+    drawn: Scenario = draw(adding_during(bounds))
     added, rate = next(one for one in drawn.schedule if isinstance(one, AddGroup)), draw(st.sampled_from((0.5, 0.001)))
     if not draw(st.booleans()):
         plain = AddGroup(added.step, Group(added.group.parameters, {}))
@@ -157,13 +163,6 @@ def saving(draw: Draw, bounds: Bounds) -> Scenario:
     event: Event = Save(draw(st.integers(1, steps - 1)))
     cleared = draw(st.sampled_from(("optimizer", "model")))
     return draw_optimized(draw, bounds, draw_stateful(draw), steps=steps, schedule=(event,), cleared_by=cleared)
-
-
-@st.composite
-def adding_generators(draw: Draw, bounds: Bounds) -> Scenario:
-    """Groups, one of them added before training, come with generators of parameters."""
-    drawn: Scenario = draw(adding_group(before_training=True)(bounds))
-    return replace(drawn, optimizer=replace(drawn.optimizer, generators=True))
 
 
 @st.composite
@@ -217,13 +216,6 @@ def saving_and_loading(draw: Draw, bounds: Bounds) -> Scenario:
     if draw(st.booleans()):
         drawn = replace(drawn, model=replace(drawn.model, frozen=parts[0][:1]))
     return in_groups(draw, drawn, *parts) if draw(st.booleans()) else drawn
-
-
-@st.composite
-def saving_one_parameter(draw: Draw, bounds: Bounds) -> Scenario:
-    """The same with a single parameter, so that some ranks have no state."""
-    drawn: Scenario = draw(saving_and_loading(bounds))
-    return of_one_parameter(replace(drawn, optimizer=replace(drawn.optimizer, groups=())))
 
 
 @st.composite

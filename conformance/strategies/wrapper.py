@@ -1,4 +1,4 @@
-"""Strategies for wrappers: plain training, and one unusual thing at a time on top of it."""
+"""Strategies for wrappers: plain training, and one unusual feature at a time on top of it."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,12 +13,15 @@ from conformance.strategies.building_blocks import (
     NARROW_RATES,
     Bounds,
     Draw,
+    Drawer,
     broadened,
+    called,
     decaying,
     draw_convolution,
     draw_model,
     draw_optimizer,
     draw_other_layers,
+    having,
     narrowed,
 )
 
@@ -41,29 +44,44 @@ def draw_wrapped(draw: Draw, bounds: Bounds, model: ModelSpec, **fixed: Any) -> 
 
 
 def _draw_bucket_size(draw: Draw, bounds: Bounds) -> float:
-    """Draw a size also for who has no buckets: but for it, all wrappers are held to the same scenarios."""
+    """Draw a size for every wrapper: all of them are held to the same scenarios, but for this size."""
     size: float = draw(st.sampled_from(_BUCKETS))
     return size if bounds.bucketed else 1.0
 
 
+def wrapped(
+    *,
+    layers: tuple[int, int] = (1, 3),
+    steps: tuple[int, int] = (1, 3),
+    model: dict[str, Any] | None = None,
+    **is_: Any,
+) -> Drawer:
+    """Return a strategy of perceptrons that are trained.
+
+    Args:
+        layers: the least and the greatest number.
+        steps: likewise.
+        model: attributes of the model that are not drawn.
+        is_: attributes of the scenario that are not drawn.
+    """
+
+    @st.composite
+    def drawn(draw: Draw, bounds: Bounds) -> Scenario:
+        spec = replace(draw_model(draw, layers=layers), **(model or {}))
+        return draw_wrapped(draw, bounds, spec, steps=draw(st.integers(*steps)), **is_)
+
+    return called(drawn, "wrapped", (layers, steps, model, is_))
+
+
 def draw_frozen(draw: Draw, model: ModelSpec) -> ModelSpec:
-    """Freeze some parameters, never all, and never so that only the first layer's could train in vain."""
+    """Freeze at least one parameter, and leave at least one to train."""
     names = tuple(model.shapes)
     chosen = draw(st.sets(st.sampled_from(names), min_size=1, max_size=len(names) - 1))
     return replace(model, frozen=tuple(name for name in names if name in chosen))
 
 
-@st.composite
-def plain(draw: Draw, bounds: Bounds) -> Scenario:
-    """Training with nothing unusual in it."""
-    return draw_wrapped(draw, bounds, draw_model(draw))
-
-
-@st.composite
-def gated(draw: Draw, bounds: Bounds) -> Scenario:
-    """The same, where results of collectives arrive only when they are waited for."""
-    drawn: Scenario = draw(plain(bounds))
-    return replace(drawn, gated=True)
+plain = wrapped()
+SMALL = (1, 2)
 
 
 def widened(scenario: Scenario) -> Scenario:
@@ -87,7 +105,7 @@ def in_float32(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def in_bfloat16(draw: Draw, bounds: Bounds) -> Scenario:
-    """The same in bfloat16."""
+    """Plain training in bfloat16."""
     return narrowed(draw, draw(plain(bounds)), "bfloat16")
 
 
@@ -96,7 +114,7 @@ PLAIN = (plain, on_one_rank, in_float32, in_bfloat16)
 
 @st.composite
 def in_mixed_dtypes(draw: Draw, bounds: Bounds) -> Scenario:
-    """One layer computes in float32, the others in float64; what is not waited for is seen."""
+    """One layer computes in float32, the others in float64; a missing wait gives NaN."""
     model = draw_model(draw, layers=(2, 3))
     odd = draw(st.integers(0, len(model.layers) - 1))
     drawn = draw_wrapped(draw, bounds, model.with_dtype(odd, "float32"), gated=True)
@@ -113,7 +131,7 @@ def in_two_dtypes(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def of_alternating_dtypes(draw: Draw, bounds: Bounds) -> Scenario:
-    """Three layers of many KiB, of which the middle one computes in bfloat16; one unbounded bucket."""
+    """Three layers of many KiB, the middle one of which computes in bfloat16; one unbounded bucket."""
     model = broadened(draw_model(draw, layers=(3, 3)))
     return draw_wrapped(draw, bounds, model.with_dtype(1, "bfloat16"), bucket_size_mb=None)
 
@@ -137,12 +155,6 @@ def draw_tied(draw: Draw) -> ModelSpec:
     last = (Linear(draw(st.integers(1, 3)), draw(st.booleans())),) if draw(st.booleans()) else ()
     shared = tuple(Linear(width, draw(st.booleans())) for _ in range(2))
     return ModelSpec(width, shared + last, tied=(0, 1))
-
-
-@st.composite
-def with_scale(draw: Draw, bounds: Bounds) -> Scenario:
-    """One parameter has no dimensions."""
-    return draw_wrapped(draw, bounds, replace(draw_model(draw), scale=True))
 
 
 @st.composite
@@ -171,22 +183,7 @@ def clipping(draw: Draw, bounds: Bounds) -> Scenario:
     return draw_wrapped(draw, bounds, draw_model(draw), clip=draw(st.sampled_from((0.5, 0.1))))
 
 
-@st.composite
-def evaluating(draw: Draw, bounds: Bounds) -> Scenario:
-    """Before each step the model is used in evaluation mode."""
-    return draw_wrapped(draw, bounds, draw_model(draw), evaluates=True, steps=draw(st.integers(1, 3)))
-
-
-@st.composite
-def uneven(draw: Draw, bounds: Bounds) -> Scenario:
-    """Each rank has one sample more than the one before."""
-    return draw_wrapped(draw, bounds, draw_model(draw), uneven=True)
-
-
-@st.composite
-def keeping_gradients(draw: Draw, bounds: Bounds) -> Scenario:
-    """Gradients are zeroed in place between steps."""
-    return draw_wrapped(draw, bounds, draw_model(draw), set_to_none=False, steps=draw(st.integers(2, 3)))
+evaluating = having(plain, evaluates=True)
 
 
 @st.composite

@@ -1,25 +1,71 @@
-"""docs/checks.md lists every check as the grader has it."""
+"""docs/checks.md has every check as the grader has it: `python tests/conformance/test_checks_page.py` writes it."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import get_args
 
-from conformance.checks.check import Check
+from conformance.checks.check import Aspect, Check
+from conformance.components.component import Component
 from conformance.components.registry import COMPONENTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "checks.md"
+_HEAD = """\
+# The checks
+
+Every component is held to the checks below ([grading](grading.md)), here by component and by aspect. A name such as
+`trains[convolution]` is a variant: the same assertion on other scenarios. A core check gives points; an extended check
+gives none. A check is *not run* where a check that it requires has not passed, where it is about an optional feature
+that the submission lacks, such as `no_sync`, and where it is extended and the submission refuses by an exception.
+
+Extended checks ask for what torch's own implementations do right. Two things that none of them does are left unjudged:
+several backward passes through one forward (`retain_graph=True`), of which torch's DDP averages the first alone, and
+backward through the gradients of `fsdp`, where `fully_shard` raises an exception.
+
+This page is generated: `python tests/conformance/test_checks_page.py`.
+"""
 
 
-def rows() -> list[str]:
-    """The table's rows: each check once, with all components that are held to it."""
+def page() -> str:
+    """Return the text of the page: wrappers in one section, then one section for each other component."""
+    wrappers = [one for one in COMPONENTS.values() if one.contract.kind == "wrapper"]
+    others = [one for one in COMPONENTS.values() if one not in wrappers]
+    return "\n".join([_HEAD, *_wrappers(wrappers), *(line for one in others for line in _component(one))])
+
+
+def _wrappers(wrappers: list[Component]) -> Iterable[str]:
+    yield "## Data-parallel wrappers\n"
+    yield from (f"- `{one.name}`: {one.about} {_points(one.checks)}" for one in wrappers)
+    yield "\nA check is held to every wrapper, unless its row names some.\n"
     held: dict[Check, list[str]] = {}
-    for name, checks in [(one.name, one.checks) for one in COMPONENTS.values()]:
-        for check in checks:
-            held.setdefault(check, []).append(name)
-    return [f"| `{check.id}` | {_who(names)} | {_worth(check)} | {check.property} |" for check, names in held.items()]
+    for one in wrappers:
+        for check in one.checks:
+            held.setdefault(check, []).append(one.name)
+    names = {check: "" if len(some) == len(wrappers) else f"{_listed(some)}: " for check, some in held.items()}
+    yield from _aspects(names)
 
 
-def _who(names: list[str]) -> str:
-    wrappers = [component.name for component in COMPONENTS.values() if component.contract.kind == "wrapper"]
-    return "every wrapper" if names == wrappers else ", ".join(f"`{name}`" for name in names)
+def _component(one: Component) -> Iterable[str]:
+    yield f"## `{one.name}`\n"
+    yield f"{one.about} {_points(one.checks)}\n"
+    yield from _aspects(dict.fromkeys(one.checks, ""))
+
+
+def _aspects(checks: dict[Check, str]) -> Iterable[str]:
+    """Yield a table for each aspect, the core checks first; a property may be preceded by words."""
+    for aspect in get_args(Aspect):
+        rows = sorted((one for one in checks if one.aspect == aspect), key=lambda one: one.level)
+        if rows:
+            yield f"### {aspect[0].upper()}{aspect[1:]}\n\n| check | level, points | property |\n|---|---|---|"
+            yield from (f"| `{one.id}` | {_worth(one)} | {checks[one]}{one.property} |" for one in rows)
+            yield ""
+
+
+def _points(checks: Iterable[Check]) -> str:
+    return f"{sum(one.points for one in checks if one.level == 'core'):g} points."
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _worth(check: Check) -> str:
@@ -27,5 +73,8 @@ def _worth(check: Check) -> str:
 
 
 def test_the_page_has_every_check_and_no_other():
-    found = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
-    assert found == rows()
+    assert PAGE.read_text(encoding="utf-8") == page()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -18,8 +18,8 @@ BUGS = [
     ("unsynchronised_flat", "flat_ddp", "gradients_averaged", "never synchronised"),
     ("no_overlap", "ddp_individual_parameters", "overlaps_backward", "async_op=True"),
     ("last_bucket_lost", "ddp_bucketed", "gradients_averaged", "bucket"),
-    ("first_group_only", "sharded_optimizer", "param_groups_keep_options", "first group's options everywhere"),
-    ("stale_learning_rate", "sharded_optimizer", "lr_through_param_groups", "change of an option ignored"),
+    ("first_group_only", "sharded_optimizer", "groups[own_options]", "first group's options everywhere"),
+    ("stale_learning_rate", "sharded_optimizer", "options[lr]", "change of an option ignored"),
 ]
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import batch_norm
 
-from conformance.checks.check import CaseTrial
+from conformance.checks.trial import CaseTrial
 from conformance.components.registry import COMPONENTS
 from conformance.components.sync_batchnorm.case import SyncBatchNormCase
 from conformance.components.sync_batchnorm.far_from_zero import rounding, share

@@ -37,17 +37,17 @@ def changed(component, old, new):
     return {name: text.replace(old, new) for name, text in files.items()}
 
 
-@pytest.mark.parametrize("check", ["state_is_sharded", "state_is_balanced", "state_dict_round_trip"])
+@pytest.mark.parametrize("check", ["state_is_sharded", "state_is_balanced", "state_dict[round_trip]"])
 def test_state_of_an_optimizer_in_a_weak_table_is_measured(held_to, submit, check):
     files = changed("sharded_optimizer", _CLASS, _IN_A_TABLE)
     files["sharded_optimizer"] = files["sharded_optimizer"].replace(
         "import torch\n", "from weakref import WeakKeyDictionary\n\nimport torch\n", 1
     )
     result = held_to(submit(**files), "sharded_optimizer", check)
-    assert result.status == ("not_run" if check == "state_dict_round_trip" else "passed"), result.message
+    assert result.status == ("not_run" if check == "state_dict[round_trip]" else "passed"), result.message
 
 
-_CHECKS = ("initial_broadcast", "training_equals_one_process", "tied_parameters", "two_models_side_by_side")
+_CHECKS = ("initial_broadcast", "training_equals_one_process", "trains[tied_parameters]", "two_side_by_side")
 
 
 @pytest.mark.parametrize("check", _CHECKS)

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from conformance.checks.check import Trial, Violation
-from conformance.checks.communication import overlaps_backward, starts_in_backward
+from conformance.checks.check import Violation
+from conformance.checks.trial import Trial
+from conformance.components.wrapper.overlap import overlaps_backward, starts_in_backward
 from conformance.protocol.messages import Happening, Observation
 from conformance.scenarios.layers import Linear
 from conformance.scenarios.model_spec import ModelSpec

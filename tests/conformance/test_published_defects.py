@@ -43,14 +43,12 @@ def ddp_on_after_backward(ddp_model, optimizer): pass
 @pytest.mark.parametrize(
     ("adapters", "breaks", "words"),
     [
-        pytest.param(
-            REPLICATE, ("ddp", "buffers_broadcast"), "is not rank 0's", id="replicate", marks=pytest.mark.long
-        ),
+        pytest.param(REPLICATE, ("ddp", "trains[buffers]"), "is not rank 0's", id="replicate", marks=pytest.mark.long),
         pytest.param(COMPRESSED, ("ddp", "gradients_averaged"), "float16", id="fp16_compress_hook"),
         pytest.param(SHARDED_DDP, ("ddp", "gradients_averaged"), "it is missing", id="fairscale's ShardedDDP"),
         pytest.param(
             WRITES_INTO_THE_STATE,
-            ("sharded_optimizer", "loading_leaves_the_state_dict"),
+            ("sharded_optimizer", "arguments_stay"),
             "has changed what it was given, at `['state']",
             id="ZeroRedundancyOptimizer",
         ),

@@ -33,7 +33,7 @@ def naive_ddp_on_after_backward(ddp_model, optimizer):
 
 def test_a_refusal_is_not_run_and_says_why(grade_path):
     (graded,) = grade_path(EXAMPLE, components=["sharded_optimizer"], examples=1).components
-    saving = next(one for one in graded.checks if one.id == "state_dict_round_trip")
+    saving = next(one for one in graded.checks if one.id == "state_dict[round_trip]")
     assert graded.status == "passed"
     assert saving.status == "not_run"
     assert saving.message.startswith("refused, as it may be: RuntimeError: ShardedOptimizer cannot be saved")
@@ -55,7 +55,7 @@ def test_a_refusal_is_not_run_and_says_why(grade_path):
 def test_crashing_and_being_silently_wrong_is_not_refusing(held_to, submit, cope, status, words):
     folder = submit(WRAPPER.replace("COPE", cope))
     unused, loading = (
-        held_to(folder, "naive_ddp", check) for check in ("unused_on_some_ranks", "loaded_weights_are_trained")
+        held_to(folder, "naive_ddp", check) for check in ("trains[used_on_some_ranks]", "trains[loaded_weights]")
     )
     assert (unused.check.level, unused.status) == ("extended", status)
     assert words in unused.message
@@ -65,13 +65,13 @@ def test_crashing_and_being_silently_wrong_is_not_refusing(held_to, submit, cope
 def test_what_is_core_may_not_be_refused(held_to, submit):
     adapters = WRAPPER.replace("if parameter.requires_grad:", "if parameter.dim() == 0: raise TypeError('0-dim')")
     adapters = adapters.replace("            if parameter.grad is None:\n                COPE\n", "        else:\n")
-    scalar = held_to(submit(adapters), "naive_ddp", "scalar_parameter")
+    scalar = held_to(submit(adapters), "naive_ddp", "trains[scalar_parameter]")
     assert (scalar.check.level, scalar.status) == ("core", "failed")
 
 
 def test_what_torchs_own_sharding_refuses_is_refused(grade_path, submit):
     way = Way("torchs_own", "sharded", "fsdp")
     (graded,) = grade_path(submit(way.adapters, **CONTROLS), components=["fsdp"], examples=1).components
-    scalar = next(one for one in graded.checks if one.id == "scalar_parameter")
+    scalar = next(one for one in graded.checks if one.id == "trains[scalar_parameter]")
     assert (graded.status, scalar.status) == ("passed", "not_run")
     assert "refused, as it may be: ValueError: fully_shard doesn't support scalar parameters" in scalar.message

@@ -211,6 +211,6 @@ def test_bytes_are_counted_for_each_group_of_ranks(group, told, submit, tmp_path
     folder = submit(GRID.replace("group=ddp_model.column", f"group=ddp_model.{group}"))
     options = OptimizerSpec(options={"lr": 0.1})
     scenario = Scenario(model=MODELS["broad"], optimizer=options, steps=1, batch=2, world_size=4)
-    counted = shown_on(scenario, folder, tmp_path, check_id="gradients_travel_once")
+    counted = shown_on(scenario, folder, tmp_path, check_id="sent_once")
     assert counted.stderr == ""
     assert told in counted.stdout

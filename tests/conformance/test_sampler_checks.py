@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
-from conformance.checks.check import CaseTrial
+from conformance.checks.trial import CaseTrial
 from conformance.components.distributed_sampler.case import SamplerCase
 from conformance.components.registry import COMPONENTS
 from conformance.protocol.messages import Answer

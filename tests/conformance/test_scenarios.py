@@ -16,12 +16,18 @@ from conformance.oracle.training import train
 from conformance.scenarios.drawn import drawn_from_json
 from conformance.scenarios.scenario import Scenario
 from conformance.strategies import Bounds
+from conformance.strategies.building_blocks import parts
 from conformance.workload.numbers import data_seed, draw_inputs
 from conformance.workload.schedule import OPTIMIZERS
 
 LOOP_CHECKS = {name: one.checks for name, one in COMPONENTS.items() if one.contract.kind == "part"}
 
-DRAWERS = {check.scenarios for name in COMPONENTS.keys() - LOOP_CHECKS.keys() for check in COMPONENTS[name].checks}
+DRAWERS = {
+    part
+    for name in COMPONENTS.keys() - LOOP_CHECKS.keys()
+    for check in COMPONENTS[name].checks
+    for part in parts(check.scenarios)
+}
 SCENARIOS = st.one_of(*(draw(Bounds(4, bucketed=True)) for draw in sorted(DRAWERS, key=lambda draw: draw.__qualname__)))
 quick = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -5,19 +5,18 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from conformance.checks.check import Trial, Violation
-from conformance.checks.traffic import (
-    as_many_collectives_as_dtypes,
-    everything_frozen,
-    gradients_travel_once,
+from conformance.checks.check import Violation
+from conformance.checks.traffic import sent_once
+from conformance.checks.trial import Trial
+from conformance.components.wrapper.collectives import (
+    freezing,
     one_collective_per_dtype,
     one_collective_per_parameter,
-    parameters_travel_once,
 )
 from conformance.protocol.messages import Happening, Observation
 from conformance.scenarios.layers import Linear
 from conformance.scenarios.model_spec import ModelSpec
-from conformance.scenarios.scenario import Scenario
+from conformance.scenarios.scenario import Freeze, Scenario
 
 FOUR = ModelSpec(inputs=32, layers=(Linear(32, bias=False),) * 4)  # four weights of 8 KiB
 MIXED = ModelSpec(inputs=4, layers=(Linear(4, bias=False), Linear(4, bias=False, dtype="float32")))
@@ -28,9 +27,9 @@ def sent(op: str, size: int = EACH, dtype: str = "float64", group: str = "0") ->
     return Happening("launched", op=op, bytes=size, dtype=dtype, group=group)
 
 
-def trial(*happened: Happening, model: ModelSpec = FOUR, forward: Sequence[Happening] = ()) -> Trial:
+def trial(*happened: Happening, model: ModelSpec = FOUR, forward: Sequence[Happening] = (), **options) -> Trial:
     seen = Observation({"x": torch.zeros(1)}, happenings=[[*forward, Happening("began"), *happened]])
-    return Trial(Scenario(model=model, world_size=2), 0, (seen,))
+    return Trial(Scenario(model=model, world_size=2, **options), 0, (seen,))
 
 
 PER_PARAMETER = [sent("all_reduce")] * 4
@@ -54,8 +53,8 @@ SENT_ONCE = {
 
 @pytest.mark.parametrize("happened", SENT_ONCE.values(), ids=SENT_ONCE)
 def test_every_way_to_send_all_once_passes(happened):
-    gradients_travel_once(trial(*happened))
-    parameters_travel_once(trial(*happened))
+    sent_once(trial(*happened))
+    sent_once(trial(*happened, replicated=True))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +69,7 @@ def test_every_way_to_send_all_once_passes(happened):
 )
 def test_what_is_sent_again_is_told_with_its_bytes(happened):
     with pytest.raises(Violation, match=r"65536 bytes, 2 times the 32768 bytes of all the gradients\.$") as told:
-        gradients_travel_once(trial(*happened))
+        sent_once(trial(*happened))
     assert "On rank 0 at step 1 of 1" in told.value.message
     assert "send each gradient once" in told.value.advice
 
@@ -80,23 +79,23 @@ def test_parameters_that_are_sent_before_backward_are_told(dtype):
     with pytest.raises(
         Violation, match="32768 bytes were sent before backward, by 4 x `broadcast`; expected noth"
     ) as told:
-        gradients_travel_once(trial(*PER_PARAMETER, forward=[sent("broadcast", dtype=dtype)] * 4))
+        sent_once(trial(*PER_PARAMETER, forward=[sent("broadcast", dtype=dtype)] * 4))
     assert "once, when wrapping" in told.value.advice
 
 
 def test_what_ranks_agree_by_before_backward_passes():
     names = sent("all_gather", 300, "uint8")
-    gradients_travel_once(trial(*PER_PARAMETER, forward=[names, FLAGS]))
+    sent_once(trial(*PER_PARAMETER, forward=[names, FLAGS]))
 
 
 def test_one_parameter_that_is_sent_again_is_told():
     with pytest.raises(Violation, match=r"5 x all_reduce carried 40960 bytes, 1\.2 times the 32768 bytes of all the g"):
-        gradients_travel_once(trial(*PER_PARAMETER, sent("all_reduce")))
+        sent_once(trial(*PER_PARAMETER, sent("all_reduce")))
 
 
 def test_a_step_that_sends_parameters_again_is_told():
     with pytest.raises(Violation, match=r"8 x broadcast carried 65536 bytes, 2 times the 32768 bytes of all the p"):
-        parameters_travel_once(trial(*[sent("broadcast")] * 8))
+        sent_once(trial(*[sent("broadcast")] * 8, replicated=True))
 
 
 def test_gradients_that_travel_together_are_not_one_each():
@@ -121,14 +120,14 @@ def test_bytes_beside_gradients_are_not_counted():
 
 def test_one_collective_for_each_dtype_or_one_for_both():
     wide, narrow = sent("all_reduce"), sent("all_reduce", EACH // 2, "float32")
-    as_many_collectives_as_dtypes(trial(wide, narrow, model=MIXED))
-    as_many_collectives_as_dtypes(trial(wide, model=MIXED))
-    as_many_collectives_as_dtypes(trial(sent("reduce"), sent("broadcast"), narrow, model=MIXED))
+    one_collective_per_dtype(trial(wide, narrow, model=MIXED))
+    one_collective_per_dtype(trial(wide, model=MIXED))
+    one_collective_per_dtype(trial(sent("reduce"), sent("broadcast"), narrow, model=MIXED))
     for happened, words in (([wide, wide, narrow], "3 collectives were"), ([], "no collective was")):
         with pytest.raises(Violation, match=f"{words} launched for 2 parameters of 2 dtypes; expected at most 2"):
-            as_many_collectives_as_dtypes(trial(*happened, model=MIXED))
+            one_collective_per_dtype(trial(*happened, model=MIXED))
 
 
 def test_nothing_is_sent_where_everything_is_frozen():
     with pytest.raises(Violation, match="every parameter is frozen, and still there was something to send: `all_reduc"):
-        everything_frozen(trial(sent("all_reduce")))
+        freezing(trial(sent("all_reduce"), schedule=(Freeze(0, tuple(FOUR.shapes)),)))

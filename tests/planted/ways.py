@@ -2,31 +2,35 @@
 
 from way import Way
 
-ORDERED = {"gradient_order_differs", "unused_on_some_ranks"}  # asks for launches in the same order on all ranks
-UNUSED = {"unused_on_some_ranks", "unused_everywhere"}
-UNFREEZES = {"unfreezing_after_wrapping"}
-RECOVERS = {"recovers_from_an_exception"}  # handles of what was sent before it raised must be dropped
-FREEZES = {"freezing_after_wrapping"}
-CHANGES = {"used_in_some_steps", "used_by_ranks_in_turn"}  # takes the first step's graph for that of all
-ONCE = {"accumulates_before_finishing"}  # averages in `.grad` itself, where the next backward already adds to it
-LAST = {"unused_in_the_last_micro_batch"}  # sends what comes in the last backward alone
-ACCUMULATES = {"accumulates_without_synchronising"}
-RESUMES = {"state_dict_round_trip"}
-KEEPS_WHAT_IT_LOADS = {"loading_leaves_the_state_dict"}  # torch's and fairscale's write into it
-DECIDES_AT_ONCE = {"unfreezing_in_groups"}  # what is frozen when the optimizer is made has no place in it
+ORDERED = {
+    "trains[gradient_order_differs]",
+    "trains[used_on_some_ranks]",
+}  # asks for one order of launches on all ranks
+UNUSED = {"trains[used_on_some_ranks]", "trains[unused_parameters]"}
+UNFREEZES = {"trains[unfreezing_later]"}
+RECOVERS = {"trains[after_an_exception]"}  # handles of what was sent before it raised must be dropped
+FREEZES = {"trains[freezing_later]"}
+CHANGES = {"trains[used_in_some_steps]"}  # takes the first step's graph for that of all
+ONCE = {"trains[accumulation_before_finishing]"}  # averages in `.grad` itself, to which the next backward already adds
+LAST = {"no_sync[unused_in_the_last_micro_batch]"}  # sends what comes in the last backward alone
+ACCUMULATES = {"no_sync"}
+RESUMES = {"state_dict[round_trip]"}
+KEEPS_WHAT_IT_LOADS = {"arguments_stay"}  # torch's and fairscale's write into it
+DECIDES_AT_ONCE = {"trains[unfreezing_later]"}  # what is frozen when the optimizer is made has no place in it
 LATE_GRADIENTS = {
-    "clipped_gradients",
-    "beside_data_parallel",
+    "trains[clipped_gradients]",
+    "trains[beside_data_parallel]",
 }  # what backward leaves is not looked at again
-ONE_DTYPE = {"mixed_dtypes"}  # refuses parameters of two
-READS_TWICE = {"groups_of_generators"}  # ZeroRedundancyOptimizer trains nothing of a group that comes as a generator
-SPARSE = {"sparse_gradients"}
-PENALTIES = {"gradient_penalty"}  # torch's DDP with a static graph never sends anything then, and says nothing
+ONE_DTYPE = {"trains[mixed_dtypes]"}  # refuses parameters of two
+READS_TWICE = {"groups[other_kinds]"}  # ZeroRedundancyOptimizer trains nothing of a group that comes as a generator
+SPARSE = {"trains[sparse_gradients]"}
+PENALTIES = {"trains[gradient_penalty]"}  # torch's DDP with a static graph never sends anything then, without a word
 RANGE = {"range_of_float16"}  # divides after adding up, and in float16
-NEEDS_GRADIENTS = {"unused_parameters"}  # makes one tensor of the gradients of all parameters
+NEEDS_GRADIENTS = {"trains[unused_parameters]"}  # makes one tensor of the gradients of all parameters
 BALANCES = {"state_is_balanced"}  # what parameters dealt out in turn, whatever their sizes, are rightly told to lack
-GROUPS = {"groups_are_balanced_together"}  # in turn, the largest of each group first: all weights may meet on one rank
-EMPTY_GROUPS = {"groups_may_be_empty"}  # fairscale looks at the first group's first parameter in each step
+# In turn, the largest of each group first: all weights may meet on one rank.
+GROUPS = {"state_is_balanced[frozen_or_in_groups]"}
+EMPTY_GROUPS = {"groups[other_kinds]"}  # fairscale looks at the first group's first parameter in each step
 
 WAYS = [
     Way("averaging", "DividesFirst", "naive_ddp"),

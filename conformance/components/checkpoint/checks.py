@@ -2,7 +2,11 @@
 
 import torch
 
-from conformance.checks.check import GENERATORS, CaseTrial, Violation, element_apart, first_mismatch, listed
+from conformance.checks.check import Violation
+from conformance.checks.compare import element_apart, first_mismatch
+from conformance.checks.generators import GENERATORS
+from conformance.checks.trial import CaseTrial
+from conformance.checks.words import listed
 from conformance.workload.checkpoint_training import FROZEN, Resumable
 from conformance.workload.numbers import Tensors
 

@@ -2,8 +2,9 @@
 
 from collections import Counter
 
-from conformance.checks.check import CaseTrial, Violation, advising, moved_generators
-from conformance.components.sharded_optimizer.shares import about, cover, numbers, shares_in
+from conformance.checks.check import Violation
+from conformance.checks.trial import CaseTrial
+from conformance.components.distributed_sampler.shares import about, cover, numbers, shares_in
 
 
 def equal_shares(trial: CaseTrial) -> None:
@@ -44,8 +45,7 @@ def every_sample_once(trial: CaseTrial) -> None:
 def drop_last_drops_least(trial: CaseTrial) -> None:
     """With `drop_last`, shares are equal, no sample is used twice, and fewer are left out than there are ranks."""
     dropped = "Each rank gets length // N samples: drop the rest before sharing out."
-    with advising(dropped):
-        equal_shares(trial)
+    equal_shares(trial)
     case = trial.case
     seen = Counter(index for share in shares_in(trial) for index in share)
     twice = sorted(index for index, times in seen.items() if times > 1)
@@ -101,16 +101,4 @@ def shares_of_other_replicas(trial: CaseTrial) -> None:
             raise Violation(
                 f"Rank {rank} of {trial.case.world_size} asks for the shares of {replicas} replicas. {problem}",
                 "Use the arguments `num_replicas` and `rank`, not `dist.get_world_size()` and `dist.get_rank()`.",
-            )
-
-
-def leaves_the_global_generator(trial: CaseTrial) -> None:
-    """Shuffling leaves the global generators as they were: torch's, Python's and NumPy's."""
-    for rank, answer in enumerate(trial.answers):
-        moved = moved_generators(answer)
-        if moved:
-            raise Violation(
-                f"{about(trial)}, iteration on rank {rank} moves the global generator: {moved}.",
-                "Shuffle with a `torch.Generator()` of its own: who seeds the global one makes dropout masks and "
-                "augmentations repeat in every epoch, alike on all ranks.",
             )

@@ -2,8 +2,9 @@
 
 from itertools import combinations, pairwise
 
-from conformance.checks.check import CaseTrial, Violation
-from conformance.components.sharded_optimizer.shares import about, noted, numbers, shares_by_rank, shares_in, start
+from conformance.checks.check import Violation
+from conformance.checks.trial import CaseTrial
+from conformance.components.distributed_sampler.shares import about, noted, numbers, shares_by_rank, shares_in, start
 
 _MOSTLY = 0.8
 

@@ -5,7 +5,9 @@ from itertools import product
 
 import torch
 
-from conformance.checks.check import WAIT, CaseTrial, Violation, moved_generators, never_awaited
+from conformance.checks.check import Violation
+from conformance.checks.trial import CaseTrial
+from conformance.checks.words import WAIT, never_awaited
 from conformance.components.evaluation.numbers import OTHER_LABELS
 from conformance.workload.accuracy import Counts, accuracy, mistaken
 
@@ -126,17 +128,6 @@ def leaves_the_parameters(trial: CaseTrial) -> None:
                     f"On rank {rank}, evaluation has changed {words}.",
                     "Evaluate under `torch.no_grad()`, which leaves all of that alone.",
                 )
-
-
-def leaves_the_global_generators(trial: CaseTrial) -> None:
-    """Evaluation leaves the global generators as they were: torch's, Python's and NumPy's."""
-    for rank, answer in enumerate(trial.answers):
-        moved = moved_generators(answer)
-        if moved:
-            raise Violation(
-                f"On rank {rank}, the global generator has another state after `evaluate`: {moved}.",
-                "Seed nothing in evaluation: training would draw the same dropout masks and augmentations after each.",
-            )
 
 
 def counts_exactly(trial: CaseTrial) -> None:

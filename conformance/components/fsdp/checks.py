@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
-from conformance.checks.check import MISSING, WAIT, CaseTrial, Violation, first_mismatch, listed, never_awaited
+from conformance.checks.check import Violation
+from conformance.checks.compare import MISSING, first_mismatch
+from conformance.checks.trial import CaseTrial
+from conformance.checks.words import WAIT, listed, never_awaited
 from conformance.components.fsdp.case import FsdpCase
 from conformance.oracle.tolerance import Limits, difference
 from conformance.oracle.training import Trajectory, outputs_before

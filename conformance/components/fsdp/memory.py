@@ -3,7 +3,8 @@
 import math
 from itertools import pairwise
 
-from conformance.checks.check import CaseTrial, Violation, advising
+from conformance.checks.check import Violation
+from conformance.checks.trial import CaseTrial
 from conformance.components.fsdp.case import FsdpCase
 from conformance.scenarios.layers import BYTES
 
@@ -71,10 +72,7 @@ def gathers_layer_by_layer(trial: CaseTrial) -> None:
 
 def memory_is_given_back_in_evaluation_mode(trial: CaseTrial) -> None:
     """Also where a model trains in evaluation mode, as with dropout turned off, whole weights' memory is free again."""
-    with advising(
-        "The model trains in evaluation mode: whether a backward will come is told by autograd, not by that."
-    ):
-        memory_of_weights_is_given_back(trial)
+    memory_of_weights_is_given_back(trial)
 
 
 def memory_of_weights_is_given_back(trial: CaseTrial) -> None:

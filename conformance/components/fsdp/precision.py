@@ -2,7 +2,8 @@
 
 import torch
 
-from conformance.checks.check import CaseTrial, Violation
+from conformance.checks.check import Violation
+from conformance.checks.trial import CaseTrial
 from conformance.components.fsdp.checks import expected_of, most_moved
 from conformance.oracle.tolerance import difference
 from conformance.workload.numbers import Tensors, under

@@ -1,6 +1,8 @@
 """Checks of gradient accumulation: one step over several micro-batches is one step over their concatenation."""
 
-from conformance.checks.check import CaseTrial, Mismatch, Violation, first_mismatch
+from conformance.checks.check import Violation
+from conformance.checks.compare import Mismatch, first_mismatch
+from conformance.checks.trial import CaseTrial
 from conformance.components.gradient_accumulation.micro_batches import MISTAKES, OWN_MISTAKES, mean, overflows, train
 from conformance.components.gradient_accumulation.numbers import SCALE
 from conformance.workload.averaging_wrapper import unsymmetric_loss

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from conformance.checks.check import CaseTrial
+from conformance.checks.trial import CaseTrial
 from conformance.components.gradient_accumulation.numbers import LEARNING_RATE, MOMENTUM, SCALE, WEIGHT_DECAY
 from conformance.workload.averaging_wrapper import unsymmetric_loss
 from conformance.workload.numbers import Tensors

@@ -2,7 +2,8 @@
 
 from itertools import combinations, pairwise
 
-from conformance.checks.check import CaseTrial, Violation, moved_generators
+from conformance.checks.check import Violation
+from conformance.checks.trial import CaseTrial
 
 
 def reproducible(trial: CaseTrial) -> None:
@@ -47,17 +48,6 @@ def seed_decides(trial: CaseTrial) -> None:
     for rank, answer in enumerate(trial.answers):
         if answer["first"].tolist() == answer["other_seed"].tolist():
             raise Violation(f"On rank {rank}, seeds that differ by 1000 give the same stream.")
-
-
-def leaves_the_global_generator(trial: CaseTrial) -> None:
-    """Making the generator leaves the global ones as they were: torch's, Python's and NumPy's."""
-    for rank, answer in enumerate(trial.answers):
-        moved = moved_generators(answer)
-        if moved:
-            raise Violation(
-                f"On rank {rank}, the global generator has another state afterwards: {moved}.",
-                "Seed a `torch.Generator()` of its own, not with `torch.manual_seed`, and nothing besides.",
-            )
 
 
 def generators_are_apart(trial: CaseTrial) -> None:

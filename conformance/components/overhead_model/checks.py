@@ -7,7 +7,8 @@ to send, what is left after backward is the last bucket and the overhead of all 
 import math
 from collections.abc import Mapping
 
-from conformance.checks.check import CaseTrial, Violation
+from conformance.checks.check import Violation
+from conformance.checks.trial import CaseTrial
 
 _EXACT, _WHOLE = 1e-6, 1.0  # relative: float32 will do; and of a bucket one byte, for they are whole
 _MIB = 2**20

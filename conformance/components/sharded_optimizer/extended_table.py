@@ -1,193 +1,246 @@
-"""Which checks sharded optimizers are held to beyond the core, in the order in which they run."""
+"""The extended checks of sharded optimizers, in the order in which they run."""
 
-from conformance.checks import communication, multi_node, precision, traffic
+from functools import partial
+
 from conformance.checks.check import Check
-from conformance.components.sharded_optimizer import checks, param_groups, state
+from conformance.checks.precision import trains_in_two_dtypes
+from conformance.checks.steps import nothing_grows
+from conformance.checks.traffic import sent_once
+from conformance.checks.training import trains
+from conformance.checks.words import TWO_MACHINES
+from conformance.components.sharded_optimizer import assertions
+from conformance.components.sharded_optimizer.state import state_is_balanced, state_is_sharded
+from conformance.components.sharded_optimizer.words import BASE, IGNORED, NEW_GROUP, STILL
 from conformance.scenarios.scenario import SaveAndLoad
-from conformance.strategies import optimizer as stepping
-from conformance.strategies import optimizer_changes
-from conformance.strategies import param_groups as grouping
-from conformance.strategies.building_blocks import having
+from conformance.strategies import optimizer as draws
+from conformance.strategies import optimizer_changes as changes
+from conformance.strategies import param_groups as groups
+from conformance.strategies.building_blocks import having, one_of
 
-_BASE = ("equals_unsharded_optimizer",)
-_STILL = ("never trained",)
-_RESUMED = ("state_dict_round_trip",)
-_IGNORED = ("change of an option ignored",)
-OPTIMIZER_EXTENDED = (
-    Check(checks.frozen_parameters_in_groups, stepping.optimized_frozen, "extended", requires=_BASE, rules_out=_STILL),
-    Check(communication.work_does_not_grow, stepping.optimized_lasting, "extended", requires=_BASE, shows="growth"),
-    Check(communication.memory_does_not_grow, stepping.optimized_lasting, "extended", requires=_BASE, shows="growth"),
-    Check(
-        checks.zero_grad_keeps_tensors,
-        stepping.clearing_in_place,
-        "extended",
-        requires=("zero_grad_clears_all",),
-        shows="dropped",
+_SAVED = ("state_dict[round_trip]",)
+_check = partial(Check, level="extended", requires=BASE)
+_train = partial(_check, assertion=trains, rules_out=STILL)
+_of_kinds = partial(_train, aspect="kinds of parameters and layers")
+_with_options = partial(_train, aspect="options and groups")
+_saved = partial(_train, aspect="saving and loading", requires=_SAVED)
+_KINDS = (
+    _of_kinds(
+        "trains[frozen_parameters]",
+        "Parameters that do not require gradients may be in the optimizer; they stay, and the others train.",
+        draws.optimized_frozen,
     ),
-    Check(checks.parameters_keep_their_memory, stepping.optimized, "extended", requires=_BASE, shows="moved"),
-    Check(
-        checks.parameters_of_any_shape,
-        stepping.optimized_of_any_shape,
-        "extended",
-        requires=_BASE,
-        rules_out=_STILL,
+    _of_kinds(
+        "trains[parameters_of_any_shape]",
+        "Parameters without dimensions or elements, shared ones, and ones that are not contiguous train like others.",
+        draws.optimized_of_any_shape,
     ),
-    Check(precision.mixed_dtypes, stepping.optimized_in_mixed_dtypes, "extended", requires=_BASE, rules_out=_STILL),
-    Check(
-        checks.two_optimizers_side_by_side,
-        having(stepping.optimized, twins=True),
-        "extended",
-        requires=_BASE,
-        rules_out=_STILL,
+    _of_kinds(
+        "trains[mixed_dtypes]",
+        "A model with parameters of two dtypes trains like any other.",
+        draws.optimized_in_mixed_dtypes,
+        assertion=trains_in_two_dtypes,
+        aspect="precision",
     ),
-    Check(
-        param_groups.small_groups_are_added,
-        optimizer_changes.adding_small_group,
-        "extended",
-        requires=("add_param_group_during_training", "groups_smaller_than_the_world", "more_ranks_than_parameters"),
-        rules_out=("added group never trained", "first group's options everywhere"),
+    _of_kinds(
+        "trains[large_parameters]",
+        "Parameters of 1 MiB and more train to the last element, and reach every rank.",
+        draws.optimized_large,
+        requires=("trains[float32]",),
+        advice="Three parameters here have 1 MiB or more. Is there a limit to what is sent at once, or a remainder "
+        "that is lost where something is sent in pieces?",
     ),
-    Check(
-        param_groups.groups_may_have_names,
-        grouping.with_named_groups,
-        "extended",
-        requires=("param_groups_keep_options",),
-        rules_out=_STILL,
+    _of_kinds(
+        "trains[unused_parameters]",
+        "A parameter that requires a gradient and has none is left as it is: no weight decay, no momentum.",
+        draws.optimized_unused,
+        aspect="parameters that take part",
+        advice="Here a parameter has no gradient in some steps: skip it there, as torch's optimizers do.",
     ),
-    Check(
-        param_groups.groups_may_be_empty,
-        grouping.with_empty_group,
-        "extended",
-        requires=("param_groups_keep_options",),
-        rules_out=_STILL,
-    ),
-    Check(
-        param_groups.groups_of_generators,
-        optimizer_changes.adding_generators,
-        "extended",
-        requires=("add_param_group_before_training",),
-        rules_out=("added group never trained",),
-    ),
-    Check(
-        checks.loaded_weights_are_the_start,
-        optimizer_changes.loading_weights,
-        "extended",
-        requires=_BASE,
-        rules_out=(*_STILL, "loaded weights not used"),
-    ),
-    Check(
-        checks.options_through_scheduler,
-        optimizer_changes.with_one_cycle,
-        "extended",
-        requires=("options_through_param_groups", "lr_through_scheduler"),
-        rules_out=(*_IGNORED, "only changes of lr take effect"),
-    ),
-    Check(
-        checks.unfreezing_in_groups,
-        optimizer_changes.optimized_unfreezing,
-        "extended",
-        requires=("frozen_parameters_in_groups",),
+    _of_kinds(
+        "trains[unfreezing_later]",
+        "A parameter that begins to train later is updated from then on; one that is frozen later is not.",
+        changes.optimized_unfreezing,
+        aspect="parameters that take part",
+        requires=("trains[frozen_parameters]",),
         rules_out=("unfrozen parameter never trained",),
     ),
-    Check(
-        traffic.parameters_travel_once,
-        grouping.with_broad_groups,
-        "extended",
-        requires=("param_groups_keep_options",),
-        shows="volume",
+)
+_GROUPS = (
+    _with_options(
+        "groups[small_ones_added]",
+        "An added group may be smaller than the world, and may hold the first parameters that a rank owns.",
+        changes.adding_small_group,
+        requires=(
+            "groups[added_during_training]",
+            "groups[smaller_than_the_world]",
+            "trains[fewer_parameters_than_ranks]",
+        ),
+        rules_out=NEW_GROUP,
     ),
-    Check(
-        checks.state_dict_round_trip,
-        optimizer_changes.saving_and_loading,
-        "extended",
-        requires=_BASE,
-        rules_out=("saved state lost",),
+    _with_options(
+        "groups[other_kinds]",
+        "A parameter group may have a name, may be empty, and may come as a generator such as `module.parameters()`.",
+        one_of(groups.with_named_groups, groups.with_empty_group, changes.adding_generators),
+        requires=("groups[own_options]", "groups[added_before_training]"),
     ),
-    Check(
-        state.state_stays_sharded_after_loading,
-        having(stepping.with_state, steps=2, schedule=(SaveAndLoad(1),)),
-        "extended",
-        requires=(*_RESUMED, "state_is_sharded"),
-        shows="state",
+    _with_options(
+        "options[one_cycle]",
+        "A scheduler that moves momentum or betas besides the learning rate (`OneCycleLR`) works on the optimizer.",
+        changes.with_one_cycle,
+        requires=("options[others]", "options[scheduler]"),
+        rules_out=(*IGNORED, "only changes of lr take effect"),
     ),
-    Check(
-        state.state_of_ranks_without_parameters,
-        optimizer_changes.saving_one_parameter,
-        "extended",
-        requires=(*_RESUMED, "more_ranks_than_parameters"),
-        rules_out=("saved state lost",),
+    _with_options(
+        "options[added_group]",
+        "A learning rate written to `param_groups` takes effect in added groups, and is no default of later groups.",
+        changes.changing_added_group,
+        requires=("groups[added_during_training]", "options[one_group]"),
+        rules_out=IGNORED,
     ),
-    Check(
-        checks.options_survive_loading,
-        optimizer_changes.loading_changed_options,
-        "extended",
-        requires=(*_RESUMED, "groups_smaller_than_the_world"),
-        rules_out=("saved options lost",),
-    ),
-    Check(
-        checks.options_change_after_loading,
-        optimizer_changes.changing_options_after_loading,
-        "extended",
-        requires=_RESUMED,
-        rules_out=_IGNORED,
-    ),
-    Check(
-        param_groups.groups_are_added_after_loading,
-        optimizer_changes.adding_group_after_loading,
-        "extended",
-        requires=(*_RESUMED, "add_param_group_during_training"),
-        rules_out=("added group never trained", "saved state lost"),
-    ),
-    Check(
-        checks.loading_leaves_the_state_dict,
-        optimizer_changes.saving_and_loading,
-        "extended",
-        requires=_RESUMED,
-        shows="altered",
-    ),
-    Check(
-        checks.loading_keeps_what_others_keep_there,
-        optimizer_changes.saving_what_others_keep_there,
-        "extended",
-        requires=("options_survive_loading",),
-        shows="lost",
-    ),
-    Check(
-        state.unfrozen_parameters_are_balanced,
-        stepping.with_large_weights_unfrozen,
-        "extended",
-        requires=("state_is_balanced", "unfreezing_in_groups"),
-        shows="state",
-    ),
-    Check(
-        state.groups_are_balanced_together,
-        grouping.with_large_weights_in_groups,
-        "extended",
-        requires=("state_is_balanced", "groups_smaller_than_the_world"),
-        shows="state",
-    ),
-    Check(
-        param_groups.changes_in_an_added_group,
-        optimizer_changes.changing_added_group,
-        "extended",
-        requires=("add_param_group_during_training", "changes_in_one_group"),
-        rules_out=_IGNORED,
-    ),
-    Check(checks.unused_parameters, stepping.optimized_unused, "extended", requires=_BASE, rules_out=_STILL),
-    Check(
-        checks.large_parameters,
-        stepping.optimized_large,
-        "extended",
-        requires=("trains_in_float32",),
-        rules_out=_STILL,
-    ),
-    Check(param_groups.param_groups_hold_all, stepping.optimized, "extended", requires=_BASE, shows="unlisted"),
-    Check(checks.saving_changes_nothing, optimizer_changes.saving, "extended", requires=_RESUMED),
-    Check(
-        multi_node.steps_on_two_machines,
-        having(stepping.optimized, two_machines=True),
-        "extended",
-        requires=_BASE,
-        rules_out=_STILL,
+    _check(
+        "param_groups_hold_all",
+        "On every rank, `optimizer.param_groups` holds all parameters, not only those that the rank owns.",
+        draws.optimized,
+        assertions.param_groups_hold_all,
+        "options and groups",
+        shows="unlisted",
     ),
 )
+_USE = (
+    _check(
+        "zero_grad[keeps_tensors]",
+        "`zero_grad(set_to_none=False)` leaves gradients of zeros, as in any torch optimizer, and not None.",
+        draws.clearing.parts[1],
+        assertions.zero_grad_keeps_tensors,
+        "use of the model",
+        requires=("zero_grad",),
+        shows="dropped",
+    ),
+    _check(
+        "parameters_keep_their_memory",
+        "A step writes new values into the parameters' memory, of which there may be views, and does not replace it.",
+        draws.optimized,
+        assertions.parameters_keep_their_memory,
+        "use of the model",
+        shows="moved",
+    ),
+    _train(
+        "two_side_by_side",
+        "Two sharded optimizers, each with parameters of its own, do not affect one another.",
+        having(draws.optimized, twins=True),
+        aspect="use of the model",
+        advice="Another optimizer was made, and steps between. Keep what belongs to one optimizer in that object, not "
+        "in its class or in a global of the module.",
+    ),
+)
+_ROBUSTNESS = (
+    _check(
+        "nothing_grows",
+        "Later steps launch no more collectives and keep no more tensors and handles alive than the second one.",
+        draws.lasting,
+        nothing_grows,
+        "robustness",
+        shows="growth",
+    ),
+    _check(
+        "sent_once",
+        "A step of the optimizer sends each parameter once, however many groups and ranks there are.",
+        groups.with_broad_groups,
+        sent_once,
+        "communication",
+        requires=("groups[own_options]",),
+        shows="volume",
+    ),
+    _train(
+        "on_two_machines",
+        "On two machines, each parameter has one owner among all ranks.",
+        having(draws.optimized, two_machines=True),
+        aspect="robustness",
+        advice=TWO_MACHINES,
+    ),
+)
+_SAVING = (
+    _saved(
+        "trains[loaded_weights]",
+        "The next step starts from weights that the model has loaded between two steps.",
+        changes.loading_weights,
+        requires=BASE,
+        rules_out=(*STILL, "loaded weights not used"),
+    ),
+    _saved(
+        "state_dict[round_trip]",
+        "A new optimizer that loads `state_dict` goes on as the old one, also on ranks that own no parameter.",
+        one_of(changes.saving_and_loading, draws.with_one_parameter(changes.saving_and_loading)),
+        requires=(*BASE, "trains[fewer_parameters_than_ranks]"),
+        rules_out=("saved state lost",),
+    ),
+    _saved(
+        "state_dict[options]",
+        "A new optimizer that loads `state_dict` goes on with the options that were saved, not with its own.",
+        changes.loading_changed_options,
+        requires=(*_SAVED, "groups[smaller_than_the_world]"),
+        rules_out=("saved options lost",),
+    ),
+    _saved(
+        "options[after_loading]",
+        "After loading too, an option that is written to `optimizer.param_groups` takes effect at the next step.",
+        changes.changing_options_after_loading,
+        rules_out=IGNORED,
+    ),
+    _saved(
+        "groups[added_after_loading]",
+        "A group may be added to an optimizer that has loaded a state, and trains once in each step, like any other.",
+        changes.adding_group_after_loading,
+        requires=(*_SAVED, "groups[added_during_training]"),
+        rules_out=("added group never trained", "saved state lost"),
+    ),
+    _saved(
+        "saving_changes_nothing",
+        "Taking `state_dict` changes nothing: training goes on as without it.",
+        changes.saving,
+        rules_out=(),
+        advice="`state_dict` was called before: build it from copies, and leave `param_groups` and `state` alone.",
+    ),
+    _saved(
+        "arguments_stay",
+        "`load_state_dict` changes nothing in its argument, which may be loaded again.",
+        changes.saving_and_loading,
+        assertion=assertions.loading_leaves_the_state_dict,
+        rules_out=(),
+        shows="altered",
+    ),
+    _saved(
+        "state_dict[other_keys]",
+        "After loading, `param_groups` have all keys that they had, also ones that are no options, as a scheduler's.",
+        changes.saving_what_others_keep_there,
+        assertion=assertions.other_keys_survive_loading,
+        requires=("state_dict[options]",),
+        rules_out=(),
+        shows="lost",
+    ),
+)
+_STATE = (
+    _check(
+        "state_is_sharded[after_loading]",
+        "An optimizer that has loaded a `state_dict` keeps the state of the parameters that the rank owns, no more.",
+        having(draws.with_state, steps=2, schedule=(SaveAndLoad(1),)),
+        state_is_sharded,
+        "memory and state",
+        requires=(*_SAVED, "state_is_sharded"),
+        advice="Keep of a `state_dict` what belongs to the rank's own parameters, and drop the rest.",
+        shows="state",
+    ),
+    _check(
+        "state_is_balanced[frozen_or_in_groups]",
+        "State is balanced where half of the parameters were frozen at first, and over many groups together.",
+        one_of(draws.with_large_weights_unfrozen, groups.with_large_weights_in_groups),
+        state_is_balanced,
+        "memory and state",
+        requires=("state_is_balanced", "trains[unfreezing_later]", "groups[smaller_than_the_world]"),
+        advice="There are frozen parameters or several groups here. Deal out frozen parameters like the others, and "
+        "carry on, from one group to the next, with the bytes that each rank has so far: where each group is dealt out "
+        "from rank 0 anew, rank 0 gets the largest of every group.",
+        shows="state",
+    ),
+)
+EXTENDED = (*_KINDS, *_GROUPS, *_USE, *_ROBUSTNESS, *_SAVING, *_STATE)

@@ -1,16 +1,17 @@
-"""Checks of what a sharded optimizer keeps: by rank about 1/N of the state, none of it twice, on some ranks nothing."""
+"""Assertions about the state that ranks keep: together all of it once, and each about 1/N."""
 
 import math
 
-from conformance.checks.check import Trial, Violation, advising
-from conformance.checks.training import training_equals_one_process
+from conformance.checks.check import Violation
+from conformance.checks.trial import Trial
 from conformance.scenarios.scenario import Scenario
 
 _ALIGNED = 128  # elements
+_HALVES = 2
 
 
 def state_is_sharded(trial: Trial) -> None:
-    """Together the ranks hold the optimizer's state once: nothing is kept by all, nothing is missing."""
+    """Hold the ranks together to keeping the optimizer's state once, but for padding."""
     sizes = trial.expected.state_bytes
     full, held = sum(sizes.values()), _held(trial)
     if not full <= sum(held) <= full + padding(trial.scenario, sizes):
@@ -22,80 +23,19 @@ def state_is_sharded(trial: Trial) -> None:
         )
 
 
-def groups_are_sharded(trial: Trial) -> None:
-    """The state of parameters that come in groups, given at once or added later, is held once, too."""
-    with advising("Parameters come in groups here: deal out those of each group among the ranks, of later ones too."):
-        state_is_sharded(trial)
-
-
 def state_is_balanced(trial: Trial) -> None:
-    """No rank holds more than its share of the optimizer's state plus one parameter's."""
-    _hold_balance(
-        trial,
-        "Parameters differ in size (weights, biases): give each to the rank that has the fewest bytes so far, "
-        "rather than to ranks in turn.",
-    )
-
-
-def two_groups_are_balanced(trial: Trial) -> None:
-    """Each of two groups, the second of which may be added later, is dealt out evenly, and all is held once."""
-    with advising("A parameter that gets another owner takes its state along: the rank that had it drops it."):
-        state_is_sharded(trial)
-    _hold_balance(
-        trial,
-        "Half of the parameters come in a second group, given at once or by `add_param_group`: deal these out, too, "
-        "each to the rank that has the fewest bytes so far.",
-        parts=2,
-    )
-
-
-def unfrozen_parameters_are_balanced(trial: Trial) -> None:
-    """Parameters that are frozen when the optimizer is made are dealt out evenly, too: they may train later."""
-    _hold_balance(
-        trial,
-        "Half of the parameters were frozen when the optimizer was made: deal them out by their size like the others.",
-        parts=2,
-    )
-
-
-def groups_are_balanced_together(trial: Trial) -> None:
-    """Also over several parameter groups together, no rank holds more than its share of state plus one parameter's."""
-    groups = len(trial.scenario.optimizer.groups)
-    groups_are_sharded(trial)
-    _hold_balance(
-        trial,
-        f"There are {groups} parameter groups: carry on, from one to the next, with the bytes that each rank has so "
-        "far. Where each group is dealt out from rank 0 anew, rank 0 gets the largest of every group.",
-    )
-
-
-def state_stays_sharded_after_loading(trial: Trial) -> None:
-    """An optimizer that has loaded a `state_dict` keeps the state of the parameters that the rank owns, no more."""
-    with advising("Keep of a `state_dict` what belongs to the rank's own parameters, and drop the rest."):
-        state_is_sharded(trial)
-
-
-def state_of_ranks_without_parameters(trial: Trial) -> None:
-    """A rank that owns no parameter saves and loads `state_dict` like the others."""
-    training_equals_one_process(trial)
-
-
-def _hold_balance(trial: Trial, advice: str, *, parts: int = 1) -> None:
-    """Hold the fullest rank to what list scheduling, in any order, gives it at most (Graham, 1969).
-
-    Of so many parts, each may be dealt out for itself.
-    """
-    sizes = trial.expected.state_bytes
-    full, ranks = sum(sizes.values()), trial.scenario.world_size
-    most = largest_share(trial.scenario, sizes, parts)
-    largest = "the largest parameter" if parts == 1 else "one parameter of each half"
-    held = _held(trial)
+    """Hold the state to being kept once, and the fullest rank to what list scheduling gives it (Graham, 1969)."""
+    state_is_sharded(trial)
+    scenario, sizes = trial.scenario, trial.expected.state_bytes
+    parts = halves(scenario)
+    full, most, held = sum(sizes.values()), largest_share(scenario, sizes, parts), _held(trial)
     if max(held) > most:
+        largest = "the largest parameter" if parts == 1 else "one parameter of each half"
         raise Violation(
             f"Rank {held.index(max(held))} holds {max(held)} of {full} bytes of optimizer state (by rank: "
-            f"{_each(held)}); an even share is {full / ranks:.0f}, and with {largest} on top "
-            f"{most:.0f}.",
-            advice,
+            f"{_each(held)}); an even share is {full / scenario.world_size:.0f}, and with {largest} on top {most:.0f}.",
+            "Parameters differ in size (weights, biases): give each to the rank that has the fewest bytes so far, "
+            "rather than to ranks in turn.",
         )
 
 
@@ -109,6 +49,11 @@ def _held(trial: Trial) -> list[int]:
             "Keep the inner optimizer in an attribute of what get_sharded_optimizer returns.",
         )
     return [held for held in found if held is not None]
+
+
+def halves(scenario: Scenario) -> int:
+    """Return 2 for parameters in two halves, as two groups or frozen ones and others, each dealt out alone; else 1."""
+    return 2 if scenario.schedule or len(scenario.optimizer.groups) == _HALVES else 1
 
 
 def largest_share(scenario: Scenario, sizes: dict[str, int], parts: int = 1) -> float:

@@ -3,7 +3,10 @@
 import torch
 from torch.nn.functional import batch_norm
 
-from conformance.checks.check import WAIT, CaseTrial, Violation, advising, first_mismatch, never_awaited
+from conformance.checks.check import Violation
+from conformance.checks.compare import first_mismatch
+from conformance.checks.trial import CaseTrial
+from conformance.checks.words import WAIT, never_awaited
 from conformance.components.sync_batchnorm.whole_batch import (
     whole,
     wrong_input_gradient,
@@ -74,11 +77,7 @@ def gradients_of_weight_and_bias(trial: CaseTrial) -> None:
 
 def gradients_of_the_first_layer(trial: CaseTrial) -> None:
     """Weight and bias get gradients also where the norm comes first, and its inputs need none."""
-    with advising(
-        "The inputs need no gradient here: compute those of weight and bias all the same, and return None for the "
-        "input's, where `ctx.needs_input_grad` says so."
-    ):
-        gradients_of_weight_and_bias(trial)
+    gradients_of_weight_and_bias(trial)
 
 
 def statistics_without_gradients(trial: CaseTrial) -> None:

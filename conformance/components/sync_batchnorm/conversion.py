@@ -1,6 +1,8 @@
 """Checks of what converting a model's batch norms keeps: their state and options, and how they are used."""
 
-from conformance.checks.check import CaseTrial, Violation, first_mismatch
+from conformance.checks.check import Violation
+from conformance.checks.compare import first_mismatch
+from conformance.checks.trial import CaseTrial
 from conformance.components.sync_batchnorm.whole_batch import wrong_input_gradient, wrong_output, wrong_statistics
 from conformance.workload.numbers import under
 

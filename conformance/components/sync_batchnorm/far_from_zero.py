@@ -25,7 +25,9 @@ from dataclasses import dataclass
 
 import torch
 
-from conformance.checks.check import CaseTrial, Violation, first_mismatch
+from conformance.checks.check import Violation
+from conformance.checks.compare import first_mismatch
+from conformance.checks.trial import CaseTrial
 from conformance.components.sync_batchnorm.whole_batch import whole
 from conformance.oracle.tolerance import Limits, scale_of, unit_roundoff
 from conformance.workload.numbers import Tensors, under

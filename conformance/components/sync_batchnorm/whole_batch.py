@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import batch_norm
 
-from conformance.checks.check import CaseTrial, first_mismatch
+from conformance.checks.compare import first_mismatch
+from conformance.checks.trial import CaseTrial
 from conformance.workload.numbers import Tensors, under
 
 _USUAL_EPS, _USUAL_MOMENTUM = 1e-5, 0.1

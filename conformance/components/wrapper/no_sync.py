@@ -1,14 +1,17 @@
-"""Extended checks of a wrapper's `no_sync`, which it need not have."""
+"""Assertions about a wrapper's `no_sync`, which is an optional feature."""
 
-from conformance.checks.check import NotOffered, Trial, Violation, advising, of_the_model, step_words
-from conformance.checks.training import gradients_averaged, training_equals_one_process
+from conformance.checks.check import NotOffered, Violation
+from conformance.checks.traffic import of_the_model
+from conformance.checks.training import trains
+from conformance.checks.trial import Trial
+from conformance.checks.words import step_words
 
 
-def accumulates_without_synchronising(trial: Trial) -> None:
-    """Under the wrapper's `no_sync` nothing is sent; the next backward outside of it synchronises the whole sum."""
+def accumulates_without_sending(trial: Trial) -> None:
+    """Hold passes under `no_sync` to sending nothing, and training to one process."""
     if not all(seen.offers_no_sync for seen in trial.observations):
         raise NotOffered("the wrapped model has no `no_sync`")
-    for step in range(trial.scenario.steps):
+    for step in range(trial.scenario.steps if trial.scenario.world_size > 1 else 0):
         for rank, seen in enumerate(trial.observations):
             happened = seen.happenings[step]
             ends = [at for at, one in enumerate(happened) if one.what == "returned"]
@@ -20,39 +23,4 @@ def accumulates_without_synchronising(trial: Trial) -> None:
                     f"{early[0].op}, and {len(early) - 1} further collectives.",
                     "Under `no_sync` gradients only add up in `.grad`: let the hooks do nothing.",
                 )
-    gradients_averaged(trial)
-    training_equals_one_process(trial)
-
-
-def no_sync_ends_with_an_exception(trial: Trial) -> None:
-    """A backward pass that raises under `no_sync` ends it: what comes after is synchronised again."""
-    with advising("The block of `no_sync` may be left by an exception: put back in a `finally` what it switches off."):
-        gradients_averaged(trial)
-        training_equals_one_process(trial)
-
-
-def no_sync_may_be_nested(trial: Trial) -> None:
-    """The end of a block of `no_sync` within another one leaves the outer one in force."""
-    with advising(
-        "A second `no_sync` was entered and left within the first. When the block ends, put back what was before it, "
-        "in place of switching synchronisation on."
-    ):
-        accumulates_without_synchronising(trial)
-
-
-def unused_in_the_last_micro_batch(trial: Trial) -> None:
-    """What only micro-batches under `no_sync` use is averaged with the rest, though the last backward passes it by."""
-    with advising(
-        "A parameter has its gradient from the micro-batch under `no_sync` alone, and no hook of it runs in the last "
-        "one: after that, look at `.grad` of all parameters, not at what has come in this backward."
-    ):
-        gradients_averaged(trial)
-        training_equals_one_process(trial)
-
-
-def no_sync_on_one_rank(trial: Trial) -> None:
-    """In a world of one rank too, gradients add up under `no_sync`."""
-    if not all(seen.offers_no_sync for seen in trial.observations):
-        raise NotOffered("the wrapped model has no `no_sync`")
-    gradients_averaged(trial)
-    training_equals_one_process(trial)
+    trains(trial)

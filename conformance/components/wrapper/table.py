@@ -1,250 +1,123 @@
-"""Which checks each component is held to, in the order in which they run."""
+"""The checks of each wrapper, in the order in which they run."""
 
-from conformance.checks import communication, multi_node, precision, traffic, training
-from conformance.checks.check import UNSYNCHRONISED, Check
-from conformance.components.wrapper import extended, no_sync, participation
-from conformance.components.wrapper.structure_table import LATER_STRUCTURE, STRUCTURE
-from conformance.strategies import wrapper as wrapping
-from conformance.strategies import wrapper_extended as beyond
+from dataclasses import replace
+from functools import partial
+
+from conformance.checks.check import Check
+from conformance.checks.traffic import sent_once
+from conformance.components.wrapper import collectives
+from conformance.components.wrapper.core_table import CORE, NUMBERS
+from conformance.components.wrapper.extended_table import EXTENDED
+from conformance.components.wrapper.overlap import overlaps_backward, starts_in_backward
+from conformance.strategies import communication as draws
+from conformance.strategies import wrapper, wrapper_extended
 from conformance.strategies.building_blocks import having
-from conformance.strategies.combined import mixed
 
-_OUT = (UNSYNCHRONISED,)
-_SEEN = (UNSYNCHRONISED, "summed, not averaged", "divided twice", "never trained")
-_RUNS = ("runs_to_the_end",)
-_WAITED = ("results_are_waited_for",)
-_NUMBERS = ("gradients_averaged",)
-
-_BY_THEMSELVES = (
-    "training_equals_one_process",
-    "ranks_stay_identical",
-    "frozen_parameters_stay",
-    "tied_parameters",
-    "scalar_parameter",
-    "non_contiguous_parameter",
-    "convolution",
-    "layers_of_other_kinds",
-    "gradient_clipping",
-    "evaluation_between_steps",
-    "uneven_batches",
-    "zero_grad_in_place",
-    "forward_keywords",
+_OVERLAPS = ("overlaps_backward",)
+_check = partial(Check, aspect="communication", requires=NUMBERS)
+_overlap = partial(_check, assertion=overlaps_backward, shows="overlap")
+_per_dtype = partial(_check, assertion=collectives.one_collective_per_dtype, shows="collectives")
+_bucket = partial(_check, assertion=collectives.bucket_size_respected, shows="collectives")
+_OVERLAP = _overlap(
+    "overlaps_backward",
+    "Gradients are communicated during backward: launched before the last one exists, and not waited for at once.",
+    draws.deep_or_frozen,
+    points=2,
 )
-_WRAPPER_CORE = (
-    Check(training.runs_to_the_end, wrapping.plain, rules_out=_OUT),
-    Check(communication.results_are_waited_for, wrapping.gated, requires=_RUNS, shows="waits"),
-    Check(training.initial_broadcast, wrapping.plain, requires=_WAITED, shows="broadcast", rules_out=_OUT),
-    Check(training.one_rank, wrapping.on_one_rank, requires=_RUNS),
-    Check(training.gradients_averaged, wrapping.plain, points=2, requires=("initial_broadcast",), rules_out=_OUT),
-    Check(training.training_equals_one_process, wrapping.plain, points=2, requires=_NUMBERS, rules_out=_OUT),
-    Check(training.ranks_stay_identical, wrapping.plain, requires=_NUMBERS, rules_out=_OUT),
-    Check(precision.trains_in_float32, wrapping.in_float32, requires=_NUMBERS, rules_out=_SEEN),
-    Check(precision.trains_in_bfloat16, wrapping.in_bfloat16, requires=_NUMBERS, rules_out=_SEEN),
-    Check(precision.mixed_dtypes, wrapping.in_mixed_dtypes, requires=_NUMBERS, rules_out=_SEEN),
-    Check(training.frozen_parameters_stay, wrapping.with_frozen, requires=_NUMBERS, rules_out=_OUT),
-    Check(training.tied_parameters, wrapping.with_tied, requires=_NUMBERS, rules_out=_OUT),
-    Check(training.scalar_parameter, wrapping.with_scale, requires=_NUMBERS, rules_out=_OUT),
-    Check(training.non_contiguous_parameter, wrapping.with_transposed, requires=_NUMBERS, rules_out=_OUT),
-    Check(training.convolution, wrapping.with_convolution, requires=_NUMBERS, rules_out=_OUT),
-    Check(training.layers_of_other_kinds, wrapping.of_other_layers, requires=_NUMBERS, rules_out=_OUT),
-    Check(
-        training.gradient_clipping,
-        wrapping.clipping,
-        requires=_NUMBERS,
-        rules_out=(*_OUT, "gradients of before clipping"),
-    ),
-    Check(training.evaluation_between_steps, wrapping.evaluating, requires=_NUMBERS, rules_out=_OUT),
-    Check(training.uneven_batches, wrapping.uneven, requires=_NUMBERS, rules_out=_OUT),
-    Check(training.zero_grad_in_place, wrapping.keeping_gradients, requires=_NUMBERS, rules_out=_OUT),
-    Check(training.forward_keywords, wrapping.with_keyword, requires=_NUMBERS, rules_out=_OUT),
-    Check(training.everything_together, mixed, requires=_BY_THEMSELVES, rules_out=_OUT),
+_STARTS = _overlap(
+    "overlaps_backward",
+    "Gradients are communicated during backward; one bucket of the whole model may start with the last gradient.",
+    draws.broad_or_frozen,
+    assertion=starts_in_backward,
+    points=2,
 )
-_WRAPPER_EXTENDED = (
-    Check(communication.work_does_not_grow, beyond.lasting, "extended", requires=_NUMBERS, shows="growth"),
-    Check(communication.memory_does_not_grow, beyond.lasting, "extended", requires=_NUMBERS, shows="growth"),
-    Check(extended.wrapping_makes_no_gradients, wrapping.plain, "extended", requires=_RUNS, shows="early_gradients"),
-    Check(extended.mode_reaches_the_model, wrapping.evaluating, "extended", requires=_NUMBERS, shows="modes"),
-    Check(extended.calls_the_model_once, wrapping.evaluating, "extended", requires=_NUMBERS, shows="modes"),
-    Check(extended.two_models_side_by_side, beyond.beside_a_twin, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(extended.many_parameters, beyond.of_many_parameters, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(
-        extended.cleared_after_forward,
-        having(wrapping.plain, clears_late=True, steps=2),
-        "extended",
-        requires=_NUMBERS,
-        rules_out=_OUT,
+_ONCE = _check(
+    "sent_once",
+    "Each gradient is sent once in a step: no kind of collective carries more bytes than all gradients have, aligned.",
+    draws.broad_or_tied,
+    sent_once,
+    shows="volume",
+)
+_FLAT = (
+    _per_dtype(
+        "one_collective_per_dtype",
+        "All gradients are sent together, in one collective.",
+        draws.broad_in_groups,
+        points=2,
     ),
-    Check(extended.buffers_broadcast, beyond.with_buffers, "extended", requires=_NUMBERS, shows="buffers"),
-    Check(
-        participation.gradient_order_differs,
-        beyond.with_branch("order_by_rank"),
-        "extended",
-        requires=_NUMBERS,
-        rules_out=_OUT,
-    ),
-    Check(participation.freezing_after_wrapping, beyond.freezing, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(
-        participation.unused_on_some_ranks,
-        beyond.with_branch("used_on_rank_0", "used_on_rank_1"),
-        "extended",
-        requires=_NUMBERS,
-        rules_out=_OUT,
-    ),
-    Check(
-        participation.each_rank_uses_another,
-        beyond.with_branch("one_each"),
-        "extended",
-        requires=("unused_on_some_ranks",),
-        rules_out=_OUT,
-    ),
-    Check(participation.unused_everywhere, beyond.with_branch("unused"), "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(participation.unfreezing_after_wrapping, beyond.unfreezing, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(
-        traffic.everything_frozen,
-        beyond.freezing_everything,
-        "extended",
-        requires=("freezing_after_wrapping",),
-        shows="collectives",
-    ),
-    Check(
-        extended.trains_in_evaluation_mode,
-        beyond.in_evaluation_mode,
-        "extended",
-        requires=_NUMBERS,
-        rules_out=_OUT,
-    ),
-    Check(
-        participation.gradients_outside_the_optimizer, beyond.held_later, "extended", requires=_NUMBERS, rules_out=_OUT
-    ),
-    Check(extended.overflow_reaches_every_rank, beyond.overflowing, "extended", requires=_NUMBERS, shows="overflow"),
-    Check(extended.empty_parameter, beyond.with_empty, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(extended.nested_arguments, beyond.with_nested, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(extended.accumulates_gradients, beyond.accumulating, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(extended.several_forwards_one_backward, beyond.joining, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(extended.recomputed_activations, beyond.recomputing, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(extended.recovers_from_an_exception, beyond.aborting, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(
-        extended.accumulates_before_finishing,
-        having(beyond.accumulating, finishes_once=True),
-        "extended",
-        requires=("accumulates_gradients",),
-        rules_out=_OUT,
-    ),
-    Check(
-        no_sync.accumulates_without_synchronising,
-        beyond.accumulating_lazily,
-        "extended",
-        requires=("accumulates_gradients",),
-        shows="lazy",
-        rules_out=_OUT,
-    ),
-    Check(extended.sparse_gradients, beyond.with_sparse_gradients, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(extended.complex_parameter, beyond.with_complex_numbers, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(
-        extended.range_of_float16,
-        beyond.at_the_end_of_float16,
-        "extended",
-        requires=("frozen_parameters_stay",),
-        rules_out=_OUT,
-    ),
-    Check(
-        no_sync.no_sync_ends_with_an_exception,
-        beyond.aborting_lazily,
-        "extended",
-        requires=("accumulates_without_synchronising", "recovers_from_an_exception"),
-        rules_out=_OUT,
-    ),
-    Check(
-        extended.loaded_weights_are_trained,
-        beyond.loading,
-        "extended",
-        requires=_NUMBERS,
-        rules_out=(*_OUT, "loaded weights not used"),
-    ),
-    Check(
-        participation.used_in_some_steps,
-        beyond.used_now_and_then,
-        "extended",
-        requires=("unused_everywhere",),
-        rules_out=_OUT,
-    ),
-    Check(
-        participation.used_by_ranks_in_turn,
-        beyond.used_in_turn,
-        "extended",
-        requires=("unused_on_some_ranks",),
-        rules_out=_OUT,
-    ),
-    Check(
-        extended.large_parameter,
-        beyond.with_large,
-        "extended",
-        requires=("trains_in_float32",),
-        rules_out=_SEEN,
-    ),
-    Check(
-        no_sync.no_sync_may_be_nested,
-        beyond.nesting_no_sync,
-        "extended",
-        requires=("accumulates_without_synchronising",),
-        shows="lazy",
-        rules_out=_OUT,
-    ),
-    Check(
-        no_sync.no_sync_on_one_rank,
-        beyond.lazily_on_one_rank,
-        "extended",
-        requires=("accumulates_without_synchronising", "one_rank"),
-    ),
-    Check(extended.named_tuples, beyond.with_named_tuples, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(extended.wrapping_leaves_the_generators, wrapping.plain, "extended", requires=_RUNS, shows="generators"),
-    Check(
-        extended.uneven_sparse_gradients,
-        beyond.with_uneven_sparse_gradients,
-        "extended",
-        requires=("sparse_gradients", "uneven_batches"),
-        rules_out=_OUT,
-    ),
-    Check(
-        extended.gradient_penalty,
-        beyond.penalising,
-        "extended",
-        requires=_NUMBERS,
-        rules_out=(*_OUT, "penalty not trained on"),
-    ),
-    Check(
-        no_sync.unused_in_the_last_micro_batch,
-        beyond.used_first_lazily,
-        "extended",
-        requires=("accumulates_without_synchronising", "unused_everywhere"),
-        rules_out=_OUT,
-    ),
-    Check(
-        participation.unused_while_accumulating,
-        beyond.accumulating_unused,
-        "extended",
-        requires=("unused_on_some_ranks", "accumulates_gradients"),
-        rules_out=_OUT,
-    ),
-    Check(
-        extended.parameter_with_gaps,
-        beyond.with_gaps,
-        "extended",
-        requires=("non_contiguous_parameter",),
-        rules_out=_OUT,
-    ),
-    Check(extended.positional_arguments, beyond.with_two_arguments, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(extended.forward_without_gradients, beyond.peeking, "extended", requires=_NUMBERS, rules_out=_OUT),
-    Check(
-        multi_node.wraps_on_two_machines,
-        having(wrapping.plain, two_machines=True),
-        "extended",
-        requires=_NUMBERS,
-        rules_out=_OUT,
+    _per_dtype(
+        "one_collective_per_dtype[two_dtypes]",
+        "Where parameters have two dtypes, there are two collectives, or one for both dtypes.",
+        wrapper.in_two_dtypes,
+        requires=("trains[mixed_dtypes]", "one_collective_per_dtype"),
     ),
 )
+_EACH = _check(
+    "one_collective_per_parameter",
+    "Every gradient is sent by itself: there are as many collectives as parameters.",
+    draws.deep,
+    collectives.one_collective_per_parameter,
+    requires=_OVERLAPS,
+    shows="collectives",
+)
+_BUCKETS = (
+    _bucket(
+        "bucket_size_respected",
+        "`bucket_size_mb` decides how many collectives there are: many with small buckets, one with a large one.",
+        draws.with_bucket_size,
+        requires=("sent_once",),
+    ),
+    _bucket(
+        "bucket_size_respected[unbounded]",
+        "`bucket_size_mb=None` means one bucket of unbounded size: training is right, with one collective.",
+        draws.with_one_bucket,
+        assertion=collectives.unbounded_bucket,
+        advice="None means that no bucket is ever full before the last gradient is in it.",
+    ),
+    _bucket(
+        "bucket_size_respected[frozen_between]",
+        "Frozen parameters, which have nothing to send, take no room in buckets.",
+        draws.with_frozen_between,
+        requires=("bucket_size_respected", "trains[frozen_parameters]"),
+        advice="Frozen parameters lie between the others here: leave them out when buckets are filled.",
+    ),
+    _per_dtype(
+        "one_collective_per_dtype[two_dtypes]",
+        "Where layers of two dtypes alternate, one bucket of each dtype is open at a time, or one for both.",
+        wrapper.of_alternating_dtypes,
+        level="extended",
+        requires=("trains[mixed_dtypes]", "bucket_size_respected[unbounded]"),
+        advice="Keep one bucket open for each dtype: closing it where the dtype changes makes many small ones.",
+    ),
+)
+_LATER = (
+    _overlap(
+        "overlaps_backward[after_no_sync]",
+        "The backward pass that follows on passes under `no_sync` overlaps with communication like any other.",
+        wrapper_extended.overlapping_under_no_sync,
+        level="extended",
+        requires=("no_sync", *_OVERLAPS),
+        advice="The passes before were under `no_sync`: let hooks count nothing there, or begin to count anew.",
+    ),
+    _overlap(
+        "overlaps_backward[after_evaluation]",
+        "A step overlaps with communication also where the model was in evaluation mode before.",
+        having(draws.deep_or_frozen, evaluates=True),
+        level="extended",
+        requires=("trains[evaluation_between_steps]", *_OVERLAPS),
+        advice="The model was in evaluation mode before: let `train()` bring back what `eval()` has taken away.",
+    ),
+)
+_PROMISED: dict[str, tuple[Check, ...]] = {
+    "naive_ddp": (replace(_ONCE, level="extended"),),
+    "flat_ddp": (*_FLAT, _ONCE),
+    "ddp_individual_parameters": (_OVERLAP, _EACH, _ONCE),
+    "ddp_bucketed": (_OVERLAP, _ONCE, *_BUCKETS),
+    "ddp": (_STARTS, _ONCE),
+}
 
 
 def wrapper_checks(name: str) -> tuple[Check, ...]:
     """Return the checks of one of the wrappers."""
-    return (*_WRAPPER_CORE, *STRUCTURE[name], *_WRAPPER_EXTENDED, *LATER_STRUCTURE[name])
+    promised = _PROMISED[name]
+    return (*CORE, *promised, *EXTENDED, *(_LATER if _OVERLAP in promised else ()))

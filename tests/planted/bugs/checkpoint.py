@@ -174,5 +174,5 @@ BUGS = [
         "from Python's `random`",
     ),
     Bug(_CHECKPOINT, _WRITTEN, _SILENT, "failed_saves_raise", "although saving had failed"),
-    Bug("checkpoint", f"if {_RANK} == 0:", f'if {_LOCAL_RANK} == "0":', "writes_on_two_machines", _ON_ITS_OWN_MACHINE),
+    Bug("checkpoint", f"if {_RANK} == 0:", f'if {_LOCAL_RANK} == "0":', "on_two_machines", _ON_ITS_OWN_MACHINE),
 ]

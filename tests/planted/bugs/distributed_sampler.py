@@ -86,12 +86,12 @@ BUGS = [
         "shares_of_other_replicas",
         "Use the arguments",
     ),
-    Bug(_SAMPLER, "torch.Generator().manual_seed", "torch.manual_seed", "leaves_the_global_generator", "torch's"),
+    Bug(_SAMPLER, "torch.Generator().manual_seed", "torch.manual_seed", "global_generators_stay", "torch's"),
     Bug(
         _SAMPLER,
         "indices = torch.randperm(len(indices), generator=generator).tolist()",
         "__import__('random').seed(self.seed + self.epoch)\n            __import__('random').shuffle(indices)",
-        "leaves_the_global_generator",
+        "global_generators_stay",
         "Python's `random`",
     ),
     Bug(

@@ -119,7 +119,7 @@ BUGS = [
         _EVALUATION,
         "    model.eval()\n",
         "    model.eval()\n    torch.manual_seed(0)\n",
-        "leaves_the_global_generators",
+        "global_generators_stay",
         "Seed nothing in evaluation",
     ),
     Bug(

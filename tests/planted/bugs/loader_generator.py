@@ -20,21 +20,21 @@ BUGS = [
         _GENERATOR,
         "generator = torch",
         "torch.manual_seed(seed)\n    generator = torch",
-        "leaves_the_global_generator",
+        "global_generators_stay",
         "of its own",
     ),
     Bug(
         _GENERATOR,
         "generator = torch",
         "__import__('random').seed(seed)\n    generator = torch",
-        "leaves_the_global_generator",
+        "global_generators_stay",
         "Python's `random`",
     ),
     Bug(
         _GENERATOR,
         "generator = torch",
         "__import__('numpy').random.seed(seed)\n    generator = torch",
-        "leaves_the_global_generator",
+        "global_generators_stay",
         "NumPy's",
     ),
     Bug(
@@ -63,7 +63,7 @@ BUGS = [
         "loader_generator",
         f"seed + {_RANK}",
         f"seed + int({_LOCAL_RANK})",
-        "draws_on_two_machines",
+        "on_two_machines",
         _ON_ITS_OWN_MACHINE,
     ),
 ]

@@ -62,8 +62,8 @@ _ALL_BUT_THE_LAST_UNAWAITED = """        buckets = self.make_buckets(params, sel
 BUGS = [
     *_WRONG_DIVISORS,
     Bug(_NAIVE, _NAIVE_FINISH, "        pass\n", "gradients_averaged", _NEVER),
-    Bug(_NAIVE, _AVERAGE, "/ 2\n", "one_rank", "divided by a fixed 2"),
-    Bug(_EACH, _AVERAGE, "* 2 / dist.get_world_size()\n", "one_rank", "counted twice"),
+    Bug(_NAIVE, _AVERAGE, "/ 2\n", "trains[one_rank]", "divided by a fixed 2"),
+    Bug(_EACH, _AVERAGE, "* 2 / dist.get_world_size()\n", "trains[one_rank]", "counted twice"),
     Bug(_NAIVE, _NAIVE_FINISH, _ROUNDED_AT_LAST, "training_equals_one_process"),
     Bug(
         _NAIVE,
@@ -83,7 +83,7 @@ BUGS = [
         _NAIVE,
         "        self.module = module\n",
         "        assert dist.get_world_size() > 1\n        self.module = module\n",
-        "one_rank",
+        "trains[one_rank]",
         "AssertionError",
     ),
     Bug(
@@ -97,20 +97,20 @@ BUGS = [
         _SPEAK,
         "        if self.flat.dtype == torch.float32 and dist.get_world_size() > 1:\n"
         "            self.flat = self.flat.bfloat16().float()\n" + _SPEAK,
-        "trains_in_float32",
+        "trains[float32]",
     ),
     Bug(
         _EACH,
         _SPEAK,
         "        sent = self.flat.float() if self.flat.dtype == torch.bfloat16 else self.flat\n"
         "        self.handle = dist.all_reduce(sent, async_op=True)\n",
-        "trains_in_bfloat16",
+        "trains[bfloat16]",
     ),
     Bug(
         _FLAT,
         "        for bucket in self.make_buckets(params, self.max_bytes):\n",
         "        for bucket in self.make_buckets(params, self.max_bytes)[:1]:\n",
-        "mixed_dtypes",
+        "trains[mixed_dtypes]",
         _NEVER,
     ),
     Bug(
@@ -121,10 +121,16 @@ BUGS = [
         "        dist.all_reduce(flat)\n"
         "        for p, part in zip(params, flat.split([p.numel() for p in params])):\n"
         "            p.grad = part.view_as(p).to(p.dtype)\n",
-        "mixed_dtypes",
+        "trains[mixed_dtypes]",
         "rounded to float32 on its way",
     ),
-    Bug(_NAIVE, "p.grad.to_dense() for", "p.grad.to_dense().real for", "complex_parameter", "real part alone"),
+    Bug(
+        _NAIVE,
+        "p.grad.to_dense() for",
+        "p.grad.to_dense().real for",
+        "trains[parameters_of_any_shape]",
+        "real part alone",
+    ),
     Bug(_EACH, _DIVIDE_FIRST, _DIVIDE_LAST, "range_of_float16", "Divide by the number of ranks before adding up"),
     Bug(
         _BUCKETED,
@@ -142,5 +148,5 @@ BUGS = [
     ),
     Bug("flat_ddp", _TRAINABLE, _IN_A_SET, "gradients_averaged", _FORKS_AGREE),
     Bug("ddp_bucketed", _LAUNCH, _SORTED, "gradients_averaged", _FORKS_AGREE),
-    Bug(_FLAT, _ONE_AFTER_ANOTHER, _ALL_BUT_THE_LAST_UNAWAITED, "mixed_dtypes"),
+    Bug(_FLAT, _ONE_AFTER_ANOTHER, _ALL_BUT_THE_LAST_UNAWAITED, "trains[mixed_dtypes]"),
 ]

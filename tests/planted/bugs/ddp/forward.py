@@ -59,20 +59,20 @@ BUGS = [
         _DDP,
         "        return self.module(*args, **kwargs)\n",
         "        self.module.train()\n        return self.module(*args, **kwargs)\n",
-        "mode_reaches_the_model",
+        "calls_the_model",
         "override neither",
     ),
     Bug(
         _NAIVE,
         "self.module(*args, **kwargs)",
         "self.module(*args)",
-        "forward_keywords",
+        "trains[keyword_arguments]",
     ),
     Bug(
         _NAIVE,
         _CALL,
         f"        if not torch.is_grad_enabled():\n            self.module.requires_grad_(False)\n{_CALL}",
-        "evaluation_between_steps",
+        "trains[evaluation_between_steps]",
         "does not require grad",
     ),
     Bug(
@@ -81,10 +81,16 @@ BUGS = [
         "        sizes = [torch.tensor(0) for _ in range(dist.get_world_size())]\n"
         "        dist.all_gather(sizes, torch.tensor(len(args[0])))\n"
         f"        assert len({{int(size) for size in sizes}}) == 1, 'batches differ'\n{_CALL}",
-        "uneven_batches",
+        "trains[uneven_batches]",
         "batches differ",
     ),
-    Bug(_FLAT, _CALL, _CALL.replace("*args", "*[arg.cpu() for arg in args]"), "nested_arguments", "no attribute 'cpu'"),
+    Bug(
+        _FLAT,
+        _CALL,
+        _CALL.replace("*args", "*[arg.cpu() for arg in args]"),
+        "trains[other_arguments]",
+        "no attribute 'cpu'",
+    ),
     Bug(
         _NAIVE,
         _CALL,
@@ -92,34 +98,42 @@ BUGS = [
         "            layer.register_forward_pre_hook(\n"
         "                lambda *_: None if torch._C._current_graph_task_id() < 0 else self.rewind())\n"
         f"{_CALL}",
-        "recomputed_activations",
+        "trains[recomputed_activations]",
         "rewind",
     ),
     Bug(
         _NAIVE,
         _NAIVE_FINISH,
         f"        if not self.training:\n            return\n{_NAIVE_FINISH}",
-        "trains_in_evaluation_mode",
+        "trains[evaluation_mode]",
         _NEVER,
     ),
-    Bug(_FLAT, _CALL, _REBUILDS + _CALL, "named_tuples", "has no attribute 'x'"),
-    Bug(_NAIVE, _FORWARD, _NOTHING_WITHOUT_GRADIENTS, "evaluation_between_steps", "Return what the model returns"),
+    Bug(_FLAT, _CALL, _REBUILDS + _CALL, "trains[other_arguments]", "has no attribute 'x'"),
+    Bug(
+        _NAIVE,
+        _FORWARD,
+        _NOTHING_WITHOUT_GRADIENTS,
+        "trains[evaluation_between_steps]",
+        "Return what the model returns",
+    ),
     Bug(
         _NAIVE,
         _RETURN,
         _RETURN.replace("module(", "module.forward("),
-        "calls_the_model_once",
+        "calls_the_model",
         "passes over the model's",
     ),
-    Bug(_NAIVE, _RETURN, f"self.module(*args, **kwargs)\n        {_RETURN}", "calls_the_model_once", "4 times in 2"),
+    Bug(_NAIVE, _RETURN, f"self.module(*args, **kwargs)\n        {_RETURN}", "calls_the_model", "4 times in 2"),
     Bug(
         _NAIVE,
         f"    def forward(self, *args, **kwargs):\n{_FORWARD}",
         f"    def forward(self, x=None, **kwargs):\n        args = () if x is None else (x,)\n{_FORWARD}",
-        "positional_arguments",
+        "trains[other_arguments]",
         "must take `*inputs, **kwargs`",
     ),
-    Bug(_EACH, _EACH_CONSTRUCTOR, _DECIDES_IN_FORWARD, "forward_without_gradients", "under `torch.no_grad()`"),
-    Bug(_FLAT, _FORWARD_METHOD, _FORWARD_OF_X, "forward_keywords", "must take `*inputs, **kwargs`"),
-    Bug(_EACH, _CALL, _CALL_WITHOUT_NONE, "forward_keywords"),
+    Bug(
+        _EACH, _EACH_CONSTRUCTOR, _DECIDES_IN_FORWARD, "trains[between_forward_and_backward]", "under `torch.no_grad()`"
+    ),
+    Bug(_FLAT, _FORWARD_METHOD, _FORWARD_OF_X, "trains[keyword_arguments]", "must take `*inputs, **kwargs`"),
+    Bug(_EACH, _CALL, _CALL_WITHOUT_NONE, "trains[keyword_arguments]"),
 ]

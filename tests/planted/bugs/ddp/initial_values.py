@@ -48,7 +48,7 @@ BUGS = [
         "        copy_from_rank0([*module.parameters(), *module.buffers()])\n",
         "        for p in module.parameters():\n            p.grad = torch.zeros_like(p) if p.requires_grad else None\n"
         "        copy_from_rank0([*module.parameters(), *module.buffers()])\n",
-        "wrapping_makes_no_gradients",
+        "arguments_stay",
         "had a gradient already",
     ),
     Bug(
@@ -56,7 +56,7 @@ BUGS = [
         "                param.register_post_accumulate_grad_hook(self.on_gradient)\n",
         "                BucketedDDP.newest = self\n"
         "                param.register_post_accumulate_grad_hook(lambda p: BucketedDDP.newest.on_gradient(p))\n",
-        "two_models_side_by_side",
+        "two_side_by_side",
         "KeyError",
     ),
     Bug(
@@ -70,7 +70,7 @@ BUGS = [
         _DDP,
         "[*module.parameters(), *module.buffers()]",
         "module.parameters()",
-        "buffers_broadcast",
+        "trains[buffers]",
         "`module.buffers()`",
     ),
     Bug(
@@ -80,39 +80,39 @@ BUGS = [
         "            tensor.data.copy_(value)\n"
         "        else:\n"
         "            tensor.data = value.double()\n",
-        "buffers_broadcast",
+        "trains[buffers]",
         "in its own dtype",
     ),
-    Bug(_NAIVE, _TRAINABLE, _LOADS_WHAT_IT_KNOWS + _TRAINABLE, "loaded_weights_are_trained", "loaded weights not used"),
+    Bug(_NAIVE, _TRAINABLE, _LOADS_WHAT_IT_KNOWS + _TRAINABLE, "trains[loaded_weights]", "loaded weights not used"),
     Bug(
         _EACH,
         _TRAINABLE,
         _LOADS_OTHER_NAMES + _TRAINABLE,
-        "loaded_weights_are_trained",
-        "the model's alone has no prefix",
+        "trains[loaded_weights]",
+        "lack the prefix",
     ),
-    Bug(_BUCKETED, _TRAINABLE, _ASSIGNS_LOADED + _TRAINABLE, "loaded_weights_are_trained", "without `assign=True`"),
+    Bug(_BUCKETED, _TRAINABLE, _ASSIGNS_LOADED + _TRAINABLE, "trains[loaded_weights]", "without `assign=True`"),
     Bug(
         _NAIVE,
         _TO_THE_MODEL,
         "        torch.manual_seed(0)  # so that ranks draw alike\n" + _TO_THE_MODEL,
-        "wrapping_leaves_the_generators",
+        "global_generators_stay",
         "torch's; expected",
     ),
     Bug(
         _DDP,
         _TO_THE_MODEL,
         "        import random\n        random.shuffle(list(module.parameters()))\n" + _TO_THE_MODEL,
-        "wrapping_leaves_the_generators",
+        "global_generators_stay",
         "Python's `random`",
     ),
-    Bug(_NAIVE, _FORWARD, _FORWARD.replace(_BUFFERS, _SUMMED_BUFFERS), "buffers_broadcast", "forward change them"),
-    Bug(_NAIVE, _COPIED, _UNAWAITED_BUFFERS, "buffers_broadcast"),
+    Bug(_NAIVE, _FORWARD, _FORWARD.replace(_BUFFERS, _SUMMED_BUFFERS), "trains[buffers]", "forward change them"),
+    Bug(_NAIVE, _COPIED, _UNAWAITED_BUFFERS, "trains[buffers]"),
     Bug(
         "naive_ddp",
         " / dist.get_world_size()",
         ' / int(__import__("os").environ["LOCAL_WORLD_SIZE"])',
-        "wraps_on_two_machines",
+        "on_two_machines",
         "`LOCAL_WORLD_SIZE` counts the ranks there",
     ),
 ]

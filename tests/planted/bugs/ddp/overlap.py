@@ -22,7 +22,7 @@ _WAITS_AT_ONCE = [
     for wrapper, check in (
         (_EACH, "overlaps_backward"),
         (_BUCKETED, "overlaps_backward"),
-        (_DDP, "starts_in_backward"),
+        (_DDP, "overlaps_backward"),
     )
 ]
 _FILLED = "        self.bucket_of = {p: bucket"
@@ -38,7 +38,7 @@ _WAITING_FOR_FROZEN = [
     for wrapper, check in (
         (_EACH, "overlaps_backward"),
         (_BUCKETED, "overlaps_backward"),
-        (_DDP, "starts_in_backward"),
+        (_DDP, "overlaps_backward"),
     )
 ]
 _LATE_AFTER_NO_SYNC = [
@@ -47,7 +47,7 @@ _LATE_AFTER_NO_SYNC = [
         "        if not self.synchronises:\n            return\n",
         "        if not self.synchronises:\n            self.late = True\n        if hasattr(self, 'late'):\n"
         "            return\n",
-        "overlaps_after_no_sync",
+        "overlaps_backward[after_no_sync]",
         "let hooks count nothing there",
     )
     for wrapper in (_EACH, _BUCKETED)
@@ -77,16 +77,16 @@ _NONE_WHERE_ZEROED = f"""{_BUCKETS_OF}        kept = any(p.grad is not None for 
         for bucket in self.buckets if kept else ():
             bucket.waiting_for.add("what is there already")
 """
-_OVERLAPPING = ((_EACH, "overlaps_backward"), (_BUCKETED, "overlaps_backward"), (_DDP, "starts_in_backward"))
+_OVERLAPPING = ((_EACH, "overlaps_backward"), (_BUCKETED, "overlaps_backward"), (_DDP, "overlaps_backward"))
 BUGS = [
-    Bug(_EACH, _LAUNCH_IN_TURN, _LAUNCH_AS_READY, "gradient_order_differs", "gradients were mixed up"),
+    Bug(_EACH, _LAUNCH_IN_TURN, _LAUNCH_AS_READY, "trains[gradient_order_differs]", "gradients were mixed up"),
     *_WAITS_AT_ONCE,
     *(
         Bug(wrapper, _LAUNCH_IN_TURN, "\n    def send_next", check, "async_op=True")
         for wrapper, check in (
             (_EACH, "overlaps_backward"),
             (_BUCKETED, "overlaps_backward"),
-            (_DDP, "starts_in_backward"),
+            (_DDP, "overlaps_backward"),
         )
     ),
     Bug(_EACH, "make_buckets(reversed(params)", "make_buckets(params", "overlaps_backward", "async_op=True"),
@@ -102,7 +102,13 @@ BUGS = [
     *_LATE_AFTER_NO_SYNC,
     Bug(_BUCKETED, _AS_THEY_FILL, _THE_FIRST_ALONE, "overlaps_backward", "does what points to the next bucket move on"),
     *(
-        Bug(wrapper, _STARTED, _NO_HOOKS_SINCE_EVAL, "overlaps_after_evaluation", "was in evaluation mode before")
+        Bug(
+            wrapper,
+            _STARTED,
+            _NO_HOOKS_SINCE_EVAL,
+            "overlaps_backward[after_evaluation]",
+            "was in evaluation mode before",
+        )
         for wrapper in (_EACH, _BUCKETED)
     ),
     Bug(_BUCKETED, _ADDED, f"{_ADDED}{_TIED_TWICE}", "overlaps_backward"),

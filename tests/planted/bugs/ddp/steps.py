@@ -87,7 +87,7 @@ BUGS = [
         _EACH,
         "        params = self.trainable()\n        self.buckets,",
         "        assert not self.buckets or self.sent\n        params = self.trainable()\n        self.buckets,",
-        "several_forwards_one_backward",
+        "trains[several_forwards]",
         "AssertionError",
     ),
     Bug(
@@ -95,7 +95,7 @@ BUGS = [
         _NAIVE_ADAPTER,
         _NAIVE_ADAPTER + "    averaged = [(p, p.grad.clone()) for p in ddp_model.trainable() if p.grad is not None]\n"
         "    optimizer.register_step_pre_hook(lambda *_: [p.grad.copy_(grad) for p, grad in averaged] and None)\n",
-        "gradient_clipping",
+        "trains[clipped_gradients]",
     ),
     Bug(
         _BUCKETED,
@@ -103,31 +103,31 @@ BUGS = [
         _BUCKETED_ADAPTERS.replace("    ddp_model.finish", "    ddp_model.begun and ddp_model.finish")
         .replace("\n\n\n", "\n    ddp_model.begun = False\n\n\n")
         .replace("    pass  # forward starts afresh by itself", "    ddp_model.begun = True"),
-        "accumulates_gradients",
+        "trains[accumulation]",
         "the last backward pass never synchronised",
     ),
     Bug(
         _BUCKETED,
         "        if self.synchronises and torch.is_grad_enabled():\n",
         "        if self.synchronises and torch.is_grad_enabled() and not self.buckets:\n",
-        "recovers_from_an_exception",
+        "trains[after_an_exception]",
     ),
     Bug(
         _EACH,
         "self.synchronises, False\n",
         "self.synchronises, True\n",
-        "accumulates_without_synchronising",
+        "no_sync",
         "Under `no_sync` gradients only add up",
     ),
     Bug(
         _FLAT,
         "            self.synchronises = before\n",
         "            self.synchronises = before\n            self.module.zero_grad()\n",
-        "accumulates_without_synchronising",
+        "no_sync",
         "the last backward pass alone",
     ),
-    Bug(_FLAT, _NO_SYNC, _OFF_UNTIL_THE_END, "no_sync_ends_with_an_exception", "in a `finally`"),
-    Bug(_EACH, _NO_SYNC, _OFF_UNTIL_THE_END, "no_sync_ends_with_an_exception", "in a `finally`"),
+    Bug(_FLAT, _NO_SYNC, _OFF_UNTIL_THE_END, "no_sync[exception]", "in a `finally`"),
+    Bug(_EACH, _NO_SYNC, _OFF_UNTIL_THE_END, "no_sync[exception]", "in a `finally`"),
     Bug(
         _NAIVE,
         _NAIVE_ADAPTER,
@@ -136,29 +136,35 @@ BUGS = [
             "    held = [p for group in optimizer.param_groups for p in group['params']]\n"
             "    ddp_model.trainable = lambda: [p for p in held if p.requires_grad]\n    ddp",
         ),
-        "gradients_outside_the_optimizer",
+        "trains[outside_the_optimizer]",
         _NEVER,
     ),
-    Bug(_NAIVE, _NAIVE_FINISH, _GRADIENTS_FROM_FORWARD, "cleared_after_forward", "before backward has begun"),
+    Bug(
+        _NAIVE,
+        _NAIVE_FINISH,
+        _GRADIENTS_FROM_FORWARD,
+        "trains[between_forward_and_backward]",
+        "before backward has begun",
+    ),
     *(
         Bug(
             wrapper,
             "        if self.synchronises and torch.is_grad_enabled():\n",
             "        if self.synchronises and torch.is_grad_enabled() and self.sent < max(1, len(self.buckets)):\n",
-            "accumulates_before_finishing",
+            "trains[accumulation_before_finishing]",
             "out of date by then",
         )
         for wrapper in (_EACH, _BUCKETED, _DDP)
     ),
-    Bug(_EACH, "synchronises = before", "synchronises = True", "no_sync_may_be_nested", "what was before it"),
+    Bug(_EACH, "synchronises = before", "synchronises = True", "no_sync", "what was before it"),
     Bug(
         _BUCKETED,
         _ENTER,
         f"        if dist.get_world_size() == 1:\n            return\n{_ENTER}",
-        "no_sync_on_one_rank",
+        "no_sync",
         "generator didn't yield",
     ),
-    Bug(_FLAT, _CALL, _LETS_IN + _CALL, "gradient_penalty", "penalty not trained on"),
-    Bug(_NAIVE, _CALL, _COPIES_ARGUMENTS + _CALL, "gradient_penalty", "not a copy that is detached"),
-    Bug(_EACH, _FINISH, _FINISHES_WITH_BACKWARD, "gradient_penalty", "never synchronised"),
+    Bug(_FLAT, _CALL, _LETS_IN + _CALL, "trains[gradient_penalty]", "penalty not trained on"),
+    Bug(_NAIVE, _CALL, _COPIES_ARGUMENTS + _CALL, "trains[gradient_penalty]", "not a copy that is detached"),
+    Bug(_EACH, _FINISH, _FINISHES_WITH_BACKWARD, "trains[gradient_penalty]", "never synchronised"),
 ]

@@ -17,7 +17,7 @@ _SENT_AGAIN = [
         _BUCKETED,
         "    pass  # forward starts afresh by itself",
         "    for p in ddp_model.module.parameters():\n        __import__('torch').distributed.broadcast(p.data, src=0)",
-        "gradients_travel_once",
+        "sent_once",
         "were sent before backward",
     ),
     *(
@@ -25,7 +25,7 @@ _SENT_AGAIN = [
             wrapper,
             _COLLECTED,
             f"{_COLLECTED}        for p in self.module.parameters():\n            dist.broadcast(p.data, src=0)\n",
-            "gradients_travel_once",
+            "sent_once",
             "beside an all_reduce of the",
         )
         for wrapper in (_EACH, _DDP)
@@ -65,7 +65,7 @@ BUGS = [
         _FLAT,
         "self.make_buckets(params, self.max_bytes)",
         "self.make_buckets(params, self.max_bytes if len({p.dtype for p in params}) == 1 else 0)",
-        "as_many_collectives_as_dtypes",
+        "one_collective_per_dtype[two_dtypes]",
         "Group the parameters by dtype",
     ),
     Bug(
@@ -80,7 +80,7 @@ BUGS = [
         "        self.handle = dist.all_reduce(self.flat, async_op=True)\n",
         "        twice = torch.cat([self.flat, self.flat])\n        self.flat = twice[: self.flat.numel()]\n"
         "        self.handle = dist.all_reduce(twice, async_op=True)\n",
-        "gradients_travel_once",
+        "sent_once",
         "2 times the",
     ),
     *(
@@ -88,7 +88,7 @@ BUGS = [
             wrapper,
             "        self.handle.wait()\n",
             "        self.handle.wait()\n        dist.all_reduce(self.flat.div_(dist.get_world_size()))\n",
-            "gradients_travel_once",
+            "sent_once",
             "2 times the",
         )
         for wrapper in (_NAIVE, _EACH, _BUCKETED, _DDP)
@@ -98,7 +98,7 @@ BUGS = [
             wrapper,
             "        return self.module(*args, **kwargs)",
             "        copy_from_rank0(self.module.parameters())\n        return self.module(*args, **kwargs)",
-            "gradients_travel_once",
+            "sent_once",
             "when wrapping",
         )
         for wrapper in (_EACH, _DDP)
@@ -109,7 +109,7 @@ BUGS = [
             wrapper,
             "[p for p in self.module.parameters() if p.requires_grad]",
             "[p for part in self.module.modules() for p in part.parameters(recurse=False) if p.requires_grad]",
-            "gradients_travel_once",
+            "sent_once",
             "times the",
         )
         for wrapper in (_NAIVE, _FLAT)
@@ -118,7 +118,7 @@ BUGS = [
         _EACH,
         "                self.hooked.add(param)\n",
         "",
-        "work_does_not_grow",
+        "nothing_grows",
         "hooks on parameters after each step",
     ),
     Bug(
@@ -128,14 +128,14 @@ BUGS = [
         "        for tensor in self.lost:\n"
         "            dist.all_reduce(tensor)\n"
         "        params = self.trainable()\n        used",
-        "work_does_not_grow",
+        "nothing_grows",
         "collectives launched after each step",
     ),
     Bug(
         _EACH,
         "        self.handle.wait()\n",
         "        self.handle.wait()\n        Bucket.handles = [*getattr(Bucket, 'handles', []), self.handle]\n",
-        "memory_does_not_grow",
+        "nothing_grows",
         "handles of collectives alive after each step",
     ),
     Bug(
@@ -143,10 +143,10 @@ BUGS = [
         "        return self.module(*args, **kwargs)\n",
         "        self.outputs = [*getattr(self, 'outputs', []), self.module(*args, **kwargs)]\n"
         "        return self.outputs[-1]\n",
-        "memory_does_not_grow",
+        "nothing_grows",
         "alive after each step",
     ),
-    Bug(_NAIVE, _NAIVE_FINISHES, f"{_AFTER_TEN}{_NAIVE_FINISHES}", "work_does_not_grow", "collectives launched"),
-    Bug(_EACH, _START, f"{_HOOKED_BY_TRAIN}{_START}", "work_does_not_grow", "hooks on parameters"),
+    Bug(_NAIVE, _NAIVE_FINISHES, f"{_AFTER_TEN}{_NAIVE_FINISHES}", "nothing_grows", "collectives launched"),
+    Bug(_EACH, _START, f"{_HOOKED_BY_TRAIN}{_START}", "nothing_grows", "hooks on parameters"),
     Bug(_FLAT, _FLAT_FINISHES, _EACH_GROUP, "one_collective_per_dtype", "reduce once"),
 ]

@@ -44,26 +44,32 @@ _BIT_MASKS = """    flags = torch.zeros(len(params) // 32 + 1, dtype=torch.int64
     return {p for at, p in enumerate(params) if int(flags[at // 32]) >> at % 32 & 1}
 """
 BUGS = [
-    Bug(_NAIVE, _NAIVE_FINISH, _ONLY_WITH_GRADIENT, "unused_on_some_ranks", "a collective which others never enter"),
+    Bug(
+        _NAIVE,
+        _NAIVE_FINISH,
+        _ONLY_WITH_GRADIENT,
+        "trains[used_on_some_ranks]",
+        "a collective which others never enter",
+    ),
     Bug(
         _FLAT,
         "            if param not in used:\n                continue\n",
         "",
-        "unused_everywhere",
+        "trains[unused_parameters]",
         "a gradient where there is none",
     ),
     Bug(
         _DDP,
         "    dist.all_reduce(flags, op=dist.ReduceOp.MAX)\n",
         "    dist.broadcast(flags, src=0)\n",
-        "unused_on_some_ranks",
+        "trains[used_on_some_ranks]",
     ),
     *(
         Bug(
             wrapper,
             _USED,
             f"{_USED}        used -= {{p for b in self.buckets for p in b.waiting_for if p.grad is not None}}\n",
-            "unused_in_the_last_micro_batch",
+            "no_sync[unused_in_the_last_micro_batch]",
             "look at `.grad` of all parameters",
         )
         for wrapper in (_EACH, _BUCKETED, _DDP)
@@ -72,21 +78,21 @@ BUGS = [
         _FLAT,
         "        used = used_anywhere(params)\n        for",
         f"{_USED_BEFORE}        for",
-        "used_in_some_steps",
+        "trains[used_in_some_steps]",
         "a gradient where there is none",
     ),
     Bug(
         _BUCKETED,
         f"{_LAUNCH}{_ZEROS}",
         f"{_KEPT}{_LAUNCH}p.kept",
-        "used_by_ranks_in_turn",
+        "trains[used_in_some_steps]",
         "gradient of `branches.0.weight`",
     ),
     Bug(
         _BUCKETED,
         _COPIED_BACK,
         _WRITTEN_ONCE,
-        "unused_while_accumulating",
+        "trains[used_on_some_ranks]",
     ),
-    Bug(_NAIVE, _FLAGS, _BIT_MASKS, "each_rank_uses_another", "odd ranks another"),
+    Bug(_NAIVE, _FLAGS, _BIT_MASKS, "trains[used_on_some_ranks]", "odd ranks another"),
 ]

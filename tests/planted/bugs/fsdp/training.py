@@ -165,7 +165,7 @@ BUGS = [
         "fsdp",
         f"flat.chunk(dist.get_world_size())[{_RANK}]",
         f"flat.chunk(dist.get_world_size())[int({_LOCAL_RANK})]",
-        "shards_on_two_machines",
+        "on_two_machines",
         _ON_ITS_OWN_MACHINE,
     ),
 ]

@@ -35,13 +35,13 @@ BUGS = [
         "        if self.local is not None:\n"
         "            self.local.zero_grad(set_to_none)\n\n"
         "    def send_parameters",
-        "zero_grad_clears_all",
+        "zero_grad",
         "Clear the parameters of the outer",
     ),
     _bug(
         "    def send_parameters",
         "    def zero_grad(self, set_to_none=True):\n        super().zero_grad()\n\n    def send_parameters",
-        "zero_grad_keeps_tensors",
+        "zero_grad[keeps_tensors]",
         "Pass `set_to_none` on",
     ),
     _bug(
@@ -50,20 +50,20 @@ BUGS = [
         "        for p in self.param_groups[0]['params']:\n"
         "            p.grad = None\n\n"
         "    def send_parameters",
-        "zero_grad_clears_added_groups",
+        "zero_grad[added_groups]",
         "Clear the parameters of the outer",
     ),
     _bug(
         _CLOSURE,
         "            loss = None if self.local is None else closure()\n",
-        "closure_on_ranks_without_parameters",
+        "closure[ranks_without_parameters]",
         "Call the closure once",
     ),
     _bug(
         "                loss = closure()\n",
         _CLOSURE_ON_OWN,
-        "closure_beside_data_parallel",
+        "closure[beside_data_parallel]",
         "keep `param_groups` whole",
     ),
-    Bug(_SHARDED, _LOSS, _LOSS_OF_ALL, "closure_beside_data_parallel", "expected the closure's"),
+    Bug(_SHARDED, _LOSS, _LOSS_OF_ALL, "closure[beside_data_parallel]", "expected the closure's"),
 ]

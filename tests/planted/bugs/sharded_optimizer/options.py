@@ -48,11 +48,11 @@ _AT_ONCE_ALONE = f"""        if dist.get_world_size() == 1:
             return loss
 {_STEP}"""
 BUGS = [
-    _bug(_FORWARD, "                pass\n", "lr_through_param_groups", "change of an option ignored"),
+    _bug(_FORWARD, "                pass\n", "options[lr]", "change of an option ignored"),
     _bug(
         _FORWARD,
         '                local_group["lr"] = self.param_groups[number]["lr"]\n',
-        "options_through_param_groups",
+        "options[others]",
         "only changes of lr take effect",
     ),
     _bug(
@@ -60,7 +60,7 @@ BUGS = [
         "                for key, value in options_of(self.param_groups[number]).items():\n"
         "                    assert key in local_group\n"
         "                    local_group[key] = value\n",
-        "lr_through_scheduler",
+        "options[scheduler]",
         "AssertionError",
     ),
     _bug(
@@ -71,28 +71,28 @@ BUGS = [
         "            self.step, self.zero_grad = self.inner.step, self.inner.zero_grad\n"
         "            self.add_param_group = self.inner.add_param_group\n\n"
         "    return Plain()\n",
-        "lr_through_param_groups",
-        "derive the sharded optimizer from it",
+        "options[lr]",
+        "inherit from it",
     ),
     _bug(
         'optimizer_cls([{"params": []}], **kwargs).defaults)',
         '{"lr": optimizer_cls([{"params": []}], **kwargs).defaults["lr"]})',
-        "options_through_scheduler",
-        "the defaults of the inner",
+        "options[one_cycle]",
+        "give the inner optimizer's defaults",
     ),
-    _bug(_OPTIONS, _LR_OF_ALL, "changes_in_one_group", "change of one group made in all"),
+    _bug(_OPTIONS, _LR_OF_ALL, "options[one_group]", "change of one group made in all"),
     _bug(
-        f"            for number, local_group in self.local_group.items():\n{_FORWARD}", _MERGED, "changes_in_one_group"
+        f"            for number, local_group in self.local_group.items():\n{_FORWARD}", _MERGED, "options[one_group]"
     ),
-    _bug(_FORWARD, _OF_THE_SAME_TYPE, "options_through_param_groups"),
+    _bug(_FORWARD, _OF_THE_SAME_TYPE, "options[others]"),
     _bug(
         "            self.local.step()\n",
         '            if any(group["lr"] for group in self.local.param_groups):\n                self.local.step()\n',
-        "lr_through_param_groups",
+        "options[lr]",
     ),
-    _bug(_FORWARD, _SOME_OPTIONS, "options_through_param_groups"),
-    _bug(_FORWARD, _PAIRED_AT_FIRST, "changes_in_an_added_group"),
-    Bug(_SHARDED, _STEP, _AT_ONCE_ALONE, "lr_through_param_groups"),
-    Bug(_SHARDED, _HAND_ON, _WHAT_IS_NOT_AS_MADE, "lr_through_param_groups"),
-    Bug(_SHARDED, _ADD, _ADD_AT_THE_RATE_OF_THE_FIRST, "changes_in_an_added_group"),
+    _bug(_FORWARD, _SOME_OPTIONS, "options[others]"),
+    _bug(_FORWARD, _PAIRED_AT_FIRST, "options[added_group]"),
+    Bug(_SHARDED, _STEP, _AT_ONCE_ALONE, "options[lr]"),
+    Bug(_SHARDED, _HAND_ON, _WHAT_IS_NOT_AS_MADE, "options[lr]"),
+    Bug(_SHARDED, _ADD, _ADD_AT_THE_RATE_OF_THE_FIRST, "options[added_group]"),
 ]

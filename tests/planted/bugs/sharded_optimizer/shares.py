@@ -27,38 +27,38 @@ BUGS = [
     _bug(
         "if self.owner[p] == dist.get_rank()]",
         "if self.owner[p] == dist.get_rank() or len(self.param_groups) > 1]",
-        "groups_are_sharded",
+        "state_is_sharded[groups]",
         "deal out those of each group",
     ),
     _bug(
         _GROUP,
         f"{_GROUP}        self.bytes_on_rank = [0] * dist.get_world_size()\n",
-        "groups_are_balanced_together",
+        "state_is_balanced[frozen_or_in_groups]",
         "dealt out from rank 0 anew",
     ),
     _bug(
         "self.bytes_on_rank.index(min(self.bytes_on_rank))",
         "len(self.owner) % dist.get_world_size()",
-        "groups_are_balanced_together",
+        "state_is_balanced[frozen_or_in_groups]",
         "carry on, from one to the next",
     ),
     _bug(
         _FEWEST,
         f"dist.get_world_size() - 1 if len(self.param_groups) > 1 else {_FEWEST}",
-        "two_groups_are_balanced",
+        "state_is_balanced[two_groups]",
         "in a second group, given at once or by `add_param_group`",
     ),
     _bug(
         _FEWEST,
         f"{_FEWEST} if param.requires_grad else 0",
-        "unfrozen_parameters_are_balanced",
+        "state_is_balanced[frozen_or_in_groups]",
         "were frozen when the optimizer was made",
     ),
     _bug(
         '        mine = [p for p in group["params"] if self.owner[p] == dist.get_rank()]\n',
         '        stateless = self.kwargs.get("momentum") is None and "SGD" in self.optimizer_cls.__name__\n'
         '        mine = [p for p in group["params"] if stateless or self.owner[p] == dist.get_rank()]\n',
-        "groups_are_sharded",
+        "state_is_sharded[groups]",
         "nothing is sharded",
     ),
 ]

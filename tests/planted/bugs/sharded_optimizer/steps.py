@@ -64,39 +64,39 @@ _MAKES_ZEROS = f"""    def zero_grad(self, set_to_none=True):
 {_CLEAR}"""
 BUGS = [
     _bug(_INIT, f"        assert dist.get_world_size() == 2\n{_INIT}", "runs_to_the_end", "AssertionError"),
-    _bug(_INIT, f"        assert dist.get_world_size() > 1\n{_INIT}", "one_rank_optimizer", "AssertionError"),
+    _bug(_INIT, f"        assert dist.get_world_size() > 1\n{_INIT}", "trains[one_rank]", "AssertionError"),
     _bug(
-        "        self.send_parameters()\n", "", "equals_unsharded_optimizer", "moved on one rank and not on the others"
+        "        self.send_parameters()\n", "", "training_equals_one_process", "moved on one rank and not on the others"
     ),
     _bug("src=rank)", "src=rank, async_op=True)", "results_are_waited_for", "Nobody waited at all for broadcast"),
-    _bug("dist.broadcast(flat, src=rank)", "dist.broadcast(flat, src=0)", "equals_unsharded_optimizer", "overwritten"),
+    _bug("dist.broadcast(flat, src=rank)", "dist.broadcast(flat, src=0)", "training_equals_one_process", "overwritten"),
     _bug(
         _STEP,
         "            self.local.step()\n            self.local.state.clear()\n        self.send_parameters()\n",
-        "one_rank_optimizer",
+        "trains[one_rank]",
         "state lost at every step",
     ),
-    _bug(_STEP, "            pass\n        self.send_parameters()\n", "one_rank_optimizer", "*never trained*"),
+    _bug(_STEP, "            pass\n        self.send_parameters()\n", "trains[one_rank]", "*never trained*"),
     _bug(
         _FLAT,
         f"{_FLAT}            if flat.dtype == torch.float32 and dist.get_world_size() > 1:\n"
         "                flat = flat.half().float()\n",
-        "trains_in_float32",
+        "trains[float32]",
         "float16*",
     ),
     _bug(
         "            dist.broadcast(flat, src=rank)\n",
         "            if flat.dtype != torch.bfloat16:\n                dist.broadcast(flat, src=rank)\n",
-        "trains_in_bfloat16",
+        "trains[bfloat16]",
         "moved on one rank and not on the others",
     ),
     _bug(
         "        if self.local is not None:\n",
         "        if True:\n",
-        "more_ranks_than_parameters",
+        "trains[fewer_parameters_than_ranks]",
         "'NoneType' object has no attribute 'step'",
     ),
-    _bug(_OWNED, _GRADIENTS_OF_BACKWARD, "clipped_gradients", "gradients of before clipping"),
+    _bug(_OWNED, _GRADIENTS_OF_BACKWARD, "trains[clipped_gradients]", "gradients of before clipping"),
     _bug(
         "    def send_parameters",
         "    def zero_grad(self, set_to_none=True):\n"
@@ -104,36 +104,36 @@ BUGS = [
         "        if self.local is not None:\n"
         "            self.local.state.clear()\n\n"
         "    def send_parameters",
-        "beside_data_parallel",
+        "trains[beside_data_parallel]",
     ),
     _bug(
         _INIT,
         f'{_INIT}        known = "lr", "momentum", "nesterov", "betas", "eps", "weight_decay"\n'
         "        kwargs = {name: value for name, value in kwargs.items() if name in known}\n",
-        "any_torch_optimizer",
+        "trains[any_torch_optimizer]",
     ),
     _bug(
         "copy_(piece.view_as(param))",
         "copy_(piece.view_as(param) if param.is_contiguous() else piece.as_strided(param.shape, param.stride()))",
-        "convolution",
+        "trains[convolution]",
     ),
     _bug(
         "        for (rank, *_), params in flats.items():\n",
         "        self.flats = [*getattr(self, 'flats', []), *flats.items()]\n"
         "        for (rank, *_), params in self.flats:\n",
-        "work_does_not_grow",
+        "nothing_grows",
         "Clear what was kept",
     ),
     _bug(
         _FLAT,
         f"{_FLAT}            self.kept = [*getattr(self, 'kept', []), flat]\n",
-        "memory_does_not_grow",
+        "nothing_grows",
         "must be dropped when the step is over",
     ),
     _bug(
         "            dist.broadcast(flat, src=rank)\n",
         "            dist.broadcast(flat, src=rank)\n            dist.broadcast(flat, src=rank)\n",
-        "parameters_travel_once",
+        "sent_once",
         "2 times the",
     ),
     _bug(
@@ -145,29 +145,29 @@ BUGS = [
     _bug(
         _COPY,
         "                param.detach().copy_(piece.view(len(param), -1).view_as(param))\n",
-        "parameters_of_any_shape",
+        "trains[parameters_of_any_shape]",
         "TypeError",
     ),
     _bug(
         "__init__(self, params, optimizer_cls, **kwargs):\n",
         "__init__(self, params, optimizer_cls, lr=0.01, **kwargs):\n        kwargs['lr'] = lr\n",
-        "any_torch_optimizer",
+        "trains[any_torch_optimizer]",
     ),
-    _bug(_GROUP, _AS_MADE, "groups_and_changes_together"),
-    _bug("self.local_group[len(self.param_groups) - 1]", _TWO_AT_MOST, "groups_and_changes_together"),
-    _bug(_OPTIONS, _OPTIONS_WITHOUT_CLOSURE, "groups_and_changes_together", "change of an option ignored"),
-    _bug("        self.owner = {}\n", _OWNERS_OF_ALL, "two_optimizers_side_by_side", "not in its class"),
-    _bug(_APART, _OF_THE_FIRST, "mixed_dtypes"),
-    _bug("            self.local.step()\n", _OF_A_COPY, "loaded_weights_are_the_start"),
+    _bug(_GROUP, _AS_MADE, "trains[everything_together]"),
+    _bug("self.local_group[len(self.param_groups) - 1]", _TWO_AT_MOST, "trains[everything_together]"),
+    _bug(_OPTIONS, _OPTIONS_WITHOUT_CLOSURE, "trains[everything_together]", "change of an option ignored"),
+    _bug("        self.owner = {}\n", _OWNERS_OF_ALL, "two_side_by_side", "not in its class"),
+    _bug(_APART, _OF_THE_FIRST, "trains[mixed_dtypes]"),
+    _bug("            self.local.step()\n", _OF_A_COPY, "trains[loaded_weights]"),
     Bug("sharded_optimizer", _OWNER, _DEALT, "runs_to_the_end", _FORKS_AGREE),
-    _bug(_LOCAL_STEP, _ZEROS, "unused_parameters", "a parameter has no gradient in some steps"),
-    _bug(_BROADCAST, _REMAINDER_LOST, "large_parameters", "a remainder that is lost"),
+    _bug(_LOCAL_STEP, _ZEROS, "trains[unused_parameters]", "a parameter has no gradient in some steps"),
+    _bug(_BROADCAST, _REMAINDER_LOST, "trains[large_parameters]", "a remainder that is lost"),
     Bug(
         "sharded_optimizer",
         f"self.owner[p] == {_RANK}",
         f"str(self.owner[p]) == {_LOCAL_RANK}",
-        "steps_on_two_machines",
+        "on_two_machines",
         _ON_ITS_OWN_MACHINE,
     ),
-    Bug(_SHARDED, _CLEAR, _MAKES_ZEROS, "unused_parameters"),
+    Bug(_SHARDED, _CLEAR, _MAKES_ZEROS, "trains[unused_parameters]"),
 ]

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from conformance.checks.check import CaseTrial
+from conformance.checks.trial import CaseTrial
 
 
 def cover(length: int, shares: list[list[int]]) -> str:

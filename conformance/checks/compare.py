@@ -1,0 +1,59 @@
+"""Compares the tensors that a rank reported with the expected ones, and says in words where they differ."""
+
+from dataclasses import dataclass
+
+import torch
+
+from conformance.oracle.tolerance import Limits, difference, float64_limits
+from conformance.workload.numbers import Tensors, wide
+
+MISSING = "is missing"
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """The first tensor, by name, that is not what it should be."""
+
+    name: str
+    words: str
+
+
+def first_mismatch(observed: Tensors, expected: Tensors, limits: Limits | None = None) -> Mismatch | None:
+    """Return the first expected tensor that is absent or differs by more than rounding, in words.
+
+    Args:
+        observed: what a rank reported.
+        expected: what the oracle computed.
+        limits: how far rounding may take each, in absolute terms; without them, as in float64.
+    """
+    limits = float64_limits(expected) if limits is None else limits
+    for name, wanted in expected.items():
+        seen = observed.get(name)
+        if seen is None:
+            return Mismatch(name, MISSING)
+        if seen.shape != wanted.shape:
+            return Mismatch(name, f"has the shape {list(seen.shape)}, expected {list(wanted.shape)}")
+        apart = difference(seen, wanted, limit=limits[name])
+        if not apart.negligible:
+            where = element_apart(seen, wanted)
+            return Mismatch(
+                name, f"is off by {apart.absolute:.3g} ({_share(apart.relative)} its largest element): {where}"
+            )
+    return None
+
+
+def _share(relative: float) -> str:
+    if relative >= 2:  # noqa: PLR2004  "2 times" reads better than "200% of"
+        return f"{relative:.0f} times"
+    return f"{relative:.0%} of" if relative >= 0.01 else f"{relative:.1e} of"  # noqa: PLR2004  a percent
+
+
+def element_apart(seen: torch.Tensor, wanted: torch.Tensor) -> str:
+    """Return where two tensors of one shape differ most, with both values."""
+    flat = (wide(seen) - wide(wanted)).abs().flatten()
+    at = int(torch.where(flat.isnan(), torch.inf, flat).argmax())
+    index = [int(i) for i in torch.unravel_index(torch.tensor(at), seen.shape)] if seen.dim() else []
+    place = f"element {index} " if index else ""
+    one, other = seen.flatten()[at].item(), wanted.flatten()[at].item()
+    digits = ".6g" if f"{one:.6g}" != f"{other:.6g}" else ".17g"
+    return f"{place}seen {one:{digits}}, expected {other:{digits}}"

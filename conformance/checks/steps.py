@@ -1,0 +1,62 @@
+"""Assertions about waiting, and about what steps leave behind."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from conformance.checks.check import Violation
+from conformance.checks.trial import Trial
+from conformance.checks.words import WAIT, listed, never_awaited, step_words
+from conformance.workload.numbers import Tensors
+
+
+def results_are_waited_for(trial: Trial) -> None:
+    """What a collective gives is used only after somebody has waited for it.
+
+    Here results arrive with the wait, and not before; who reads them too early finds NaN, every time.
+    """
+    for moment, kept in _moments(trial):
+        for rank, tensors in enumerate(kept):
+            unset = [name for name, value in tensors.items() if not bool(value.isfinite().all())]
+            if unset:
+                raise Violation(
+                    f"{moment} {listed(unset)} on rank {rank} is NaN or infinite: it was read before anybody waited "
+                    "for the collective that gives it, or computed so."
+                    f"{never_awaited(trial.observations[rank].unawaited)}",
+                    WAIT,
+                )
+
+
+def _moments(trial: Trial) -> Iterator[tuple[str, list[Tensors]]]:
+    """Yield, in the order of time, words for a moment and what each rank held then."""
+    seen = trial.observations
+    yield "Right after wrapping, the parameter", [one.wrapped for one in seen]
+    for step in range(trial.scenario.steps):
+        where = step_words(trial.scenario, step)
+        yield f"After `on_after_backward` at {where}, the gradient of", [one.gradients(step) for one in seen]
+        yield f"After {where}, the parameter", [one.parameters(step) for one in seen]
+
+
+def nothing_grows(trial: Trial) -> None:
+    """Hold later steps to the second one: no more hooks on parameters, collectives, tensors and handles."""
+    last = trial.scenario.steps - 1
+    for rank, seen in enumerate(trial.observations):
+        launches = [sum(one.what == "launched" for one in happened) for happened in seen.happenings]
+        for what, counts, remedy in (
+            ("hooks on parameters", seen.hooks, "Register hooks once, when wrapping, not in each forward."),
+            ("collectives launched", launches, "Clear what was kept for this step when it is over."),
+        ):
+            if counts[last] > counts[1]:
+                raise Violation(f"On rank {rank}, {what} after each step: {', '.join(map(str, counts))}.", remedy)
+    for rank, seen in enumerate(trial.observations):
+        hold_alive(rank, seen.alive)
+
+
+def hold_alive(rank: int, alive: list[int]) -> None:
+    """Hold how many tensors and handles are alive after each step not to grow with each of them."""
+    counts = alive[1:]
+    if len(counts) > 1 and all(before < after for before, after in pairwise(counts)):
+        raise Violation(
+            f"On rank {rank}, tensors and handles of collectives alive after each step: {', '.join(map(str, alive))}.",
+            "What was kept for a step (handles, flat copies, losses, whole weights) must be dropped when the step is "
+            "over.",
+        )

@@ -1,0 +1,110 @@
+"""Assertions about overlap: whether gradients are communicated while backward computes.
+
+They look at the order of events, never at time. The last step is judged: an implementation may order its buckets in
+the first.
+"""
+
+from conformance.checks.check import Violation
+from conformance.checks.traffic import exchanges, launches
+from conformance.checks.trial import Trial
+from conformance.checks.words import step_words
+from conformance.protocol.messages import Happening
+from conformance.scenarios.scenario import Scenario
+
+
+def overlaps_backward(trial: Trial) -> None:
+    """Hold collectives to being launched before the last gradient exists, and not waited for at once.
+
+    The first layer's gradients are computed last. Those of all other layers are ready by then, and on their way.
+    """
+    step = trial.scenario.steps - 1
+    layers = len(trial.scenario.model.layers)
+    for rank, seen in enumerate(trial.observations):
+        happened, where = _last_pass(seen.happenings[step]), f"On rank {rank} at {step_words(trial.scenario, step)}"
+        launched = launches(happened, trial.scenario)
+        if not launched:
+            raise Violation(f"{where}, no gradient was communicated at all.")
+        last = next(at for at, one in enumerate(happened) if one.what == "reached" and one.layer == 0)
+        launch = launched[0]
+        if launch > last:
+            raise Violation(
+                f"{where}, no collective was launched while backward was computing: the first one, "
+                f"{happened[launch].op}, came {_when(happened, launch)}, when the gradients of {layers - 1} of "
+                f"{layers} layers had long been ready.",
+                "Launch each all-reduce with `async_op=True` from a hook that runs when the gradient has been stored "
+                "(`register_post_accumulate_grad_hook`), and wait in `on_after_backward`.",
+            )
+        if not any(_goes_on(happened, at) for at in launched if at < last):
+            raise Violation(
+                f"{where}, backward stands still for each collective that it launches: the first one, "
+                f"{happened[launch].op}, is waited for before any further gradient is computed.",
+                "In the hook, launch with `async_op=True` and keep the handle; call its `wait()` in "
+                "`on_after_backward`.",
+            )
+        if any(one.op == "barrier" for one in happened[:last]):
+            raise Violation(
+                f"{where}, there is a barrier in backward: every rank stands still in it until the slowest has come.",
+                "Leave out the barrier. Collectives wait for one another by themselves.",
+            )
+        early, least, count = _launched_in_time(happened, last, trial.scenario)
+        if early < least:
+            raise Violation(
+                f"{where}, {early} of {count} exchanges of gradients began before those of the first layer were "
+                f"computed, though all but the first layer's had long been ready; expected {least} at least.",
+                "Launch each bucket as soon as its last gradient is there, not the first one alone: does what points "
+                "to the next bucket move on?",
+            )
+
+
+def _last_pass(happened: list[Happening]) -> list[Happening]:
+    """Return what happened from the beginning of the last backward pass on."""
+    return happened[max((at for at, one in enumerate(happened) if one.what == "began"), default=0) :]
+
+
+def _launched_in_time(happened: list[Happening], last: int, scenario: Scenario) -> tuple[int, int, int]:
+    """Return how many exchanges began before backward was at the first layer, how many had to, and how many there were.
+
+    Another thread gets its turn when it pleases the interpreter: nothing more is asked of that. What is sent again is
+    no matter of overlap, and not counted.
+    """
+    count = min(exchanges(happened, scenario), len(scenario.model.trainable))
+    own = not any(happened[at].elsewhere for at in launches(happened, scenario))
+    return exchanges(happened[:last], scenario), count - late_exchanges(scenario) if own else 0, count
+
+
+def late_exchanges(scenario: Scenario) -> int:
+    """Return how many exchanges may begin late: those with a gradient of the first layer, and one that lags behind."""
+    return sum(name.startswith("layers.0.") for name in scenario.model.trainable) + 1
+
+
+def starts_in_backward(trial: Trial) -> None:
+    """Hold communication to overlap with backward, but for one bucket of all gradients, launched in backward.
+
+    The models here are small: an implementation with buckets of a fixed, large size has one, which is full at the end.
+    """
+    step = trial.scenario.steps - 1
+    steps = [_last_pass(seen.happenings[step]) for seen in trial.observations]
+    if not all(_is_one_bucket_in_backward(happened, trial.scenario) for happened in steps):
+        overlaps_backward(trial)
+
+
+def _goes_on(happened: list[Happening], launch: int) -> bool:
+    """Whether backward computed something between a launch and the first wait for it; waits are seen under a gate."""
+    for one in happened[launch:]:
+        if one.what == "waited" and one.number == happened[launch].number:
+            return False
+        if one.what == "reached":
+            return True
+    return False
+
+
+def _is_one_bucket_in_backward(happened: list[Happening], scenario: Scenario) -> bool:
+    returned = next(at for at, one in enumerate(happened) if one.what == "returned")
+    return exchanges(happened, scenario) == 1 and launches(happened, scenario)[0] < returned
+
+
+def _when(happened: list[Happening], launch: int) -> str:
+    before = {one.what for one in happened[:launch]}
+    if "returned" in before:
+        return "only in `on_after_backward`"
+    return "only at the very end of backward (queued behind it, or launched for the last gradient)"

@@ -1,0 +1,103 @@
+"""Assertions about what a wrapper does with the model besides averaging its gradients."""
+
+import torch
+
+from conformance.checks.check import NotOffered, Violation
+from conformance.checks.training import gradients_averaged, trains
+from conformance.checks.trial import Trial
+from conformance.checks.words import listed, step_words
+from conformance.scenarios.scenario import LoadWeights
+
+
+def buffers_broadcast(trial: Trial) -> None:
+    """Hold buffers right after wrapping to rank 0's, dtypes included, and gradients to those of a model with them."""
+    for rank, seen in enumerate(trial.observations):
+        for name, wanted in trial.inputs[0].buffers.items():
+            value = seen.buffers.get(name)
+            where = f"Right after wrapping, the buffer `{name}` on rank {rank}"
+            if value is not None and value.dtype != wanted.dtype:
+                raise Violation(
+                    f"{where} has the dtype {value.dtype}; expected {wanted.dtype}, as in the module.",
+                    "Send each buffer in its own dtype, and write into it in place.",
+                )
+            if value is None or not torch.equal(value, wanted):
+                raise Violation(
+                    f"{where} is not rank 0's: seen {value if value is None else value.tolist()}, expected "
+                    f"{wanted.tolist()}.",
+                    "Broadcast `module.buffers()` as well as `module.parameters()`.",
+                )
+    gradients_averaged(trial)
+
+
+def gradients_stay_none(trial: Trial) -> None:
+    """Hold wrapping to leaving `grad` at None."""
+    for rank, seen in enumerate(trial.observations):
+        if seen.early_gradients:
+            raise Violation(
+                f"Right after wrapping, on rank {rank}, {listed(seen.early_gradients)} had a gradient already; "
+                "expected None.",
+                "Do not touch `.grad` before backward has been there: buffers for communication can be made apart.",
+            )
+
+
+def calls_the_model(trial: Trial) -> None:
+    """Hold each forward to one call of the model, with its hooks, in the mode that was asked for."""
+    made = trial.scenario.steps * (2 if trial.scenario.evaluates else 1)
+    for rank, seen in enumerate(trial.observations):
+        if seen.wrong_modes:
+            asked = "evaluation" if seen.wrong_modes[0] == "training" else "training"
+            raise Violation(
+                f"On rank {rank}, a forward in {asked} mode ran with the model in {seen.wrong_modes[0]} mode.",
+                "A wrapper that is an `nn.Module` with the model as a submodule passes `train()` and `eval()` on by "
+                "itself: override neither, and call neither.",
+            )
+        if seen.forwards != made:
+            raise Violation(
+                f"On rank {rank}, the model was called {seen.forwards} times in {made} forwards of the wrapped model.",
+                "Let the wrapper's `forward` return `self.module(*args, **kwargs)`: `self.module.forward(...)` passes "
+                "over the model's hooks, and a second call moves dropout and running statistics once more.",
+            )
+
+
+def trains_loaded_weights(trial: Trial) -> None:
+    """Hold training to one process where the wrapped model loads a `state_dict`, if it has one."""
+    if not all(seen.offers_state_dict for seen in trial.observations):
+        raise NotOffered("the wrapped model has no `state_dict`")
+    loaded = next(event.step for event in trial.scenario.schedule if isinstance(event, LoadWeights))
+    for step in range(loaded, trial.scenario.steps):
+        for rank, seen in enumerate(trial.observations):
+            if lost := [name for name in trial.expected.gradients[step] if name not in seen.gradients(step)]:
+                raise Violation(
+                    f"On rank {rank} at {step_words(trial.scenario, step)}, after `load_state_dict` of the wrapped "
+                    f"model, {listed(lost)} had no gradient: the optimizer's parameters are no longer the model's.",
+                    "Load into the parameters in place, as `nn.Module.load_state_dict` does without `assign=True`.",
+                )
+    trains(trial)
+
+
+def overflow_reaches_every_rank(trial: Trial) -> None:
+    """Hold gradients that are infinite or NaN on one rank to being so on all."""
+    broken = [name for name, value in trial.expected.gradients[0].items() if not bool(value.isfinite().all())]
+    for rank, seen in enumerate(trial.observations):
+        found = seen.gradients(0)
+        hidden = [name for name in broken if name not in found or bool(found[name].isfinite().all())]
+        if hidden:
+            raise Violation(
+                f"Rank {trial.scenario.world_size - 1} has infinite losses; on rank {rank}, the gradients of "
+                f"{listed(hidden)} are finite all the same, or there are none.",
+                "Average what there is: put no number in place of what is infinite or NaN, and leave nobody out.",
+            )
+
+
+def range_of_float16(trial: Trial) -> None:
+    """Hold the average of large float16 gradients to being finite and right, though their sum is infinite."""
+    for rank, seen in enumerate(trial.observations):
+        for name, gradient in seen.gradients(0).items():
+            if not torch.isfinite(gradient).all():
+                own = float(trial.expected.gradients[0][name].abs().max())
+                raise Violation(
+                    f"On rank {rank}, the average of the float16 gradients of `{name}` is not finite: seen "
+                    f"{gradient.tolist()}, though it is no larger than {own:.0f}; float16 holds up to 65504.",
+                    "Divide by the number of ranks before adding up, not afterwards, or send gradients in float32.",
+                )
+    gradients_averaged(trial)
