@@ -198,7 +198,7 @@ def _reported(component: str, result: Result, executor: Executor, grading: Gradi
         id=result.check.id,
         level=result.check.level,
         status=result.status,
-        property=result.check.property,
+        requirement=result.check.property,
         points=result.check.points if result.check.level == "core" else 0.0,
         message=result.message,
         diagnosis=result.diagnosis,

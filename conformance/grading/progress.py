@@ -123,8 +123,8 @@ class LiveProgress:
 
     def _begin(self, submission: str) -> None:
         self._begun += 1
-        place = f" ({self._begun} of {self._submissions})" if self._submissions > 1 else ""
-        self._grade.words = f"grading {submission}{place}"
+        place = f"({self._begun} of {self._submissions}) " if self._submissions > 1 else ""
+        self._grade.words = f"grading {place}{submission}"
         self.live.start()
 
     def _component_words(self, component: ComponentBegan) -> str:

@@ -79,7 +79,7 @@ def test_the_report_has_its_schema(tmp_path, capsys):
     assert (naive["status"], naive["points"] < naive["max_points"]) == ("failed", True)
     others = [part["status"] for name, part in report["components"].items() if name != "naive_ddp"]
     assert set(others) == {"not_submitted"}
-    keys = {"id", "level", "status", "property", "message", "diagnosis", "examples", "seconds", "repro"}
+    keys = {"id", "level", "status", "requirement", "message", "diagnosis", "examples", "seconds", "repro"}
     assert all(set(check) >= keys for check in naive["checks"])
     assert {check["status"] for check in naive["checks"]} <= {"passed", "failed", "not_run"}
     shown = capsys.readouterr().out
@@ -203,9 +203,9 @@ def test_the_same_suite_runs_as_tests(as_tests, first_failed, monkeypatch):
     assert "summed, not averaged" in said
     assert "FAILED" in said
     assert "test_submission[naive_ddp-gradients_averaged]" in said
-    assert "The same again: --ddp-seed=7." in said
+    assert "To repeat it: --ddp-seed=7." in said
     command = f"grade {EXAMPLES / 'summed_gradients'} --components naive_ddp --world-size 2 --seed 7"
-    assert f"As a script without this suite: python -m conformance {command}" in said
+    assert f"For a script without this suite: python -m conformance {command}" in said
     graded = first_failed(EXAMPLES / "summed_gradients", "naive_ddp", seed=7, world_size=2)
     assert graded.id == "gradients_averaged"
     assert graded.message in said, "`grade --seed 7` has seen the same"
@@ -229,7 +229,7 @@ def test_torchs_own_is_told_and_forbidden_on_demand(capsys, submit, tmp_path):
     command = ["grade", str(submit(SAMPLER)), "--max-examples", "1", "--repro-dir", str(tmp_path)]
     main(command)
     said = " ".join(capsys.readouterr().out.split())
-    assert "torch's own: distributed_sampler uses torch.utils.data.DistributedSampler" in said
+    assert "Torch's own: distributed_sampler uses torch.utils.data.DistributedSampler" in said
     assert main([*command, "--from-scratch"]) == 1
     said = " ".join(capsys.readouterr().out.split())
     assert "distributed_sampler uses torch.utils.data.DistributedSampler; nothing else of it counts" in said
@@ -247,7 +247,7 @@ def test_core_checks_alone_give_the_same_points(capsys, submit, tmp_path):
         graded[report["environment"]["core_only"]] = (part["points"], part["max_points"])
         assert ({check["level"] for check in part["checks"]} == {"core"}) is bool(option)
     assert graded[True] == graded[False]
-    assert "core checks alone" in " ".join(capsys.readouterr().out.split())
+    assert "core checks only" in " ".join(capsys.readouterr().out.split())
 
 
 def test_no_core_check_waits_for_an_extended_one():
