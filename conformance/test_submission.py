@@ -72,7 +72,7 @@ def grader(pytestconfig: pytest.Config) -> Iterator[Grader]:
     sizes, seeded = configured_value(pytestconfig, "world_size"), configured_value(pytestconfig, "seed")
     world_size = max(parse_world_sizes(sizes[0])) if sizes else WORLD_SIZE
     if world_size == 1:
-        pytest.exit("--ddp-world-size=1: with one rank nothing can be judged; give 2 or more", _USAGE)
+        pytest.exit("--ddp-world-size=1: a single rank has nothing to synchronise; give 2 or more", _USAGE)
     from_scratch = pytestconfig.getoption("--ddp-from-scratch")
     seed = int(seeded[0]) if seeded else secrets.randbits(_SEED_BITS)
     grading = Grading(seed, world_size, tuple(COMPONENTS), MAX_EXAMPLES, from_scratch=from_scratch)
