@@ -1,4 +1,4 @@
-"""What is asked again for each component that is held to a scenario, and computed once: nobody may change it."""
+"""Inputs and right results of scenarios, computed once for all components. Callers must not change them."""
 
 from functools import lru_cache
 
@@ -15,7 +15,7 @@ def inputs_of(scenario: Scenario, seed: int) -> list[RankInputs]:
 
 
 def right_training(scenario: Scenario, seed: int) -> Trajectory:
-    """Return what training on these inputs must give, as `train` does where it follows nobody."""
+    """Return the right training on these inputs, as `train` does without `follow`."""
     return _right_training(scenario.unbucketed, seed)
 
 
