@@ -12,8 +12,8 @@ from conformance.checks.trial import CaseTrial
 from conformance.components.checkpoint.case import CheckpointCase
 from conformance.components.evaluation.case import EvaluationCase
 from conformance.components.evaluation.numbers import OTHER_LABELS
+from conformance.components.fsdp.assertions import SINGLE
 from conformance.components.fsdp.case import FsdpCase
-from conformance.components.fsdp.checks import SINGLE
 from conformance.components.fsdp.memory import AT_ONCE, LEFT, share, two_whole
 from conformance.components.fsdp.precision import EXACT, HALF
 from conformance.components.gradient_accumulation.case import AccumulationCase

@@ -33,14 +33,14 @@ _OF_KINDS = (
         requires=("trains[float32]",),
         rules_out=OBVIOUS,
         advice="There are more than a hundred parameters here, or one of more than 2**20 elements: is there a limit to "
-        "what is sent at once or kept, or a remainder that is lost where something is sent in pieces?",
+        "what is sent at once, something of fixed length, or a remainder that is lost where a tensor is sent in pieces?",
     ),
     _of_kinds(
         "trains[parameters_of_any_shape]",
         "Parameters without elements, of complex numbers, or with gaps in memory between their rows train like others.",
         one_of(beyond.with_gaps, draws.wrapped(layers=draws.SMALL, model={"empty": True}), beyond.with_complex_numbers),
         requires=("trains[transposed_parameter]",),
-        advice="A weight here is some columns of a wider one, is complex, or has no elements. Send a contiguous copy, "
+        advice="A weight may have gaps between its rows here, as some columns of a wider one: send a contiguous copy, "
         "and copy the result back.",
     ),
     _of_kinds(
@@ -223,6 +223,8 @@ _ACCUMULATION = (
             having(beyond.under_no_sync, world_size=1),
         ),
         requires=(*_ACCUMULATES, "trains[one_rank]"),
+        advice="A `no_sync` may be entered and left within another one: when a block ends, put back what was before "
+        "it, in place of switching synchronisation on.",
         rules_out=(),  # in a world of one rank, nothing can go without synchronisation
     ),
 )
