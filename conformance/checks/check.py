@@ -25,29 +25,6 @@ Aspect: TypeAlias = Literal[
     "memory and state",
     "robustness",
 ]
-Shows: TypeAlias = Literal[
-    "broadcast",
-    "training",
-    "waits",
-    "overlap",
-    "collectives",
-    "closure",
-    "zero_grad",
-    "state",
-    "buffers",
-    "growth",
-    "volume",
-    "early_gradients",
-    "modes",
-    "dropped",
-    "unlisted",
-    "moved",
-    "altered",
-    "lost",
-    "overflow",
-    "generators",
-    "lazy",
-]
 
 
 class Violation(AssertionError):  # noqa: N818  a verdict, not a fault of the program
@@ -89,7 +66,6 @@ class Check:
         requires: ids of checks of the component that must pass first.
         rules_out: names of known mistakes that must give other numbers than correct code, or a scenario is not used.
         advice: what is special about the scenarios, and what to do about it; precedes other advice on a failure.
-        shows: what a reproduction of a failure is to show.
     """
 
     id: str
@@ -102,4 +78,3 @@ class Check:
     requires: tuple[str, ...] = ()
     rules_out: tuple[str, ...] = ()
     advice: str = ""
-    shows: Shows = "training"

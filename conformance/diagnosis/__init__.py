@@ -1,1 +1,1 @@
-"""Names the mistake behind a failure."""
+"""Finds the known mistake behind a failure, and describes crashes."""

@@ -1,13 +1,12 @@
-"""Names the mistake behind a failure: what known mistakes would have given, compared with what was seen.
+"""Names the mistake behind a failure: compares what ranks reported with what each known mistake would give.
 
-Only the first step in which anything is wrong is looked at: before it, every rank still had the right parameters.
-Gradients are matched one by one; what the wrong ones have in common then says more (only biases, only the last bucket,
-...). Where all gradients are right, `parameter_diagnosis` looks at parameters.
+It uses only the first step with a wrong gradient: before that step, every rank still had the right parameters. Each
+wrong gradient is compared on its own; then `traits` describes what the wrong ones have in common, such as being biases.
+If all gradients are right, `parameters` compares the parameters.
 """
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 
 import torch
@@ -15,7 +14,7 @@ import torch
 from conformance.checks.trial import Trial
 from conformance.checks.words import listed
 from conformance.diagnosis.gradient_mistakes import GRADIENT_MISTAKES, Shards
-from conformance.diagnosis.parameters import diagnose_omission, diagnose_parameters, wrong_parameters
+from conformance.diagnosis.parameters import Wrong, diagnose_omission, diagnose_parameters, wrong_parameters
 from conformance.diagnosis.traits import in_common
 from conformance.oracle.tolerance import Limits, equal, scale_of
 from conformance.oracle.training import shard_gradients
@@ -28,21 +27,12 @@ _LATE = (
 )
 
 
-@dataclass(frozen=True)
-class Wrong:
-    """A wrong tensor of one rank, and the mistakes that would have given it."""
-
-    rank: int
-    name: str
-    mistakes: tuple[str, ...] = ()
-
-
 def diagnose(trial: Trial, wider: Trial | None = None) -> str:
-    """Return which known mistake fits a trial that failed, or say that none does.
+    """Return the known mistake that explains a failed trial, in words, or `UNKNOWN`.
 
     Args:
-        trial: the smallest one that failed.
-        wider: the same with a larger model and more steps, in which a mistake may show more of itself.
+        trial: the smallest trial that failed.
+        wider: the same with a larger model and more steps, which may distinguish more mistakes.
     """
     if wider is not None:
         step, wrong = _wrong_gradients(wider)
@@ -50,17 +40,17 @@ def diagnose(trial: Trial, wider: Trial | None = None) -> str:
             return _LATE
         if wrong and {one.name for one in wrong} < set(wider.expected.gradients[step]):
             layers = len(wider.scenario.model.layers)
-            return f"With a model of {layers} layers more can be seen. {_explain_gradients(wider, wrong, step)}"
+            return f"A larger model, of {layers} layers, shows more. {_explain_gradients(wider, wrong, step)}"
     found = _initial_values(trial) or diagnose_omission(trial)
     if not found:
         step, wrong = _wrong_gradients(trial)
-        spoilt, _ = wrong_parameters(trial)  # from there on, gradients are those of another model
-        found = _explain_gradients(trial, wrong, step) if wrong and step <= spoilt else diagnose_parameters(trial)
+        first_wrong, _ = wrong_parameters(trial)  # gradients of later steps are those of another model
+        found = _explain_gradients(trial, wrong, step) if wrong and step <= first_wrong else diagnose_parameters(trial)
     return found or UNKNOWN
 
 
 def _initial_values(trial: Trial) -> str:
-    """Explain parameters that are not rank 0's right after wrapping."""
+    """Explain parameters that differ from rank 0's right after wrapping."""
     kept = {
         name
         for seen, own in zip(trial.observations, trial.inputs, strict=True)
@@ -74,12 +64,12 @@ def _initial_values(trial: Trial) -> str:
         which = "exactly the frozen parameters"
     return (
         f"Initial values are not broadcast: {which} kept each rank's own value. Broadcast every parameter from rank 0 "
-        "when wrapping, in place (`dist.broadcast(p.data, src=0)`), and write the result back where a copy was sent."
+        "when wrapping, in place (`dist.broadcast(p.data, src=0)`); if a copy is sent, write the result back."
     )
 
 
 def _wrong_gradients(trial: Trial) -> tuple[int, list[Wrong]]:
-    """Return the first step with wrong gradients, and those."""
+    """Return the first step with wrong gradients, and these gradients; (0, []) if there are none."""
     for step, expected in enumerate(trial.expected.gradients):
         own = shard_gradients(trial.scenario, trial.inputs, trial.expected, step)
         several = trial.scenario.micro_batches > 1
@@ -103,9 +93,9 @@ def _wrong_gradients(trial: Trial) -> tuple[int, list[Wrong]]:
 
 
 def _fitting(shards: Shards, limit: float) -> tuple[str, ...]:
-    """Return the mistakes that give this value; those that give the right one by accident are left out.
+    """Return the mistakes that give this value, without those that happen to give the right value too.
 
-    A mistake's value may be larger than the right one, and so may its rounding.
+    A mistake's value may be larger than the right value; its rounding then is larger too.
     """
     if shards.seen.shape != shards.mean.shape:
         return ()
@@ -120,12 +110,12 @@ def _fitting(shards: Shards, limit: float) -> tuple[str, ...]:
 
 
 def _parts(own: Sequence[Tensors], name: str, like: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return each rank's gradient of a parameter, zeros where it has none."""
+    """Return each rank's gradient of a parameter, zeros for a rank that has none."""
     return tuple(one.get(name, torch.zeros_like(like)) for one in own)
 
 
 def _mixed_up(value: torch.Tensor, name: str, own: Sequence[Tensors], limits: Limits) -> tuple[str, ...]:
-    """Say which ranks seem to have given the gradient of which other parameter in place of this one's."""
+    """Describe an average to which ranks gave the gradient of another parameter of the same shape."""
     fellows = {other: like for one in own for other, like in one.items() if other != name and like.shape == value.shape}
     for other, like in fellows.items():
         pairs = list(zip(_parts(own, name, like), _parts(own, other, like), strict=True))
@@ -134,12 +124,13 @@ def _mixed_up(value: torch.Tensor, name: str, own: Sequence[Tensors], limits: Li
             if any(chosen) and equal(value, mixture, limit=max(limits[name], limits[other])):
                 ranks = [str(rank) for rank, index in enumerate(chosen) if index]
                 who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
-                return (f"that of `{other}`" if all(chosen) else f"an average to which {who} gave that of `{other}`",)
+                mixed = f"an average to which {who} gave the gradient of `{other}`"
+                return (f"the gradient of `{other}`" if all(chosen) else mixed,)
     return ()
 
 
 def _is_late(trial: Trial, wrong: Sequence[Wrong], step: int) -> bool:
-    """Whether everything that is wrong at a step has the right value of that step at the next one."""
+    """Return whether every wrong gradient of a step has the right value one step later."""
     if step + 1 >= trial.scenario.steps:
         return False
     expected, limits = trial.expected.gradients[step], trial.expected.gradient_limits[step]
@@ -152,7 +143,7 @@ def _is_late(trial: Trial, wrong: Sequence[Wrong], step: int) -> bool:
 
 
 def _explain_gradients(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
-    """Say which mistake explains the most, where it shows, and what its parameters have in common."""
+    """Describe the mistake that explains the most gradients, where it shows, and what its parameters have in common."""
     counted = Counter(name for one in wrong for name in one.mistakes)
     known = {mistake.name: mistake for mistake in GRADIENT_MISTAKES}
     order = [name for name in known if name in counted] + [name for name in counted if name not in known]
@@ -163,12 +154,12 @@ def _explain_gradients(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     which, hint = in_common(trial.scenario.model, parameters, list(trial.expected.gradients[step]))
     where = f"At step {step + 1}, on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
     if not best:
-        return f"{UNKNOWN} {where}, wrong is the gradient of {which}.{hint}"
+        return f"{UNKNOWN} {where}, the gradient of {which} is wrong.{hint}"
     if best == "missing":
         return f"{where}, there is no gradient of {which} after `on_after_backward`: it was set to None.{hint}"
     if best not in known:
         return (
             f"{where}, the gradient of `{parameters[0]}` is {best}: gradients were mixed up. Every rank must launch "
-            "its collectives in the same order, and write each result back to the parameter it came from."
+            "its collectives in the same order, and write each result back to the parameter that it belongs to."
         )
     return f"Looks like *{best}*: {where}, the gradient of {which} is {known[best].seen}. {known[best].advice}{hint}"

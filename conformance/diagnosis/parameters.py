@@ -1,7 +1,7 @@
-"""Names the mistake behind wrong parameters where every gradient was right.
+"""Names the mistake behind wrong parameters if every gradient was right.
 
-Only the first step after which a parameter is wrong is looked at. What was seen is held against whole training runs
-under other schedules, and against what a parameter that never moved, or lost its last digits, would be.
+It uses only the first step after which a parameter is wrong. It compares the parameters with those of training runs
+under other schedules, with their values before the step, and with the right values rounded to a coarser dtype.
 """
 
 from collections import Counter
@@ -18,26 +18,27 @@ from conformance.oracle.training import Trajectory
 from conformance.scenarios.scenario import AddGroup, Scenario, Unfreeze
 from conformance.workload.numbers import wide
 
-_NAMED = 2  # of mistakes that all lead to what was seen
-_FROM_OTHERS = "Or is each sent from a rank that does not update it, and so overwritten with its old value?"
+_NAMED = 2  # mistakes at most, if several lead to the same parameters
+_FROM_OTHERS = "Or does a rank that does not own a parameter send its old value, and overwrite the new one?"
 
 
 class Wrong(NamedTuple):
-    """A parameter that is to be explained, and the rank that has it."""
+    """A wrong parameter or gradient on one rank, and the mistakes that would give it."""
 
     rank: int
     name: str
+    mistakes: tuple[str, ...] = ()
 
 
 def diagnose_parameters(trial: Trial) -> str:
-    """Return which known mistake explains parameters that are wrong though every gradient was right, or nothing."""
+    """Return the known mistake that explains the first wrong parameters, in words; empty if none does."""
     step, wrong = wrong_parameters(trial)
     explanations = (_made_up, _left_out, _stuck, _other_training, _rounded) if wrong else ()
     return next((found for explain in explanations if (found := explain(trial, wrong, step))), "")
 
 
 def wrong_parameters(trial: Trial) -> tuple[int, list[Wrong]]:
-    """Return the first step after which parameters are wrong, and those."""
+    """Return the first step after which parameters are wrong, and these; (number of steps, []) if there are none."""
     for step, expected in enumerate(trial.expected.parameters):
         limits = trial.expected.parameter_limits[step]
         wrong = [
@@ -52,7 +53,7 @@ def wrong_parameters(trial: Trial) -> tuple[int, list[Wrong]]:
 
 
 def diagnose_omission(trial: Trial) -> str:
-    """Return whether all ranks trained as if something that the scenario has were not in it, in words, or nothing."""
+    """Return what of the scenario all ranks seem to have left out, in words; empty if nothing."""
     ranks, steps = range(trial.scenario.world_size), range(trial.scenario.steps)
     everything = [Wrong(rank, name) for rank in ranks for name in trial.scenario.model.shapes]
     for mistake in (BY_NAME["loaded weights not used"], BY_NAME["penalty not trained on"]):
@@ -66,7 +67,7 @@ def diagnose_omission(trial: Trial) -> str:
 
 
 def _made_up(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
-    """Explain parameters that moved because they were given a gradient that they do not have."""
+    """Explain parameters that moved because of a gradient where one process has none."""
     given = [trial.observations[one.rank].gradients(step).get(one.name) for one in wrong]
     made_up = [value for value in given if value is not None]
     names = dict.fromkeys(one.name for one in wrong)
@@ -75,17 +76,17 @@ def _made_up(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     what = "a gradient" if any(value.any() for value in made_up) else "a gradient of zeros"
     return (
         f"Looks like *a gradient where there is none*: at step {step + 1}, after `on_after_backward`, {listed(names)} "
-        f"had {what}, and in one process has none. An optimizer leaves alone what has no gradient; what has one, even "
-        "if it is zero, decays and keeps its momentum. Leave `grad` at None where no rank has a gradient."
+        f"had {what}; in one process it has none. An optimizer skips a parameter without a gradient, but applies "
+        "weight decay and momentum if the gradient is zero. Leave `grad` at None if no rank has a gradient."
     )
 
 
 def _left_out(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
-    """Explain parameters that the optimizer has never trained: those that came later, or all of them."""
+    """Explain parameters that the optimizer never trained: those that were added or unfrozen later, or all."""
     names = {one.name for one in wrong}
-    known = [BY_NAME[mistake] for mistake, those in _untrained(trial.scenario).items() if names <= those]
+    known = [BY_NAME[mistake] for mistake, untrained in _untrained(trial.scenario).items() if names <= untrained]
     everything = trial.scenario.world_size * len(trial.scenario.model.trainable)
-    if len(wrong) == everything and len(names) >= trial.scenario.world_size:  # with fewer, one owner may be at fault
+    if len(wrong) == everything and len(names) >= trial.scenario.world_size:  # if fewer, one owner may cause it
         known.append(BY_NAME["never trained"])
     found = _other_training(trial, wrong, step, known)
     sharded = (trial.scenario.replicated or trial.scenario.averaged) and trial.scenario.world_size > 1
@@ -93,7 +94,7 @@ def _left_out(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
 
 
 def _untrained(scenario: Scenario) -> dict[str, set[str]]:
-    """Return, by mistake, the parameters that an optimizer with it would never train."""
+    """Return, by mistake, the parameters that an optimizer with this mistake never trains."""
     unfrozen = [event.parameters for event in scenario.schedule if isinstance(event, Unfreeze)]
     added = [event.group.parameters for event in scenario.schedule if isinstance(event, AddGroup)]
     return {
@@ -105,7 +106,7 @@ def _untrained(scenario: Scenario) -> dict[str, set[str]]:
 def _other_training(
     trial: Trial, wrong: Sequence[Wrong], step: int, mistakes: Sequence[TrainingMistake] = TRAINING_MISTAKES
 ) -> str:
-    """Explain wrong parameters by another schedule that leads to them."""
+    """Explain wrong parameters by mistakes whose schedules lead to them."""
     where = f" (on rank {wrong[0].rank}, {listed(dict.fromkeys(one.name for one in wrong))})"
     fits: list[str] = []
     for mistake in mistakes:
@@ -125,7 +126,7 @@ def _leads_to(other: Trajectory, trial: Trial, wrong: Sequence[Wrong], step: int
 
 
 def _stuck(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
-    """Explain parameters that did not move: on all ranks, or on all but the one that owns them."""
+    """Explain parameters that did not move on any rank, or moved on their owner only."""
     before, limits = trial.expected.starts[step], trial.expected.parameter_limits[step]
     still = [
         one
@@ -139,8 +140,8 @@ def _stuck(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     if everywhere:
         return (
             f"At step {step + 1}, {listed(everywhere)} did not move on any rank: no rank's inner optimizer holds it, "
-            "or what its owner computed was overwritten by another rank's old value. Are all parameter groups, and "
-            "later ones too, given to their owners, and is each parameter sent from its owner?"
+            "or another rank's old value overwrote the owner's new one. Does every group, also one that is added "
+            "later, reach the inner optimizers? Does each owner send its own parameters?"
         )
     return (
         f"At step {step + 1}, {listed(ranks)} moved on one rank and not on the others: the owner of a parameter must "
@@ -149,7 +150,7 @@ def _stuck(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
 
 
 def _rounded(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
-    """Explain parameters that are the right ones rounded to a coarser dtype: where several fit, name them all."""
+    """Explain parameters that are right but rounded to a coarser dtype; name every dtype that fits."""
     pairs = [
         (trial.observations[one.rank].parameters(step)[one.name], trial.expected.parameters[step][one.name])
         for one in wrong
@@ -162,13 +163,13 @@ def _rounded(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     if not fitting:
         return ""
     return (
-        f"Looks like *rounded to {' or '.join(fitting)}*: {listed(dict.fromkeys(one.name for one in wrong))} lost the "
-        "last digits on the way between ranks. Send parameters in their own dtype."
+        f"Looks like *rounded to {' or '.join(fitting)}*: {listed(dict.fromkeys(one.name for one in wrong))} lost "
+        "digits on the way between ranks. Send parameters in their own dtype."
     )
 
 
 def _is_rounding(seen: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether a tensor has the digits of a coarser dtype, and is no further from the right one than its rounding."""
+    """Return whether a tensor is as near to the right one as rounding to `dtype` allows, and `dtype` can hold it."""
     eps = torch.finfo(dtype).eps
     near = (wide(seen) - wide(right)).abs() <= eps * wide(right).abs()
     return eps > torch.finfo(seen.dtype).eps and is_rounded(seen, dtype) and bool(near.all())

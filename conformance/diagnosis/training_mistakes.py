@@ -1,7 +1,7 @@
-"""What known mistakes of optimizers amount to: training by another schedule.
+"""Known mistakes of optimizers, each as the schedule that the training follows in effect.
 
-The diagnosis looks for the one that leads to what was seen. A scenario on which a mistake that matters leads to the
-same parameters as correct code cannot tell them apart, and is not used.
+The diagnosis looks for the mistake whose schedule leads to the parameters that ranks reported. A check skips a scenario
+on which the mistakes that it is to find lead to the same parameters as correct code.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,14 @@ from conformance.scenarios.scenario import (
 
 @dataclass(frozen=True)
 class TrainingMistake:
-    """A way to follow another schedule: what seems to have happened, what to look for, and that schedule."""
+    """A way to follow another schedule.
+
+    Attributes:
+        name: what a report calls it.
+        seen: what seems to have happened.
+        advice: what to do about it.
+        instead: returns the scenario that the training follows in effect; the same scenario if the mistake cannot show.
+    """
 
     name: str
     seen: str
@@ -35,7 +42,7 @@ class TrainingMistake:
 
 
 def _groups(scenario: Scenario, options: Callable[[Options], Options]) -> Scenario:
-    """Give every parameter group other options of its own, also groups that are added later."""
+    """Replace the options of every parameter group, also of groups that are added later."""
     groups = tuple(Group(group.parameters, options(group.options)) for group in scenario.optimizer.groups)
     schedule = tuple(
         AddGroup(event.step, Group(event.group.parameters, options(event.group.options)))
@@ -57,7 +64,7 @@ def _without(scenario: Scenario, *kinds: type) -> Scenario:
 
 
 def _never_added(scenario: Scenario) -> Scenario:
-    """Put off every added group until training is over, and leave out changes of one."""
+    """Delay every added group until after the last step, and drop the changes of such a group."""
     there = max(1, len(scenario.optimizer.groups))
     kept = (event for event in scenario.schedule if not isinstance(event, SetOption) or event.group < there)
     schedule = (replace(e, step=scenario.steps) if isinstance(e, AddGroup) else e for e in kept)
@@ -65,19 +72,19 @@ def _never_added(scenario: Scenario) -> Scenario:
 
 
 def _only_lr(scenario: Scenario) -> Scenario:
-    """Drop all changes of other options."""
+    """Keep only the changes of the learning rate."""
     kept = (e for e in scenario.schedule if not isinstance(e, SetOption) or e.option == "lr")
     return replace(scenario, schedule=tuple(replace(e, momentum=False) if isinstance(e, OneCycle) else e for e in kept))
 
 
 def _everywhere(scenario: Scenario) -> Scenario:
-    """Let every change of an option concern all groups."""
+    """Apply every change of an option to all groups."""
     schedule = (replace(e, group=-1) if isinstance(e, SetOption) else e for e in scenario.schedule)
     return replace(scenario, schedule=tuple(schedule))
 
 
 def _options_of_construction(scenario: Scenario) -> Scenario:
-    """At each loading, write the options of construction back where they had been changed before."""
+    """At each load, set changed options back to their values at construction."""
     schedule, changed = list[Event](), set[str]()
     for event in scenario.schedule:
         schedule.append(event)
@@ -90,7 +97,7 @@ def _options_of_construction(scenario: Scenario) -> Scenario:
 
 
 def _only(scenario: Scenario, *names: str) -> Scenario:
-    """Keep only these of the optimizer's own options."""
+    """Keep only these options of the optimizer."""
     spec = scenario.optimizer
     kept = {name: value for name, value in spec.options.items() if name in names}
     return replace(scenario, optimizer=OptimizerSpec(spec.kind, kept, spec.groups))
@@ -103,19 +110,19 @@ def _frozen_lr(scenario: Scenario) -> Scenario:
 
 
 def _rebuilt(scenario: Scenario) -> Scenario:
-    """Rebuild the optimizer wherever something about it changes."""
+    """Rebuild the optimizer at every change of its options or groups."""
     changes = {event.step for event in scenario.schedule if isinstance(event, SetOption | AddGroup)}
     return replace(scenario, schedule=scenario.schedule + tuple(Rebuild(step) for step in sorted(changes) if step))
 
 
 def _never_loaded(scenario: Scenario) -> Scenario:
-    """Let the new optimizer begin without the state that was saved."""
+    """Start the new optimizer without the saved state."""
     schedule = (Rebuild(event.step) if isinstance(event, SaveAndLoad) else event for event in scenario.schedule)
     return replace(scenario, schedule=tuple(schedule))
 
 
 def _without_memory(scenario: Scenario) -> Scenario:
-    """Rebuild the optimizer before every step; where a new one takes over, that is a matter of what it loads."""
+    """Rebuild the optimizer before every step, unless the scenario saves and loads its state."""
     loads = any(isinstance(event, SaveAndLoad) for event in scenario.schedule)
     steps = range(1, 1 if loads else scenario.steps)
     return replace(scenario, schedule=scenario.schedule + tuple(Rebuild(step) for step in steps))
@@ -130,34 +137,34 @@ TRAINING_MISTAKES = (
     ),
     TrainingMistake(
         "saved options lost",
-        "training went on with the options that the new optimizer was made with, not with those that were saved",
+        "training went on with the options given to the new optimizer, not with the saved ones",
         "Save the options of all `param_groups` in `state_dict`, and let `load_state_dict` write them back.",
         _options_of_construction,
     ),
     TrainingMistake(
         "only changes of lr take effect",
         "a new learning rate was used, and another option stayed as it was at construction",
-        "Copy every option of `optimizer.param_groups` into the inner optimizer at the start of each step, not `lr` "
-        "alone.",
+        "Copy every option of `optimizer.param_groups` into the inner optimizer at the start of each step, not only "
+        "`lr`.",
         _only_lr,
     ),
     TrainingMistake(
         "change of an option ignored",
         "training went on with the option as it was at construction",
-        "The user and schedulers write to `optimizer.param_groups`: let the inner optimizer share those very dicts, or "
-        "copy every option into it at the start of each step.",
+        "The user and schedulers write to `optimizer.param_groups`: let the inner optimizer share these dicts, or copy "
+        "every option into it at the start of each step.",
         lambda s: _without(s, SetOption, Decay, OneCycle),
     ),
     TrainingMistake(
         "change of one group made in all",
         "an option that was changed in one parameter group was changed in the others too",
-        "Keep the options of each group of `param_groups` apart, and copy each into its own inner group.",
+        "Copy the options of each group of `param_groups` into its own inner group only.",
         _everywhere,
     ),
     TrainingMistake(
         "first group's options everywhere",
         "every parameter group was trained with the options of the first",
-        "Give the inner optimizer one group per group of the user, each with its own options.",
+        "Give the inner optimizer one group for each group of the user, with the options of that group.",
         _first_group,
     ),
     TrainingMistake(
@@ -169,53 +176,52 @@ TRAINING_MISTAKES = (
     TrainingMistake(
         "added group never trained",
         "the parameters added by `add_param_group` were never updated",
-        "`add_param_group` must give the new parameters to owners, and to the inner optimizers of those.",
+        "`add_param_group` must give each new parameter an owner, and add it to the owner's inner optimizer.",
         _never_added,
     ),
     TrainingMistake(
         "unfrozen parameter never trained",
-        "parameters that were frozen when the optimizer was made, and let train later, were never updated",
-        "Give every parameter an owner and a place in the inner optimizer, also where it does not require gradients: a "
-        "step passes over those without one.",
+        "parameters that were frozen when the optimizer was made, and unfrozen later, were never updated",
+        "Give every parameter an owner and a place in the inner optimizer, even if it does not require gradients: "
+        "`step` skips parameters without a gradient.",
         lambda s: _without(s, Unfreeze),
     ),
     TrainingMistake(
         "loaded weights not used",
         "training went on as if nothing had been loaded into the wrapped model",
-        "What `load_state_dict` is given must reach the parameters that the model computes with: let `nn.Module`'s own "
-        "do it, under the names that `state_dict` has; do not let it pass over names, and keep no copy of parameters.",
+        "`load_state_dict` must write into the parameters that the model computes with. Leave it to `nn.Module`'s own "
+        "method and the names in `state_dict`; do not skip names that are missing, and keep no copy of parameters.",
         lambda s: _without(s, LoadWeights),
     ),
     TrainingMistake(
         "penalty not trained on",
-        "training went on as if the gradient by the inputs, a part of the loss, were a constant",
-        "Let that gradient keep its graph on its way through the wrapper: what it passes there (an "
-        "`autograd.Function`, a hook) must not detach it.",
+        "training went on as if the gradient with respect to the inputs, a part of the loss, were a constant",
+        "The wrapper must not detach this gradient from its graph, for example in an `autograd.Function` or a hook.",
         lambda s: replace(s, penalised=False),
     ),
     TrainingMistake(
         "gradients of before clipping",
-        "the step used the gradients as they were before they were clipped",
-        "Use `.grad` as it is when `step` is called: keep no copy of what backward left there.",
+        "the step used the gradients as they were before clipping",
+        "Use `.grad` as it is when `step` is called: keep no copy of the gradients of backward.",
         lambda s: replace(s, clip=None),
     ),
     TrainingMistake(
         "saved state lost",
         "the new optimizer went on without the momentum that was saved",
-        "`state_dict` must hold the state of the inner optimizers, and `load_state_dict` hand each its own: what "
-        "`torch.optim.Optimizer` gives by itself is the outer one's `state`, which is empty.",
+        "`state_dict` must hold the state of the inner optimizers, and `load_state_dict` must give each its own. The "
+        "method of `torch.optim.Optimizer` returns the outer optimizer's `state`, which is empty.",
         _never_loaded,
     ),
     TrainingMistake(
         "state lost",
-        "momentum started again from nothing at the change",
-        "The inner optimizer was built again, which drops its state: add to it in place.",
+        "momentum started again from zero at the change",
+        "The inner optimizer was built again, which drops its state: change it in place.",
         _rebuilt,
     ),
     TrainingMistake(
         "state lost at every step",
-        "each step was done as if it were the first, without momentum",
-        "The inner optimizer's state must outlive `step`: build it once, and do not clear what it keeps.",
+        "each step was made as if it were the first, without momentum",
+        "The inner optimizer's state must outlive `step`: build the optimizer once, and do not clear its state.",
         _without_memory,
     ),
     TrainingMistake(

@@ -25,8 +25,8 @@ from conformance.grading.events import (
     SubmissionEnded,
 )
 from conformance.grading.report import GRADER_ERROR, CheckReport, ComponentReport, Environment, Report
-from conformance.grading.reproduce import write_reproduction
 from conformance.judging.run_check import Result, run_check
+from conformance.reproduction import files
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
 
@@ -98,6 +98,8 @@ def _grade_submission(path: str, grading: Grading, launcher: ForkServers) -> Ite
 
 def _grade_components(executor: Executor, grading: Grading) -> Iterator[Event]:
     submitted = submitted_components(executor, grading.components)
+    if grading.repro_dir is not None:
+        files.remove_stale(executor.location, grading.components, grading.repro_dir)
     for name in grading.components:
         if name in submitted:
             yield from _grade_component(name, executor, grading)
@@ -193,7 +195,7 @@ def grade_check(
 def _reported(component: str, result: Result, executor: Executor, grading: Grading) -> CheckReport:
     repro = ""
     if result.scenario is not None and grading.repro_dir is not None:
-        repro = str(write_reproduction(component, result, result.scenario, executor, grading.repro_dir))
+        repro = str(files.write(COMPONENTS[component], result, executor, grading.repro_dir))
     return CheckReport(
         id=result.check.id,
         level=result.check.level,

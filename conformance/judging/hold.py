@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from conformance.checks.check import Check, Refused, Violation
 from conformance.components.component import Component
-from conformance.diagnosis.crashes import say
+from conformance.diagnosis.crashes import describe_crash
 from conformance.execution.executor import Executor
 from conformance.execution.outcome import Broken, Execution, Malformed
 from conformance.scenarios.drawn import Drawn
@@ -63,5 +63,5 @@ class Search:
         if isinstance(execution, Broken):
             if self.check.level == "extended" and execution.refusal:
                 raise Refused(f"refused, as it may be: {execution.refusal}")
-            raise Violation(say(execution, drawn))
+            raise Violation(describe_crash(execution, drawn))
         self.check.assertion(self.component.trial(drawn, execution))

@@ -7,7 +7,7 @@ from functools import partial
 from conformance.checks.check import NotOffered, Violation
 from conformance.checks.trial import Trial
 from conformance.components.component import trial_of_training
-from conformance.diagnosis.crashes import explain
+from conformance.diagnosis.crashes import advise_on_crash
 from conformance.execution.outcome import Broken, Execution, Observed
 from conformance.judging.hold import Search
 from conformance.scenarios.drawn import Drawn
@@ -90,7 +90,7 @@ def _explain(search: Search, drawn: Drawn) -> str:
     component, execution = search.component, search.executor.run(search.component, drawn)
     if isinstance(execution, Broken):
         advice = component.advice(drawn) if isinstance(execution.root, Raised) else ""
-        return advice or explain(execution, drawn)
+        return advice or advise_on_crash(execution, drawn)
     if isinstance(execution, Observed) and component.diagnose:
         return component.diagnose(component.trial(drawn, execution), _wider(search, drawn))
     return ""

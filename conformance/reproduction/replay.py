@@ -11,7 +11,7 @@ from conformance.execution.rank_pools import SizedRanks
 from conformance.judging.hold import Search
 from conformance.judging.run_check import Result, judged
 from conformance.scenarios.drawn import Drawn, drawn_from_json
-from conformance.submissions.location import Location, locate
+from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
 
 SCHEMA = "pytest-ddp/case/1"
@@ -55,9 +55,8 @@ class Replay:
         except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
             raise UsageError(f"{path} is no case that a grading wrote ({type(error).__name__}: {error})") from None
 
-    def write(self, folder: Path, location: Location) -> Path:
-        """Write it as `<component>-<check>.json` in the submission's subfolder of a folder; return its path."""
-        path = folder / location.subfolder / f"{self.component}-{self.check.id}.json"
+    def write(self, path: Path) -> None:
+        """Write it as JSON."""
         plain = {
             "schema": SCHEMA,
             "submission": self.submission,
@@ -66,9 +65,7 @@ class Replay:
             "scenario": self.drawn.to_json(),
             "secret": self.secret,
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
-        return path
 
     def run(self, ranks: SizedRanks) -> Result:
         """Hold the submission to the check on this alone.

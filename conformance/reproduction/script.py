@@ -1,94 +1,136 @@
-"""What every standalone script that shows a failure has: a name, a place, and the submission that it imports."""
+"""What every script that shows a failure has: a name, a header, the submission that it imports, and its numbers.
 
+A flat script needs torch and the submission alone. Where a short one cannot show a failure, it replays the scenario.
+"""
+
+import re
 import textwrap
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+import torch
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from conformance.checks.check import Check
-from conformance.execution.fork_servers import HASH_SEEDS
+from conformance.components.component import Component
 from conformance.submissions.location import Location
+from conformance.workload.numbers import Tensors
 
-_WIDTH = 110
-TEMPLATES = Environment(
-    loader=PackageLoader("conformance.reproduction"),
+MARKER = "pytest-ddp:"  # how a script begins
+MOST_LINES = 60  # besides its data
+_MOST_NUMBERS = 2_000
+_WIDTH = 116
+_ABOUT = 3 * _WIDTH
+_PACKAGE = Path(__file__).parents[1]
+_TEMPLATES = Environment(
+    loader=FileSystemLoader([_PACKAGE / "reproduction" / "templates", _PACKAGE / "components"]),
     trim_blocks=True,
     lstrip_blocks=True,
     keep_trailing_newline=True,
     undefined=StrictUndefined,
     autoescape=False,  # noqa: S701  Python is made, not HTML
 )
+_TEMPLATES.filters["keywords_of"] = lambda options: ", ".join(f"{name}={value!r}" for name, value in options.items())
 
-TEMPLATES.filters["items_of"] = lambda options: ", ".join(f'"{name}": {value!r}' for name, value in options.items())
-TEMPLATES.filters["keywords_of"] = lambda options: ", ".join(f"{name}={value!r}" for name, value in options.items())
+
+def has_template(name: str) -> bool:
+    """Whether there is a template of that name."""
+    return name in _TEMPLATES.list_templates()
+
+
+class Reading:
+    """Notes which fields of a scenario a template reads: what it has not read, its script cannot show."""
+
+    def __init__(self, plain: Any) -> None:
+        self._plain, self._read = plain, set[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        self._read.add(name)
+        return getattr(self._plain, name)
+
+    def unread(self, *known: str) -> list[str]:
+        """Return the fields that have another value than their default, and were not read; nor are `known` as well."""
+        plain = self._plain
+        unusual = [field.name for field in fields(plain) if getattr(plain, field.name) != _default(field)]
+        return [name for name in unusual if name not in self._read.union(known)]
+
+
+def _default(field: Any) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Script(ABC):
+class Failure:
     """What a script has to show.
 
     Attributes:
         location: the submission.
         component: the component that failed.
         check: the check that failed.
-        seed: the integer that the numbers derive from.
         message: what was wrong.
-        stubbed: what was used in place of something absent.
-        hash_apart: whether its ranks must not agree on `hash`.
     """
 
     location: Location
-    component: str
+    component: Component
     check: Check
-    seed: int
     message: str
-    stubbed: frozenset[str] = frozenset()
-    hash_apart: bool = False
 
     @property
-    def file(self) -> str:
-        """The script's name."""
-        return f"{self.component}-{self.check.id}.py"
-
-    def write(self, folder: Path) -> Path:
-        """Write it as `<component>-<check>.py` in the submission's subfolder of a folder; return its path."""
-        path = folder / self.location.subfolder / self.file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.text(), encoding="utf-8")
-        return path
-
-    @abstractmethod
-    def text(self) -> str:
-        """Return the script."""
+    def name(self) -> str:
+        """The name of its files, without a suffix: for a check `trains[tied]` of `ddp`, `ddp-trains-tied`."""
+        kept = (c if c.isalnum() or c in "_.-" else "-" for c in f"{self.component.name}-{self.check.id}")
+        return "".join(kept).strip("-")
 
     def render(self, template: str, **more: Any) -> str:
-        """Return a template filled in with what every script has, and more."""
-        return TEMPLATES.get_template(template).render(
-            component=self.component,
-            check=self.check.id,
-            property=self.check.property,
-            message=_as_docstring(self.message),
-            file=self.file,
-            hash_seeds=HASH_SEEDS if self.hash_apart else (),
+        """Return a template filled in."""
+        return _TEMPLATES.get_template(template).render(
+            file=f"{self.name}.py",
+            about=self._about,
             import_roots=list(self.location.import_roots),
             import_line=_import_line(self.location.module),
-            stubs=sorted(name.removeprefix("package ") for name in self.stubbed if name.startswith("package ")),
-            stubbed_metadata=any(name.startswith("version of") for name in self.stubbed),
-            stubbed_cuda=any(name.startswith("torch.cuda") for name in self.stubbed),
             **more,
         )
+
+    @property
+    def _about(self) -> str:
+        """Check, property and message, as text that may stand in a docstring."""
+        about = f"{MARKER} {self.component.name} fails {self.check.id}. {self.check.property} {self.message}"
+        wrapped = textwrap.fill(textwrap.shorten(about, _ABOUT, placeholder=" ..."), _WIDTH)
+        return wrapped.replace("\\", "\\\\").replace('"""', "'''")
+
+
+def is_readable(ranks: Sequence[Tensors]) -> bool:
+    """Whether literal data would be so short that anybody might read it."""
+    return sum(tensor.numel() for tensors in ranks for tensor in tensors.values()) <= _MOST_NUMBERS
+
+
+def data_lines(name: str, ranks: Sequence[Tensors]) -> Iterator[str]:
+    """Yield the lines of a list of the tensors that each rank has, by name."""
+    yield f"{name} = [  # by rank"
+    for tensors in ranks:
+        yield "    {"
+        for key, value in tensors.items():
+            yield f'        "{key}": {literal(value)},'
+        yield "    },"
+    yield "]"
+
+
+def lines_besides_data(text: str) -> int:
+    """Return how many lines a script has that are no part of a list of literal data."""
+    return len(re.sub(r"(?m)^\w+ = \[  # by rank\n( .*\n)*\]\n", "", text).splitlines())
+
+
+def literal(value: torch.Tensor) -> str:
+    """Return the expression that makes a tensor again, to the last bit."""
+    if not value.numel():
+        return f"torch.empty({tuple(value.shape)}, dtype={value.dtype})"
+    numbers = re.sub("inf|nan", r'float("\g<0>")', str(value.tolist()))
+    return f"tensor({numbers}, dtype={value.dtype})"
 
 
 def _import_line(module: str) -> str:
     package, _, name = module.rpartition(".")
     renamed = "" if name == "adapters" else " as adapters"
     return f"from {package} import {name}{renamed}" if package else f"import {name}{renamed}"
-
-
-def _as_docstring(message: str) -> str:
-    """Return text that may stand in a docstring, its long lines wrapped."""
-    lines = message.replace("\\", "\\\\").replace('"""', "'''").splitlines()
-    return "\n".join(textwrap.fill(line, _WIDTH, subsequent_indent="  ") if line else "" for line in lines)

@@ -4,7 +4,7 @@ import pytest
 
 from conformance.components.evaluation.case import EvaluationCase
 from conformance.components.registry import COMPONENTS
-from conformance.diagnosis.crashes import explain, say
+from conformance.diagnosis.crashes import advise_on_crash, describe_crash
 from conformance.execution.executor import Executor
 from conformance.execution.outcome import Broken, Observed
 from conformance.execution.pool import ranks_from
@@ -69,10 +69,10 @@ def test_a_deadlock_of_a_component_waits_for_no_deadline(launcher, submit, compo
     for deadlocked, case in runs:
         assert isinstance(deadlocked, Broken)
         assert isinstance(deadlocked.root, Deadlocked)
-        assert "rank 0" in say(deadlocked, case)
-        assert "waits in barrier" in say(deadlocked, case)
-    assert len({explain(deadlocked, case) for deadlocked, case in runs}) == 1
-    assert explain(*runs[0])
+        assert "rank 0" in describe_crash(deadlocked, case)
+        assert "waits in barrier" in describe_crash(deadlocked, case)
+    assert len({advise_on_crash(deadlocked, case) for deadlocked, case in runs}) == 1
+    assert advise_on_crash(*runs[0])
 
 
 def test_a_component_that_has_hung_is_observed_afterwards(launcher, submit, monkeypatch):
@@ -88,7 +88,7 @@ def test_a_component_that_has_hung_is_observed_afterwards(launcher, submit, monk
         deadlocked = executor.run(COMPONENTS["naive_ddp"], second)
     assert isinstance(deadlocked, Broken)
     assert isinstance(deadlocked.root, Deadlocked)
-    assert "waits in barrier" in say(deadlocked, second)
+    assert "waits in barrier" in describe_crash(deadlocked, second)
 
 
 def test_an_import_that_takes_long_is_no_hang(launcher, submit, monkeypatch):

@@ -3,7 +3,8 @@
 import pytest
 
 from conformance.components.fsdp.case import FsdpCase
-from conformance.diagnosis.crashes import explain
+from conformance.components.registry import COMPONENTS
+from conformance.diagnosis.crashes import advise_on_crash
 from conformance.execution.outcome import Broken
 from conformance.scenarios.layers import Linear
 from conformance.scenarios.model_spec import ModelSpec
@@ -37,35 +38,38 @@ UNBOUNDED = Scenario(world_size=2, model=THREE, bucket_size_mb=None)
     ("scenario", "raised", "said"),
     [
         (PLAIN, EMPTY, "`params`, which may be a generator"),
-        (MORE_RANKS, EMPTY, "(here 4 ranks, 3 parameters) made an inner optimizer without any"),
-        (IN_GROUPS, EMPTY, "(here 2 ranks, 1 parameter in a group)"),
-        (ADDED, EMPTY, "(here 2 ranks, 1 parameter in a group)"),
-        (ADDED_TO_ONE, EMPTY, "(here 2 ranks, 1 parameter in a group)"),
+        (MORE_RANKS, EMPTY, "4 ranks and 3 parameters, so a rank owns no parameter"),
+        (IN_GROUPS, EMPTY, "2 ranks and 1 parameter in a group"),
+        (ADDED, EMPTY, "2 ranks and 1 parameter in a group"),
+        (ADDED_TO_ONE, EMPTY, "2 ranks and 1 parameter in a group"),
         (PLAIN, UNKNOWN, "extend the table there"),
         (FROZEN, UNKNOWN, "Give every parameter an owner"),
-        (WRAPPED, UNKNOWN, "of those that trained then"),
-        (PLAIN, ("KeyError", "'lr'"), "the inner optimizer's own `.defaults`"),
-        (PLAIN, ("TypeError", "Plain is not an Optimizer"), "derive the sharded optimizer from it"),
+        (WRAPPED, UNKNOWN, "required gradients then"),
+        (PLAIN, ("KeyError", "'lr'"), "the inner optimizer's `.defaults`"),
+        (PLAIN, ("TypeError", "Plain is not an Optimizer"), "inherit from it"),
         (
             IN_GROUPS,
             ("AttributeError", "'dict' object has no attribute 'data'"),
-            "look for the parameters in each",
+            "Take the parameters from each group",
         ),
-        (ADDED, ("ValueError", "some parameters appear in more than one parameter group"), "that this rank owns"),
+        (ADDED, ("ValueError", "some parameters appear in more than one parameter group"), "that the rank owns"),
         (MORE_RANKS, ("AttributeError", "'NoneType' object has no attribute 'step'"), "has no inner optimizer to step"),
         (MIXED, ("RuntimeError", "attempting to assign a gradient with dtype 'double'"), "group gradients by dtype"),
         (PLAIN, ("TypeError", f"Own.zero_grad() {UNEXPECTED} 'set_to_none'"), "def zero_grad(self, set_to_none=True)"),
         (WRAPPED, ("TypeError", f"Own.__call__() {UNEXPECTED} 'gain'"), "The wrapper's `__call__` must take"),
         (FsdpCase(world_size=2, keyword=True), ("TypeError", f"Own.forward() {UNEXPECTED} 'gain'"), "`forward` must"),
-        (FsdpCase(world_size=2, widths=(2, 3)), ("RuntimeError", "invalid output tensor list"), "the number of ranks"),
-        (UNBOUNDED, ("TypeError", "unsupported operand type(s) for *: 'NoneType' and 'int'"), "that never is full"),
+        (UNBOUNDED, ("TypeError", "unsupported operand type(s) for *: 'NoneType' and 'int'"), "without a limit"),
         (PLAIN, ("AttributeError", "'Plain' object has no attribute 'param_groups'"), "users write to its"),
     ],
 )
 def test_advice_fits_the_scenario(scenario, raised, said):
     kind, message = raised
     outcomes = tuple(Raised(rank=rank, kind=kind, message=message, traceback="") for rank in range(scenario.world_size))
-    assert said in explain(Broken(outcomes), scenario)
+    assert said in advise_on_crash(Broken(outcomes), scenario)
+
+
+def test_a_component_advises_on_its_own_cases():
+    assert "the number of ranks" in COMPONENTS["fsdp"].advice(FsdpCase(world_size=2, widths=(2, 3)))
 
 
 @pytest.mark.parametrize(
@@ -73,4 +77,4 @@ def test_advice_fits_the_scenario(scenario, raised, said):
 )
 def test_a_hang_without_collectives_is_no_wait_for_one(entered, said):
     outcomes = tuple(TimedOut(rank=rank, timeout=10.0, collectives=entered) for rank in range(2))
-    assert said in explain(Broken(outcomes), WRAPPED)
+    assert said in advise_on_crash(Broken(outcomes), WRAPPED)

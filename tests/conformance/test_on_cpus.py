@@ -47,4 +47,4 @@ def test_gpus_are_hidden_from_submissions_and_from_scripts(grade_path, submit, m
     failed = next(check for check in graded.checks if check.status == "failed")
     script = subprocess.run([sys.executable, failed.repro], capture_output=True, text=True, check=False)
     assert script.returncode == 1, script.stderr
-    assert "gradient of layers.0.weight" in script.stdout
+    assert "gradient of layers.0.weight" in script.stderr

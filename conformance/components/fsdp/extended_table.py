@@ -117,7 +117,7 @@ _MEMORY = (
     ),
     _memory(
         "parameters_are_sharded[uneven_or_frozen]",
-        "A matrix is sharded also where its rows do not divide evenly, as 50257 of a vocabulary, and where it is frozen.",
+        "A matrix is sharded also where its rows do not divide evenly, as in a vocabulary, and where it is frozen.",
         one_of(sharded_trainings(wide=True, uneven=True), sharded_trainings(wide=True, frozen=True)),
         memory.parameters_are_sharded,
         requires=("parameters_are_sharded", "trains[uneven_shards]", "trains[frozen_parameters]"),

@@ -1,6 +1,5 @@
-"""How many bytes of optimizer state a process holds, by the suite and by its scripts; tensors of other classes."""
+"""How many bytes of optimizer state a process holds; tensors of other classes."""
 
-import gc
 import weakref
 from collections import deque
 from dataclasses import dataclass
@@ -11,15 +10,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from conformance.ranks import optimizer_memory
+from conformance.ranks.optimizer_memory import state_bytes
 from conformance.ranks.parameters import parameters_by_name, plain
-from conformance.reproduction.script import TEMPLATES
-
-
-def by_script(optimizer):
-    namespace = {"gc": gc, "torch": torch, "nn": nn}
-    exec(TEMPLATES.get_template("state_bytes.py.jinja").render(), namespace)  # noqa: S102  what a script holds
-    return namespace["state_bytes"](optimizer)
 
 
 def stepped(*sizes):
@@ -80,9 +72,8 @@ def closure_of(optimizer):
     [Slots, closure_of, lambda one: partial(one.step), lambda one: deque([one])],
     ids=["slots", "closure", "partial", "deque"],
 )
-@pytest.mark.parametrize("measure", [optimizer_memory.state_bytes, by_script])
-def test_an_inner_optimizer_is_found_wherever_it_is_kept(keep, measure):
-    assert measure(Outer(keep(stepped(3, 5)))) == 8 * 4
+def test_an_inner_optimizer_is_found_wherever_it_is_kept(keep):
+    assert state_bytes(Outer(keep(stepped(3, 5)))) == 8 * 4
 
 
 TABLE = weakref.WeakKeyDictionary()
@@ -104,37 +95,33 @@ class OptimizerFacade(torch.optim.SGD):
 
 
 @pytest.mark.parametrize("facade", [Facade, OptimizerFacade])
-@pytest.mark.parametrize("measure", [optimizer_memory.state_bytes, by_script])
-def test_an_inner_optimizer_is_found_in_a_weak_table(facade, measure):
+def test_an_inner_optimizer_is_found_in_a_weak_table(facade):
     others, inner = stepped(11), stepped(3, 5)
     outer = facade(inner)
     TABLE[outer], TABLE[others] = inner, stepped(13)
     del inner
-    assert measure(outer) == 8 * 4
+    assert state_bytes(outer) == 8 * 4
 
 
-@pytest.mark.parametrize("measure", [optimizer_memory.state_bytes, by_script])
-def test_an_optimizer_of_views_is_found_in_a_table_of_the_module(measure):
+def test_an_optimizer_of_views_is_found_in_a_table_of_the_module():
     whole = nn.Parameter(torch.ones(8))
     BY_NUMBER[0] = inner = torch.optim.SGD([whole.detach()[2:5]], lr=0.1, momentum=0.9)
     inner.param_groups[0]["params"][0].grad = torch.ones(3)
     inner.step()
-    assert measure(torch.optim.SGD([whole], lr=0.1)) == 3 * 4
+    assert state_bytes(torch.optim.SGD([whole], lr=0.1)) == 3 * 4
 
 
-@pytest.mark.parametrize("measure", [optimizer_memory.state_bytes, by_script])
-def test_what_an_earlier_optimizer_has_left_is_not_counted(measure):
+def test_what_an_earlier_optimizer_has_left_is_not_counted():
     earlier = stepped(8)
     later = torch.optim.SGD(earlier.param_groups[0]["params"], lr=0.1)
     earlier.itself = earlier
     del earlier
-    assert measure(later) == 0
+    assert state_bytes(later) == 0
 
 
 @pytest.mark.parametrize("make", [in_one_buffer, listed_twice, whole_and_in_pieces, empty_too, lambda: stepped(3, 5)])
-@pytest.mark.parametrize("measure", [optimizer_memory.state_bytes, by_script])
-def test_memory_counts_once(make, measure):
-    assert measure(make()) == 8 * 4
+def test_memory_counts_once(make):
+    assert state_bytes(make()) == 8 * 4
 
 
 class Compressed(torch.Tensor):
@@ -156,14 +143,14 @@ class Compressed(torch.Tensor):
 def test_a_wrapper_subclass_counts_as_the_memory_that_it_holds():
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(8))], lr=0.1)
     optimizer.state["first"] = {"momentum_buffer": Compressed(torch.ones(8, dtype=torch.bfloat16))}
-    assert optimizer_memory.state_bytes(optimizer) == 8 * 2
+    assert state_bytes(optimizer) == 8 * 2
 
 
 def test_an_optimizer_of_a_wrapper_subclass_is_found_by_the_memory_that_it_holds():
     whole = nn.Parameter(torch.ones(8, dtype=torch.bfloat16))
     BY_NUMBER[1] = inner = torch.optim.SGD([Compressed(whole.detach()[2:5])], lr=0.1)
     inner.state["first"] = {"momentum_buffer": torch.ones(3)}
-    assert optimizer_memory.state_bytes(torch.optim.SGD([whole], lr=0.1)) == 3 * 4
+    assert state_bytes(torch.optim.SGD([whole], lr=0.1)) == 3 * 4
 
 
 def test_a_copy_of_a_wrapper_subclass_is_a_tensor_of_torchs_own_type():
@@ -181,5 +168,5 @@ def test_a_wrapped_model_that_shards_a_parameter_is_refused():
         parameters_by_name(model, ("weight", "bias"), {})
 
 
-def test_without_an_optimizer_there_is_nothing_to_measure():
-    assert optimizer_memory.state_bytes(object()) is None
+def test_without_an_optimizer_there_is_nothing_to_state_bytes():
+    assert state_bytes(object()) is None

@@ -89,7 +89,7 @@ BUGS = [
         _TRAINABLE,
         _LOADS_OTHER_NAMES + _TRAINABLE,
         "trains[loaded_weights]",
-        "the model's alone has no prefix",
+        "lack the prefix",
     ),
     Bug(_BUCKETED, _TRAINABLE, _ASSIGNS_LOADED + _TRAINABLE, "trains[loaded_weights]", "without `assign=True`"),
     Bug(

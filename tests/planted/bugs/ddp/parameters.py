@@ -170,7 +170,7 @@ BUGS = [
         "trains[large_parameters]",
         "Right after wrapping, `layers.0.weight` on rank 1 is not rank 0's",
     ),
-    Bug(_NAIVE, _NAIVE_START, _GATHERS_ROWS, "trains[sparse_gradients]", "another size than on its peers"),
+    Bug(_NAIVE, _NAIVE_START, _GATHERS_ROWS, "trains[sparse_gradients]", "another size than on the other ranks"),
     Bug(
         _EACH,
         "        for bucket in self.buckets:\n            bucket.collect(used)\n",

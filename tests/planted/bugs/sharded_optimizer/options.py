@@ -72,13 +72,13 @@ BUGS = [
         "            self.add_param_group = self.inner.add_param_group\n\n"
         "    return Plain()\n",
         "options[lr]",
-        "derive the sharded optimizer from it",
+        "inherit from it",
     ),
     _bug(
         'optimizer_cls([{"params": []}], **kwargs).defaults)',
         '{"lr": optimizer_cls([{"params": []}], **kwargs).defaults["lr"]})',
         "options[one_cycle]",
-        "the defaults of the inner",
+        "give the inner optimizer's defaults",
     ),
     _bug(_OPTIONS, _LR_OF_ALL, "options[one_group]", "change of one group made in all"),
     _bug(

@@ -1,0 +1,95 @@
+"""Writes a script and a file to replay for each failure, and removes those that an earlier grade has left."""
+
+import json
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+from conformance.components.component import Component, trial_of_training
+from conformance.execution.executor import Executor
+from conformance.execution.outcome import Execution, Malformed, Observed
+from conformance.judging.run_check import Result
+from conformance.reproduction import case_script, training_script
+from conformance.reproduction.replay import SCHEMA, Replay
+from conformance.reproduction.script import MARKER, MOST_LINES, Failure, lines_besides_data
+from conformance.scenarios.drawn import Drawn
+from conformance.scenarios.scenario import Scenario
+from conformance.submissions.location import Location
+
+
+def write(component: Component, result: Result, executor: Executor, folder: Path) -> Path:
+    """Write how to see a failure again below a folder, in the submission's subfolder; return the path of the script."""
+    drawn = result.scenario
+    if drawn is None:
+        raise ValueError(f"{result.check.id} has not failed on anything")
+    message = f"{result.message} {result.diagnosis}"
+    failure = Failure(location=executor.location, component=component, check=result.check, message=message)
+    place = folder / executor.location.subfolder
+    place.mkdir(parents=True, exist_ok=True)
+    Replay.of(executor, component.name, result.check, drawn).write(place / f"{failure.name}.json")
+    script = place / f"{failure.name}.py"
+    script.write_text(_text(failure, result, executor, drawn), encoding="utf-8")
+    return script
+
+
+def remove_stale(location: Location, components: Collection[str], folder: Path) -> None:
+    """Remove what an earlier grade of these components of the submission has left below a folder; nobody else's files.
+
+    Folders that are empty then go as well.
+    """
+    place = folder / location.subfolder
+    stale = [path for path in place.glob("*-*.*") if path.is_file() and _is_ours(path, components)]
+    for path in stale:
+        path.unlink()
+    if stale:
+        with suppress(OSError):  # where something is left
+            for emptied in (place, *place.parents[: len(location.subfolder.parts)]):
+                emptied.rmdir()
+
+
+def _is_ours(path: Path, components: Collection[str]) -> bool:
+    if not any(path.name.startswith(f"{component}-") for component in components):
+        return False
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if path.suffix == ".py":
+        return text.startswith(f'"""{MARKER} ')
+    try:
+        return path.suffix == ".json" and bool(json.loads(text)["schema"] == SCHEMA)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def flat_text(failure: Failure, drawn: Drawn, seed: int) -> tuple[str, str]:
+    """Return a flat script of what was drawn, and why it is of no use; empty if it is.
+
+    Args:
+        failure: what it has to show.
+        drawn: the scenario or the case that failed.
+        seed: the integer that its numbers are drawn from.
+    """
+    write = training_script.flat_text if isinstance(drawn, Scenario) else case_script.flat_text
+    text, unshown = write(failure, drawn, seed)  # type: ignore[arg-type]  # each gets its kind
+    if unshown:
+        return text, f"it has no lines for: {', '.join(unshown)}"
+    lines = lines_besides_data(text)
+    return text, f"it would have {lines} lines" if lines > MOST_LINES else ""
+
+
+def _text(failure: Failure, result: Result, executor: Executor, drawn: Drawn) -> str:
+    """Return the flat script of a failure where there is one that shows it, else one that replays it."""
+    if executor.stubbed:
+        text, why = "", f"the judge offered stand-ins: {', '.join(sorted(executor.stubbed))}"
+    elif result.hash_apart:
+        text, why = "", "it fails only where ranks have different hash seeds"
+    else:
+        text, why = flat_text(failure, drawn, executor.seed(drawn))
+    if not why and not _is_shown(executor.run(failure.component, drawn), drawn):
+        why = "it is no wrong number in gradients or parameters"
+    return failure.render("replay.py.jinja", why=why, json=f"{failure.name}.json") if why else text
+
+
+def _is_shown(execution: Execution, drawn: Drawn) -> bool:
+    """Whether a flat script that does what ranks did ends otherwise than one with a right submission."""
+    if isinstance(execution, Observed) and isinstance(drawn, Scenario):
+        return training_script.shows(trial_of_training(drawn, execution))
+    return not isinstance(execution, Malformed)
