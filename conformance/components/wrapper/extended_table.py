@@ -55,6 +55,8 @@ _OF_KINDS = (
         draws.wrapped(layers=draws.SMALL, model={"buffer": True}, steps=(1, 1), gated=True),
         assertion=use.buffers_broadcast,
         rules_out=(),
+        advice="The model adds its buffers to its output: does a forward change them? Leave them alone, or copy rank "
+        "0's.",
     ),
     _of_kinds(
         "range_of_float16",
@@ -184,6 +186,7 @@ _USED_ON_SOME_RANKS = _taking_part(
         beyond.with_branch("used_on_rank_0", "used_on_rank_1", steps=(1, 2), micro_batches=2),
     ),
     requires=_ACCUMULATES,
+    advice="Even ranks may use one parameter here, and odd ranks another: what any rank has used is used.",
 )
 _ACCUMULATION = (
     _accumulate(
