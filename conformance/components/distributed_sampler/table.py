@@ -23,7 +23,7 @@ CHECKS = (
         one_of(scenarios.tiny_samplings, scenarios.large_samplings), shares.every_sample_once, "numbers",
         requires=_SHARED,
         advice="There is one sample here, or more than 65,536: add samples again and again until the shares are even, "
-        "and keep indices in Python's int or in int64."),
+        "and keep indices in Python's int or in int64: 16 bits hold 65,536 numbers."),
     Check("drop_last_drops_least",
         "With `drop_last`, shares are equal, no sample is used twice, and fewer are left out than there are ranks.",
         scenarios.dropping_samplings, shares.drop_last_drops_least, "numbers", requires=("equal_shares",)),

@@ -75,7 +75,8 @@ _GROUPS = (
 _USE = (
     _check("zero_grad[keeps_tensors]",
         "`zero_grad(set_to_none=False)` leaves gradients of zeros, as in any torch optimizer, and not None.",
-        draws.clearing.parts[1], assertions.zero_grad_keeps_tensors, "use of the model", requires=("zero_grad",)),
+        having(draws.clearing, set_to_none=False), assertions.zero_grad_keeps_tensors, "use of the model",
+        requires=("zero_grad",)),
     _check("parameters_keep_their_memory",
         "A step writes new values into the parameters' memory, of which there may be views, and does not replace it.",
         draws.optimized, assertions.parameters_keep_their_memory, "use of the model"),

@@ -2,6 +2,8 @@
 
 from functools import partial
 
+from hypothesis import strategies as st
+
 from conformance.checks.check import Check
 from conformance.checks.steps import results_are_waited_for
 from conformance.checks.training import runs_to_the_end, trains
@@ -42,7 +44,7 @@ _FIRST = (
         draws.optimized_in_bfloat16, aspect="precision"),
     _with_options("trains[any_torch_optimizer]",
         "Every torch optimizer that computes element by element can be sharded, with the options that only it has.",
-        draws.stepping(optimizer=draw_any_optimizer, steps=(2, 3))),
+        draws.stepping(optimizer=draw_any_optimizer, steps=st.integers(2, 3))),
     _of_kinds("trains[convolution]",
         "The weight of a convolution trains like any other, also where it is stored channels last.",
         draws.optimized_with_convolution),

@@ -2,6 +2,8 @@
 
 from functools import partial
 
+from hypothesis import strategies as st
+
 from conformance.checks.check import Check
 from conformance.checks.precision import trains_in_two_dtypes
 from conformance.checks.steps import results_are_waited_for
@@ -52,7 +54,7 @@ _BY_THEMSELVES = (
         having(draws.plain, uneven=True)),
     _in_use("trains[zero_grad_in_place]",
         "Training is right with `zero_grad(set_to_none=False)`, which keeps the gradient tensors.",
-        draws.wrapped(steps=(2, 3), set_to_none=False)),
+        draws.wrapped(steps=st.integers(2, 3), set_to_none=False)),
     _in_use("trains[keyword_arguments]",
         "The wrapped model passes keyword arguments to the model's `forward`, None too, and without positional ones.",
         draws.with_keyword),

@@ -2,6 +2,8 @@
 
 from functools import partial
 
+from hypothesis import strategies as st
+
 from conformance.checks.check import Check
 from conformance.checks.generators import global_generators_stay
 from conformance.checks.steps import nothing_grows
@@ -45,7 +47,7 @@ _OF_KINDS = (
         requires=(*NUMBERS, "trains[uneven_batches]")),
     _of_kinds("trains[buffers]",
         "Every rank holds rank 0's buffers after wrapping, integer and non-persistent ones too, and trains with them.",
-        draws.wrapped(layers=draws.SMALL, model={"buffer": True}, steps=(1, 1), gated=True),
+        draws.wrapped(layers=draws.SMALL, model={"buffer": True}, steps=1, gated=True),
         assertion=use.buffers_broadcast, rules_out=(),
         advice="The model adds its buffers to its output: does a forward change them? Leave them alone, or copy rank "
         "0's."),
@@ -72,7 +74,7 @@ _IN_USE = (
         "in its class or in a global of the module."),
     _in_use("trains[between_forward_and_backward]",
         "Between forward and backward, gradients may be cleared, or the model called under `torch.no_grad()`.",
-        one_of(draws.wrapped(steps=(2, 2), clears_late=True), draws.wrapped(layers=draws.SMALL, peeks=True)),
+        one_of(draws.wrapped(steps=2, clears_late=True), draws.wrapped(layers=draws.SMALL, peeks=True)),
         advice="`zero_grad`, or a forward under `torch.no_grad()`, comes between forward and backward here: put "
         "nothing into `.grad` before backward has begun, and let such a forward leave alone what was prepared for "
         "backward."),
@@ -81,7 +83,7 @@ _IN_USE = (
         draws.wrapped(in_evaluation=True)),
     _in_use("trains[other_arguments]",
         "Tensors reach the model's `forward` as several positional arguments, in tuples, dicts and named tuples.",
-        one_of(*(draws.wrapped(layers=draws.SMALL, model=one, steps=(1, 1)) for one in _ARGUMENTS))),
+        one_of(*(draws.wrapped(layers=draws.SMALL, model=one, steps=1) for one in _ARGUMENTS))),
     _in_use("trains[recomputed_activations]",
         "Training is right where backward computes activations again (`torch.utils.checkpoint`, not reentrant).",
         draws.wrapped(layers=(2, 3), model={"recomputed": True})),
@@ -107,8 +109,8 @@ _TAKING_PART = (
     _taking_part("trains[used_in_some_steps]",
         "A parameter that all ranks use in every other step, or by turns, has no gradient left from an earlier step.",
         one_of(
-            beyond.with_branch("used_in_even_steps", "used_in_odd_steps", steps=(2, 4)),
-            beyond.with_branch("used_in_turn", steps=(2, 3)),
+            beyond.with_branch("used_in_even_steps", "used_in_odd_steps", steps=st.integers(2, 4)),
+            beyond.with_branch("used_in_turn", steps=st.integers(2, 3)),
         ), requires=("trains[unused_parameters]", "trains[used_on_some_ranks]")),
     _taking_part("trains[outside_the_optimizer]",
         "Gradients of parameters that the optimizer does not hold yet are averaged like others.", beyond.held_later),
@@ -118,7 +120,7 @@ _USED_ON_SOME_RANKS = _taking_part("trains[used_on_some_ranks]",
     one_of(
         beyond.with_branch("used_on_rank_0", "used_on_rank_1"),
         beyond.with_branch("one_each"),
-        beyond.with_branch("used_on_rank_0", "used_on_rank_1", steps=(1, 2), micro_batches=2),
+        beyond.with_branch("used_on_rank_0", "used_on_rank_1", steps=st.integers(1, 2), micro_batches=2),
     ), requires=_ACCUMULATES,
     advice="Even ranks may use one parameter here, and odd ranks another: what any rank has used is used.")
 _ACCUMULATION = (
@@ -152,7 +154,7 @@ _NO_SYNC_VARIANTS = (
         advice="The block of `no_sync` may be left by an exception: put back in a `finally` what it switches off."),
     _accumulate("no_sync[unused_in_the_last_micro_batch]",
         "A parameter that only micro-batches under `no_sync` use is averaged, though the last backward is without it.",
-        beyond.with_branch("used_in_first_micro_batch", steps=(1, 2), micro_batches=2),
+        beyond.with_branch("used_in_first_micro_batch", steps=st.integers(1, 2), micro_batches=2),
         requires=(*_NO_SYNC, "trains[unused_parameters]"),
         advice="A parameter has its gradient from the micro-batch under `no_sync` alone, and no hook of it runs in "
         "the last one: after that, look at `.grad` of all parameters, not at what has come in this backward."),
@@ -163,7 +165,7 @@ _ROBUSTNESS = (
         beyond.lasting, nothing_grows, "robustness"),
     _check("overflow_reaches_every_rank",
         "Where one rank's gradient is infinite or NaN, all ranks see that: a scaler then skips the step on all.",
-        draws.wrapped(steps=(1, 1), overflows=True), use.overflow_reaches_every_rank, "robustness"),
+        draws.wrapped(steps=1, overflows=True), use.overflow_reaches_every_rank, "robustness"),
     _train("on_two_machines", "Ranks on two machines average gradients over all ranks, not over those of one machine.",
         having(draws.plain, two_machines=True), aspect="robustness", advice=TWO_MACHINES),
 )
