@@ -6,7 +6,7 @@ from conformance.oracle.training import Trajectory, train
 from conformance.scenarios.scenario import Scenario
 from conformance.workload.numbers import RankInputs, draw_inputs
 
-_REMEMBERED = 2_000
+_REMEMBERED = 400  # what one component is held to: the next one of its kind is held to the same
 
 
 def inputs_of(scenario: Scenario, seed: int) -> list[RankInputs]:
