@@ -193,9 +193,9 @@ def grade_check(
 
 
 def _reported(component: str, result: Result, executor: Executor, grading: Grading) -> CheckReport:
-    repro = ""
+    script = ""
     if result.scenario is not None and grading.repro_dir is not None:
-        repro = str(files.write(COMPONENTS[component], result, executor, grading.repro_dir))
+        script = str(files.write(COMPONENTS[component], result, executor, grading.repro_dir))
     return CheckReport(
         id=result.check.id,
         level=result.check.level,
@@ -206,7 +206,7 @@ def _reported(component: str, result: Result, executor: Executor, grading: Gradi
         diagnosis=result.diagnosis,
         examples=result.examples,
         seconds=round(result.seconds, 3),
-        repro=repro,
+        script=script,
         scenario=result.scenario,
     )
 

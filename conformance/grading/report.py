@@ -55,7 +55,7 @@ class CheckReport:
         diagnosis: the known mistake that explains the failure.
         examples: how many scenarios or cases were tried.
         seconds: how long the check took.
-        repro: the path of a script that shows the failure.
+        script: the path of a script that shows the failure.
         scenario: the smallest scenario or case that fails.
     """
 
@@ -68,7 +68,7 @@ class CheckReport:
     diagnosis: str = ""
     examples: int = 0
     seconds: float = 0.0
-    repro: str = ""
+    script: str = ""
     scenario: Drawn | None = None
 
     @property

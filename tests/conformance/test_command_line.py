@@ -99,7 +99,7 @@ def test_the_report_has_its_schema(tmp_path, capsys):
     assert (naive["status"], naive["points"] < naive["max_points"]) == ("failed", True)
     others = [part["status"] for name, part in report["components"].items() if name != "naive_ddp"]
     assert set(others) == {"not_submitted"}
-    keys = {"id", "level", "status", "requirement", "message", "diagnosis", "examples", "seconds", "repro"}
+    keys = {"id", "level", "status", "requirement", "message", "diagnosis", "examples", "seconds", "script"}
     assert all(set(check) >= keys for check in naive["checks"])
     assert {check["status"] for check in naive["checks"]} <= {"passed", "failed", "not_run"}
     shown = capsys.readouterr().out

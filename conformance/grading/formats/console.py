@@ -112,8 +112,8 @@ def _failure(component: ComponentReport, check: CheckReport) -> RenderableType:
     ]
     if check.scenario:
         lines.append(_indented(f"Smallest scenario: {check.scenario!r}", "dim"))
-    if check.repro:
-        lines.append(Text(f"  See it yourself: python {check.repro}", no_wrap=True, overflow="ignore"))
+    if check.script:
+        lines.append(Text(f"  See it yourself: python {check.script}", no_wrap=True, overflow="ignore"))
     return Group(*lines)
 
 
