@@ -39,7 +39,7 @@ def _aspects(one: Component) -> Iterator[str]:
     for aspect in get_args(Aspect):
         core, extended = found[aspect, "core"], found[aspect, "extended"]
         if core or extended:
-            yield f"{aspect} {core} + {extended}"
+            yield f"{aspect} {core}+{extended}"
 
 
 def test_the_page_has_every_component_as_its_record_has_it():
