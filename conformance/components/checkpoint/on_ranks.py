@@ -1,7 +1,9 @@
 """Saves a training in one world and goes on with it in another."""
 
 import random
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -10,11 +12,21 @@ import torch
 import torch.distributed as dist
 
 from conformance.components.checkpoint.delayed_write import last_to_write
+from conformance.components.checkpoint.resumable import Resumable
 from conformance.ranks.boundary import stage
 from conformance.ranks.context import Desk
-from conformance.workload.checkpoint_training import Resumable
-from conformance.workload.disk_limit import full_disk
 from conformance.workload.numbers import Tensors
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Let every write beyond the first 512 bytes of a file raise `OSError`; Python ignores the signal SIGXFSZ."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, limits[1]))  # bytes: less than any state
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 class Unwritable:

@@ -23,7 +23,7 @@ _of_kinds = partial(_train, aspect="kinds of parameters and layers")
 _in_use = partial(_train, aspect="use of the model")
 _taking_part = partial(_train, aspect="parameters that take part")
 _accumulate = partial(_train, aspect="accumulation")
-_lazily = partial(_train, aspect="accumulation", assertion=accumulates_without_sending, shows="lazy")
+_lazily = partial(_train, aspect="accumulation", assertion=accumulates_without_sending)
 
 _OF_KINDS = (
     _of_kinds(
@@ -33,14 +33,14 @@ _OF_KINDS = (
         requires=("trains[float32]",),
         rules_out=OBVIOUS,
         advice="There are more than a hundred parameters here, or one of more than 2**20 elements: is there a limit to "
-        "what is sent at once or kept, or a remainder that is lost where something is sent in pieces?",
+        "what is sent at once, something of fixed length, or a remainder that is lost where tensors are sent in parts?",
     ),
     _of_kinds(
         "trains[parameters_of_any_shape]",
         "Parameters without elements, of complex numbers, or with gaps in memory between their rows train like others.",
         one_of(beyond.with_gaps, draws.wrapped(layers=draws.SMALL, model={"empty": True}), beyond.with_complex_numbers),
         requires=("trains[transposed_parameter]",),
-        advice="A weight here is some columns of a wider one, is complex, or has no elements. Send a contiguous copy, "
+        advice="A weight may have gaps between its rows here, as some columns of a wider one: send a contiguous copy, "
         "and copy the result back.",
     ),
     _of_kinds(
@@ -55,7 +55,8 @@ _OF_KINDS = (
         draws.wrapped(layers=draws.SMALL, model={"buffer": True}, steps=(1, 1), gated=True),
         assertion=use.buffers_broadcast,
         rules_out=(),
-        shows="buffers",
+        advice="The model adds its buffers to its output: does a forward change them? Leave them alone, or copy rank "
+        "0's.",
     ),
     _of_kinds(
         "range_of_float16",
@@ -74,7 +75,6 @@ _IN_USE = (
         assertion=use.gradients_stay_none,
         requires=("runs_to_the_end",),
         rules_out=(),
-        shows="early_gradients",
     ),
     _in_use(
         "global_generators_stay",
@@ -85,7 +85,6 @@ _IN_USE = (
         rules_out=(),
         advice="What is drawn afterwards, such as dropout, depends on it, and ranks that share a seed draw alike: make "
         "a generator of your own (`torch.Generator()`, `random.Random()`), and seed that.",
-        shows="generators",
     ),
     _in_use(
         "calls_the_model",
@@ -93,7 +92,6 @@ _IN_USE = (
         draws.evaluating,
         assertion=use.calls_the_model,
         rules_out=(),
-        shows="modes",
     ),
     _in_use(
         "two_side_by_side",
@@ -188,6 +186,7 @@ _USED_ON_SOME_RANKS = _taking_part(
         beyond.with_branch("used_on_rank_0", "used_on_rank_1", steps=(1, 2), micro_batches=2),
     ),
     requires=_ACCUMULATES,
+    advice="Even ranks may use one parameter here, and odd ranks another: what any rank has used is used.",
 )
 _ACCUMULATION = (
     _accumulate(
@@ -223,6 +222,8 @@ _ACCUMULATION = (
             having(beyond.under_no_sync, world_size=1),
         ),
         requires=(*_ACCUMULATES, "trains[one_rank]"),
+        advice="A `no_sync` may be entered and left within another one: when a block ends, put back what was before "
+        "it, in place of switching synchronisation on.",
         rules_out=(),  # in a world of one rank, nothing can go without synchronisation
     ),
 )
@@ -250,7 +251,6 @@ _ROBUSTNESS = (
         beyond.lasting,
         nothing_grows,
         "robustness",
-        shows="growth",
     ),
     _check(
         "overflow_reaches_every_rank",
@@ -258,7 +258,6 @@ _ROBUSTNESS = (
         draws.wrapped(steps=(1, 1), overflows=True),
         use.overflow_reaches_every_rank,
         "robustness",
-        shows="overflow",
     ),
     _train(
         "on_two_machines",
