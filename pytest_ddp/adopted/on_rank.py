@@ -20,13 +20,13 @@ from pytest_ddp.adopted.harness_internals import (
     PROCESSES,
     THREADS,
     harness_of,
+    reason_of_exit_code,
     replace_processes,
     replace_threads,
     replace_workers,
     run_process,
     run_thread,
     run_worker,
-    reason_of_exit_code,
 )
 from pytest_ddp.context import DDPContext
 from pytest_ddp.items import OPTIONS_OF_CLASS, is_adopted
