@@ -54,7 +54,8 @@ CHECKS = (
             having(overflowing, at="finish"),
         ), level="extended", aspect="waiting", requires=("scaler_used", "overflow_skips_the_step"),
         advice="Call `ddp_model.finish_gradient_synchronization()` after the last backward, before the step and "
-        "before anything else that looks at gradients or changes them, such as `scaler.unscale_` and `scaler.step`."),
+        "before anything else that looks at gradients or changes them, such as `scaler.unscale_` and `scaler.step`, or "
+        "ranks disagree on the step."),
     _extended("arguments_stay",
         "The list of micro-batches and the tensors in it are left as they are, and may be used again.", accumulations(),
         assertions.arguments_stay, "use of the model"),
