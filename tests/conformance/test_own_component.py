@@ -58,7 +58,7 @@ RANK_SUM = Component(
 def held(launcher, submit):
     def hold(adapters):
         with ranks_from(launcher) as ranks:
-            executor = Executor(ranks, locate(str(submit(adapters))), secret="1")
+            executor = Executor(ranks, locate(str(submit(adapters))), "1")
             assert executor.look([RANK_SUM.contract]).defined == ["rank_sum"]
             implemented = executor.is_implemented(RANK_SUM)
             return implemented, run_check(RANK_SUM, SUM, executor, world_size=3, seed=1, examples=3)
