@@ -67,8 +67,8 @@ def flat_text(failure: Failure, drawn: Drawn, seed: int) -> tuple[str, str]:
         drawn: the scenario or the case that failed.
         seed: the integer that its numbers are drawn from.
     """
-    write = training_script.flat_text if isinstance(drawn, Scenario) else case_script.flat_text
-    text, unshown = write(failure, drawn, seed)  # type: ignore[arg-type]  # each gets its kind
+    trains = isinstance(drawn, Scenario) or hasattr(drawn, "scenario")
+    text, unshown = (training_script if trains else case_script).flat_text(failure, drawn, seed)
     if unshown:
         return text, f"it has no lines for: {', '.join(unshown)}"
     lines = lines_besides_data(text)
