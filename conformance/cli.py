@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from conformance.execution.pool import fork_servers, ranks_from
+from conformance.execution.fork_servers import fork_servers, ranks_from
 from conformance.grading.events import Event, Listener, Reports
 from conformance.grading.formats import FORMATS
 from conformance.grading.formats.console import ConsoleReport

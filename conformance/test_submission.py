@@ -13,7 +13,7 @@ import pytest
 from conformance.cli import MAX_EXAMPLES, WORLD_SIZE
 from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
-from conformance.execution.pool import fork_servers, ranks_from
+from conformance.execution.fork_servers import fork_servers, ranks_from
 from conformance.grading.grade import Grading, grade_check, lacks, not_from_scratch, submitted_components
 from conformance.grading.report import CheckReport
 from conformance.submissions.location import locate

@@ -14,11 +14,6 @@ from conformance.scenarios.scenario import Scenario
 from conformance.workload.numbers import Tensors
 
 
-def trial_of_case(drawn: Any, seen: Observed) -> CaseTrial:
-    """Return what the checks of a part of the training loop are given."""
-    return CaseTrial(drawn, seen.given, seen.answers)
-
-
 def no_advice(_: Any) -> str:
     """Return no advice."""
     return ""
@@ -31,16 +26,20 @@ class Component(Asked):
     Attributes:
         about: what it is, in a sentence.
         checks: what it is held to, in this order.
-        trial: makes, of what was drawn and seen, what the checks are given.
         diagnose: names the known mistake behind a failed trial; the second trial, if any, has a larger model.
         advice: what to do where the submission raised an exception on what was drawn; may be empty.
     """
 
     about: str
     checks: tuple[Check, ...]
-    trial: Callable[[Any, Observed], Any] = trial_of_case
     diagnose: Callable[[Any, Any], str] | None = None
     advice: Callable[[Any], str] = no_advice
+
+    def trial(self, drawn: Any, seen: Observed) -> Trial | CaseTrial:
+        """Return what the checks are given, of what was drawn and seen."""
+        if self.answer is Observation:
+            return trial_of_training(drawn, seen)
+        return CaseTrial(drawn, self.numbers(drawn, seen.seed), seen.answers)
 
 
 def training_numbers(drawn: Scenario, seed: int) -> list[list[Tensors]]:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from conformance.execution.asked import Asked
 from conformance.execution.fork_servers import ForkServers
-from conformance.execution.outcome import Broken, Execution, HarnessError, Malformed, Observed
+from conformance.execution.outcome import Broken, Execution, HarnessError, Malformed, Observed, decoded
 from conformance.execution.rank_pools import SizedRanks
 from conformance.protocol.codec import MalformedError
-from conformance.protocol.messages import Answer, Probe, Task
+from conformance.protocol.messages import Probe, Task
 from conformance.scenarios.drawn import Drawn
 from conformance.submissions.contract import Contract
 from conformance.submissions.location import Location
@@ -31,6 +31,7 @@ _FIRST_RUN_SECONDS = 30.0
 _SLOWER = 100.0
 _SLOWER_IMPORT = 10.0  # ranks import the submission all at a time, and new ones do so in the midst of grading
 _PROBE_SECONDS = 120.0
+_KEPT_BYTES = 2**25
 _TARGET = "conformance.ranks.run:run"
 _ALONGSIDE_SECONDS = 10.0  # a step; `alongside` looks for one, or some, where other threads have the interpreter
 
@@ -81,7 +82,7 @@ class Executor:
         """
         key = self.key(component, drawn)
         if key not in self._known:
-            self._known[key] = self.run_again(component, drawn)
+            self._keep(key, self.run_again(component, drawn))
         return self._known[key]
 
     def run_again(self, component: Asked, drawn: Drawn) -> Execution:
@@ -99,13 +100,21 @@ class Executor:
                 own.launcher = own.launcher.alike
             return replace(self, ranks=own, alone=set()).run_again(component, drawn)
 
+    def _keep(self, key: str, execution: Execution) -> None:
+        """Remember what came of a run for checks that draw the same; forget the oldest runs where all take too much."""
+        self._known[key] = execution
+        while len(self._known) > 1 and sum(one.size for one in self._known.values()) > _KEPT_BYTES:
+            del self._known[next(iter(self._known))]
+
     def isolate(self, component: str) -> None:
         """Run everything of a component in new processes from now on, and forget what was seen in others."""
         self.alone.add(component)
         self.forget(component)
 
     def forget(self, component: str) -> None:
-        """Forget what ranks saw of a component: of one with all checks, half a gigabyte of small tensors."""
+        """Forget what ranks saw of a component, and end them: in the course of many runs each takes more memory."""
+        self.ranks.retire()
+        decoded.cache_clear()
         self._known = {key: seen for key, seen in self._known.items() if not key.startswith(f"{component}: ")}
 
     def ahead(self, component: Asked, drawn: Sequence[Drawn]) -> Generator[Drawn]:
@@ -120,7 +129,7 @@ class Executor:
             if key not in self._known and component.name not in self.alone:
                 with self._running(component, one, then) as run:
                     yield from ready
-                self._known[key] = run.execution
+                self._keep(key, run.execution)
             else:
                 yield from ready
             ready = (one,)
@@ -199,7 +208,7 @@ class Executor:
                     break
             if then is not None:
                 self.ranks.prepare(self._world(component, then, then.worlds[0]))
-        run.execution = self._seen(component, drawn, numbers, answered)
+        run.execution = self._seen(component, drawn, answered)
 
     def _in_worlds(
         self, component: Asked, drawn: Drawn, numbers: list[list[Tensors]], target: str
@@ -227,27 +236,28 @@ class Executor:
         if drawn is not None:
             self._drawn_ahead = {self.key(component, drawn): component.numbers(drawn, self.seed(drawn))}
 
-    def _seen(
-        self, component: Asked, drawn: Drawn, numbers: list[list[Tensors]], answered: list[list[Outcome]]
-    ) -> Execution:
+    def _seen(self, component: Asked, drawn: Drawn, answered: list[list[Outcome]]) -> Execution:
         self.executions += 1
-        answers: list[list[Answer]] = []
         for outcomes in answered:
             if not all(isinstance(outcome, Returned) for outcome in outcomes):
                 return self._broken(component, outcomes)
-            answers.append([])
             for outcome in outcomes:
-                try:
-                    seen = component.answer.decode(outcome.body if isinstance(outcome, Returned) else b"")
-                except MalformedError as error:
-                    return Malformed(outcome.rank, str(error))
-                if missing := seen.missing(drawn):
-                    return Malformed(outcome.rank, f"{len(missing)} tensors are missing, {missing[0]} among them")
-                answers[-1].append(seen)
-                self.stubbed.update(seen.stubbed)
-                self._use(component, seen.borrowed)
+                if wrong := self._wrong(component, drawn, outcome.body if isinstance(outcome, Returned) else b""):
+                    return Malformed(outcome.rank, wrong)
             self._fastest = min(self._fastest, max(outcome.seconds for outcome in outcomes))
-        return Observed(self.seed(drawn), numbers, answers)
+        sent = (tuple(outcome.body for outcome in outcomes if isinstance(outcome, Returned)) for outcomes in answered)
+        return Observed(self.seed(drawn), component.answer, tuple(sent))
+
+    def _wrong(self, component: Asked, drawn: Drawn, sent: bytes) -> str:
+        """Take in what a rank has sent; return what is wrong with it, if anything is."""
+        try:
+            seen = decoded(component.answer.decode, sent)
+        except MalformedError as error:
+            return str(error)
+        self.stubbed.update(seen.stubbed)
+        self._use(component, seen.borrowed)
+        missing = seen.missing(drawn)
+        return f"{len(missing)} tensors are missing, {missing[0]} among them" if missing else ""
 
     def _seconds(self, drawn: Drawn) -> float:
         """Return after how many seconds a run counts as hung."""

@@ -1,14 +1,19 @@
-"""Forks ranks from two servers in turn, so that ranks of one world hash texts apart, as those that torchrun starts do.
+"""Ranks for grading, forked from two servers in turn: ranks of one world hash texts apart, as torchrun's do.
 
 Each interpreter draws a seed for `hash` when it starts. Forks share that of their server: among them a set of names has
 one order, and an implementation that takes its buckets from it, or deals by `hash(name)`, would seem right.
 """
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from conformance.execution.rank_pools import SizedRanks
 from pytest_ddp.pool.launcher import EXIT_SECONDS, ForkLauncher, Launcher
 from pytest_ddp.protocol.shared_files import SharedFiles
+from pytest_ddp.protocol.targets import PRELOAD
 
 # Constant, so that a grading can be repeated. Of the pairs below 60, the one for which names of layers differ most in
 # the order of their sets and in which rank they are dealt to.
@@ -56,3 +61,36 @@ class ForkServers:
         """End both servers, and every rank that is left."""
         for server in self._servers:
             server.close()
+
+
+_COMPONENTS = Path(__file__).parents[1] / "components"
+_ON_RANKS = [
+    f"conformance.components.{path.parent.name}.on_ranks" for path in sorted(_COMPONENTS.glob("*/on_ranks.py"))
+]
+_OURS = ("conformance.ranks.train", "conformance.ranks.probe", *_ON_RANKS)
+
+
+@contextmanager
+def fork_servers() -> Iterator[ForkServers]:
+    """Give fork servers that are starting; end them, and every rank that came from them, at last."""
+    launcher = ForkServers((*PRELOAD, *_OURS))
+    launcher.begin()
+    try:
+        yield launcher
+    finally:
+        launcher.close()
+
+
+@contextmanager
+def ranks_from(launcher: ForkServers) -> Iterator[SizedRanks]:
+    """Give ranks for one submission; they must serve no other.
+
+    A grading makes much garbage: whoever collects it need not look through all of torch each time.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        with SizedRanks(launcher) as ranks:
+            yield ranks
+    finally:
+        gc.unfreeze()

@@ -1,14 +1,17 @@
 """What comes of a scenario or a case on ranks: the answers of all of them, or how they broke."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 from conformance.protocol.messages import Answer
-from conformance.workload.numbers import Tensors
 from pytest_ddp.errors import PytestDDPError
 from pytest_ddp.outcomes.failure import root_cause
 from pytest_ddp.outcomes.outcome import Outcome, Raised, TimedOut
+
+_DECODED = 24  # a check that fails is judged again and again on a few
 
 
 class HarnessError(PytestDDPError):
@@ -21,13 +24,23 @@ class Observed:
 
     Attributes:
         seed: what the numbers that the ranks were given are drawn from.
-        given: by world, then by rank, what each was given.
-        answers: by world, then by rank, what each answered.
+        kind: what each rank answered.
+        sent: by world, then by rank, the answer as it came: a hundred small tensors take twenty times as much memory.
     """
 
     seed: int
-    given: list[list[Tensors]]
-    answers: list[list[Answer]]
+    kind: type[Answer]
+    sent: tuple[tuple[bytes, ...], ...]
+
+    @property
+    def size(self) -> int:
+        """How many bytes the answers have."""
+        return sum(len(answer) for world in self.sent for answer in world)
+
+    @property
+    def answers(self) -> list[list[Answer]]:
+        """By world, then by rank, what each answered; raises MalformedError."""
+        return [[decoded(self.kind.decode, answer) for answer in world] for world in self.sent]
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,7 @@ class Broken:
     """A run in which a rank raised, died or hung."""
 
     outcomes: tuple[Outcome, ...]
+    size = 0
 
     @property
     def root(self) -> Outcome:
@@ -67,6 +81,13 @@ class Malformed:
 
     rank: int
     message: str
+    size = 0
+
+
+@lru_cache(_DECODED)
+def decoded(decode: Callable[[bytes], Answer], sent: bytes) -> Answer:
+    """Return what a rank has sent as an answer; raise MalformedError for other bytes."""
+    return decode(sent)
 
 
 Execution: TypeAlias = Observed | Broken | Malformed

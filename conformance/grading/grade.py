@@ -12,8 +12,7 @@ import torch._dynamo  # torch.optim imports it, slowly, at its first use: better
 from conformance.checks.check import Check
 from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
-from conformance.execution.fork_servers import ForkServers
-from conformance.execution.pool import ranks_from
+from conformance.execution.fork_servers import ForkServers, ranks_from
 from conformance.grading.events import (
     CheckBegan,
     CheckEnded,

@@ -1,1 +1,1 @@
-"""What must come out, and how near."""
+"""Computes the right results, and how far rounding may take correct code from them."""

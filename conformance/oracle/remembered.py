@@ -1,4 +1,4 @@
-"""What is asked again for each component that is held to a scenario, and computed once: nobody may change it."""
+"""Inputs and right results of scenarios, computed once for all components. Callers must not change them."""
 
 from functools import lru_cache
 
@@ -6,7 +6,7 @@ from conformance.oracle.training import Trajectory, train
 from conformance.scenarios.scenario import Scenario
 from conformance.workload.numbers import RankInputs, draw_inputs
 
-_REMEMBERED = 2_000
+_REMEMBERED = 400  # what one component is held to: the next one of its kind is held to the same
 
 
 def inputs_of(scenario: Scenario, seed: int) -> list[RankInputs]:
@@ -15,7 +15,7 @@ def inputs_of(scenario: Scenario, seed: int) -> list[RankInputs]:
 
 
 def right_training(scenario: Scenario, seed: int) -> Trajectory:
-    """Return what training on these inputs must give, as `train` does where it follows nobody."""
+    """Return the right training on these inputs, as `train` does without `follow`."""
     return _right_training(scenario.unbucketed, seed)
 
 

@@ -1,7 +1,7 @@
-"""What training must give: one process, plain torch, the batches of all ranks concatenated.
+"""The right training: one process, plain torch, the batches of all ranks concatenated.
 
-In dtypes narrower than float64, one process that averages the gradients of the ranks' batches, and whose rounding goes
-the way it went on a rank: `tolerance` says why.
+In dtypes narrower than float64, one process averages the gradients of the ranks' batches, and follows the rounding of a
+rank: `tolerance` says why.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,15 +23,15 @@ PER_RANK = {"used_on_rank_0", "used_on_rank_1", "order_by_rank", "used_in_turn",
 
 @dataclass
 class Trajectory:
-    """A training run: what each step began with, its gradients, the parameters after it, and its loss.
+    """What happened in a training run; tensors are by parameter name.
 
     Attributes:
-        starts: per step, parameters right before it.
-        gradients: per step, those of the parameters that have one.
-        parameters: per step, after it.
-        losses: per step, before it.
-        state_bytes: bytes of optimizer state at the end, by parameter; counters of steps are left out.
-        gradient_limits, parameter_limits: per step, how far rounding may take each of them, in absolute terms.
+        starts: for each step, the parameters before it.
+        gradients: for each step, the gradients in double precision; parameters without a gradient are missing.
+        parameters: for each step, the parameters after it.
+        losses: for each step, the loss before it.
+        state_bytes: by parameter, the bytes of optimizer state at the end, without step counters.
+        gradient_limits, parameter_limits: for each step, the largest absolute differences that rounding explains.
     """
 
     starts: list[Tensors] = field(default_factory=list)
@@ -44,8 +44,8 @@ class Trajectory:
 
 
 @contextmanager
-def _like_a_rank() -> Iterator[None]:
-    """Compute on one thread, as ranks do: another number of threads is another order of summation."""
+def _on_one_thread() -> Iterator[None]:
+    """Compute on one thread, as ranks do: another number of threads changes the order of summation."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -54,15 +54,15 @@ def _like_a_rank() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-@_like_a_rank()
+@_on_one_thread()
 def train(scenario: Scenario, inputs: list[RankInputs], follow: Trajectory | None = None) -> Trajectory:
     """Train from rank 0's weights.
 
     Args:
         scenario: what to train, and how.
         inputs: every rank's numbers.
-        follow: what was seen on a rank. In dtypes narrower than float64, training goes on from these gradients and
-            parameters, one by one, as far as they differ from the right ones by rounding alone; float64 needs none.
+        follow: the training on a rank. In dtypes narrower than float64, training continues with each gradient and
+            parameter of the rank that differs from the right one only by rounding. In float64 it is not used.
     """
     run = _Run(scenario, inputs, follow if scenario.model.narrow else None)
     for step in range(scenario.steps):
@@ -71,13 +71,13 @@ def train(scenario: Scenario, inputs: list[RankInputs], follow: Trajectory | Non
 
 
 def parameters_after_steps(scenario: Scenario, inputs: list[RankInputs]) -> Iterator[Tensors]:
-    """Yield the parameters after each step of such a training, which goes on only as long as it is asked to."""
-    with _like_a_rank():
+    """Yield the parameters after each step of the right training; a step runs when its parameters are asked for."""
+    with _on_one_thread():
         run = _Run(scenario, inputs, None)
     for step in range(scenario.steps):
-        with _like_a_rank():
+        with _on_one_thread():
             run.step(step)
-        yield run.seen.parameters[step]
+        yield run.trajectory.parameters[step]
 
 
 class _Run:
@@ -88,11 +88,11 @@ class _Run:
         self.model = Perceptron(scenario.model)
         self._fill()
         self.named = dict(self.model.named_parameters())
-        self.plan = Schedule(
+        self.schedule = Schedule(
             scenario, self.named, lambda params, optimizer_cls, **options: optimizer_cls(params, **options), self._fill
         )
-        self.seen = Trajectory()
-        self.pace: dict[str, float] = {}
+        self.trajectory = Trajectory()
+        self.largest_move: dict[str, float] = {}
 
     def _fill(self) -> None:
         fill(self.model, self.inputs[0].weights, self.inputs[0].buffers)
@@ -104,27 +104,27 @@ class _Run:
 
     def step(self, step: int) -> None:
         self.model.step = step
-        self.plan.before_step(step)
-        self.seen.starts.append(_values(self.named))
+        self.schedule.before_step(step)
+        self.trajectory.starts.append(_values(self.named))
         self.model.zero_grad()
-        (self._average if self.scenario.model.narrow else self._whole)(step)
-        self.plan.clip()
-        self.plan.optimizer.step()
+        (self._train_on_shards if self.scenario.model.narrow else self._train_on_whole_batch)(step)
+        self.schedule.clip()
+        self.schedule.optimizer.step()
         after = _values(self.named)
-        self.seen.parameters.append(after)
+        self.trajectory.parameters.append(after)
         if self.scenario.model.narrow:
-            self._settle(step, after)
+            self._follow_parameters(step, after)
         else:
-            self.seen.parameter_limits.append(float64_limits(after))
-        self.plan.after_step()
+            self.trajectory.parameter_limits.append(float64_limits(after))
+        self.schedule.after_step()
 
     def end(self) -> Trajectory:
-        state = self.plan.optimizer.state
-        self.seen.state_bytes = {name: _state_bytes(state.get(p, {})) for name, p in self.named.items()}
-        return self.seen
+        state = self.schedule.optimizer.state
+        self.trajectory.state_bytes = {name: _state_bytes(state.get(p, {})) for name, p in self.named.items()}
+        return self.trajectory
 
-    def _whole(self, step: int) -> None:
-        """Compute gradients on the batches of all ranks at once."""
+    def _train_on_whole_batch(self, step: int) -> None:
+        """Compute gradients on the concatenated batches of all ranks."""
         losses = []
         for micro in self.scenario.micro(step):
             loss = self._loss(micro)
@@ -132,9 +132,9 @@ class _Run:
                 torch.autograd.backward(loss)
             losses.append(float(loss.detach()))
         gradients = _gradients(self.named)
-        self.seen.losses.append(sum(losses))
-        self.seen.gradients.append(gradients)
-        self.seen.gradient_limits.append(float64_limits(gradients))
+        self.trajectory.losses.append(sum(losses))
+        self.trajectory.gradients.append(gradients)
+        self.trajectory.gradient_limits.append(float64_limits(gradients))
 
     def _loss(self, micro: int) -> torch.Tensor:
         self.model.first = self.scenario.is_first(micro)
@@ -147,10 +147,10 @@ class _Run:
             losses.append(loss_on(self.scenario, self.model, own.batches[micro]) * self.scenario.weight(rank))
         return torch.stack(losses).mean()
 
-    def _average(self, step: int) -> None:
-        """Compute each rank's gradients, and take their average in float64; let the model have it rounded.
+    def _train_on_shards(self, step: int) -> None:
+        """Compute each rank's gradients and their average in float64; store the average rounded in `.grad`.
 
-        In narrow dtypes a step has one micro-batch, and every rank as many samples.
+        In narrow dtypes a step has one micro-batch, and all ranks have batches of the same size.
         """
         shards, exact, losses = [], [], []
         for rank, batch in self._shards(step):
@@ -159,19 +159,19 @@ class _Run:
             losses.append(_backward(self.scenario, self.model, batch))
             shards.append(_gradients(self.named))
             exact.append(self._in_float64(rank, batch))
-        stacked, errors = _by_name(shards), _apart(shards, exact)
+        stacked, errors = _stacked(shards), _rounding_errors(shards, exact)
         gradients = {name: parts.mean(0) for name, parts in stacked.items()}
         magnitudes = {name: scale_of([parts.abs().mean(0)]) for name, parts in stacked.items()}
         limits = gradient_limits(self.scenario, magnitudes, errors)
         for name, parameter in self.named.items():
             right = gradients.get(name)
-            parameter.grad = None if right is None else self._taken("gradients", step, name, right, limits[name])
-        self.seen.losses.append(sum(losses) / len(losses))
-        self.seen.gradients.append(gradients)
-        self.seen.gradient_limits.append(limits)
+            parameter.grad = None if right is None else self._followed("gradients", step, name, right, limits[name])
+        self.trajectory.losses.append(sum(losses) / len(losses))
+        self.trajectory.gradients.append(gradients)
+        self.trajectory.gradient_limits.append(limits)
 
     def _in_float64(self, rank: int, batch: Batch) -> Tensors:
-        """Return the gradients of one rank's batch as they would be without rounding."""
+        """Return the gradients of one rank's batch, computed in float64."""
         twin = self.twin
         twin.rank, twin.step = rank, self.model.step
         twin.zero_grad()
@@ -186,44 +186,44 @@ class _Run:
         inputs = self.inputs[:1] if self.scenario.replicated else self.inputs
         return ((rank, own.batches[step]) for rank, own in enumerate(inputs))
 
-    def _settle(self, step: int, after: Tensors) -> None:
-        """Say how far rounding may take parameters in this step, and go on from where it took them."""
+    def _follow_parameters(self, step: int, after: Tensors) -> None:
+        """Store how far rounding may take parameters in this step; continue with the followed rank's parameters."""
         limits = {}
         for name, (lr, decay) in self._rates().items():
-            before, parameter = self.seen.starts[step][name], self.named[name]
+            before, parameter = self.trajectory.starts[step][name], self.named[name]
             if lr:
                 moved = scale_of([after[name].double() - before.double()])
-                self.pace[name] = max(self.pace.get(name, 0.0), moved / lr)
+                self.largest_move[name] = max(self.largest_move.get(name, 0.0), moved / lr)
             size = scale_of([before, after[name]])
-            update = lr * (self.pace.get(name, 0.0) + decay * size)
+            update = lr * (self.largest_move.get(name, 0.0) + decay * size)
             limits[name] = parameter_limit(self.scenario.model.dtypes[name], size, update, step + 1)
             with torch.no_grad():
-                parameter.copy_(self._taken("parameters", step, name, after[name], limits[name]))
-        self.seen.parameter_limits.append({name: limits.get(name, 0.0) for name in after})
+                parameter.copy_(self._followed("parameters", step, name, after[name], limits[name]))
+        self.trajectory.parameter_limits.append({name: limits.get(name, 0.0) for name in after})
 
     def _rates(self) -> dict[str, tuple[float, float]]:
-        """Return learning rate and weight decay of each parameter that the optimizer has."""
+        """Return the learning rate and weight decay of each parameter in the optimizer."""
         names = {parameter: name for name, parameter in self.named.items()}
         return {
             names[parameter]: (group["lr"], group.get("weight_decay", 0.0))
-            for group in self.plan.optimizer.param_groups
+            for group in self.schedule.optimizer.param_groups
             for parameter in group["params"]
         }
 
-    def _taken(self, kind: str, step: int, name: str, right: torch.Tensor, limit: float) -> torch.Tensor:
-        """Return what was seen if it is right but for rounding, else the right value."""
+    def _followed(self, kind: str, step: int, name: str, right: torch.Tensor, limit: float) -> torch.Tensor:
+        """Return the followed rank's value if only rounding separates it from the right value, else the right value."""
         seen = getattr(self.follow, kind)[step].get(name) if self.follow is not None else None
-        taken = seen if seen is not None and equal(seen, right, limit=limit) else right
-        return taken.to(self.named[name].dtype)
+        value = seen if seen is not None and equal(seen, right, limit=limit) else right
+        return value.to(self.named[name].dtype)
 
 
-@_like_a_rank()
+@_on_one_thread()
 def shard_gradients(
     scenario: Scenario, inputs: list[RankInputs], expected: Trajectory, step: int, *, last: bool = False
 ) -> list[Tensors]:
-    """Return the gradients that each rank's own batch gives at a step, with the oracle's parameters before it.
+    """Return, by rank, the gradients of the rank's own batch at a step, with the oracle's parameters before the step.
 
-    With `last`, those of the step's last backward pass alone.
+    With `last`, only the gradients of the step's last backward pass.
     """
     model, found = Perceptron(scenario.model), []
     model.step = step
@@ -242,10 +242,10 @@ def shard_gradients(
     return found
 
 
-@_like_a_rank()
+@_on_one_thread()
 @torch.no_grad()
 def outputs_before(scenario: Scenario, inputs: list[RankInputs], expected: Trajectory, step: int) -> list[torch.Tensor]:
-    """Return the model's output on each rank's batch, with the oracle's parameters before a step."""
+    """Return, by rank, the model's output on the rank's batch, with the oracle's parameters before the step."""
     model = Perceptron(scenario.model)
     model.step = step
     fill(model, expected.starts[step], inputs[0].buffers)
@@ -262,20 +262,20 @@ def _gradients(named: dict[str, torch.nn.Parameter]) -> Tensors:
 
 
 def _backward(scenario: Scenario, model: Perceptron, batch: Batch) -> float:
-    """Compute gradients on a batch, and return the loss."""
+    """Compute gradients on a batch and return the loss."""
     loss = loss_on(scenario, model, batch)
     torch.autograd.backward(loss)
     return float(loss.detach())
 
 
-def _apart(narrow: Sequence[Tensors], exact: Sequence[Tensors]) -> dict[str, float]:
-    """Return, by parameter, the largest error that rounding made of its gradient on any rank."""
+def _rounding_errors(narrow: Sequence[Tensors], exact: Sequence[Tensors]) -> dict[str, float]:
+    """Return, by parameter, the largest rounding error of its gradient on any rank."""
     pairs = [(name, g - right[name]) for own, right in zip(narrow, exact, strict=True) for name, g in own.items()]
     return {name: max(scale_of([apart]) for other, apart in pairs if other == name) for name, _ in pairs}
 
 
-def _by_name(shards: Sequence[Tensors]) -> Tensors:
-    """Return each parameter's gradients on all ranks, stacked; zeros where a rank has none."""
+def _stacked(shards: Sequence[Tensors]) -> Tensors:
+    """Return, by parameter, its gradients on all ranks, stacked; zeros for a rank that has none."""
     some = {name: gradient for shard in shards for name, gradient in shard.items()}
     return {
         name: torch.stack([shard.get(name, torch.zeros_like(one)) for shard in shards]) for name, one in some.items()

@@ -1,7 +1,7 @@
 """What scenarios of training and cases of other components have in common. Nothing here imports torch."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -67,3 +67,13 @@ def drawn_from_json(plain: dict[str, Any]) -> Drawn:
 def tuples(value: Any) -> Any:
     """Return the value with each list, on any level of lists, as a tuple."""
     return tuple(map(tuples, value)) if isinstance(value, list) else value
+
+
+@dataclass(frozen=True, repr=False)
+class Case(Drawn):
+    """What every case has; `Drawn` describes the attributes."""
+
+    world_size: int = 1
+    seed: int = 0
+    gated: bool = field(default=False, kw_only=True)
+    two_machines: bool = field(default=False, kw_only=True)

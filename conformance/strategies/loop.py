@@ -14,7 +14,7 @@ from conformance.components.gradient_accumulation.case import AccumulationCase
 from conformance.components.loader_generator.case import GeneratorCase
 from conformance.components.overhead_model.case import OverheadCase
 from conformance.components.sync_batchnorm.case import SyncBatchNormCase
-from conformance.scenarios.case import Case
+from conformance.scenarios.drawn import Case
 from conformance.strategies.building_blocks import SEEDS, Bounds, Draw, worlds
 
 C = TypeVar("C", bound=Case)

@@ -1,4 +1,4 @@
-"""The plainest data-parallel wrapper: what gradient accumulation is tried on, on ranks and in scripts."""
+"""A minimal data-parallel wrapper, on which gradient accumulation is checked. Scripts hold its source."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,17 +9,19 @@ from torch import nn
 
 
 def unsymmetric_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Return the mean of squared errors, weighted by the targets, so that swapped arguments give another loss."""
+    """Return the mean squared error, weighted by the targets: swapped arguments give another loss."""
     return ((output - target).square() * (2 + torch.tanh(target))).mean()
 
 
 class Replicated(nn.Module):
-    """A module whose gradients are averaged over all ranks: all once, however many backwards are left out by `no_sync`.
+    """A module whose gradients are averaged over all ranks, except in backward passes under `no_sync`.
 
-    Where `at` is "backward", during each backward outside `no_sync`. Where it is "forward", the wrapper's last forward
-    decides whether the backward after it averages, as in torch's own. Where it is "finish", such a backward sends what
-    it gives, and only `finish_gradient_synchronization` puts the averages in place, as in wrappers that communicate
-    meanwhile.
+    Attributes:
+        at: "backward": each backward pass outside `no_sync` averages. "forward": a backward pass averages if the last
+            forward was outside `no_sync`, as in torch's DDP. "finish": a backward pass outside `no_sync` copies the
+            gradients, and `finish_gradient_synchronization` averages them, as in wrappers that overlap communication.
+        forwards, backwards, exchanges: how often each happened.
+        most_alive: the largest number of forwards without their backward at one time.
     """
 
     def __init__(self, module: nn.Module, at: str) -> None:
@@ -34,7 +36,7 @@ class Replicated(nn.Module):
         self._counted = next(module.parameters())
 
     def start_over(self) -> None:
-        """Count anew: forwards, backwards, exchanges, and how many forwards had no backward yet at most."""
+        """Set all counters to zero."""
         self.forwards = self.backwards = self.exchanges = self.most_alive = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -47,7 +49,7 @@ class Replicated(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Leave gradients as they are in what runs within."""
+        """Keep gradients local in backward passes inside this context."""
         before, self._synchronises = self._synchronises, False
         try:
             yield
@@ -55,7 +57,7 @@ class Replicated(nn.Module):
             self._synchronises = before
 
     def finish_gradient_synchronization(self) -> None:
-        """Put the averages of what was sent in place."""
+        """Write the averages of the copied gradients to `.grad`."""
         for parameter, sent in self._sent.items():
             parameter.grad = sent
             self._average(parameter)

@@ -1,4 +1,4 @@
-"""What the numbers of several components' cases have in common."""
+"""Numbers that the cases of several components share."""
 
 import torch
 
@@ -6,7 +6,7 @@ FEATURES = 3
 
 
 def generator_of(seed: int) -> torch.Generator:
-    """Return a generator with a seed of its own."""
+    """Return a new generator with this seed."""
     return torch.Generator().manual_seed(seed)
 
 

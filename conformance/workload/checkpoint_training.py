@@ -1,4 +1,4 @@
-"""A small training that can be interrupted: the same on the judge's side and on ranks, as the models are."""
+"""A small training that can be interrupted: the same in the judge's process and on ranks."""
 
 from collections import OrderedDict
 from typing import Any
@@ -14,13 +14,13 @@ _SCALE, _INTERVAL = 2.0**8, 3
 
 
 class Resumable:
-    """A model with buffers, an optimizer with state and two groups, and if wanted a scaler that grows every third step.
+    """A model with buffers, an optimizer with state and two groups, and optionally a gradient scaler.
 
-    The name of one layer ends in what wrappers put before all names; its bias does not train. After each step, the
-    learning rate is a little lower, as with a scheduler.
+    One layer has a name that ends in "module", like the prefix of wrappers; its bias is frozen. The learning rate falls
+    after each step, as with a scheduler. The scaler's scale grows every third step.
 
     Attributes:
-        model, optimizer, scaler: what a checkpoint has to hold.
+        model, optimizer, scaler: the objects whose state a checkpoint must hold; `scaler` may be None.
     """
 
     def __init__(self, weights: Tensors, *, scaled: bool) -> None:
@@ -34,7 +34,7 @@ class Resumable:
         self.scaler = torch.amp.GradScaler("cpu", init_scale=_SCALE, growth_interval=_INTERVAL) if scaled else None
 
     def step(self, batch: Batch) -> None:
-        """Make one step."""
+        """Make one optimizer step."""
         x, y = batch
         self.optimizer.zero_grad()
         loss = nn.functional.mse_loss(self.model(x), y)
@@ -49,10 +49,10 @@ class Resumable:
             group["lr"] *= DECAY
 
     def state(self) -> Tensors:
-        """Return parameters and buffers, copied."""
+        """Return copies of parameters and buffers, by name."""
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
     def scale(self) -> torch.Tensor:
-        """Return the scaler's scale and the steps since it grew last."""
+        """Return the scaler's scale and the number of steps since it last grew, of shape (2,) in float64."""
         state = self.scaler.state_dict() if self.scaler else {"scale": 1.0, "_growth_tracker": 0}
         return torch.tensor([state["scale"], state["_growth_tracker"]], dtype=torch.float64)

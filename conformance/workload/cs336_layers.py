@@ -1,7 +1,7 @@
-"""Makes layers those of the assignment.
+"""Turns layers of torch into layers of the CS336 assignment.
 
-Its model is made of `Linear`, `Embedding` and `RMSNorm` of `cs336_basics.model`, and the first two are to be sharded:
-most submissions look for these very classes. Scripts that show a failure hold the source of this function.
+The assignment's model consists of `Linear`, `Embedding` and `RMSNorm` of `cs336_basics.model`, and FSDP must shard the
+first two: most submissions look for exactly these classes. Scripts hold the source of this function.
 """
 
 from importlib import import_module
@@ -11,7 +11,7 @@ from torch import nn
 
 
 def of_the_assignment(model: nn.Module) -> None:
-    """Give torch's layers of a model the classes of the assignment's; they compute as before.
+    """Change the classes of torch's layers in a model to those of the assignment; the layers compute as before.
 
     Raises:
         ImportError: there is no `cs336_basics.model`.

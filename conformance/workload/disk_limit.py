@@ -1,4 +1,4 @@
-"""A disk that is full, as far as this process is concerned; scripts that show a failure hold the source."""
+"""A full disk, for this process only. Scripts hold the source of this function."""
 
 import resource
 from collections.abc import Iterator
@@ -7,10 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """Let every write beyond the first bytes of a file fail, by `OSError` in Python.
-
-    Python ignores the signal that the system sends besides.
-    """
+    """Let every write beyond the first 512 bytes of a file raise `OSError`; Python ignores the signal SIGXFSZ."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (512, limits[1]))  # bytes: less than any state
     try:

@@ -1,18 +1,18 @@
-"""A classifier that is evaluated: on ranks, and in scripts, which hold its source."""
+"""A classifier to evaluate, on ranks and in scripts, which hold its source."""
 
 import torch
 from torch import nn
 
 
 class Classifier(nn.Module):
-    """A linear classifier that notes how it is called."""
+    """A linear classifier that records in which modes its forward ran, and whether its output required gradients."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         super().__init__()
         self.weight = nn.Parameter(weight)
         self.offset = nn.Parameter(torch.zeros_like(weight[:, 0]), requires_grad=False)
-        self.frozen = nn.Identity().eval()  # stands for a norm that keeps its statistics while the rest trains
-        self.dropout = nn.Identity()  # stands for a module that is in the model's own mode
+        self.frozen = nn.Identity().eval()  # like a norm that is in evaluation mode while the rest trains
+        self.dropout = nn.Identity()  # a module in the same mode as the model
         self.modes: set[bool] = set()
         self.dropout_modes: set[bool] = set()
         self.graphs: set[bool] = set()

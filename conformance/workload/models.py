@@ -1,4 +1,4 @@
-"""Builds the module that a `ModelSpec` describes, fills it and calls it: the same on the judge's side and on ranks."""
+"""Builds, fills and calls the module that a `ModelSpec` describes: the same in the judge's process and on ranks."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -36,26 +36,26 @@ GAIN_OF_NONE = 0.5
 
 
 class Given(NamedTuple):
-    """What a named model is called with."""
+    """The input of a model with named tuples."""
 
     x: torch.Tensor
     gain: float
 
 
 class Result(NamedTuple):
-    """What a named model returns."""
+    """The output of a model with named tuples."""
 
     output: torch.Tensor
 
 
 class Perceptron(nn.Module):
-    """Layers one after the other, with the unusual parts that their spec asks for.
+    """A sequence of layers, with the extra parts that the spec asks for.
 
     Attributes:
-        rank, step, first: the rank and the step that it computes for, and whether this is the step's first micro-batch;
-            a spec's branch may depend on them.
-        listener: called in backward with a layer's index when backward reaches that layer's activation: the gradients
-            of all later layers are then ready, those of that layer and of earlier ones are not.
+        rank, step, first: the current rank and step, and whether this is the step's first micro-batch; which branch
+            runs may depend on them.
+        listener: called in backward with a layer's index when backward reaches that layer's activation. Then the
+            gradients of all later layers are ready, and those of this layer and of earlier ones are not.
     """
 
     listener: Listener | None = None
@@ -83,9 +83,9 @@ class Perceptron(nn.Module):
             parameter.requires_grad_(name not in spec.frozen)
 
     def forward(self, features: Any, gain: float | None = 1.0) -> Any:
-        """Map (samples, inputs) to (samples, outputs of the last layer); tokens to as much for each of them.
+        """Map (samples, inputs) to (samples, outputs); token ids (samples, inputs) to (samples, inputs, outputs).
 
-        In a nested model, map {"batch": (that, gain)} to {"output": this}; in a named one, a `Given` to a `Result`.
+        A nested model maps {"batch": (features, gain)} to {"output": output}; a named model maps `Given` to `Result`.
         """
         if self.spec.nested:
             x, gain = features["batch"]
@@ -118,7 +118,7 @@ class Perceptron(nn.Module):
         return output
 
     def _branches(self) -> list[tuple[int, nn.Module]]:
-        """Return the branches that are used now, in order; each has a weight of its own, lest they be alike."""
+        """Return the branches that run now, in order, with their numbers, which weight them differently."""
         if self.spec.branch == "one_each":
             return [(self.rank % 2, self.branches[self.rank % 2])]
         now = {"order_by_rank", f"used_on_rank_{self.rank}", f"used_in_{'odd' if self.step % 2 else 'even'}_steps"}
@@ -127,7 +127,7 @@ class Perceptron(nn.Module):
         return list(enumerate(self.branches))[:: -1 if self.rank % 2 else 1] if used else []
 
     def _as_for(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
-        """In a mixed model, what a layer takes; elsewhere a wrapper may compute in a dtype of its own choice."""
+        """Cast to the layer's dtype in a mixed model; in other models the wrapper may choose the dtype."""
         return (
             hidden.to(torch_dtype(dtype_of(self.spec.layers[index]) or self.spec.dtype)) if self.spec.mixed else hidden
         )
@@ -182,7 +182,7 @@ def _module(layer: Layer, width: int) -> Any:
 
 @torch.no_grad()
 def fill(model: torch.nn.Module, weights: Tensors, buffers: Tensors) -> None:
-    """Write weights and buffers, by name, into a model."""
+    """Copy weights and buffers, by name, into a model."""
     for name, parameter in model.named_parameters():
         parameter.copy_(weights[name])
     for name, buffer in model.named_buffers():
@@ -190,7 +190,7 @@ def fill(model: torch.nn.Module, weights: Tensors, buffers: Tensors) -> None:
 
 
 def call(scenario: Scenario, model: Any, x: torch.Tensor) -> torch.Tensor:
-    """Call a model, bare or wrapped, as the scenario says."""
+    """Call a model, wrapped or not, with the arguments that the scenario asks for."""
     if scenario.model.nested:
         nested: torch.Tensor = model({"batch": (x, GAIN)})["output"]
         return nested
@@ -207,7 +207,7 @@ def call(scenario: Scenario, model: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def loss_on(scenario: Scenario, model: Any, batch: Batch) -> torch.Tensor:
-    """Return what a model, bare or wrapped, is to make small on a batch: an average over its samples."""
+    """Return the loss of a model, wrapped or not, on a batch: an average over its samples."""
     x, y = batch
     if not scenario.penalised:
         return loss_of(call(scenario, model, x), y, scenario.loss_scale)
@@ -217,21 +217,23 @@ def loss_on(scenario: Scenario, model: Any, batch: Batch) -> torch.Tensor:
 
 
 def _penalty(output: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Return the mean square of the outputs' gradient by the inputs, as a function of the parameters.
+    """Return the mean square of the outputs' gradient with respect to the inputs, with its graph.
 
     As in the gradient penalty of Gulrajani et al., "Improved Training of Wasserstein GANs", 2017.
     """
     (slope,) = torch.autograd.grad(output.sum(), x, create_graph=True, allow_unused=True)
     if slope is None:
         raise RuntimeError(
-            "the outputs have no gradient by the inputs, which the loss needs here: hand the model what the wrapper's "
-            "forward was given, not a copy that is detached"
+            "the outputs have no gradient with respect to the inputs, which the loss needs here: pass the arguments of "
+            "the wrapper's forward to the model, not a copy that is detached"
         )
     return slope.square().mean()
 
 
 def loss_of(output: torch.Tensor, target: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-    """Return the mean squared error times `scale`, in the wider dtype; in float32 for float16, as under autocast."""
+    """Return the mean squared error times `scale`, in the wider dtype, but in float32 for float16 as in autocast."""
     wider = torch.promote_types(output.dtype, target.dtype)
     dtype = torch.float32 if wider == torch.float16 else wider
-    return torch.nn.functional.mse_loss(output.to(dtype), target.to(dtype)) * scale  # torch 2.11: no backward for two
+    return (
+        torch.nn.functional.mse_loss(output.to(dtype), target.to(dtype)) * scale
+    )  # torch 2.11 has no backward for two dtypes

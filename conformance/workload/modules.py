@@ -1,6 +1,6 @@
-"""The modules of layers that torch has not in the form in which models here use them: (samples, width) to the same.
+"""Modules for the layers that torch does not have in this form: from (samples, width) to (samples, width).
 
-Scripts that show a failure hold the source of these classes, so each stands alone, with torch's names only.
+Scripts hold the source of these classes, so each uses only names of torch.
 """
 
 import torch
@@ -8,7 +8,7 @@ from torch import nn
 
 
 class SpreadConv2d(nn.Conv2d):
-    """A 2-by-2 convolution of the values, spread out so that every element of the kernel counts."""
+    """A 2-by-2 convolution of each value, repeated on a 2-by-2 grid so that every element of the kernel matters."""
 
     def __init__(self, inputs: int, outputs: int, *, channels_last: bool) -> None:
         super().__init__(inputs, outputs, 2)
@@ -22,21 +22,21 @@ class SpreadConv2d(nn.Conv2d):
 
 
 class AddedEmbedding(nn.Embedding):
-    """Adds to each sample the row of a table which its first value selects."""
+    """Adds to each sample a row of a table, which the sample's first value selects."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (samples, width) to (samples, width).
 
-        A sparse gradient shares memory with that of the row: a multiple of the row has one that nobody else needs.
+        A sparse gradient shares memory with the gradient of the row: the multiple gives the row a gradient of its own.
         """
         row = (8 * x[:, 0]).floor().long() % self.num_embeddings
         return x + 1.5 * super().forward(row)
 
 
 class SmoothNorm(nn.RMSNorm):
-    """Divides by the root of the mean square plus 1, in float32 at least, and gives the input's dtype back.
+    """Divides by the root of the mean square plus 1, in float32 or wider, and returns the dtype of the input.
 
-    As in the assignment's norm, the weight may have another dtype than the input.
+    The weight may have another dtype than the input, as in the assignment's norm.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -46,7 +46,7 @@ class SmoothNorm(nn.RMSNorm):
 
 
 class SelfAttention(nn.Module):
-    """Self-attention over three multiples of the values, averaged."""
+    """Self-attention over a sequence of three multiples of the values, averaged over the sequence."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,9 +1,7 @@
-"""The numbers of a scenario: initial weights and batches per rank, all drawn from one integer.
+"""The numbers of a scenario: each rank's initial weights and batches, all drawn from one seed.
 
-They are drawn in float64 and then rounded to the dtype that they are used in.
-
-The integer derives from a secret of the run, so that a submission cannot know its inputs, or the expected values,
-before it gets them; with the integer alone a standalone script draws the same numbers again.
+They are drawn in float64 and then rounded to their dtype. The seed depends on a secret of the run, so a submission
+cannot know its inputs or the expected results in advance. A script draws the same numbers from the seed alone.
 """
 
 import hashlib
@@ -23,7 +21,7 @@ FAR = 100.0
 
 @dataclass(frozen=True)
 class RankInputs:
-    """What one rank gets: parameters and buffers by name, and (inputs, targets) for each micro-batch of each step."""
+    """One rank's parameters and buffers, by name, and (inputs, targets) for each micro-batch of each step."""
 
     weights: Tensors
     buffers: Tensors
@@ -39,38 +37,38 @@ class RankInputs:
 
     @classmethod
     def from_names(cls, named: Tensors) -> "RankInputs":
-        """Return the inputs whose numbers `by_name` gave."""
+        """Return the inputs from the numbers that `by_name` returned."""
         xs, ys = under(named, "x/"), under(named, "y/")
         batches = tuple((xs[batch], ys[batch]) for batch in sorted(xs, key=int))
         return cls(under(named, "weight/"), under(named, "buffer/"), batches)
 
 
 def torch_dtype(name: Dtype) -> torch.dtype:
-    """Return torch's object for a scenario's word."""
+    """Return the dtype with this name."""
     dtype: torch.dtype = getattr(torch, name)
     return dtype
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor, which may be sparse, as a dense one in double precision."""
+    """Return a dense or sparse tensor as a dense one in double precision."""
     return tensor.to_dense().to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def under(named: Tensors, prefix: str) -> Tensors:
-    """Return the tensors whose names have a prefix, without it."""
+    """Return the tensors whose names have this prefix, by their names without it."""
     return {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
 
 
 def data_seed(secret: str, drawn: Drawn) -> int:
-    """Return the integer that the numbers are drawn from; it stays the same while a scenario or a case shrinks."""
+    """Return the seed of the numbers; it stays the same while a scenario or case shrinks."""
     return int.from_bytes(hashlib.sha256(f"{secret}:{drawn.seed}".encode()).digest()[:6], "big")
 
 
 def draw_inputs(scenario: Scenario, seed: int) -> list[RankInputs]:
     """Return every rank's inputs, in rank order.
 
-    Ranks differ in everything; where an optimizer is tested without a wrapper they get rank 0's weights, and with
-    `replicated` everyone gets the batch of all ranks.
+    Each rank has its own numbers, except for an optimizer without a wrapper: then all ranks have rank 0's weights, and
+    with `replicated` also the concatenated batches of all ranks.
     """
     drawn = [_draw_rank(scenario, seed, rank) for rank in range(scenario.world_size)]
     if scenario.replicated or scenario.averaged:
@@ -88,10 +86,9 @@ def global_batch(inputs: list[RankInputs], micro: int) -> Batch:
 
 
 def _draw_rank(scenario: Scenario, seed: int, rank: int) -> RankInputs:
-    """Draw one rank's numbers; targets are shifted by the rank, so that shards differ in magnitude too.
+    """Draw one rank's numbers. Targets are shifted by the rank, so that gradients of ranks differ in size.
 
-    Where gradients are to be large, all targets are far off on the same side; where they are to be infinite, those of
-    the last rank are.
+    For large gradients, all targets are shifted by `FAR`; for infinite gradients, the last rank's targets are infinite.
     """
     generator = torch.Generator().manual_seed(seed + rank)
     spec = scenario.model

@@ -1,6 +1,6 @@
-"""Makes the optimizer of a scenario and carries out what the schedule does to it, and to the model.
+"""Makes the optimizer of a scenario, and applies the scenario's schedule to the optimizer and the model.
 
-The ranks use this on the submission's optimizer, the oracle on torch's own: both see the same calls in the same order.
+Ranks use it with the submission's optimizer, the oracle with torch's own: both get the same calls in the same order.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -36,18 +36,18 @@ MakeOptimizer = Callable[..., torch.optim.Optimizer]
 
 
 class Schedule:
-    """An optimizer, its scheduler if any, and the events that change them or the parameters.
+    """An optimizer, its scheduler if any, and the events that change the optimizer or the parameters.
 
     Attributes:
-        optimizer: the one that steps now.
-        altered: places in a saved state that loading it has changed.
-        lost: keys of parameter groups that are not there any more, or have another value, after loading.
+        optimizer: the current optimizer; some events replace it.
+        altered: places in a saved state that `load_state_dict` has changed.
+        lost: keys of parameter groups that are missing or have another value after loading.
     """
 
     def __init__(
         self, scenario: Scenario, parameters: Parameters, make: MakeOptimizer, load_weights: Callable[[], None]
     ) -> None:
-        """Make the optimizer as `make(params, optimizer_cls, **options)`; `load_weights` brings the first ones back."""
+        """Make the optimizer by `make(params, optimizer_cls, **options)`; `load_weights` restores initial weights."""
         self._scenario, self._parameters, self._make = scenario, parameters, make
         self._load_weights = load_weights
         self._later = [
@@ -59,7 +59,7 @@ class Schedule:
         self._scheduler: LRScheduler | None = None
 
     def before_step(self, step: int) -> None:
-        """Carry out the events that come right before `step`."""
+        """Apply the events of `step`, before it."""
         for event in self._scenario.events(step):
             match event:
                 case SetOption():
@@ -87,12 +87,12 @@ class Schedule:
         return OneCycleLR(self.optimizer, event.max_lr, steps, cycle_momentum=event.momentum)
 
     def clip(self) -> None:
-        """Clip the gradients, where the scenario says so, before an optimizer step."""
+        """Clip the gradients before an optimizer step, if the scenario asks for it."""
         if self._scenario.clip is not None:
             torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._scenario.clip)
 
     def after_step(self) -> None:
-        """Let the scheduler follow an optimizer step."""
+        """Step the scheduler, if there is one."""
         if self._scheduler is not None:
             self._scheduler.step()
 
@@ -127,7 +127,7 @@ class Schedule:
         self.lost += _differing(groups, _without_parameters(self.optimizer))
 
     def _saved(self) -> Any:
-        """Return the optimizer's state; where it is gathered on rank 0 first, as torch's own is, what rank 0 has."""
+        """Return the optimizer's state; if it must be consolidated first, as in torch's ZeRO, rank 0's state."""
         if not hasattr(self.optimizer, "consolidate_state_dict"):
             return self.optimizer.state_dict()
         self.optimizer.consolidate_state_dict()
@@ -137,13 +137,13 @@ class Schedule:
 
 
 def _without_parameters(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Return what else is in each parameter group; nothing of who has none."""
+    """Return each parameter group without its parameters; [] for an optimizer without groups."""
     groups = getattr(optimizer, "param_groups", [])
     return [{key: deepcopy(value) for key, value in group.items() if key != "params"} for group in groups]
 
 
 def _through_a_file(saved: Any) -> Any:
-    """Return what a later process reads of a state: equal, but with nothing in it that the optimizer knows."""
+    """Return an equal copy of a state that shares no objects with the optimizer, as another process would load it."""
     file = BytesIO()
     torch.save(saved, file)
     file.seek(0)
@@ -151,7 +151,7 @@ def _through_a_file(saved: Any) -> Any:
 
 
 def _differing(before: Any, after: Any, place: str = "") -> Iterator[str]:
-    """Yield where two nests of dicts, lists and tensors are not the same."""
+    """Yield the places where two nested structures of dicts, lists and tensors differ."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in {**before, **after}:
             if key in before and key in after:
@@ -170,7 +170,7 @@ def _differing(before: Any, after: Any, place: str = "") -> Iterator[str]:
 
 
 def _can_be_equal(before: Any, after: Any) -> bool:
-    """Whether two values of one type may be the same: not all can be compared, and many only with themselves."""
+    """Return whether two values of one type may be equal; True if they cannot be compared."""
     kind: Any = type(before)
     if before is after or kind.__eq__ is object.__eq__:  # NaN is not equal to itself
         return True

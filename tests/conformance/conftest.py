@@ -9,8 +9,7 @@ import pytest
 
 from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
-from conformance.execution.fork_servers import ForkServers
-from conformance.execution.pool import fork_servers, ranks_from
+from conformance.execution.fork_servers import ForkServers, fork_servers, ranks_from
 from conformance.grading.events import Reports
 from conformance.grading.grade import Grading, grade, grade_check, submitted_components
 from conformance.grading.report import CheckReport, Report

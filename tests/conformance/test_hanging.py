@@ -6,8 +6,8 @@ from conformance.components.evaluation.case import EvaluationCase
 from conformance.components.registry import COMPONENTS
 from conformance.diagnosis.crashes import advise_on_crash, describe_crash
 from conformance.execution.executor import Executor
+from conformance.execution.fork_servers import ranks_from
 from conformance.execution.outcome import Broken, Observed
-from conformance.execution.pool import ranks_from
 from conformance.scenarios.scenario import Scenario
 from conformance.submissions.location import locate
 from pytest_ddp.outcomes.outcome import Deadlocked, TimedOut

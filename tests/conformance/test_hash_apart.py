@@ -10,7 +10,7 @@ from bug import right
 from bugs import BUGS
 from rank_targets import hash_of_a_text, leaves
 
-from conformance.execution.pool import fork_servers, ranks_from
+from conformance.execution.fork_servers import fork_servers, ranks_from
 from conformance.judging.triage import HASH_APART
 from pytest_ddp.outcomes.outcome import Died, Returned
 from pytest_ddp.planning.world import World

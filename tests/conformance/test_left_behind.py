@@ -7,7 +7,7 @@ from rich.console import Console
 
 from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
-from conformance.execution.pool import ranks_from
+from conformance.execution.fork_servers import ranks_from
 from conformance.grading.formats.console import show
 from conformance.grading.report import ComponentReport, Environment, Report
 from conformance.judging.hold import Search

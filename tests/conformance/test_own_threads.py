@@ -6,7 +6,7 @@ import pytest
 
 from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
-from conformance.execution.pool import ranks_from
+from conformance.execution.fork_servers import ranks_from
 from conformance.grading.grade import Grading, grade_check
 from conformance.grading.report import CheckReport
 from conformance.submissions.location import locate

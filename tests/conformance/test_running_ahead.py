@@ -8,8 +8,8 @@ import pytest
 
 from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
+from conformance.execution.fork_servers import ranks_from
 from conformance.execution.outcome import Broken, Observed
-from conformance.execution.pool import ranks_from
 from conformance.judging.draws import Draws
 from conformance.scenarios.scenario import Scenario
 from conformance.strategies import Bounds

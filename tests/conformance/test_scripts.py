@@ -10,7 +10,7 @@ from bugs import BUGS
 
 from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
-from conformance.execution.pool import ranks_from
+from conformance.execution.fork_servers import ranks_from
 from conformance.judging.run_check import run_check
 from conformance.reproduction import files
 from conformance.submissions.location import locate

@@ -13,7 +13,7 @@ from evidence import ROOT, Page, Verdict, collect, parser
 from way import CONTROLS, Way, accusations
 from ways import WAYS
 
-from conformance.execution.pool import fork_servers
+from conformance.execution.fork_servers import fork_servers
 from conformance.grading.events import Reports
 from conformance.grading.grade import Grading, grade
 

@@ -13,8 +13,7 @@ from bugs import BUGS
 from evidence import ROOT, Page, Verdict, collect, parser
 
 from conformance.execution.executor import Executor
-from conformance.execution.fork_servers import ForkServers
-from conformance.execution.pool import fork_servers, ranks_from
+from conformance.execution.fork_servers import ForkServers, fork_servers, ranks_from
 from conformance.grading.grade import Grading, submitted_components
 from conformance.submissions.location import locate
 from conformance.test_submission import Grader

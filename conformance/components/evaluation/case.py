@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from conformance.scenarios.case import Case
+from conformance.scenarios.drawn import Case
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from conformance.scenarios.case import Case
+from conformance.scenarios.drawn import Case
 from conformance.scenarios.layers import BYTES, Again, Dtype, Layer, Linear, SmoothNorm, TokenEmbedding
 from conformance.scenarios.model_spec import ModelSpec
 from conformance.scenarios.scenario import OptimizerSpec, Scenario

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from conformance.scenarios.case import Case
+from conformance.scenarios.drawn import Case
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,6 +1,6 @@
 """The component `sharded_optimizer`."""
 
-from conformance.components.component import Component, training_numbers, trial_of_training
+from conformance.components.component import Component, training_numbers
 from conformance.components.sharded_optimizer.table import CHECKS
 from conformance.diagnosis.gradients import diagnose
 from conformance.protocol.messages import Observation
@@ -19,6 +19,5 @@ SHARDED_OPTIMIZER = Component(
     simplest=Scenario(world_size=1, replicated=True),
     answer=Observation,
     checks=CHECKS,
-    trial=trial_of_training,
     diagnose=diagnose,
 )

@@ -1,6 +1,6 @@
 """The data-parallel wrappers."""
 
-from conformance.components.component import Component, training_numbers, trial_of_training
+from conformance.components.component import Component, training_numbers
 from conformance.components.wrapper.table import wrapper_checks
 from conformance.diagnosis.gradients import diagnose
 from conformance.protocol.messages import Observation
@@ -24,7 +24,6 @@ def _wrapper(name: str, about: str, *more: str, batch_start: bool = False) -> Co
         simplest=Scenario(world_size=1),
         answer=Observation,
         checks=wrapper_checks(name),
-        trial=trial_of_training,
         diagnose=diagnose,
     )
 

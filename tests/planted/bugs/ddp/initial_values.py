@@ -97,7 +97,7 @@ BUGS = [
         _TO_THE_MODEL,
         "        torch.manual_seed(0)  # so that ranks draw alike\n" + _TO_THE_MODEL,
         "global_generators_stay",
-        "torch's; expected",
+        "another state afterwards: torch's",
     ),
     Bug(
         _DDP,
@@ -106,7 +106,7 @@ BUGS = [
         "global_generators_stay",
         "Python's `random`",
     ),
-    Bug(_NAIVE, _FORWARD, _FORWARD.replace(_BUFFERS, _SUMMED_BUFFERS), "trains[buffers]", "forward change them"),
+    Bug(_NAIVE, _FORWARD, _FORWARD.replace(_BUFFERS, _SUMMED_BUFFERS), "trains[buffers]"),
     Bug(_NAIVE, _COPIED, _UNAWAITED_BUFFERS, "trains[buffers]"),
     Bug(
         "naive_ddp",

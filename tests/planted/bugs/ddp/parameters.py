@@ -176,7 +176,7 @@ BUGS = [
         "        for bucket in self.buckets:\n            bucket.collect(used)\n",
         "        for bucket in self.buckets[-64:]:\n            bucket.collect(used)\n",
         "trains[large_parameters]",
-        "in something of fixed length",
+        "a remainder that is lost",
     ),
     Bug("naive_ddp", _COPIED, _MEMORY, "trains[parameters_of_any_shape]", "a contiguous copy"),
     Bug(_FLAT, _NAIVE_FINISHES, _BY_COUNT, "trains[unfreezing_later]", "never synchronised"),

@@ -156,7 +156,7 @@ BUGS = [
         )
         for wrapper in (_EACH, _BUCKETED, _DDP)
     ),
-    Bug(_EACH, "synchronises = before", "synchronises = True", "no_sync", "what was before it"),
+    Bug(_EACH, "synchronises = before", "synchronises = True", "no_sync", "gradients only add up in `.grad`"),
     Bug(
         _BUCKETED,
         _ENTER,

@@ -94,5 +94,5 @@ BUGS = [
         _WRITTEN_ONCE,
         "trains[used_on_some_ranks]",
     ),
-    Bug(_NAIVE, _FLAGS, _BIT_MASKS, "trains[used_on_some_ranks]", "odd ranks another"),
+    Bug(_NAIVE, _FLAGS, _BIT_MASKS, "trains[used_on_some_ranks]", "never synchronised"),
 ]

@@ -40,7 +40,7 @@ BUGS = [
         "self.bytes_on_rank.index(min(self.bytes_on_rank))",
         "len(self.owner) % dist.get_world_size()",
         "state_is_balanced[frozen_or_in_groups]",
-        "carry on, from one to the next",
+        "with the bytes that each rank has so far",
     ),
     _bug(
         _FEWEST,

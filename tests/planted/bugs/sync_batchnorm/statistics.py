@@ -196,7 +196,6 @@ BUGS = [
         _OUTPUT,
         _OUTPUT.replace("y * self.weight", "y * (self.weight if x.requires_grad else self.weight.detach())"),
         "gradients_of_the_first_layer",
-        "The inputs need no gradient here",
     ),
     Bug(_NORM, _BY_VALUES, _BY_SAMPLES, "inputs_of_other_lengths", "whatever the length of these"),
     Bug(_NORM, "        if self.training:\n", _LOCAL, "statistics_without_gradients", "under `torch.no_grad()`"),
