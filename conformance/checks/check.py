@@ -25,29 +25,6 @@ Aspect: TypeAlias = Literal[
     "memory and state",
     "robustness",
 ]
-Shows: TypeAlias = Literal[
-    "broadcast",
-    "training",
-    "waits",
-    "overlap",
-    "collectives",
-    "closure",
-    "zero_grad",
-    "state",
-    "buffers",
-    "growth",
-    "volume",
-    "early_gradients",
-    "modes",
-    "dropped",
-    "unlisted",
-    "moved",
-    "altered",
-    "lost",
-    "overflow",
-    "generators",
-    "lazy",
-]
 
 
 class Violation(AssertionError):  # noqa: N818  a verdict, not a fault of the program
@@ -89,7 +66,7 @@ class Check:
         requires: ids of checks of the component that must pass first.
         rules_out: names of known mistakes that must give other numbers than correct code, or a scenario is not used.
         advice: what to do where the property does not hold; it precedes the assertion's own advice.
-        shows: what a reproduction of a failure is to show.
+        flat: whether a flat script compares what the property is about; else the script of a failure replays it.
     """
 
     id: str
@@ -102,7 +79,7 @@ class Check:
     requires: tuple[str, ...] = ()
     rules_out: tuple[str, ...] = ()
     advice: str = ""
-    shows: Shows = "training"
+    flat: bool = True
 
     def hold(self, trial: Any) -> None:
         """Hold a trial to the property; raise Violation if it fails, NotOffered if it lacks an optional feature."""

@@ -81,6 +81,8 @@ def _text(failure: Failure, result: Result, executor: Executor, drawn: Drawn) ->
         text, why = "", f"the judge offered stand-ins: {', '.join(sorted(executor.stubbed))}"
     elif result.hash_apart:
         text, why = "", "it fails only where ranks have different hash seeds"
+    elif not result.check.flat:
+        text, why = "", "it compares results alone"
     else:
         text, why = flat_text(failure, drawn, executor.seed(drawn))
     if not why and not _is_shown(executor.run(failure.component, drawn), drawn):

@@ -103,7 +103,6 @@ _GROUPS = (
         draws.optimized,
         assertions.param_groups_hold_all,
         "options and groups",
-        shows="unlisted",
     ),
 )
 _USE = (
@@ -114,7 +113,6 @@ _USE = (
         assertions.zero_grad_keeps_tensors,
         "use of the model",
         requires=("zero_grad",),
-        shows="dropped",
     ),
     _check(
         "parameters_keep_their_memory",
@@ -122,7 +120,6 @@ _USE = (
         draws.optimized,
         assertions.parameters_keep_their_memory,
         "use of the model",
-        shows="moved",
     ),
     _train(
         "two_side_by_side",
@@ -140,7 +137,6 @@ _ROBUSTNESS = (
         draws.lasting,
         nothing_grows,
         "robustness",
-        shows="growth",
     ),
     _check(
         "sent_once",
@@ -149,7 +145,6 @@ _ROBUSTNESS = (
         sent_once,
         "communication",
         requires=("groups[own_options]",),
-        shows="volume",
     ),
     _train(
         "on_two_machines",
@@ -207,7 +202,6 @@ _SAVING = (
         changes.saving_and_loading,
         assertion=assertions.loading_leaves_the_state_dict,
         rules_out=(),
-        shows="altered",
     ),
     _saved(
         "state_dict[other_keys]",
@@ -216,7 +210,6 @@ _SAVING = (
         assertion=assertions.other_keys_survive_loading,
         requires=("state_dict[options]",),
         rules_out=(),
-        shows="lost",
     ),
 )
 _STATE = (
@@ -228,7 +221,6 @@ _STATE = (
         "memory and state",
         requires=(*_SAVED, "state_is_sharded"),
         advice="Keep of a `state_dict` what belongs to the rank's own parameters, and drop the rest.",
-        shows="state",
     ),
     _check(
         "state_is_balanced[frozen_or_in_groups]",
@@ -240,7 +232,6 @@ _STATE = (
         advice="There are frozen parameters or several groups here. Deal out frozen parameters like the others, and "
         "carry on, from one group to the next, with the bytes that each rank has so far: where each group is dealt out "
         "from rank 0 anew, rank 0 gets the largest of every group.",
-        shows="state",
     ),
 )
 EXTENDED = (*_KINDS, *_GROUPS, *_USE, *_ROBUSTNESS, *_SAVING, *_STATE)

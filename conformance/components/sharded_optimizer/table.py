@@ -20,10 +20,10 @@ _train = partial(_check, assertion=trains, rules_out=STILL, aspect="numbers")
 _of_kinds = partial(_train, aspect="kinds of parameters and layers")
 _in_use = partial(_train, aspect="use of the model")
 _with_options = partial(_train, aspect="options and groups")
-_state = partial(_check, aspect="memory and state", assertion=state_is_sharded, shows="state")
-_closure = partial(_in_use, assertion=assertions.closure, shows="closure")
-_zero_grad = partial(_check, aspect="use of the model", assertion=assertions.zero_grad_clears_all, shows="zero_grad")
-_waits = partial(Check, aspect="waiting", assertion=results_are_waited_for, shows="waits")
+_state = partial(_check, aspect="memory and state", assertion=state_is_sharded)
+_closure = partial(_in_use, assertion=assertions.closure)
+_zero_grad = partial(_check, aspect="use of the model", assertion=assertions.zero_grad_clears_all)
+_waits = partial(Check, aspect="waiting", assertion=results_are_waited_for)
 _FIRST = (
     _train(
         "runs_to_the_end",

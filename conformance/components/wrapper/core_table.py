@@ -97,7 +97,6 @@ CORE = (
         results_are_waited_for,
         "waiting",
         requires=("runs_to_the_end",),
-        shows="waits",
     ),
     Check(
         "initial_broadcast",
@@ -107,7 +106,6 @@ CORE = (
         "numbers",
         requires=("results_are_waited_for",),
         rules_out=UNSYNCHRONISED,
-        shows="broadcast",
     ),
     Check(
         "trains[one_rank]",

@@ -23,7 +23,7 @@ _of_kinds = partial(_train, aspect="kinds of parameters and layers")
 _in_use = partial(_train, aspect="use of the model")
 _taking_part = partial(_train, aspect="parameters that take part")
 _accumulate = partial(_train, aspect="accumulation")
-_lazily = partial(_train, aspect="accumulation", assertion=accumulates_without_sending, shows="lazy")
+_lazily = partial(_train, aspect="accumulation", assertion=accumulates_without_sending)
 
 _OF_KINDS = (
     _of_kinds(
@@ -55,7 +55,6 @@ _OF_KINDS = (
         draws.wrapped(layers=draws.SMALL, model={"buffer": True}, steps=(1, 1), gated=True),
         assertion=use.buffers_broadcast,
         rules_out=(),
-        shows="buffers",
     ),
     _of_kinds(
         "range_of_float16",
@@ -74,7 +73,6 @@ _IN_USE = (
         assertion=use.gradients_stay_none,
         requires=("runs_to_the_end",),
         rules_out=(),
-        shows="early_gradients",
     ),
     _in_use(
         "global_generators_stay",
@@ -85,7 +83,6 @@ _IN_USE = (
         rules_out=(),
         advice="What is drawn afterwards, such as dropout, depends on it, and ranks that share a seed draw alike: make "
         "a generator of your own (`torch.Generator()`, `random.Random()`), and seed that.",
-        shows="generators",
     ),
     _in_use(
         "calls_the_model",
@@ -93,7 +90,6 @@ _IN_USE = (
         draws.evaluating,
         assertion=use.calls_the_model,
         rules_out=(),
-        shows="modes",
     ),
     _in_use(
         "two_side_by_side",
@@ -250,7 +246,6 @@ _ROBUSTNESS = (
         beyond.lasting,
         nothing_grows,
         "robustness",
-        shows="growth",
     ),
     _check(
         "overflow_reaches_every_rank",
@@ -258,7 +253,6 @@ _ROBUSTNESS = (
         draws.wrapped(steps=(1, 1), overflows=True),
         use.overflow_reaches_every_rank,
         "robustness",
-        shows="overflow",
     ),
     _train(
         "on_two_machines",

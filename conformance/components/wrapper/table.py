@@ -15,9 +15,9 @@ from conformance.strategies.building_blocks import having
 
 _OVERLAPS = ("overlaps_backward",)
 _check = partial(Check, aspect="communication", requires=NUMBERS)
-_overlap = partial(_check, assertion=overlaps_backward, shows="overlap")
-_per_dtype = partial(_check, assertion=collectives.one_collective_per_dtype, shows="collectives")
-_bucket = partial(_check, assertion=collectives.bucket_size_respected, shows="collectives")
+_overlap = partial(_check, assertion=overlaps_backward)
+_per_dtype = partial(_check, assertion=collectives.one_collective_per_dtype)
+_bucket = partial(_check, assertion=collectives.bucket_size_respected)
 _OVERLAP = _overlap(
     "overlaps_backward",
     "Gradients are communicated during backward: launched before the last one exists, and not waited for at once.",
@@ -36,7 +36,6 @@ _ONCE = _check(
     "Each gradient is sent once in a step: no kind of collective carries more bytes than all gradients have, aligned.",
     draws.broad_or_tied,
     sent_once,
-    shows="volume",
 )
 _FLAT = (
     _per_dtype(
@@ -58,7 +57,6 @@ _EACH = _check(
     draws.deep,
     collectives.one_collective_per_parameter,
     requires=_OVERLAPS,
-    shows="collectives",
 )
 _BUCKETS = (
     _bucket(
