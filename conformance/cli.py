@@ -1,4 +1,4 @@
-"""The command line: `python -m conformance grade PATH...`, and `replay FILE` for what a grading wrote."""
+"""The command line: `python -m conformance grade PATH...`, and `replay FILE` for the file of a failure."""
 
 import argparse
 import secrets
@@ -12,6 +12,7 @@ from conformance.grading.events import Event, Listener, Reports
 from conformance.grading.formats import FORMATS
 from conformance.grading.formats.console import ConsoleReport
 from conformance.grading.formats.report_file import ReportFile
+from conformance.grading.progress import progress
 from conformance.grading.report import FAILED, GRADER_ERROR, HARNESS_ERROR, NOT_GRADED, PASSED
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
@@ -23,7 +24,11 @@ _SEED_BITS = 32
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 if all that is submitted passed, 1 if not, 2 for misuse, 3 for a fault of ours."""
+    """Run the command and return its exit code.
+
+    0: all that is submitted passed; 1: a component failed; 2: misuse, or a submission that cannot be graded; 3: an
+    error in the grader; 130: interrupted.
+    """
     options = _parser().parse_args(arguments)
     try:
         return _replay(options.case) if options.command == "replay" else _grade(options)
@@ -33,32 +38,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("conformance: interrupted\n")
         return INTERRUPTED
-    except Exception:  # noqa: BLE001  the last line of defence: an exit code of its own for faults of ours
+    except Exception:  # noqa: BLE001  whatever happens, the exit code tells whose fault it is
         sys.stderr.write(f"conformance: {GRADER_ERROR}\n{traceback.format_exc()}")
         return HARNESS_ERROR
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m conformance", description="Grade data-parallel code.")
+    parser = argparse.ArgumentParser(
+        prog="python -m conformance", description="Grade data-parallel code, or repeat a failure."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
-    again = commands.add_parser("replay", help="hold a submission again to what a check failed on")
-    again.add_argument("case", type=Path, metavar="FILE", help="the JSON file that a grading wrote")
-    command = commands.add_parser("grade", help="grade submissions")
-    command.add_argument("paths", nargs="+", metavar="PATH", help="folder, file or module with adapters")
-    command.add_argument("--world-size", type=int, default=WORLD_SIZE, metavar="N", help="ranks in the largest world")
-    command.add_argument("--components", default=None, metavar="A,B", help="components to grade (all)")
-    for form in FORMATS:
-        command.add_argument(form.option, dest=form.option, type=Path, metavar="FILE", help=form.help)
-    command.add_argument("--seed", type=int, default=None, metavar="S", help="repeat a grading (a random seed)")
-    command.add_argument("--max-examples", type=int, default=MAX_EXAMPLES, metavar="N", help="scenarios per check")
-    command.add_argument(
-        "--from-scratch", action="store_true", help="fail components that use torch's own implementation"
-    )
-    command.add_argument("--core", action="store_true", help="leave out extended checks, which give no points")
-    command.add_argument(
-        "--repro-dir", type=Path, default=Path("repro"), metavar="DIR", help="where scripts go (repro)"
-    )
+    replay = commands.add_parser("replay", help="run a submission again on the scenario that a check failed on")
+    replay.add_argument("case", type=Path, metavar="FILE", help="the .json file beside the script of the failure")
+    _add_grade_options(commands.add_parser("grade", help="grade submissions"))
     return parser
+
+
+def _add_grade_options(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("paths", nargs="+", metavar="PATH", help="folder, .py file or module with adapter functions")
+    add("--world-size", type=int, default=WORLD_SIZE, metavar="N", help="ranks in the largest world (%(default)s)")
+    add("--components", metavar="A,B", help="names of the components to grade (all)")
+    for form in FORMATS:
+        add(form.option, dest=form.option, type=Path, metavar="FILE", help=form.help)
+    add("--seed", type=int, metavar="S", help="the seed of an earlier grade, to repeat it (random)")
+    add("--max-examples", type=int, default=MAX_EXAMPLES, metavar="N", help="scenarios per check (%(default)s)")
+    add("--from-scratch", action="store_true", help="fail components that use torch's own implementation")
+    add("--core", action="store_true", help="leave out extended checks, which give no points")
+    add("--repro-dir", type=Path, default="repro", metavar="DIR", help="folder for scripts of failures (%(default)s)")
 
 
 def _grade(options: argparse.Namespace) -> int:
@@ -69,14 +76,16 @@ def _grade(options: argparse.Namespace) -> int:
     if len(misplaced) == len(options.paths) and not files:
         raise UsageError("\n".join(misplaced))
     examples = _positive("--max-examples", options.max_examples)
-    with fork_servers() as launcher:
+    for file in files:
+        file.write()  # without any submission yet: a path that cannot be written is told at once
+    with progress() as shown, fork_servers() as launcher:
         from conformance.grading.grade import Grading, grade  # noqa: PLC0415  imports torch, while the servers do too
 
         seed = secrets.randbits(_SEED_BITS) if options.seed is None else options.seed
         components = _components(options.components)
         world_size, folder = _world_size(options.world_size), options.repro_dir
         grading = Grading(seed, world_size, components, examples, folder, options.from_scratch, options.core)
-        _report(grade(options.paths, grading, launcher), [reports, ConsoleReport(reports), *files], files)
+        _report(grade(options.paths, grading, launcher), [reports, shown, ConsoleReport(reports), *files], files)
     return max(report.exit_code for report in reports.reports)
 
 
@@ -102,14 +111,14 @@ def _misplaced(path: str) -> str:
 
 
 def _replay(path: Path) -> int:
-    """Run one scenario or case again, and say what is wrong with it."""
+    """Hold a submission again to one check, on one scenario or case, and print what is wrong."""
     with fork_servers() as launcher, ranks_from(launcher) as ranks:
         from conformance.reproduction.replay import Replay  # noqa: PLC0415  imports torch, while the servers do too
 
         wanted = Replay.read(path)
         result = wanted.run(ranks)
-    said = "\n".join(part for part in (result.message, result.diagnosis) if part)
-    sys.stdout.write(f"{wanted.component}: {wanted.check.id}  {result.status}\n{said}\n")
+    said = [f"{wanted.component}: {wanted.check.id}  {result.status}", result.diagnosis, result.message]
+    sys.stdout.write("".join(f"{paragraph}\n" for paragraph in said if paragraph))
     return PASSED if result.status == "passed" else FAILED
 
 
@@ -121,7 +130,8 @@ def _components(names: str | None) -> tuple[str, ...]:
     wanted = tuple(name.strip() for name in names.split(",") if name.strip())
     unknown = [name for name in wanted if name not in COMPONENTS]
     if unknown or not wanted:
-        raise UsageError(f"--components: {', '.join(unknown) or 'none'} given; there are {', '.join(COMPONENTS)}")
+        wrong = f"--components: there is no {' and no '.join(unknown)}" if unknown else "--components is empty"
+        raise UsageError(f"{wrong}; choose from {', '.join(COMPONENTS)}")
     return wanted
 
 
@@ -130,9 +140,7 @@ def _world_size(wanted: int) -> int:
 
     most = Machine.detect().max_world_size("cpu")
     if wanted == 1:
-        raise UsageError(
-            "--world-size 1: with one rank nothing is synchronised and nothing can be judged; give 2 or more"
-        )
+        raise UsageError("--world-size 1: a single rank has nothing to synchronise; give 2 or more")
     if not 1 < wanted <= most:
         raise UsageError(f"--world-size {wanted}: this machine runs 2 to {most} ranks")
     return wanted
@@ -140,5 +148,5 @@ def _world_size(wanted: int) -> int:
 
 def _positive(option: str, value: int) -> int:
     if value < 1:
-        raise UsageError(f"{option} {value}: at least 1")
+        raise UsageError(f"{option} {value}: give 1 or more")
     return value

@@ -15,7 +15,7 @@ from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
 from conformance.execution.fork_servers import fork_servers, ranks_from
 from conformance.grading.grade import Grading, grade_check, lacks, not_from_scratch, submitted_components
-from conformance.grading.report import CheckReport
+from conformance.grading.report import GRADER_ERROR, CheckReport
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
 from pytest_ddp.settings import configured_value, parse_world_sizes
@@ -42,10 +42,10 @@ class Grader:
         return self._not_from_scratch(component) or report
 
     def again(self, component: str) -> str:
-        """Say how to meet the same scenarios with the same numbers again."""
+        """Say how to run the same scenarios with the same numbers again."""
         seed, asked = self.grading.seed, f"--components {component} --world-size {self.grading.world_size}"
         return (
-            f"The same again: --ddp-seed={seed}. As a script without this suite: "
+            f"To repeat it: --ddp-seed={seed}. For a script without this suite: "
             f"python -m conformance grade {self.executor.location.given} {asked} --seed {seed}"
         )
 
@@ -72,7 +72,7 @@ def grader(pytestconfig: pytest.Config) -> Iterator[Grader]:
     sizes, seeded = configured_value(pytestconfig, "world_size"), configured_value(pytestconfig, "seed")
     world_size = max(parse_world_sizes(sizes[0])) if sizes else WORLD_SIZE
     if world_size == 1:
-        pytest.exit("--ddp-world-size=1: with one rank nothing can be judged; give 2 or more", _USAGE)
+        pytest.exit("--ddp-world-size=1: a single rank has nothing to synchronise; give 2 or more", _USAGE)
     from_scratch = pytestconfig.getoption("--ddp-from-scratch")
     seed = int(seeded[0]) if seeded else secrets.randbits(_SEED_BITS)
     grading = Grading(seed, world_size, tuple(COMPONENTS), MAX_EXAMPLES, from_scratch=from_scratch)
@@ -94,10 +94,10 @@ def test_submission(component: str, check_id: str, grader: Grader) -> None:
     report = grader.verdict(component, check_id)
     if report.status == "passed":
         return
-    said = f"{report.property}\n\n{report.message}\n\n{report.diagnosis}".rstrip()
-    scenario = f"\n\nsmallest scenario: {report.scenario!r}\n{grader.again(component)}" if report.scenario else ""
+    said = "\n\n".join(report.explanation)
+    scenario = f"\n\nSmallest scenario: {report.scenario!r}\n{grader.again(component)}" if report.scenario else ""
     if report.status == "not_run":
         pytest.skip(report.message)
     if report.level == "extended" and report.status == "failed":
         pytest.xfail(f"extended check: {said}")
-    pytest.fail(("an error of ours\n\n" if report.status == "error" else "") + said + scenario, pytrace=False)
+    pytest.fail((f"{GRADER_ERROR}\n\n" if report.status == "error" else "") + said + scenario, pytrace=False)

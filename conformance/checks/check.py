@@ -65,8 +65,7 @@ class Check:
         points: marks for passing; extended checks give none.
         requires: ids of checks of the component that must pass first.
         rules_out: names of known mistakes that must give other numbers than correct code, or a scenario is not used.
-        advice: what to do where the property does not hold; it precedes the assertion's own advice.
-        flat: whether a flat script compares what the property is about; else the script of a failure replays it.
+        advice: what is special about the scenarios, and what to do about it; precedes other advice on a failure.
     """
 
     id: str
@@ -79,19 +78,3 @@ class Check:
     requires: tuple[str, ...] = ()
     rules_out: tuple[str, ...] = ()
     advice: str = ""
-    flat: bool = True
-
-    def hold(self, trial: Any) -> None:
-        """Hold a trial to the property; raise Violation if it fails, NotOffered if it lacks an optional feature."""
-        try:
-            self.assertion(trial)
-        except Violation as wrong:
-            wrong.advice = " ".join(filter(None, (self.advice, wrong.advice)))
-            raise
-
-
-def described(function: Callable[[Any], None], scenarios: Any, level: Level = "core", **more: Any) -> Check:
-    """Return a check whose words are the function's; until all tables have their own."""
-    return Check(
-        function.__name__, (function.__doc__ or "").partition("\n")[0], scenarios, function, "numbers", level, **more
-    )

@@ -14,7 +14,7 @@ def global_generators_stay(trial: Trial | CaseTrial) -> None:
         if moved:
             raise Violation(
                 f"On rank {rank}, a global generator of random numbers has another state afterwards: "
-                f"{' and '.join(GENERATORS[name] for name in moved)}."
+                f"{' and '.join(GENERATORS[name] for name in moved)}; expected all of them as they were."
             )
 
 

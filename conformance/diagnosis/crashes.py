@@ -16,6 +16,7 @@ from conformance.scenarios.scenario import (
     SetOption,
     Unfreeze,
 )
+from pytest_ddp.errors import ProtocolError
 from pytest_ddp.outcomes.failure import headline
 from pytest_ddp.outcomes.outcome import Deadlocked, Died, Raised, TimedOut
 from pytest_ddp.planning.world import World
@@ -42,7 +43,7 @@ def describe_crash(broken: Broken, drawn: Drawn) -> str:
     lines = [headline(broken.outcomes, World(len(broken.outcomes)))]
     if isinstance(root, Raised):
         first, *others = root.message.strip().splitlines() or [""]
-        lines[0] = f"Rank {root.rank} raised {root.kind} in {_place(broken, drawn)}: {first}"
+        lines[0] = f"Rank {root.rank} raised {root.kind} {_place(broken, drawn)}: {first}"
         lines += [root.traceback, *(f"  {line}" for line in others[:_MESSAGE_LINES])]
     elif isinstance(root, Died | TimedOut | Deadlocked):
         frames = root.stack.rstrip().splitlines()
@@ -67,6 +68,8 @@ def advise_on_crash(broken: Broken, drawn: Drawn) -> str:
         )
     if isinstance(root, Died):
         return _advise_on_death(root)
+    if isinstance(root, Raised) and root.kind == ProtocolError.__name__:
+        return "The submission wrote to the connection between the rank and the judge, which it did not open."
     if isinstance(root, Raised):
         return _advise_on_exception(root, drawn) if isinstance(drawn, Scenario) else _advise_on_call(root.message)
     return ""
@@ -198,11 +201,11 @@ def _advise_on_call(message: str) -> str:
 def _place(broken: Broken, drawn: Drawn) -> str:
     where = broken.place
     if where is None:
-        return "an unknown place"
+        return "outside its run"
     stage, step = where
     if step is None or not isinstance(drawn, Scenario):
-        return stage
+        return f"in {stage}"
     if stage.startswith("a change of the optimizer"):
         kinds = [_EVENT_WORDS[type(event)] for event in drawn.events(step) if type(event) in _EVENT_WORDS]
         stage = " or ".join(kinds) or stage
-    return f"{stage}, at step {min(step + 1, drawn.steps)} of {drawn.steps}"
+    return f"in {stage}, at step {min(step + 1, drawn.steps)} of {drawn.steps}"

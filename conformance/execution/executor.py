@@ -14,7 +14,16 @@ from pathlib import Path
 
 from conformance.execution.asked import Asked
 from conformance.execution.fork_servers import ForkServers
-from conformance.execution.outcome import Broken, Execution, HarnessError, Malformed, Observed, decoded
+from conformance.execution.outcome import (
+    Broken,
+    Execution,
+    HarnessError,
+    Malformed,
+    Observed,
+    decoded,
+    is_of_submission,
+    why_no_answer,
+)
 from conformance.execution.rank_pools import SizedRanks
 from conformance.protocol.codec import MalformedError
 from conformance.protocol.messages import Probe, Task
@@ -23,6 +32,7 @@ from conformance.submissions.contract import Contract
 from conformance.submissions.location import Location
 from conformance.workload.numbers import Tensors, data_seed
 from pytest_ddp.errors import PytestDDPError
+from pytest_ddp.outcomes.failure import failures
 from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned
 from pytest_ddp.planning.world import World
 
@@ -57,6 +67,7 @@ class Executor:
         alone: components that fail only in processes which have run something before. Theirs run nothing else.
         watched: components that have hung. Their ranks are observed from then on, to end as soon as they stand still.
         executions: scenarios and cases run so far.
+        afresh: whether each run has new processes.
     """
 
     ranks: SizedRanks
@@ -69,6 +80,7 @@ class Executor:
     alone: set[str] = field(default_factory=set)
     watched: set[str] = field(default_factory=set)
     executions: int = 0
+    afresh: bool = False
     _known: dict[str, Execution] = field(default_factory=dict)
     _drawn_ahead: dict[str, list[list[Tensors]]] = field(default_factory=dict)
     _fastest: float = math.inf
@@ -98,7 +110,7 @@ class Executor:
         with self.ranks.fresh() as own:
             if alike and isinstance(own.launcher, ForkServers):
                 own.launcher = own.launcher.alike
-            return replace(self, ranks=own, alone=set()).run_again(component, drawn)
+            return replace(self, ranks=own, alone=set(), afresh=True).run_again(component, drawn)
 
     def _keep(self, key: str, execution: Execution) -> None:
         """Remember what came of a run for checks that draw the same; forget the oldest runs where all take too much."""
@@ -158,9 +170,9 @@ class Executor:
             payload = json.dumps(asked).encode()
             (outcome,) = self.ranks.run(World(1), "conformance.ranks.probe:look", payload, timeout=_PROBE_SECONDS)
         self._import_seconds = max(self._import_seconds, outcome.seconds)
-        (found,) = self._probes([outcome])
+        found = self._probe(outcome)
         if found is None:
-            return Probe(error=f"importing them ended the process, or did not end within {_PROBE_SECONDS:g} s")
+            return Probe(error=why_no_answer(outcome, self.location))
         self.missing = {name: tuple(functions) for name, functions in found.missing.items()}
         return found
 
@@ -168,7 +180,7 @@ class Executor:
         """Learn on ranks whether a component does more than raise NotImplementedError; raise as `run` does."""
         given = component.numbers(component.simplest, self.seed(component.simplest))
         for outcomes in self._in_worlds(component, component.simplest, given, "conformance.ranks.probe:attempt"):
-            for found in self._probes(outcomes):
+            for found in map(self._probe, outcomes):
                 if found is None:
                     return True
                 self._use(component, found.borrowed)
@@ -176,16 +188,17 @@ class Executor:
                     return False
         return True
 
-    def _probes(self, outcomes: Iterable[Outcome]) -> Iterator[Probe | None]:
-        """Yield what each rank has found; None where it did not live to answer."""
-        for outcome in outcomes:
-            if isinstance(outcome, Raised):
-                raise HarnessError(outcome.traceback)
-            found = Probe(**json.loads(outcome.body)) if isinstance(outcome, Returned) else None
-            stubs = found.stubs if found else []
-            self.stubs = tuple(sorted({*self.stubs, *stubs}))
-            self.stubbed |= {f"package {name}" for name in stubs}
-            yield found
+    def _probe(self, outcome: Outcome) -> Probe | None:
+        """Return what a rank has found; None if the submission kept it from an answer. Raise as `run` does."""
+        if isinstance(outcome, Raised) and not is_of_submission(outcome, self.location):
+            raise HarnessError(outcome.traceback)
+        try:
+            found = Probe.decode(outcome.body if isinstance(outcome, Returned) else b"")
+        except MalformedError:
+            return None
+        self.stubs = tuple(sorted({*self.stubs, *found.stubs}))
+        self.stubbed |= {f"package {name}" for name in found.stubs}
+        return found
 
     @contextmanager
     def _running(self, component: Asked, drawn: Drawn, then: Drawn | None = None) -> Iterator[_Run]:
@@ -240,7 +253,7 @@ class Executor:
         self.executions += 1
         for outcomes in answered:
             if not all(isinstance(outcome, Returned) for outcome in outcomes):
-                return self._broken(component, outcomes)
+                return self._broken(component, drawn, outcomes)
             for outcome in outcomes:
                 if wrong := self._wrong(component, drawn, outcome.body if isinstance(outcome, Returned) else b""):
                     return Malformed(outcome.rank, wrong)
@@ -275,12 +288,16 @@ class Executor:
     def _world(self, component: Asked, drawn: Drawn, size: int) -> World:
         return World(size, observe=drawn.observed or component.name in self.watched)
 
-    def _broken(self, component: Asked, outcomes: list[Outcome]) -> Broken:
+    def _broken(self, component: Asked, drawn: Drawn, outcomes: list[Outcome]) -> Execution:
+        if not failures(outcomes):
+            return Malformed(outcomes[0].rank, "it says that it has skipped its task")
         broken = Broken(tuple(outcomes))
         root = broken.root
         if broken.hung:
             self.watched.add(component.name)
-        if isinstance(root, Raised) and not root.body:
+        if isinstance(root, Raised) and not is_of_submission(root, self.location):
+            if not self.afresh:  # an earlier run may have broken the process
+                return self.run_afresh(component, drawn)
             raise HarnessError(f"rank {root.rank}: {root.traceback}")
         return broken
 

@@ -4,12 +4,15 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from conformance.protocol.messages import Answer
-from pytest_ddp.errors import PytestDDPError
-from pytest_ddp.outcomes.failure import root_cause
-from pytest_ddp.outcomes.outcome import Outcome, Raised, TimedOut
+from conformance.submissions.location import Location
+from pytest_ddp.errors import ProtocolError, PytestDDPError
+from pytest_ddp.outcomes.failure import describe_outcome, root_cause
+from pytest_ddp.outcomes.outcome import Died, Outcome, Raised, TimedOut
+
+_NEVER_OURS = (ProtocolError.__name__, KeyboardInterrupt.__name__)
 
 _DECODED = 24  # a check that fails is judged again and again on a few
 
@@ -63,16 +66,22 @@ class Broken:
     @property
     def refusal(self) -> str:
         """What the submission said when it raised on purpose; empty if it did not."""
-        body = self.root.body if isinstance(self.root, Raised) else b""
-        refused = isinstance(self.root, Raised) and bool(body) and json.loads(body)["refused"]
-        return f"{self.root.kind}: {self.root.message}" if isinstance(self.root, Raised) and refused else ""
+        refused = self._where.get("refused") and isinstance(self.root, Raised)
+        return f"{self.root.kind}: {self.root.message}" if refused and isinstance(self.root, Raised) else ""
 
     @property
     def place(self) -> tuple[str, int | None] | None:
-        """The stage and the step in which the submission raised, if it raised."""
-        body = self.root.body if isinstance(self.root, Raised) else b""
-        where = json.loads(body) if body else None
-        return (where["stage"], where["step"]) if where else None
+        """The stage and the step in which the submission raised; None if it did not raise, or not in a stage."""
+        return (self._where["stage"], self._where["step"]) if self._where else None
+
+    @property
+    def _where(self) -> dict[str, Any]:
+        """What the boundary on the rank says about an exception (see `conformance.ranks.boundary`)."""
+        try:
+            where = json.loads(self.root.body) if isinstance(self.root, Raised) else None
+        except ValueError:
+            return {}
+        return where if isinstance(where, dict) and where.keys() == {"stage", "step", "refused"} else {}
 
 
 @dataclass(frozen=True)
@@ -91,3 +100,30 @@ def decoded(decode: Callable[[bytes], Answer], sent: bytes) -> Answer:
 
 
 Execution: TypeAlias = Observed | Broken | Malformed
+
+
+def is_of_submission(outcome: Raised, location: Location) -> bool:
+    """Whether what a rank raised is certain to be the submission's doing, wherever it was raised.
+
+    It is if it was raised within the boundary, if the submission wrote to the connection or interrupted the main
+    thread, and if a signal handler raised it: the handler is in the traceback, unless it struck again meanwhile.
+    """
+    in_its_files = any(f"{root}/" in outcome.traceback for root in location.import_roots)
+    without_frames = 'File "' not in outcome.traceback
+    return bool(outcome.body) or in_its_files or without_frames or outcome.kind in _NEVER_OURS
+
+
+def why_no_answer(outcome: Outcome, location: Location) -> str:
+    """Return in words what kept a rank from an answer, with the submission's own lines."""
+    match outcome:
+        case Raised(kind=ProtocolError.__name__):
+            return "they write to the connection between the rank and the judge, a file that they did not open"
+        case Raised():
+            return f"{outcome.traceback}\n{outcome.kind}: {outcome.message}"
+        case Died():
+            return f"importing them ended the process: it {describe_outcome(outcome).partition(';')[0]}"
+        case TimedOut():
+            lines = [line for line in outcome.stack.splitlines() if any(root in line for root in location.import_roots)]
+            return "\n".join([f"importing them did not end within {outcome.timeout:g} s", *lines])
+        case _:
+            return "the rank that has imported them sends something that is no answer"

@@ -35,13 +35,13 @@ class Grading:
     """How to grade.
 
     Attributes:
-        world_size: ranks in the largest world.
-        components: names of the components to look at.
-        seed: decides every draw and every number, whatever is graded and wherever it lies.
+        seed: selects every scenario and every number; neither the submission nor its path changes them.
+        world_size: the number of ranks in the largest world.
+        components: the names of the components to grade.
         examples: scenarios per check.
-        repro_dir: where scripts and cases that show failures go; None for none.
-        from_scratch: whether a component fails that uses torch's own implementation.
-        core: whether core checks alone are held, which decide status and points.
+        repro_dir: the folder for scripts and cases that show failures; None to write none.
+        from_scratch: whether a component fails if it uses torch's own implementation.
+        core: whether extended checks are left out.
     """
 
     seed: int
@@ -114,7 +114,7 @@ def submitted_components(executor: Executor, wanted: Sequence[str]) -> list[str]
     """
     given, found = executor.location.given, executor.look(component.contract for component in COMPONENTS.values())
     if found.error:
-        raise UsageError(f"the adapters of {given} do not import:\n{found.error}")
+        raise UsageError(f"the adapters of {given} cannot be imported:\n{found.error}")
     wrong = [sentence for name, sentence in found.wrong_signatures if name in wanted]
     if wrong:
         raise UsageError(f"wrong signature in the adapters of {given}: " + "; ".join(wrong))
@@ -122,12 +122,14 @@ def submitted_components(executor: Executor, wanted: Sequence[str]) -> list[str]
     if not defined:
         lacking = [lacks(name, executor.missing[name]) for name in wanted if name in executor.missing]
         looked_for = "looked for " + ", ".join(str(COMPONENTS[name].contract.get) for name in wanted)
-        raise UsageError(f"the adapters of {given} define no component asked for; {'; '.join(lacking) or looked_for}")
+        raise UsageError(
+            f"the adapters of {given} define none of the components asked for; {'; '.join(lacking) or looked_for}"
+        )
     return [name for name in defined if executor.is_implemented(COMPONENTS[name])]
 
 
 def lacks(component: str, missing: Sequence[str]) -> str:
-    """Say why a component of which some functions are there counts as not submitted."""
+    """Say which functions a component lacks that defines others."""
     return f"{component} lacks {' and '.join(missing)}"
 
 
@@ -157,7 +159,7 @@ def _graded(name: str, reports: tuple[CheckReport, ...], executor: Executor, gra
 
 
 def not_from_scratch(component: str, executor: Executor, grading: Grading) -> CheckReport | None:
-    """Return the failure of a component that has used torch's own implementation where it was to be written."""
+    """Return the failure of a component that must be written by hand, and has used torch's own implementation."""
     borrowed = sorted(executor.borrowed.get(component, ()))
     if not grading.from_scratch or not borrowed:
         return None
@@ -167,9 +169,8 @@ def not_from_scratch(component: str, executor: Executor, grading: Grading) -> Ch
         "failed",
         "The component is written by hand: it uses none of torch's own implementations.",
         points=0.0,
-        message=f"{component} uses {' and '.join(borrowed)}; nothing else of it counts.",
-        diagnosis="Write it with torch.distributed's collectives, or grade it without --from-scratch "
-        "(in pytest: --ddp-from-scratch).",
+        message=f"{component} uses {' and '.join(borrowed)}, so its other checks did not run. Write it with "
+        "torch.distributed's collectives, or grade it without --from-scratch (in pytest: --ddp-from-scratch).",
     )
 
 
@@ -192,20 +193,20 @@ def grade_check(
 
 
 def _reported(component: str, result: Result, executor: Executor, grading: Grading) -> CheckReport:
-    repro = ""
+    script = ""
     if result.scenario is not None and grading.repro_dir is not None:
-        repro = str(files.write(COMPONENTS[component], result, executor, grading.repro_dir))
+        script = str(files.write(COMPONENTS[component], result, executor, grading.repro_dir))
     return CheckReport(
         id=result.check.id,
         level=result.check.level,
         status=result.status,
-        property=result.check.property,
+        requirement=result.check.property,
         points=result.check.points if result.check.level == "core" else 0.0,
         message=result.message,
         diagnosis=result.diagnosis,
         examples=result.examples,
         seconds=round(result.seconds, 3),
-        repro=repro,
+        script=script,
         scenario=result.scenario,
     )
 

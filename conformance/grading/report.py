@@ -49,27 +49,33 @@ class CheckReport:
         id: the name of the check.
         level: core or extended.
         status: passed, failed, error (a fault of the harness) or not_run.
-        property: what the check requires, in a sentence.
+        requirement: what the check requires, in a sentence.
         points: marks for passing; 0 for an extended check.
         message: what was seen and what was expected, or why the check did not run.
         diagnosis: the known mistake that explains the failure.
         examples: how many scenarios or cases were tried.
         seconds: how long the check took.
-        repro: the path of a script that shows the failure.
+        script: the path of a script that shows the failure.
         scenario: the smallest scenario or case that fails.
     """
 
     id: str
     level: "Level"
     status: "Status"
-    property: str
+    requirement: str
     points: float
     message: str = ""
     diagnosis: str = ""
     examples: int = 0
     seconds: float = 0.0
-    repro: str = ""
+    script: str = ""
     scenario: Drawn | None = None
+
+    @property
+    def explanation(self) -> tuple[str, ...]:
+        """What is wrong, in paragraphs: the cause or the remedy if it is known, what was seen, what is required."""
+        found = (self.diagnosis, self.message, f"Required: {self.requirement}")
+        return tuple(paragraph for paragraph in found if paragraph)
 
     def to_json(self) -> dict[str, Any]:
         """Return what `json.dumps` takes."""

@@ -64,4 +64,4 @@ class Search:
             if self.check.level == "extended" and execution.refusal:
                 raise Refused(f"refused, as it may be: {execution.refusal}")
             raise Violation(describe_crash(execution, drawn))
-        self.check.hold(self.component.trial(drawn, execution))
+        self.check.assertion(self.component.trial(drawn, execution))

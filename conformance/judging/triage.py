@@ -53,7 +53,7 @@ def cause_of(search: Search, scenario: Drawn, violation: Violation) -> Cause:
         if not _fails_again(search, scenario, search.executor.run_afresh):
             return Cause("", left_behind=True)
     said = violation.advice or _explain(search, scenario)
-    return Cause("\n".join(part for part in (race, said) if part))
+    return Cause("\n".join(part for part in (race, search.check.advice, said) if part))
 
 
 def _race(search: Search, scenario: Drawn, execution: Execution) -> str:

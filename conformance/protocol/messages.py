@@ -5,6 +5,7 @@ An answer holds tensors and plain facts: whatever a rank sends, there is nothing
 
 import importlib
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from json import dumps, loads  # by name: a submission may replace `json.dumps`
 from typing import Any, Literal, Self
 
 from conformance.protocol.codec import MalformedError, pack, unpack
@@ -260,3 +261,22 @@ class Probe:
     unimplemented: list[str] = field(default_factory=list)
     stubs: list[str] = field(default_factory=list)
     borrowed: list[str] = field(default_factory=list)
+
+    def encode(self) -> bytes:
+        """Return the probe as bytes."""
+        return dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Return the probe that `encode` made.
+
+        Raises:
+            MalformedError: the bytes are something else.
+        """
+        try:
+            found = cls(**loads(data))
+        except (ValueError, TypeError) as error:
+            raise MalformedError(f"not what a rank of ours finds: {error}") from error
+        if any(type(fact) is not type(getattr(cls(), name)) for name, fact in vars(found).items()):
+            raise MalformedError(f"not what a rank of ours finds: {found}")
+        return found

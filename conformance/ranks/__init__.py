@@ -1,1 +1,1 @@
-"""Runs beside the submission, and judges nothing."""
+"""Runs on the ranks, beside the submission: imports it, trains with it and measures; judges nothing."""

@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 
 from conformance.protocol.messages import Answer, Task
+from conformance.ranks.boundary import stage
 from conformance.ranks.rng import states_of_global_generators
 from conformance.scenarios.scenario import Scenario
-from conformance.submissions.attribution import stage
 from conformance.workload.numbers import RankInputs, Tensors
 
 
@@ -63,13 +63,9 @@ class Desk:
         """Return what has been found as an answer."""
         return Answer({name: tensor.detach().clone() for name, tensor in self.answer.items()})
 
-    def stage(self, name: str) -> Any:
-        """Attribute what is raised inside to the submission."""
-        return stage(self.task.submission, name)
-
     def call(self, name: str, *arguments: Any) -> Any:
         """Call an adapter function."""
-        with self.stage(f"`{name}`"):
+        with stage(f"`{name}`"):
             return getattr(self.adapters, name)(*arguments)
 
     def function(self, name: str) -> Callable[..., Any]:

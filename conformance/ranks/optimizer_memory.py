@@ -28,9 +28,7 @@ def _state_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.Tensor]
     return [
         part
         for inner in optimizers
-        for state in getattr(
-            inner, "state", {}
-        ).values()  # an optimizer that never called `Optimizer.__init__` has none
+        for state in (inner.state.values() if hasattr(inner, "state") else ())  # not without `Optimizer.__init__`
         if isinstance(state, dict)
         for key, tensor in state.items()
         if key != "step" and isinstance(tensor, torch.Tensor)

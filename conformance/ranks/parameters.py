@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from conformance.ranks.boundary import offers
 from conformance.ranks.optimizer_memory import local_part, stored
 
 Named = dict[str, torch.nn.Parameter]
@@ -81,9 +82,10 @@ def holder(wrapped: Any) -> Any:
     Raises:
         TypeError: neither does.
     """
-    for found in (wrapped, getattr(wrapped, "module", None)):
-        if hasattr(found, "named_parameters"):
-            return found
+    if offers(wrapped, "named_parameters"):
+        return wrapped
+    if offers(wrapped, "module") and offers(wrapped.module, "named_parameters"):
+        return wrapped.module
     raise TypeError(
         f"{type(wrapped).__name__} is no torch.nn.Module: the wrapper must be one, or offer named_parameters()"
     )

@@ -1,37 +1,40 @@
 """The first questions to a submission, asked on ranks: does it import, and which components does it have?"""
 
-import json
-from dataclasses import asdict
+from json import loads
 
 from conformance.protocol.messages import Probe, Task
+from conformance.ranks import stand_ins
+from conformance.ranks.boundary import boundary
+from conformance.ranks.loading import is_own, load, missing, trimmed_traceback, with_stubs, wrong_signature
 from conformance.ranks.run import carry_out
-from conformance.submissions import stand_ins
+from conformance.ranks.torch_builtins import noticing
 from conformance.submissions.contract import Contract
-from conformance.submissions.loading import is_own, load, missing, trimmed_traceback, with_stubs, wrong_signature
 from conformance.submissions.location import Location
-from conformance.submissions.torch_builtins import noticing
-from pytest_ddp.rank.worker import Failed
 
 
 def look(payload: bytes) -> bytes:
     """Import the adapters, look at their functions; on a rank of a world of one."""
-    asked = json.loads(payload)
+    asked = loads(payload)
     location = Location.from_json(asked["submission"])
+    contracts = [Contract.from_json(plain) for plain in asked["contracts"]]
+    with boundary(location):
+        return _look(location, contracts).encode()
+
+
+def _look(location: Location, contracts: list[Contract]) -> Probe:
     try:
         adapters = load(location)
     except BaseException as error:  # noqa: BLE001  a submission may raise anything at import
-        return _encoded(Probe(error=trimmed_traceback(error, location)))
-    contracts = [Contract.from_json(plain) for plain in asked["contracts"]]
+        return Probe(error=trimmed_traceback(error, location))
     lacking = [(contract, missing(adapters, contract)) for contract in contracts]
     defined = [contract for contract, lacks in lacking if not lacks]
     signatures = [(contract.name, wrong_signature(adapters, f)) for contract in defined for f in contract.functions]
-    found = Probe(
+    return Probe(
         defined=[contract.name for contract in defined],
         missing={contract.name: lacks for contract, lacks in lacking if 0 < len(lacks) < len(contract.functions)},
         wrong_signatures=[(name, sentence) for name, sentence in signatures if sentence],
         stubs=sorted(stand_ins.packages.allowed),
     )
-    return _encoded(found)
 
 
 def attempt(payload: bytes) -> bytes:
@@ -40,24 +43,27 @@ def attempt(payload: bytes) -> bytes:
     At the second time what it needs is imported, so that it can be seen whose implementation it is.
     """
     task = Task.decode(payload)
+    with boundary(task.submission):
+        return _attempt(task).encode()
+
+
+def _attempt(task: Task) -> Probe:
     unimplemented, borrowed = False, set[str]()
     for _ in range(2):
         with noticing() as used:
             unimplemented |= _raises_not_implemented(task)
         borrowed |= used
-    return _encoded(
-        Probe(
-            unimplemented=[task.contract.name] if unimplemented else [],
-            stubs=sorted(stand_ins.packages.allowed),
-            borrowed=sorted(borrowed),
-        )
+    return Probe(
+        unimplemented=[task.contract.name] if unimplemented else [],
+        stubs=sorted(stand_ins.packages.allowed),
+        borrowed=sorted(borrowed),
     )
 
 
 def _raises_not_implemented(task: Task) -> bool:
     """Carry out a task; say whether the submission's own code raises NotImplementedError."""
     try:
-        with_stubs(lambda: _carry_out(task), task.submission)
+        with_stubs(lambda: carry_out(task), task.submission)
     except NotImplementedError as error:
         frame = error.__traceback__
         while frame is not None and frame.tb_next is not None:
@@ -66,14 +72,3 @@ def _raises_not_implemented(task: Task) -> bool:
     except BaseException:  # noqa: BLE001, S110  the checks will meet it again, and say what it means
         pass
     return False
-
-
-def _carry_out(task: Task) -> None:
-    try:
-        carry_out(task)
-    except Failed as error:
-        raise error.__cause__ or error from None
-
-
-def _encoded(found: Probe) -> bytes:
-    return json.dumps(asdict(found)).encode()

@@ -6,23 +6,25 @@ from importlib import import_module
 import torch
 
 from conformance.protocol.messages import Answer, Task
+from conformance.ranks import stand_ins
+from conformance.ranks.boundary import boundary, stage
 from conformance.ranks.context import Desk
+from conformance.ranks.loading import load
 from conformance.ranks.multi_node import on_two_machines
+from conformance.ranks.torch_builtins import noticing
 from conformance.ranks.tracing import gate, unawaited
-from conformance.submissions import stand_ins
-from conformance.submissions.attribution import stage
-from conformance.submissions.loading import load
-from conformance.submissions.torch_builtins import noticing
 
 
 def run(payload: bytes) -> bytes:
     """Carry out an encoded `Task`; return the encoded `Answer`."""
-    return carry_out(Task.decode(payload)).encode()
+    task = Task.decode(payload)
+    with boundary(task.submission):
+        return carry_out(task).encode()
 
 
 def carry_out(task: Task) -> Answer:
     """Import the submission, and do the exercise with it; the global generator of torch stays where it was."""
-    with stage(task.submission, "import of the adapters"):
+    with stage("import of the adapters"):
         adapters = load(task.submission, task.stubs)
     desk = Desk(task, adapters)
     module, _, exercise = task.exercise.partition(":")

@@ -12,15 +12,15 @@ import torch
 import torch.distributed as dist
 
 from conformance.protocol.messages import ClosureCall, Happening, Observation
+from conformance.ranks.boundary import offers, stage
 from conformance.ranks.comm_threads import Alongside
 from conformance.ranks.context import Desk
+from conformance.ranks.loading import function
 from conformance.ranks.optimizer_memory import state_bytes
 from conformance.ranks.parameters import Named, addresses, hooks_on, parameters_by_name, plain, take_hooks_off
 from conformance.ranks.rng import noting_moved_generators
 from conformance.ranks.tracing import alive, noting
 from conformance.ranks.wrapping import SavedWeights, SecondOptimizer, Twin, bare_model, make_model, wrap
-from conformance.submissions.attribution import stage
-from conformance.submissions.loading import function
 from conformance.workload.models import Listener, call, loss_on
 from conformance.workload.numbers import Tensors
 from conformance.workload.schedule import Schedule
@@ -59,37 +59,45 @@ class _Run:
         before = addresses(self.named)
         seen = Observation(self.tensors, extra_parameters=self.extra, early_gradients=self.early)
         for step in range(self.desk.scenario.steps):
-            with self.stage("a change of the optimizer between steps", step):
+            with stage("a change of the optimizer between steps", step):
                 self.plan.before_step(step)
             self.happened = []
             seen.losses.append(self._step(step))
             seen.happenings.append(self.happened)
-            seen.hooks.append(hooks_on(self.named.values()))
             seen.closures.extend([self.closure_call] if self.closure_call else [])
-            self._keep(f"parameter/{step}", self.named)
-            seen.moved.extend(name for name, now in addresses(self.named).items() if now != before[name])
+            with stage("a look at the parameters", step):
+                seen.hooks.append(hooks_on(self.named.values()))
+                self._keep(f"parameter/{step}", self.named)
+                seen.moved.extend(name for name, now in addresses(self.named).items() if now != before[name])
             if self.desk.scenario.counted:
                 seen.alive.append(alive() - len(self.tensors))
-        at_end: dict[str, Any] = {
-            "offers_no_sync": hasattr(self.wrapped, "no_sync"),
-            "offers_state_dict": self.saved.offered,
-        }
-        at_end |= {"wrong_modes": self.wrong_modes, "forwards": self.forwards, "altered": self.plan.altered}
-        at_end |= {"generators": self.moved_generators, "lost": self.plan.lost}
-        if self.desk.task.contract.kind == "optimizer":
-            at_end["state_bytes"] = state_bytes(self.plan.optimizer)
-            with self.stage("a look at `param_groups`"):
-                groups = getattr(self.plan.optimizer, "param_groups", ())  # who is no torch optimizer may have none
-                listed = {id(p) for group in groups for p in group["params"]}
-            at_end["unlisted"] = [name for name, p in self.named.items() if id(p) not in listed]
-            had = {name for name, p in self.named.items() if p.grad is not None}
-            self._clear(self.desk.scenario.steps)
-            at_end["uncleared"] = [n for n, p in self.named.items() if p.grad is not None and bool(p.grad.any())]
-            at_end["dropped"] = [name for name, p in self.named.items() if p.grad is None and name in had]
-        return replace(seen, **at_end)
+        return replace(
+            seen,
+            **self._optimizer_at_end() if self.desk.task.contract.kind == "optimizer" else {},
+            offers_no_sync=offers(self.wrapped, "no_sync"),
+            offers_state_dict=self.saved.offered,
+            wrong_modes=self.wrong_modes,
+            forwards=self.forwards,
+            altered=self.plan.altered,
+            generators=self.moved_generators,
+            lost=self.plan.lost,
+        )
 
-    def stage(self, name: str, step: int | None = None) -> Any:
-        return stage(self.desk.task.submission, name, step)
+    def _optimizer_at_end(self) -> dict[str, Any]:
+        """Return what is noted of an optimizer after the last step."""
+        with stage("a look at the optimizer's state"):
+            held = state_bytes(self.plan.optimizer)
+        with stage("a look at `param_groups`"):
+            groups = self.plan.optimizer.param_groups if offers(self.plan.optimizer, "param_groups") else ()
+            listed = {id(p) for group in groups for p in group["params"]}
+        had = {name for name, p in self.named.items() if p.grad is not None}
+        self._clear(self.desk.scenario.steps)
+        return {
+            "state_bytes": held,
+            "unlisted": [name for name, p in self.named.items() if id(p) not in listed],
+            "uncleared": [name for name, p in self.named.items() if p.grad is not None and bool(p.grad.any())],
+            "dropped": [name for name, p in self.named.items() if p.grad is None and name in had],
+        }
 
     def _build(self) -> None:
         scenario = self.desk.scenario
@@ -100,23 +108,24 @@ class _Run:
             with noting_moved_generators(self.moved_generators):
                 self.wrapped = wrap(self.desk, self.model)
             self.twin = Twin(self.desk) if scenario.twins else None
-        with self.stage("a look at the parameters of the wrapped model"):
+        with stage("a look at the parameters of the wrapped model"):
             self.named, self.extra = parameters_by_name(self.wrapped, tuple(scenario.model.shapes), before)
-        self._keep("wrapped", self.named)
-        self.early = [name for name, p in self.named.items() if p.grad is not None]
-        self.bare = bare = bare_model(self.wrapped, self.model)
+            self._keep("wrapped", self.named)
+            self.early = [name for name, p in self.named.items() if p.grad is not None]
+            self.bare = bare = bare_model(self.wrapped, self.model)
         bare.register_forward_pre_hook(self._note_forward)
         bare.listener = self._layer_noter()  # not before wrapping: a wrapper may copy the model by pickling
-        self.tensors |= {f"buffer/{name}": plain(b) for name, b in bare.named_buffers()}
+        with stage("a look at the buffers of the wrapped model"):
+            self._keep("buffer", dict(bare.named_buffers()))
         self.saved = SavedWeights(self.desk, self.wrapped)
-        with self.stage("construction of the optimizer"):
+        with stage("construction of the optimizer"):
             self.plan = Schedule(scenario, self.named, self._make_optimizer, self.saved.load)
         if scenario.twins and self.desk.task.contract.kind == "optimizer":
             self.second = SecondOptimizer(
                 self.desk, self.named, function(self.desk.adapters, self.desk.task.contract.get)
             )
         if scenario.in_evaluation:
-            with self.stage("`eval()`"):
+            with stage("`eval()`"):
                 self._switch(training=False)
 
     def _layer_noter(self) -> Listener:
@@ -148,7 +157,7 @@ class _Run:
             self._abort(step)
         optimizer = self.plan.optimizer
         started: list[Happening] = []
-        with self.stage("on_train_batch_start", step), noting(started, self.desk.scenario):
+        with stage("on_train_batch_start", step), noting(started, self.desk.scenario):
             function(self.desk.adapters, self.desk.task.contract.batch_start)(self.wrapped, optimizer)
         if not (self.desk.scenario.clears_late or self.desk.scenario.closure):
             self._clear(step)
@@ -157,27 +166,27 @@ class _Run:
             loss = self.closure_call.loss
         else:
             loss = self._backward(step)
-            with self.stage("gradient clipping", step):
+            with stage("gradient clipping", step):
                 self.plan.clip()
             if self.second:
                 self.second.step(self.named, step)
                 self._keep(f"twin/{step}", self.second.named)
             stepped: list[Happening] = []
-            with self.stage("the optimizer's step", step), noting(stepped, self.desk.scenario):
+            with stage("the optimizer's step", step), noting(stepped, self.desk.scenario):
                 optimizer.step()
             self.happened += stepped
         self.happened[:0] = started
-        with self.stage("the scheduler's step", step):
+        with stage("the scheduler's step", step):
             self.plan.after_step()
         return loss
 
     def _clear(self, step: int) -> None:
-        with self.stage("zero_grad", step):
+        with stage("zero_grad", step):
             cleared = self.plan.optimizer if self.desk.scenario.cleared_by == "optimizer" else self.model
             cleared.zero_grad(set_to_none=self.desk.scenario.set_to_none)
 
     def _evaluate(self, step: int) -> None:
-        with self.stage("forward in evaluation mode", step), torch.no_grad():
+        with stage("forward in evaluation mode", step), torch.no_grad():
             self._switch(training=False)
             x, _ = self.desk.inputs.batches[self.desk.scenario.micro(step)[0]]
             if isinstance(output := call(self.desk.scenario, self.wrapped, x), torch.Tensor):
@@ -185,7 +194,7 @@ class _Run:
             self._switch(training=True)
 
     def _switch(self, *, training: bool) -> None:
-        switched = self.wrapped if hasattr(self.wrapped, "eval") else self.bare
+        switched = self.wrapped if offers(self.wrapped, "eval") else self.bare
         switched.train() if training else switched.eval()
         self.in_training = training
 
@@ -196,7 +205,7 @@ class _Run:
             if layer == 0:
                 raise _AbortedError
 
-        with self.stage("a backward pass that raises", step):
+        with stage("a backward pass that raises", step):
             listening, self.bare.listener = self.bare.listener, refuse
             with suppress(_AbortedError), self.wrapped.no_sync() if self._is_lazy else nullcontext():
                 torch.autograd.backward(loss_on(self.desk.scenario, self.wrapped, self.desk.inputs.batches[0]))
@@ -206,7 +215,7 @@ class _Run:
     @property
     def _is_lazy(self) -> bool:
         """Whether the wrapper's `no_sync` is to be used."""
-        return self.desk.scenario.no_sync and hasattr(self.wrapped, "no_sync")
+        return self.desk.scenario.no_sync and offers(self.wrapped, "no_sync")
 
     @contextmanager
     def _lazily(self) -> Iterator[None]:
@@ -225,28 +234,29 @@ class _Run:
             losses.append(self._pass(step, last, is_last=True))
         if self.desk.scenario.averaged:
             self._average()
-        self._keep(f"gradient/{step}", {name: p.grad for name, p in self.named.items() if p.grad is not None})
+        with stage("a look at the gradients", step):
+            self._keep(f"gradient/{step}", {name: p.grad for name, p in self.named.items() if p.grad is not None})
         return sum(losses)
 
     def _pass(self, step: int, micro: Sequence[int], *, is_last: bool) -> float:
         """Compute forward on some micro-batches, and one backward; return the loss."""
         scenario, synchronise = self.desk.scenario, is_last or not self._is_lazy
-        with self.stage("no_sync", step), nullcontext() if synchronise else self._lazily():
-            with self.stage("forward", step):
+        with stage("no_sync", step), nullcontext() if synchronise else self._lazily():
+            with stage("forward", step):
                 loss = torch.stack([self._loss(number) for number in micro]).sum()
             if scenario.clears_late and scenario.is_first(micro[0]):
                 self._clear(step)
             if scenario.peeks:
-                with self.stage("a forward without gradients", step), torch.no_grad():
+                with stage("a forward without gradients", step), torch.no_grad():
                     call(scenario, self.wrapped, self.desk.inputs.batches[micro[0]][0])
             other = self.twin.forward(step) if self.twin else None
             self.happened.append(Happening("began"))
-            with self.stage("backward", step):
+            with stage("backward", step):
                 if scenario.trains(step):
                     torch.autograd.backward(loss)
         self.happened.append(Happening("returned"))
         if synchronise and (is_last or not scenario.finishes_once):
-            with self.stage("on_after_backward", step):
+            with stage("on_after_backward", step):
                 function(self.desk.adapters, self.desk.task.contract.after_backward)(self.wrapped, self.plan.optimizer)
             self.happened.append(Happening("finished"))
         if self.twin and other is not None:
@@ -270,7 +280,7 @@ class _Run:
                 losses.append(self._backward(step))
             return torch.tensor(losses[-1], dtype=torch.float64)
 
-        with self.stage("step(closure)", step):
+        with stage("step(closure)", step):
             returned: Any = self.plan.optimizer.step(closure)  # type: ignore[arg-type]  # torch says float, and means tensors too
         is_number = isinstance(returned, float | int) or (isinstance(returned, torch.Tensor) and returned.numel() == 1)
         value = float(returned) if is_number else None

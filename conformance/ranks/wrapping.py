@@ -8,11 +8,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from conformance.ranks.boundary import offers, stage
 from conformance.ranks.context import Desk
+from conformance.ranks.loading import function
 from conformance.ranks.parameters import Named, holder, parameters_by_name
 from conformance.scenarios.scenario import LoadWeights
-from conformance.submissions.attribution import stage
-from conformance.submissions.loading import function
 from conformance.workload.models import Perceptron, fill, loss_on
 from conformance.workload.schedule import Schedule
 
@@ -28,7 +28,7 @@ def wrap(desk: Desk, model: Perceptron) -> Any:
     """Return what the submission makes of a model."""
     contract = desk.task.contract
     more = [desk.scenario.bucket_size_mb] if contract.takes_bucket_size else []
-    with stage(desk.task.submission, contract.get.name):
+    with stage(contract.get.name):
         return function(desk.adapters, contract.get)(model, *more)
 
 
@@ -41,9 +41,9 @@ class SavedWeights:
 
     def __init__(self, desk: Desk, wrapped: Any) -> None:
         self._wrapped = wrapped
-        self.offered = hasattr(wrapped, "state_dict") and hasattr(wrapped, "load_state_dict")
+        self.offered = offers(wrapped, "state_dict", "load_state_dict")
         loaded = any(isinstance(event, LoadWeights) for event in desk.scenario.schedule)
-        with stage(desk.task.submission, "`state_dict` of the wrapped model"):
+        with stage("`state_dict` of the wrapped model"):
             self._saved = deepcopy(wrapped.state_dict()) if self.offered and loaded else None
 
     def load(self) -> None:
@@ -85,7 +85,7 @@ class Twin:
             function(self._desk.adapters, hook)(self._wrapped, self._optimizer)
 
     def _stage(self, name: str, step: int | None = None) -> Any:
-        return stage(self._desk.task.submission, name if step is None else f"{name} of a second model", step)
+        return stage(name if step is None else f"{name} of a second model", step)
 
 
 class SecondOptimizer:
@@ -97,21 +97,22 @@ class SecondOptimizer:
     def __init__(self, desk: Desk, named: Named, make: Callable[..., torch.optim.Optimizer]) -> None:
         self._desk = desk
         self.named: Named = {name: nn.Parameter(p.detach().clone(), p.requires_grad) for name, p in named.items()}
-        with stage(desk.task.submission, "construction of a second optimizer"):
+        with stage("construction of a second optimizer"):
             self._optimizer = Schedule(desk.scenario, self.named, make, lambda: None).optimizer
 
     def step(self, named: Named, step: int) -> None:
         """Step with the gradients that the parameters of the first have."""
-        with stage(self._desk.task.submission, "`zero_grad` of a second optimizer", step):
+        with stage("`zero_grad` of a second optimizer", step):
             self._optimizer.zero_grad()
         gradients = ((p, named[name].grad) for name, p in self.named.items())
         products = [(p * gradient).sum() for p, gradient in gradients if gradient is not None]
-        with stage(self._desk.task.submission, "the step of a second optimizer", step):
+        with stage("the step of a second optimizer", step):
             torch.autograd.backward(products)
             self._optimizer.step()
 
 
 def bare_model(wrapped: Any, model: Perceptron) -> Perceptron:
     """Return the model inside the wrapper, which may be a copy of the one that was wrapped."""
-    modules = getattr(holder(wrapped), "modules", tuple)
-    return next((module for module in modules() if isinstance(module, Perceptron)), model)
+    held = holder(wrapped)
+    modules = held.modules() if offers(held, "modules") else ()
+    return next((module for module in modules if isinstance(module, Perceptron)), model)

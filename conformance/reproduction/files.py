@@ -5,6 +5,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+from conformance.checks.check import Aspect
 from conformance.components.component import Component, trial_of_training
 from conformance.execution.executor import Executor
 from conformance.execution.outcome import Execution, Malformed, Observed
@@ -15,6 +16,8 @@ from conformance.reproduction.script import MARKER, MOST_LINES, Failure, lines_b
 from conformance.scenarios.drawn import Drawn
 from conformance.scenarios.scenario import Scenario
 from conformance.submissions.location import Location
+
+_NOT_COMPARED: frozenset[Aspect] = frozenset({"waiting", "communication", "memory and state", "robustness"})
 
 
 def write(component: Component, result: Result, executor: Executor, folder: Path) -> Path:
@@ -81,8 +84,8 @@ def _text(failure: Failure, result: Result, executor: Executor, drawn: Drawn) ->
         text, why = "", f"the judge offered stand-ins: {', '.join(sorted(executor.stubbed))}"
     elif result.hash_apart:
         text, why = "", "it fails only where ranks have different hash seeds"
-    elif not result.check.flat:
-        text, why = "", "it compares results alone"
+    elif not isinstance(drawn, Scenario) and result.check.aspect in _NOT_COMPARED:
+        text, why = "", f"it compares results, and this is about {result.check.aspect}"
     else:
         text, why = flat_text(failure, drawn, executor.seed(drawn))
     if not why and not _is_shown(executor.run(failure.component, drawn), drawn):

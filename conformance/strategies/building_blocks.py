@@ -24,6 +24,11 @@ def worlds(bounds: Bounds) -> st.SearchStrategy[int]:
     return st.sampled_from((*range(2, bounds.world_size + 1), 1))
 
 
+def several(bounds: Bounds) -> st.SearchStrategy[int]:
+    """Return a strategy of world sizes for a part: two ranks first, then more."""
+    return st.integers(2, bounds.world_size)
+
+
 Drawer: TypeAlias = Callable[[Bounds], st.SearchStrategy[Any]]
 
 

@@ -1,1 +1,1 @@
-"""What a submission is, and how a rank imports it."""
+"""What a submission is: where it lies, and which functions it may define."""

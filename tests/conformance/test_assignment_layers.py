@@ -69,7 +69,7 @@ def test_who_looks_for_torchs_layers_shards_nothing_of_the_assignment(first_fail
     failed = first_failed(folder, "fsdp", examples=2)
     assert failed.id == "parameters_are_sharded"
     assert "The layers are `Linear`, `Embedding` and `RMSNorm` of `cs336_basics.model`" in failed.message
-    ran = subprocess.run([sys.executable, failed.repro], capture_output=True, text=True, check=False, timeout=120)
+    ran = subprocess.run([sys.executable, failed.script], capture_output=True, text=True, check=False, timeout=120)
     assert (ran.returncode, "bytes" in ran.stdout) == (1, True), ran.stdout + ran.stderr
 
 

@@ -25,11 +25,18 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
         (["no/such/path"], "no/such/path is no folder, no file and no module that Python can import from here"),
         ([str(EXAMPLES)], "neither tests/adapters.py nor adapters.py is there"),
         ([str(EXAMPLES / "README.md")], "is no Python file: a submission is a folder, a .py file or a module"),
-        ([str(EXAMPLES / "correct"), "--components", "nave_ddp"], "--components: nave_ddp given; there are naive_ddp"),
+        (
+            [str(EXAMPLES / "correct"), "--components", "nave_ddp"],
+            "--components: there is no nave_ddp; choose from naive_ddp",
+        ),
+        ([str(EXAMPLES / "correct"), "--components", ","], "--components is empty; choose from naive_ddp"),
         ([str(EXAMPLES / "correct"), "--world-size", "0"], "--world-size 0"),
-        ([str(EXAMPLES / "correct"), "--world-size", "1"], "with one rank nothing is synchronised"),
+        (
+            [str(EXAMPLES / "correct"), "--world-size", "1"],
+            "--world-size 1: a single rank has nothing to synchronise; give 2 or more",
+        ),
         ([str(EXAMPLES / "correct"), "--world-size", "100000"], "--world-size 100000: this machine runs 2 to"),
-        ([str(EXAMPLES / "correct"), "--max-examples", "0"], "--max-examples 0: at least 1"),
+        ([str(EXAMPLES / "correct"), "--max-examples", "0"], "--max-examples 0: give 1 or more"),
     ],
 )
 def test_misuse_has_exit_code_2_and_a_sentence(capsys, arguments, words):
@@ -37,13 +44,26 @@ def test_misuse_has_exit_code_2_and_a_sentence(capsys, arguments, words):
     assert words in capsys.readouterr().err
 
 
+def test_the_help_names_every_option_with_its_default(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["grade", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    for line in (
+        "--world-size N ranks in the largest world (4)",
+        "--json FILE write the report as JSON",
+        "--max-examples N scenarios per check (10)",
+        "--repro-dir DIR folder for scripts of failures (repro)",
+    ):
+        assert line in said
+
+
 @pytest.mark.parametrize(
     ("adapters", "words"),
     [
-        ("x = 1", "define no component asked for; looked for get_naive_ddp(module)"),
+        ("x = 1", "define none of the components asked for; looked for get_naive_ddp(module)"),
         (
             "def get_naive_ddp(module): ...",
-            "define no component asked for; naive_ddp lacks naive_ddp_on_after_backward(ddp_model, optimizer)",
+            "none of the components asked for; naive_ddp lacks naive_ddp_on_after_backward(ddp_model, optimizer)",
         ),
         ("import helpers_that_are_not_there", "No module named 'helpers_that_are_not_there'"),
         ("def broken(:", "SyntaxError"),
@@ -79,7 +99,7 @@ def test_the_report_has_its_schema(tmp_path, capsys):
     assert (naive["status"], naive["points"] < naive["max_points"]) == ("failed", True)
     others = [part["status"] for name, part in report["components"].items() if name != "naive_ddp"]
     assert set(others) == {"not_submitted"}
-    keys = {"id", "level", "status", "property", "message", "diagnosis", "examples", "seconds", "repro"}
+    keys = {"id", "level", "status", "requirement", "message", "diagnosis", "examples", "seconds", "script"}
     assert all(set(check) >= keys for check in naive["checks"])
     assert {check["status"] for check in naive["checks"]} <= {"passed", "failed", "not_run"}
     shown = capsys.readouterr().out
@@ -203,9 +223,9 @@ def test_the_same_suite_runs_as_tests(as_tests, first_failed, monkeypatch):
     assert "summed, not averaged" in said
     assert "FAILED" in said
     assert "test_submission[naive_ddp-gradients_averaged]" in said
-    assert "The same again: --ddp-seed=7." in said
+    assert "To repeat it: --ddp-seed=7." in said
     command = f"grade {EXAMPLES / 'summed_gradients'} --components naive_ddp --world-size 2 --seed 7"
-    assert f"As a script without this suite: python -m conformance {command}" in said
+    assert f"For a script without this suite: python -m conformance {command}" in said
     graded = first_failed(EXAMPLES / "summed_gradients", "naive_ddp", seed=7, world_size=2)
     assert graded.id == "gradients_averaged"
     assert graded.message in said, "`grade --seed 7` has seen the same"
@@ -229,10 +249,10 @@ def test_torchs_own_is_told_and_forbidden_on_demand(capsys, submit, tmp_path):
     command = ["grade", str(submit(SAMPLER)), "--max-examples", "1", "--repro-dir", str(tmp_path)]
     main(command)
     said = " ".join(capsys.readouterr().out.split())
-    assert "torch's own: distributed_sampler uses torch.utils.data.DistributedSampler" in said
+    assert "Torch's own: distributed_sampler uses torch.utils.data.DistributedSampler" in said
     assert main([*command, "--from-scratch"]) == 1
     said = " ".join(capsys.readouterr().out.split())
-    assert "distributed_sampler uses torch.utils.data.DistributedSampler; nothing else of it counts" in said
+    assert "distributed_sampler uses torch.utils.data.DistributedSampler, so its other checks did not run" in said
 
 
 @pytest.mark.usefixtures("one_server")
@@ -247,7 +267,7 @@ def test_core_checks_alone_give_the_same_points(capsys, submit, tmp_path):
         graded[report["environment"]["core_only"]] = (part["points"], part["max_points"])
         assert ({check["level"] for check in part["checks"]} == {"core"}) is bool(option)
     assert graded[True] == graded[False]
-    assert "core checks alone" in " ".join(capsys.readouterr().out.split())
+    assert "core checks only" in " ".join(capsys.readouterr().out.split())
 
 
 def test_no_core_check_waits_for_an_extended_one():

@@ -56,9 +56,9 @@ _SHOWN = [
 @pytest.mark.parametrize(("folder", "component", "check"), _SHOWN)
 def test_each_planted_bug_is_replayed_and_shown_by_its_script(first_failed, capsys, folder, component, check):
     found = first_failed(EXAMPLES / folder, component, examples=5)
-    assert main(["replay", str(Path(found.repro).with_suffix(".json"))]) == 1
+    assert main(["replay", str(Path(found.script).with_suffix(".json"))]) == 1
     assert capsys.readouterr().out == f"{component}: {check}  failed\n{found.message}\n{found.diagnosis}\n"
-    script = [sys.executable, found.repro]
+    script = [sys.executable, found.script]
     shown = subprocess.run(script, capture_output=True, text=True, check=False, timeout=120)
     assert shown.returncode == 1, shown.stdout + shown.stderr
 

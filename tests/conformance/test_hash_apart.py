@@ -73,16 +73,16 @@ def test_both_servers_begin_at_once(monkeypatch):
 def test_a_script_replays_what_fails_only_where_ranks_hash_apart(checked, submit):
     bug = next(bug for bug in BUGS if "forks of one process" in bug.words)
     found = checked(submit(**bug.planted()), bug.component, bug.check)
-    wrong = _run(found.repro)
-    assert (wrong.returncode, REPLAYS in _text(found.repro)) == (1, True), wrong.stdout + wrong.stderr
+    wrong = _run(found.script)
+    assert (wrong.returncode, REPLAYS in _text(found.script)) == (1, True), wrong.stdout + wrong.stderr
     submit(**right(bug.component))
-    assert _run(found.repro).returncode == 0
+    assert _run(found.script).returncode == 0
 
 
 def test_no_hash_is_suspected_of_what_fails_anyhow(first_failed):
     failed = first_failed("examples/unsynchronised_flat", "flat_ddp")
     assert HASH_APART not in failed.diagnosis
-    assert REPLAYS not in _text(failed.repro)
+    assert REPLAYS not in _text(failed.script)
 
 
 def _run(script):

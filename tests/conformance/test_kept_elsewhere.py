@@ -63,7 +63,7 @@ def test_a_script_understands_it_too(first_failed, submit):
     failed = first_failed(submit(**averages), "flat_ddp")
     assert failed.id == "gradients_averaged"
     submit(**files)
-    run = subprocess.run([sys.executable, failed.repro], capture_output=True, text=True, check=False, timeout=120)
+    run = subprocess.run([sys.executable, failed.script], capture_output=True, text=True, check=False, timeout=120)
     assert run.stdout == "nothing differs\n", run.stdout + run.stderr
 
 

@@ -117,4 +117,4 @@ def test_the_report_says_so():
     shown = io.StringIO()
     environment = Environment("2", "3", "gloo", "cpu", 2, 1)
     show(Report("x", environment, (graded,)), Console(file=shown, width=120))
-    assert "in new processes: ddp keeps something of earlier runs in a process" in shown.getvalue()
+    assert "In new processes: ddp fails in a process that ran something before" in shown.getvalue()

@@ -86,7 +86,7 @@ def test_submissions_of_one_name_have_scripts_of_their_own(grade_path, tmp_path,
         folder.parent.mkdir()
         submit(NOTHING).rename(folder)
         report = grade_path(folder, components=["naive_ddp"], examples=1, world_size=2, core=True)
-        scripts.append(next(Path(check.repro) for check in report.components[0].checks if check.repro))
+        scripts.append(next(Path(check.script) for check in report.components[0].checks if check.script))
     alices, bobs = scripts
     assert alices != bobs
     assert str(tmp_path / "alice/repo") in alices.read_text()

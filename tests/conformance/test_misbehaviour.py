@@ -117,8 +117,8 @@ def test_a_component_that_lacks_a_function_is_not_submitted_and_the_function_is_
     assert report.to_json()["components"]["ddp_bucketed"]["missing_functions"] == list(lacking)
     show(report, Console(width=200))
     table = capsys.readouterr().out
-    assert all(f"missing: {function}, for ddp_bucketed" in table for function in lacking)
-    assert "not submitted: naive_ddp, flat_ddp, ddp_individual_parameters, ddp_bucketed, ddp" in table
+    assert all(f"Missing: {function}, for ddp_bucketed" in table for function in lacking)
+    assert "Not submitted: naive_ddp, flat_ddp, ddp_individual_parameters, ddp_bucketed, ddp" in table
 
 
 def test_what_stands_in_for_absent_things_is_said(grade_path, submit):

@@ -45,6 +45,6 @@ def test_gpus_are_hidden_from_submissions_and_from_scripts(grade_path, submit, m
         submit(TAKES_A_GPU_WHERE_IT_FINDS_ONE.format(wrong=1)), components=["naive_ddp"], core=True, examples=2
     ).components
     failed = next(check for check in graded.checks if check.status == "failed")
-    script = subprocess.run([sys.executable, failed.repro], capture_output=True, text=True, check=False)
+    script = subprocess.run([sys.executable, failed.script], capture_output=True, text=True, check=False)
     assert script.returncode == 1, script.stderr
     assert "gradient of layers.0.weight" in script.stderr

@@ -57,7 +57,7 @@ def test_a_failure_is_replayed(grade_path, submit, capsys):
     folder = submit(right("overhead_model")["adapters"].replace("n_b * o", "o"))
     (graded,) = grade_path(folder, components=["overhead_model"]).components
     failed = next(check for check in graded.checks if check.status == "failed")
-    case = str(Path(failed.repro).with_suffix(".json"))
+    case = str(Path(failed.script).with_suffix(".json"))
     assert main(["replay", case]) == 1
     assert failed.message in capsys.readouterr().out
     (folder / "adapters.py").write_text(right("overhead_model")["adapters"], encoding="utf-8")

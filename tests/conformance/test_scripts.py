@@ -110,7 +110,7 @@ def test_a_later_grade_removes_the_scripts_of_the_one_before_alone(grade_path, s
     bug = first("naive_ddp", "trains[tied_parameters]")
     folder, repro = submit(**bug.planted()), tmp_path / "repro"
     graded = grade_path(folder, components=["naive_ddp"], examples=2, core=True)
-    place = Path(next(check.repro for check in graded.components[0].checks if check.repro)).parent
+    place = Path(next(check.script for check in graded.components[0].checks if check.script)).parent
     own = place / "naive_ddp-of-my-own.py"
     own.write_text("print('mine')\n")
     assert len(list(place.iterdir())) >= 3

@@ -17,20 +17,28 @@ def rows(heading: str) -> list[str]:
     return [line for line in section.splitlines() if line.startswith("|")][2:]
 
 
-@pytest.mark.parametrize("path", sorted(set(_PATH.findall(ARCHITECTURE.partition("\n## conformance")[0]))))
+PLUGIN, _, JUDGE = ARCHITECTURE.partition("\n## conformance")
+_PATHS = [
+    *(ROOT / "pytest_ddp" / path for path in sorted(set(_PATH.findall(PLUGIN)))),
+    *(ROOT / "conformance" / path for path in sorted(set(_PATH.findall(JUDGE)))),
+]
+
+
+@pytest.mark.parametrize("path", _PATHS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_architecture_page_names_paths_of_the_package(path):
-    assert (ROOT / "pytest_ddp" / path).exists()
+    assert path.exists() or list((ROOT / "conformance" / "components").glob(f"*/{path.name}"))
 
 
 @pytest.mark.parametrize("path", sorted(set(_PATH.findall(CONTRIBUTING))))
 def test_contributing_names_paths_that_exist(path):
-    found = [ROOT / path, ROOT / "pytest_ddp" / path, ROOT / "tests" / "on_ranks" / path]
+    found = [ROOT / path, ROOT / "pytest_ddp" / path, ROOT / "conformance" / path, ROOT / "tests" / "on_ranks" / path]
     assert any(place.exists() for place in found)
 
 
 def test_every_package_is_in_the_table_of_packages():
-    folders = {path.parent.name for path in (ROOT / "pytest_ddp").glob("*/__init__.py")}
-    assert folders == set(re.findall(r"^\| `(\w+)/`", ARCHITECTURE, re.MULTILINE))
+    for package, page in (("pytest_ddp", PLUGIN), ("conformance", JUDGE)):
+        folders = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
+        assert folders <= set(re.findall(r"^\| `(\w+)/`", page, re.MULTILINE))
 
 
 def test_the_page_says_where_to_change_at_least_25_things_and_explains_at_most_25_words():

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from conformance.components.checkpoint.delayed_write import last_to_write
+from conformance.ranks.boundary import stage
 from conformance.ranks.context import Desk
 from conformance.workload.checkpoint_training import Resumable
 from conformance.workload.disk_limit import full_disk
@@ -109,7 +110,7 @@ def _drawn() -> Tensors:
 
 def _steps(desk: Desk, training: Resumable, steps: range, name: str) -> None:
     for step in steps:
-        with desk.stage(name):
+        with stage(name):
             training.step((desk.given[f"x/{step}"], desk.given[f"y/{step}"]))
 
 

@@ -1,58 +1,128 @@
-"""The checks, in the order in which they run."""
+"""The checks of checkpoints, in the order in which they run."""
 
-from conformance.checks.check import Check, described
+from functools import partial
+
+from conformance.checks.check import Check
 from conformance.checks.words import TWO_MACHINES
-from conformance.components.checkpoint import checks
-from conformance.strategies import loop
+from conformance.components.checkpoint import assertions
+from conformance.components.checkpoint.scenarios import (
+    checkpoints,
+    checkpoints_of_other_worlds,
+    failing,
+    without_scaler,
+)
 from conformance.strategies.building_blocks import having
 
-_LOADED = ("model_comes_back",)
+_PLAIN = checkpoints()
+_check = partial(Check, aspect="saving and loading", requires=("model_comes_back",))
+_loads = partial(_check, assertion=assertions.model_comes_back)
+_resumes = partial(_check, assertion=assertions.training_goes_on)
+_extended = partial(_check, level="extended")
 CHECKS = (
-    described(checks.model_comes_back, loop.checkpoints(), points=2),
-    described(checks.epoch_comes_back, loop.checkpoints(), requires=_LOADED),
-    described(checks.training_goes_on, loop.checkpoints(), points=2, requires=_LOADED),
-    described(checks.scaler_comes_back, loop.checkpoints(), requires=_LOADED),
-    described(checks.one_rank_writes, loop.checkpoints(apart=True), requires=_LOADED),
-    Check(
+    _loads(
+        "model_comes_back",
+        "After loading, parameters and buffers on every rank are those that were saved, bit for bit.",
+        _PLAIN,
+        points=2,
+        requires=(),
+    ),
+    _check(
+        "epoch_comes_back",
+        "`load_checkpoint` returns the epoch that was saved, on every rank.",
+        _PLAIN,
+        assertions.epoch_comes_back,
+    ),
+    _resumes(
+        "training_goes_on",
+        "Steps after loading give the same as without an interruption: the optimizer's state is back.",
+        _PLAIN,
+        points=2,
+    ),
+    _check(
+        "scaler_comes_back",
+        "The gradient scaler's scale, and the number of steps since it grew, are those that were saved.",
+        _PLAIN,
+        assertions.scaler_comes_back,
+    ),
+    _check(
+        "one_rank_writes",
+        "Rank 0 alone writes the file: ranks that write to one path at a time damage it.",
+        checkpoints(apart=True),
+        assertions.one_rank_writes,
+    ),
+    _extended(
         "on_two_machines",
         "On two machines, rank 0 alone writes the file.",
-        having(loop.checkpoints(apart=True), two_machines=True),
-        checks.one_rank_writes,
-        "robustness",
-        level="extended",
+        having(checkpoints(apart=True), two_machines=True),
+        assertions.one_rank_writes,
+        aspect="robustness",
         requires=("one_rank_writes",),
         advice=TWO_MACHINES,
     ),
-    described(checks.another_world_size, loop.checkpoints_of_other_worlds, requires=("training_goes_on",)),
-    described(checks.survives_a_failed_save, loop.failing_checkpoints, "extended", requires=_LOADED),
-    described(checks.complete_when_it_returns, loop.checkpoints(), "extended", requires=_LOADED),
-    described(
-        checks.saving_leaves_training_alone,
-        loop.checkpoints(goes_on=True),
-        "extended",
+    _resumes(
+        "another_world_size",
+        "More ranks, or fewer, can load what others saved.",
+        checkpoints_of_other_worlds,
         requires=("training_goes_on",),
     ),
-    described(checks.the_last_save_counts, loop.checkpoints(again=True), requires=_LOADED),
-    described(checks.each_path_is_a_file_of_its_own, loop.checkpoints(later=True), requires=_LOADED),
-    described(
-        checks.loads_what_was_saved_since,
-        loop.checkpoints(reloaded=True),
-        "extended",
+    _extended(
+        "failed_saves_raise",
+        "A save that fails half way raises an exception, and leaves the checkpoint that was there before.",
+        failing,
+        assertions.failed_saves_raise,
+        aspect="robustness",
+        advice="Write to another name in the same folder, and `os.replace` when it is complete.",
+    ),
+    _extended(
+        "complete_when_it_returns",
+        "When `save_checkpoint` has returned, on whichever rank, the file is there.",
+        _PLAIN,
+        assertions.complete_when_it_returns,
+        aspect="waiting",
+    ),
+    _extended(
+        "saving_changes_nothing",
+        "After saving, training goes on as without it: modes, gradients and learning rates are as before.",
+        checkpoints(goes_on=True),
+        assertions.saving_changes_nothing,
+        requires=("training_goes_on",),
+    ),
+    _loads(
+        "the_last_save_counts",
+        "A save to a path where there is a checkpoint replaces it.",
+        checkpoints(again=True),
+        advice="Write the new file, and `os.replace` the old one.",
+    ),
+    _loads(
+        "each_path_is_a_file_of_its_own",
+        "A checkpoint stays as it is, and loads if its path is given, when another one is saved to another path.",
+        checkpoints(later=True),
+        advice="Write to the very path that is given, whatever its suffix, and load from it, not from the newest.",
+    ),
+    _extended(
+        "loads_what_was_saved_since",
+        "A path that was loaded may be saved to again, and gives what was saved last.",
+        checkpoints(reloaded=True),
+        assertions.loads_what_was_saved_since,
         requires=("training_goes_on", "the_last_save_counts"),
     ),
-    described(
-        checks.failed_saves_raise,
-        loop.failing_checkpoints,
-        "extended",
-        requires=("survives_a_failed_save",),
+    _extended(
+        "saves_to_any_path",
+        "The path may be on another disk than temporary files are; files beside it stay, as another training's.",
+        checkpoints(other_disk=True),
+        assertions.saves_to_any_path,
     ),
-    described(checks.saves_to_any_disk, loop.checkpoints(other_disk=True), "extended", requires=_LOADED),
-    described(checks.other_files_stay, loop.checkpoints(), "extended", requires=_LOADED),
-    described(checks.ranks_draw_apart, loop.checkpoints(), "extended", requires=_LOADED),
-    described(
-        checks.scaler_may_be_left_out,
-        loop.checkpoints_without_scaler,
-        "extended",
+    _extended(
+        "ranks_draw_apart",
+        "After loading, each rank has random numbers of its own, as before, and not all those of one rank.",
+        _PLAIN,
+        assertions.ranks_draw_apart,
+    ),
+    _resumes(
+        "scaler_may_be_left_out",
+        "A checkpoint with a gradient scaler in it loads where there is none, and training goes on.",
+        without_scaler,
+        level="extended",
         requires=("training_goes_on",),
     ),
 )

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import TensorDataset
 
+from conformance.ranks.boundary import stage
 from conformance.ranks.context import Desk
 from conformance.ranks.patched_clock import another_run
 
@@ -24,7 +25,7 @@ def sample(desk: Desk) -> None:
     own = (desk.world_size, dist.get_rank())
     with desk.watching_global_generators(int(desk.given["own"])):
         sampler = _made(desk, seed, *own)
-        with desk.stage("`len(sampler)`"):
+        with stage("`len(sampler)`"):
             desk.answer["length"] = torch.tensor(len(sampler))
         if desk.case.left:
             _leave(desk, sampler)
@@ -46,14 +47,14 @@ def _made(desk: Desk, seed: int, replicas: int, rank: int) -> Any:
 
 
 def _leave(desk: Desk, sampler: Any) -> None:
-    with desk.stage("iteration over the sampler, up to its first sample"):
+    with stage("iteration over the sampler, up to its first sample"):
         sampler.set_epoch(desk.case.epochs[0])
         next(iter(sampler), None)
 
 
 def _epoch(desk: Desk, sampler: Any, epoch: int | None) -> torch.Tensor:
     if epoch is not None:
-        with desk.stage("`sampler.set_epoch`"):
+        with stage("`sampler.set_epoch`"):
             sampler.set_epoch(epoch)
-    with desk.stage("iteration over the sampler"):
+    with stage("iteration over the sampler"):
         return torch.tensor([int(index) for index in islice(sampler, desk.case.length + _TOO_MANY)], dtype=torch.int64)

@@ -1,23 +1,24 @@
-"""Checks of the order in which distributed samplers give samples: when it is the same, and when another."""
+"""Assertions about the order of samples: when it must be the same, and when another."""
 
 from itertools import combinations, pairwise
 
 from conformance.checks.check import Violation
 from conformance.checks.trial import CaseTrial
-from conformance.components.distributed_sampler.shares import about, noted, numbers, shares_by_rank, shares_in, start
+from conformance.components.distributed_sampler.shares import drop_last_drops_least
+from conformance.components.distributed_sampler.words import about, noted, numbers, shares_by_rank, shares_in, start
 
 _MOSTLY = 0.8
 
 
 def shuffles(trial: CaseTrial) -> None:
-    """With `shuffle=True`, the samples come in another order than without."""
+    """Hold shares that are shuffled to being unsorted."""
     for rank, share in enumerate(shares_in(trial)):
         if share == sorted(share):
             raise Violation(f"{about(trial)} and shuffle=True, rank {rank} gets its samples in order: {start(share)}.")
 
 
 def set_epoch_reshuffles(trial: CaseTrial) -> None:
-    """After `set_epoch`, the order is another one."""
+    """Hold the orders of different epochs to being different."""
     for rank, orders in enumerate(shares_by_rank(trial)):
         for (one, first), (other, second) in combinations(zip(trial.case.epochs, orders, strict=True), 2):
             if first == second:
@@ -28,8 +29,8 @@ def set_epoch_reshuffles(trial: CaseTrial) -> None:
                 )
 
 
-def epochs_repeat(trial: CaseTrial) -> None:
-    """The same seed and epoch give the same order again, so that a training run can be repeated and resumed."""
+def reproducible(trial: CaseTrial) -> None:
+    """Hold an epoch that is set again, or on a new sampler, to the same order."""
     last, epochs = trial.case.last_epoch, len(trial.case.epochs)
     set_again, from_another = (0, shares_in(trial, 2)), (last, noted(trial, "made_again"))
     for (epoch, shares), words in ((set_again, "when it is set a second time"), (from_another, "from a new sampler")):
@@ -44,14 +45,14 @@ def epochs_repeat(trial: CaseTrial) -> None:
 
 
 def seed_decides(trial: CaseTrial) -> None:
-    """Another seed gives another order."""
+    """Hold the orders of two seeds to being different."""
     for rank, (first, other) in enumerate(zip(shares_in(trial), noted(trial, "other_seed"), strict=True)):
         if first == other:
             raise Violation(f"{about(trial)}, two different seeds give rank {rank} the same order: {start(first)}.")
 
 
 def no_shuffling_unless_asked(trial: CaseTrial) -> None:
-    """With `shuffle=False`, every epoch has the same order."""
+    """Hold two epochs without shuffling to one order."""
     for rank, (first, second) in enumerate(zip(shares_in(trial), shares_in(trial, 1), strict=True)):
         if first != second:
             raise Violation(
@@ -60,20 +61,34 @@ def no_shuffling_unless_asked(trial: CaseTrial) -> None:
             )
 
 
-def starts_over(trial: CaseTrial) -> None:
-    """An iteration that was left half way, as by `break`, changes nothing for the next one."""
-    for rank, (after, fresh) in enumerate(zip(shares_in(trial), noted(trial, "made_again"), strict=True)):
-        if after != fresh:
+def starts_anew(trial: CaseTrial) -> None:
+    """Hold the iterations of an epoch to one order: without `set_epoch`, and after an iteration that was left."""
+    if trial.case.left:
+        pairs, words = (shares_in(trial), noted(trial, "made_again")), "after an iteration that was left half way"
+    elif trial.case.epochs[0] is None:
+        pairs, words = (shares_in(trial), shares_in(trial, 1)), "before any `set_epoch`"
+    else:
+        pairs, words = (shares_in(trial, 1), shares_in(trial)), "in a second iteration without `set_epoch`"
+    for rank, (seen, expected) in enumerate(zip(*pairs, strict=True)):
+        if seen != expected:
             raise Violation(
-                f"{about(trial)}, rank {rank} left an iteration after its first sample, and the next one gives "
-                f"{start(after)}; expected {start(fresh)}, as from a new sampler.",
-                "Return a new iterator from each `__iter__`: a sampler that is its own iterator goes on where it was "
-                "left.",
+                f"{about(trial)}, rank {rank} gets {start(seen)} {words}; expected {start(expected)}, as in another "
+                "iteration of that epoch.",
+                "Make the indices anew in each `__iter__`, and return a new iterator; begin with `self.epoch = 0`.",
             )
 
 
-def epochs_have_other_neighbours(trial: CaseTrial) -> None:
-    """In another epoch, samples come after others than before: it is another shuffle, not one that is turned."""
+def reshuffles_everything(trial: CaseTrial) -> None:
+    """Hold epochs to other neighbours, other samples on each rank, and others that `drop_last` leaves out."""
+    _hold_neighbours(trial)
+    _hold_ranks(trial)
+    if trial.case.drop_last:
+        drop_last_drops_least(trial)
+        _hold_dropped(trial)
+
+
+def _hold_neighbours(trial: CaseTrial) -> None:
+    """Hold epochs to few pairs of samples that come one after the other in two of them."""
     epochs = trial.case.epochs
     followers = [{pair for share in shares_in(trial, at) for pair in pairwise(share)} for at in range(len(epochs))]
     for (one, pairs), (other, others) in combinations(zip(epochs, followers, strict=True), 2):
@@ -86,30 +101,8 @@ def epochs_have_other_neighbours(trial: CaseTrial) -> None:
             )
 
 
-def iterates_again(trial: CaseTrial) -> None:
-    """A sampler may be iterated over more than once in an epoch, and gives the same each time."""
-    for rank, (first, again) in enumerate(zip(shares_in(trial), shares_in(trial, 1), strict=True)):
-        if first != again:
-            raise Violation(
-                f"{about(trial)}, a second iteration on rank {rank}, without `set_epoch` in between, gives "
-                f"{start(again)}; expected {start(first)}, as the first one.",
-                "Make the indices anew in `__iter__`, not in `set_epoch`.",
-            )
-
-
-def begins_with_epoch_0(trial: CaseTrial) -> None:
-    """A sampler whose `set_epoch` nobody has called gives epoch 0."""
-    for rank, (unset, first) in enumerate(zip(shares_in(trial), shares_in(trial, 1), strict=True)):
-        if unset != first:
-            raise Violation(
-                f"{about(trial)}, rank {rank} gets {start(unset)} before any `set_epoch`, and {start(first)} in "
-                "epoch 0; expected the same.",
-                "Let the sampler begin with `self.epoch = 0`.",
-            )
-
-
-def mixes_over_ranks(trial: CaseTrial) -> None:
-    """In another epoch a rank gets other samples, not its own in another order."""
+def _hold_ranks(trial: CaseTrial) -> None:
+    """Hold each rank to other samples in some epoch."""
     for rank, orders in enumerate(shares_by_rank(trial)):
         if len({frozenset(order) for order in orders}) == 1:
             raise Violation(
@@ -119,8 +112,21 @@ def mixes_over_ranks(trial: CaseTrial) -> None:
             )
 
 
-def repeats_in_another_run(trial: CaseTrial) -> None:
-    """The order depends on seed and epoch alone: it is the same at another time, and in another process."""
+def _hold_dropped(trial: CaseTrial) -> None:
+    """Hold samples that one epoch leaves out to come in another."""
+    every = range(trial.case.length)
+    epochs = [{index for share in shares_in(trial, at) for index in share} for at in range(len(trial.case.epochs))]
+    never = [index for index in every if not any(index in seen for seen in epochs)]
+    if never and all(len(seen) + len(never) == len(every) for seen in epochs):
+        raise Violation(
+            f"{about(trial)} and drop_last=True, each of the epochs {numbers(trial.case.epochs)} leaves out the same "
+            f"samples: {numbers(never)}.",
+            "Shuffle first, and drop what is then last.",
+        )
+
+
+def reproducible_in_another_run(trial: CaseTrial) -> None:
+    """Hold the order to be the same where the clock and the process id are others."""
     for rank, (first, later) in enumerate(zip(shares_in(trial), noted(trial, "made_later"), strict=True)):
         if first != later:
             raise Violation(

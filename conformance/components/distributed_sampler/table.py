@@ -1,78 +1,141 @@
-"""The checks, in the order in which they run."""
+"""The checks of distributed samplers, in the order in which they run."""
 
-from conformance.checks.check import Check, described
+from functools import partial
+
+from conformance.checks.check import Check
 from conformance.checks.generators import global_generators_stay
-from conformance.components.distributed_sampler import checks, orders
-from conformance.strategies import loop
-from conformance.strategies.building_blocks import having
+from conformance.components.distributed_sampler import orders, scenarios, shares
+from conformance.strategies.building_blocks import having, one_of
 
 _SHARED, _RESHUFFLED = ("every_sample_once",), ("set_epoch_reshuffles",)
+_core = partial(Check, requires=_SHARED)
+_extended = partial(Check, level="extended")
+_UNSHUFFLED, _LONG = scenarios.samplings(shuffle=False), scenarios.long_samplings()
 CHECKS = (
-    described(checks.equal_shares, loop.samplings(shuffle=False)),
-    described(checks.every_sample_once, loop.samplings(shuffle=False), points=2, requires=("equal_shares",)),
-    described(checks.fewer_samples_than_ranks, loop.tiny_samplings, "extended", requires=_SHARED),
-    described(checks.drop_last_drops_least, loop.dropping_samplings, requires=("equal_shares",)),
-    described(checks.seed_shared_by_ranks, loop.samplings(shuffle=True), points=2, requires=_SHARED),
-    described(orders.shuffles, loop.long_samplings(shuffle=True), requires=_SHARED),
-    described(
+    Check(
+        "equal_shares",
+        "Every rank gets as many samples as every other rank, and as many as `len(sampler)` says.",
+        _UNSHUFFLED,
+        shares.equal_shares,
+        "numbers",
+    ),
+    Check(
+        "every_sample_once",
+        "All samples are used, each by one rank; only as many as even out the shares are used twice.",
+        _UNSHUFFLED,
+        shares.every_sample_once,
+        "numbers",
+        points=2,
+        requires=("equal_shares",),
+    ),
+    _extended(
+        "every_sample_once[few_or_many]",
+        "Each rank gets a share of a data set with fewer samples than ranks, and of one with more than 65,536 samples.",
+        one_of(scenarios.tiny_samplings, scenarios.large_samplings),
+        shares.every_sample_once,
+        "numbers",
+        requires=_SHARED,
+        advice="There is one sample here, or more than 65,536: add samples again and again until the shares are even, "
+        "and keep indices in Python's int or in int64.",
+    ),
+    Check(
+        "drop_last_drops_least",
+        "With `drop_last`, shares are equal, no sample is used twice, and fewer are left out than there are ranks.",
+        scenarios.dropping_samplings,
+        shares.drop_last_drops_least,
+        "numbers",
+        requires=("equal_shares",),
+    ),
+    _core(
+        "seed_shared_by_ranks",
+        "In every epoch, all ranks shuffle alike: their shares are disjoint, and all samples are used.",
+        scenarios.samplings(shuffle=True),
+        shares.disjoint_in_every_epoch,
+        "order of samples",
+        points=2,
+    ),
+    _core(
+        "shuffles",
+        "With `shuffle=True`, the samples come in another order than without.",
+        _LONG,
+        orders.shuffles,
+        "order of samples",
+    ),
+    _core(
+        "set_epoch_reshuffles",
+        "After `set_epoch`, the order is another one.",
+        scenarios.long_samplings(epochs=scenarios.MANY_EPOCHS),
         orders.set_epoch_reshuffles,
-        loop.long_samplings(shuffle=True, epochs=loop.MANY_EPOCHS),
+        "order of samples",
         points=2,
         requires=("shuffles",),
     ),
-    described(orders.epochs_repeat, loop.samplings(shuffle=True, epochs=(0, 1, 0, 5, 6)), requires=_SHARED),
-    described(orders.seed_decides, loop.long_samplings(shuffle=True), requires=("shuffles",)),
-    described(orders.no_shuffling_unless_asked, loop.samplings(shuffle=False), requires=_SHARED),
-    described(
-        orders.iterates_again,
-        loop.long_samplings(shuffle=True, epochs=(1, None)),
-        "extended",
-        requires=("epochs_repeat",),
+    _core(
+        "reproducible",
+        "The same seed and epoch give the same order again, so that a training run can be repeated and resumed.",
+        scenarios.samplings(shuffle=True, epochs=(0, 1, 0, 5, 6)),
+        orders.reproducible,
+        "order of samples",
     ),
-    described(
-        orders.begins_with_epoch_0,
-        loop.long_samplings(shuffle=True, epochs=(None, 0)),
-        "extended",
-        requires=("epochs_repeat",),
+    _core(
+        "seed_decides",
+        "Another seed gives another order.",
+        _LONG,
+        orders.seed_decides,
+        "order of samples",
+        requires=("shuffles",),
     ),
-    described(
-        orders.starts_over,
-        having(loop.long_samplings(shuffle=True, epochs=(0,)), left=True),
-        "extended",
-        requires=("epochs_repeat",),
+    _core(
+        "no_shuffling_unless_asked",
+        "With `shuffle=False`, every epoch has the same order.",
+        _UNSHUFFLED,
+        orders.no_shuffling_unless_asked,
+        "order of samples",
     ),
-    described(
-        orders.epochs_have_other_neighbours,
-        loop.long_samplings(shuffle=True, epochs=loop.MANY_EPOCHS),
-        "extended",
-        requires=_RESHUFFLED,
+    _extended(
+        "starts_anew",
+        "An iteration gives its epoch's order again, after one that was left half way, and before any `set_epoch`.",
+        one_of(
+            scenarios.long_samplings(epochs=(1, None)),
+            scenarios.long_samplings(epochs=(None, 0)),
+            having(scenarios.long_samplings(epochs=(0,)), left=True),
+        ),
+        orders.starts_anew,
+        "order of samples",
+        requires=("reproducible",),
     ),
-    described(orders.mixes_over_ranks, loop.indivisible_samplings(), "extended", requires=_RESHUFFLED),
-    described(
-        checks.drops_others_in_other_epochs,
-        loop.indivisible_samplings(drop_last=True),
-        "extended",
+    _extended(
+        "set_epoch_reshuffles[everything]",
+        "In another epoch, samples come after others and on other ranks, and `drop_last` leaves out others.",
+        one_of(scenarios.indivisible_samplings(), scenarios.indivisible_samplings(drop_last=True)),
+        orders.reshuffles_everything,
+        "order of samples",
         requires=(*_RESHUFFLED, "drop_last_drops_least"),
     ),
-    described(
-        checks.shares_of_other_replicas, loop.samplings_for_others, "extended", requires=("seed_shared_by_ranks",)
+    _extended(
+        "shares_of_other_replicas",
+        "`num_replicas` and `rank` decide the share, not the process group: a rank may ask for other replicas' shares.",
+        scenarios.samplings_for_others,
+        shares.shares_of_other_replicas,
+        "numbers",
+        requires=("seed_shared_by_ranks",),
     ),
-    Check(
+    _extended(
         "global_generators_stay",
         "Shuffling leaves the global generators of random numbers as they were: torch's, Python's and NumPy's.",
-        loop.long_samplings(shuffle=True),
+        _LONG,
         global_generators_stay,
         "robustness",
-        level="extended",
         requires=("shuffles",),
         advice="Shuffle with a `torch.Generator()` of its own: seeding the global one makes dropout masks and "
         "augmentations repeat in every epoch, alike on all ranks.",
     ),
-    described(
-        orders.repeats_in_another_run,
-        having(loop.long_samplings(shuffle=True), later=True),
-        "extended",
-        requires=("shuffles", "epochs_repeat"),
+    _extended(
+        "reproducible[another_run]",
+        "The order depends on seed and epoch alone: it is the same at another time, and in another process.",
+        having(_LONG, later=True),
+        orders.reproducible_in_another_run,
+        "order of samples",
+        requires=("shuffles", "reproducible"),
     ),
-    described(checks.many_samples, loop.large_samplings, "extended", requires=_SHARED),
 )

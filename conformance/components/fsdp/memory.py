@@ -1,9 +1,9 @@
-"""Checks of what a rank keeps under fully sharded data parallelism: its share of parameters, gradients and state."""
+"""Assertions about what a rank keeps: its share of parameters, gradients and optimizer state."""
 
 import math
-from itertools import pairwise
 
 from conformance.checks.check import Violation
+from conformance.checks.steps import hold_alive
 from conformance.checks.trial import CaseTrial
 from conformance.components.fsdp.case import FsdpCase
 from conformance.scenarios.layers import BYTES
@@ -18,12 +18,12 @@ LEFT = 3  # for the start of backward
 
 
 def parameters_are_sharded(trial: CaseTrial) -> None:
-    """Between steps, a rank keeps about 1/N of each matrix; vectors may be on every rank."""
+    """Hold the bytes of parameters between steps to about 1/N of each matrix, and all vectors."""
     _hold(trial, "parameters_kept", share(trial.case), _FREE)
 
 
 def nothing_whole_is_kept(trial: CaseTrial) -> None:
-    """After wrapping, and after a step, whole weights are gone from memory, but for three, wherever they were kept."""
+    """Hold the whole weights in memory after wrapping, and after a step, to three."""
     _hold_whole(
         trial,
         "whole_weights_kept_beside_parameters",
@@ -41,7 +41,7 @@ def nothing_whole_is_kept(trial: CaseTrial) -> None:
 
 
 def weights_are_freed(trial: CaseTrial) -> None:
-    """When forward is over, whole weights are freed: a rank keeps two of them at most, for the start of backward."""
+    """Hold the whole parameters after forward to two, for the start of backward."""
     _hold_all_but_two(
         trial,
         "parameters_kept_after_forward",
@@ -51,7 +51,7 @@ def weights_are_freed(trial: CaseTrial) -> None:
 
 
 def weights_are_freed_in_backward(trial: CaseTrial) -> None:
-    """When backward is over, before `fsdp_on_after_backward`, a rank keeps two whole weights at most."""
+    """Hold the whole parameters after backward, before `fsdp_on_after_backward`, to two."""
     _hold_all_but_two(
         trial,
         "parameters_kept_after_backward",
@@ -61,7 +61,7 @@ def weights_are_freed_in_backward(trial: CaseTrial) -> None:
 
 
 def gathers_layer_by_layer(trial: CaseTrial) -> None:
-    """When the first of ten layers has computed in forward, seven whole weights are in memory at most."""
+    """Hold the whole weights in memory, when the first of ten layers has computed, to seven."""
     _hold_whole(
         trial,
         "whole_weights_kept_when_the_first_layer_has_computed",
@@ -70,13 +70,8 @@ def gathers_layer_by_layer(trial: CaseTrial) -> None:
     )
 
 
-def memory_is_given_back_in_evaluation_mode(trial: CaseTrial) -> None:
-    """Also where a model trains in evaluation mode, as with dropout turned off, whole weights' memory is free again."""
-    memory_of_weights_is_given_back(trial)
-
-
-def memory_of_weights_is_given_back(trial: CaseTrial) -> None:
-    """When forward is over, the memory of whole weights is free, but for three: autograd does not keep it either."""
+def memory_is_given_back(trial: CaseTrial) -> None:
+    """Hold the whole weights in memory after forward to three: autograd does not keep them either."""
     _hold_whole(
         trial,
         "whole_weights_kept_in_memory_after_forward",
@@ -88,19 +83,14 @@ def memory_of_weights_is_given_back(trial: CaseTrial) -> None:
     )
 
 
-def memory_does_not_grow(trial: CaseTrial) -> None:
-    """Steps leave nothing behind: the tensors alive do not become more with each of them."""
+def nothing_grows(trial: CaseTrial) -> None:
+    """Hold the number of tensors alive after each step not to grow with every step."""
     for rank, answer in enumerate(trial.answers):
-        counts = [int(answer[f"alive/{step}"]) for step in range(trial.case.steps)]
-        if all(before < after for before, after in pairwise(counts[1:])):
-            raise Violation(
-                f"On rank {rank}, tensors alive after each step: {', '.join(map(str, counts))}.",
-                "What was kept for a step (handles, whole weights, gradients) must be dropped when the step is over.",
-            )
+        hold_alive(rank, [int(answer[f"alive/{step}"]) for step in range(trial.case.steps)])
 
 
 def gradients_are_sharded(trial: CaseTrial) -> None:
-    """After backward, a rank keeps the gradients of its shards alone."""
+    """Hold the bytes of gradients after backward to those of the shards."""
     _hold(
         trial,
         "gradients_kept",
@@ -109,8 +99,8 @@ def gradients_are_sharded(trial: CaseTrial) -> None:
     )
 
 
-def optimizer_state_is_sharded(trial: CaseTrial) -> None:
-    """The optimizer's state on a rank is that of its shards alone."""
+def state_is_sharded(trial: CaseTrial) -> None:
+    """Hold the bytes of the optimizer's state to those of the shards."""
     _hold(
         trial,
         "optimizer_state_kept",
@@ -118,16 +108,6 @@ def optimizer_state_is_sharded(trial: CaseTrial) -> None:
         what_is_allowed=f"twice what comes {_SHARE}, for two moments",
         advice="The wrapped model's `parameters()` must be its shards, from construction on.",
     )
-
-
-def uneven_parameters_are_sharded(trial: CaseTrial) -> None:
-    """A matrix whose rows the ranks cannot share evenly is sharded like any other, as a vocabulary of 50257 rows."""
-    parameters_are_sharded(trial)
-
-
-def frozen_parameters_are_sharded(trial: CaseTrial) -> None:
-    """A matrix that does not train is sharded like any other, as where few parameters are trained of a large model."""
-    parameters_are_sharded(trial)
 
 
 def share(case: FsdpCase) -> int:

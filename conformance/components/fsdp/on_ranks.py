@@ -9,11 +9,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from conformance.ranks.boundary import stage
 from conformance.ranks.context import Desk
+from conformance.ranks.loading import with_stubs
 from conformance.ranks.optimizer_memory import state_bytes, stored
 from conformance.ranks.parameters import plain
 from conformance.ranks.tracing import alive
-from conformance.submissions.loading import with_stubs
 from conformance.workload.cs336_layers import of_the_assignment
 from conformance.workload.live_memory import LiveMemory
 from conformance.workload.models import Perceptron, call, fill, loss_of
@@ -27,9 +28,9 @@ def train(desk: Desk) -> None:
     dtypes: list[torch.dtype] = []
     wrapped = _wrapped(desk, dtypes)
     if case.in_evaluation:
-        with desk.stage("`eval()` of the wrapped model"):
+        with stage("`eval()` of the wrapped model"):
             wrapped.eval()
-    with desk.stage("construction of the optimizer"):
+    with stage("construction of the optimizer"):
         optimizer = OPTIMIZERS[scenario.optimizer.kind](wrapped.parameters(), **scenario.optimizer.options)
     _gather(desk, wrapped, "start")
     for step in range(case.steps):
@@ -73,24 +74,24 @@ def _step(desk: Desk, wrapped: Any, optimizer: torch.optim.Optimizer, step: int,
     if not scenario.clears_late:
         optimizer.zero_grad()
     if scenario.evaluates:
-        with desk.stage("a forward without gradients"), torch.no_grad():
+        with stage("a forward without gradients"), torch.no_grad():
             output = call(scenario, wrapped, desk.given[f"x/{scenario.micro(step)[0]}"])
             desk.answer[f"evaluation/{step}"] = output.clone()
     micros = scenario.micro(step)
     for together in [micros] if scenario.joined else [[micro] for micro in micros]:
-        with desk.stage("forward"), memory if desk.case.weighed else nullcontext():
+        with stage("forward"), memory if desk.case.weighed else nullcontext():
             loss = torch.stack([_loss(desk, wrapped, micro) for micro in together]).sum()
         if scenario.clears_late and scenario.is_first(together[0]):
             optimizer.zero_grad()
         desk.answer["whole_weights_kept_when_the_first_layer_has_computed"] = torch.tensor(memory.at_lookup)
         _weigh(desk, memory, "in_memory_after_forward")
         desk.answer["parameters_kept_after_forward"] = _kept(wrapped.parameters())
-        with desk.stage("backward"), memory if desk.case.weighed else nullcontext():
+        with stage("backward"), memory if desk.case.weighed else nullcontext():
             torch.autograd.backward(loss)
         desk.answer["parameters_kept_after_backward"] = _kept(wrapped.parameters())
         desk.call("fsdp_on_after_backward", wrapped, optimizer)
     desk.answer["gradients_kept"] = _kept(p.grad for p in wrapped.parameters() if p.grad is not None)
-    with desk.stage("the optimizer's step"):
+    with stage("the optimizer's step"):
         optimizer.step()
 
 
@@ -109,7 +110,7 @@ def _gather(desk: Desk, wrapped: Any, moment: str) -> None:
     """Note the whole parameters under the model's own names; one fixed prefix before all of them is taken off."""
     names = desk.case.scenario.model.shapes
     found = desk.call("fsdp_gather_full_params", wrapped)
-    with desk.stage("a look at what `fsdp_gather_full_params` returned"):
+    with stage("a look at what `fsdp_gather_full_params` returned"):
         whole = dict(found)
         prefix = next((key.removesuffix(name) for name in names for key in whole if key.endswith(name)), "")
         desk.answer |= {f"{moment}/{n}": plain(whole[prefix + n]) for n in names if prefix + n in whole}

@@ -1,10 +1,10 @@
-"""Checks of fully sharded data parallelism with a `compute_dtype`: layers compute in it, and shards keep their own."""
+"""Assertions about `compute_dtype`: layers compute in it, and shards keep their own dtype."""
 
 import torch
 
 from conformance.checks.check import Violation
 from conformance.checks.trial import CaseTrial
-from conformance.components.fsdp.checks import expected_of, most_moved
+from conformance.components.fsdp.assertions import expected_of, most_moved
 from conformance.oracle.tolerance import difference
 from conformance.workload.numbers import Tensors, under
 
@@ -14,9 +14,9 @@ _HALF_STEP = 1e-3  # and where gradients nearly cancel, half of this in each ste
 
 
 def computes_in_the_dtype(trial: CaseTrial) -> None:
-    """With `compute_dtype`, layers compute in it, and training is what it is without, but for rounding.
+    """Hold layers to computing in the dtype, and training to one process but for rounding.
 
-    Who replaces layers, or gives outputs their dtype back, is known by the rounding.
+    Layers that were replaced, or give outputs their dtype back, are known by the rounding.
     """
     for rank, answer in enumerate(trial.answers):
         if not bool(answer["computed_half"]) and _is_exact(trial, rank):
@@ -34,7 +34,7 @@ def computes_in_the_dtype(trial: CaseTrial) -> None:
 
 
 def keeps_full_precision(trial: CaseTrial) -> None:
-    """With `compute_dtype`, what the optimizer updates keeps the model's own dtype, so that small updates add up."""
+    """Hold the parameters that the optimizer updates to the model's own dtype."""
     for rank, answer in enumerate(trial.answers):
         for name, value in under(answer, f"parameter/{trial.case.steps - 1}/").items():
             if value.dtype == torch.float32 and not torch.equal(value, value.bfloat16().float()):

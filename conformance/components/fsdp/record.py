@@ -1,8 +1,8 @@
 """The component `fsdp`."""
 
 from conformance.components.component import Component
+from conformance.components.fsdp.assertions import UNEVEN_WEIGHTS
 from conformance.components.fsdp.case import FsdpCase
-from conformance.components.fsdp.checks import UNEVEN_WEIGHTS
 from conformance.components.fsdp.numbers import draw
 from conformance.components.fsdp.table import CHECKS
 from conformance.execution.asked import for_each_rank

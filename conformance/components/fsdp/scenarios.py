@@ -1,19 +1,18 @@
 """Strategies for fully sharded data parallelism: networks, and how they are trained."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
 
 from conformance.components.fsdp.case import FsdpCase
-from conformance.strategies.building_blocks import SEEDS, Bounds, Draw, worlds
+from conformance.strategies.building_blocks import SEEDS, Bounds, Draw, Drawer, called, worlds
 
 
 def sharded_trainings(
     *, wide: bool = False, uneven: bool = False, depths: tuple[int, int] = (2, 4), **unusual: Any
-) -> Callable[[Bounds], st.SearchStrategy[FsdpCase]]:
+) -> Drawer:
     """Return a strategy of networks whose weights all ranks can share evenly, but for uneven ones.
 
     Wide ones have matrices that a share is small beside; depths are the least and the greatest number of matrices. In
@@ -32,7 +31,7 @@ def sharded_trainings(
         steps, options = draw(st.integers(1 + seldom, 3)), {"seldom_gathered": seldom, **unusual}
         return FsdpCase(world_size, seed, tokens=tokens, widths=widths, steps=steps, batch=batch, **options)
 
-    return training
+    return called(training, "sharded_trainings", (wide, uneven, depths, unusual))
 
 
 def _shared_evenly(world_size: int, least: int) -> st.SearchStrategy[int]:

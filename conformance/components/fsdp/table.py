@@ -1,111 +1,125 @@
-"""Which checks fully sharded data parallelism is held to, in the order in which they run."""
+"""The checks of fully sharded data parallelism, in the order in which they run."""
 
-from conformance.checks.check import Check, described
+from functools import partial
+
+from conformance.checks.check import Check
 from conformance.checks.words import TWO_MACHINES
-from conformance.components.fsdp import checks, memory, precision
-from conformance.components.fsdp import scenarios as networks
-from conformance.strategies import loop
+from conformance.components.fsdp import assertions, memory, precision
+from conformance.components.fsdp.extended_table import EXTENDED
+from conformance.components.fsdp.scenarios import sharded_trainings, weighed_trainings
 from conformance.strategies.building_blocks import having
 
-_WAITED = ("shards_are_waited_for",)
-_GATHERED = ("gathers_whole_parameters",)
-_TRAINED = ("sharded_training_equals_one_process",)
-_SHARDED = ("parameters_are_sharded",)
-_HALF = networks.sharded_trainings(half=True)
+_PLAIN, _WIDE = sharded_trainings(), sharded_trainings(wide=True)
+_DEEP, _HALF = sharded_trainings(wide=True, depths=(5, 6)), sharded_trainings(half=True)
+_check = partial(Check, requires=("training_equals_one_process",))
+_train = partial(_check, assertion=assertions.trains)
+_memory = partial(_check, aspect="memory and state")
 CHECKS = (
-    described(checks.shards_are_waited_for, loop.gated(networks.sharded_trainings())),
-    described(checks.gathers_whole_parameters, networks.sharded_trainings(), requires=_WAITED),
-    described(checks.sharded_training_equals_one_process, networks.sharded_trainings(), points=2, requires=_GATHERED),
-    described(checks.parts_of_any_shape, networks.sharded_trainings(uneven=True), requires=_TRAINED),
-    described(memory.parameters_are_sharded, networks.sharded_trainings(wide=True), points=2, requires=_TRAINED),
-    described(memory.nothing_whole_is_kept, networks.weighed_trainings, requires=_SHARDED),
-    described(memory.weights_are_freed, networks.sharded_trainings(wide=True, depths=(5, 6)), requires=_SHARDED),
-    described(
+    Check(
+        "results_are_waited_for",
+        "The result of a collective is used only after a wait for it.",
+        having(_PLAIN, gated=True),
+        assertions.results_are_waited_for,
+        "waiting",
+    ),
+    _check(
+        "gathers_whole_parameters",
+        "`fsdp_gather_full_params` returns every parameter whole, under the bare module's names, on every rank.",
+        _PLAIN,
+        assertions.gathers_whole_parameters,
+        "numbers",
+        requires=("results_are_waited_for",),
+    ),
+    _train(
+        "training_equals_one_process",
+        "After every step, the whole parameters equal those of one process on the concatenated batches.",
+        _PLAIN,
+        aspect="numbers",
+        points=2,
+        requires=("gathers_whole_parameters",),
+    ),
+    _train(
+        "trains[uneven_shards]",
+        "Weights train that the ranks cannot divide evenly, and weights with fewer rows than there are ranks.",
+        sharded_trainings(uneven=True),
+        aspect="kinds of parameters and layers",
+        advice=assertions.UNEVEN_WEIGHTS,
+    ),
+    _memory(
+        "parameters_are_sharded",
+        "Between steps, a rank keeps about 1/N of each matrix; vectors may be on every rank.",
+        _WIDE,
+        memory.parameters_are_sharded,
+        points=2,
+    ),
+    _memory(
+        "nothing_whole_is_kept",
+        "After wrapping, and after a step, at most three whole weights are in memory, wherever they were kept.",
+        weighed_trainings,
+        memory.nothing_whole_is_kept,
+        requires=("parameters_are_sharded",),
+    ),
+    _memory(
+        "weights_are_freed",
+        "When forward is over, whole weights are freed: a rank keeps at most two of them, for the start of backward.",
+        _DEEP,
+        memory.weights_are_freed,
+        requires=("parameters_are_sharded",),
+    ),
+    _memory(
+        "weights_are_freed[in_backward]",
+        "When backward is over, before `fsdp_on_after_backward`, a rank keeps at most two whole weights.",
+        _DEEP,
         memory.weights_are_freed_in_backward,
-        networks.sharded_trainings(wide=True, depths=(5, 6)),
         requires=("weights_are_freed",),
     ),
-    described(memory.gathers_layer_by_layer, networks.weighed_trainings, requires=("weights_are_freed",)),
-    described(memory.gradients_are_sharded, networks.sharded_trainings(wide=True), requires=_TRAINED),
-    described(memory.optimizer_state_is_sharded, networks.sharded_trainings(wide=True), requires=_TRAINED),
-    described(precision.keeps_full_precision, _HALF, requires=_TRAINED),
-    described(precision.computes_in_the_dtype, _HALF, requires=("keeps_full_precision",)),
-    described(checks.forward_keywords, networks.sharded_trainings(keyword=True), requires=_TRAINED),
-    described(
-        memory.memory_of_weights_is_given_back,
-        networks.weighed_trainings,
-        "extended",
-        requires=("gathers_layer_by_layer",),
+    _memory(
+        "gathers_layer_by_layer",
+        "When the first of ten layers has computed in forward, at most seven whole weights are in memory.",
+        weighed_trainings,
+        memory.gathers_layer_by_layer,
+        requires=("weights_are_freed",),
     ),
-    described(
-        memory.memory_is_given_back_in_evaluation_mode,
-        having(networks.weighed_trainings, in_evaluation=True),
-        "extended",
-        requires=("memory_of_weights_is_given_back",),
+    _memory(
+        "gradients_are_sharded",
+        "After backward, a rank keeps the gradients of its shards alone.",
+        _WIDE,
+        memory.gradients_are_sharded,
     ),
-    described(memory.memory_does_not_grow, networks.lasting_trainings, "extended", requires=_TRAINED),
-    described(checks.starts_from_rank_0, networks.sharded_trainings(alike=False), "extended", requires=_GATHERED),
-    described(checks.trains_in_float64, networks.sharded_trainings(dtype="float64"), "extended", requires=_TRAINED),
-    described(checks.biases, networks.sharded_trainings(biased=True), "extended", requires=_TRAINED),
-    described(
-        checks.evaluation_between_steps, networks.sharded_trainings(evaluates=True), "extended", requires=_TRAINED
+    _memory(
+        "state_is_sharded",
+        "The optimizer's state on a rank is that of its shards alone.",
+        _WIDE,
+        memory.state_is_sharded,
     ),
-    described(checks.accumulates_gradients, networks.sharded_trainings(micro_batches=2), "extended", requires=_TRAINED),
-    described(
-        checks.frozen_parameters_stay,
-        networks.sharded_trainings(frozen=True, biased=True),
-        "extended",
-        requires=_TRAINED,
+    _check(
+        "keeps_full_precision",
+        "With `compute_dtype`, the optimizer updates parameters in the model's own dtype: small updates add up.",
+        _HALF,
+        precision.keeps_full_precision,
+        "precision",
     ),
-    described(checks.buffers_reach_forward, networks.sharded_trainings(buffered=True), "extended", requires=_TRAINED),
-    described(checks.tied_parameters, networks.tied_trainings, "extended", requires=_TRAINED),
-    described(checks.scalar_parameter, networks.sharded_trainings(scalar=True), "extended", requires=_TRAINED),
-    described(checks.layer_used_twice, networks.trainings_with_a_layer_used_twice, "extended", requires=_TRAINED),
-    described(
-        checks.several_forwards_one_backward,
-        networks.sharded_trainings(micro_batches=2, joined=True),
-        "extended",
-        requires=("accumulates_gradients",),
+    _check(
+        "computes_in_the_dtype",
+        "With `compute_dtype`, layers compute in it, and training is the same as without it, but for rounding.",
+        _HALF,
+        precision.computes_in_the_dtype,
+        "precision",
+        requires=("keeps_full_precision",),
     ),
-    described(
-        checks.cleared_after_forward, networks.sharded_trainings(clears_late=True), "extended", requires=_TRAINED
+    _train(
+        "trains[keyword_arguments]",
+        "Keyword arguments reach the module's forward.",
+        sharded_trainings(keyword=True),
+        aspect="use of the model",
     ),
-    described(
-        checks.non_contiguous_parameter,
-        networks.sharded_trainings(transposed=True, alike=False),
-        "extended",
-        requires=("starts_from_rank_0", *_TRAINED),
-    ),
-    described(
-        checks.trains_in_evaluation_mode, networks.sharded_trainings(in_evaluation=True), "extended", requires=_TRAINED
-    ),
-    Check(
+    *EXTENDED,
+    _train(
         "on_two_machines",
         "On two machines, each rank has the shard of its rank among all ranks.",
-        having(networks.sharded_trainings(), two_machines=True),
-        checks.sharded_training_equals_one_process,
-        "robustness",
+        having(_PLAIN, two_machines=True),
+        aspect="robustness",
         level="extended",
-        requires=_TRAINED,
         advice=TWO_MACHINES,
-    ),
-    described(checks.unused_everywhere, networks.sharded_trainings(unused=True), "extended", requires=_TRAINED),
-    described(
-        memory.uneven_parameters_are_sharded,
-        networks.sharded_trainings(wide=True, uneven=True),
-        "extended",
-        requires=(*_SHARDED, "parts_of_any_shape"),
-    ),
-    described(
-        memory.frozen_parameters_are_sharded,
-        networks.sharded_trainings(wide=True, frozen=True),
-        "extended",
-        requires=(*_SHARDED, "frozen_parameters_stay"),
-    ),
-    described(
-        checks.frozen_parameters_from_rank_0,
-        networks.sharded_trainings(alike=False, frozen=True),
-        "extended",
-        requires=("starts_from_rank_0", "frozen_parameters_stay"),
     ),
 )

@@ -1,49 +1,108 @@
-"""The checks, in the order in which they run."""
+"""The checks of gradient accumulation, in the order in which they run."""
 
-from conformance.checks.check import described
-from conformance.components.gradient_accumulation import checks
-from conformance.strategies import loop
-from conformance.strategies.building_blocks import having
+from functools import partial
 
-_BIG = ("equals_one_big_batch",)
+from conformance.checks.check import Check
+from conformance.components.gradient_accumulation import assertions
+from conformance.components.gradient_accumulation.scenarios import (
+    accumulations,
+    overflowing,
+    shrinking_accumulations,
+)
+from conformance.strategies.building_blocks import having, one_of
+
+_check = partial(Check, requires=("training_equals_one_process",))
+_equals = partial(_check, assertion=assertions.training_equals_one_process, aspect="numbers")
+_exchange = partial(_check, assertion=assertions.one_exchange_of_gradients, aspect="communication")
+_extended = partial(_check, level="extended")
 CHECKS = (
-    described(checks.one_optimizer_step, loop.accumulations()),
-    described(checks.equals_one_big_batch, loop.accumulations(), points=2, requires=("one_optimizer_step",)),
-    described(checks.steps_start_afresh, loop.accumulations(steps=3), requires=_BIG),
-    described(checks.fewer_in_the_last_step, loop.shrinking_accumulations, requires=("steps_start_afresh",)),
-    described(checks.one_exchange_of_gradients, loop.accumulations(), points=2, requires=_BIG),
-    described(checks.scaler_used, loop.accumulations(steps=2, scaled=True), requires=_BIG),
-    described(checks.overflow_skips_the_step, loop.overflowing, requires=("scaler_used",)),
-    described(
-        checks.forward_through_the_wrapper,
-        loop.accumulations(at="forward"),
-        "extended",
-        requires=("one_exchange_of_gradients",),
+    Check(
+        "one_optimizer_step",
+        "A call makes one optimizer step, however many micro-batches it gets.",
+        accumulations(),
+        assertions.one_optimizer_step,
+        "numbers",
     ),
-    described(
-        checks.one_micro_batch_at_a_time,
-        loop.accumulations(),
-        "extended",
-        requires=("forward_through_the_wrapper",),
+    _equals(
+        "training_equals_one_process",
+        "A step over micro-batches gives what one process gives on all of them concatenated.",
+        accumulations(),
+        points=2,
+        requires=("one_optimizer_step",),
     ),
-    described(
-        checks.finishes_before_the_step,
-        loop.scaled_or_not(loop.accumulations(steps=2, at="finish")),
-        "extended",
-        requires=(*_BIG, "scaler_used"),
+    _equals(
+        "steps_start_afresh",
+        "Gradients of one step do not reach the next step: they are cleared in between.",
+        accumulations(steps=3),
+        advice="Call `optimizer.zero_grad()` before the first micro-batch.",
     ),
-    described(
-        checks.looks_for_overflow_when_finished,
-        having(loop.overflowing, at="finish"),
-        "extended",
-        requires=("overflow_skips_the_step", "finishes_before_the_step"),
+    _equals(
+        "fewer_in_the_last_step",
+        "A step may have fewer micro-batches than the step before, as the last one of an epoch has.",
+        shrinking_accumulations,
+        requires=("steps_start_afresh",),
+        advice="Divide by the number of micro-batches of this call, `len(microbatches)`.",
     ),
-    described(
-        checks.one_exchange_with_a_scaler,
-        loop.accumulations(scaled=True),
-        "extended",
+    _exchange(
+        "one_exchange_of_gradients",
+        "Gradients are exchanged once a step: all micro-batches but the last run in `no_sync`.",
+        accumulations(),
+        points=2,
+    ),
+    _equals(
+        "scaler_used",
+        "With a scaler, the loss is scaled, the step goes through the scaler, and its scale is updated once a step.",
+        accumulations(steps=2, scaled=True),
+        advice="Scale the loss, and step by `scaler.step(optimizer)`.",
+    ),
+    _equals(
+        "overflow_skips_the_step",
+        "An infinite gradient on one rank skips the step on all ranks, and halves the scale.",
+        overflowing,
+        requires=("scaler_used",),
+    ),
+    _exchange(
+        "one_exchange_of_gradients[forward_or_scaler]",
+        "Gradients are exchanged once a step, with a scaler, and where the wrapper's forward decides, as torch's does.",
+        one_of(accumulations(at="forward"), accumulations(scaled=True)),
+        level="extended",
         requires=("one_exchange_of_gradients", "scaler_used"),
+        advice="Call `ddp_model(x)`, not the module in it, and call it inside `with ddp_model.no_sync():` as well.",
     ),
-    described(checks.leaves_the_micro_batches, loop.accumulations(), "extended", requires=_BIG),
-    described(checks.leaves_the_modes, loop.accumulations(), "extended", requires=_BIG),
+    _extended(
+        "one_micro_batch_at_a_time",
+        "Each micro-batch goes forward and backward before the next one, which saves memory.",
+        accumulations(),
+        assertions.one_micro_batch_at_a_time,
+        "memory and state",
+        requires=("one_exchange_of_gradients[forward_or_scaler]",),
+    ),
+    _equals(
+        "finishes_before_the_step",
+        "`finish_gradient_synchronization` is called before the scaler looks at gradients, and before the step.",
+        one_of(
+            accumulations(steps=2, at="finish"),
+            accumulations(steps=2, at="finish", scaled=True),
+            having(overflowing, at="finish"),
+        ),
+        level="extended",
+        aspect="waiting",
+        requires=("scaler_used", "overflow_skips_the_step"),
+        advice="Call `ddp_model.finish_gradient_synchronization()` after the last backward, before the step and before "
+        "anything else that looks at gradients or changes them, such as `scaler.unscale_` and `scaler.step`.",
+    ),
+    _extended(
+        "arguments_stay",
+        "The list of micro-batches and the tensors in it are left as they are, and may be used again.",
+        accumulations(),
+        assertions.arguments_stay,
+        "use of the model",
+    ),
+    _extended(
+        "modes_stay",
+        "Every module is left in its mode: a norm may be kept in evaluation mode while the rest trains.",
+        accumulations(),
+        assertions.modes_stay,
+        "use of the model",
+    ),
 )

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from conformance.ranks.boundary import stage
 from conformance.ranks.context import Desk
 from conformance.ranks.patched_clock import another_run
 
@@ -22,19 +23,19 @@ def draw(desk: Desk) -> None:
     seed = int(desk.given["seed"])
     with desk.watching_global_generators(seed + 1):
         made = desk.call("get_ddp_generator", seed)
-    desk.answer["first"] = _order(desk, made)
+    desk.answer["first"] = _order(made)
     torch.manual_seed(int(desk.given["own"]))
     with another_run():
-        desk.answer["again"] = _order(desk, desk.call("get_ddp_generator", seed))
-    desk.answer["other_seed"] = _order(desk, desk.call("get_ddp_generator", seed + 1000))
+        desk.answer["again"] = _order(desk.call("get_ddp_generator", seed))
+    desk.answer["other_seed"] = _order(desk.call("get_ddp_generator", seed + 1000))
     one, other = (desk.call("get_ddp_generator", seed) for _ in range(2))
-    _order(desk, other)
-    desk.answer["beside_another"] = _order(desk, one)
-    with desk.stage("drawing from this generator"):
+    _order(other)
+    desk.answer["beside_another"] = _order(one)
+    with stage("drawing from this generator"):
         desk.answer["stream"] = torch.randint(_MANY, (_DRAWS,), generator=desk.call("get_ddp_generator", seed))
 
 
-def _order(desk: Desk, generator: Any) -> torch.Tensor:
-    with desk.stage("a DataLoader with this generator"):
+def _order(generator: Any) -> torch.Tensor:
+    with stage("a DataLoader with this generator"):
         loader: DataLoader[Any] = DataLoader(range(_SAMPLES), batch_size=10, shuffle=True, generator=generator)  # type: ignore[arg-type]  # it has a length and items
         return torch.cat(list(loader))

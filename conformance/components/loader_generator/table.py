@@ -1,36 +1,63 @@
-"""The checks, in the order in which they run."""
+"""The checks of loader generators, in the order in which they run."""
 
-from conformance.checks.check import Check, described
+from functools import partial
+
+from hypothesis import strategies as st
+
+from conformance.checks.check import Check
 from conformance.checks.generators import global_generators_stay
 from conformance.checks.words import TWO_MACHINES
-from conformance.components.loader_generator import checks
-from conformance.strategies import loop
-from conformance.strategies.building_blocks import having
+from conformance.components.loader_generator import assertions
+from conformance.components.loader_generator.case import GeneratorCase
+from conformance.strategies.building_blocks import SEEDS, Bounds, Draw, having, worlds
 
-_SAME = ("reproducible",)
+
+@st.composite
+def generators(draw: Draw, bounds: Bounds) -> GeneratorCase:
+    """One seed for all ranks."""
+    return GeneratorCase(draw(worlds(bounds)), draw(SEEDS))
+
+
+_check = partial(Check, scenarios=generators, requires=("reproducible",))
 CHECKS = (
-    described(checks.reproducible, loop.generators),
-    described(checks.differs_by_rank, loop.generators, points=2, requires=_SAME),
-    described(checks.seed_decides, loop.generators, requires=_SAME),
-    Check(
+    _check(
+        "reproducible",
+        "The same seed gives the same stream on a rank, in another run too, whatever else has drawn random numbers.",
+        assertion=assertions.reproducible,
+        aspect="numbers",
+        requires=(),
+    ),
+    _check(
+        "ranks_draw_apart",
+        "Every rank has a stream of its own, so that augmentations and dropout masks differ.",
+        assertion=assertions.ranks_draw_apart,
+        aspect="numbers",
+        points=2,
+    ),
+    _check("seed_decides", "Another seed gives another stream.", assertion=assertions.seed_decides, aspect="numbers"),
+    _check(
         "global_generators_stay",
         "Making the generator leaves the global generators as they were: torch's, Python's and NumPy's.",
-        loop.generators,
-        global_generators_stay,
-        "robustness",
-        requires=_SAME,
+        assertion=global_generators_stay,
+        aspect="robustness",
         advice="Seed a `torch.Generator()` of its own, not with `torch.manual_seed`, and nothing besides.",
     ),
-    described(checks.streams_are_apart, loop.generators, "extended", requires=("differs_by_rank",)),
-    Check(
+    _check(
+        "streams_are_apart",
+        "No rank draws the numbers of another rank some draws later, and no generator of a rank those of another one.",
+        assertion=assertions.streams_are_apart,
+        aspect="numbers",
+        level="extended",
+        requires=("ranks_draw_apart",),
+    ),
+    _check(
         "on_two_machines",
         "On two machines, every rank has a stream of its own.",
-        having(loop.generators, two_machines=True),
-        checks.differs_by_rank,
-        "robustness",
+        scenarios=having(generators, two_machines=True),
+        assertion=assertions.ranks_draw_apart,
+        aspect="robustness",
         level="extended",
-        requires=("differs_by_rank",),
+        requires=("ranks_draw_apart",),
         advice=TWO_MACHINES,
     ),
-    described(checks.generators_are_apart, loop.generators, "extended", requires=_SAME),
 )

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from conformance.components.sync_batchnorm.numbers import CHANNELS
+from conformance.ranks.boundary import stage
 from conformance.ranks.context import Desk
 from pytest_ddp.rank.collective_hooks import watch_collectives
 
@@ -30,7 +31,7 @@ def normalise(desk: Desk) -> None:
     places = dict(model.named_modules(remove_duplicate=False))
     desk.answer["still_shared"] = torch.tensor(places.get("1.0") is places.get(f"0.{_AGAIN}"))
     if not desk.case.evaluating:
-        with desk.stage("`model.train()`"):
+        with stage("`model.train()`"):
             model.train()
     forwards = (_forward(desk, model, step) for step in range(desk.case.steps))
     for step, forward in enumerate(list(forwards) if desk.case.at_once else forwards):
@@ -86,7 +87,7 @@ def _forward(desk: Desk, model: Any, step: int) -> _Forward:
     beside.retain_grad()
     x = start.clone()  # no leaf, which torch itself would not let anybody change
     x = _laid_out(desk, x)
-    with desk.stage("forward"), torch.set_grad_enabled(not desk.case.without_gradients):
+    with stage("forward"), torch.set_grad_enabled(not desk.case.without_gradients):
         return _Forward(start, x, model(x), beside)
 
 
@@ -101,7 +102,7 @@ def _backward(desk: Desk, step: int, forward: _Forward) -> None:
     if desk.case.without_gradients:
         desk.answer[f"output/{step}"] = forward.output
         return
-    with desk.stage("backward"):
+    with stage("backward"):
         torch.autograd.backward(forward.output + beside, _laid_out(desk, desk.given[f"gradient/{step}"].clone()))
     desk.answer |= {
         f"output/{step}": forward.output,
@@ -114,7 +115,7 @@ def _backward(desk: Desk, step: int, forward: _Forward) -> None:
 def _evaluate(desk: Desk, model: Any) -> None:
     seen: list[Any] = []
     x = desk.given["x/0"].clone()
-    with desk.stage("a forward in evaluation mode"), torch.no_grad(), watch_collectives(seen.append):
+    with stage("a forward in evaluation mode"), torch.no_grad(), watch_collectives(seen.append):
         model.eval()
         found = model(x)
     desk.answer |= {"evaluation": found} if isinstance(found, torch.Tensor) else {}
@@ -122,5 +123,5 @@ def _evaluate(desk: Desk, model: Any) -> None:
 
 
 def _keep(desk: Desk, moment: str, model: Any) -> None:
-    with desk.stage("`model.state_dict()`"):
+    with stage("`model.state_dict()`"):
         desk.answer |= {f"{moment}/{name}": value.clone() for name, value in model.state_dict().items()}

@@ -33,14 +33,14 @@ _OF_KINDS = (
         requires=("trains[float32]",),
         rules_out=OBVIOUS,
         advice="There are more than a hundred parameters here, or one of more than 2**20 elements: is there a limit to "
-        "what is sent at once or kept, or a remainder that is lost where something is sent in pieces?",
+        "what is sent at once, something of fixed length, or a remainder that is lost where tensors are sent in parts?",
     ),
     _of_kinds(
         "trains[parameters_of_any_shape]",
         "Parameters without elements, of complex numbers, or with gaps in memory between their rows train like others.",
         one_of(beyond.with_gaps, draws.wrapped(layers=draws.SMALL, model={"empty": True}), beyond.with_complex_numbers),
         requires=("trains[transposed_parameter]",),
-        advice="A weight here is some columns of a wider one, is complex, or has no elements. Send a contiguous copy, "
+        advice="A weight may have gaps between its rows here, as some columns of a wider one: send a contiguous copy, "
         "and copy the result back.",
     ),
     _of_kinds(
@@ -55,6 +55,8 @@ _OF_KINDS = (
         draws.wrapped(layers=draws.SMALL, model={"buffer": True}, steps=(1, 1), gated=True),
         assertion=use.buffers_broadcast,
         rules_out=(),
+        advice="The model adds its buffers to its output: does a forward change them? Leave them alone, or copy rank "
+        "0's.",
     ),
     _of_kinds(
         "range_of_float16",
@@ -184,6 +186,7 @@ _USED_ON_SOME_RANKS = _taking_part(
         beyond.with_branch("used_on_rank_0", "used_on_rank_1", steps=(1, 2), micro_batches=2),
     ),
     requires=_ACCUMULATES,
+    advice="Even ranks may use one parameter here, and odd ranks another: what any rank has used is used.",
 )
 _ACCUMULATION = (
     _accumulate(
@@ -219,6 +222,8 @@ _ACCUMULATION = (
             having(beyond.under_no_sync, world_size=1),
         ),
         requires=(*_ACCUMULATES, "trains[one_rank]"),
+        advice="A `no_sync` may be entered and left within another one: when a block ends, put back what was before "
+        "it, in place of switching synchronisation on.",
         rules_out=(),  # in a world of one rank, nothing can go without synchronisation
     ),
 )

@@ -1,10 +1,10 @@
 """The report for people: a table, then everything that is wrong, the cause first."""
 
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
-from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -38,17 +38,9 @@ class ConsoleReport:
 
 
 def show(report: Report, console: Console) -> None:
-    """Print the table, then everything that is wrong."""
-    console.print(_table(report))
-    for line in _not_submitted(report):
+    """Print the title and the table, then every failure."""
+    for line in (*_title(report), _table(report), *_notes(report)):
         console.print(line)
-    for name in report.stand_ins:
-        console.print(f"[yellow]stubbed[/]: {escape(name)}")
-    for component in report.components:
-        for name in component.uses_from_torch:
-            console.print(f"[yellow]torch's own[/]: {component.name} uses {escape(name)}")
-        if component.new_processes:
-            console.print(f"[yellow]in new processes[/]: {component.name} keeps something of earlier runs in a process")
     for component in report.components:
         for check in component.checks:
             if check.status in {"failed", "error"}:
@@ -57,11 +49,15 @@ def show(report: Report, console: Console) -> None:
     console.print()
 
 
+def _title(report: Report) -> Sequence[Text]:
+    about = report.environment
+    core = ", core checks only" if about.core_only else ""
+    details = f"up to {about.world_size} ranks, torch {about.torch}, seed {about.seed}{core}"
+    return Text(report.submission, "bold"), Text(details)
+
+
 def _table(report: Report) -> Table:
-    seed, ranks = report.environment.seed, report.environment.world_size
-    core = ", core checks alone" if report.environment.core_only else ""
-    title = f"{report.submission}   (up to {ranks} ranks, torch {report.environment.torch}, seed {seed}{core})"
-    table = Table(title=Text(title, "bold"), title_justify="left")
+    table = Table()
     table.add_column("component", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     table.add_column("points", justify="right", no_wrap=True)
@@ -74,20 +70,29 @@ def _table(report: Report) -> Table:
     return table
 
 
-def _not_submitted(report: Report) -> list[str]:
-    """Name what is not submitted, and what is missing of a component of which something is there."""
+def _notes(report: Report) -> Iterator[Text]:
+    """Say which components are not submitted, and under which conditions the others ran."""
     absent = [component for component in report.components if component.status == "not_submitted"]
-    names = ", ".join(component.name for component in absent)
-    incomplete = [component for component in absent if component.missing_functions]
-    return ([f"[dim]not submitted: {names}[/]"] if names else []) + [
-        f"[yellow]missing[/]: {escape(function)}, for {component.name}"
-        for component in incomplete
-        for function in component.missing_functions
-    ]
+    if absent:
+        yield Text(f"Not submitted: {', '.join(component.name for component in absent)}", "dim")
+    for component in absent:
+        for function in component.missing_functions:
+            yield _note("Missing", f"{function}, for {component.name}")
+    for name in report.stand_ins:
+        yield _note("Not on this machine, replaced", name)
+    for component in report.components:
+        for name in component.uses_from_torch:
+            yield _note("Torch's own", f"{component.name} uses {name}")
+        if component.new_processes:
+            yield _note("In new processes", f"{component.name} fails in a process that ran something before")
+
+
+def _note(title: str, words: str) -> Text:
+    return Text.assemble((title, "yellow"), ": ", words)
 
 
 def _not_passed(component: ComponentReport) -> str:
-    """Name the checks that failed, and count those that did not run for it."""
+    """Name the checks that failed, and count those that did not run."""
     lines = [
         check.id if check.level == "core" else f"{check.id} (extended)"
         for check in component.checks
@@ -98,18 +103,25 @@ def _not_passed(component: ComponentReport) -> str:
 
 
 def _failure(component: ComponentReport, check: CheckReport) -> RenderableType:
-    """Say what is wrong, what is behind it, on which scenario, and how to see it."""
-    word = "ERROR OF OURS" if check.status == "error" else "failed" if check.level == "core" else "extended, failed"
-    colour = "magenta" if check.status == "error" else "red" if check.level == "core" else "yellow"
+    """Say what is wrong, on which scenario, and how to see it."""
+    first, *rest = check.explanation
     lines: list[RenderableType] = [
-        Text.assemble((f"{component.name}: {check.id}", "bold"), "  ", (word, colour)),
-        Padding(Text(f"should: {check.property}", "dim"), (0, 0, 0, 2)),
-        Padding(Text(check.message), (0, 0, 0, 2)),
+        Text.assemble((f"{component.name}: {check.id}", "bold"), "  ", _outcome(check)),
+        _indented(first, "cyan" if check.diagnosis else ""),
+        *(_indented(paragraph) for paragraph in rest),
     ]
-    if check.diagnosis:
-        lines.append(Padding(Text(check.diagnosis, "cyan"), (0, 0, 0, 2)))
     if check.scenario:
-        lines.append(Padding(Text(f"smallest scenario: {check.scenario!r}", "dim"), (0, 0, 0, 2)))
-    if check.repro:
-        lines.append(Text(f"  see it yourself: python {check.repro}", no_wrap=True, overflow="ignore"))
+        lines.append(_indented(f"Smallest scenario: {check.scenario!r}", "dim"))
+    if check.script:
+        lines.append(Text(f"  See it yourself: python {check.script}", no_wrap=True, overflow="ignore"))
     return Group(*lines)
+
+
+def _outcome(check: CheckReport) -> Text:
+    if check.status == "error":
+        return Text("error in the grader, not in the submission", "magenta")
+    return Text("failed", "red") if check.level == "core" else Text("failed (extended: no points)", "yellow")
+
+
+def _indented(words: str, style: str = "") -> Padding:
+    return Padding(Text(words, style), (0, 0, 0, 2))

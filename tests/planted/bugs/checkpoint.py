@@ -59,7 +59,7 @@ BUGS = [
         _CHECKPOINT,
         'new = f"{path}.{dist.get_rank()}"',
         "folder = __import__('tempfile').TemporaryDirectory()\n        new = f'{folder.name}/checkpoint.pt'",
-        "saves_to_any_disk",
+        "saves_to_any_path",
         "cross-device link",
     ),
     Bug(_CHECKPOINT, "if scaler:", "if False:", "scaler_comes_back", "scaler.load_state_dict"),
@@ -71,13 +71,13 @@ BUGS = [
         "another_world_size",
         "AssertionError",
     ),
-    Bug(_CHECKPOINT, 'f"{path}.{dist.get_rank()}"', "path", "survives_a_failed_save", ""),
+    Bug(_CHECKPOINT, 'f"{path}.{dist.get_rank()}"', "path", "failed_saves_raise", ""),
     Bug(
         _CHECKPOINT,
         "        torch.save(state, new)\n        Path(new).replace(path)\n",
         "        import io\n\n        data = io.BytesIO()\n        torch.save(state, data)\n"
         "        Path(path).write_bytes(data.getvalue())\n",
-        "survives_a_failed_save",
+        "failed_saves_raise",
         "in `load_checkpoint`",
     ),
     Bug(
@@ -88,7 +88,7 @@ BUGS = [
         "def load_checkpoint(path, model, optimizer, scaler):\n"
         "    try:\n        state = torch.load(path)\n"
         "    except RuntimeError:\n        return 0\n",
-        "survives_a_failed_save",
+        "failed_saves_raise",
         "by a full disk",
     ),
     Bug(
@@ -107,19 +107,19 @@ BUGS = [
         "After a second save to the same path",
     ),
     Bug(_CHECKPOINT, "    dist.barrier()\n", "", "complete_when_it_returns", "before rank 0 had written the file"),
-    Bug(_CHECKPOINT, "    dist.barrier()\n", "    dist.barrier()\n    model.eval()\n", "saving_leaves_training_alone"),
+    Bug(_CHECKPOINT, "    dist.barrier()\n", "    dist.barrier()\n    model.eval()\n", "saving_changes_nothing"),
     Bug(
         _CHECKPOINT,
         "    dist.barrier()\n",
         "    dist.barrier()\n    model.requires_grad_(False)\n",
-        "saving_leaves_training_alone",
+        "saving_changes_nothing",
         "does not require grad",
     ),
     Bug(
         _CHECKPOINT,
         "        Path(new).replace(path)\n",
         "        any(old.unlink() for old in Path(path).parent.glob('b*.pt'))\n        Path(new).replace(path)\n",
-        "other_files_stay",
+        "saves_to_any_path",
         "`best.pt`",
     ),
     Bug(

@@ -37,7 +37,7 @@ BUGS = [
     Bug(_SAMPLER, "if self.shuffle:", "if False:", "shuffles", "gets its samples in order"),
     Bug(_SAMPLER, "self.epoch = epoch", "pass", "set_epoch_reshuffles", "in epochs 0 and 1"),
     Bug(_SAMPLER, "self.epoch = epoch", "self.epoch = min(epoch, 1)", "set_epoch_reshuffles", "in epochs 1 and 2"),
-    Bug(_SAMPLER, "self.epoch = epoch", "self.epoch += epoch + 1", "epochs_repeat", "when it is set a second time"),
+    Bug(_SAMPLER, "self.epoch = epoch", "self.epoch += epoch + 1", "reproducible", "when it is set a second time"),
     Bug(_SAMPLER, "self.seed + self.epoch", "self.epoch", "seed_decides", "two different seeds"),
     Bug(
         _SAMPLER,
@@ -51,32 +51,32 @@ BUGS = [
         "self.epoch = epoch\n\n    def __iter__(self):",
         "self.epoch = epoch\n        self.once = self.order()\n\n    def __iter__(self):\n        return self.once\n\n"
         "    def order(self):",
-        "iterates_again",
+        "starts_anew",
         "gives none; expected",
     ),
-    Bug(_SAMPLER, "self.drop_last, self.epoch =", "self.drop_last, _ =", "begins_with_epoch_0", "'epoch'"),
-    Bug(_SAMPLER, "drop_last, 0", "drop_last, 1", "begins_with_epoch_0", "before any `set_epoch`"),
+    Bug(_SAMPLER, "self.drop_last, self.epoch =", "self.drop_last, _ =", "starts_anew", "'epoch'"),
+    Bug(_SAMPLER, "drop_last, 0", "drop_last, 1", "starts_anew", "before any `set_epoch`"),
     Bug(
         _SAMPLER,
         "            indices = torch.randperm(len(indices), generator=generator).tolist()",
         "            for share in [slice(rank, None, self.num_replicas) for rank in range(self.num_replicas)]:\n"
         "                order = torch.randperm(len(indices[share]), generator=generator)\n"
         "                indices[share] = [indices[share][i] for i in order]",
-        "mixes_over_ranks",
+        "set_epoch_reshuffles[everything]",
         "only their order changes",
     ),
     Bug(
         _SAMPLER,
         "indices = list(islice(cycle(indices), total))",
         "indices = indices if self.shuffle and self.drop_last else list(islice(cycle(indices), total))",
-        "drops_others_in_other_epochs",
+        "set_epoch_reshuffles[everything]",
         "drop the rest before sharing out",
     ),
     Bug(
         _SAMPLER,
         "range(len(self.dataset))",
         "range(min(len(self.dataset), len(self) * self.num_replicas))",
-        "drops_others_in_other_epochs",
+        "set_epoch_reshuffles[everything]",
         "leaves out the same",
     ),
     Bug(
@@ -98,7 +98,7 @@ BUGS = [
         _SAMPLER,
         "= shuffle, seed,",
         "= shuffle, seed + int(__import__('time').time()) // 86400,",
-        "repeats_in_another_run",
+        "reproducible[another_run]",
         "`time.time()`",
     ),
     Bug(
@@ -108,30 +108,30 @@ BUGS = [
         "        torch.distributed.broadcast(seed, src=0)\n"
         "        seed = int(seed)\n"
         "        self.dataset, self.num_replicas",
-        "repeats_in_another_run",
+        "reproducible[another_run]",
         "Seed with seed + epoch, and with nothing else",
     ),
     Bug(
         _SAMPLER,
         "list(islice(cycle(indices), total))",
         "(indices + indices[: total - len(indices)])[:total]",
-        "fewer_samples_than_ranks",
+        "every_sample_once[few_or_many]",
         "again and again where there are few",
     ),
-    Bug(_SAMPLER, _SHARE, _ITS_OWN_ITERATOR, "starts_over", "goes on where it was left"),
-    Bug(_SAMPLER, _SHUFFLED, _TURNED, "epochs_have_other_neighbours", "come after the same one"),
+    Bug(_SAMPLER, _SHARE, _ITS_OWN_ITERATOR, "starts_anew", "goes on where it was left"),
+    Bug(_SAMPLER, _SHUFFLED, _TURNED, "set_epoch_reshuffles[everything]", "come after the same one"),
     Bug(
         _SAMPLER,
         _SHARE,
         "        return iter(index % 2**16 for index in indices[self.rank :: self.num_replicas])\n",
-        "many_samples",
+        "every_sample_once[few_or_many]",
         "16 bits hold 65,536",
     ),
     Bug(
         _SAMPLER,
         "        self.epoch = epoch\n",
         "        self.epoch = self.epoch + 1 if epoch else 0\n",
-        "epochs_repeat",
+        "reproducible",
         "from a new sampler",
     ),
     Bug(

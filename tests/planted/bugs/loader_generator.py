@@ -14,7 +14,7 @@ BUGS = [
         "reproducible",
         "shuffle differently",
     ),
-    Bug(_GENERATOR, "seed + dist.get_rank()", "seed", "differs_by_rank", "seed + rank"),
+    Bug(_GENERATOR, "seed + dist.get_rank()", "seed", "ranks_draw_apart", "seed + rank"),
     Bug(_GENERATOR, "seed + dist.get_rank()", "dist.get_rank()", "seed_decides", "the same stream"),
     Bug(
         _GENERATOR,
@@ -41,7 +41,7 @@ BUGS = [
         _GENERATOR,
         "def get_ddp_generator(seed):\n    generator = torch.Generator()\n",
         "generator = torch.Generator()\n\n\ndef get_ddp_generator(seed):\n",
-        "generators_are_apart",
+        "streams_are_apart",
         "they are one",
     ),
     Bug(
@@ -51,7 +51,9 @@ BUGS = [
         "reproducible",
         "what seed and rank alone decide",
     ),
-    Bug(_GENERATOR, "generator.manual_seed(", "seed and generator.manual_seed(", "differs_by_rank", "from the seed 0."),
+    Bug(
+        _GENERATOR, "generator.manual_seed(", "seed and generator.manual_seed(", "ranks_draw_apart", "from the seed 0."
+    ),
     Bug(
         _GENERATOR,
         "    generator.manual_seed(seed + dist.get_rank())\n",

@@ -13,5 +13,5 @@ BUGS = [
         "the number of buckets",
     ),
     Bug("overhead_model", "return math.sqrt(s * w * o)", "pass", "bucket_size_at_the_optimum", "gave no number"),
-    Bug("overhead_model", "n_b * o", "(n_b - (n_b == 1)) * o", "overhead_of_one_bucket", "left out"),
+    Bug("overhead_model", "n_b * o", "(n_b - (n_b == 1)) * o", "overhead_after_backward[one_bucket]", "left out"),
 ]

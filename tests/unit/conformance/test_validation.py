@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.checks.check import Check, Violation
+from conformance.checks.check import Check
 from conformance.checks.validation import validate
 from conformance.strategies.wrapper import plain
 
@@ -38,21 +38,3 @@ def test_a_mistake_in_a_table_is_named_with_the_component_and_the_check(table, p
     with pytest.raises(ValueError, match=r"ddp: the check '.*' ") as told:
         validate("ddp", table, KNOWN)
     assert problem in str(told.value)
-
-
-def test_advice_of_a_check_comes_before_that_of_its_assertion():
-    def fails(_trial):
-        raise Violation("seen 1, expected 2", "Do this.")
-
-    with pytest.raises(Violation, match="seen 1") as told:
-        replace(FIRST, assertion=fails, advice="On two machines.").hold(None)
-    assert told.value.advice == "On two machines. Do this."
-
-
-def test_a_check_without_advice_leaves_that_of_its_assertion():
-    def fails(_trial):
-        raise Violation("seen 1, expected 2")
-
-    with pytest.raises(Violation) as told:
-        replace(FIRST, assertion=fails).hold(None)
-    assert told.value.advice == ""

@@ -52,14 +52,14 @@ BUGS = [
         "return own(grad) / dist.get_world_size()",
         "Gather.past = [*getattr(Gather, 'past', []), own(grad)]\n"
         "        return Gather.past[-1] / dist.get_world_size()",
-        "memory_does_not_grow",
+        "nothing_grows",
         "tensors alive after each step",
     ),
     Bug(
         _FSDP,
         "partial(checkpoint, call, use_reentrant=False)",
         "call",
-        "memory_of_weights_is_given_back",
+        "memory_is_given_back",
         "Autograd keeps",
     ),
     Bug(_FSDP, "[dist.get_rank()].clone()", "[dist.get_rank()]", "parameters_are_sharded", "its share of"),
@@ -74,7 +74,7 @@ BUGS = [
         _FSDP,
         "    pass",
         "    optimizer.state[fsdp_model] = {'whole': torch.zeros(5000)}",
-        "optimizer_state_is_sharded",
+        "state_is_sharded",
         "bytes of optimizer state",
     ),
     Bug(
@@ -118,7 +118,7 @@ BUGS = [
         "def get_fsdp(module, compute_dtype=None):\n    return FSDP(module, compute_dtype)\n\n\n"
         "def fsdp_on_after_backward(fsdp_model, optimizer):\n"
         "    for shard in fsdp_model.shards:\n        shard.data = shard.detach().clone()\n",
-        "weights_are_freed_in_backward",
+        "weights_are_freed[in_backward]",
         "the memory of the whole model",
     ),
     Bug(
@@ -131,5 +131,5 @@ BUGS = [
         "gathers_layer_by_layer",
         "two layers ahead",
     ),
-    Bug("fsdp", _RECOMPUTED, _RECOMPUTED_IN_TRAINING, "memory_is_given_back_in_evaluation_mode", "in evaluation mode"),
+    Bug("fsdp", _RECOMPUTED, _RECOMPUTED_IN_TRAINING, "memory_is_given_back", "in evaluation mode"),
 ]

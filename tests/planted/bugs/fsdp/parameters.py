@@ -23,14 +23,20 @@ _SHARD_OF_ALL = """            part = own(padded(p.detach().flatten()))
             self.shards.append(nn.Parameter(part, requires_grad=p.requires_grad))
 """
 BUGS = [
-    Bug(_FSDP, "requires_grad=p.requires_grad", "requires_grad='bias' not in name", "biases", "`layers.2.bias`"),
-    Bug(_FSDP, "requires_grad=p.requires_grad", "requires_grad=True", "frozen_parameters_stay"),
+    Bug(
+        _FSDP,
+        "requires_grad=p.requires_grad",
+        "requires_grad='bias' not in name",
+        "trains[other_layers]",
+        "`layers.2.bias`",
+    ),
+    Bug(_FSDP, "requires_grad=p.requires_grad", "requires_grad=True", "trains[frozen_parameters]"),
     Bug(
         _FSDP,
         "    return nn.functional.pad(flat, (0, -len(flat) % dist.get_world_size()))",
         "    even = flat[: len(flat) // dist.get_world_size() * dist.get_world_size()]\n"
         "    return nn.functional.pad(even, (0, -len(flat) % dist.get_world_size() + len(flat) - len(even)))",
-        "parts_of_any_shape",
+        "trains[uneven_shards]",
         "cut off what was padded",
     ),
     Bug(
@@ -38,14 +44,14 @@ BUGS = [
         "self.kept = dict(module.named_buffers())",
         "state = module.state_dict()\n"
         "        self.kept = {name: state.get(name, torch.zeros_like(b)) for name, b in module.named_buffers()}",
-        "buffers_reach_forward",
+        "trains[buffers]",
         "those that are not persistent",
     ),
     Bug(
         _FSDP,
         "        self.kept =",
         "        for b in module.buffers():\n            dist.all_reduce(b)\n        self.kept =",
-        "buffers_reach_forward",
+        "trains[buffers]",
         "neither sharded nor reduced",
     ),
     Bug(
@@ -55,14 +61,14 @@ BUGS = [
         "            for name, p in list(part.named_parameters(recurse=False)):\n"
         "                setattr(part, name, nn.Parameter(p.detach().clone(), p.requires_grad))\n"
         "        for name, p in module.named_parameters():\n",
-        "tied_parameters",
+        "trains[tied_parameters]",
         "Shard each parameter once",
     ),
     Bug(
         _FSDP,
         "whole[first] for",
         "whole[first] if name == first else whole[first].detach() for",
-        "tied_parameters",
+        "trains[tied_parameters]",
         "gather it for all of them",
     ),
     Bug(
@@ -70,14 +76,14 @@ BUGS = [
         "        grad = padded(grad",
         "        if not grad.dim():\n            return own(padded(grad.flatten())), None, None\n"
         "        grad = padded(grad",
-        "scalar_parameter",
+        "trains[scalar_parameter]",
         "average its gradient",
     ),
     Bug(
         _FSDP,
         "requires_grad=p.requires_grad",
         "requires_grad=p.requires_grad and p.dim() > 0",
-        "scalar_parameter",
+        "trains[scalar_parameter]",
         "the parameter `scale`",
     ),
     Bug(
@@ -91,7 +97,7 @@ BUGS = [
         "            if value.requires_grad:\n"
         "                value.register_hook(partial(once, name))\n"
         "        named = {name.rpart",
-        "layer_used_twice",
+        "trains[other_layers]",
         "computes twice in each forward",
     ),
     Bug(
@@ -100,7 +106,7 @@ BUGS = [
         "    for shard in fsdp_model.shards:\n"
         "        if shard.requires_grad and shard.grad is None:\n"
         "            shard.grad = torch.zeros_like(shard)",
-        "unused_everywhere",
+        "trains[unused_parameters]",
         "`branches.0.weight`",
     ),
     Bug(
@@ -117,7 +123,7 @@ BUGS = [
         "    if len(flat) % dist.get_world_size():\n"
         "        return flat.clone()\n"
         "    return flat.chunk(dist.get_world_size())[dist.get_rank()].clone()\n",
-        "uneven_parameters_are_sharded",
+        "parameters_are_sharded[uneven_or_frozen]",
         "its share of",
     ),
     Bug(
@@ -126,15 +132,15 @@ BUGS = [
         "            dist.broadcast(value, 0)\n"
         "            p.data.copy_(value)\n",
         "            dist.broadcast(p.data.contiguous(), 0)\n",
-        "non_contiguous_parameter",
+        "trains[transposed_parameter]",
         "is not rank 0's",
     ),
-    Bug(_FSDP, _SHARD, _SHARD_OF_ALL, "frozen_parameters_are_sharded", "Free what was gathered"),
+    Bug(_FSDP, _SHARD, _SHARD_OF_ALL, "parameters_are_sharded[uneven_or_frozen]", "Free what was gathered"),
     Bug(
         _FSDP,
         "            p.data.copy_(value)\n",
         "            if p.requires_grad:\n                p.data.copy_(value)\n",
-        "frozen_parameters_from_rank_0",
+        "initial_broadcast",
         "Broadcast parameters from rank 0",
     ),
 ]

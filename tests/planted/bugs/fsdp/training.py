@@ -12,26 +12,26 @@ _RANK = "dist.get_rank()"
 _LOCAL_RANK = '__import__("os").environ["LOCAL_RANK"]'
 _ON_ITS_OWN_MACHINE = "is a rank's place on its own"
 BUGS = [
-    Bug(_FSDP, "(p.detach().flatten())", "(p.detach().float().flatten())", "trains_in_float64", "module's own dtype"),
+    Bug(_FSDP, "(p.detach().flatten())", "(p.detach().float().flatten())", "trains[float64]", "module's own dtype"),
     Bug(
         _FSDP,
         "        grad = padded(grad.to(ctx.dtype).flatten())\n        dist.all_reduce(grad)\n",
         "        matrix = grad.dim() > 1\n        grad = padded(grad.to(ctx.dtype).flatten())\n"
         "        if matrix:\n            dist.all_reduce(grad)\n",
-        "sharded_training_equals_one_process",
+        "training_equals_one_process",
         "averaged over the ranks",
     ),
-    Bug(_FSDP, ", kwargs)", ")", "forward_keywords"),
+    Bug(_FSDP, ", kwargs)", ")", "trains[keyword_arguments]"),
     Bug(
         _FSDP,
         "        whole = self.whole(self.compute_dtype, firsts.values())\n",
         "        kept = self.__dict__.setdefault('gathered', {})\n"
         "        whole = kept.pop(path, None) or self.whole(self.compute_dtype, firsts.values())\n"
         "        if not torch.is_grad_enabled():\n            kept[path] = whole\n",
-        "evaluation_between_steps",
+        "trains[evaluation_between_steps]",
         "does not require grad",
     ),
-    Bug(_FSDP, 'return self.call("",', 'self.zero_grad()\n        return self.call("",', "accumulates_gradients"),
+    Bug(_FSDP, 'return self.call("",', 'self.zero_grad()\n        return self.call("",', "trains[accumulation]"),
     Bug(
         _FSDP,
         "return fsdp_model.whole(None, fsdp_model.shapes)\n",
@@ -41,29 +41,29 @@ BUGS = [
         "under the bare module's own name",
     ),
     Bug(_FSDP, "torch.cat(parts)", "torch.cat(parts[::-1])", "gathers_whole_parameters", "in rank order"),
-    Bug(_FSDP, "own(grad) / dist.get_world_size()", "own(grad)", "sharded_training_equals_one_process", "not summed"),
-    Bug(_FSDP, "        dist.all_reduce(grad)\n", "", "sharded_training_equals_one_process", "averaged over the ranks"),
+    Bug(_FSDP, "own(grad) / dist.get_world_size()", "own(grad)", "training_equals_one_process", "not summed"),
+    Bug(_FSDP, "        dist.all_reduce(grad)\n", "", "training_equals_one_process", "averaged over the ranks"),
     Bug(
         _FSDP,
         "        dist.all_reduce(grad)\n",
         "        half = grad.half()\n        dist.all_reduce(half)\n        grad = half.to(grad.dtype)\n",
-        "sharded_training_equals_one_process",
+        "training_equals_one_process",
     ),
     Bug(
         _FSDP,
         "dist.all_gather(parts, shard.detach())",
         "dist.all_gather(parts, shard.detach(), async_op=True)",
-        "shards_are_waited_for",
+        "results_are_waited_for",
         "Nobody waited at all for all_gather",
     ),
     Bug(
         _FSDP,
         "dist.all_reduce(grad)",
         "dist.all_reduce(grad, async_op=True)",
-        "shards_are_waited_for",
+        "results_are_waited_for",
         "after step",
     ),
-    Bug(_FSDP, "            p.data.copy_(value)\n", "", "starts_from_rank_0", "is not rank 0's"),
+    Bug(_FSDP, "            p.data.copy_(value)\n", "", "initial_broadcast", "is not rank 0's"),
     Bug(
         _FSDP,
         "self.whole(self.compute_dtype, firsts",
@@ -113,7 +113,7 @@ BUGS = [
         "        for name, value in whole.items():\n"
         "            value.data = used.setdefault(name, value.detach())\n"
         "        return whole",
-        "sharded_training_equals_one_process",
+        "training_equals_one_process",
         "gathered anew in the next forward",
     ),
     Bug(
@@ -124,7 +124,7 @@ BUGS = [
         "        if output.requires_grad:\n"
         "            output.register_hook(lambda grad: grad * (number == self.__dict__['forwards']))\n"
         "        return output\n",
-        "several_forwards_one_backward",
+        "trains[several_forwards]",
         "needs each weight twice",
     ),
     Bug(
@@ -134,7 +134,7 @@ BUGS = [
         "            if value.requires_grad and not self.training:\n"
         "                value.register_hook(lambda grad: grad * dist.get_world_size())\n"
         "        named = {name.rpart",
-        "trains_in_evaluation_mode",
+        "trains[evaluation_mode]",
         "in either mode",
     ),
     Bug(
@@ -143,7 +143,7 @@ BUGS = [
         "        if not torch.is_grad_enabled():\n"
         "            whole = self.__dict__.setdefault('evaluated', {}).setdefault(path, whole)\n"
         "        named = {name.rpart",
-        "evaluation_between_steps",
+        "trains[evaluation_between_steps]",
         "Gather whole weights anew",
     ),
     Bug(
@@ -158,7 +158,7 @@ BUGS = [
         "def fsdp_on_after_backward(fsdp_model, optimizer):\n"
         "    for shard, grad in fsdp_model.earlier.items():\n"
         "        shard.grad = grad if shard.grad is None else shard.grad + grad\n",
-        "cleared_after_forward",
+        "trains[between_forward_and_backward]",
         "comes after forward here",
     ),
     Bug(

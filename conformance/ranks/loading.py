@@ -1,8 +1,10 @@
 """Loads a submission's adapters. This runs in ranks only: the judge never imports what it judges."""
 
+import gc
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -10,11 +12,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from conformance.submissions import stand_ins
+from conformance.ranks import stand_ins
 from conformance.submissions.contract import Contract, Function
 from conformance.submissions.location import Location
 
 T = TypeVar("T")
+_OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _TORCHS_SHARDING = "/torch/distributed/fsdp/"
 _loaded: dict[Location, ModuleType] = {}
 
@@ -26,6 +29,8 @@ def load(location: Location, stubbed: tuple[str, ...] = ()) -> ModuleType:
         for package in stubbed:
             stand_ins.packages.offer(package)
         _loaded[location] = with_stubs(lambda: _import(location), location)
+        gc.collect()
+        gc.freeze()  # a submission may import a million objects, and each run ends with a garbage collection
     return _loaded[location]
 
 
@@ -70,16 +75,25 @@ def wrong_signature(adapters: ModuleType, wanted: Function) -> str | None:
 
 
 def own_frames(error: BaseException, location: Location) -> str:
-    """Return the frames of an error's traceback that are in the submission's files; the last one if none is."""
+    """Return the frames of an error's traceback that are in the submission's files.
+
+    If there are none, return the last frame, unless it is a refusal of ours, whose message says enough.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if is_own(frame.filename, location)]
-    return "".join(traceback.format_list(own or frames[-1:])).rstrip()
+    last = [frame for frame in frames[-1:] if not (frame.filename.startswith(_OURS) and _is_raise(frame.line or ""))]
+    return "".join(traceback.format_list(own or last)).rstrip()
 
 
 def trimmed_traceback(error: BaseException, location: Location) -> str:
     """Return the traceback of an error with `own_frames` only; a syntax error tells its place itself."""
     frames = [] if isinstance(error, SyntaxError) else [own_frames(error, location)]
-    return "\n".join([*frames, "".join(traceback.format_exception_only(error)).rstrip()])
+    return printable("\n".join([*frames, "".join(traceback.format_exception_only(error)).rstrip()]))
+
+
+def printable(text: str) -> str:
+    """Return a text with surrogates, which no file takes, written as escapes."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def raised_on_purpose(error: BaseException, location: Location) -> bool:

@@ -1,4 +1,4 @@
-"""Checks of checkpoints: what one world saves, another loads, and trains on as if nothing had happened."""
+"""Assertions about checkpoints: one world saves, another loads, and trains on as if nothing had happened."""
 
 import torch
 
@@ -12,14 +12,14 @@ from conformance.workload.numbers import Tensors
 
 
 def model_comes_back(trial: CaseTrial) -> None:
-    """After loading, parameters and buffers on every rank are those that were saved, bit for bit."""
+    """Hold parameters and buffers after loading to those that were saved, bit for bit."""
     problem, advice = _wrong_model(trial)
     if problem:
-        raise Violation(problem, advice)
+        raise Violation(f"{_circumstances(trial)}{problem}", advice)
 
 
 def epoch_comes_back(trial: CaseTrial) -> None:
-    """`load_checkpoint` returns the epoch that was saved, on every rank."""
+    """Hold the epoch that `load_checkpoint` returns on every rank to the one that was saved."""
     for rank, answer in enumerate(trial.answers):
         seen, expected = float(answer["epoch"]), float(trial.given[0]["epoch"])
         if seen != expected:
@@ -30,14 +30,15 @@ def epoch_comes_back(trial: CaseTrial) -> None:
 
 
 def training_goes_on(trial: CaseTrial) -> None:
-    """Steps after loading give what they would have given without an interruption: the optimizer's state is back."""
+    """Hold the model after loading, and after further steps, to a training without a break."""
+    model_comes_back(trial)
     problem, advice = _wrong_end(trial)
     if problem:
-        raise Violation(problem, advice)
+        raise Violation(f"{_circumstances(trial)}{problem}", advice)
 
 
 def scaler_comes_back(trial: CaseTrial) -> None:
-    """The gradient scaler's scale, and the steps since it grew last, are those that were saved."""
+    """Hold the gradient scaler's scale, and the steps since it grew, to those that were saved."""
     expected = _trained(trial, trial.case.before).scale()
     for rank, answer in enumerate(trial.answers):
         if answer["scale"].tolist() != expected.tolist():
@@ -49,7 +50,7 @@ def scaler_comes_back(trial: CaseTrial) -> None:
 
 
 def one_rank_writes(trial: CaseTrial) -> None:
-    """Rank 0 writes the file, and nobody else does: ranks that write one path at a time damage it."""
+    """Hold the ranks that write to rank 0."""
     writers = [rank for rank, answer in enumerate(trial.phases[0]) if answer.tensors["written"]]
     if writers != [0]:
         raise Violation(
@@ -59,39 +60,24 @@ def one_rank_writes(trial: CaseTrial) -> None:
         )
 
 
-def another_world_size(trial: CaseTrial) -> None:
-    """What was saved by some ranks can be loaded by more, or by fewer."""
-    model, advice = _wrong_model(trial)
-    end, _ = _wrong_end(trial)
-    if model or end:
-        ranks = f"Saved by {trial.case.world_size} ranks and loaded by {trial.case.load_world_size}: "
-        raise Violation(ranks + (model or end), advice)
-
-
-def the_last_save_counts(trial: CaseTrial) -> None:
-    """A save to a path where there is a checkpoint replaces it."""
-    problem, _ = _wrong_model(trial)
-    if problem:
-        raise Violation(
-            f"After a second save to the same path: {problem}", "Write the new file, and `os.replace` the old one."
-        )
-
-
-def survives_a_failed_save(trial: CaseTrial) -> None:
-    """A save that fails half way leaves the checkpoint that was there before.
+def failed_saves_raise(trial: CaseTrial) -> None:
+    """Hold saves that fail half way to leaving the checkpoint before them as it is, and to raising.
 
     One breaks off while the state is being put together, one because there is no room for the file.
     """
-    problem, _ = _wrong_model(trial)
-    if problem:
-        raise Violation(
-            f"After saves that failed half way, by what could not be written and by a full disk: {problem}",
-            "Write to another name in the same folder, and `os.replace` when it is complete.",
-        )
+    model_comes_back(trial)
+    words = {"unwritable_raised": "what cannot be written", "full_disk_raised": "a full disk"}
+    for rank, answer in enumerate(trial.phases[0]):
+        for name, why in words.items():
+            if not bool(answer.tensors[name]):
+                raise Violation(
+                    f"On rank {rank}, `save_checkpoint` returned although saving had failed, by {why}.",
+                    "Let exceptions of writing through: print nothing instead, and catch none.",
+                )
 
 
 def complete_when_it_returns(trial: CaseTrial) -> None:
-    """When `save_checkpoint` has returned, on whichever rank, the file is there.
+    """Hold the file to being there when `save_checkpoint` returns on any rank.
 
     Rank 0's `torch.save` begins when the others have returned, or wait in a collective.
     """
@@ -104,8 +90,8 @@ def complete_when_it_returns(trial: CaseTrial) -> None:
             )
 
 
-def saving_leaves_training_alone(trial: CaseTrial) -> None:
-    """Who has saved trains on as if nothing had happened: modes, gradients and learning rates are as before."""
+def saving_changes_nothing(trial: CaseTrial) -> None:
+    """Hold training after saving to a training that was not saved."""
     expected = _trained(trial, trial.case.before + trial.case.after).state()
     for rank, answer in enumerate(trial.phases[0]):
         wrong = first_mismatch(_under(answer.tensors, "went_on/"), expected)
@@ -117,8 +103,9 @@ def saving_leaves_training_alone(trial: CaseTrial) -> None:
             )
 
 
-def other_files_stay(trial: CaseTrial) -> None:
-    """Files beside the checkpoint stay, such as another training's."""
+def saves_to_any_path(trial: CaseTrial) -> None:
+    """Hold a checkpoint on another disk to coming back, and files beside it to staying."""
+    model_comes_back(trial)
     for rank, answer in enumerate(trial.phases[0]):
         if not bool(answer.tensors["beside"]):
             raise Violation(
@@ -128,7 +115,7 @@ def other_files_stay(trial: CaseTrial) -> None:
 
 
 def ranks_draw_apart(trial: CaseTrial) -> None:
-    """After loading, each rank has random numbers of its own, as before, and not all those of one rank."""
+    """Hold the numbers that ranks draw after loading to being different."""
     for generator, whose in GENERATORS.items():
         drawn = [tuple(answer[f"drawn/{generator}"].tolist()) for answer in trial.answers]
         for rank, numbers in enumerate(drawn):
@@ -140,19 +127,8 @@ def ranks_draw_apart(trial: CaseTrial) -> None:
                 )
 
 
-def each_path_is_a_file_of_its_own(trial: CaseTrial) -> None:
-    """What is saved to another path later leaves the first checkpoint as it is, which loads if its path is given."""
-    problem, _ = _wrong_model(trial)
-    if problem:
-        raise Violation(
-            f"Two checkpoints were saved, `checkpoint.pt` and {_later(trial)} `checkpoint.later`; the first was "
-            f"loaded. {problem}",
-            "Write to the very path that is given, whatever its suffix, and load from it, not from the newest.",
-        )
-
-
 def loads_what_was_saved_since(trial: CaseTrial) -> None:
-    """A path that was loaded may be saved to again, and gives what was saved last."""
+    """Hold a path that was loaded before to what was saved to it since."""
     for rank, answer in enumerate(trial.answers):
         expected, loaded = (_under(answer, f"{moment}/") for moment in ("end", "reloaded"))
         wrong = [name for name, value in expected.items() if not _same(loaded[name], value)]
@@ -165,34 +141,25 @@ def loads_what_was_saved_since(trial: CaseTrial) -> None:
             )
 
 
+def _circumstances(trial: CaseTrial) -> str:
+    """Return what is special about a case, as the beginning of a sentence."""
+    case = trial.case
+    if case.failing:
+        return "After saves that failed half way, by what could not be written and by a full disk: "
+    if case.again:
+        return "After a second save to the same path: "
+    if case.later:
+        return f"Saved to `checkpoint.pt`, and {_later(trial)} to `checkpoint.later`; the first was loaded. "
+    if case.unscaled:
+        return "Saved with a scaler, and loaded with `scaler=None`: "
+    if case.load_world_size != case.world_size:
+        return f"Saved by {case.world_size} ranks and loaded by {case.load_world_size}: "
+    return ""
+
+
 def _later(trial: CaseTrial) -> str:
     steps = trial.case.after
     return "1 step later" if steps == 1 else f"{steps} steps later"
-
-
-def failed_saves_raise(trial: CaseTrial) -> None:
-    """A save that fails says so by an exception: who goes on believes that there is a checkpoint."""
-    words = {"unwritable_raised": "what cannot be written", "full_disk_raised": "a full disk"}
-    for rank, answer in enumerate(trial.phases[0]):
-        for name, why in words.items():
-            if not bool(answer.tensors[name]):
-                raise Violation(
-                    f"On rank {rank}, `save_checkpoint` returned although saving had failed, by {why}.",
-                    "Let exceptions of writing through: print nothing instead, and catch none.",
-                )
-
-
-def scaler_may_be_left_out(trial: CaseTrial) -> None:
-    """A checkpoint with a gradient scaler in it loads where there is none, and training goes on."""
-    model, _ = _wrong_model(trial)
-    end, _ = _wrong_end(trial)
-    if model or end:
-        raise Violation(f"Saved with a scaler, and loaded with `scaler=None`: {model or end}")
-
-
-def saves_to_any_disk(trial: CaseTrial) -> None:
-    """The path may be on another disk than temporary files are, to which a file can be copied, but not renamed."""
-    model_comes_back(trial)
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Checks of the overhead model: the formula and its optimum, on numbers met in practice.
+"""Assertions about the overhead model: the formula and its optimum, on numbers met in practice.
 
 With s bytes of gradients, bandwidth w, o seconds for each call and n_b buckets, each computed in the time that it takes
 to send, what is left after backward is the last bucket and the overhead of all calls.
@@ -15,7 +15,7 @@ _MIB = 2**20
 
 
 def overhead_after_backward(trial: CaseTrial) -> None:
-    """`ddp_overhead(s, w, o, n_b)` is s/(n_b w) + n_b o seconds: the last bucket, and the overhead of every call."""
+    """Hold `ddp_overhead(s, w, o, n_b)` to s/(n_b w) + n_b o seconds."""
     s, w, o, buckets = _numbers(trial)
     mistakes = {
         "all gradients, not those of one bucket, left to send": s / w + buckets * o,
@@ -29,13 +29,8 @@ def overhead_after_backward(trial: CaseTrial) -> None:
     _hold(trial, "overhead", s / (buckets * w) + buckets * o, "s", mistakes)
 
 
-def overhead_of_one_bucket(trial: CaseTrial) -> None:
-    """With one bucket, that is the time to send all gradients, and the overhead of one call."""
-    overhead_after_backward(trial)
-
-
 def bucket_size_at_the_optimum(trial: CaseTrial) -> None:
-    """`optimal_bucket_size(s, w, o)` is sqrt(s w o) bytes, where the overhead is least."""
+    """Hold `optimal_bucket_size(s, w, o)` to sqrt(s w o) bytes."""
     s, w, o, _ = _numbers(trial)
     best = math.sqrt(s * w * o)
     mistakes = {

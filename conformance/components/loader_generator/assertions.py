@@ -1,4 +1,4 @@
-"""Checks of the generator that a rank's data loader shuffles and seeds its workers with."""
+"""Assertions about the generator with which a rank's data loader shuffles and seeds its workers."""
 
 from itertools import combinations, pairwise
 
@@ -7,7 +7,7 @@ from conformance.checks.trial import CaseTrial
 
 
 def reproducible(trial: CaseTrial) -> None:
-    """The same seed gives the same stream on a rank, in another run too, whatever else has drawn random numbers."""
+    """Hold two generators of one seed to one stream, whatever was drawn and seeded in between."""
     for rank, answer in enumerate(trial.answers):
         if answer["first"].tolist() != answer["again"].tolist():
             raise Violation(
@@ -18,8 +18,8 @@ def reproducible(trial: CaseTrial) -> None:
             )
 
 
-def differs_by_rank(trial: CaseTrial) -> None:
-    """Every rank has a stream of its own, or all would draw the same augmentations and dropout masks."""
+def ranks_draw_apart(trial: CaseTrial) -> None:
+    """Hold the streams of any two ranks to being different."""
     for one, other in combinations(range(len(trial.answers)), 2):
         if trial.answers[one]["first"].tolist() == trial.answers[other]["first"].tolist():
             raise Violation(
@@ -30,7 +30,7 @@ def differs_by_rank(trial: CaseTrial) -> None:
 
 
 def streams_are_apart(trial: CaseTrial) -> None:
-    """No rank's stream is another's some draws later: what one draws now, another would draw a step after."""
+    """Hold the streams of ranks to having no stretch in common, and each generator of a rank to being its own."""
     for one, other in combinations(range(len(trial.answers)), 2):
         seen = [trial.answers[rank]["stream"].tolist() for rank in (one, other)]
         pairs, others = (set(pairwise(numbers)) for numbers in seen)
@@ -41,17 +41,11 @@ def streams_are_apart(trial: CaseTrial) -> None:
                 "have one stream, and begin at different places in it.",
                 "Seed each rank's generator for itself, `torch.Generator().manual_seed(seed + rank)` for one.",
             )
+    _hold_generators(trial)
 
 
-def seed_decides(trial: CaseTrial) -> None:
-    """Another seed gives another stream."""
-    for rank, answer in enumerate(trial.answers):
-        if answer["first"].tolist() == answer["other_seed"].tolist():
-            raise Violation(f"On rank {rank}, seeds that differ by 1000 give the same stream.")
-
-
-def generators_are_apart(trial: CaseTrial) -> None:
-    """Each loader has a generator of its own: what one draws changes nothing for another."""
+def _hold_generators(trial: CaseTrial) -> None:
+    """Hold a generator to its stream where another one of the rank has been drawn from."""
     for rank, answer in enumerate(trial.answers):
         if answer["first"].tolist() != answer["beside_another"].tolist():
             raise Violation(
@@ -60,3 +54,10 @@ def generators_are_apart(trial: CaseTrial) -> None:
                 "Return a new `torch.Generator()` from each call, not one that the module keeps and seeds again: the "
                 "loader of evaluation would change what the one of training draws.",
             )
+
+
+def seed_decides(trial: CaseTrial) -> None:
+    """Hold the streams of two seeds to being different."""
+    for rank, answer in enumerate(trial.answers):
+        if answer["first"].tolist() == answer["other_seed"].tolist():
+            raise Violation(f"On rank {rank}, seeds that differ by 1000 give the same stream.")

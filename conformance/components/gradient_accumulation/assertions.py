@@ -1,4 +1,4 @@
-"""Checks of gradient accumulation: one step over several micro-batches is one step over their concatenation."""
+"""Assertions about gradient accumulation: one step over several micro-batches is one step over all of them."""
 
 from conformance.checks.check import Violation
 from conformance.checks.compare import Mismatch, first_mismatch
@@ -10,7 +10,7 @@ from conformance.workload.numbers import Tensors
 
 
 def one_optimizer_step(trial: CaseTrial) -> None:
-    """A call makes one optimizer step, however many micro-batches it gets."""
+    """Hold each call to one optimizer step."""
     for rank, answer in enumerate(trial.answers):
         for step in range(trial.case.steps):
             seen = int(answer[f"steps/{step}"])
@@ -21,98 +21,36 @@ def one_optimizer_step(trial: CaseTrial) -> None:
                 )
 
 
-def equals_one_big_batch(trial: CaseTrial) -> None:
-    """A step over micro-batches gives what one process gives on all of them concatenated."""
+def training_equals_one_process(trial: CaseTrial) -> None:
+    """Hold parameters after each step to one process on all micro-batches, and the scaler to one update a step."""
     rank, step, wrong = _first_wrong(trial)
     if wrong:
-        raise Violation(_off(trial, rank, step, wrong), _named(trial))
-
-
-def steps_start_afresh(trial: CaseTrial) -> None:
-    """Gradients of one step do not reach the next: they are cleared in between."""
-    rank, step, wrong = _first_wrong(trial)
-    if wrong:
-        raise Violation(_off(trial, rank, step, wrong), "Call `optimizer.zero_grad()` before the first micro-batch.")
+        advice = _advice_on_overflow(trial, rank, step) if trial.case.overflow >= 0 else _named(trial)
+        raise Violation(
+            f"On rank {rank} after {_call(trial, step)}{_circumstances(trial)}, the parameter `{wrong.name}` is not "
+            f"what one process on all of them gives: it {wrong.words}.",
+            advice,
+        )
+    if trial.case.scaled:
+        _hold_scale(trial)
 
 
 def one_exchange_of_gradients(trial: CaseTrial) -> None:
-    """Gradients are exchanged once a step: all micro-batches but the last run in `no_sync`."""
+    """Hold the wrapper to averaging gradients once a step."""
     for rank, answer in enumerate(trial.answers):
         for step in range(trial.case.steps):
             seen = int(answer[f"exchanges/{step}"])
             if seen != 1:
                 raise Violation(
-                    f"On rank {rank}, the wrapper averaged gradients {seen} times in {_call(trial, step)}; expected "
-                    "once.",
+                    f"On rank {rank}, the wrapper averaged gradients {seen} times in {_call(trial, step)}"
+                    f"{_circumstances(trial)}; expected once.",
                     "Leave averaging to the wrapper, and run forward and backward of all micro-batches but the last "
                     "inside `with ddp_model.no_sync():`.",
                 )
 
 
-def one_exchange_with_a_scaler(trial: CaseTrial) -> None:
-    """With a scaler too, gradients are exchanged once a step."""
-    one_exchange_of_gradients(trial)
-
-
-def fewer_in_the_last_step(trial: CaseTrial) -> None:
-    """A step may have fewer micro-batches than the one before, as the last one of an epoch has."""
-    rank, step, wrong = _first_wrong(trial)
-    if wrong:
-        raise Violation(
-            _off(trial, rank, step, wrong),
-            "Divide by the number of micro-batches of this call, `len(microbatches)`.",
-        )
-
-
-def leaves_the_modes(trial: CaseTrial) -> None:
-    """Every module is left in the mode that it is in: a norm may be kept in evaluation mode while the rest trains."""
-    for rank, answer in enumerate(trial.answers):
-        for step in range(trial.case.steps):
-            if not answer[f"modes/{step}"]:
-                raise Violation(
-                    f"On rank {rank}, {_call(trial, step)} has changed the mode of the model, or of a module in it: "
-                    "one was in evaluation mode.",
-                    "Leave `train()` and `eval()` to whoever calls: a frozen norm would change its statistics.",
-                )
-
-
-def scaler_used(trial: CaseTrial) -> None:
-    """With a scaler, the loss is scaled, the step goes through the scaler, and its scale is updated once a step."""
-    rank, step, wrong = _first_wrong(trial)
-    if wrong:
-        raise Violation(
-            _off(trial, rank, step, wrong), _named(trial) or "Scale the loss, and step by `scaler.step(optimizer)`."
-        )
-    _hold_scale(trial)
-
-
-def overflow_skips_the_step(trial: CaseTrial) -> None:
-    """An infinite gradient on one rank skips the step on all of them, and halves the scale."""
-    rank, step, wrong = _first_wrong(trial)
-    if wrong:
-        raise Violation(
-            f"With infinite gradients on rank {trial.case.overflow} in step 1, a step that is to be skipped: "
-            f"{_off(trial, rank, step, wrong)}",
-            _advice_on_overflow(trial, rank, step),
-        )
-    _hold_scale(trial)
-
-
-def looks_for_overflow_when_finished(trial: CaseTrial) -> None:
-    """A scaler looks for infinite gradients once they are finished: before, each rank would see its own alone."""
-    rank, step, wrong = _first_wrong(trial)
-    if wrong:
-        raise Violation(
-            f"With infinite gradients on rank {trial.case.overflow} in step 1, and a wrapper that is not done when "
-            f"backward returns: {_off(trial, rank, step, wrong)}",
-            "Call `ddp_model.finish_gradient_synchronization()` before `scaler.unscale_(optimizer)` and "
-            "`scaler.step(optimizer)`, or ranks disagree on the step.",
-        )
-    _hold_scale(trial)
-
-
 def one_micro_batch_at_a_time(trial: CaseTrial) -> None:
-    """Each micro-batch goes forward and backward by itself, before the next one: that is what saves memory."""
+    """Hold each micro-batch to a forward and a backward before the next forward."""
     for rank, answer in enumerate(trial.answers):
         forwards, alive = int(answer["forwards/0"]), int(answer["alive/0"])
         if forwards != trial.case.micro_batches or alive > 1:
@@ -124,31 +62,20 @@ def one_micro_batch_at_a_time(trial: CaseTrial) -> None:
             )
 
 
-def forward_through_the_wrapper(trial: CaseTrial) -> None:
-    """Forward runs through the wrapper and inside `no_sync`: torch's own decides there whether to synchronise."""
+def modes_stay(trial: CaseTrial) -> None:
+    """Hold every module to the mode that it is in."""
     for rank, answer in enumerate(trial.answers):
-        seen = int(answer["exchanges/0"])
-        if seen != 1:
-            raise Violation(
-                f"With a wrapper whose forward decides, gradients were exchanged {seen} times on rank {rank} in "
-                f"{_call(trial, 0)}; expected once.",
-                "Call `ddp_model(x)`, not the module in it, and call it inside `with ddp_model.no_sync():` as well.",
-            )
+        for step in range(trial.case.steps):
+            if not answer[f"modes/{step}"]:
+                raise Violation(
+                    f"On rank {rank}, {_call(trial, step)} has changed the mode of the model, or of a module in it: "
+                    "one was in evaluation mode.",
+                    "Leave `train()` and `eval()` to whoever calls: a frozen norm would change its statistics.",
+                )
 
 
-def finishes_before_the_step(trial: CaseTrial) -> None:
-    """`finish_gradient_synchronization` is called before the optimizer's step: until then, gradients are under way."""
-    rank, step, wrong = _first_wrong(trial)
-    if wrong:
-        raise Violation(
-            f"With a wrapper that is not done when backward returns: {_off(trial, rank, step, wrong)}",
-            "Call `ddp_model.finish_gradient_synchronization()` after the last backward, before the step and before "
-            "anything else that changes gradients, such as `scaler.unscale_`.",
-        )
-
-
-def leaves_the_micro_batches(trial: CaseTrial) -> None:
-    """The list of micro-batches and the tensors in it are afterwards what they were: others may use them again."""
+def arguments_stay(trial: CaseTrial) -> None:
+    """Hold the list of micro-batches, and the tensors in it, to what they were."""
     for rank, answer in enumerate(trial.answers):
         for step in range(trial.case.steps):
             if not answer[f"left/{step}"]:
@@ -156,6 +83,16 @@ def leaves_the_micro_batches(trial: CaseTrial) -> None:
                     f"On rank {rank}, {_call(trial, step)} has changed the list that it was given, or a tensor in it.",
                     "Go through the list without taking anything out of it, and compute on copies, not in place.",
                 )
+
+
+def _circumstances(trial: CaseTrial) -> str:
+    """Return what is special about a case, in words that follow on the step."""
+    overflow = f", with infinite gradients on rank {trial.case.overflow} in step 1" if trial.case.overflow >= 0 else ""
+    wrappers = {
+        "forward": ", with a wrapper whose forward decides whether to synchronise",
+        "finish": ", with a wrapper that is not done when backward returns",
+    }
+    return overflow + wrappers.get(trial.case.at, "")
 
 
 def _hold_scale(trial: CaseTrial) -> None:
@@ -221,13 +158,6 @@ def _is_as_by(trial: CaseTrial, wanted: Tensors) -> bool:
 def _after(answer: Tensors, step: int) -> Tensors:
     prefix = f"parameter/{step}/"
     return {name.removeprefix(prefix): value for name, value in answer.items() if name.startswith(prefix)}
-
-
-def _off(trial: CaseTrial, rank: int, step: int, wrong: Mismatch) -> str:
-    return (
-        f"On rank {rank} after {_call(trial, step)}, the parameter `{wrong.name}` is not what one process on all of "
-        f"them gives: it {wrong.words}."
-    )
 
 
 def _call(trial: CaseTrial, step: int) -> str:

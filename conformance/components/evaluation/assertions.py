@@ -1,4 +1,4 @@
-"""Checks of distributed evaluation: one accuracy for all ranks, in which every sample counts once."""
+"""Assertions about distributed evaluation: one accuracy for all ranks, in which every sample counts once."""
 
 import math
 from itertools import product
@@ -21,11 +21,8 @@ _LEFT = {
 _STARTS = (("", True), ("again/", False))  # evaluations, by whether the model trained, and gradients were turned on
 
 
-def counts_are_waited_for(trial: CaseTrial) -> None:
-    """What a collective gives is used only after somebody has waited for it.
-
-    Here results arrive with the wait, and not before; what is there until then is NaN, or a rank's own counts.
-    """
+def results_are_waited_for(trial: CaseTrial) -> None:
+    """Hold the accuracy to being right where results of collectives are NaN, or the rank's own counts, until a wait."""
     problem, _ = _wrong(trial)
     forgotten = next((found for rank in range(len(trial.answers)) if (found := trial.unawaited(rank))), [])
     unset = any(bool(answer["accuracy"].isnan() & answer["accuracy_is_number"]) for answer in trial.answers)
@@ -34,14 +31,14 @@ def counts_are_waited_for(trial: CaseTrial) -> None:
 
 
 def global_accuracy(trial: CaseTrial) -> None:
-    """Every rank gets the share of right samples among those of all ranks."""
+    """Hold the accuracy on every rank to the share of right samples among those of all ranks."""
     problem, advice = _wrong(trial)
     if problem:
         raise Violation(problem, advice)
 
 
 def counts_anew(trial: CaseTrial) -> None:
-    """A second evaluation, as after the next epoch, counts its own samples alone."""
+    """Hold the accuracy of a second evaluation to its own samples."""
     problem, advice = _wrong(trial, "again/")
     if problem:
         raise Violation(
@@ -50,22 +47,8 @@ def counts_anew(trial: CaseTrial) -> None:
         )
 
 
-def weighted_by_samples(trial: CaseTrial) -> None:
-    """Every sample counts the same, also where batches and ranks have different numbers of them."""
-    problem, advice = _wrong(trial)
-    if problem:
-        raise Violation(problem, advice or "All-reduce the sum of right samples and the sum of samples; divide then.")
-
-
-def ranks_with_fewer_batches(trial: CaseTrial) -> None:
-    """Ranks may have fewer batches than others, even none."""
-    problem, advice = _wrong(trial)
-    if problem:
-        raise Violation(problem, advice or "Reduce once, after all batches; a rank without any adds zero.")
-
-
-def in_evaluation_mode(trial: CaseTrial) -> None:
-    """The model is called in evaluation mode, so that dropout is off and batch statistics stay."""
+def evaluates(trial: CaseTrial) -> None:
+    """Hold each call of the model to evaluation mode, of all modules, without gradients."""
     for rank, answer in enumerate(trial.answers):
         if bool(answer["called_in_training"]):
             raise Violation(f"On rank {rank}, the model was called in training mode.", "Call `model.eval()` before.")
@@ -74,10 +57,14 @@ def in_evaluation_mode(trial: CaseTrial) -> None:
                 f"On rank {rank}, the model was called while its module `dropout` was in training mode.",
                 "Call `model.eval()`, which reaches every module: `model.training = False` is the model's own mode.",
             )
+        if bool(answer["graphs_built"]):
+            raise Violation(
+                f"On rank {rank}, the model's outputs require gradients.", "Evaluate under `torch.no_grad()`."
+            )
 
 
-def leaves_the_mode(trial: CaseTrial) -> None:
-    """The model is left in the mode in which it was, be it training or evaluation."""
+def modes_stay(trial: CaseTrial) -> None:
+    """Hold every module to the mode in which it was before."""
     for rank, answer in enumerate(trial.answers):
         for (prefix, before), (name, flag) in product(_STARTS, _MODULES.items()):
             if bool(answer[f"{prefix}{flag}"]) != before:
@@ -85,11 +72,6 @@ def leaves_the_mode(trial: CaseTrial) -> None:
                     f"On rank {rank}, {name} was in {_mode(before)} before, and is in {_mode(not before)} afterwards.",
                     "Keep `module.training` of each of `model.modules()` before, and set it at the end.",
                 )
-
-
-def leaves_the_mode_of_each_module(trial: CaseTrial) -> None:
-    """A module that was in evaluation mode while the model trained, such as a frozen norm, is so afterwards."""
-    for rank, answer in enumerate(trial.answers):
         if bool(answer["frozen_training"]):
             raise Violation(
                 f"On rank {rank}, the model was in training mode but for one module, `frozen`, which is in training "
@@ -98,29 +80,8 @@ def leaves_the_mode_of_each_module(trial: CaseTrial) -> None:
             )
 
 
-def without_gradients(trial: CaseTrial) -> None:
-    """No graph is built for gradients that nobody wants."""
-    for rank, answer in enumerate(trial.answers):
-        if bool(answer["graphs_built"]):
-            raise Violation(
-                f"On rank {rank}, the model's outputs require gradients.", "Evaluate under `torch.no_grad()`."
-            )
-
-
-def leaves_gradients_on_or_off(trial: CaseTrial) -> None:
-    """Gradients are turned on or off afterwards as they were before."""
-    for rank, answer in enumerate(trial.answers):
-        for prefix, before in _STARTS:
-            if bool(answer[f"{prefix}gradients"]) != before:
-                raise Violation(
-                    f"On rank {rank}, gradients were turned {_on(before)} before, and are turned {_on(not before)} "
-                    "afterwards.",
-                    "Use `with torch.no_grad():`, which puts back what was, instead of `torch.set_grad_enabled`.",
-                )
-
-
-def leaves_the_parameters(trial: CaseTrial) -> None:
-    """Parameters and their gradients are left as they are, and train afterwards if they did before."""
+def arguments_stay(trial: CaseTrial) -> None:
+    """Hold parameters, gradients, and whether gradients are turned on to what they were before."""
     for rank, answer in enumerate(trial.answers):
         for (prefix, _), (flag, words) in product(_STARTS, _LEFT.items()):
             if not bool(answer[f"{prefix}{flag}"]):
@@ -128,17 +89,13 @@ def leaves_the_parameters(trial: CaseTrial) -> None:
                     f"On rank {rank}, evaluation has changed {words}.",
                     "Evaluate under `torch.no_grad()`, which leaves all of that alone.",
                 )
-
-
-def counts_exactly(trial: CaseTrial) -> None:
-    """The accuracy of a model in bfloat16 is as exact as any other's, whatever the number of samples."""
-    problem, advice = _wrong(trial)
-    if problem:
-        raise Violation(
-            f"The model is in bfloat16. {problem}",
-            advice
-            or "Keep counts in int64 or float64, whatever the model's dtype: bfloat16 has no odd number above 256.",
-        )
+        for prefix, before in _STARTS:
+            if bool(answer[f"{prefix}gradients"]) != before:
+                raise Violation(
+                    f"On rank {rank}, gradients were turned {_on(before)} before, and are turned {_on(not before)} "
+                    "afterwards.",
+                    "Use `with torch.no_grad():`, which puts back what was, instead of `torch.set_grad_enabled`.",
+                )
 
 
 def _mode(training: bool) -> str:  # noqa: FBT001  what `model.training` is

@@ -1,0 +1,151 @@
+"""Assertions about fully sharded data parallelism: training is as in one process."""
+
+from dataclasses import replace
+
+from conformance.checks.check import Violation
+from conformance.checks.compare import MISSING, first_mismatch
+from conformance.checks.trial import CaseTrial
+from conformance.checks.words import WAIT, listed, never_awaited
+from conformance.components.fsdp.case import FsdpCase
+from conformance.oracle.tolerance import Limits, difference
+from conformance.oracle.training import Trajectory, outputs_before
+from conformance.oracle.training import train as train_in_one_process
+from conformance.workload.numbers import RankInputs, Tensors, under
+
+UNEVEN_WEIGHTS = (
+    "Weights here have rows or elements that the number of ranks does not divide. Pad the flattened weight and its "
+    "gradient up to a multiple of it, and cut off what was padded."
+)
+
+SINGLE = 1e-4  # of the largest update; what rounding to float32 makes of small networks is a third of it
+
+_WHOLE = "All-gather the shards in rank order, cut off what was padded, and give them their shape again."
+_NAMES = (
+    "Return every parameter under the bare module's own name, as `named_parameters()` gave it before wrapping: take "
+    "out of names what wrapping has put into them."
+)
+_ANEW = (
+    "Nothing but forward and backward gathers between these steps: are whole weights freed after their use, and "
+    "gathered anew in the next forward?"
+)
+_AVERAGED = (
+    "Are gradients averaged over the ranks, not summed, and is the shard that the optimizer steps what the next "
+    "forward gathers?"
+)
+
+
+def results_are_waited_for(trial: CaseTrial) -> None:
+    """Hold whole parameters to being finite where results of collectives are NaN until a wait."""
+    moments = {"start/": "before training"}
+    moments |= {f"parameter/{step}/": f"after step {step + 1} of {trial.case.steps}" for step in trial.case.gathered}
+    for moment, words in moments.items():
+        for rank, answer in enumerate(trial.answers):
+            unset = [name for name, value in under(answer, moment).items() if not bool(value.isfinite().all())]
+            if unset:
+                raise Violation(
+                    f"On rank {rank} {words}, the whole parameter {listed(unset)} is NaN or infinite: what goes into "
+                    "it was read before anybody waited for the collective that gives it, or computed so."
+                    f"{never_awaited(trial.unawaited(rank))}",
+                    WAIT,
+                )
+
+
+def gathers_whole_parameters(trial: CaseTrial) -> None:
+    """Hold the whole parameters before training to those of the bare module, under its names."""
+    for rank, answer in enumerate(trial.answers):
+        wrong = first_mismatch(under(answer, "start/"), under(trial.given[0], "weight/"))
+        if wrong:
+            raise Violation(
+                f"On rank {rank} before training, the whole parameter `{wrong.name}` {wrong.words}.",
+                _NAMES if wrong.words == MISSING else _WHOLE,
+            )
+
+
+def initial_broadcast(trial: CaseTrial) -> None:
+    """Hold the whole parameters before training to rank 0's."""
+    for rank, answer in enumerate(trial.answers):
+        wrong = first_mismatch(under(answer, "start/"), under(trial.given[0], "weight/"))
+        if wrong:
+            raise Violation(
+                f"On rank {rank} before training, `{wrong.name}` is not rank 0's: it {wrong.words}.",
+                "Broadcast parameters from rank 0 before sharding them.",
+            )
+
+
+def trains(trial: CaseTrial) -> None:
+    """Hold outputs without gradients, and whole parameters after every step, to one process."""
+    if not trial.case.alike:
+        initial_broadcast(trial)
+    if trial.case.evaluates:
+        _hold_evaluation(trial)
+    _hold_training(trial)
+
+
+def _hold_evaluation(trial: CaseTrial) -> None:
+    """Hold the output of a forward without gradients before each step to the model's."""
+    inputs, expected = _inputs(trial), expected_of(trial)
+    scenario = _in_float64(trial).scenario
+    for step in range(trial.case.steps):
+        outputs = outputs_before(scenario, inputs, expected, step)
+        for rank, (answer, wanted) in enumerate(zip(trial.answers, outputs, strict=True)):
+            limits = {"output": SINGLE * float(wanted.abs().max())}
+            wrong = first_mismatch({"output": answer[f"evaluation/{step}"]}, {"output": wanted}, limits)
+            if wrong:
+                raise Violation(
+                    f"On rank {rank} before step {step + 1} of {trial.case.steps}, the output of a forward without "
+                    f"gradients is not that of the model as it is by then: it {wrong.words}.",
+                    "Gather whole weights anew in each forward, without gradients too, and free them after.",
+                )
+
+
+def _hold_training(trial: CaseTrial) -> None:
+    """Hold the whole parameters after every step to those of one process, where they are gathered."""
+    expected = expected_of(trial).parameters
+    advice = f"{_ANEW} {_AVERAGED}" if trial.case.seldom_gathered else _AVERAGED
+    for step in trial.case.gathered:
+        limits = _limits(trial, expected[step])
+        for rank, answer in enumerate(trial.answers):
+            wrong = first_mismatch(under(answer, f"parameter/{step}/"), expected[step], limits)
+            if wrong:
+                raise Violation(
+                    f"On rank {rank} after step {step + 1} of {trial.case.steps}, the parameter `{wrong.name}` is not "
+                    f"what training in one process gives: it {wrong.words}.",
+                    advice,
+                )
+
+
+def _limits(trial: CaseTrial, expected: Tensors) -> Limits | None:
+    """Return how far rounding to float32 may take parameters; nothing for float64."""
+    if trial.case.dtype == "float64":
+        return None
+    return dict.fromkeys(expected, SINGLE * most_moved(expected, under(trial.given[0], "weight/")))
+
+
+def most_moved(after: Tensors, start: Tensors) -> float:
+    """Return how far the number has moved that has moved most."""
+    return max(difference(value, start[name], 0.0).absolute for name, value in after.items())
+
+
+def expected_of(trial: CaseTrial) -> Trajectory:
+    """Return what one process gives, in double precision."""
+    return train_in_one_process(_in_float64(trial).scenario, _inputs(trial))
+
+
+def _in_float64(trial: CaseTrial) -> FsdpCase:
+    case: FsdpCase = replace(trial.case, dtype="float64")
+    return case
+
+
+def _inputs(trial: CaseTrial) -> list[RankInputs]:
+    """Return what each rank was given, in double precision."""
+    batches = range(trial.case.steps * trial.case.micro_batches)
+    return [
+        RankInputs(
+            under(given, "weight/"), under(given, "buffer/"), tuple((given[f"x/{m}"], given[f"y/{m}"]) for m in batches)
+        )
+        for given in (_in_double(one) for one in trial.given)
+    ]
+
+
+def _in_double(given: Tensors) -> Tensors:
+    return {name: value.double() if value.is_floating_point() else value for name, value in given.items()}

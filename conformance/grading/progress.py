@@ -1,0 +1,133 @@
+"""Shows on standard error how far a grade is: on a terminal the check that runs, elsewhere a line per component."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from conformance.grading.events import (
+    CheckBegan,
+    CheckEnded,
+    ComponentBegan,
+    ComponentEnded,
+    Event,
+    GradeBegan,
+    Listener,
+    SubmissionBegan,
+    SubmissionEnded,
+)
+
+_REFRESHES_PER_SECOND = 2.0  # ranks need the processors
+
+
+@contextmanager
+def progress() -> Iterator[Listener]:
+    """Show progress from now until the end of the block; give the listener that it follows."""
+    console = Console(stderr=True)
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield tell_component
+        return
+    shown = LiveProgress(console)
+    with shown.live:
+        yield shown
+
+
+def tell_component(event: Event) -> None:
+    """Write one line when a submitted component ends."""
+    if isinstance(event, ComponentEnded) and event.report.submitted:
+        report = event.report
+        points = f"{report.points:g} of {report.max_points:g} points"
+        sys.stderr.write(f"conformance: {report.name} {report.status}, {points}\n")
+
+
+@dataclass
+class _Timed:
+    """Something that is going on, and since when."""
+
+    words: str
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed(self) -> str:
+        """Return minutes and seconds."""
+        minutes, seconds = divmod(int(time.monotonic() - self.began), 60)
+        return f"{minutes}:{seconds:02}"
+
+
+@dataclass
+class LiveProgress:
+    """Lines that change in place: the submission, its component, its check, and how long they take; a listener.
+
+    The lines are gone between the end of a submission and the beginning of the next: its report is printed there.
+
+    Attributes:
+        console: a terminal.
+        live: what draws the lines.
+    """
+
+    console: Console
+    live: Live = field(init=False)
+    _grade: _Timed = field(default_factory=lambda: _Timed("starting rank processes"))
+    _component: ComponentBegan | None = None
+    _check: _Timed | None = None
+    _submissions: int = 0
+    _begun: int = 0
+    _ended: int = 0
+    _failed: int = 0
+
+    def __post_init__(self) -> None:
+        self.live = Live(
+            self,
+            console=self.console,
+            refresh_per_second=_REFRESHES_PER_SECOND,
+            transient=True,
+            redirect_stdout=False,
+        )
+
+    def __call__(self, event: Event) -> None:
+        """Take in one event."""
+        match event:
+            case GradeBegan(reports):
+                self._submissions = len(reports)
+            case SubmissionBegan():
+                self._begin(event.submission)
+            case ComponentBegan():
+                self._component, self._ended, self._failed = event, 0, 0
+            case CheckBegan():
+                self._check = _Timed(event.check)
+            case CheckEnded():
+                self._ended += 1
+                self._failed += event.report.status == "failed"
+            case ComponentEnded():
+                self._component = self._check = None
+            case SubmissionEnded():
+                self.live.stop()
+
+    def __rich__(self) -> RenderableType:
+        """Return the lines; each is cut where the terminal ends."""
+        lines = Table.grid(expand=True, padding=(0, 1))
+        lines.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+        lines.add_column(no_wrap=True, justify="right")
+        lines.add_row(Text(self._grade.words, "bold"), self._grade.elapsed)
+        if self._component:
+            lines.add_row(Text(f"  {self._component_words(self._component)}"), "")
+        if self._check:
+            lines.add_row(Text(f"    {self._check.words}"), self._check.elapsed)
+        return lines
+
+    def _begin(self, submission: str) -> None:
+        self._begun += 1
+        place = f"({self._begun} of {self._submissions}) " if self._submissions > 1 else ""
+        self._grade.words = f"grading {place}{submission}"
+        self.live.start()
+
+    def _component_words(self, component: ComponentBegan) -> str:
+        at = min(self._ended + 1, component.checks)
+        failed = f", {self._failed} failed" if self._failed else ""
+        return f"{component.component}: check {at} of {component.checks}{failed}"

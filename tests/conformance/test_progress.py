@@ -1,0 +1,119 @@
+"""Progress is on a terminal from the first moment, never beside a report, and elsewhere a line per component."""
+
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from conformance.grading.events import (
+    CheckBegan,
+    CheckEnded,
+    ComponentBegan,
+    ComponentEnded,
+    GradeBegan,
+    SubmissionBegan,
+    SubmissionEnded,
+)
+from conformance.grading.progress import LiveProgress, tell_component
+from conformance.grading.report import CheckReport, ComponentReport, Environment, Report
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "summed_gradients"
+WRONG = CheckReport("gradients_averaged", "core", "failed", "It is right.", 2.0)
+GRADED = ComponentReport("naive_ddp", (WRONG, replace(WRONG, id="one_rank", status="passed")))
+PLANNED = Report("x", Environment("2", "3", "gloo", "cpu", 2, 1), (GRADED,), finished=False)
+CLEAR_LINE = "\x1b[2K"
+
+
+@pytest.fixture
+def terminal():
+    """Eighty columns that understand escape sequences, without colour."""
+    return Console(file=io.StringIO(), width=80, force_terminal=True, no_color=True, legacy_windows=False)
+
+
+def lines_after(terminal, *events):
+    """Return what a terminal shows after events."""
+    shown = LiveProgress(terminal)
+    for event in events:
+        shown(event)
+    shown.live.stop()
+    with terminal.capture() as captured:
+        terminal.print(shown)
+    return re.sub(r"\x1b\[\d*m", "", captured.get()).splitlines()
+
+
+def test_before_anything_is_known_it_says_that_ranks_start(terminal):
+    assert lines_after(terminal) == [f"{'starting rank processes':<75} 0:00"]
+
+
+def test_it_shows_submission_component_check_and_times(terminal):
+    begun = GradeBegan((PLANNED, PLANNED)), SubmissionBegan("examples/" + "long" * 30), ComponentBegan("naive_ddp", 2)
+    first, second, third = lines_after(terminal, *begun, CheckBegan("naive_ddp", "gradients_averaged"))
+    assert re.fullmatch(r"grading \(1 of 2\) examples/(long)+.* 0:00", first)
+    assert "…" in first
+    assert {len(first), len(second), len(third)} == {80}
+    assert second.rstrip() == "  naive_ddp: check 1 of 2"
+    assert re.fullmatch(r"    gradients_averaged +0:00", third)
+    ended = CheckEnded("naive_ddp", WRONG), CheckBegan("naive_ddp", "one_rank")
+    _, second, third = lines_after(terminal, *begun, CheckBegan("naive_ddp", "gradients_averaged"), *ended)
+    assert second.rstrip() == "  naive_ddp: check 2 of 2, 1 failed"
+    assert "one_rank" in third
+
+
+def test_its_lines_are_gone_before_a_report_is_printed(terminal):
+    shown = LiveProgress(terminal)
+    with shown.live:
+        for event in (GradeBegan((PLANNED,)), SubmissionBegan("x"), ComponentBegan("naive_ddp", 2)):
+            shown(event)
+        shown.live.refresh()
+        shown(SubmissionEnded())
+        assert not shown.live.is_started
+        assert terminal.file.getvalue().endswith(CLEAR_LINE)
+        shown(SubmissionBegan("y"))
+        assert shown.live.is_started
+
+
+def test_elsewhere_there_is_a_line_for_each_submitted_component(capsys):
+    for event in (GradeBegan((PLANNED,)), ComponentEnded(GRADED), ComponentEnded(replace(GRADED, submitted=False))):
+        tell_component(event)
+    assert capsys.readouterr() == ("", "conformance: naive_ddp failed, 2 of 4 points\n")
+
+
+def on_a_terminal(*arguments, **variables):
+    """Run the command with standard error on a terminal of 80 columns; return that, and standard output."""
+    reading, writing = pty.openpty()
+    command = [sys.executable, "-m", "conformance", "grade", *arguments]
+    ours = {"COLUMNS": "80", "TERM": "xterm", **variables}
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=writing, text=True, env=os.environ | ours)
+    os.close(writing)
+    seen = b""
+    try:
+        while piece := os.read(reading, 4096):
+            seen += piece
+    except OSError:  # Linux ends what is read from a terminal so, once nobody holds its other end
+        pass
+    os.close(reading)
+    return seen.decode(), started.communicate()[0]
+
+
+def test_a_terminal_shows_progress_and_leaves_standard_output_alone(tmp_path):
+    asked = ["--components", "naive_ddp", "--core", "--max-examples", "1", "--repro-dir", str(tmp_path)]
+    shown, report = on_a_terminal(str(EXAMPLE), "--world-size", "2", *asked, NO_COLOR="1")
+    assert shown.index("starting rank processes") < shown.index("grading ") < shown.index("naive_ddp: check ")
+    assert re.search(r"gradients_averaged +\d:\d\d", shown)
+    assert "\x1b[3" not in shown, "no colour"
+    assert shown.rstrip().endswith(CLEAR_LINE), "nothing is left of it"
+    assert "\x1b" not in report
+    assert "naive_ddp: gradients_averaged  failed" in report
+
+
+def test_a_dumb_terminal_is_told_no_more_than_a_file(tmp_path):
+    shown, _ = on_a_terminal(str(EXAMPLE), "--components", "flat_ddp", "--json", str(tmp_path / "x"), TERM="dumb")
+    assert "\x1b" not in shown
+    assert "define none of the components asked for" in shown
