@@ -1,7 +1,6 @@
 """Describes a run that did not end: an exception in the submission, a rank that died, a hang."""
 
-import re
-
+from conformance.diagnosis.advice import advise_on_call, advise_on_training
 from conformance.execution.outcome import Broken
 from conformance.scenarios.drawn import Drawn
 from conformance.scenarios.scenario import (
@@ -35,6 +34,11 @@ _EVENT_WORDS = {
     Unfreeze: "`requires_grad_()`",
     Freeze: "`requires_grad_()`",
 }
+_DEATHS = {  # by signal
+    "SIGABRT": "gloo ends a process whose tensor in a collective has another size than on the other ranks. Do all "
+    "ranks give tensors of the same sizes, in the same order, to their collectives?",
+    None: "The rank ended its own process, by `os._exit` or the like. A rank must not end its process.",
+}
 
 
 def describe_crash(broken: Broken, drawn: Drawn) -> str:
@@ -67,134 +71,13 @@ def advise_on_crash(broken: Broken, drawn: Drawn) -> str:
             "between ranks."
         )
     if isinstance(root, Died):
-        return _advise_on_death(root)
+        return _DEATHS.get(root.signal, "")
     if isinstance(root, Raised) and root.kind == ProtocolError.__name__:
         return "The submission wrote to the connection between the rank and the judge, which it did not open."
     if isinstance(root, Raised):
-        return _advise_on_exception(root, drawn) if isinstance(drawn, Scenario) else _advise_on_call(root.message)
-    return ""
-
-
-def _advise_on_death(root: Died) -> str:
-    if root.signal == "SIGABRT":
-        return (
-            "gloo ends a process whose tensor in a collective has another size than on the other ranks. Do all ranks "
-            "give tensors of the same sizes, in the same order, to their collectives?"
-        )
-    if root.signal is None:
-        return "The rank ended its own process, by `os._exit` or the like. A rank must not end its process."
-    return ""
-
-
-_OWNERS = (
-    "The table from parameters to owners lacks parameters of groups that were added later. torch's "
-    "`Optimizer.__init__` calls `add_param_group` for each group: extend the table there."
-)
-_FROZEN_TOO = (
-    "Here a parameter group holds parameters that do not require gradients. Give every parameter an owner, or skip "
-    "these parameters in `step` as well as in the table of owners."
-)
-_TRAINED_AT_WRAPPING = (
-    "A table made when wrapping holds only the parameters that required gradients then. That may change: look at "
-    "`requires_grad` again in later steps, and extend the table."
-)
-
-
-def _advise_on_exception(root: Raised, scenario: Scenario) -> str:
-    """Return advice on an exception that many submissions raise."""
-    message = root.message
-    if "empty parameter list" in message:
-        return _advise_on_no_parameters(scenario)
-    if root.kind == "KeyError" and "Parameter containing" in message:
-        if not (scenario.replicated or scenario.averaged):
-            return _TRAINED_AT_WRAPPING
-        return _FROZEN_TOO if scenario.model.frozen else _OWNERS
-    if root.kind == "KeyError" and message.strip("'\"") in {"lr", "initial_lr"}:
-        return (
-            "`optimizer.param_groups` has no such option. Call `Optimizer.__init__` with the inner optimizer's "
-            "`.defaults` as `defaults`, or with `**kwargs` at least, so that each group holds all its options."
-        )
-    if "optimizer must support momentum" in message:
-        return (
-            "The scheduler looks for `momentum` or `betas` in `optimizer.defaults`: give the inner optimizer's "
-            "defaults to `Optimizer.__init__`."
-        )
-    if "Missing key(s) in state_dict" in message:
-        return (
-            "The wrapper's `load_state_dict` must accept what its `state_dict` returns. The methods of `nn.Module` fit "
-            "together; names in the inner model's `state_dict` lack the prefix. Override neither method, or both alike."
-        )
-    if "is not an Optimizer" in message or "no attribute 'param_groups'" in message:
-        return (
-            "Schedulers accept only a `torch.optim.Optimizer`, and users write to its `param_groups`: let the sharded "
-            "optimizer inherit from it."
-        )
-    if "does not require grad" in message and scenario.closure:
-        return "The closure ran with gradients disabled: wrap the call in `torch.enable_grad()`."
-    return _advise_on_arguments(root, scenario) or _advise_on_call(message)
-
-
-def _advise_on_no_parameters(scenario: Scenario) -> str:
-    """Return advice on an optimizer that was made without parameters."""
-    fewest = _smallest_group(scenario)
-    if fewest >= scenario.world_size:
-        return (
-            "Every rank can own a parameter here. Was `params`, which may be a generator, read twice "
-            "(`params = list(params)` keeps it)? Or was the inner optimizer made before the rank had any parameters?"
-        )
-    in_groups = scenario.optimizer.groups or any(isinstance(event, AddGroup) for event in scenario.schedule)
-    where = " in a group" if in_groups else ""
-    return (
-        f"There are {scenario.world_size} ranks and {fewest} parameter{'s' * (fewest > 1)}{where}, so a rank owns no "
-        "parameter, and made an inner optimizer all the same. Such a rank must have no inner optimizer, and still take "
-        "part in every broadcast."
-    )
-
-
-def _advise_on_arguments(root: Raised, scenario: Scenario) -> str:
-    """Return advice on arguments of an unexpected type, and on parameters that are given twice."""
-    if "'dict'" in root.message and scenario.optimizer.groups:
-        return (
-            "`params` may be a list of parameter groups, as in torch's optimizers: dicts with a key `params` and their "
-            "own options. Take the parameters from each group."
-        )
-    if "appear in more than one parameter group" in root.message:
-        return (
-            "The inner optimizer was given parameters that it already has. When a group is added, give the inner "
-            "optimizer only those parameters of this group that the rank owns."
-        )
-    if root.kind == "TypeError" and "NoneType" in root.message and scenario.bucket_size_mb is None:
-        return "`bucket_size_mb=None` asks for one bucket without a limit: do not compute a number of bytes from it."
-    if "'NoneType' object has no attribute 'step'" in root.message and _smallest_group(scenario) < scenario.world_size:
-        return (
-            "A rank that owns no parameter has no inner optimizer to step: skip the step there, and still take part in "
-            "every broadcast."
-        )
-    if "dtype" in root.message and len(set(scenario.model.dtypes.values())) > 1:
-        return (
-            "The parameters here have two dtypes, and a flat tensor has one: group gradients by dtype, also in buckets."
-        )
-    return ""
-
-
-def _smallest_group(scenario: Scenario) -> int:
-    """Return the number of parameters in the smallest group."""
-    added = [len(event.group.parameters) for event in scenario.schedule if isinstance(event, AddGroup)]
-    groups = [len(group.parameters) for group in scenario.optimizer.groups]
-    return min(added + (groups or [len(scenario.model.shapes) - sum(added)]))
-
-
-def _advise_on_call(message: str) -> str:
-    """Return advice on a function that rejects the arguments of a call."""
-    if "step()" in message and "positional argument" in message:
-        return "`step` may be called with a closure: `def step(self, closure=None)`."
-    if "__init__()" in message and "'defaults'" in message:
-        return "Give the options to `Optimizer.__init__` too, as `defaults`: `super().__init__(params, kwargs)`."
-    called = re.search(r"(zero_grad|forward|__call__)\(\) .*(unexpected keyword|positional) argument", message)
-    if called and called[1] == "zero_grad":
-        return "`zero_grad` must accept the same arguments as in torch: `def zero_grad(self, set_to_none=True)`."
-    if called:
-        return f"The wrapper's `{called[1]}` must take `*inputs, **kwargs` and pass them on to the module."
+        if isinstance(drawn, Scenario):
+            return advise_on_training(root.kind, root.message, drawn)
+        return advise_on_call(root.kind, root.message)
     return ""
 
 

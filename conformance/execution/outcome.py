@@ -14,7 +14,7 @@ from pytest_ddp.outcomes.outcome import Died, Outcome, Raised, TimedOut
 
 _NEVER_OURS = (ProtocolError.__name__, KeyboardInterrupt.__name__)
 
-_DECODED = 24  # a check that fails is judged again and again on a few
+_DECODED = 8  # two runs on four ranks: a check that fails is judged again and again on one
 
 
 class HarnessError(PytestDDPError):

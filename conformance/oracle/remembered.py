@@ -1,29 +1,94 @@
-"""Inputs and right results of scenarios, computed once for all components. Callers must not change them."""
+"""Inputs and right results of scenarios, computed once for all components. Callers must not change them.
 
-from functools import lru_cache
+What is remembered is bounded by bytes. Results are kept packed for long, and as tensors for a short time: hundreds of
+small tensors take twenty times as much memory as their numbers.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import torch
 
 from conformance.oracle.training import Trajectory, train
+from conformance.protocol.codec import pack, unpack
 from conformance.scenarios.scenario import Scenario
-from conformance.workload.numbers import RankInputs, draw_inputs
+from conformance.workload.numbers import RankInputs, Tensors, draw_inputs, under
 
-_REMEMBERED = 400  # what one component is held to: the next one of its kind is held to the same
+T = TypeVar("T")
+_TENSORS = ("starts", "gradients", "parameters")
+_BYTES_OF_A_TENSOR = 1_000  # beside its numbers
+
+
+@dataclass
+class Remembered(Generic[T]):
+    """Values by text and seed, of which the oldest go when all take more than `limit` bytes.
+
+    Attributes:
+        limit: in bytes.
+        size: how many bytes a value takes.
+    """
+
+    limit: int
+    size: Callable[[T], int]
+    _values: dict[tuple[str, int], T] = field(default_factory=dict)
+    _taken: int = 0
+
+    def get(self, text: str, seed: int, make: Callable[[], T]) -> T:
+        """Return the value, which `make` makes if it is not remembered."""
+        key = (text, seed)
+        if (value := self._values.pop(key, None)) is None:
+            value = make()
+            self._taken += self.size(value)
+        self._values[key] = value
+        while self._taken > self.limit and len(self._values) > 1:
+            self._taken -= self.size(self._values.pop(next(iter(self._values))))
+        return value
 
 
 def inputs_of(scenario: Scenario, seed: int) -> list[RankInputs]:
     """Return every rank's inputs, as `draw_inputs` does."""
-    return _inputs_of(scenario.unbucketed, seed)
+    text = scenario.unbucketed
+    return _INPUTS.get(text, seed, lambda: draw_inputs(Scenario.from_text(text), seed))
 
 
 def right_training(scenario: Scenario, seed: int) -> Trajectory:
     """Return the right training on these inputs, as `train` does without `follow`."""
-    return _right_training(scenario.unbucketed, seed)
+    text = scenario.unbucketed
+    packed = _PACKED.get(text, seed, lambda: _pack(train(Scenario.from_text(text), inputs_of(scenario, seed))))
+    return _RIGHT.get(text, seed, lambda: _unpack(packed))
 
 
-@lru_cache(_REMEMBERED)
-def _inputs_of(text: str, seed: int) -> list[RankInputs]:
-    return draw_inputs(Scenario.from_text(text), seed)
+def _pack(right: Trajectory) -> bytes:
+    tensors: Tensors = {
+        f"{kind}/{step}/{name}": value.clone()
+        for kind in _TENSORS
+        for step, values in enumerate(getattr(right, kind))
+        for name, value in values.items()
+    }
+    facts = {name: value for name, value in vars(right).items() if name not in _TENSORS}
+    return pack({**facts, "steps": len(right.parameters), "order": list(tensors)}, tensors)
 
 
-@lru_cache(_REMEMBERED)
-def _right_training(text: str, seed: int) -> Trajectory:
-    return train(Scenario.from_text(text), _inputs_of(text, seed))
+def _unpack(packed: bytes) -> Trajectory:
+    facts, tensors = unpack(packed)
+    steps, ordered = range(facts.pop("steps")), {name: tensors[name] for name in facts.pop("order")}
+    by_step: dict[str, Any] = {kind: [under(ordered, f"{kind}/{step}/") for step in steps] for kind in _TENSORS}
+    return Trajectory(**facts, **by_step)
+
+
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(tensor.nbytes + _BYTES_OF_A_TENSOR for tensor in tensors)
+
+
+def _of_inputs(inputs: list[RankInputs]) -> int:
+    return sum(_bytes(own.by_name().values()) for own in inputs)
+
+
+def _of_right(right: Trajectory) -> int:
+    return sum(_bytes(values.values()) for kind in _TENSORS for values in getattr(right, kind))
+
+
+_INPUTS: Remembered[list[RankInputs]] = Remembered(2**24, _of_inputs)
+_RIGHT: Remembered[Trajectory] = Remembered(2**24, _of_right)
+_PACKED: Remembered[bytes] = Remembered(2**26, len)

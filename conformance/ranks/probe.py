@@ -4,8 +4,8 @@ from json import loads
 
 from conformance.protocol.messages import Probe, Task
 from conformance.ranks import stand_ins
-from conformance.ranks.boundary import boundary
-from conformance.ranks.loading import is_own, load, missing, trimmed_traceback, with_stubs, wrong_signature
+from conformance.ranks.boundary import boundary, trimmed_traceback
+from conformance.ranks.loading import is_own, load, missing, with_stubs, wrong_signature
 from conformance.ranks.run import carry_out
 from conformance.ranks.torch_builtins import noticing
 from conformance.submissions.contract import Contract

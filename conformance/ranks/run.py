@@ -9,8 +9,8 @@ from conformance.protocol.messages import Answer, Task
 from conformance.ranks import stand_ins
 from conformance.ranks.boundary import boundary, stage
 from conformance.ranks.context import Desk
+from conformance.ranks.environment import on_two_machines
 from conformance.ranks.loading import load
-from conformance.ranks.multi_node import on_two_machines
 from conformance.ranks.torch_builtins import noticing
 from conformance.ranks.tracing import gate, unawaited
 

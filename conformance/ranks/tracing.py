@@ -10,8 +10,7 @@ import torch
 import torch.distributed as dist
 
 from conformance.protocol.messages import Happening
-from conformance.ranks.asleep import Sleeper
-from conformance.ranks.comm_threads import Alongside
+from conformance.ranks.comm_threads import Alongside, Sleeper
 from conformance.scenarios.drawn import Drawn
 from conformance.scenarios.scenario import Scenario
 from pytest_ddp.observed import (

@@ -15,10 +15,10 @@ from conformance.protocol.messages import ClosureCall, Happening, Observation
 from conformance.ranks.boundary import offers, stage
 from conformance.ranks.comm_threads import Alongside
 from conformance.ranks.context import Desk
+from conformance.ranks.environment import noting_moved_generators
 from conformance.ranks.loading import function
 from conformance.ranks.optimizer_memory import state_bytes
 from conformance.ranks.parameters import Named, addresses, hooks_on, parameters_by_name, plain, take_hooks_off
-from conformance.ranks.rng import noting_moved_generators
 from conformance.ranks.tracing import alive, noting
 from conformance.ranks.wrapping import SavedWeights, SecondOptimizer, Twin, bare_model, make_model, wrap
 from conformance.workload.models import Listener, call, loss_on

@@ -1,7 +1,4 @@
-"""Modules for the layers that torch does not have in this form: from (samples, width) to (samples, width).
-
-Scripts hold the source of these classes, so each uses only names of torch.
-"""
+"""Modules for the layers that torch does not have in this form: from (samples, width) to (samples, width)."""
 
 import torch
 from torch import nn

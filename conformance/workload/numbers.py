@@ -17,6 +17,7 @@ Tensors = dict[str, torch.Tensor]
 Batch = tuple[torch.Tensor, torch.Tensor]
 WEIGHT_SCALE = 0.7
 FAR = 100.0
+FEATURES = 3
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,16 @@ def wide(tensor: torch.Tensor) -> torch.Tensor:
 def under(named: Tensors, prefix: str) -> Tensors:
     """Return the tensors whose names have this prefix, by their names without it."""
     return {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
+
+
+def generator_of(seed: int) -> torch.Generator:
+    """Return a new generator with this seed."""
+    return torch.Generator().manual_seed(seed)
+
+
+def small_network() -> dict[str, tuple[int, ...]]:
+    """Return the names and shapes of the parameters of a small network of two linear layers."""
+    return {"0.weight": (2, FEATURES), "0.bias": (2,), "2.weight": (1, 2), "2.bias": (1,)}
 
 
 def data_seed(secret: str, drawn: Drawn) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from way import CONTROLS, Way
 
-from conformance.workload.cs336_layers import of_the_assignment
+from conformance.components.fsdp.on_ranks import of_the_assignment
 from conformance.workload.modules import SmoothNorm
 
 BY_LAYERS = Way("by_layers", "ByLayers", "fsdp")

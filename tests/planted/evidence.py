@@ -92,10 +92,11 @@ class Page(NamedTuple):
         return sorted(listed) == sorted(" | ".join([f"`{one.key}`", *one.cells]) for one in self.subjects)
 
     def _section(self, component: str, subjects: Iterable[Subject], found: Found) -> str:
-        columns = ("id", *self.columns, "scenarios by seed")
+        columns, subjects = ("id", *self.columns, "scenarios by seed"), list(subjects)
+        of_state = state(component) if any(one.key in found for one in subjects) else "none"
         rows = [(f"`{one.key}`", *one.cells, _as_cell(found.get(one.key, {}))) for one in subjects]
         table = [f"| {' | '.join(row)} |\n" for row in (columns, ["---"] * len(columns), *rows)]
-        return f"\n## {component}\n\nState: {state(component)}.\n\n{''.join(table)}"
+        return f"\n## {component}\n\nState: {of_state}.\n\n{''.join(table)}"
 
 
 def _by_seed(cell: str) -> dict[int, int]:

@@ -7,7 +7,7 @@ from conformance.checks.compare import element_apart, first_mismatch
 from conformance.checks.generators import GENERATORS
 from conformance.checks.trial import CaseTrial
 from conformance.checks.words import listed
-from conformance.workload.checkpoint_training import FROZEN, Resumable
+from conformance.components.checkpoint.resumable import FROZEN, Resumable
 from conformance.workload.numbers import Tensors
 
 

@@ -3,8 +3,7 @@
 import torch
 
 from conformance.components.checkpoint.case import CheckpointCase
-from conformance.workload.case_numbers import FEATURES, generator_of, small_network
-from conformance.workload.numbers import Tensors
+from conformance.workload.numbers import FEATURES, Tensors, generator_of, small_network
 
 
 def draw(case: CheckpointCase, seed: int, rank: int) -> Tensors:

@@ -1,20 +1,38 @@
 """Saves a training in one world and goes on with it in another."""
 
 import random
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest import mock
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed import DistStoreError
 
-from conformance.components.checkpoint.delayed_write import last_to_write
+from conformance.components.checkpoint.resumable import Resumable
 from conformance.ranks.boundary import stage
 from conformance.ranks.context import Desk
-from conformance.workload.checkpoint_training import Resumable
-from conformance.workload.disk_limit import full_disk
 from conformance.workload.numbers import Tensors
+from pytest_ddp.rank.collective_hooks import watch_collectives
+
+_PATIENCE = timedelta(seconds=5)  # with ranks that neither leave nor communicate, but watch the file system
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Let every write beyond the first 512 bytes of a file raise `OSError`; Python ignores the signal SIGXFSZ."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, limits[1]))  # bytes: less than any state
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 class Unwritable:
@@ -122,3 +140,41 @@ def _weights(desk: Desk, whose: str) -> Tensors:
 def _path(desk: Desk, rank: int) -> Path:
     folder = Path(desk.task.folder)
     return (folder / f"rank{rank}" if desk.case.apart else folder / "shared") / "checkpoint.pt"
+
+
+@dataclass
+class Seen:
+    """Whether the file existed when this rank left the block."""
+
+    there: bool = False
+
+
+@contextmanager
+def last_to_write(path: Path) -> Iterator[Seen]:
+    """Delay rank 0's `torch.save` in the block until every other rank has left the block or entered a collective.
+
+    So the file is there for a rank that leaves only if the submission waits for rank 0.
+    """
+    store, rank, seen = dist.distributed_c10d._get_default_store(), dist.get_rank(), Seen()  # noqa: SLF001  torch's only way
+    others = [f"{path}: {other} is waiting or has left" for other in range(1, dist.get_world_size())]
+    if rank == 0:
+        with mock.patch("torch.save", _after(store, others)):
+            yield seen
+    else:
+        with watch_collectives(lambda _: store.set(others[rank - 1], "")):
+            yield seen
+    seen.there = path.exists()
+    if rank != 0:
+        store.set(others[rank - 1], "")
+
+
+def _after(store: dist.Store, keys: list[str]) -> Any:
+    """Return a `torch.save` that first waits for these keys of the store."""
+    save = torch.save
+
+    def waiting(*args: Any, **options: Any) -> None:
+        with suppress(DistStoreError):
+            store.wait(keys, _PATIENCE)
+        save(*args, **options)
+
+    return waiting

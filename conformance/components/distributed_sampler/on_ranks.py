@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 
 from conformance.ranks.boundary import stage
 from conformance.ranks.context import Desk
-from conformance.ranks.patched_clock import another_run
+from conformance.ranks.environment import another_run
 
 _TOO_MANY = 1000
 

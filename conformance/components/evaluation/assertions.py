@@ -8,8 +8,8 @@ import torch
 from conformance.checks.check import Violation
 from conformance.checks.trial import CaseTrial
 from conformance.checks.words import WAIT, never_awaited
+from conformance.components.evaluation.accuracy import Counts, accuracy, mistaken
 from conformance.components.evaluation.numbers import OTHER_LABELS
-from conformance.workload.accuracy import Counts, accuracy, mistaken
 
 _EXACT = 1e-6  # sums may be kept in float32
 _MODULES = {"the model": "training", "its module `dropout`": "dropout_training"}

@@ -2,10 +2,9 @@
 
 import torch
 
+from conformance.components.evaluation.accuracy import draw_right
 from conformance.components.evaluation.case import EvaluationCase
-from conformance.workload.accuracy import draw_right
-from conformance.workload.case_numbers import generator_of
-from conformance.workload.numbers import Tensors
+from conformance.workload.numbers import Tensors, generator_of
 
 _CLASSES = 4
 OTHER_LABELS = _CLASSES - 1  # added to labels, modulo their number: wrong ones are right then, and the reverse

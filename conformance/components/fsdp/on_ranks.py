@@ -3,23 +3,42 @@
 import gc
 from collections.abc import Iterable
 from contextlib import nullcontext, suppress
+from importlib import import_module
+from types import MethodType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from conformance.components.fsdp.live_memory import LiveMemory
 from conformance.ranks.boundary import stage
 from conformance.ranks.context import Desk
 from conformance.ranks.loading import with_stubs
 from conformance.ranks.optimizer_memory import state_bytes, stored
 from conformance.ranks.parameters import plain
 from conformance.ranks.tracing import alive
-from conformance.workload.cs336_layers import of_the_assignment
-from conformance.workload.live_memory import LiveMemory
 from conformance.workload.models import Perceptron, call, fill, loss_of
 from conformance.workload.numbers import under
 from conformance.workload.schedule import OPTIMIZERS
+
+
+def of_the_assignment(model: nn.Module) -> None:
+    """Change the classes of torch's layers in a model to those of the assignment; the layers compute as before.
+
+    FSDP in the CS336 assignment shards `Linear` and `Embedding` of `cs336_basics.model`, and most submissions look for
+    exactly these classes.
+
+    Raises:
+        ImportError: there is no `cs336_basics.model`.
+    """
+    theirs = import_module("cs336_basics.model")
+    for name in ("Linear", "Embedding", "RMSNorm"):
+        kind = getattr(theirs, name, None)
+        for layer in model.modules():
+            if isinstance(layer, getattr(nn, name)) and isinstance(kind, type):
+                layer.forward = MethodType(type(layer).forward, layer)
+                layer.__class__ = kind
 
 
 def train(desk: Desk) -> None:

@@ -3,9 +3,9 @@
 from conformance.checks.check import Violation
 from conformance.checks.compare import Mismatch, first_mismatch
 from conformance.checks.trial import CaseTrial
+from conformance.components.gradient_accumulation.averaging_wrapper import unsymmetric_loss
 from conformance.components.gradient_accumulation.micro_batches import MISTAKES, OWN_MISTAKES, mean, overflows, train
 from conformance.components.gradient_accumulation.numbers import SCALE
-from conformance.workload.averaging_wrapper import unsymmetric_loss
 from conformance.workload.numbers import Tensors
 
 

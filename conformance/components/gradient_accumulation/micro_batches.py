@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 
 from conformance.checks.trial import CaseTrial
+from conformance.components.gradient_accumulation.averaging_wrapper import unsymmetric_loss
 from conformance.components.gradient_accumulation.numbers import LEARNING_RATE, MOMENTUM, SCALE, WEIGHT_DECAY
-from conformance.workload.averaging_wrapper import unsymmetric_loss
 from conformance.workload.numbers import Tensors
 
 Gradients = list[list[Tensors]]  # by rank, then by micro-batch

@@ -3,8 +3,7 @@
 import torch
 
 from conformance.components.gradient_accumulation.case import AccumulationCase
-from conformance.workload.case_numbers import FEATURES, generator_of, small_network
-from conformance.workload.numbers import Tensors
+from conformance.workload.numbers import FEATURES, Tensors, generator_of, small_network
 
 LEARNING_RATE, MOMENTUM, WEIGHT_DECAY, SCALE = 0.1, 0.5, 0.2, 2.0**10
 

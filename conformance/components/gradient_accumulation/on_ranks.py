@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
+from conformance.components.gradient_accumulation.averaging_wrapper import Replicated, unsymmetric_loss
 from conformance.components.gradient_accumulation.numbers import LEARNING_RATE, MOMENTUM, SCALE, WEIGHT_DECAY
 from conformance.ranks.context import Desk
-from conformance.workload.averaging_wrapper import Replicated, unsymmetric_loss
 
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
 

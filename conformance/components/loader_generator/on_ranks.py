@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader
 
 from conformance.ranks.boundary import stage
 from conformance.ranks.context import Desk
-from conformance.ranks.patched_clock import another_run
+from conformance.ranks.environment import another_run
 
 _SAMPLES = 50
 _DRAWS, _MANY = 64, 2**31

@@ -3,8 +3,7 @@
 import torch
 
 from conformance.components.overhead_model.case import OverheadCase
-from conformance.workload.case_numbers import generator_of
-from conformance.workload.numbers import Tensors
+from conformance.workload.numbers import Tensors, generator_of
 
 _RANGES = ((6.0, 4.0), (8.0, 3.0), (-6.0, 3.0), (0.3, 1.7))
 

@@ -3,8 +3,7 @@
 import torch
 
 from conformance.components.sync_batchnorm.case import SyncBatchNormCase
-from conformance.workload.case_numbers import generator_of
-from conformance.workload.numbers import Tensors
+from conformance.workload.numbers import Tensors, generator_of
 
 CHANNELS = 3
 

@@ -118,14 +118,14 @@ BUGS = [
         "every_sample_once[few_or_many]",
         "again and again where there are few",
     ),
-    Bug(_SAMPLER, _SHARE, _ITS_OWN_ITERATOR, "starts_anew", "goes on where it was left"),
+    Bug(_SAMPLER, _SHARE, _ITS_OWN_ITERATOR, "starts_anew", "return a new iterator"),
     Bug(_SAMPLER, _SHUFFLED, _TURNED, "set_epoch_reshuffles[everything]", "come after the same one"),
     Bug(
         _SAMPLER,
         _SHARE,
         "        return iter(index % 2**16 for index in indices[self.rank :: self.num_replicas])\n",
         "every_sample_once[few_or_many]",
-        "16 bits hold 65,536",
+        "keep indices in Python's int",
     ),
     Bug(
         _SAMPLER,

@@ -54,7 +54,7 @@ BUGS = [
         "scaler.step(optimizer)",
         "scaler.unscale_(optimizer)\n        optimizer.step()",
         "overflow_skips_the_step",
-        "is to be skipped",
+        "leaves out steps with infinite gradients",
     ),
     Bug(
         _ACCUMULATION,
@@ -134,7 +134,7 @@ BUGS = [
         _FINISHED_AND_STEPPED,
         _STEPPED_IF_FINITE,
         "finishes_before_the_step",
-        "ranks disagree on the step",
+        "after the last backward",
     ),
     Bug(
         _ACCUMULATION,

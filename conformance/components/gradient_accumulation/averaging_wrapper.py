@@ -1,4 +1,4 @@
-"""A minimal data-parallel wrapper, on which gradient accumulation is checked. Scripts hold its source."""
+"""A minimal data-parallel wrapper, on which gradient accumulation is checked."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Measures the tensors in memory, including weights that only autograd's graph keeps. Scripts hold its source."""
+"""Measures the tensors in memory, including weights that only autograd's graph keeps."""
 
 from collections.abc import Iterable
 from typing import Any
