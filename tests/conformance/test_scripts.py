@@ -9,6 +9,8 @@ import traceback
 from pathlib import Path
 
 import pytest
+import torch
+import torch._dynamo  # optimizers import it: once for all scripts that run in forks of this process
 from bug import Bug, right
 from bugs import BUGS
 
