@@ -5,37 +5,41 @@ the submission: a look at an attribute, the deletion of an object, a function of
 """
 
 import gc
+import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import wraps
 from json import dumps
-from traceback import FrameSummary, StackSummary, format_list, walk_stack
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
-from conformance.ranks.loading import is_own, own_frames, printable, raised_on_purpose
+from conformance.ranks.loading import is_own
 from conformance.submissions.location import Location
 from pytest_ddp.rank.worker import Failed
 
 _STAGE = "_conformance_stage"
-_ELSEWHERE = ("a look at its objects", None)
+_ELSEWHERE = ("a look at the submission's objects", None)
+_OURS = f"{Path(__file__).parents[1]}{os.sep}"
+_TORCHS_SHARDING = "/torch/distributed/fsdp/"
 _GONE = "the submission has destroyed the default process group, which belongs to the program that made it"
-_destroyed_at: list[FrameSummary] = []
+_destroyed_at: list[traceback.FrameSummary] = []
 
 
 @contextmanager
 def boundary(submission: Location) -> Iterator[None]:
-    """Raise `Failed` for whatever is raised inside, under the name of the innermost stage that it was raised in.
+    """Raise `Failed` for any exception that leaves the block, with the name of the innermost stage that it left.
 
-    At the end, what the block has made is deleted: a `__del__` that breaks something must do so in its own run.
+    At the end, garbage is collected: a `__del__` that breaks the process breaks it in its own run.
     """
     has_group = dist.is_initialized()
     _note_destruction()
     try:
         yield
-        with stage("the deletion of what its code has made"):
+        with stage("the deletion of the objects that it made"):
             gc.collect()
             if has_group and not dist.is_initialized():
                 raise RuntimeError(_GONE)  # noqa: TRY301  as if the submission had raised it
@@ -45,7 +49,7 @@ def boundary(submission: Location) -> Iterator[None]:
 
 @contextmanager
 def stage(name: str, step: int | None = None) -> Iterator[None]:
-    """Name what a rank does in the block, for the message about an exception that leaves it."""
+    """Name what the rank does in the block, for the message about an exception."""
     try:
         yield
     except BaseException as error:
@@ -54,7 +58,7 @@ def stage(name: str, step: int | None = None) -> Iterator[None]:
 
 
 def offers(owner: Any, *names: str) -> bool:
-    """Whether an object has these attributes; one whose look-up raises, be it KeyError, is none that it has."""
+    """Whether an object has these attributes; it has none whose look-up raises, whatever the exception."""
     try:
         return all(hasattr(owner, name) for name in names)
     except Exception:  # noqa: BLE001  a `__getattr__` may raise anything
@@ -63,29 +67,67 @@ def offers(owner: Any, *names: str) -> bool:
 
 def _failed(error: BaseException, submission: Location) -> Failed:
     name, step = vars(error).get(_STAGE, _ELSEWHERE)
-    where = {"stage": name, "step": step, "refused": raised_on_purpose(error, submission)}
-    text = own_frames(error, submission)
+    where = {"stage": name, "step": step, "refused": _raised_on_purpose(error, submission)}
+    text = _own_frames(error, submission)
     if not dist.is_initialized():
-        text += "".join(["\n", *format_list([frame for frame in _destroyed_at if is_own(frame.filename, submission)])])
+        text += "".join(
+            ["\n", *traceback.format_list([frame for frame in _destroyed_at if is_own(frame.filename, submission)])]
+        )
     return Failed(type(error).__name__, _message(error), text.strip("\n"), dumps(where).encode())
 
 
 def _message(error: BaseException) -> str:
     try:
-        return printable(str(error))
+        return _printable(str(error))
     except BaseException as broken:  # noqa: BLE001  `__str__` is the submission's code, too
         return f"its message could not be made: `__str__` raised {type(broken).__name__}"
 
 
+def _own_frames(error: BaseException, location: Location) -> str:
+    """Return the frames of a traceback that are in the submission's files; if there are none, the last frame.
+
+    A `raise` statement of ours is left out: its message says enough.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if is_own(frame.filename, location)]
+    last = [frame for frame in frames[-1:] if not (frame.filename.startswith(_OURS) and _is_raise(frame.line or ""))]
+    return "".join(traceback.format_list(own or last)).rstrip()
+
+
+def trimmed_traceback(error: BaseException, location: Location) -> str:
+    """Return the traceback of an error with the submission's frames alone; a syntax error names its line itself."""
+    frames = [] if isinstance(error, SyntaxError) else [_own_frames(error, location)]
+    return _printable("\n".join([*frames, "".join(traceback.format_exception_only(error)).rstrip()]))
+
+
+def _printable(text: str) -> str:
+    """Return a text with escapes for surrogates, which cannot be written to a file."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _raised_on_purpose(error: BaseException, location: Location) -> bool:
+    """Whether a `raise` statement of the submission raised an error: it refuses, and does not fail by accident.
+
+    A `raise` statement of torch's sharding counts too: a submission that builds on it may leave refusals to it.
+    """
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    whose = is_own(last.filename, location) or _TORCHS_SHARDING in last.filename
+    return isinstance(error, Exception) and whose and _is_raise(last.line or "")
+
+
+def _is_raise(line: str) -> bool:
+    return line.lstrip().startswith("raise ")
+
+
 def _note_destruction() -> None:
-    """Let `destroy_process_group` note where it is called."""
+    """Let `destroy_process_group` record where it is called."""
     real = dist.destroy_process_group
     if hasattr(real, "__wrapped__"):
         return
 
     @wraps(real)
     def destroy(*args: Any, **options: Any) -> None:
-        frames = StackSummary.extract(walk_stack(sys._getframe(1)), lookup_lines=False)  # noqa: SLF001  of the caller
+        frames = traceback.StackSummary.extract(traceback.walk_stack(sys._getframe(1)), lookup_lines=False)  # noqa: SLF001  of the caller
         _destroyed_at[:] = reversed(frames)
         real(*args, **options)
 

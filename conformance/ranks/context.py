@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from conformance.protocol.messages import Answer, Task
 from conformance.ranks.boundary import stage
-from conformance.ranks.rng import states_of_global_generators
+from conformance.ranks.environment import states_of_global_generators
 from conformance.scenarios.scenario import Scenario
 from conformance.workload.numbers import RankInputs, Tensors
 

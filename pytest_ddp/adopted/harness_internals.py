@@ -35,7 +35,7 @@ def overridden(cls: type, harness: type, *methods: str) -> list[str]:
     return [name for name in methods if any(name in vars(base) for base in between)]
 
 
-def skip_reason(code: object) -> str | None:
+def reason_of_exit_code(code: object) -> str | None:
     """Return the reason for which torch's decorators skip a test by this exit code; None for other codes."""
     harnesses = sys.modules.get(HARNESSES)
     skips = harnesses.TEST_SKIPS.values() if harnesses else ()

@@ -20,13 +20,13 @@ from pytest_ddp.adopted.harness_internals import (
     PROCESSES,
     THREADS,
     harness_of,
+    reason_of_exit_code,
     replace_processes,
     replace_threads,
     replace_workers,
     run_process,
     run_thread,
     run_worker,
-    skip_reason,
 )
 from pytest_ddp.context import DDPContext
 from pytest_ddp.items import OPTIONS_OF_CLASS, is_adopted
@@ -63,7 +63,7 @@ class AdoptedTests:
     def pytest_runtest_makereport(self, call: pytest.CallInfo[Any]) -> None:
         """Turn an exit code by which torch's decorators skip a test into a skip; in tests that are not adopted too."""
         if call.excinfo is not None and isinstance(call.excinfo.value, SystemExit):
-            reason = skip_reason(call.excinfo.value.code)
+            reason = reason_of_exit_code(call.excinfo.value.code)
             if reason is not None:
                 call.excinfo = pytest.CallInfo.from_call(partial(pytest.skip, reason), call.when).excinfo
 
@@ -126,6 +126,6 @@ def _exit_code(run: Callable[[], None]) -> object:
 def _check(code: object, expected: int = 0) -> None:
     if code == expected:
         return
-    if reason := skip_reason(code):
+    if reason := reason_of_exit_code(code):
         raise SkipTest(reason)
     pytest.fail(f"the test ended its process with exit code {code}; it expects {expected}", pytrace=False)

@@ -156,6 +156,17 @@ def test_an_error_in_the_grader_in_one_submission_costs_the_next_nothing(capsys,
     assert "RuntimeError: a fault of the harness" in capsys.readouterr().err
 
 
+def test_an_error_in_the_grader_itself_has_exit_code_3(capsys, monkeypatch):
+    def no_servers():
+        raise RuntimeError("a fault of the harness")
+
+    monkeypatch.setattr("conformance.cli.fork_servers", no_servers)
+    assert main(["grade", str(EXAMPLES / "correct")]) == 3
+    said = capsys.readouterr().err
+    assert said.startswith("conformance: an error in the grader, not in the submission:\nTraceback")
+    assert "RuntimeError: a fault of the harness" in said
+
+
 @pytest.mark.usefixtures("one_server")
 def test_an_interrupted_grade_leaves_a_report_of_what_was_finished(capsys, tmp_path, monkeypatch):
     def interrupted(component, check, *others, **options):
@@ -283,6 +294,25 @@ def test_the_suite_as_tests_forbids_it_too_and_says_why_another_is_skipped(as_te
     said = run.stdout.str()
     assert "distributed_sampler uses torch.utils.data.DistributedSampler" in said
     assert "not submitted: flat_ddp lacks flat_ddp_on_after_backward(ddp_model, optimizer)" in said
+
+
+@pytest.mark.parametrize(
+    ("adapters", "options", "words"),
+    [
+        ("x = 1", ["--ddp-world-size=1"], "a single rank has nothing to synchronise; give 2 or more"),
+        ("x = 1", [], "define none of the components asked for"),
+    ],
+)
+def test_misuse_stops_the_tests(as_tests, submit, adapters, options, words):
+    run = as_tests(f"--ddp-submission={submit(adapters)}", *options, "-k", "overhead")
+    assert run.ret == 2, "as of the command line"
+    assert words in run.stdout.str() + run.stderr.str()
+
+
+def test_without_a_submission_the_tests_are_skipped(as_tests):
+    run = as_tests("-rs", "-k", "overhead")
+    assert run.ret == pytest.ExitCode.OK
+    assert "give --ddp-submission=PATH" in run.stdout.str()
 
 
 def test_a_wrong_path_stops_the_tests_at_once(tmp_path):

@@ -1,26 +1,32 @@
-"""Saves a training in one world and goes on with it in another."""
+"""Saves a training in one world of ranks, and loads it and trains on in another."""
 
 import random
 import resource
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest import mock
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed import DistStoreError
 
-from conformance.components.checkpoint.delayed_write import last_to_write
 from conformance.components.checkpoint.resumable import Resumable
 from conformance.ranks.boundary import stage
 from conformance.ranks.context import Desk
 from conformance.workload.numbers import Tensors
+from pytest_ddp.rank.collective_hooks import watch_collectives
+
+_PATIENCE = timedelta(seconds=5)  # with ranks that neither leave nor communicate, but watch the file system
 
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """Let every write beyond the first 512 bytes of a file raise `OSError`; Python ignores the signal SIGXFSZ."""
+    """Let every write after the first 512 bytes of a file raise OSError; Python ignores the signal SIGXFSZ."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (512, limits[1]))  # bytes: less than any state
     try:
@@ -33,18 +39,18 @@ class Unwritable:
     """A scaler whose state cannot be written."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return something that breaks off while it is being written."""
+        """Return a state whose writing raises OSError half-way."""
         return {"scale": torch.zeros(1000), "state": self}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take no state."""
+        """Load nothing."""
 
     def __reduce__(self) -> NoReturn:
         raise OSError(28, "No space left on device")
 
 
 def save_and_load(desk: Desk) -> None:
-    """In the first world, train and save; in the second, load over other weights and train on."""
+    """Train and save in the first world; in the second, load into a model with other weights, and train on."""
     (_save, _load)[desk.task.phase](desk)
 
 
@@ -97,7 +103,7 @@ def _load(desk: Desk) -> None:
     _steps(desk, training, range(case.before, case.before + case.after), "a step after loading")
     desk.answer |= {f"end/{name}": value for name, value in training.state().items()}
     if case.reloaded:
-        dist.barrier()  # as steps of training are: nobody writes while another reads
+        dist.barrier()  # no rank writes while another one reads, as in a training
         desk.call("save_checkpoint", path, training.model, training.optimizer, training.scaler, 0)
         again = Resumable(_weights(desk, "other"), scaled=case.scaled)
         desk.call("load_checkpoint", path, again.model, again.optimizer, again.scaler)
@@ -111,7 +117,7 @@ def _seed(seed: int) -> None:
 
 
 def _drawn() -> Tensors:
-    """Return what each global generator gives now, under its name."""
+    """Return the next numbers of each global generator, under its name."""
     numbers = {
         "torch": torch.rand(4).tolist(),
         "random": [random.random() for _ in range(4)],  # noqa: S311  no secret
@@ -134,3 +140,41 @@ def _weights(desk: Desk, whose: str) -> Tensors:
 def _path(desk: Desk, rank: int) -> Path:
     folder = Path(desk.task.folder)
     return (folder / f"rank{rank}" if desk.case.apart else folder / "shared") / "checkpoint.pt"
+
+
+@dataclass
+class Seen:
+    """Whether the file existed when this rank left the block."""
+
+    there: bool = False
+
+
+@contextmanager
+def last_to_write(path: Path) -> Iterator[Seen]:
+    """Delay rank 0's `torch.save` in the block until every other rank has left the block or entered a collective.
+
+    So the file is there for a rank that leaves only if the submission waits for rank 0.
+    """
+    store, rank, seen = dist.distributed_c10d._get_default_store(), dist.get_rank(), Seen()  # noqa: SLF001  torch's only way
+    others = [f"{path}: {other} is waiting or has left" for other in range(1, dist.get_world_size())]
+    if rank == 0:
+        with mock.patch("torch.save", _after(store, others)):
+            yield seen
+    else:
+        with watch_collectives(lambda _: store.set(others[rank - 1], "")):
+            yield seen
+    seen.there = path.exists()
+    if rank != 0:
+        store.set(others[rank - 1], "")
+
+
+def _after(store: dist.Store, keys: list[str]) -> Any:
+    """Return a `torch.save` that first waits for these keys of the store."""
+    save = torch.save
+
+    def waiting(*args: Any, **options: Any) -> None:
+        with suppress(DistStoreError):
+            store.wait(keys, _PATIENCE)
+        save(*args, **options)
+
+    return waiting

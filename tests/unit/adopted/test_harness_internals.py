@@ -56,10 +56,10 @@ def overridden():
         assert internals.overridden(type("Derived", (harness,), {}), harness, *methods) == []
 
 
-def skip_reason():
+def reason_of_exit_code():
     """common_distributed.TEST_SKIPS: what torch's decorators skip fails with SystemExit."""
-    assert internals.skip_reason(77) == "Need at least 2 accelerator devices"
-    assert internals.skip_reason(1) is None
+    assert internals.reason_of_exit_code(77) == "Need at least 2 accelerator devices"
+    assert internals.reason_of_exit_code(1) is None
 
 
 def worker_count():

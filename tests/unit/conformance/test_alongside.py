@@ -10,8 +10,7 @@ from hashlib import sha256
 import pytest
 
 from conformance.protocol.messages import Happening
-from conformance.ranks.asleep import Sleeper
-from conformance.ranks.comm_threads import Alongside
+from conformance.ranks.comm_threads import Alongside, Sleeper
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="what a thread does is looked up in /proc")
 LAUNCHED, REACHED = Happening("launched", number=1), Happening("reached", layer=0)
