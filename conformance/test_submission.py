@@ -1,7 +1,7 @@
 """The suite as tests: `pytest --pyargs conformance --ddp-submission=PATH --ddp-world-size=4`.
 
-One test per component and check. An extended check that fails is reported as an expected failure, since it takes no
-points; a component that is not submitted is skipped.
+There is one test per component and check. If an extended check fails, its test is an expected failure: such a check
+gives no points. The tests of a component that is not submitted are skipped.
 """
 
 import secrets
@@ -29,7 +29,7 @@ _ALL = [
 
 @dataclass
 class Grader:
-    """Runs checks on demand, each once, those that it requires first."""
+    """Runs each check once, when a test asks for it, after the checks that it requires."""
 
     executor: Executor
     grading: Grading
@@ -37,7 +37,7 @@ class Grader:
     _known: dict[str, dict[str, CheckReport]] = field(default_factory=dict)
 
     def verdict(self, component: str, check_id: str) -> CheckReport:
-        """Return what became of a check; of what had to be written from scratch and was not, that alone."""
+        """Return what became of a check, or the failure of a component that had to be written by hand and was not."""
         report = self._not_from_scratch(component) or self.report(component, check_id)
         return self._not_from_scratch(component) or report
 

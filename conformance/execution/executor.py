@@ -4,7 +4,6 @@ What comes back is a value: the answers of all ranks, or the outcomes of a run t
 """
 
 import json
-import math
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from conformance.execution.asked import Asked
+from conformance.execution.deadlines import IMPORT_SECONDS, Deadlines
 from conformance.execution.fork_servers import ForkServers
 from conformance.execution.outcome import (
     Broken,
@@ -36,14 +36,8 @@ from pytest_ddp.outcomes.failure import failures
 from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned
 from pytest_ddp.planning.world import World
 
-RUN_SECONDS = 10.0
-_FIRST_RUN_SECONDS = 30.0
-_SLOWER = 100.0
-_SLOWER_IMPORT = 10.0  # ranks import the submission all at a time, and new ones do so in the midst of grading
-_PROBE_SECONDS = 120.0
 _KEPT_BYTES = 2**25
 _TARGET = "conformance.ranks.run:run"
-_ALONGSIDE_SECONDS = 10.0  # a step; `alongside` looks for one, or some, where other threads have the interpreter
 
 
 class _Run:
@@ -83,8 +77,7 @@ class Executor:
     afresh: bool = False
     _known: dict[str, Execution] = field(default_factory=dict)
     _drawn_ahead: dict[str, list[list[Tensors]]] = field(default_factory=dict)
-    _fastest: float = math.inf
-    _import_seconds: float = 0.0
+    _deadlines: Deadlines = field(default_factory=Deadlines)
 
     def run(self, component: Asked, drawn: Drawn) -> Execution:
         """Run a scenario or a case with a component.
@@ -112,12 +105,6 @@ class Executor:
                 own.launcher = own.launcher.alike
             return replace(self, ranks=own, alone=set(), afresh=True).run_again(component, drawn)
 
-    def _keep(self, key: str, execution: Execution) -> None:
-        """Remember what came of a run for checks that draw the same; forget the oldest runs where all take too much."""
-        self._known[key] = execution
-        while len(self._known) > 1 and sum(one.size for one in self._known.values()) > _KEPT_BYTES:
-            del self._known[next(iter(self._known))]
-
     def isolate(self, component: str) -> None:
         """Run everything of a component in new processes from now on, and forget what was seen in others."""
         self.alone.add(component)
@@ -130,10 +117,10 @@ class Executor:
         self._known = {key: seen for key, seen in self._known.items() if not key.startswith(f"{component}: ")}
 
     def ahead(self, component: Asked, drawn: Sequence[Drawn]) -> Generator[Drawn]:
-        """Yield each once it has run: ranks are at the next one while the caller looks at this one.
+        """Yield each when it has run; meanwhile the ranks carry out the next one.
 
-        Not after a run that broke: the next one might take as long to break. Whoever does not want them all closes
-        the iterator before anything else runs. Raises as `run` does.
+        After a run that broke, the next one does not start early: it might take as long to break. Close the iterator
+        before anything else runs. Raises as `run` does.
         """
         ready: tuple[Drawn, ...] = ()
         for one, then in zip_longest(drawn, drawn[1:]):
@@ -168,8 +155,8 @@ class Executor:
         asked = {"submission": asdict(self.location), "contracts": [asdict(contract) for contract in contracts]}
         with _ranks_or_an_error_of_ours():
             payload = json.dumps(asked).encode()
-            (outcome,) = self.ranks.run(World(1), "conformance.ranks.probe:look", payload, timeout=_PROBE_SECONDS)
-        self._import_seconds = max(self._import_seconds, outcome.seconds)
+            (outcome,) = self.ranks.run(World(1), "conformance.ranks.probe:look", payload, timeout=IMPORT_SECONDS)
+        self._deadlines.import_seconds = max(self._deadlines.import_seconds, outcome.seconds)
         found = self._probe(outcome)
         if found is None:
             return Probe(error=why_no_answer(outcome, self.location))
@@ -209,7 +196,7 @@ class Executor:
             for phase, given in enumerate(numbers):
                 with self.ranks.group(self._world(component, drawn, len(given))) as group:
                     group.ask(
-                        _TARGET, self._tasks(component, drawn, given, phase, folder), timeout=self._seconds(drawn)
+                        _TARGET, self._tasks(component, drawn, given, phase, folder), timeout=self._deadlines.of(drawn)
                     )
                     try:
                         if not phase:
@@ -231,7 +218,7 @@ class Executor:
             for phase, given in enumerate(numbers):
                 tasks = self._tasks(component, drawn, given, phase, folder)
                 world = self._world(component, drawn, len(given))
-                yield self.ranks.run(world, target, tasks, timeout=self._seconds(drawn))
+                yield self.ranks.run(world, target, tasks, timeout=self._deadlines.of(drawn))
 
     def _tasks(self, component: Asked, drawn: Drawn, given: list[Tensors], phase: int, folder: str) -> list[bytes]:
         """Return what each rank of a world is asked."""
@@ -257,7 +244,7 @@ class Executor:
             for outcome in outcomes:
                 if wrong := self._wrong(component, drawn, outcome.body if isinstance(outcome, Returned) else b""):
                     return Malformed(outcome.rank, wrong)
-            self._fastest = min(self._fastest, max(outcome.seconds for outcome in outcomes))
+            self._deadlines.fastest = min(self._deadlines.fastest, max(outcome.seconds for outcome in outcomes))
         sent = (tuple(outcome.body for outcome in outcomes if isinstance(outcome, Returned)) for outcomes in answered)
         return Observed(self.seed(drawn), component.answer, tuple(sent))
 
@@ -272,18 +259,14 @@ class Executor:
         missing = seen.missing(drawn)
         return f"{len(missing)} tensors are missing, {missing[0]} among them" if missing else ""
 
-    def _seconds(self, drawn: Drawn) -> float:
-        """Return after how many seconds a run counts as hung."""
-        return self._deadline + (_ALONGSIDE_SECONDS * getattr(drawn, "steps", 0) if drawn.gated else 0.0)
-
     def _use(self, component: Asked, borrowed: Iterable[str]) -> None:
         self.borrowed.setdefault(component.name, set()).update(borrowed)
 
-    @property
-    def _deadline(self) -> float:
-        """Seconds until a run counts as hung: far more than any takes here, with the submission's import in it."""
-        run = _FIRST_RUN_SECONDS if math.isinf(self._fastest) else max(RUN_SECONDS, _SLOWER * self._fastest)
-        return run + min(_SLOWER_IMPORT * self._import_seconds, _PROBE_SECONDS)
+    def _keep(self, key: str, execution: Execution) -> None:
+        """Remember what came of a run for checks that draw the same; forget the oldest runs where all take too much."""
+        self._known[key] = execution
+        while len(self._known) > 1 and sum(one.size for one in self._known.values()) > _KEPT_BYTES:
+            del self._known[next(iter(self._known))]
 
     def _world(self, component: Asked, drawn: Drawn, size: int) -> World:
         return World(size, observe=drawn.observed or component.name in self.watched)

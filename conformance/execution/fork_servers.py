@@ -1,7 +1,7 @@
 """Ranks for grading, forked from two servers in turn: ranks of one world hash texts apart, as torchrun's do.
 
-Each interpreter draws a seed for `hash` when it starts. Forks share that of their server: among them a set of names has
-one order, and an implementation that takes its buckets from it, or deals by `hash(name)`, would seem right.
+Each interpreter draws a seed for `hash` when it starts. Ranks forked from one server share its seed: a set of names has
+the same order on all of them, so code that takes its buckets from a set, or deals by `hash(name)`, would seem right.
 """
 
 import gc
@@ -85,7 +85,7 @@ def fork_servers() -> Iterator[ForkServers]:
 def ranks_from(launcher: ForkServers) -> Iterator[SizedRanks]:
     """Give ranks for one submission; they must serve no other.
 
-    A grading makes much garbage: whoever collects it need not look through all of torch each time.
+    A grade makes much garbage; `gc.freeze` keeps the collector from looking through torch's objects each time.
     """
     gc.collect()
     gc.freeze()

@@ -78,10 +78,13 @@ class Broken:
     def _where(self) -> dict[str, Any]:
         """What the boundary on the rank says about an exception (see `conformance.ranks.boundary`)."""
         try:
-            where = json.loads(self.root.body) if isinstance(self.root, Raised) else None
+            where: Any = json.loads(self.root.body) if isinstance(self.root, Raised) else None
         except ValueError:
             return {}
-        return where if isinstance(where, dict) and where.keys() == {"stage", "step", "refused"} else {}
+        match where:
+            case {"stage": str(), "step": int() | None, "refused": bool()}:
+                return dict(where)
+        return {}
 
 
 @dataclass(frozen=True)

@@ -31,19 +31,21 @@ def progress() -> Iterator[Listener]:
     """Show progress from now until the end of the block; give the listener that it follows."""
     console = Console(stderr=True)
     if not console.is_terminal or console.is_dumb_terminal:
-        yield tell_component
+        yield write_lines
         return
     shown = LiveProgress(console)
     with shown.live:
         yield shown
 
 
-def tell_component(event: Event) -> None:
-    """Write one line when a submitted component ends."""
-    if isinstance(event, ComponentEnded) and event.report.submitted:
-        report = event.report
-        points = f"{report.points:g} of {report.max_points:g} points"
-        sys.stderr.write(f"conformance: {report.name} {report.status}, {points}\n")
+def write_lines(event: Event) -> None:
+    """Write one line when a submission begins, and one when a submitted component ends; a listener."""
+    match event:
+        case SubmissionBegan():
+            sys.stderr.write(f"conformance: grading {event.submission}\n")
+        case ComponentEnded(report) if report.submitted:
+            points = f"{report.points:g} of {report.max_points:g} points"
+            sys.stderr.write(f"conformance: {report.name} {report.status}, {points}\n")
 
 
 @dataclass

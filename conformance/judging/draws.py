@@ -1,4 +1,4 @@
-"""Draws what a check holds components to, and the least of what fails: the only file in which Hypothesis runs."""
+"""Draws the scenarios of a check, and the smallest that fails: the only file in which Hypothesis runs."""
 
 import hashlib
 import math
@@ -21,7 +21,7 @@ _FEWEST = 3  # examples of each alternative
 
 @dataclass(frozen=True)
 class Draws:
-    """Scenarios or cases, the same ones whenever and for whomever they are drawn.
+    """Scenarios or cases of a check: the same ones at every time, for every submission.
 
     Attributes:
         scenarios: what draws them.
@@ -40,11 +40,11 @@ class Draws:
     examples: int
 
     def all(self) -> tuple[Drawn, ...]:
-        """Return them, smaller ones first; components that are held to the same ones have them drawn once."""
+        """Return them, smaller ones first; components with the same scenarios share one drawing."""
         return _all(self)
 
     def hold(self, judge: Callable[[Drawn], None]) -> None:
-        """Draw them one by one for `judge`; once it raises, look for smaller ones for which it does, and raise that.
+        """Draw them one by one for `judge`; after it raises, look for smaller ones on which it raises, and raise that.
 
         Each of several alternatives gets its share of the examples.
         """

@@ -1,4 +1,4 @@
-"""One check's search for what a component fails on: what was held to the property, and what failed."""
+"""Looks for a scenario on which a component fails one check; keeps what failed."""
 
 from dataclasses import dataclass, field
 
@@ -32,7 +32,7 @@ class Search:
     refused: Refused | None = None
 
     def hold(self, drawn: Drawn) -> None:
-        """Hold one scenario to the property; raise Violation if it fails."""
+        """Run one scenario and test the property; raise Violation if it does not hold."""
         key = self.executor.key(self.component, drawn)
         if self.left is not None and self.left <= 0 and not self.executor.knows(self.component, drawn):
             return
@@ -48,16 +48,16 @@ class Search:
             limit = min(limit, _SHRINKING_RUNS_BROKEN) if isinstance(execution, Broken) else limit
             self.left = limit if self.left is None else min(self.left, limit)
             raise
-        except Refused as refusal:  # another scenario may show what is silently wrong
+        except Refused as refusal:  # another scenario may show a silent error
             self.refused = refusal
 
     def settle(self) -> None:
-        """Raise Refused if the submission has refused any of what it was held to."""
+        """Raise Refused if the submission refused any scenario."""
         if self.refused:
             raise self.refused
 
     def judge(self, execution: Execution, drawn: Drawn) -> None:
-        """Hold what was seen to the property; raise Violation if it fails, Refused if it was refused and may be."""
+        """Test the property on a run; raise Violation if it does not hold, Refused if it may be refused and was."""
         if isinstance(execution, Malformed):
             raise Violation(f"Rank {execution.rank} sent something that is no answer: {execution.message}")
         if isinstance(execution, Broken):

@@ -23,7 +23,7 @@ Status: TypeAlias = Literal["passed", "failed", "error", "not_run"]
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one check.
+    """The result of one check.
 
     Attributes:
         check: the check.
@@ -51,7 +51,7 @@ class Result:
 def run_check(
     component: Component, check: Check, executor: Executor, *, world_size: int, seed: int, examples: int
 ) -> Result:
-    """Hold a component to one check on up to `examples` scenarios of up to `world_size` ranks.
+    """Test one property of a component on up to `examples` scenarios of up to `world_size` ranks.
 
     The processes of a real run see one world and, mostly, one model: what fails only in those that have run something
     before is held to the check again, in new ones.
@@ -77,7 +77,7 @@ def _run(search: Search, draws: Draws) -> Result:
         status, message = "error", str(error)
     except HypothesisException as error:
         status, message = "error", f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001  whatever goes wrong on this side is ours, and must not end the grading
+    except Exception:  # noqa: BLE001  a fault of the judge must not end the grade
         status, message = "error", traceback.format_exc()
     seconds = time.perf_counter() - started
     if status != "passed" or not search.failures:
@@ -94,7 +94,7 @@ def _failed(search: Search, drawn: Drawn, violation: Violation, seconds: float =
 
 
 def _held(search: Search, draws: Draws) -> Search:
-    """Hold a component to all that is drawn; where it fails, return the search for the smallest instead."""
+    """Test all scenarios that are drawn; if one fails, return the search for the smallest that fails."""
     try:
         with closing(search.executor.ahead(search.component, draws.all())) as running:
             for drawn in running:
@@ -104,12 +104,12 @@ def _held(search: Search, draws: Draws) -> Search:
         smallest = Search(search.component, search.check, search.executor)
         with suppress(Violation):
             draws.hold(smallest.hold)
-        return smallest if smallest.failures else search  # what failed once stands, whatever a second drawing gives
+        return smallest if smallest.failures else search  # a failure counts, also if the second search finds none
     return search
 
 
 def judged(search: Search, drawn: Drawn) -> Result:
-    """Hold a component to one check on one scenario or case; where it passes, again and again, in case it is a race."""
+    """Test one property on one scenario or case; if it holds, repeat that: a race fails only sometimes."""
     result = _judged(search, drawn)
     if result.left_behind:
         search.executor.isolate(search.component.name)

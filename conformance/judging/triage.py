@@ -1,4 +1,4 @@
-"""What is behind a failure: whether it comes every time, and which known mistake it looks like."""
+"""Finds the cause of a failure: does it come every time, and which known mistake explains it?"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ from pytest_ddp.outcomes.outcome import Raised
 REPEATS = 10
 _REPEATS_BROKEN = 3
 HASH_APART = (
-    "It goes well where all ranks are forks of one process, and so agree on the `hash` of a text. Real ranks, such as "
-    "torchrun starts, do not: each sees a set of names in an order of its own. Take the order that ranks must agree on "
-    "from a list or a dict, or sort the names; deal by number, not by `hash`."
+    "This fails only if the ranks disagree on the `hash` of a text, as ranks that torchrun starts do: each rank sees a "
+    "set of names in another order. Take an order that all ranks must share from a list or a dict, or sort the names; "
+    "deal by number, not by `hash`."
 )
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What is behind a failure.
+    """The cause of a failure.
 
     Attributes:
         said: in words, whether it comes every time, and which known mistake explains it; empty if nothing is known.
@@ -40,9 +40,9 @@ class Cause:
 
 
 def cause_of(search: Search, scenario: Drawn, violation: Violation) -> Cause:
-    """Find out what is behind a failure."""
+    """Find the cause of a failure."""
     execution = search.executor.run(search.component, scenario)
-    # What hangs takes as long as a run may: where new ranks hang too that hash alike, that is all there is to learn.
+    # A hang takes until its deadline. If new ranks that hash alike hang too, more runs would teach nothing.
     alike = _fails_alike(search, scenario) if isinstance(execution, Broken) and execution.hung else None
     race = "" if alike else _race(search, scenario, execution)
     if not race and alike is None:
@@ -57,7 +57,7 @@ def cause_of(search: Search, scenario: Drawn, violation: Violation) -> Cause:
 
 
 def _race(search: Search, scenario: Drawn, execution: Execution) -> str:
-    """Run what failed again, and say how often it fails, unless it always does."""
+    """Run the failing scenario again; say how often it fails, unless it always fails."""
     repeats = _REPEATS_BROKEN if isinstance(execution, Broken) else REPEATS
     if isinstance(execution, Broken) and execution.hung:
         repeats = 1
@@ -71,7 +71,7 @@ def _race(search: Search, scenario: Drawn, execution: Execution) -> str:
 
 
 def _fails_alike(search: Search, scenario: Drawn) -> bool:
-    """Whether new ranks fail too that all hash texts alike."""
+    """Return whether new ranks that all hash texts alike fail too."""
     return _fails_again(search, scenario, partial(search.executor.run_afresh, alike=True))
 
 
@@ -86,7 +86,7 @@ def _fails_again(search: Search, scenario: Drawn, run: Callable[..., Execution])
 
 
 def _explain(search: Search, drawn: Drawn) -> str:
-    """Return what known mistake is behind a failure; checks of cases say it themselves."""
+    """Return the known mistake that explains a failure; checks of cases give their own advice."""
     component, execution = search.component, search.executor.run(search.component, drawn)
     if isinstance(execution, Broken):
         advice = component.advice(drawn) if isinstance(execution.root, Raised) else ""

@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import cache, wraps
 from json import dumps
 from pathlib import Path
 from typing import Any
@@ -68,12 +68,10 @@ def offers(owner: Any, *names: str) -> bool:
 def _failed(error: BaseException, submission: Location) -> Failed:
     name, step = vars(error).get(_STAGE, _ELSEWHERE)
     where = {"stage": name, "step": step, "refused": _raised_on_purpose(error, submission)}
-    text = _own_frames(error, submission)
+    text = [_own_frames(error, submission)]
     if not dist.is_initialized():
-        text += "".join(
-            ["\n", *traceback.format_list([frame for frame in _destroyed_at if is_own(frame.filename, submission)])]
-        )
-    return Failed(type(error).__name__, _message(error), text.strip("\n"), dumps(where).encode())
+        text += traceback.format_list([frame for frame in _destroyed_at if is_own(frame.filename, submission)])
+    return Failed(type(error).__name__, _message(error), "\n".join(text).strip("\n"), dumps(where).encode())
 
 
 def _message(error: BaseException) -> str:
@@ -119,11 +117,10 @@ def _is_raise(line: str) -> bool:
     return line.lstrip().startswith("raise ")
 
 
+@cache
 def _note_destruction() -> None:
     """Let `destroy_process_group` record where it is called."""
     real = dist.destroy_process_group
-    if hasattr(real, "__wrapped__"):
-        return
 
     @wraps(real)
     def destroy(*args: Any, **options: Any) -> None:

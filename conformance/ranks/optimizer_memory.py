@@ -1,4 +1,4 @@
-"""Measures how much optimizer state this process holds, whatever a sharded optimizer looks like inside."""
+"""Measures how much optimizer state this process holds, wherever a sharded optimizer keeps it."""
 
 import gc
 from collections.abc import Iterable, Iterator
@@ -11,10 +11,11 @@ _CLOSED = (torch.Tensor, torch.nn.Module, type, ModuleType, FrameType)  # not en
 
 
 def state_bytes(optimizer: Any) -> int | None:
-    """Return the bytes of state in every torch optimizer reachable from `optimizer`, itself included.
+    """Return the bytes of state in all torch optimizers that can be reached from `optimizer`, itself included.
 
-    Where there is none, in those that train the same parameters from elsewhere, such as a table of the module's.
-    Counters of steps are left out; memory that several tensors share counts once. None if no torch optimizer is found.
+    If they have no state, optimizers that train the same parameters count too, wherever they are kept, such as in a
+    global table. Step counters do not count, and memory that several tensors share counts once. None if there is no
+    torch optimizer.
     """
     found = list(_optimizers(optimizer))
     kept = _state_of(found)
@@ -37,7 +38,7 @@ def _state_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.Tensor]
 
 
 def _memory(tensors: Iterable[torch.Tensor]) -> int:
-    """Return the bytes of memory that tensors take; state may be views of one buffer, or be listed twice."""
+    """Return the bytes of memory under these tensors; some may be views of one buffer, or the same tensor."""
     taken = end = 0
     for first, last in sorted((one.data_ptr(), one.data_ptr() + one.numel() * one.element_size()) for one in tensors):
         taken, end = taken + max(0, last - max(first, end)), max(last, end)
@@ -67,7 +68,7 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _optimizers(outer: Any) -> Iterator[torch.optim.Optimizer]:
-    """Yield torch optimizers reachable from this one, whatever holds them: attributes, slots, containers, closures."""
+    """Yield the torch optimizers that can be reached from this one: by attributes, slots, containers and closures."""
     ahead, seen = [outer], set[int]()
     while ahead:
         thing = ahead.pop()
@@ -80,10 +81,10 @@ def _optimizers(outer: Any) -> Iterator[torch.optim.Optimizer]:
 
 
 def _elsewhere(outer: Any) -> list[torch.optim.Optimizer]:
-    """Return the live optimizers that train memory of this one's parameters, though nothing leads from it to them."""
+    """Return the optimizers, anywhere in the process, that train memory of this one's parameters."""
     trained = _trained(outer)
-    gc.collect()  # what an earlier optimizer of the same parameters has left is no state that is held
-    # By `type`: a proxy that is asked for its class may be one of something that is gone.
+    gc.collect()  # garbage of an earlier optimizer of the same parameters is not state that is held
+    # By `type`: a weak proxy whose object is gone raises when `isinstance` asks for its class.
     everything = (one for one in gc.get_objects() if issubclass(type(one), torch.optim.Optimizer))
     return [one for one in everything if one is not outer and trained & _trained(one)]
 

@@ -1,4 +1,4 @@
-"""Finds the model's parameters again after a wrapper has taken the model, and counts what hangs on them."""
+"""Finds the model's parameters in a wrapped model; copies them, and counts their hooks."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -12,10 +12,10 @@ Named = dict[str, torch.nn.Parameter]
 
 
 def parameters_by_name(wrapped: Any, names: Sequence[str], before: Named) -> tuple[Named, list[str]]:
-    """Return the wrapped model's parameters under the model's own names, and the names of any that it has besides.
+    """Return the wrapped model's parameters under the model's own names, and the names of its further parameters.
 
-    A wrapper may put one fixed prefix before every name, and may hold a copy of the model. It may also give new names
-    to the very parameters that the model had before, in any order; new names of copies say nothing, and are refused.
+    A wrapper may hold a copy of the model, and may put one fixed prefix before every name. It may also rename the
+    parameters that the model had before; copies with other names cannot be told apart, and are refused.
 
     Raises:
         TypeError: the wrapper offers no `named_parameters` and holds no `module` that does, or it shards a parameter.
@@ -49,7 +49,7 @@ def _is_among(parameter: torch.nn.Parameter, others: Iterable[torch.nn.Parameter
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a whole tensor that is of torch's own type and dense, whatever class holds its numbers."""
+    """Return a dense copy of a whole tensor, of the class `torch.Tensor`, whatever the class of the tensor is."""
     dense = local_part(tensor).detach().clone().to_dense()
     return dense if type(dense) is torch.Tensor else torch.empty(dense.shape, dtype=dense.dtype).copy_(dense)
 
@@ -60,7 +60,7 @@ def addresses(named: Named) -> dict[str, list[int]]:
 
 
 def hooks_on(parameters: Iterable[torch.nn.Parameter]) -> int:
-    """Return how many hooks are on these parameters; those on nodes of autograd's graph cannot be counted."""
+    """Return the number of hooks on these parameters, without those on nodes of autograd's graph."""
     return sum(len(hooks) for parameter in parameters for hooks in _hooks(parameter))
 
 
@@ -77,10 +77,10 @@ def _hooks(parameter: torch.nn.Parameter) -> Iterator[dict[int, Any]]:
 
 
 def holder(wrapped: Any) -> Any:
-    """Return what offers the parameters: what the adapter returned, or the `module` that it holds.
+    """Return the object that has `named_parameters`: what the adapter returned, or its `module`.
 
     Raises:
-        TypeError: neither does.
+        TypeError: neither has it.
     """
     if offers(wrapped, "named_parameters"):
         return wrapped

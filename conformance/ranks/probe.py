@@ -1,4 +1,4 @@
-"""The first questions to a submission, asked on ranks: does it import, and which components does it have?"""
+"""The first two targets of a grade: does the submission import, and which components does it have?"""
 
 from json import loads
 
@@ -13,7 +13,7 @@ from conformance.submissions.location import Location
 
 
 def look(payload: bytes) -> bytes:
-    """Import the adapters, look at their functions; on a rank of a world of one."""
+    """Import the adapters and look at their functions, on one rank; return an encoded `Probe`."""
     asked = loads(payload)
     location = Location.from_json(asked["submission"])
     contracts = [Contract.from_json(plain) for plain in asked["contracts"]]
@@ -38,9 +38,9 @@ def _look(location: Location, contracts: list[Contract]) -> Probe:
 
 
 def attempt(payload: bytes) -> bytes:
-    """Carry out an encoded `Task`, to learn whether a component is implemented; other faults are left to the checks.
+    """Carry out an encoded `Task` to learn whether the component is implemented; return an encoded `Probe`.
 
-    At the second time what it needs is imported, so that it can be seen whose implementation it is.
+    The task is carried out twice: `noticing` sees only modules that were imported before.
     """
     task = Task.decode(payload)
     with boundary(task.submission):
@@ -61,7 +61,7 @@ def _attempt(task: Task) -> Probe:
 
 
 def _raises_not_implemented(task: Task) -> bool:
-    """Carry out a task; say whether the submission's own code raises NotImplementedError."""
+    """Carry out a task; return whether the submission's own code raises NotImplementedError."""
     try:
         with_stubs(lambda: carry_out(task), task.submission)
     except NotImplementedError as error:
@@ -69,6 +69,6 @@ def _raises_not_implemented(task: Task) -> bool:
         while frame is not None and frame.tb_next is not None:
             frame = frame.tb_next
         return frame is not None and is_own(frame.tb_frame.f_code.co_filename, task.submission)
-    except BaseException:  # noqa: BLE001, S110  the checks will meet it again, and say what it means
+    except BaseException:  # noqa: BLE001, S110  the checks will see it again, and report it
         pass
     return False

@@ -1,4 +1,4 @@
-"""The target that ranks run: one task, carried out with the submission's functions."""
+"""The target that ranks run: it carries out one task with the submission's functions."""
 
 from dataclasses import replace
 from importlib import import_module
@@ -23,7 +23,7 @@ def run(payload: bytes) -> bytes:
 
 
 def carry_out(task: Task) -> Answer:
-    """Import the submission, and do the exercise with it; the global generator of torch stays where it was."""
+    """Import the submission and run the exercise with it; restore torch's global generator."""
     with stage("import of the adapters"):
         adapters = load(task.submission, task.stubs)
     desk = Desk(task, adapters)

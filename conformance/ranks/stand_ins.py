@@ -1,8 +1,7 @@
-"""Stand-ins for what a submission wants and this machine lacks, so that code which never needs it can be judged.
+"""Stand-ins for what a submission imports or calls and this machine lacks, so that the rest of it can be judged.
 
-Three kinds: known optional packages that are absent, metadata of the course's own distribution, and CUDA calls: ranks
-are judged on CPUs, and GPUs hidden from them. Each is offered only where nothing real is there, and what was used is
-recorded and reported.
+There are three kinds: for known optional packages that are not installed, for the version of the course's own package,
+and for CUDA calls, since ranks run on CPUs. None replaces what is there, and the report lists those that were used.
 """
 
 import importlib.metadata
@@ -30,7 +29,7 @@ used: set[str] = set()
 
 
 class Stub:
-    """Takes part in import-time code: attributes, subscripts, decorators, base classes, type unions, iteration."""
+    """Does nothing wherever code uses a package at import: attributes, decorators, base classes, types, iteration."""
 
     def __init__(self, name: str) -> None:
         self.__dict__["_name"] = name
@@ -41,7 +40,7 @@ class Stub:
         return Stub(f"{self._name}.{name}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a lone positional argument, as a decorator or a progress bar would; else another stub."""
+        """Return the only positional argument, as a decorator or a progress bar does; otherwise another stub."""
         return args[0] if len(args) == 1 and not kwargs else Stub(self._name)
 
     def __getitem__(self, _: object) -> "Stub":
@@ -73,28 +72,28 @@ class _StubModule(ModuleType):
 
 
 class Packages(MetaPathFinder, Loader):
-    """The last import finder: makes empty packages under the names that were allowed."""
+    """The last import finder: makes an empty package for each name that is allowed."""
 
     def __init__(self) -> None:
         self.allowed: set[str] = set()
 
     def find_spec(self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
-        """Claim a module of an allowed package."""
+        """Find any module of an allowed package."""
         return ModuleSpec(name, self, is_package=True) if name.partition(".")[0] in self.allowed else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Make the stub."""
+        """Return the empty module."""
         return _StubModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Have nothing to run."""
+        """Run nothing."""
 
     def allow(self, error: ImportError) -> bool:
-        """Offer a stub for what an import missed, if it is a known optional package that is not offered yet."""
+        """Offer a stub for the package that an import lacked, if it is a known one; return whether one is offered."""
         package = (error.name or "").partition(".")[0]
         if not isinstance(error, ModuleNotFoundError) or package not in OPTIONAL_PACKAGES - self.allowed:
             return False
-        if package in sys.modules:  # there, but without the submodule: the real package must not be mixed with a stub
+        if package in sys.modules:  # installed without this submodule: a stub must not mix with the real package
             return False
         self.offer(package)
         return True
@@ -109,10 +108,10 @@ packages = Packages()
 
 
 def install(location: Location) -> None:
-    """Hide GPUs, and make stubs available, in this process; idempotent.
+    """Hide GPUs and prepare stand-ins in this process; do nothing the second time.
 
-    What takes a GPU where it finds one is judged as on any other machine: of GPUs there may be fewer than ranks.
-    torch looks for triton itself and remembers the answer: it is asked before any stub can be found.
+    GPUs are hidden because a machine may have fewer than there are ranks. torch looks for triton itself and remembers
+    the answer, so it looks before there is a stub.
     """
     if packages in sys.meta_path:
         return
@@ -126,7 +125,7 @@ def install(location: Location) -> None:
 
 
 def _forgive_missing_metadata(location: Location) -> None:
-    """Let a submission's own files read the version of a distribution that is not installed."""
+    """Let files of the submission read "0.0.0" as the version of a package that is not installed."""
     real = importlib.metadata.version
 
     def version(distribution_name: str) -> str:
@@ -143,7 +142,7 @@ def _forgive_missing_metadata(location: Location) -> None:
 
 
 def _silence_cuda() -> None:
-    """Turn CUDA calls that carry no meaning on a CPU into no-ops."""
+    """Let CUDA calls that mean nothing on a CPU do nothing."""
     calls = {
         torch.cuda: ("synchronize", "set_device", "current_stream", "default_stream", "stream"),
         torch.cuda.nvtx: ("range_push", "range_pop", "range_start", "range_end", "mark"),
@@ -156,7 +155,7 @@ def _silence_cuda() -> None:
 
 
 class _Nothing:
-    """What CUDA calls give here: a stream or an event, whose methods do nothing and measure 0 ms."""
+    """What CUDA calls return here: a stream or an event, whose methods do nothing and measure 0 ms."""
 
     _name = ""
 

@@ -1,4 +1,4 @@
-"""Notices which of torch's own implementations a submission uses, on a rank."""
+"""Records which of torch's own implementations a submission uses."""
 
 import sys
 from collections.abc import Iterator
@@ -22,20 +22,20 @@ _OWN = {
 
 @contextmanager
 def noticing() -> Iterator[set[str]]:
-    """Give a set to which each of torch's classes is added that an object is made of in the block.
+    """Yield a set that receives the name of each of torch's implementations that the block makes an object of.
 
-    Only what is imported by now is watched: importing all of it takes longer than most scenarios.
+    Only modules that are imported already are watched: importing all of them takes longer than most scenarios.
     """
     used = set[str]()
     with ExitStack() as patches:
         for (module, name), words in _OWN.items():
             found = getattr(sys.modules.get(module), name, None)
             if found is not None:
-                patches.enter_context(patch.object(found, "__init__", _telling(found.__init__, used, words)))
+                patches.enter_context(patch.object(found, "__init__", _recording(found.__init__, used, words)))
         yield used
 
 
-def _telling(make: Any, used: set[str], words: str) -> Any:
+def _recording(make: Any, used: set[str], words: str) -> Any:
     def init(self: Any, *args: Any, **keywords: Any) -> None:
         used.add(words)
         make(self, *args, **keywords)

@@ -1,4 +1,4 @@
-"""Notes down what a rank communicates, and lets results arrive only when they are waited for."""
+"""Records what a rank communicates, and lets results arrive only when the submission waits for them."""
 
 import gc
 from collections.abc import Collection, Iterator
@@ -29,21 +29,21 @@ from pytest_ddp.rank.collective_hooks import watch_collectives
 
 
 def gate(drawn: Drawn) -> AbstractContextManager[None]:
-    """In what is gated, let operations complete in a shuffled order, each only when somebody waits for it."""
+    """If this is gated, let operations complete in a shuffled order, each only when the submission waits for it."""
     return collectives().gate(Shuffled(drawn.seed)) if drawn.gated else nullcontext()
 
 
 @contextmanager
 def noting(happened: list[Happening], scenario: Scenario) -> Iterator[None]:
-    """Append every collective that this process enters in the block; in a gated scenario its first wait, too."""
+    """Append every collective that this process enters in the block; in a gated scenario, its first wait too."""
 
     def launched(seen: Fingerprint) -> None:
         happened.append(Happening("launched", op=seen.op, bytes=seen.bytes, dtype=seen.dtype, group=seen.group))
 
     alongside, here, backward = Alongside(happened), get_ident(), Sleeper(get_native_id())
-    elsewhere, running = set[int](), set[int]()  # operations that other threads launch; backward passes
+    elsewhere, running = set[int](), set[int]()  # operations that other threads launched; backward passes
 
-    def told(event: Event) -> None:
+    def record(event: Event) -> None:
         if isinstance(event, BackwardBegan):
             running.add(event.backward)
         elif isinstance(event, BackwardReturned):
@@ -62,30 +62,33 @@ def noting(happened: list[Happening], scenario: Scenario) -> Iterator[None]:
             yield
         return
     listeners = current.record().listeners
-    listeners.append(told)
+    listeners.append(record)
     try:
         yield
     finally:
-        listeners.remove(told)
+        listeners.remove(record)
         entries = {entry.number: entry for entry in collectives()}
         happened[:] = [more for one in happened for more in _in_full(one, entries, elsewhere)]
 
 
 def unawaited(drawn: Drawn) -> list[str]:
-    """Return the operations that nobody has waited for, with their lines, of a scenario or case that is gated."""
+    """Return the operations of a gated scenario or case that the submission never waited for, with their lines."""
     return [str(entry) for entry in collectives().unawaited if entry.bytes] if drawn.gated else []
 
 
 def alive() -> int:
-    """Return how many tensors are alive on this rank, and handles of operations; of observed groups: others hide."""
+    """Return how many tensors and handles of operations are alive on this rank.
+
+    Handles are seen in observed groups only: in others, Python does not know them.
+    """
     gc.collect()
     return sum(issubclass(type(one), torch.Tensor | dist.Work) for one in gc.get_objects())
 
 
 def _in_full(one: Happening, entries: dict[int, Entry], elsewhere: Collection[int]) -> Iterator[Happening]:
-    """Yield a happening with what is known of its operation; who launches one that blocks waits for it at once.
+    """Yield a happening with the facts of its operation, and a wait after the launch of one that blocks.
 
-    Not so where another thread does: backward goes on, or does not, until that one's wait is noted.
+    The wait of a blocking operation that another thread launched is recorded by itself: backward may go on before it.
     """
     if one.what != "launched" or one.number not in entries:
         yield one

@@ -1,7 +1,4 @@
-"""Trains one whole scenario with the submission's code, in one round trip.
-
-Whatever the submission raises leaves as `Failed`, with the stage and the step.
-"""
+"""Trains a whole scenario with the submission's code, and records what the checks need."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -51,7 +48,7 @@ class _Run:
         self._build()
         try:
             return self._train()
-        finally:  # a parameter and what its hook refers to, such as a process group, would never be collected
+        finally:  # a parameter with a hook that refers to it, and what else the hook refers to, are never collected
             twins = [p for beside in (self.twin, self.second) if beside for p in beside.named.values()]
             take_hooks_off([*self.model.parameters(), *self.named.values(), *twins])
 
@@ -84,7 +81,7 @@ class _Run:
         )
 
     def _optimizer_at_end(self) -> dict[str, Any]:
-        """Return what is noted of an optimizer after the last step."""
+        """Return the facts about an optimizer after the last step."""
         with stage("a look at the optimizer's state"):
             held = state_bytes(self.plan.optimizer)
         with stage("a look at `param_groups`"):
@@ -114,7 +111,7 @@ class _Run:
             self.early = [name for name, p in self.named.items() if p.grad is not None]
             self.bare = bare = bare_model(self.wrapped, self.model)
         bare.register_forward_pre_hook(self._note_forward)
-        bare.listener = self._layer_noter()  # not before wrapping: a wrapper may copy the model by pickling
+        bare.listener = self._layer_noter()  # after wrapping: a wrapper may copy the model by pickling
         with stage("a look at the buffers of the wrapped model"):
             self._keep("buffer", dict(bare.named_buffers()))
         self.saved = SavedWeights(self.desk, self.wrapped)
@@ -129,7 +126,7 @@ class _Run:
                 self._switch(training=False)
 
     def _layer_noter(self) -> Listener:
-        """Return what notes down the layers that backward reaches; a function, which copies of the model can share."""
+        """Return a function that records the layers which backward reaches; copies of the model can share it."""
 
         def note(layer: int) -> None:
             if layer == 0 and self.desk.scenario.gated:
@@ -146,7 +143,7 @@ class _Run:
     def _make_optimizer(self, params: Any, optimizer_cls: Any, **options: Any) -> Any:
         if self.desk.task.contract.kind == "wrapper":
             return optimizer_cls(params, **options)
-        take_hooks_off(self.named.values())  # of the one before, which in a new process would not be there
+        take_hooks_off(self.named.values())  # those of an earlier optimizer; a new process has none
         return function(self.desk.adapters, self.desk.task.contract.get)(params, optimizer_cls, **options)
 
     def _step(self, step: int) -> float:
@@ -199,7 +196,7 @@ class _Run:
         self.in_training = training
 
     def _abort(self, step: int) -> None:
-        """Let a backward pass, of another batch, raise when it reaches the first layer; clear what it has computed."""
+        """Run a backward pass of another batch that raises at the first layer; clear the gradients that it computed."""
 
         def refuse(layer: int) -> None:
             if layer == 0:
@@ -214,12 +211,12 @@ class _Run:
 
     @property
     def _is_lazy(self) -> bool:
-        """Whether the wrapper's `no_sync` is to be used."""
+        """Whether to use the wrapper's `no_sync`."""
         return self.desk.scenario.no_sync and offers(self.wrapped, "no_sync")
 
     @contextmanager
     def _lazily(self) -> Iterator[None]:
-        """Enter the wrapper's `no_sync`, and where the scenario says so, another one for a moment."""
+        """Enter the wrapper's `no_sync`; if the scenario nests it, enter and leave another one inside."""
         with self.wrapped.no_sync():
             with self.wrapped.no_sync() if self.desk.scenario.nests else nullcontext():
                 pass
@@ -239,7 +236,7 @@ class _Run:
         return sum(losses)
 
     def _pass(self, step: int, micro: Sequence[int], *, is_last: bool) -> float:
-        """Compute forward on some micro-batches, and one backward; return the loss."""
+        """Run forward on these micro-batches and one backward; return the loss."""
         scenario, synchronise = self.desk.scenario, is_last or not self._is_lazy
         with stage("no_sync", step), nullcontext() if synchronise else self._lazily():
             with stage("forward", step):
@@ -287,7 +284,7 @@ class _Run:
         return ClosureCall(len(losses), all(enabled), value, losses[0] if losses else float("nan"))
 
     def _average(self) -> None:
-        """Average gradients as the plainest wrapper does, for optimizers that are to work beside one."""
+        """Average gradients as the simplest wrapper does, for scenarios that train an optimizer beside one."""
         for parameter in self.named.values():
             if parameter.grad is not None:
                 dist.all_reduce(parameter.grad)
@@ -298,4 +295,4 @@ class _Run:
 
 
 class _AbortedError(Exception):
-    """What a backward pass raises in a scenario that aborts."""
+    """Raised by the backward pass of a scenario that aborts one."""

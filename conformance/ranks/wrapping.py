@@ -1,4 +1,4 @@
-"""Builds a scenario's model on a rank, and has the submission wrap it."""
+"""Builds a scenario's model on a rank and lets the submission wrap it, or two models beside each other."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -18,14 +18,14 @@ from conformance.workload.schedule import Schedule
 
 
 def make_model(desk: Desk) -> Perceptron:
-    """Return the model with this rank's own numbers in it."""
+    """Return the model with this rank's weights and buffers."""
     model = Perceptron(desk.scenario.model, dist.get_rank())
     fill(model, desk.inputs.weights, desk.inputs.buffers)
     return model
 
 
 def wrap(desk: Desk, model: Perceptron) -> Any:
-    """Return what the submission makes of a model."""
+    """Return the model as the submission wraps it."""
     contract = desk.task.contract
     more = [desk.scenario.bucket_size_mb] if contract.takes_bucket_size else []
     with stage(contract.get.name):
@@ -33,10 +33,10 @@ def wrap(desk: Desk, model: Perceptron) -> Any:
 
 
 class SavedWeights:
-    """What a wrapped model's `state_dict` is before training, if it offers one and the scenario loads it again.
+    """The `state_dict` of a wrapped model before training, if it has one and the scenario loads it again.
 
     Attributes:
-        offered: whether it offers one.
+        offered: whether the wrapped model has `state_dict` and `load_state_dict`.
     """
 
     def __init__(self, desk: Desk, wrapped: Any) -> None:
@@ -47,15 +47,15 @@ class SavedWeights:
             self._saved = deepcopy(wrapped.state_dict()) if self.offered and loaded else None
 
     def load(self) -> None:
-        """Let the wrapped model load it."""
+        """Load the state into the wrapped model."""
         if self.offered:
             self._wrapped.load_state_dict(self._saved)
 
 
 class Twin:
-    """A second model with the same numbers, wrapped beside the first: neither may meddle with the other.
+    """A second wrapped model with the same numbers beside the first: neither may change the other.
 
-    It never steps, so that its gradients of the first batch are the same each time.
+    Its parameters are never updated, so its gradients of the first batch are the same in every step.
     """
 
     def __init__(self, desk: Desk) -> None:
@@ -75,7 +75,7 @@ class Twin:
             return loss_on(self._desk.scenario, self._wrapped, self._desk.inputs.batches[0])
 
     def backward(self, loss: torch.Tensor, step: int) -> None:
-        """Compute the gradients of that loss, averaged."""
+        """Compute the gradients of that loss, and let the submission average them."""
         with self._stage("backward", step):
             torch.autograd.backward(loss)
         self._call(self._desk.task.contract.after_backward, "on_after_backward", step)
@@ -89,9 +89,9 @@ class Twin:
 
 
 class SecondOptimizer:
-    """A second sharded optimizer, of copies of the parameters: neither may meddle with the first.
+    """A second sharded optimizer, of copies of the parameters: neither may change the other.
 
-    It is made when the first has been, gets the same gradients, by a backward pass of its own, and steps before.
+    It is made after the first, gets the same gradients by a backward pass of its own, and steps before the first.
     """
 
     def __init__(self, desk: Desk, named: Named, make: Callable[..., torch.optim.Optimizer]) -> None:
@@ -101,7 +101,7 @@ class SecondOptimizer:
             self._optimizer = Schedule(desk.scenario, self.named, make, lambda: None).optimizer
 
     def step(self, named: Named, step: int) -> None:
-        """Step with the gradients that the parameters of the first have."""
+        """Step with the gradients of the first optimizer's parameters."""
         with stage("`zero_grad` of a second optimizer", step):
             self._optimizer.zero_grad()
         gradients = ((p, named[name].grad) for name, p in self.named.items())

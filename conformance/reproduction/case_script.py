@@ -3,6 +3,8 @@
 from conformance.reproduction.script import Failure, Reading, data_lines, has_template, is_readable
 from conformance.scenarios.drawn import Drawn
 
+_IN_THE_NUMBERS = ("seed", "sizes", "samples")  # fields that the numbers alone depend on
+
 
 def flat_text(failure: Failure, case: Drawn, seed: int) -> tuple[str, list[str]]:
     """Return a flat script, and what it does not show of the case: with anything there, it is of no use.
@@ -20,4 +22,4 @@ def flat_text(failure: Failure, case: Drawn, seed: int) -> tuple[str, list[str]]
         return "", ["so many numbers"]
     read = Reading(case)
     text = failure.render(template, s=read, world_size=read.world_size, data=list(data_lines("GIVEN", given)))
-    return text, read.unread("seed")
+    return text, read.unread(*_IN_THE_NUMBERS)

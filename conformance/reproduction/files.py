@@ -5,6 +5,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+from conformance.checks.check import Aspect
 from conformance.components.component import Component, trial_of_training
 from conformance.execution.executor import Executor
 from conformance.execution.outcome import Execution, Malformed, Observed
@@ -15,6 +16,8 @@ from conformance.reproduction.script import MARKER, MOST_LINES, Failure, lines_b
 from conformance.scenarios.drawn import Drawn
 from conformance.scenarios.scenario import Scenario
 from conformance.submissions.location import Location
+
+_NOT_COMPARED: frozenset[Aspect] = frozenset({"waiting", "communication", "memory and state", "robustness"})
 
 
 def write(component: Component, result: Result, executor: Executor, folder: Path) -> Path:
@@ -67,8 +70,8 @@ def flat_text(failure: Failure, drawn: Drawn, seed: int) -> tuple[str, str]:
         drawn: the scenario or the case that failed.
         seed: the integer that its numbers are drawn from.
     """
-    write = training_script.flat_text if isinstance(drawn, Scenario) else case_script.flat_text
-    text, unshown = write(failure, drawn, seed)  # type: ignore[arg-type]  # each gets its kind
+    trains = isinstance(drawn, Scenario) or hasattr(drawn, "scenario")
+    text, unshown = (training_script if trains else case_script).flat_text(failure, drawn, seed)
     if unshown:
         return text, f"it has no lines for: {', '.join(unshown)}"
     lines = lines_besides_data(text)
@@ -81,6 +84,8 @@ def _text(failure: Failure, result: Result, executor: Executor, drawn: Drawn) ->
         text, why = "", f"the judge offered stand-ins: {', '.join(sorted(executor.stubbed))}"
     elif result.hash_apart:
         text, why = "", "it fails only where ranks have different hash seeds"
+    elif not isinstance(drawn, Scenario) and result.check.aspect in _NOT_COMPARED:
+        text, why = "", f"it compares results, and this is about {result.check.aspect}"
     else:
         text, why = flat_text(failure, drawn, executor.seed(drawn))
     if not why and not _is_shown(executor.run(failure.component, drawn), drawn):

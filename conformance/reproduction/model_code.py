@@ -3,7 +3,18 @@
 from collections.abc import Iterator
 from typing import Any
 
-from conformance.scenarios.layers import Again, Conv, Embedding, Layer, Linear, Norm, Residual, layer_as_code
+from conformance.scenarios.layers import (
+    Again,
+    Conv,
+    Embedding,
+    Layer,
+    Linear,
+    Norm,
+    Residual,
+    SmoothNorm,
+    TokenEmbedding,
+    layer_as_code,
+)
 
 _ACTIVATIONS = {"tanh": "torch.tanh", "gelu": "nn.functional.gelu", "relu": "torch.relu"}
 _CASTS = {"float64": "double", "float32": "float", "bfloat16": "bfloat16", "float16": "half"}
@@ -18,6 +29,11 @@ _OWN: dict[type[Any], tuple[str, ...]] = {
         "class AddedEmbedding(nn.Embedding):  # adds the row that the first value selects",
         "    def forward(self, x):",
         "        return x + 1.5 * super().forward((8 * x[:, 0]).floor().long() % self.num_embeddings)",
+    ),
+    SmoothNorm: (
+        "class SmoothNorm(nn.RMSNorm):",
+        "    def forward(self, x):",
+        "        return self.weight * x * (x.square().mean(-1, keepdim=True) + 1).rsqrt()",
     ),
     Residual: (
         "class ResidualLinear(nn.Linear):",
@@ -56,7 +72,7 @@ def model_lines(spec: Any) -> Iterator[str]:
 
 def is_explicit(spec: Any) -> bool:
     """Whether a class of a few lines can have all layers of a model."""
-    return all(isinstance(layer, (Linear, Norm, Again, *_OWN)) for layer in spec.layers)
+    return all(isinstance(layer, (Linear, Norm, Again, TokenEmbedding, *_OWN)) for layer in spec.layers)
 
 
 def has_places(spec: Any) -> bool:

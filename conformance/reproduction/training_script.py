@@ -6,38 +6,38 @@ from typing import Any
 import torch
 
 from conformance.checks.trial import Trial
-from conformance.oracle.remembered import inputs_of
 from conformance.oracle.training import train
 from conformance.reproduction.model_code import has_places, is_explicit, model_lines
-from conformance.reproduction.script import Failure, Reading, data_lines, is_readable
+from conformance.reproduction.script import Failure, Reading, data_lines, has_template, is_readable
 from conformance.scenarios.layers import Dtype, Embedding
 from conformance.scenarios.scenario import AddGroup, Decay, Event, Freeze, OneCycle, Scenario, SetOption, Unfreeze
 from conformance.submissions.contract import Contract
 from conformance.workload.models import GAIN
-from conformance.workload.numbers import Tensors, wide
+from conformance.workload.numbers import RankInputs, Tensors, wide
 
 # Between rounding, which steps carry on, and what a known mistake changes in a drawn scenario.
 _TOLERANCES: dict[Dtype, float] = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 0.03, "float16": 0.01}
 _SHOWN = AddGroup | Decay | Freeze | OneCycle | SetOption | Unfreeze
 
 
-def flat_text(failure: Failure, scenario: Scenario, seed: int) -> tuple[str, list[str]]:
+def flat_text(failure: Failure, drawn: Any, seed: int) -> tuple[str, list[str]]:
     """Return a flat script, and what it does not show of the scenario: with anything there, it is of no use.
 
     Args:
         failure: what it has to show.
-        scenario: what failed.
-        seed: the integer that the scenario's numbers are drawn from.
+        drawn: the scenario that failed, or a case that has one.
+        seed: the integer that its numbers are drawn from.
     """
+    scenario, own = getattr(drawn, "scenario", drawn), f"{failure.component.name}/script.py.jinja"
     if why := _beyond(scenario):
         return "", [why]
-    data = _data(scenario, seed)
+    data = _data(scenario, failure.component.numbers(drawn, seed)[0])
     if not is_readable([tensors for ranks in data.values() for tensors in ranks]):
         return "", ["so many numbers"]
-    s, m, o = Reading(scenario), Reading(scenario.model), Reading(scenario.optimizer)
-    contract = failure.component.contract
+    c, s, m, o = Reading(drawn), Reading(scenario), Reading(scenario.model), Reading(scenario.optimizer)
     text = failure.render(
-        "training.py.jinja",
+        own if has_template(own) else "training.py.jinja",
+        c=c,
         s=s,
         m=m,
         o=o,
@@ -52,10 +52,11 @@ def flat_text(failure: Failure, scenario: Scenario, seed: int) -> tuple[str, lis
         world_size=s.world_size,
         tolerance=tolerance_of(scenario),
         data=[line for name, ranks in data.items() for line in data_lines(name, ranks)],
-        **_calls(contract, s),
+        **_calls(failure.component.contract, s),
     )
     known = ("seed", "batch", "optimizer", "model")
-    return text, [*s.unread(*known), *m.unread("inputs", "activation"), *o.unread()]
+    unread = [] if drawn is scenario else c.unread("world_size", "seed")
+    return text, [*unread, *s.unread(*known), *m.unread("inputs", "activation"), *o.unread()]
 
 
 def tolerance_of(scenario: Scenario) -> float:
@@ -104,9 +105,9 @@ def _calls(contract: Contract, s: Any) -> dict[str, Any]:
     }
 
 
-def _data(scenario: Scenario, seed: int) -> dict[str, list[Tensors]]:
+def _data(scenario: Scenario, given: list[Tensors]) -> dict[str, list[Tensors]]:
     """Return what the script has as literal data: what each rank is given, once if it is the same for all."""
-    inputs = inputs_of(scenario, seed)
+    inputs = [RankInputs.from_names(own) for own in given]
     batches = [
         {f"{kind}{number}": t for number, pair in enumerate(own.batches) for kind, t in zip("xy", pair, strict=True)}
         for own in inputs

@@ -14,8 +14,8 @@ class Drawn(Brief):
     Attributes:
         world_size: ranks.
         seed: selects the numbers.
-        gated: whether results of collectives arrive only when somebody waits for them, and are NaN until then.
-        two_machines: whether ranks seem to be on two machines, where `LOCAL_RANK` is not the rank.
+        gated: results of collectives arrive only when the submission waits for them, and are NaN before.
+        two_machines: the ranks seem to be on two machines, where `LOCAL_RANK` is not the rank.
     """
 
     kinds: ClassVar[dict[str, type["Drawn"]]] = {}

@@ -126,7 +126,7 @@ _EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Even
 
 @dataclass(frozen=True, repr=False)
 class Scenario(Drawn):
-    """Everything that decides a training run but the numbers, which derive from `seed` and the run's secret.
+    """Everything that decides a training run, except the numbers: these derive from `seed` and the run's secret.
 
     Attributes:
         world_size: ranks.
@@ -136,34 +136,34 @@ class Scenario(Drawn):
         uneven: rank r has r samples more; each rank then weights its loss by its share of the samples, so that the
             average over the ranks is the loss of all samples.
         micro_batches: backward passes per step, whose gradients add up.
-        joined: the micro-batches' losses are added up, and have one backward pass together.
-        finishes_once: `on_after_backward` is called after the last of these passes alone.
+        joined: the losses of the micro-batches are added up and share one backward pass.
+        finishes_once: `on_after_backward` is called once, after the last of these passes.
         no_sync: all micro-batches but the last are computed under the wrapper's `no_sync`, if it has one.
-        nests: before each of these, another block of `no_sync` is entered and left within the first.
+        nests: before each of them, a second block of `no_sync` is entered and left inside the first.
         evaluates: before each step, the model computes the step's batch in evaluation mode, without gradients.
-        in_evaluation: the model trains in evaluation mode, as where its norms are to stay at rest.
-        aborts: before the second step, a backward pass of the first batch raises half way, on all ranks, and its
-            gradients are cleared; it leaves the wrapper's `no_sync` by that, where micro-batches are computed under it.
-        clip: the norm of all gradients, at most, when the optimizer steps; None for any.
+        in_evaluation: the model trains in evaluation mode, as it does if its norms must keep their statistics.
+        aborts: before the second step, a backward pass of the first batch raises half way on all ranks, and its
+            gradients are cleared. If micro-batches run under the wrapper's `no_sync`, the exception leaves that block.
+        clip: the largest norm of all gradients when the optimizer steps; None: they are not clipped.
         replicated: every rank gets the whole global batch, so that gradients need no synchronisation.
-        averaged: the harness itself averages gradients over the ranks, as a plain data-parallel wrapper does.
+        averaged: the judge's own code averages gradients over the ranks, as a plain data-parallel wrapper does.
         bucket_size_mb: for bucketed wrappers; in MiB, None for one unbounded bucket.
-        set_to_none: what `zero_grad` is told.
+        set_to_none: the argument of `zero_grad`.
         cleared_by: whose `zero_grad` is called before each step, or by the closure.
-        clears_late: `zero_grad` is called between a step's first forward and its backward, and not before.
+        clears_late: `zero_grad` is called between the first forward of a step and its backward.
         closure: whether `step` gets a closure that clears gradients, and computes the loss and new ones.
-        gated: whether results of collectives arrive only when somebody waits for them, and are NaN until then.
-        large: targets are so far off, and losses multiplied so, that the gradients of the last layer's bias are just
-            within the range of float16: the sum of those of two ranks is not.
+        gated: results of collectives arrive only when the submission waits for them, and are NaN before.
+        large: targets are so far away, and losses so large, that the gradient of the last layer's bias just fits in
+            float16, and the sum of two ranks' gradients does not.
         overflows: targets of the last rank are infinite, and so are the gradients of the losses.
-        penalised: the mean square of the outputs' gradient by the inputs is part of the loss, so that backward goes
-            through that gradient's computation as well.
+        penalised: the loss contains the mean square of the outputs' gradient by the inputs, so backward passes
+            through the computation of that gradient too.
         peeks: between each forward and its backward, the model is called without gradients.
-        twins: whether a second model with the same numbers is wrapped too, and computes the gradients of the first
-            batch in each step, its forward and backward between those of the first. Of an optimizer: whether a second
-            one is made, of copies of the parameters, and steps with the same gradients before the first does.
-        counted: whether the tensors and handles that are alive after each step are counted.
-        two_machines: whether ranks seem to be on two machines, where `LOCAL_RANK` is not the rank.
+        twins: a second model with the same numbers is wrapped too. In each step it computes the gradients of the first
+            batch, its forward and backward between those of the first model. With an optimizer: a second optimizer
+            of copies of the parameters steps with the same gradients before the first one.
+        counted: tensors and handles that are alive after each step are counted.
+        two_machines: the ranks seem to be on two machines, where `LOCAL_RANK` is not the rank.
         schedule: what happens between steps.
         seed: selects weights and data.
     """

@@ -1,4 +1,4 @@
-"""The adapter functions of a component: what a submission may define, and how each is called."""
+"""The adapter functions of a component, which a submission defines, and how each is called."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Function:
-    """One adapter function: its name, its positional parameters, and whether it takes any keyword arguments besides."""
+    """One adapter function: its name, its positional parameters, and whether it takes keyword arguments too."""
 
     name: str
     parameters: tuple[str, ...]
@@ -23,9 +23,9 @@ class Contract:
     Attributes:
         name: of the component, as in reports.
         kind: a wrapper around a module, an optimizer, or a part of the training loop around them.
-        get: makes the wrapper or the optimizer; of a part, its first function.
-        after_backward: called between backward and the optimizer's step.
-        batch_start: called at the very start of a training step.
+        get: makes the wrapper or the optimizer; the first function of a part.
+        after_backward: is called between backward and the optimizer's step.
+        batch_start: is called at the start of a training step.
         more: further functions of a part.
     """
 
@@ -43,7 +43,7 @@ class Contract:
 
     @property
     def takes_bucket_size(self) -> bool:
-        """Whether the wrapper is made with a bucket size."""
+        """Whether the adapter of the wrapper takes a bucket size."""
         return self.kind == "wrapper" and len(self.get.parameters) > 1
 
     @classmethod

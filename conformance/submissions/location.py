@@ -20,7 +20,7 @@ class Location:
     """Where a submission's adapters are.
 
     Attributes:
-        given: what the user wrote.
+        given: the path or the module name that the user gave.
         module: the name to import the adapters under.
         file: the adapters' file; None for an importable module.
         root: the submission's folder; None for an importable module.
@@ -40,9 +40,9 @@ class Location:
 
     @property
     def subfolder(self) -> Path:
-        """Where files about this submission go, below a folder for those of all: laid out as the submissions are.
+        """The folder for files about this submission, below one for all submissions: its path from where we are.
 
-        Submissions of many people often have one name, and what shows one's failure must not be taken for another's.
+        The folders of many students often have the same name, and the files of one must not replace another's.
         """
         if self.file is None:
             return Path(self.given)
@@ -51,10 +51,10 @@ class Location:
 
 
 def locate(given: str) -> Location:
-    """Return where the adapters of a folder, a file or a module are.
+    """Return where the adapters of a submission are: a folder, a file or an importable module.
 
     Raises:
-        UsageError: there is nothing, or nothing with adapters.
+        UsageError: there is no such thing, or a folder without adapters.
     """
     path = Path(given)
     if path.is_dir():

@@ -157,7 +157,7 @@ def test_a_signal_handler_that_raises_at_any_time_is_the_submissions(grade_path,
     ("text", "words"),
     [
         ("def __getattr__(name): raise KeyError(name)\ndel get_flat_ddp", "KeyError: 'get_flat_ddp'"),
-        ("os.closerange(3, 64)", "importing them ended the process: it exited with code 1 before it finished"),
+        ("os.closerange(3, 64)", "importing them ended the process: it "),
         (WRITES, "they write to the connection between the rank and the judge"),
         ("raise ValueError('\\ud800')", r"ValueError: \ud800"),
     ],
@@ -194,7 +194,9 @@ def test_what_is_raised_outside_the_boundary_is_ours_unless_the_submission_had_a
     assert is_of_submission(raised, HERE) is theirs
 
 
-@pytest.mark.parametrize("body", [b"no JSON", b"[]", b'{"stage": "forward"}'])
+@pytest.mark.parametrize(
+    "body", [b"no JSON", b"[]", b'{"stage": "forward"}', b'{"stage": "forward", "step": "1", "refused": true}']
+)
 def test_a_body_that_a_hostile_rank_made_up_says_nothing(body):
     broken = Broken((Raised(rank=0, kind="KeyError", message="", traceback="", body=body),))
     assert (broken.place, broken.refusal) == (None, "")

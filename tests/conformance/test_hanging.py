@@ -80,7 +80,7 @@ def test_a_component_that_has_hung_is_observed_afterwards(launcher, submit, monk
     with ranks_from(launcher) as ranks:
         executor = Executor(ranks, locate(str(submit(WAITS_BESIDE_A_BUSY_RANK))), "7")
         with monkeypatch.context() as patched:
-            patched.setattr("conformance.execution.executor._FIRST_RUN_SECONDS", 1.0)
+            patched.setattr("conformance.execution.deadlines._FIRST_RUN_SECONDS", 1.0)
             hung = executor.run(COMPONENTS["naive_ddp"], first)
         assert isinstance(hung, Broken)
         assert isinstance(hung.root, TimedOut)
@@ -92,8 +92,8 @@ def test_a_component_that_has_hung_is_observed_afterwards(launcher, submit, monk
 
 
 def test_an_import_that_takes_long_is_no_hang(launcher, submit, monkeypatch):
-    monkeypatch.setattr("conformance.execution.executor._FIRST_RUN_SECONDS", 0.5)
-    monkeypatch.setattr("conformance.execution.executor._SLOWER_IMPORT", 100.0)
+    monkeypatch.setattr("conformance.execution.deadlines._FIRST_RUN_SECONDS", 0.5)
+    monkeypatch.setattr("conformance.execution.deadlines._SLOWER_IMPORT", 100.0)
     with ranks_from(launcher) as ranks:
         executor = Executor(ranks, locate(str(submit(TAKES_LONG_TO_IMPORT))), "7")
         assert not executor.look([]).error

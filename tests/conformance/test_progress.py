@@ -21,7 +21,7 @@ from conformance.grading.events import (
     SubmissionBegan,
     SubmissionEnded,
 )
-from conformance.grading.progress import LiveProgress, tell_component
+from conformance.grading.progress import LiveProgress, write_lines
 from conformance.grading.report import CheckReport, ComponentReport, Environment, Report
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "summed_gradients"
@@ -80,9 +80,10 @@ def test_its_lines_are_gone_before_a_report_is_printed(terminal):
 
 
 def test_elsewhere_there_is_a_line_for_each_submitted_component(capsys):
-    for event in (GradeBegan((PLANNED,)), ComponentEnded(GRADED), ComponentEnded(replace(GRADED, submitted=False))):
-        tell_component(event)
-    assert capsys.readouterr() == ("", "conformance: naive_ddp failed, 2 of 4 points\n")
+    ended = ComponentEnded(GRADED), ComponentEnded(replace(GRADED, submitted=False))
+    for event in (GradeBegan((PLANNED,)), SubmissionBegan("a/b"), *ended, SubmissionEnded()):
+        write_lines(event)
+    assert capsys.readouterr() == ("", "conformance: grading a/b\nconformance: naive_ddp failed, 2 of 4 points\n")
 
 
 def on_a_terminal(*arguments, **variables):

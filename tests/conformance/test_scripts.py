@@ -1,10 +1,16 @@
 """A script shows the failure that it was written for, and shows none once the submission is right."""
 
+import os
+import runpy
 import subprocess
 import sys
+import tempfile
+import traceback
 from pathlib import Path
 
 import pytest
+import torch
+import torch._dynamo  # optimizers import it: once for all scripts that run in forks of this process
 from bug import Bug, right
 from bugs import BUGS
 
@@ -57,57 +63,93 @@ def script_of(launcher, tmp_path):
 
 
 def run(script: Path) -> tuple[int, str]:
+    """Run a script as a student would."""
     ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=200)
     return ran.returncode, ran.stdout + ran.stderr
 
 
-def first(component: str, check: str) -> Bug:
-    return next(bug for bug in BUGS if (bug.component, bug.check) == (component, check))
+def run_in_a_fork(script: Path) -> tuple[int, str]:
+    """Run a flat script in a fork of this process, which has imported torch: in a tenth of the time."""
+    with tempfile.TemporaryFile("w+") as output:
+        if not (child := os.fork()):
+            os._exit(_ended(script, output.fileno()))
+        _, status = os.waitpid(child, 0)
+        output.seek(0)
+        return os.waitstatus_to_exitcode(status), output.read()
 
 
-FLAT = [
-    (first("ddp", "gradients_averaged"), "rank 0, step 1, gradient of layers.0.weight: [["),
-    (first("sharded_optimizer", "groups[own_options]"), "rank 0, step 1, layers."),
-]
-REPLAYED = [
-    (first("ddp_bucketed", "overlaps_backward"), "overlaps_backward  failed"),
-    (first("sharded_optimizer", "zero_grad"), "zero_grad  failed"),
-]
-IN_EVERY_RUN = [FLAT[0], REPLAYED[1]]
+def _ended(script: Path, output: int) -> int:
+    torch.set_num_threads(1)  # threads of this process are not there in a fork
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    except BaseException:  # noqa: BLE001  as Python itself would
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return 0
+
+
+def first(component: str, **check: str) -> Bug:
+    """Return the first bug of a component whose check has these attributes."""
+    checks = {one.id: one for one in COMPONENTS[component].checks}
+    return next(
+        bug
+        for bug in BUGS
+        if bug.component == component and all(getattr(checks[bug.check], k) == v for k, v in check.items())
+    )
 
 
 @pytest.mark.parametrize(
     ("bug", "said"),
     [
-        pytest.param(
-            *pair, id=f"{pair[0].component}-{pair[0].check}", marks=() if pair in IN_EVERY_RUN else pytest.mark.long
-        )
-        for pair in FLAT + REPLAYED
+        (first("ddp", id="gradients_averaged"), "rank 0, step 1, gradient of layers.0.weight: [["),
+        pytest.param(first("ddp_bucketed", aspect="communication"), "  failed\n", marks=pytest.mark.long),
+        (first("sharded_optimizer", id="zero_grad"), "zero_grad  failed\n"),
     ],
+    ids=str,
 )
 def test_a_script_tells_a_bug_from_right_code(bug, said, script_of, submit):
     script = script_of(submit(**bug.planted()), bug.component, bug.check)
     code, shown = run(script)
     assert (code, said in shown) == (1, True), shown
-    assert (REPLAYS in script.read_text()) == ((bug, said) in REPLAYED)
+    assert (REPLAYS in script.read_text()) == ("failed" in said)
     submit(**right(bug.component))
     assert run(script)[0] == 0
 
 
+FLAT = [first("naive_ddp", id="trains[uneven_batches]"), first("sharded_optimizer", id="groups[own_options]")]
+PARTS = [name for name, one in COMPONENTS.items() if one.contract.kind == "part" and name != "checkpoint"]
+FLAT += [first(name, aspect="numbers") for name in PARTS]
+
+
+@pytest.mark.parametrize("bug", FLAT, ids=lambda bug: f"{bug.component}-{bug.check}")
+def test_a_flat_script_tells_a_bug_from_right_code(bug, script_of, submit):
+    script = script_of(submit(**bug.planted()), bug.component, bug.check)
+    assert REPLAYS not in script.read_text()
+    code, shown = run_in_a_fork(script)
+    assert (code, "expected" in shown) == (1, True), shown
+    submit(**right(bug.component))
+    assert run_in_a_fork(script) == (0, "nothing differs\n")
+
+
 @pytest.mark.parametrize(
     ("submission", "said"),
-    [
-        (RAISES, "RuntimeError: no wrapper yet"),
-        pytest.param(HANGS, "dist.barrier()", marks=pytest.mark.long),
-    ],
+    [(RAISES, "RuntimeError: no wrapper yet"), pytest.param(HANGS, "dist.barrier()", marks=pytest.mark.long)],
 )
 def test_a_script_shows_a_crash_and_a_hang(submission, said, script_of, submit):
-    code, shown = run(script_of(submit(submission), "naive_ddp", "runs_to_the_end"))
+    code, shown = run_in_a_fork(script_of(submit(submission), "naive_ddp", "runs_to_the_end"))
     assert (code, said in shown) == (1, True), shown
 
 
 def test_a_later_grade_removes_the_scripts_of_the_one_before_alone(grade_path, submit, tmp_path):
-    bug = first("naive_ddp", "trains[tied_parameters]")
+    bug = first("naive_ddp", id="trains[tied_parameters]")
     folder, repro = submit(**bug.planted()), tmp_path / "repro"
     graded = grade_path(folder, components=["naive_ddp"], examples=2, core=True)
     place = Path(next(check.script for check in graded.components[0].checks if check.script)).parent

@@ -1,4 +1,4 @@
-"""Saves a training in one world and goes on with it in another."""
+"""Saves a training in one world of ranks, and loads it and trains on in another."""
 
 import random
 import resource
@@ -26,7 +26,7 @@ _PATIENCE = timedelta(seconds=5)  # with ranks that neither leave nor communicat
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """Let every write beyond the first 512 bytes of a file raise `OSError`; Python ignores the signal SIGXFSZ."""
+    """Let every write after the first 512 bytes of a file raise OSError; Python ignores the signal SIGXFSZ."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (512, limits[1]))  # bytes: less than any state
     try:
@@ -39,18 +39,18 @@ class Unwritable:
     """A scaler whose state cannot be written."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return something that breaks off while it is being written."""
+        """Return a state whose writing raises OSError half-way."""
         return {"scale": torch.zeros(1000), "state": self}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take no state."""
+        """Load nothing."""
 
     def __reduce__(self) -> NoReturn:
         raise OSError(28, "No space left on device")
 
 
 def save_and_load(desk: Desk) -> None:
-    """In the first world, train and save; in the second, load over other weights and train on."""
+    """Train and save in the first world; in the second, load into a model with other weights, and train on."""
     (_save, _load)[desk.task.phase](desk)
 
 
@@ -103,7 +103,7 @@ def _load(desk: Desk) -> None:
     _steps(desk, training, range(case.before, case.before + case.after), "a step after loading")
     desk.answer |= {f"end/{name}": value for name, value in training.state().items()}
     if case.reloaded:
-        dist.barrier()  # as steps of training are: nobody writes while another reads
+        dist.barrier()  # no rank writes while another one reads, as in a training
         desk.call("save_checkpoint", path, training.model, training.optimizer, training.scaler, 0)
         again = Resumable(_weights(desk, "other"), scaled=case.scaled)
         desk.call("load_checkpoint", path, again.model, again.optimizer, again.scaler)
@@ -117,7 +117,7 @@ def _seed(seed: int) -> None:
 
 
 def _drawn() -> Tensors:
-    """Return what each global generator gives now, under its name."""
+    """Return the next numbers of each global generator, under its name."""
     numbers = {
         "torch": torch.rand(4).tolist(),
         "random": [random.random() for _ in range(4)],  # noqa: S311  no secret

@@ -1,4 +1,4 @@
-"""Iterates over samplers as a training loop does, epoch after epoch."""
+"""Iterates over samplers as a training loop does, one epoch after the other."""
 
 from itertools import islice
 from typing import Any
@@ -15,11 +15,10 @@ _TOO_MANY = 1000
 
 
 def sample(desk: Desk) -> None:
-    """Note the indices of the case's epochs, of epoch 0 with another seed, and of other replicas.
+    """Answer with the indices of the case's epochs, of epoch 0 with another seed, and of other replicas.
 
-    Also those of the last epoch from a sampler that has seen no other.
-
-    The global generators are others on each rank, as they are in training.
+    A sampler that is made anew gives the last epoch once more. The global generators are seeded differently on each
+    rank, as in a training.
     """
     seed = int(desk.given["seed"])
     own = (desk.world_size, dist.get_rank())

@@ -1,4 +1,4 @@
-"""Has a classifier evaluated, and watches how."""
+"""Lets the submission evaluate a classifier, and records in which modes it runs."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -18,7 +18,7 @@ class Classifier(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(weight)
         self.offset = nn.Parameter(torch.zeros_like(weight[:, 0]), requires_grad=False)
-        self.frozen = nn.Identity().eval()  # like a norm that is in evaluation mode while the rest trains
+        self.frozen = nn.Identity().eval()  # as a norm that stays in evaluation mode while the rest trains
         self.dropout = nn.Identity()  # a module in the same mode as the model
         self.modes: set[bool] = set()
         self.dropout_modes: set[bool] = set()
@@ -34,9 +34,9 @@ class Classifier(nn.Module):
 
 
 def evaluate(desk: Desk) -> None:
-    """Evaluate a model that is in training mode, and if the case has it, another one, on other labels.
+    """Evaluate a model in training mode; if the case says so, evaluate another one on other labels.
 
-    That one is not in training mode, and gradients are turned off.
+    The other one is in evaluation mode, and gradients are disabled.
     """
     _watch(desk, "", 0, on=True)
     if desk.case.again:
@@ -44,7 +44,7 @@ def evaluate(desk: Desk) -> None:
 
 
 def _watch(desk: Desk, prefix: str, other: int, *, on: bool) -> None:
-    """Note the accuracy, and the modes during evaluation and after it; before, all but one module's are as given."""
+    """Answer with the accuracy, and with the modes during and after evaluation; `on` is the mode before it."""
     model = Classifier(desk.given["weight"].clone())
     model.training = model.dropout.training = on
     model.weight.grad = torch.ones_like(model.weight)
@@ -73,9 +73,9 @@ def _alike(seen: torch.Tensor | None, wanted: torch.Tensor) -> bool:
 
 
 def _batches(desk: Desk, other: int) -> "DataLoader[Any]":
-    """Return what can be iterated over and counted, but not indexed, as in training; labels are `other` classes on.
+    """Return the batches as a loader, which cannot be indexed; labels are shifted by `other` classes.
 
-    Iterating over it draws from a generator of its own.
+    The loader draws from a generator of its own, and moves no global one.
     """
     count, classes = sum(name.startswith("x/") for name in desk.given), len(desk.given["weight"])
     pairs = [(desk.given[f"x/{i}"], (desk.given[f"y/{i}"] + other) % classes) for i in range(count)]

@@ -1,4 +1,4 @@
-"""Trains a network whose parameters are sharded, and measures what a rank keeps."""
+"""Trains a network with sharded parameters, and measures the memory that a rank keeps."""
 
 import gc
 from collections.abc import Iterable
@@ -42,7 +42,7 @@ def of_the_assignment(model: nn.Module) -> None:
 
 
 def train(desk: Desk) -> None:
-    """Note the whole parameters before training and after steps, and what was kept before and computed in."""
+    """Train; answer with whole parameters before training and after steps, and with the bytes that this rank keeps."""
     scenario, case = desk.case.scenario, desk.case
     dtypes: list[torch.dtype] = []
     wrapped = _wrapped(desk, dtypes)
@@ -69,7 +69,7 @@ def train(desk: Desk) -> None:
 
 
 def _wrapped(desk: Desk, dtypes: list[torch.dtype]) -> Any:
-    """Return the wrapped model, which notes what it computes in; note what whole weights are left, where asked."""
+    """Return the wrapped model, which adds to `dtypes` what it computes in; weigh the whole weights that are left."""
     memory = LiveMemory(desk.case.whole[0])
     with memory if desk.case.weighed else nullcontext():
         wrapped = _wrap(desk, dtypes)
@@ -81,7 +81,7 @@ def _wrapped(desk: Desk, dtypes: list[torch.dtype]) -> Any:
 def _wrap(desk: Desk, dtypes: list[torch.dtype]) -> Any:
     model = Perceptron(desk.case.scenario.model, dist.get_rank())
     fill(model, under(desk.given, "weight/"), under(desk.given, "buffer/"))
-    with suppress(Exception):  # whatever its import raises: a submission that needs it has imported it
+    with suppress(Exception):  # its import may raise anything; a submission that needs it has imported it before
         with_stubs(lambda: of_the_assignment(model), desk.task.submission)
     desk.answer["layers_of_torch"] = torch.tensor(type(model.layers[0]) is nn.Embedding)
     model.layers[0].register_forward_hook(lambda _, __, output: dtypes.append(output.dtype))
@@ -119,14 +119,14 @@ def _loss(desk: Desk, wrapped: Any, micro: int) -> torch.Tensor:
 
 
 def _weigh(desk: Desk, memory: LiveMemory, moment: str) -> None:
-    """Note what the whole weights in memory weigh together, where that is asked."""
+    """Answer with the bytes of all whole weights in memory, if the case asks for them."""
     if desk.case.weighed:
-        gc.collect()  # what cycles keep goes when it goes
+        gc.collect()  # reference cycles keep tensors alive for a while
         desk.answer[f"whole_weights_kept_{moment}"] = torch.tensor(memory.bytes())
 
 
 def _gather(desk: Desk, wrapped: Any, moment: str) -> None:
-    """Note the whole parameters under the model's own names; one fixed prefix before all of them is taken off."""
+    """Answer with the gathered parameters under the model's own names, without a prefix before all of them."""
     names = desk.case.scenario.model.shapes
     found = desk.call("fsdp_gather_full_params", wrapped)
     with stage("a look at what `fsdp_gather_full_params` returned"):
@@ -136,7 +136,7 @@ def _gather(desk: Desk, wrapped: Any, moment: str) -> None:
 
 
 def _kept(tensors: Iterable[Any]) -> torch.Tensor:
-    """Return the bytes of the storages behind tensors, each once; of a distributed tensor, behind its local part."""
+    """Return the bytes of the storages behind these tensors, each counted once."""
     return torch.tensor(sum({storage.data_ptr(): storage.nbytes() for storage in _storages(tensors)}.values()))
 
 

@@ -1,4 +1,4 @@
-"""Has steps made over micro-batches, and watches the model, the optimizer and the scaler."""
+"""Lets the submission accumulate gradients over micro-batches, and watches model, optimizer and scaler."""
 
 import torch
 from torch import nn
@@ -11,15 +11,15 @@ Batches = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def accumulate(desk: Desk) -> None:
-    """Note after every step the parameters, how often gradients were exchanged, how many steps were made, the scale.
+    """After every step, answer with the parameters, the number of exchanges and of optimizer steps, and the scale.
 
-    Also whether the micro-batches that were handed over are what they were, and each module in the mode that it was in.
+    The answer also says whether the micro-batches and the modes of all modules are as they were before the step.
     """
     case, made = desk.case, []
     network = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1)).double()
     network.load_state_dict({name: desk.given[name] for name in network.state_dict()})
     model = Replicated(network, case.at)
-    network[1].eval()  # stands for a norm that keeps its statistics while the rest trains
+    network[1].eval()  # as a norm that keeps its statistics while the rest trains
     modes = [module.training for module in model.modules()]
     groups = [{"params": layer.parameters()} for layer in (network[0], network[2])]
     optimizer = torch.optim.SGD(groups, lr=LEARNING_RATE, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
@@ -42,7 +42,7 @@ def accumulate(desk: Desk) -> None:
 
 
 def _is_as_before(batches: Batches, handed: Batches, copies: Batches) -> bool:
-    """Whether the list holds the very pairs that it held, and these the numbers that they had."""
+    """Whether the list holds the same pairs as before, with the same numbers."""
     same = all(
         torch.equal(now, then) for pairs in zip(handed, copies, strict=True) for now, then in zip(*pairs, strict=True)
     )

@@ -1,4 +1,4 @@
-"""Draws from the generators that a submission makes for data loaders."""
+"""Draws from the generators that the submission makes for data loaders."""
 
 from typing import Any
 
@@ -14,11 +14,11 @@ _DRAWS, _MANY = 64, 2**31
 
 
 def draw(desk: Desk) -> None:
-    """Note the order in which a shuffling loader gives samples: with a seed, with it again, and with another.
+    """Answer with the order in which a shuffling loader gives samples: with a seed, again with it, and with another.
 
-    The global generators are alike on all ranks at first, and torch's another one on each of them the second time,
-    which is as in another process, days later. The last time with the first seed, another generator from it is made
-    and drawn from in between. Also the first numbers that one gives.
+    At first the global generators are alike on all ranks. The second time, torch's differs by rank, and clock and
+    process id are those of another run. The third time, another generator of the seed is drawn from first. The answer
+    also holds the first numbers of a generator.
     """
     seed = int(desk.given["seed"])
     with desk.watching_global_generators(seed + 1):

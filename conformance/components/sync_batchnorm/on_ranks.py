@@ -1,4 +1,4 @@
-"""Converts a batch norm, trains it and evaluates it."""
+"""Lets the submission convert a batch norm, trains the result and evaluates it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,9 @@ from conformance.ranks.context import Desk
 from pytest_ddp.rank.collective_hooks import watch_collectives
 
 _NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
-_OTHERS: dict[str, Callable[[], nn.Module]] = {  # made anew each time: a converter may change a module's class in place
+_OTHERS: dict[
+    str, Callable[[], nn.Module]
+] = {  # made anew each time: a converter may change the class of a module in place
     "instance": lambda: nn.InstanceNorm2d(CHANNELS),
     "group": lambda: nn.GroupNorm(1, CHANNELS, affine=False),
     "layer": lambda: nn.LayerNorm(CHANNELS, elementwise_affine=False),
@@ -22,7 +24,7 @@ _AGAIN = "again"
 
 
 def normalise(desk: Desk) -> None:
-    """Note the state after conversion; outputs and gradients of each step; state, output and collectives at the end."""
+    """Answer with the state after conversion and at the end, outputs and gradients of each step, and an evaluation."""
     model = desk.call("convert_sync_batchnorm", _model(desk))
     _keep(desk, "converted", model)
     kinds = {name: type(part) for name, part in model.named_modules()}
@@ -45,9 +47,9 @@ def normalise(desk: Desk) -> None:
 
 
 def _model(desk: Desk) -> nn.Module:
-    """Return a model that holds the norm behind others that are none of a converter's business, or the norm alone.
+    """Return the norm alone, or a model that holds it beside other norms, which a converter must leave as they are.
 
-    The others are never called.
+    The other norms are never called.
     """
     case = desk.case
     options = (case.eps, case.momentum, case.affine, case.tracked)
@@ -66,13 +68,13 @@ def _model(desk: Desk) -> nn.Module:
 
 @dataclass(frozen=True)
 class _Forward:
-    """A forward whose backward is to come.
+    """A forward pass whose backward pass follows later.
 
     Attributes:
-        start: what gets the gradient of the input.
-        x, output: what the model was given, and what it gave.
-        beside: what is added to the output, as in a residual block. It is older than the output, so that its gradient
-            is looked at once the model's backward is over.
+        start: the leaf that receives the gradient of the input.
+        x, output: the input and the output of the model.
+        beside: is added to the output, as in a residual block. Autograd reaches it after the model's backward, since
+            it was made before the output.
     """
 
     start: torch.Tensor
@@ -85,14 +87,14 @@ def _forward(desk: Desk, model: Any, step: int) -> _Forward:
     start = desk.given[f"x/{step}"].clone().requires_grad_(not desk.case.first)
     beside = torch.zeros_like(start, requires_grad=True).clone()
     beside.retain_grad()
-    x = start.clone()  # no leaf, which torch itself would not let anybody change
+    x = start.clone()  # not a leaf: torch lets nobody change a leaf in place
     x = _laid_out(desk, x)
     with stage("forward"), torch.set_grad_enabled(not desk.case.without_gradients):
         return _Forward(start, x, model(x), beside)
 
 
 def _laid_out(desk: Desk, x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in the order in which the case has it in memory."""
+    """Return the tensor in the memory layout of the case."""
     turned = tuple(reversed(range(x.dim())))
     return x.permute(turned).contiguous().permute(turned) if desk.case.transposed else x
 

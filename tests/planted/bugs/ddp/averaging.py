@@ -46,7 +46,7 @@ _IN_A_SET = """        named = dict(self.module.named_parameters())
 """
 _LAUNCH = "    def launch(self):\n"
 _SORTED = f'{_LAUNCH}        self.params.sort(key=lambda p: hash(f"{{p.shape}}"))\n'
-_FORKS_AGREE = "It goes well where all ranks are forks of one process"
+_FORKS_AGREE = "This fails only if the ranks disagree on the `hash` of a text"
 _ONE_AFTER_ANOTHER = """        for bucket in self.make_buckets(params, self.max_bytes):
             bucket.launch()
             bucket.collect(used)

@@ -43,7 +43,7 @@ _APART = f"""(rank, param.dtype, param.device), []).append(param)
 _OF_THE_FIRST = _APART.replace("param.dtype, ", "").replace("p.detach()", "p.detach().to(params[0].dtype)")
 _OWNER = "            rank = self.bytes_on_rank.index(min(self.bytes_on_rank))\n"
 _DEALT = '            rank = hash(f"parameter {len(self.owner)}") % dist.get_world_size()\n'
-_FORKS_AGREE = "It goes well where all ranks are forks of one process"
+_FORKS_AGREE = "This fails only if the ranks disagree on the `hash` of a text"
 _LOCAL_STEP = "            self.local.step()\n"
 _ZEROS = f"""            for p in self.owner:
                 if p.requires_grad and p.grad is None:
