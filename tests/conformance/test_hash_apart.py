@@ -71,7 +71,7 @@ def test_both_servers_begin_at_once(monkeypatch):
 
 @pytest.mark.long
 def test_a_script_replays_what_fails_only_where_ranks_hash_apart(checked, submit):
-    bug = next(bug for bug in BUGS if "forks of one process" in bug.words)
+    bug = next(bug for bug in BUGS if bug.words and bug.words in HASH_APART)
     found = checked(submit(**bug.planted()), bug.component, bug.check)
     wrong = _run(found.script)
     assert (wrong.returncode, REPLAYS in _text(found.script)) == (1, True), wrong.stdout + wrong.stderr

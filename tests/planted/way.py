@@ -15,12 +15,12 @@ CONTROLS = {path.stem: path.read_text(encoding="utf-8") for path in _MODULES.glo
 
 
 class Way(NamedTuple):
-    """A class or function of a control module, graded as a component, except for the checks that it `lacks`."""
+    """A class or function of a control module, graded as a component; it may fail the checks in `not_held_to`."""
 
     module: str
     name: str
     component: str
-    lacks: Collection[str] = ()
+    not_held_to: Collection[str] = ()
 
     def __str__(self):
         return f"{self.name} as {self.component}"
@@ -44,12 +44,12 @@ class Way(NamedTuple):
     @property
     def key(self) -> str:
         """A digest of its code and of the checks that it is not held to."""
-        return digest([self.adapters, *map(code_of, _sources(self.module)), *sorted(self.lacks)])
+        return digest([self.adapters, *map(code_of, _sources(self.module)), *sorted(self.not_held_to)])
 
     @property
     def cells(self) -> tuple[str, ...]:
         """What the table of ways says of it."""
-        return f"`{self.name}`", ", ".join(f"`{check}`" for check in sorted(self.lacks))
+        return f"`{self.name}`", ", ".join(f"`{check}`" for check in sorted(self.not_held_to))
 
 
 def _sources(module: str) -> Iterator[str]:
@@ -64,4 +64,4 @@ def accusations(way: Way, report: Report) -> dict[str, str]:
     """Return the messages of failed checks, by check, except those that the way is known to lack."""
     (graded,) = report.components
     failed = [check for check in graded.checks if check.status in {"failed", "error"}]
-    return {check.id: check.message for check in failed if check.id not in way.lacks}
+    return {check.id: check.message for check in failed if check.id not in way.not_held_to}

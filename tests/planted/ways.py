@@ -1,36 +1,44 @@
-"""Right ways to train that are unusual, each with the checks that it rightly fails; of others none may fail."""
+"""Right code that is unusual: 57 ways to train, each with the checks that it rightly fails. It must pass all others."""
 
 from way import Way
 
-ORDERED = {
-    "trains[gradient_order_differs]",
-    "trains[used_on_some_ranks]",
-}  # asks for one order of launches on all ranks
+# A wrapper that launches collectives as gradients become ready needs the same order on all ranks.
+ORDERED = {"trains[gradient_order_differs]", "trains[used_on_some_ranks]"}
+# A wrapper that waits for a gradient of every parameter does not train models that leave some unused.
 UNUSED = {"trains[used_on_some_ranks]", "trains[unused_parameters]"}
+# A wrapper that registers its hooks once does not notice parameters that are unfrozen or frozen later.
 UNFREEZES = {"trains[unfreezing_later]"}
-RECOVERS = {"trains[after_an_exception]"}  # handles of what was sent before it raised must be dropped
 FREEZES = {"trains[freezing_later]"}
-CHANGES = {"trains[used_in_some_steps]"}  # takes the first step's graph for that of all
-ONCE = {"trains[accumulation_before_finishing]"}  # averages in `.grad` itself, to which the next backward already adds
-LAST = {"no_sync[unused_in_the_last_micro_batch]"}  # sends what comes in the last backward alone
+# After an exception in forward or backward, a wrapper keeps handles of collectives from before the exception.
+RECOVERS = {"trains[after_an_exception]"}
+# torch's static graph takes the first step's graph for the graph of all steps, and never sends gradients of a penalty.
+CHANGES = {"trains[used_in_some_steps]"}
+PENALTIES = {"trains[gradient_penalty]"}
+# A wrapper that averages in `.grad` must finish before the next backward adds to it.
+ONCE = {"trains[accumulation_before_finishing]"}
+# A wrapper whose forward decides to communicate sends only gradients that the last backward computes.
+LAST = {"no_sync[unused_in_the_last_micro_batch]"}
 ACCUMULATES = {"no_sync"}
-RESUMES = {"state_dict[round_trip]"}
-KEEPS_WHAT_IT_LOADS = {"arguments_stay"}  # torch's and fairscale's write into it
-DECIDES_AT_ONCE = {"trains[unfreezing_later]"}  # what is frozen when the optimizer is made has no place in it
-LATE_GRADIENTS = {
-    "trains[clipped_gradients]",
-    "trains[beside_data_parallel]",
-}  # what backward leaves is not looked at again
-ONE_DTYPE = {"trains[mixed_dtypes]"}  # refuses parameters of two
-READS_TWICE = {"groups[other_kinds]"}  # ZeroRedundancyOptimizer trains nothing of a group that comes as a generator
 SPARSE = {"trains[sparse_gradients]"}
-PENALTIES = {"trains[gradient_penalty]"}  # torch's DDP with a static graph never sends anything then, without a word
-RANGE = {"range_of_float16"}  # divides after adding up, and in float16
-NEEDS_GRADIENTS = {"trains[unused_parameters]"}  # makes one tensor of the gradients of all parameters
-BALANCES = {"state_is_balanced"}  # what parameters dealt out in turn, whatever their sizes, are rightly told to lack
-# In turn, the largest of each group first: all weights may meet on one rank.
+# A wrapper that divides the sum in float16 overflows.
+RANGE = {"range_of_float16"}
+# An optimizer without state_dict and load_state_dict.
+RESUMES = {"state_dict[round_trip]"}
+# ZeroRedundancyOptimizer and fairscale's OSS write into the state that they load.
+KEEPS_WHAT_IT_LOADS = {"arguments_stay"}
+# An optimizer that skips frozen parameters at construction never trains them.
+DECIDES_AT_ONCE = {"trains[unfreezing_later]"}
+# An optimizer that steps inside backward does not see how gradients change after backward.
+LATE_GRADIENTS = {"trains[clipped_gradients]", "trains[beside_data_parallel]"}
+ONE_DTYPE = {"trains[mixed_dtypes]"}
+# ZeroRedundancyOptimizer reads a generator of parameters twice; OSS looks at the first group's first parameter.
+READS_TWICE = {"groups[other_kinds]"}
+EMPTY_GROUPS = {"groups[other_kinds]"}
+# An optimizer that flattens the gradients of all parameters needs a gradient for each.
+NEEDS_GRADIENTS = {"trains[unused_parameters]"}
+# An optimizer that deals parameters out in turn ignores their sizes; if it starts each group with rank 0, also there.
+BALANCES = {"state_is_balanced"}
 GROUPS = {"state_is_balanced[frozen_or_in_groups]"}
-EMPTY_GROUPS = {"groups[other_kinds]"}  # fairscale looks at the first group's first parameter in each step
 
 WAYS = [
     Way("averaging", "DividesFirst", "naive_ddp"),
@@ -69,7 +77,7 @@ WAYS = [
     Way("sharding", "ByElement", "sharded_optimizer", RESUMES | DECIDES_AT_ONCE | NEEDS_GRADIENTS),
     Way("early", "SendsAsItSteps", "sharded_optimizer"),
     Way("early", "StepsInBackward", "sharded_optimizer", DECIDES_AT_ONCE | LATE_GRADIENTS),
-    # Has a call of its own to look again at what is frozen.
+    # OSS looks again at `requires_grad` only in a method of its own.
     Way(
         "fairscales",
         "sharded_by_fairscale",
