@@ -103,8 +103,8 @@ EXTENDED = (
     _extended("statistics_without_gradients",
         "In training mode, statistics are those of all ranks also where gradients are turned off.",
         having(draws.norms(steps=2), without_gradients=True),
-        advice="Steps run under `torch.no_grad()` here. Whether statistics are exchanged is decided by "
-        "`self.training`: activation checkpointing, for one, runs its first forward without gradients."),
+        advice="Steps run under `torch.no_grad()` here. Whether statistics are exchanged is decided by `self.training`:"
+        " activation checkpointing, for one, runs its first forward without gradients."),
     _extended("statistics_far_from_zero",
         "In float32 too, mean and variance are exact where the mean is large against the spread.", draws.far_norms,
         assertion=statistics_far_from_zero, aspect="precision"),

@@ -53,7 +53,7 @@ BUGS = [
         "Gather.past = [*getattr(Gather, 'past', []), own(grad)]\n"
         "        return Gather.past[-1] / dist.get_world_size()",
         "nothing_grows",
-        "tensors alive after each step",
+        "alive after each step",
     ),
     Bug(
         _FSDP,
