@@ -80,12 +80,14 @@ def _grade(options: argparse.Namespace) -> int:
         file.write()  # without any submission yet: a path that cannot be written is told at once
     with progress() as shown, fork_servers() as launcher:
         from conformance.grading.grade import Grading, grade  # noqa: PLC0415  imports torch, while the servers do too
+        from conformance.judging.draws import nothing_kept  # noqa: PLC0415  as above
 
         seed = secrets.randbits(_SEED_BITS) if options.seed is None else options.seed
         components = _components(options.components)
         world_size, folder = _world_size(options.world_size), options.repro_dir
         grading = Grading(seed, world_size, components, examples, folder, options.from_scratch, options.core)
-        _report(grade(options.paths, grading, launcher), [reports, shown, ConsoleReport(reports), *files], files)
+        with nothing_kept():
+            _report(grade(options.paths, grading, launcher), [reports, shown, ConsoleReport(reports), *files], files)
     return max(report.exit_code for report in reports.reports)
 
 

@@ -2,12 +2,15 @@
 
 import hashlib
 import math
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import seed as seeded
+from hypothesis.configuration import set_hypothesis_home_dir
 
 from conformance.judging.vacuity import tells_apart
 from conformance.scenarios.drawn import Drawn
@@ -17,6 +20,17 @@ from conformance.workload.numbers import data_seed
 
 _REMEMBERED = 1_000
 _FEWEST = 3  # examples of each alternative
+
+
+@contextmanager
+def nothing_kept() -> Iterator[None]:
+    """Let Hypothesis keep its files in a folder that is removed afterwards, not in the caller's."""
+    with tempfile.TemporaryDirectory() as folder:
+        set_hypothesis_home_dir(folder)
+        try:
+            yield
+        finally:
+            set_hypothesis_home_dir(None)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ class Result:
         seconds: how long it took.
         hash_apart: whether it failed only where ranks do not agree on `hash`.
         left_behind: whether it failed only in processes that had run something before: no verdict to be told.
+        race: whether it failed only sometimes, with the same numbers.
     """
 
     check: Check
@@ -46,6 +47,7 @@ class Result:
     seconds: float = 0.0
     hash_apart: bool = False
     left_behind: bool = False
+    race: bool = False
 
 
 def run_check(
@@ -87,9 +89,17 @@ def _run(search: Search, draws: Draws) -> Result:
 
 def _failed(search: Search, drawn: Drawn, violation: Violation, seconds: float = 0.0) -> Result:
     cause = cause_of(search, drawn, violation)
-    said, examples = str(violation), search.examples
     return Result(
-        search.check, "failed", said, cause.said, drawn, examples, seconds, cause.hash_apart, cause.left_behind
+        search.check,
+        "failed",
+        str(violation),
+        cause.said,
+        drawn,
+        search.examples,
+        seconds,
+        cause.hash_apart,
+        cause.left_behind,
+        cause.race,
     )
 
 

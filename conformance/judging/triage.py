@@ -32,11 +32,13 @@ class Cause:
         said: in words, whether it comes every time, and which known mistake explains it; empty if nothing is known.
         hash_apart: whether it comes only where ranks do not agree on `hash`.
         left_behind: whether it comes only in processes that have run something before.
+        race: whether it comes only sometimes, with the same numbers.
     """
 
     said: str
     hash_apart: bool = False
     left_behind: bool = False
+    race: bool = False
 
 
 def cause_of(search: Search, scenario: Drawn, violation: Violation) -> Cause:
@@ -53,7 +55,7 @@ def cause_of(search: Search, scenario: Drawn, violation: Violation) -> Cause:
         if not _fails_again(search, scenario, search.executor.run_afresh):
             return Cause("", left_behind=True)
     said = violation.advice or _explain(search, scenario)
-    return Cause("\n".join(part for part in (race, search.check.advice, said) if part))
+    return Cause("\n".join(part for part in (race, search.check.advice, said) if part), race=bool(race))
 
 
 def _race(search: Search, scenario: Drawn, execution: Execution) -> str:

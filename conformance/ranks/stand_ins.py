@@ -121,6 +121,7 @@ def install(location: Location) -> None:
     sys.meta_path.append(packages)
     _forgive_missing_metadata(location)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    sys.dont_write_bytecode = True  # a submission's folder is left as it is
     _silence_cuda()
 
 

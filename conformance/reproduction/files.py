@@ -73,23 +73,25 @@ def flat_text(failure: Failure, drawn: Drawn, seed: int) -> tuple[str, str]:
     trains = isinstance(drawn, Scenario) or hasattr(drawn, "scenario")
     text, unshown = (training_script if trains else case_script).flat_text(failure, drawn, seed)
     if unshown:
-        return text, f"it has no lines for: {', '.join(unshown)}"
+        return text, f"a short script has no lines for {', '.join(unshown)}"
     lines = lines_besides_data(text)
-    return text, f"it would have {lines} lines" if lines > MOST_LINES else ""
+    return text, f"a short script would have {lines} lines" if lines > MOST_LINES else ""
 
 
 def _text(failure: Failure, result: Result, executor: Executor, drawn: Drawn) -> str:
     """Return the flat script of a failure where there is one that shows it, else one that replays it."""
     if executor.stubbed:
-        text, why = "", f"the judge offered stand-ins: {', '.join(sorted(executor.stubbed))}"
+        text, why = "", f"stand-ins are needed for what is absent: {', '.join(sorted(executor.stubbed))}"
+    elif result.race:
+        text, why = "", "it fails only sometimes"
     elif result.hash_apart:
         text, why = "", "it fails only where ranks have different hash seeds"
     elif not isinstance(drawn, Scenario) and result.check.aspect in _NOT_COMPARED:
-        text, why = "", f"it compares results, and this is about {result.check.aspect}"
+        text, why = "", f"a short script compares results, and this failure is about {result.check.aspect}"
     else:
         text, why = flat_text(failure, drawn, executor.seed(drawn))
     if not why and not _is_shown(executor.run(failure.component, drawn), drawn):
-        why = "it is no wrong number in gradients or parameters"
+        why = "no gradient and no parameter is wrong"
     return failure.render("replay.py.jinja", why=why, json=f"{failure.name}.json") if why else text
 
 

@@ -1,6 +1,6 @@
 """What scenarios are drawn from: models, optimizers, and the bounds of both."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, get_args
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conformance.scenarios.layers import Again, Attention, Conv, Dtype, Embedding, Linear, Norm, NormName, Residual
 from conformance.scenarios.model_spec import ModelSpec
-from conformance.scenarios.scenario import OptimizerKind, OptimizerSpec, Options, Scenario
+from conformance.scenarios.scenario import Event, OptimizerKind, OptimizerSpec, Options, Scenario
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ def several(bounds: Bounds) -> st.SearchStrategy[int]:
     return st.integers(2, bounds.world_size)
 
 
+Draw: TypeAlias = Callable[[st.SearchStrategy[Any]], Any]
 Drawer: TypeAlias = Callable[[Bounds], st.SearchStrategy[Any]]
 
 
@@ -58,6 +59,26 @@ def having(drawn: Drawer, **options: Any) -> Drawer:
     return called(lambda bounds: drawn(bounds).map(lambda one: replace(one, **options)), drawn.__qualname__, options)
 
 
+def draw_values(draw: Draw, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return these values by name, and what is drawn of those that are strategies."""
+    return {name: draw(one) if isinstance(one, st.SearchStrategy) else one for name, one in given.items()}
+
+
+def between_steps(draw: Draw, scenario: Scenario, event: Callable[[int], Event] | None) -> Scenario:
+    """Return a scenario in which an event, made for a step, comes between two steps; the same one if there is none."""
+    return scenario if event is None else replace(scenario, schedule=(event(draw(st.integers(1, scenario.steps - 1))),))
+
+
+def narrow(drawn: Drawer, dtype: Dtype | None = None, **options: Any) -> Drawer:
+    """Return a strategy of the same scenarios in a narrower dtype, or in any, its steps large enough to be seen."""
+
+    @st.composite
+    def narrower(draw: Draw, bounds: Bounds) -> Scenario:
+        return narrowed(draw, replace(draw(drawn(bounds)), **options), dtype or draw(st.sampled_from(DTYPES)))
+
+    return called(narrower, drawn.__qualname__, (dtype, options))
+
+
 def called(drawn: Drawer, name: str, options: Any) -> Drawer:
     """Return a strategy under a name that tells it from others: what is drawn depends on the seed and on that name."""
     drawn.__qualname__ = f"{name}{options}"
@@ -65,7 +86,6 @@ def called(drawn: Drawer, name: str, options: Any) -> Drawer:
 
 
 SEEDS = st.integers(0, 99)
-Draw: TypeAlias = Callable[[st.SearchStrategy[Any]], Any]
 Scenarios: TypeAlias = st.SearchStrategy[Scenario]
 Rates: TypeAlias = tuple[float, ...]
 RATES: Rates = (0.1, 0.02)

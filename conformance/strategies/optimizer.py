@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from conformance.scenarios.layers import Linear
 from conformance.scenarios.model_spec import Branch, ModelSpec
-from conformance.scenarios.scenario import AddGroup, Group, OptimizerSpec, Scenario, Unfreeze
+from conformance.scenarios.scenario import AddGroup, Event, Group, OptimizerSpec, Scenario, Unfreeze
 from conformance.strategies.building_blocks import (
-    DTYPES,
     NARROW_RATES,
     Bounds,
     Draw,
     Drawer,
+    between_steps,
     broadened,
     called,
     decaying,
@@ -23,8 +23,8 @@ from conformance.strategies.building_blocks import (
     draw_model,
     draw_optimizer,
     draw_sgd,
-    narrowed,
-    one_of,
+    draw_values,
+    narrow,
 )
 
 Names: TypeAlias = tuple[str, ...]
@@ -50,62 +50,42 @@ def draw_optimized(
 
 
 def stepping(
-    *, optimizer: Callable[[Draw], OptimizerSpec] = draw_optimizer, steps: tuple[int, int] = (1, 3), **is_: Any
+    *,
+    optimizer: Callable[[Draw], OptimizerSpec] = draw_optimizer,
+    event: Callable[[int], Event] | None = None,
+    **is_: Any,
 ) -> Drawer:
     """Return a strategy of optimizers with one parameter group.
 
     Args:
         optimizer: draws its class and options.
-        steps: the least and the greatest number.
-        is_: attributes of the scenario that are not drawn.
+        event: makes, for a step, what happens between that step and the one before.
+        is_: attributes of the scenario: values, or strategies of values.
     """
 
     @st.composite
     def drawn(draw: Draw, bounds: Bounds) -> Scenario:
-        return draw_optimized(draw, bounds, optimizer(draw), steps=draw(st.integers(*steps)), **is_)
+        return between_steps(draw, draw_optimized(draw, bounds, optimizer(draw), **draw_values(draw, is_)), event)
 
-    return called(drawn, "stepping", (optimizer.__qualname__, steps, is_))
+    return called(drawn, "stepping", (optimizer.__qualname__, event, is_))
 
 
 optimized = stepping()
-lasting = one_of(*(stepping(steps=(steps, steps), counted=True) for steps in (7, 12)))
-clearing = one_of(
-    *(stepping(steps=(1, 1), cleared_by="optimizer", set_to_none=set_to_none) for set_to_none in (True, False))
-)
-with_closure = stepping(steps=(1, 2), closure=True)
-beside_wrapper = stepping(steps=(2, 3), replicated=False, averaged=True, cleared_by="optimizer")
+optimized_on_one_rank = narrow(optimized, world_size=1)
+optimized_in_float32 = narrow(optimized, "float32")
+optimized_in_bfloat16 = narrow(optimized, "bfloat16")
+optimized_clipped = stepping(clip=st.sampled_from((0.5, 0.1)))
+lasting = stepping(steps=st.sampled_from((7, 12)), counted=True)
+clearing = stepping(steps=1, cleared_by="optimizer", set_to_none=st.booleans())
+with_closure = stepping(steps=st.integers(1, 2), closure=True)
+beside_wrapper = stepping(steps=st.integers(2, 3), replicated=False, averaged=True, cleared_by="optimizer")
 
 
 @st.composite
 def optimized_with_convolution(draw: Draw, bounds: Bounds) -> Scenario:
     """One parameter has four dimensions, stored channels last or not."""
-    drawn = draw_optimized(draw, bounds, draw_optimizer(draw))
+    drawn: Scenario = draw(optimized(bounds))
     return replace(drawn, model=draw_convolution(draw))
-
-
-@st.composite
-def optimized_clipped(draw: Draw, bounds: Bounds) -> Scenario:
-    """Gradients are clipped before the step."""
-    return draw_optimized(draw, bounds, draw_optimizer(draw), clip=draw(st.sampled_from((0.5, 0.1))))
-
-
-@st.composite
-def optimized_on_one_rank(draw: Draw, bounds: Bounds) -> Scenario:
-    """The same in a world of one, in any dtype."""
-    drawn = replace(draw_optimized(draw, bounds, draw_optimizer(draw)), world_size=1)
-    return narrowed(draw, drawn, draw(st.sampled_from(DTYPES)))
-
-
-@st.composite
-def optimized_in_float32(draw: Draw, bounds: Bounds) -> Scenario:
-    """The same in float32."""
-    return narrowed(draw, draw(optimized(bounds)), "float32")
-
-
-@st.composite
-def optimized_in_bfloat16(draw: Draw, bounds: Bounds) -> Scenario:
-    """The same in bfloat16."""
-    return narrowed(draw, draw(optimized(bounds)), "bfloat16")
 
 
 @st.composite

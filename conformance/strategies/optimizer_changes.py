@@ -21,7 +21,7 @@ from conformance.scenarios.scenario import (
     Unfreeze,
 )
 from conformance.strategies.building_blocks import Bounds, Draw, Drawer, called, draw_optimizer, having, one_of
-from conformance.strategies.optimizer import Names, draw_optimized, draw_parted, draw_stateful
+from conformance.strategies.optimizer import Names, draw_optimized, draw_parted, draw_stateful, stepping
 from conformance.strategies.param_groups import draw_own_options, in_groups, with_groups
 
 _CHANGES: tuple[tuple[str, Option], ...] = (("lr", 0.5), ("lr", 0.001), ("weight_decay", 0.5))
@@ -48,12 +48,22 @@ adding_during = adding_group(before_training=False)
 clearing_added_group = one_of(
     *(having(adding_before, steps=1, cleared_by="optimizer", set_to_none=set_to_none) for set_to_none in (True, False))
 )
+adding_generators = called(
+    lambda bounds: adding_before(bounds).map(_by_generators), adding_before.__qualname__, "by generators"
+)
+saving = stepping(
+    optimizer=draw_stateful,
+    steps=st.integers(2, 3),
+    event=Save,
+    cleared_by=st.sampled_from(("optimizer", "model")),
+)
+loading_weights = stepping(steps=st.integers(2, 3), event=LoadWeights)
+with_scheduler = stepping(steps=st.integers(2, 3), schedule=st.sampled_from(((Decay(0.5),), (Decay(0.1),))))
+with_one_cycle = stepping(steps=st.integers(3, 4), schedule=st.sampled_from(((OneCycle(0.2),), (OneCycle(0.05),))))
 
 
-@st.composite
-def adding_generators(draw: Draw, bounds: Bounds) -> Scenario:
-    """Groups, one of them added before training, come with generators of parameters."""
-    drawn: Scenario = draw(adding_before(bounds))
+def _by_generators(drawn: Scenario) -> Scenario:
+    """Return a scenario in which groups come with generators of parameters."""
     return replace(drawn, optimizer=replace(drawn.optimizer, generators=True))
 
 
@@ -154,37 +164,6 @@ def changing_added_group(draw: Draw, bounds: Bounds) -> Scenario:
         return replace(drawn, schedule=(changed, *others, plain))
     change = SetOption(draw(st.integers(added.step, drawn.steps - 1)), "lr", rate, draw(st.sampled_from((1, -1))))
     return replace(drawn, schedule=(*drawn.schedule, change))
-
-
-@st.composite
-def saving(draw: Draw, bounds: Bounds) -> Scenario:
-    """Between two steps the optimizer's state is saved, and training goes on."""
-    steps = draw(st.integers(2, 3))
-    event: Event = Save(draw(st.integers(1, steps - 1)))
-    cleared = draw(st.sampled_from(("optimizer", "model")))
-    return draw_optimized(draw, bounds, draw_stateful(draw), steps=steps, schedule=(event,), cleared_by=cleared)
-
-
-@st.composite
-def loading_weights(draw: Draw, bounds: Bounds) -> Scenario:
-    """Between two steps, the model loads the weights that it had before the first."""
-    steps = draw(st.integers(2, 3))
-    event = LoadWeights(draw(st.integers(1, steps - 1)))
-    return draw_optimized(draw, bounds, draw_optimizer(draw), steps=steps, schedule=(event,))
-
-
-@st.composite
-def with_scheduler(draw: Draw, bounds: Bounds) -> Scenario:
-    """The learning rate is changed by a scheduler."""
-    event: Event = Decay(draw(st.sampled_from((0.5, 0.1))))
-    return draw_optimized(draw, bounds, draw_optimizer(draw), steps=draw(st.integers(2, 3)), schedule=(event,))
-
-
-@st.composite
-def with_one_cycle(draw: Draw, bounds: Bounds) -> Scenario:
-    """The learning rate, and momentum or betas, are changed by a scheduler."""
-    event: Event = OneCycle(draw(st.sampled_from((0.2, 0.05))))
-    return draw_optimized(draw, bounds, draw_optimizer(draw), steps=draw(st.integers(3, 4)), schedule=(event,))
 
 
 @st.composite

@@ -1,5 +1,6 @@
 """Strategies for wrappers: plain training, and one unusual feature at a time on top of it."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -7,13 +8,13 @@ from hypothesis import strategies as st
 
 from conformance.scenarios.layers import BYTES, Linear
 from conformance.scenarios.model_spec import ModelSpec
-from conformance.scenarios.scenario import Scenario
+from conformance.scenarios.scenario import Event, Scenario
 from conformance.strategies.building_blocks import (
-    DTYPES,
     NARROW_RATES,
     Bounds,
     Draw,
     Drawer,
+    between_steps,
     broadened,
     called,
     decaying,
@@ -21,8 +22,9 @@ from conformance.strategies.building_blocks import (
     draw_model,
     draw_optimizer,
     draw_other_layers,
+    draw_values,
     having,
-    narrowed,
+    narrow,
 )
 
 _MIB = 2**20
@@ -52,25 +54,28 @@ def _draw_bucket_size(draw: Draw, bounds: Bounds) -> float:
 def wrapped(
     *,
     layers: tuple[int, int] = (1, 3),
-    steps: tuple[int, int] = (1, 3),
-    model: dict[str, Any] | None = None,
+    of: Callable[[Draw], ModelSpec] | None = None,
+    model: Mapping[str, Any] | None = None,
+    event: Callable[[int], Event] | None = None,
     **is_: Any,
 ) -> Drawer:
-    """Return a strategy of perceptrons that are trained.
+    """Return a strategy of wrapped models that are trained.
 
     Args:
-        layers: the least and the greatest number.
-        steps: likewise.
-        model: attributes of the model that are not drawn.
-        is_: attributes of the scenario that are not drawn.
+        layers: the least and the greatest number of layers of a perceptron.
+        of: draws another model.
+        model: attributes of the model: values, or strategies of values.
+        event: makes, for a step, what happens between that step and the one before.
+        is_: attributes of the scenario: values, or strategies of values.
     """
 
     @st.composite
     def drawn(draw: Draw, bounds: Bounds) -> Scenario:
-        spec = replace(draw_model(draw, layers=layers), **(model or {}))
-        return draw_wrapped(draw, bounds, spec, steps=draw(st.integers(*steps)), **is_)
+        spec = of(draw) if of else draw_model(draw, layers=layers)
+        spec = replace(spec, **draw_values(draw, model or {}))
+        return between_steps(draw, draw_wrapped(draw, bounds, spec, **draw_values(draw, is_)), event)
 
-    return called(drawn, "wrapped", (layers, steps, model, is_))
+    return called(drawn, "wrapped", (layers, of and of.__qualname__, model, event, is_))
 
 
 def draw_frozen(draw: Draw, model: ModelSpec) -> ModelSpec:
@@ -90,25 +95,9 @@ def widened(scenario: Scenario) -> Scenario:
     return replace(scenario, model=model, bucket_size_mb=9 * BYTES[model.dtype] / _MIB, steps=max(2, scenario.steps))
 
 
-@st.composite
-def on_one_rank(draw: Draw, bounds: Bounds) -> Scenario:
-    """Plain training in a world of one, in any dtype."""
-    drawn = draw_wrapped(draw, bounds, draw_model(draw), world_size=1)
-    return narrowed(draw, drawn, draw(st.sampled_from(DTYPES)))
-
-
-@st.composite
-def in_float32(draw: Draw, bounds: Bounds) -> Scenario:
-    """Plain training in float32."""
-    return narrowed(draw, draw(plain(bounds)), "float32")
-
-
-@st.composite
-def in_bfloat16(draw: Draw, bounds: Bounds) -> Scenario:
-    """Plain training in bfloat16."""
-    return narrowed(draw, draw(plain(bounds)), "bfloat16")
-
-
+on_one_rank = narrow(plain, world_size=1)
+in_float32 = narrow(plain, "float32")
+in_bfloat16 = narrow(plain, "bfloat16")
 PLAIN = (plain, on_one_rank, in_float32, in_bfloat16)
 
 
@@ -143,12 +132,6 @@ def with_frozen(draw: Draw, bounds: Bounds) -> Scenario:
     return decaying(draw_wrapped(draw, bounds, model))
 
 
-@st.composite
-def with_tied(draw: Draw, bounds: Bounds) -> Scenario:
-    """Two layers share their weight."""
-    return draw_wrapped(draw, bounds, draw_tied(draw))
-
-
 def draw_tied(draw: Draw) -> ModelSpec:
     """Draw a perceptron of two or three layers, the first two of which share their weight."""
     width = draw(st.integers(1, 3))
@@ -157,38 +140,21 @@ def draw_tied(draw: Draw) -> ModelSpec:
     return ModelSpec(width, shared + last, tied=(0, 1))
 
 
-@st.composite
-def with_transposed(draw: Draw, bounds: Bounds) -> Scenario:
-    """One weight is stored transposed: it is dense, but not contiguous."""
-    sizes = st.integers(2, 4)
-    layers = (Linear(draw(sizes), draw(st.booleans())), Linear(draw(st.integers(1, 3)), draw(st.booleans())))
-    return draw_wrapped(draw, bounds, ModelSpec(draw(sizes), layers, transposed=0))
-
-
-@st.composite
-def with_convolution(draw: Draw, bounds: Bounds) -> Scenario:
-    """One layer is a convolution."""
-    return draw_wrapped(draw, bounds, draw_convolution(draw))
-
-
-@st.composite
-def of_other_layers(draw: Draw, bounds: Bounds) -> Scenario:
-    """One or two layers are not linear."""
-    return draw_wrapped(draw, bounds, draw_other_layers(draw))
-
-
-@st.composite
-def clipping(draw: Draw, bounds: Bounds) -> Scenario:
-    """Gradients are clipped before the optimizer's step."""
-    return draw_wrapped(draw, bounds, draw_model(draw), clip=draw(st.sampled_from((0.5, 0.1))))
-
-
 evaluating = having(plain, evaluates=True)
 
 
-@st.composite
-def with_keyword(draw: Draw, bounds: Bounds) -> Scenario:
-    """The model is called with a keyword argument, which may be None, or with keyword arguments alone."""
-    drawn = draw_wrapped(draw, bounds, replace(draw_model(draw, layers=(1, 2)), keyword=True), steps=1)
-    by_name, gain_none = draw(st.booleans()), draw(st.booleans())
-    return replace(drawn, model=replace(drawn.model, by_name=by_name, gain_none=gain_none))
+def draw_transposed(draw: Draw) -> ModelSpec:
+    """Draw two layers, the first of which has a weight that is stored transposed: it is dense, but not contiguous."""
+    sizes = st.integers(2, 4)
+    layers = (Linear(draw(sizes), draw(st.booleans())), Linear(draw(st.integers(1, 3)), draw(st.booleans())))
+    return ModelSpec(draw(sizes), layers, transposed=0)
+
+
+with_tied = wrapped(of=draw_tied)
+with_transposed = wrapped(of=draw_transposed)
+with_convolution = wrapped(of=draw_convolution)
+of_other_layers = wrapped(of=draw_other_layers)
+clipping = wrapped(clip=st.sampled_from((0.5, 0.1)))
+with_keyword = wrapped(
+    layers=SMALL, steps=1, model={"keyword": True, "by_name": st.booleans(), "gain_none": st.booleans()}
+)

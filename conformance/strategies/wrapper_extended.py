@@ -1,6 +1,7 @@
 """Strategies for wrappers that are held to more than the assignment asks for, one unusual feature at a time."""
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -30,18 +31,7 @@ from conformance.strategies.building_blocks import (
     having,
 )
 from conformance.strategies.communication import deep
-from conformance.strategies.wrapper import draw_frozen, draw_wrapped, with_transposed, wrapped
-
-
-@st.composite
-def lasting(draw: Draw, bounds: Bounds) -> Scenario:
-    """Seven steps or twelve; tensors that are alive after each are counted.
-
-    That is enough for the count not to grow in every step by chance, where a thread frees its tensors late. Before each
-    step the model may have been in evaluation mode.
-    """
-    steps, evaluates = draw(st.sampled_from((7, 12))), draw(st.booleans())
-    return draw_wrapped(draw, bounds, draw_model(draw, layers=(1, 2)), steps=steps, evaluates=evaluates, counted=True)
+from conformance.strategies.wrapper import SMALL, draw_frozen, draw_transposed, draw_wrapped, wrapped
 
 
 @st.composite
@@ -59,13 +49,6 @@ def with_large(draw: Draw, bounds: Bounds) -> Scenario:
     optimizer = OptimizerSpec("SGD", {"lr": NARROW_RATES[0]})
     size = draw(st.sampled_from((1.0, 25.0))) if bounds.bucketed else 1.0
     return Scenario(model=model, optimizer=optimizer, bucket_size_mb=size)
-
-
-@st.composite
-def with_gaps(draw: Draw, bounds: Bounds) -> Scenario:
-    """One weight is some columns of a wider one."""
-    drawn: Scenario = draw(with_transposed(bounds))
-    return replace(drawn, model=replace(drawn.model, transposed=None, gapped=0))
 
 
 @st.composite
@@ -92,29 +75,19 @@ def at_the_end_of_float16(draw: Draw, bounds: Bounds) -> Scenario:
     return draw_wrapped(draw, bounds, model, optimizer=draw_sgd(draw), steps=1, large=True)
 
 
-@st.composite
-def accumulating(draw: Draw, bounds: Bounds) -> Scenario:
-    """Gradients of two or three backward passes add up; each is synchronised."""
-    return draw_wrapped(draw, bounds, draw_model(draw), micro_batches=draw(st.integers(2, 3)))
-
-
+accumulating = wrapped(micro_batches=st.integers(2, 3))
 under_no_sync = having(accumulating, no_sync=True)
 
 
-def with_branch(*branches: Branch, steps: tuple[int, int] = (2, 2), micro_batches: int = 1) -> Drawer:
+def with_branch(*branches: Branch, **is_: Any) -> Drawer:
     """Return a strategy of models that have a second path of one of these kinds; weight decay moves all with gradients.
 
     Two micro-batches are computed under `no_sync` but for the last, where the first alone uses the path.
     """
     lazily = "used_in_first_micro_batch" in branches
-
-    @st.composite
-    def drawn(draw: Draw, bounds: Bounds) -> Scenario:
-        model = replace(draw_model(draw, layers=(1, 2)), branch=draw(st.sampled_from(branches)))
-        scenario = draw_wrapped(draw, bounds, model, steps=draw(st.integers(*steps)))
-        return decaying(replace(scenario, micro_batches=micro_batches, no_sync=lazily))
-
-    return called(drawn, "with_branch", (branches, steps, micro_batches))
+    kinds = {"branch": st.sampled_from(branches)}
+    drawn = wrapped(layers=SMALL, model=kinds, **{"steps": 2, "no_sync": lazily, **is_})
+    return called(lambda bounds: drawn(bounds).map(decaying), drawn.__qualname__, "decaying")
 
 
 @st.composite
@@ -150,16 +123,14 @@ def unfreezing(draw: Draw, bounds: Bounds) -> Scenario:
     return draw_wrapped(draw, bounds, model, steps=3, schedule=events)
 
 
-aborting = wrapped(layers=(2, 3), steps=(2, 3), aborts=True)
+aborting = wrapped(layers=(2, 3), steps=st.integers(2, 3), aborts=True)
 overlapping_under_no_sync = having(deep, micro_batches=2, no_sync=True)
-
-
-@st.composite
-def loading(draw: Draw, bounds: Bounds) -> Scenario:
-    """Between two steps, the wrapped model loads what its `state_dict` was before the first."""
-    steps = draw(st.integers(2, 3))
-    event = LoadWeights(draw(st.integers(1, steps - 1)))
-    return draw_wrapped(draw, bounds, draw_model(draw), steps=steps, schedule=(event,))
+loading = wrapped(steps=st.integers(2, 3), event=LoadWeights)
+with_gaps = wrapped(of=draw_transposed, model={"transposed": None, "gapped": 0})
+# Enough steps for a count not to grow in every step by chance, where a thread frees its tensors late.
+lasting = wrapped(layers=SMALL, steps=st.sampled_from((7, 12)), evaluates=st.booleans(), counted=True)
+overlapping_accumulating = wrapped(micro_batches=st.integers(2, 3))
+under_no_sync = having(deep, micro_batches=2, no_sync=True)
 
 
 @st.composite

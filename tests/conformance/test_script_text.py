@@ -58,9 +58,9 @@ def test_no_two_checks_have_files_of_one_name():
 
 
 def test_what_a_script_has_no_lines_for_is_named():
-    assert "gated, peeks" in flat("naive_ddp", Scenario(gated=True, peeks=True))[1]
+    assert "no lines for gated, peeks" in flat("naive_ddp", Scenario(gated=True, peeks=True))[1]
     assert flat("naive_ddp", Scenario(model=ModelSpec(nested=True)))[1].endswith("nested")
-    assert flat("naive_ddp", LARGE) == ("", "it has no lines for: so many numbers")
+    assert flat("naive_ddp", LARGE) == ("", "a short script has no lines for so many numbers")
 
 
 def test_numbers_options_and_changes_are_written_out():

@@ -148,16 +148,24 @@ def test_a_script_shows_a_crash_and_a_hang(submission, said, script_of, submit):
     assert (code, said in shown) == (1, True), shown
 
 
-def test_a_later_grade_removes_the_scripts_of_the_one_before_alone(grade_path, submit, tmp_path):
-    bug = first("naive_ddp", id="trains[tied_parameters]")
-    folder, repro = submit(**bug.planted()), tmp_path / "repro"
-    graded = grade_path(folder, components=["naive_ddp"], examples=2, core=True)
-    place = Path(next(check.script for check in graded.components[0].checks if check.script)).parent
-    own = place / "naive_ddp-of-my-own.py"
+def test_a_grade_leaves_scripts_alone_and_removes_those_of_the_one_before(submit, tmp_path):
+    bug, here = first("overhead_model", aspect="numbers"), tmp_path / "here"
+    here.mkdir()
+    folder = submit(**bug.planted())
+    assert grade_in(here, folder) == 1
+    (script,) = here.rglob("*.py")
+    assert {*here.rglob("*.*")} == {script, script.with_suffix(".json")}
+    own = script.with_name("overhead_model-of-my-own.py")
     own.write_text("print('mine')\n")
-    assert len(list(place.iterdir())) >= 3
-    submit(**right("naive_ddp"))
-    grade_path(folder, components=["naive_ddp"], examples=1, core=True)
-    assert list(place.iterdir()) == [own]
-    own.unlink()
-    assert repro.exists()
+    submit(**right("overhead_model"))
+    assert grade_in(here, folder) == 0
+    assert [path for path in here.rglob("*") if path.is_file()] == [own]
+    assert sorted(path.name for path in folder.iterdir()) == ["adapters.py"]
+
+
+def grade_in(here: Path, folder: Path) -> int:
+    """Grade an overhead model with the command, in a folder."""
+    command = ["-m", "conformance", "grade", str(folder), "--components", "overhead_model", "--max-examples", "1"]
+    return subprocess.run(
+        [sys.executable, *command], cwd=here, capture_output=True, check=False, timeout=200
+    ).returncode

@@ -74,7 +74,8 @@ def starts_anew(trial: CaseTrial) -> None:
             raise Violation(
                 f"{about(trial)}, rank {rank} gets {start(seen)} {words}; expected {start(expected)}, as in another "
                 "iteration of that epoch.",
-                "Make the indices anew in each `__iter__`, and return a new iterator; begin with `self.epoch = 0`.",
+                "Make the indices anew in each `__iter__`, and return a new iterator: a sampler that is its own "
+                "iterator goes on where it was left. Begin with `self.epoch = 0`.",
             )
 
 

@@ -6,6 +6,12 @@ from conformance.checks.check import Violation
 from conformance.checks.trial import CaseTrial
 from conformance.components.distributed_sampler.words import about, cover, numbers, shares_in
 
+_PAD = (
+    "Add samples from the start, again and again where there are few, until the length divides by the number of ranks; "
+    "or drop the last ones."
+)
+_DROP = "Each rank gets length // N samples: drop the rest before sharing out."
+
 
 def equal_shares(trial: CaseTrial) -> None:
     """Hold all shares to one length, and `len(sampler)` to it: ranks make as many steps, with collectives in each."""
@@ -13,8 +19,7 @@ def equal_shares(trial: CaseTrial) -> None:
     if len(set(counts)) > 1:
         raise Violation(
             f"{about(trial)}, the ranks get {numbers(counts)} samples; expected as many on each.",
-            "Add samples from the start, again and again where there are few, until the length divides by the number "
-            "of ranks; or drop the last ones.",
+            _DROP if trial.case.drop_last else _PAD,
         )
     for rank, answer in enumerate(trial.answers):
         if int(answer["length"]) != counts[rank]:
@@ -37,7 +42,6 @@ def every_sample_once(trial: CaseTrial) -> None:
 
 def drop_last_drops_least(trial: CaseTrial) -> None:
     """Hold shares to equal lengths, to different samples, and to all but fewer than there are ranks."""
-    dropped = "Each rank gets length // N samples: drop the rest before sharing out."
     equal_shares(trial)
     case = trial.case
     seen = Counter(index for share in shares_in(trial) for index in share)
@@ -48,7 +52,7 @@ def drop_last_drops_least(trial: CaseTrial) -> None:
             f"{about(trial)} and drop_last=True, {len(seen)} samples are used"
             + (f", sample {twice[0]} {seen[twice[0]]} times" if twice else "")
             + f"; expected {expected}, each once.",
-            dropped,
+            _DROP,
         )
 
 

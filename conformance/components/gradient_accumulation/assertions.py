@@ -87,7 +87,11 @@ def arguments_stay(trial: CaseTrial) -> None:
 
 def _circumstances(trial: CaseTrial) -> str:
     """Return what is special about a case, in words that follow on the step."""
-    overflow = f", with infinite gradients on rank {trial.case.overflow} in step 1" if trial.case.overflow >= 0 else ""
+    overflow = (
+        f", with infinite gradients on rank {trial.case.overflow} in step 1, a step that is to be skipped"
+        if trial.case.overflow >= 0
+        else ""
+    )
     wrappers = {
         "forward": ", with a wrapper whose forward decides whether to synchronise",
         "finish": ", with a wrapper that is not done when backward returns",

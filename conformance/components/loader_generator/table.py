@@ -19,45 +19,22 @@ def generators(draw: Draw, bounds: Bounds) -> GeneratorCase:
 
 
 _check = partial(Check, scenarios=generators, requires=("reproducible",))
+# fmt: off
 CHECKS = (
-    _check(
-        "reproducible",
+    _check("reproducible",
         "The same seed gives the same stream on a rank, in another run too, whatever else has drawn random numbers.",
-        assertion=assertions.reproducible,
-        aspect="numbers",
-        requires=(),
-    ),
-    _check(
-        "ranks_draw_apart",
-        "Every rank has a stream of its own, so that augmentations and dropout masks differ.",
-        assertion=assertions.ranks_draw_apart,
-        aspect="numbers",
-        points=2,
-    ),
+        assertion=assertions.reproducible, aspect="numbers", requires=()),
+    _check("ranks_draw_apart", "Every rank has a stream of its own, so that augmentations and dropout masks differ.",
+        assertion=assertions.ranks_draw_apart, aspect="numbers", points=2),
     _check("seed_decides", "Another seed gives another stream.", assertion=assertions.seed_decides, aspect="numbers"),
-    _check(
-        "global_generators_stay",
+    _check("global_generators_stay",
         "Making the generator leaves the global generators as they were: torch's, Python's and NumPy's.",
-        assertion=global_generators_stay,
-        aspect="robustness",
-        advice="Seed a `torch.Generator()` of its own, not with `torch.manual_seed`, and nothing besides.",
-    ),
-    _check(
-        "streams_are_apart",
+        assertion=global_generators_stay, aspect="robustness",
+        advice="Seed a `torch.Generator()` of its own, not with `torch.manual_seed`, and nothing besides."),
+    _check("streams_are_apart",
         "No rank draws the numbers of another rank some draws later, and no generator of a rank those of another one.",
-        assertion=assertions.streams_are_apart,
-        aspect="numbers",
-        level="extended",
-        requires=("ranks_draw_apart",),
-    ),
-    _check(
-        "on_two_machines",
-        "On two machines, every rank has a stream of its own.",
-        scenarios=having(generators, two_machines=True),
-        assertion=assertions.ranks_draw_apart,
-        aspect="robustness",
-        level="extended",
-        requires=("ranks_draw_apart",),
-        advice=TWO_MACHINES,
-    ),
+        assertion=assertions.streams_are_apart, aspect="numbers", level="extended", requires=("ranks_draw_apart",)),
+    _check("on_two_machines", "On two machines, every rank has a stream of its own.",
+        scenarios=having(generators, two_machines=True), assertion=assertions.ranks_draw_apart, aspect="robustness",
+        level="extended", requires=("ranks_draw_apart",), advice=TWO_MACHINES),
 )

@@ -17,24 +17,15 @@ def overheads(draw: Draw, _: Bounds) -> OverheadCase:
 
 
 _check = partial(Check, aspect="numbers")
+# fmt: off
 CHECKS = (
-    _check(
-        "overhead_after_backward",
+    _check("overhead_after_backward",
         "`ddp_overhead(s, w, o, n_b)` is s/(n_b w) + n_b o seconds: the last bucket, and the overhead of every call.",
-        overheads,
-        assertions.overhead_after_backward,
-    ),
-    _check(
-        "overhead_after_backward[one_bucket]",
+        overheads, assertions.overhead_after_backward),
+    _check("overhead_after_backward[one_bucket]",
         "With one bucket, the overhead is the time to send all gradients, and that of one call.",
-        having(overheads, single=True),
-        assertions.overhead_after_backward,
-        requires=("overhead_after_backward",),
-    ),
-    _check(
-        "bucket_size_at_the_optimum",
-        "`optimal_bucket_size(s, w, o)` is sqrt(s w o) bytes, where the overhead is least.",
-        overheads,
-        assertions.bucket_size_at_the_optimum,
-    ),
+        having(overheads, single=True), assertions.overhead_after_backward, requires=("overhead_after_backward",)),
+    _check("bucket_size_at_the_optimum",
+        "`optimal_bucket_size(s, w, o)` is sqrt(s w o) bytes, where the overhead is least.", overheads,
+        assertions.bucket_size_at_the_optimum),
 )

@@ -52,7 +52,7 @@ BUGS = [
         "self.epoch = epoch\n        self.once = self.order()\n\n    def __iter__(self):\n        return self.once\n\n"
         "    def order(self):",
         "starts_anew",
-        "gives none; expected",
+        "gets none in a second iteration",
     ),
     Bug(_SAMPLER, "self.drop_last, self.epoch =", "self.drop_last, _ =", "starts_anew", "'epoch'"),
     Bug(_SAMPLER, "drop_last, 0", "drop_last, 1", "starts_anew", "before any `set_epoch`"),

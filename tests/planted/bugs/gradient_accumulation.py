@@ -92,7 +92,7 @@ BUGS = [
         "loss_fn(ddp_model(x), y)",
         "loss_fn(ddp_model.module(x), y)",
         "one_exchange_of_gradients[forward_or_scaler]",
-        "exchanged 0 times",
+        "averaged gradients 0 times",
     ),
     Bug(
         _ACCUMULATION,
