@@ -127,7 +127,7 @@ BUGS = [
         "the last backward pass alone",
     ),
     Bug(_FLAT, _NO_SYNC, _OFF_UNTIL_THE_END, "no_sync[exception]", "in a `finally`"),
-    Bug(_EACH, _NO_SYNC, _OFF_UNTIL_THE_END, "no_sync[exception]", "in a `finally`"),
+    Bug(_EACH, _NO_SYNC, _OFF_UNTIL_THE_END, "no_sync", "put back what was before it"),
     Bug(
         _NAIVE,
         _NAIVE_ADAPTER,
@@ -156,7 +156,7 @@ BUGS = [
         )
         for wrapper in (_EACH, _BUCKETED, _DDP)
     ),
-    Bug(_EACH, "synchronises = before", "synchronises = True", "no_sync", "gradients only add up in `.grad`"),
+    Bug(_EACH, "synchronises = before", "synchronises = True", "no_sync", "put back what was before it"),
     Bug(
         _BUCKETED,
         _ENTER,
