@@ -21,7 +21,7 @@ from conformance.workload.numbers import RankInputs, Tensors
 
 
 @dataclass
-class Desk:
+class Context:
     """One rank's work on a case.
 
     Attributes:
@@ -91,6 +91,3 @@ class Desk:
         yield
         for name, state in states_of_global_generators().items():
             self.answer[f"moved/{name}"] = torch.tensor(state != before[name])
-
-
-Exercise = Callable[[Desk], Answer | None]

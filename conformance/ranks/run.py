@@ -8,7 +8,7 @@ import torch
 from conformance.protocol.messages import Answer, Task
 from conformance.ranks import stand_ins
 from conformance.ranks.boundary import boundary, stage
-from conformance.ranks.context import Desk
+from conformance.ranks.context import Context
 from conformance.ranks.environment import on_two_machines
 from conformance.ranks.loading import load
 from conformance.ranks.torch_builtins import noticing
@@ -26,12 +26,12 @@ def carry_out(task: Task) -> Answer:
     """Import the submission and run the exercise with it; restore torch's global generator."""
     with stage("import of the adapters"):
         adapters = load(task.submission, task.stubs)
-    desk = Desk(task, adapters)
+    context = Context(task, adapters)
     module, _, exercise = task.exercise.partition(":")
     state = torch.random.get_rng_state()
     try:
         with gate(task.drawn), on_two_machines(task.drawn), noticing() as used:
-            seen = getattr(import_module(module), exercise)(desk) or desk.answered()
+            seen = getattr(import_module(module), exercise)(context) or context.answered()
             unwaited = unawaited(task.drawn)
     finally:
         torch.random.set_rng_state(state)

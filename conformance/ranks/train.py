@@ -11,7 +11,7 @@ import torch.distributed as dist
 from conformance.protocol.messages import ClosureCall, Happening, Observation
 from conformance.ranks.boundary import offers, stage
 from conformance.ranks.comm_threads import Alongside
-from conformance.ranks.context import Desk
+from conformance.ranks.context import Context
 from conformance.ranks.environment import noting_moved_generators
 from conformance.ranks.loading import function
 from conformance.ranks.optimizer_memory import state_bytes
@@ -23,16 +23,16 @@ from conformance.workload.numbers import Tensors
 from conformance.workload.schedule import Schedule
 
 
-def train(desk: Desk) -> Observation:
+def train(context: Context) -> Observation:
     """Train as the scenario says; return what was seen."""
-    return _Run(desk).observe()
+    return _Run(context).observe()
 
 
 @dataclass
 class _Run:
     """One scenario on one rank, from building the model to the last step."""
 
-    desk: Desk
+    context: Context
     named: Named = field(default_factory=dict)
     tensors: Tensors = field(default_factory=dict)
     happened: list[Happening] = field(default_factory=list)
@@ -55,7 +55,7 @@ class _Run:
     def _train(self) -> Observation:
         before = addresses(self.named)
         seen = Observation(self.tensors, extra_parameters=self.extra, early_gradients=self.early)
-        for step in range(self.desk.scenario.steps):
+        for step in range(self.context.scenario.steps):
             with stage("a change of the optimizer between steps", step):
                 self.plan.before_step(step)
             self.happened = []
@@ -66,11 +66,11 @@ class _Run:
                 seen.hooks.append(hooks_on(self.named.values()))
                 self._keep(f"parameter/{step}", self.named)
                 seen.moved.extend(name for name, now in addresses(self.named).items() if now != before[name])
-            if self.desk.scenario.counted:
+            if self.context.scenario.counted:
                 seen.alive.append(alive() - len(self.tensors))
         return replace(
             seen,
-            **self._optimizer_at_end() if self.desk.task.contract.kind == "optimizer" else {},
+            **self._optimizer_at_end() if self.context.task.contract.kind == "optimizer" else {},
             offers_no_sync=offers(self.wrapped, "no_sync"),
             offers_state_dict=self.saved.offered,
             wrong_modes=self.wrong_modes,
@@ -88,7 +88,7 @@ class _Run:
             groups = self.plan.optimizer.param_groups if offers(self.plan.optimizer, "param_groups") else ()
             listed = {id(p) for group in groups for p in group["params"]}
         had = {name for name, p in self.named.items() if p.grad is not None}
-        self._clear(self.desk.scenario.steps)
+        self._clear(self.context.scenario.steps)
         return {
             "state_bytes": held,
             "unlisted": [name for name, p in self.named.items() if id(p) not in listed],
@@ -97,14 +97,14 @@ class _Run:
         }
 
     def _build(self) -> None:
-        scenario = self.desk.scenario
-        self.model = make_model(self.desk)
+        scenario = self.context.scenario
+        self.model = make_model(self.context)
         self.wrapped: Any = self.model
         before = dict(self.model.named_parameters())
-        if self.desk.task.contract.kind == "wrapper":
+        if self.context.task.contract.kind == "wrapper":
             with noting_moved_generators(self.moved_generators):
-                self.wrapped = wrap(self.desk, self.model)
-            self.twin = Twin(self.desk) if scenario.twins else None
+                self.wrapped = wrap(self.context, self.model)
+            self.twin = Twin(self.context) if scenario.twins else None
         with stage("a look at the parameters of the wrapped model"):
             self.named, self.extra = parameters_by_name(self.wrapped, tuple(scenario.model.shapes), before)
             self._keep("wrapped", self.named)
@@ -114,12 +114,12 @@ class _Run:
         bare.listener = self._layer_noter()  # after wrapping: a wrapper may copy the model by pickling
         with stage("a look at the buffers of the wrapped model"):
             self._keep("buffer", dict(bare.named_buffers()))
-        self.saved = SavedWeights(self.desk, self.wrapped)
+        self.saved = SavedWeights(self.context, self.wrapped)
         with stage("construction of the optimizer"):
             self.plan = Schedule(scenario, self.named, self._make_optimizer, self.saved.load)
-        if scenario.twins and self.desk.task.contract.kind == "optimizer":
+        if scenario.twins and self.context.task.contract.kind == "optimizer":
             self.second = SecondOptimizer(
-                self.desk, self.named, function(self.desk.adapters, self.desk.task.contract.get)
+                self.context, self.named, function(self.context.adapters, self.context.task.contract.get)
             )
         if scenario.in_evaluation:
             with stage("`eval()`"):
@@ -129,7 +129,7 @@ class _Run:
         """Return a function that records the layers which backward reaches; copies of the model can share it."""
 
         def note(layer: int) -> None:
-            if layer == 0 and self.desk.scenario.gated:
+            if layer == 0 and self.context.scenario.gated:
                 Alongside(self.happened).let_launch()
             self.happened.append(Happening("reached", layer=layer))
 
@@ -141,24 +141,24 @@ class _Run:
             self.wrong_modes.append("training" if model.training else "evaluation")
 
     def _make_optimizer(self, params: Any, optimizer_cls: Any, **options: Any) -> Any:
-        if self.desk.task.contract.kind == "wrapper":
+        if self.context.task.contract.kind == "wrapper":
             return optimizer_cls(params, **options)
         take_hooks_off(self.named.values())  # those of an earlier optimizer; a new process has none
-        return function(self.desk.adapters, self.desk.task.contract.get)(params, optimizer_cls, **options)
+        return function(self.context.adapters, self.context.task.contract.get)(params, optimizer_cls, **options)
 
     def _step(self, step: int) -> float:
         self.bare.step = step
-        if self.desk.scenario.evaluates:
+        if self.context.scenario.evaluates:
             self._evaluate(step)
-        if self.desk.scenario.aborts and step == 1:
+        if self.context.scenario.aborts and step == 1:
             self._abort(step)
         optimizer = self.plan.optimizer
         started: list[Happening] = []
-        with stage("on_train_batch_start", step), noting(started, self.desk.scenario):
-            function(self.desk.adapters, self.desk.task.contract.batch_start)(self.wrapped, optimizer)
-        if not (self.desk.scenario.clears_late or self.desk.scenario.closure):
+        with stage("on_train_batch_start", step), noting(started, self.context.scenario):
+            function(self.context.adapters, self.context.task.contract.batch_start)(self.wrapped, optimizer)
+        if not (self.context.scenario.clears_late or self.context.scenario.closure):
             self._clear(step)
-        if self.desk.scenario.closure:
+        if self.context.scenario.closure:
             self.closure_call = self._step_with_closure(step)
             loss = self.closure_call.loss
         else:
@@ -169,7 +169,7 @@ class _Run:
                 self.second.step(self.named, step)
                 self._keep(f"twin/{step}", self.second.named)
             stepped: list[Happening] = []
-            with stage("the optimizer's step", step), noting(stepped, self.desk.scenario):
+            with stage("the optimizer's step", step), noting(stepped, self.context.scenario):
                 optimizer.step()
             self.happened += stepped
         self.happened[:0] = started
@@ -179,14 +179,14 @@ class _Run:
 
     def _clear(self, step: int) -> None:
         with stage("zero_grad", step):
-            cleared = self.plan.optimizer if self.desk.scenario.cleared_by == "optimizer" else self.model
-            cleared.zero_grad(set_to_none=self.desk.scenario.set_to_none)
+            cleared = self.plan.optimizer if self.context.scenario.cleared_by == "optimizer" else self.model
+            cleared.zero_grad(set_to_none=self.context.scenario.set_to_none)
 
     def _evaluate(self, step: int) -> None:
         with stage("forward in evaluation mode", step), torch.no_grad():
             self._switch(training=False)
-            x, _ = self.desk.inputs.batches[self.desk.scenario.micro(step)[0]]
-            if isinstance(output := call(self.desk.scenario, self.wrapped, x), torch.Tensor):
+            x, _ = self.context.inputs.batches[self.context.scenario.micro(step)[0]]
+            if isinstance(output := call(self.context.scenario, self.wrapped, x), torch.Tensor):
                 self._keep(f"evaluation/{step}", {"output": output})
             self._switch(training=True)
 
@@ -205,31 +205,31 @@ class _Run:
         with stage("a backward pass that raises", step):
             listening, self.bare.listener = self.bare.listener, refuse
             with suppress(_AbortedError), self.wrapped.no_sync() if self._is_lazy else nullcontext():
-                torch.autograd.backward(loss_on(self.desk.scenario, self.wrapped, self.desk.inputs.batches[0]))
+                torch.autograd.backward(loss_on(self.context.scenario, self.wrapped, self.context.inputs.batches[0]))
             self.bare.listener = listening
         self._clear(step)
 
     @property
     def _is_lazy(self) -> bool:
         """Whether to use the wrapper's `no_sync`."""
-        return self.desk.scenario.no_sync and offers(self.wrapped, "no_sync")
+        return self.context.scenario.no_sync and offers(self.wrapped, "no_sync")
 
     @contextmanager
     def _lazily(self) -> Iterator[None]:
         """Enter the wrapper's `no_sync`; if the scenario nests it, enter and leave another one inside."""
         with self.wrapped.no_sync():
-            with self.wrapped.no_sync() if self.desk.scenario.nests else nullcontext():
+            with self.wrapped.no_sync() if self.context.scenario.nests else nullcontext():
                 pass
             yield
 
     def _backward(self, step: int) -> float:
         """Compute the gradients of a step; return the sum of its micro-batches' losses."""
-        micro = self.desk.scenario.micro(step)
-        *first, last = [tuple(micro)] if self.desk.scenario.joined else [(one,) for one in micro]
-        with noting(self.happened, self.desk.scenario):
+        micro = self.context.scenario.micro(step)
+        *first, last = [tuple(micro)] if self.context.scenario.joined else [(one,) for one in micro]
+        with noting(self.happened, self.context.scenario):
             losses = [self._pass(step, some, is_last=False) for some in first]
             losses.append(self._pass(step, last, is_last=True))
-        if self.desk.scenario.averaged:
+        if self.context.scenario.averaged:
             self._average()
         with stage("a look at the gradients", step):
             self._keep(f"gradient/{step}", {name: p.grad for name, p in self.named.items() if p.grad is not None})
@@ -237,7 +237,7 @@ class _Run:
 
     def _pass(self, step: int, micro: Sequence[int], *, is_last: bool) -> float:
         """Run forward on these micro-batches and one backward; return the loss."""
-        scenario, synchronise = self.desk.scenario, is_last or not self._is_lazy
+        scenario, synchronise = self.context.scenario, is_last or not self._is_lazy
         with stage("no_sync", step), nullcontext() if synchronise else self._lazily():
             with stage("forward", step):
                 loss = torch.stack([self._loss(number) for number in micro]).sum()
@@ -245,7 +245,7 @@ class _Run:
                 self._clear(step)
             if scenario.peeks:
                 with stage("a forward without gradients", step), torch.no_grad():
-                    call(scenario, self.wrapped, self.desk.inputs.batches[micro[0]][0])
+                    call(scenario, self.wrapped, self.context.inputs.batches[micro[0]][0])
             other = self.twin.forward(step) if self.twin else None
             self.happened.append(Happening("began"))
             with stage("backward", step):
@@ -254,7 +254,9 @@ class _Run:
         self.happened.append(Happening("returned"))
         if synchronise and (is_last or not scenario.finishes_once):
             with stage("on_after_backward", step):
-                function(self.desk.adapters, self.desk.task.contract.after_backward)(self.wrapped, self.plan.optimizer)
+                function(self.context.adapters, self.context.task.contract.after_backward)(
+                    self.wrapped, self.plan.optimizer
+                )
             self.happened.append(Happening("finished"))
         if self.twin and other is not None:
             self.twin.backward(other, step)
@@ -262,9 +264,9 @@ class _Run:
         return float(loss.detach())
 
     def _loss(self, micro: int) -> torch.Tensor:
-        self.bare.first = self.desk.scenario.is_first(micro)
-        loss = loss_on(self.desk.scenario, self.wrapped, self.desk.inputs.batches[micro])
-        return loss * self.desk.scenario.weight(dist.get_rank())
+        self.bare.first = self.context.scenario.is_first(micro)
+        loss = loss_on(self.context.scenario, self.wrapped, self.context.inputs.batches[micro])
+        return loss * self.context.scenario.weight(dist.get_rank())
 
     def _step_with_closure(self, step: int) -> ClosureCall:
         losses: list[float] = []

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from conformance.ranks.boundary import offers, stage
-from conformance.ranks.context import Desk
+from conformance.ranks.context import Context
 from conformance.ranks.loading import function
 from conformance.ranks.parameters import Named, holder, parameters_by_name
 from conformance.scenarios.scenario import LoadWeights
@@ -17,19 +17,19 @@ from conformance.workload.models import Perceptron, fill, loss_on
 from conformance.workload.schedule import Schedule
 
 
-def make_model(desk: Desk) -> Perceptron:
+def make_model(context: Context) -> Perceptron:
     """Return the model with this rank's weights and buffers."""
-    model = Perceptron(desk.scenario.model, dist.get_rank())
-    fill(model, desk.inputs.weights, desk.inputs.buffers)
+    model = Perceptron(context.scenario.model, dist.get_rank())
+    fill(model, context.inputs.weights, context.inputs.buffers)
     return model
 
 
-def wrap(desk: Desk, model: Perceptron) -> Any:
+def wrap(context: Context, model: Perceptron) -> Any:
     """Return the model as the submission wraps it."""
-    contract = desk.task.contract
-    more = [desk.scenario.bucket_size_mb] if contract.takes_bucket_size else []
+    contract = context.task.contract
+    more = [context.scenario.bucket_size_mb] if contract.takes_bucket_size else []
     with stage(contract.get.name):
-        return function(desk.adapters, contract.get)(model, *more)
+        return function(context.adapters, contract.get)(model, *more)
 
 
 class SavedWeights:
@@ -39,10 +39,10 @@ class SavedWeights:
         offered: whether the wrapped model has `state_dict` and `load_state_dict`.
     """
 
-    def __init__(self, desk: Desk, wrapped: Any) -> None:
+    def __init__(self, context: Context, wrapped: Any) -> None:
         self._wrapped = wrapped
         self.offered = offers(wrapped, "state_dict", "load_state_dict")
-        loaded = any(isinstance(event, LoadWeights) for event in desk.scenario.schedule)
+        loaded = any(isinstance(event, LoadWeights) for event in context.scenario.schedule)
         with stage("`state_dict` of the wrapped model"):
             self._saved = deepcopy(wrapped.state_dict()) if self.offered and loaded else None
 
@@ -58,13 +58,13 @@ class Twin:
     Its parameters are never updated, so its gradients of the first batch are the same in every step.
     """
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        model = make_model(desk)
+    def __init__(self, context: Context) -> None:
+        self._desk = context
+        model = make_model(context)
         before = dict(model.named_parameters())
-        self._wrapped = wrap(desk, model)
+        self._wrapped = wrap(context, model)
         with self._stage("a look at the parameters of a second wrapped model"):
-            self.named: Named = parameters_by_name(self._wrapped, tuple(desk.scenario.model.shapes), before)[0]
+            self.named: Named = parameters_by_name(self._wrapped, tuple(context.scenario.model.shapes), before)[0]
         self._optimizer = torch.optim.SGD(self.named.values())
 
     def forward(self, step: int) -> torch.Tensor:
@@ -94,11 +94,11 @@ class SecondOptimizer:
     It is made after the first, gets the same gradients by a backward pass of its own, and steps before the first.
     """
 
-    def __init__(self, desk: Desk, named: Named, make: Callable[..., torch.optim.Optimizer]) -> None:
-        self._desk = desk
+    def __init__(self, context: Context, named: Named, make: Callable[..., torch.optim.Optimizer]) -> None:
+        self._desk = context
         self.named: Named = {name: nn.Parameter(p.detach().clone(), p.requires_grad) for name, p in named.items()}
         with stage("construction of a second optimizer"):
-            self._optimizer = Schedule(desk.scenario, self.named, make, lambda: None).optimizer
+            self._optimizer = Schedule(context.scenario, self.named, make, lambda: None).optimizer
 
     def step(self, named: Named, step: int) -> None:
         """Step with the gradients of the first optimizer's parameters."""

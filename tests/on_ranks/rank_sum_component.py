@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
-from conformance.ranks.context import Desk
+from conformance.ranks.context import Context
 from conformance.scenarios.drawn import Case
 
 
@@ -13,7 +13,7 @@ class RankSumCase(Case):
     """One number on each rank."""
 
 
-def add_up(desk: Desk) -> None:
+def add_up(context: Context) -> None:
     """Note the sum that the submission returns, and which rank this is."""
-    desk.number("sum", desk.call("rank_sum", float(desk.given["value"])))
-    desk.number("rank", dist.get_rank())
+    context.number("sum", context.call("rank_sum", float(context.given["value"])))
+    context.number("rank", dist.get_rank())

@@ -17,7 +17,7 @@ from torch.distributed import DistStoreError
 
 from conformance.components.checkpoint.resumable import Resumable
 from conformance.ranks.boundary import stage
-from conformance.ranks.context import Desk
+from conformance.ranks.context import Context
 from conformance.workload.numbers import Tensors
 from pytest_ddp.rank.collective_hooks import watch_collectives
 
@@ -49,39 +49,39 @@ class Unwritable:
         raise OSError(28, "No space left on device")
 
 
-def save_and_load(desk: Desk) -> None:
+def save_and_load(context: Context) -> None:
     """Train and save in the first world; in the second, load into a model with other weights, and train on."""
-    (_save, _load)[desk.task.phase](desk)
+    (_save, _load)[context.task.phase](context)
 
 
-def _save(desk: Desk) -> None:
-    case, training = desk.case, Resumable(_weights(desk, "start"), scaled=desk.case.scaled)
-    path = _path(desk, dist.get_rank())
+def _save(context: Context) -> None:
+    case, training = context.case, Resumable(_weights(context, "start"), scaled=context.case.scaled)
+    path = _path(context, dist.get_rank())
     path.parent.mkdir(exist_ok=True)
     other = path.with_name("best.pt")
     if not case.apart:
         other.touch()
     parts: tuple[Any, ...] = (training.model, training.optimizer)
-    _seed(int(desk.given["own"]))
+    _seed(int(context.given["own"]))
     if case.again:
-        desk.call("save_checkpoint", str(path), *parts, training.scaler, int(desk.given["epoch"]) + 7)
-    _steps(desk, training, range(case.before), "a step before saving")
-    desk.answer |= {f"saved/{name}": value for name, value in training.state().items()}
-    with last_to_write(_path(desk, 0)) as seen:
-        desk.call("save_checkpoint", str(path), *parts, training.scaler, int(desk.given["epoch"]))
-    desk.answer |= {"there": torch.tensor(seen.there), "beside": torch.tensor(case.apart or other.exists())}
-    desk.answer["written"] = torch.tensor(path.exists())
+        context.call("save_checkpoint", str(path), *parts, training.scaler, int(context.given["epoch"]) + 7)
+    _steps(context, training, range(case.before), "a step before saving")
+    context.answer |= {f"saved/{name}": value for name, value in training.state().items()}
+    with last_to_write(_path(context, 0)) as seen:
+        context.call("save_checkpoint", str(path), *parts, training.scaler, int(context.given["epoch"]))
+    context.answer |= {"there": torch.tensor(seen.there), "beside": torch.tensor(case.apart or other.exists())}
+    context.answer["written"] = torch.tensor(path.exists())
     if case.failing:
-        unwritable = _raises(lambda: desk.call("save_checkpoint", str(path), *parts, Unwritable(), 0))
+        unwritable = _raises(lambda: context.call("save_checkpoint", str(path), *parts, Unwritable(), 0))
         with full_disk():
-            full = _raises(lambda: desk.call("save_checkpoint", str(path), *parts, training.scaler, 0))
-        desk.answer |= {"unwritable_raised": torch.tensor(unwritable), "full_disk_raised": torch.tensor(full)}
+            full = _raises(lambda: context.call("save_checkpoint", str(path), *parts, training.scaler, 0))
+        context.answer |= {"unwritable_raised": torch.tensor(unwritable), "full_disk_raised": torch.tensor(full)}
     if case.goes_on or case.later:
-        _steps(desk, training, range(case.before, case.before + case.after), "a step after saving")
-        desk.answer |= {f"went_on/{name}": value for name, value in training.state().items()}
+        _steps(context, training, range(case.before, case.before + case.after), "a step after saving")
+        context.answer |= {f"went_on/{name}": value for name, value in training.state().items()}
     if case.later:
         later = str(path.with_suffix(".later"))
-        desk.call("save_checkpoint", later, *parts, training.scaler, int(desk.given["epoch"]) + 1)
+        context.call("save_checkpoint", later, *parts, training.scaler, int(context.given["epoch"]) + 1)
 
 
 def _raises(save: Callable[[], Any]) -> bool:
@@ -92,22 +92,24 @@ def _raises(save: Callable[[], Any]) -> bool:
     return False
 
 
-def _load(desk: Desk) -> None:
-    case = desk.case
-    training = Resumable(_weights(desk, "other"), scaled=case.scaled and not case.unscaled)
-    path = str(_path(desk, 0))
-    _seed(1000 + int(desk.given["own"]))
-    desk.number("epoch", desk.call("load_checkpoint", path, training.model, training.optimizer, training.scaler))
-    desk.answer |= {f"loaded/{name}": value for name, value in training.state().items()} | {"scale": training.scale()}
-    desk.answer |= _drawn()
-    _steps(desk, training, range(case.before, case.before + case.after), "a step after loading")
-    desk.answer |= {f"end/{name}": value for name, value in training.state().items()}
+def _load(context: Context) -> None:
+    case = context.case
+    training = Resumable(_weights(context, "other"), scaled=case.scaled and not case.unscaled)
+    path = str(_path(context, 0))
+    _seed(1000 + int(context.given["own"]))
+    context.number("epoch", context.call("load_checkpoint", path, training.model, training.optimizer, training.scaler))
+    context.answer |= {f"loaded/{name}": value for name, value in training.state().items()} | {
+        "scale": training.scale()
+    }
+    context.answer |= _drawn()
+    _steps(context, training, range(case.before, case.before + case.after), "a step after loading")
+    context.answer |= {f"end/{name}": value for name, value in training.state().items()}
     if case.reloaded:
         dist.barrier()  # no rank writes while another one reads, as in a training
-        desk.call("save_checkpoint", path, training.model, training.optimizer, training.scaler, 0)
-        again = Resumable(_weights(desk, "other"), scaled=case.scaled)
-        desk.call("load_checkpoint", path, again.model, again.optimizer, again.scaler)
-        desk.answer |= {f"reloaded/{name}": value for name, value in again.state().items()}
+        context.call("save_checkpoint", path, training.model, training.optimizer, training.scaler, 0)
+        again = Resumable(_weights(context, "other"), scaled=case.scaled)
+        context.call("load_checkpoint", path, again.model, again.optimizer, again.scaler)
+        context.answer |= {f"reloaded/{name}": value for name, value in again.state().items()}
 
 
 def _seed(seed: int) -> None:
@@ -126,20 +128,20 @@ def _drawn() -> Tensors:
     return {f"drawn/{name}": torch.tensor(drawn, dtype=torch.float64) for name, drawn in numbers.items()}
 
 
-def _steps(desk: Desk, training: Resumable, steps: range, name: str) -> None:
+def _steps(context: Context, training: Resumable, steps: range, name: str) -> None:
     for step in steps:
         with stage(name):
-            training.step((desk.given[f"x/{step}"], desk.given[f"y/{step}"]))
+            training.step((context.given[f"x/{step}"], context.given[f"y/{step}"]))
 
 
-def _weights(desk: Desk, whose: str) -> Tensors:
+def _weights(context: Context, whose: str) -> Tensors:
     prefix = f"{whose}/"
-    return {name.removeprefix(prefix): value for name, value in desk.given.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): value for name, value in context.given.items() if name.startswith(prefix)}
 
 
-def _path(desk: Desk, rank: int) -> Path:
-    folder = Path(desk.task.folder)
-    return (folder / f"rank{rank}" if desk.case.apart else folder / "shared") / "checkpoint.pt"
+def _path(context: Context, rank: int) -> Path:
+    folder = Path(context.task.folder)
+    return (folder / f"rank{rank}" if context.case.apart else folder / "shared") / "checkpoint.pt"
 
 
 @dataclass

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from conformance.components.evaluation.numbers import OTHER_LABELS
-from conformance.ranks.context import Desk
+from conformance.ranks.context import Context
 
 
 class Classifier(nn.Module):
@@ -33,26 +33,26 @@ class Classifier(nn.Module):
         return logits
 
 
-def evaluate(desk: Desk) -> None:
+def evaluate(context: Context) -> None:
     """Evaluate a model in training mode; if the case says so, evaluate another one on other labels.
 
     The other one is in evaluation mode, and gradients are disabled.
     """
-    _watch(desk, "", 0, on=True)
-    if desk.case.again:
-        _watch(desk, "again/", OTHER_LABELS, on=False)
+    _watch(context, "", 0, on=True)
+    if context.case.again:
+        _watch(context, "again/", OTHER_LABELS, on=False)
 
 
-def _watch(desk: Desk, prefix: str, other: int, *, on: bool) -> None:
+def _watch(context: Context, prefix: str, other: int, *, on: bool) -> None:
     """Answer with the accuracy, and with the modes during and after evaluation; `on` is the mode before it."""
-    model = Classifier(desk.given["weight"].clone())
+    model = Classifier(context.given["weight"].clone())
     model.training = model.dropout.training = on
     model.weight.grad = torch.ones_like(model.weight)
-    watching = desk.watching_global_generators(1) if on else nullcontext()
+    watching = context.watching_global_generators(1) if on else nullcontext()
     with watching, torch.set_grad_enabled(on):
-        desk.number(f"{prefix}accuracy", desk.call("evaluate", model, _batches(desk, other)))
+        context.number(f"{prefix}accuracy", context.call("evaluate", model, _batches(context, other)))
         gradients = torch.is_grad_enabled()
-    before, after = Classifier(desk.given["weight"]), dict(model.named_parameters())
+    before, after = Classifier(context.given["weight"]), dict(model.named_parameters())
     flags = {
         "called_in_training": True in model.modes,
         "dropout_in_training": True in model.dropout_modes,
@@ -65,18 +65,18 @@ def _watch(desk: Desk, prefix: str, other: int, *, on: bool) -> None:
         "same_trainable": all(p.requires_grad == after[n].requires_grad for n, p in before.named_parameters()),
         "same_gradients": _alike(model.weight.grad, torch.ones_like(before.weight)) and model.offset.grad is None,
     }
-    desk.answer |= {f"{prefix}{name}": torch.tensor(flag) for name, flag in flags.items()}
+    context.answer |= {f"{prefix}{name}": torch.tensor(flag) for name, flag in flags.items()}
 
 
 def _alike(seen: torch.Tensor | None, wanted: torch.Tensor) -> bool:
     return seen is not None and seen.dtype == wanted.dtype and torch.equal(seen, wanted)
 
 
-def _batches(desk: Desk, other: int) -> "DataLoader[Any]":
+def _batches(context: Context, other: int) -> "DataLoader[Any]":
     """Return the batches as a loader, which cannot be indexed; labels are shifted by `other` classes.
 
     The loader draws from a generator of its own, and moves no global one.
     """
-    count, classes = sum(name.startswith("x/") for name in desk.given), len(desk.given["weight"])
-    pairs = [(desk.given[f"x/{i}"], (desk.given[f"y/{i}"] + other) % classes) for i in range(count)]
+    count, classes = sum(name.startswith("x/") for name in context.given), len(context.given["weight"])
+    pairs = [(context.given[f"x/{i}"], (context.given[f"y/{i}"] + other) % classes) for i in range(count)]
     return DataLoader(pairs, batch_size=None, generator=torch.Generator())  # type: ignore[arg-type]  # it has a length and items

@@ -13,7 +13,7 @@ from torch import nn
 
 from conformance.components.fsdp.live_memory import LiveMemory
 from conformance.ranks.boundary import stage
-from conformance.ranks.context import Desk
+from conformance.ranks.context import Context
 from conformance.ranks.loading import with_stubs
 from conformance.ranks.optimizer_memory import state_bytes, stored
 from conformance.ranks.parameters import plain
@@ -41,98 +41,98 @@ def of_the_assignment(model: nn.Module) -> None:
                 layer.__class__ = kind
 
 
-def train(desk: Desk) -> None:
+def train(context: Context) -> None:
     """Train; answer with whole parameters before training and after steps, and with the bytes that this rank keeps."""
-    scenario, case = desk.case.scenario, desk.case
+    scenario, case = context.case.scenario, context.case
     dtypes: list[torch.dtype] = []
-    wrapped = _wrapped(desk, dtypes)
+    wrapped = _wrapped(context, dtypes)
     if case.in_evaluation:
         with stage("`eval()` of the wrapped model"):
             wrapped.eval()
     with stage("construction of the optimizer"):
         optimizer = OPTIMIZERS[scenario.optimizer.kind](wrapped.parameters(), **scenario.optimizer.options)
-    _gather(desk, wrapped, "start")
+    _gather(context, wrapped, "start")
     for step in range(case.steps):
         memory = LiveMemory(case.whole[0], _storages(wrapped.parameters()))
-        _step(desk, wrapped, optimizer, step, memory)
+        _step(context, wrapped, optimizer, step, memory)
         memory.leave_out(_storages(p.grad for p in wrapped.parameters() if p.grad is not None))
-        _weigh(desk, memory, "in_memory_after_a_step")
-        desk.answer["parameters_kept"] = _kept(wrapped.parameters())
+        _weigh(context, memory, "in_memory_after_a_step")
+        context.answer["parameters_kept"] = _kept(wrapped.parameters())
         if step in case.gathered:
-            _gather(desk, wrapped, f"parameter/{step}")
+            _gather(context, wrapped, f"parameter/{step}")
         if case.counted:
-            desk.answer[f"alive/{step}"] = torch.tensor(alive() - len(desk.answer))
-    desk.answer["optimizer_state_kept"] = torch.tensor(state_bytes(optimizer) or 0)
-    desk.answer["computed_half"] = torch.tensor(set(dtypes) == {torch.bfloat16})
+            context.answer[f"alive/{step}"] = torch.tensor(alive() - len(context.answer))
+    context.answer["optimizer_state_kept"] = torch.tensor(state_bytes(optimizer) or 0)
+    context.answer["computed_half"] = torch.tensor(set(dtypes) == {torch.bfloat16})
     parts = [part.detach() for p in wrapped.parameters() for part in stored(p) if part.numel()]
-    desk.answer["parts_are_half"] = torch.tensor(any(torch.equal(part, part.bfloat16().float()) for part in parts))
+    context.answer["parts_are_half"] = torch.tensor(any(torch.equal(part, part.bfloat16().float()) for part in parts))
 
 
-def _wrapped(desk: Desk, dtypes: list[torch.dtype]) -> Any:
+def _wrapped(context: Context, dtypes: list[torch.dtype]) -> Any:
     """Return the wrapped model, which adds to `dtypes` what it computes in; weigh the whole weights that are left."""
-    memory = LiveMemory(desk.case.whole[0])
-    with memory if desk.case.weighed else nullcontext():
-        wrapped = _wrap(desk, dtypes)
+    memory = LiveMemory(context.case.whole[0])
+    with memory if context.case.weighed else nullcontext():
+        wrapped = _wrap(context, dtypes)
     memory.leave_out(_storages(wrapped.parameters()))
-    _weigh(desk, memory, "beside_parameters")
+    _weigh(context, memory, "beside_parameters")
     return wrapped
 
 
-def _wrap(desk: Desk, dtypes: list[torch.dtype]) -> Any:
-    model = Perceptron(desk.case.scenario.model, dist.get_rank())
-    fill(model, under(desk.given, "weight/"), under(desk.given, "buffer/"))
+def _wrap(context: Context, dtypes: list[torch.dtype]) -> Any:
+    model = Perceptron(context.case.scenario.model, dist.get_rank())
+    fill(model, under(context.given, "weight/"), under(context.given, "buffer/"))
     with suppress(Exception):  # its import may raise anything; a submission that needs it has imported it before
-        with_stubs(lambda: of_the_assignment(model), desk.task.submission)
-    desk.answer["layers_of_torch"] = torch.tensor(type(model.layers[0]) is nn.Embedding)
+        with_stubs(lambda: of_the_assignment(model), context.task.submission)
+    context.answer["layers_of_torch"] = torch.tensor(type(model.layers[0]) is nn.Embedding)
     model.layers[0].register_forward_hook(lambda _, __, output: dtypes.append(output.dtype))
-    return desk.call("get_fsdp", model, torch.bfloat16 if desk.case.half else None)
+    return context.call("get_fsdp", model, torch.bfloat16 if context.case.half else None)
 
 
-def _step(desk: Desk, wrapped: Any, optimizer: torch.optim.Optimizer, step: int, memory: LiveMemory) -> None:
-    scenario = desk.case.scenario
+def _step(context: Context, wrapped: Any, optimizer: torch.optim.Optimizer, step: int, memory: LiveMemory) -> None:
+    scenario = context.case.scenario
     if not scenario.clears_late:
         optimizer.zero_grad()
     if scenario.evaluates:
         with stage("a forward without gradients"), torch.no_grad():
-            output = call(scenario, wrapped, desk.given[f"x/{scenario.micro(step)[0]}"])
-            desk.answer[f"evaluation/{step}"] = output.clone()
+            output = call(scenario, wrapped, context.given[f"x/{scenario.micro(step)[0]}"])
+            context.answer[f"evaluation/{step}"] = output.clone()
     micros = scenario.micro(step)
     for together in [micros] if scenario.joined else [[micro] for micro in micros]:
-        with stage("forward"), memory if desk.case.weighed else nullcontext():
-            loss = torch.stack([_loss(desk, wrapped, micro) for micro in together]).sum()
+        with stage("forward"), memory if context.case.weighed else nullcontext():
+            loss = torch.stack([_loss(context, wrapped, micro) for micro in together]).sum()
         if scenario.clears_late and scenario.is_first(together[0]):
             optimizer.zero_grad()
-        desk.answer["whole_weights_kept_when_the_first_layer_has_computed"] = torch.tensor(memory.at_lookup)
-        _weigh(desk, memory, "in_memory_after_forward")
-        desk.answer["parameters_kept_after_forward"] = _kept(wrapped.parameters())
-        with stage("backward"), memory if desk.case.weighed else nullcontext():
+        context.answer["whole_weights_kept_when_the_first_layer_has_computed"] = torch.tensor(memory.at_lookup)
+        _weigh(context, memory, "in_memory_after_forward")
+        context.answer["parameters_kept_after_forward"] = _kept(wrapped.parameters())
+        with stage("backward"), memory if context.case.weighed else nullcontext():
             torch.autograd.backward(loss)
-        desk.answer["parameters_kept_after_backward"] = _kept(wrapped.parameters())
-        desk.call("fsdp_on_after_backward", wrapped, optimizer)
-    desk.answer["gradients_kept"] = _kept(p.grad for p in wrapped.parameters() if p.grad is not None)
+        context.answer["parameters_kept_after_backward"] = _kept(wrapped.parameters())
+        context.call("fsdp_on_after_backward", wrapped, optimizer)
+    context.answer["gradients_kept"] = _kept(p.grad for p in wrapped.parameters() if p.grad is not None)
     with stage("the optimizer's step"):
         optimizer.step()
 
 
-def _loss(desk: Desk, wrapped: Any, micro: int) -> torch.Tensor:
-    return loss_of(call(desk.case.scenario, wrapped, desk.given[f"x/{micro}"]), desk.given[f"y/{micro}"])
+def _loss(context: Context, wrapped: Any, micro: int) -> torch.Tensor:
+    return loss_of(call(context.case.scenario, wrapped, context.given[f"x/{micro}"]), context.given[f"y/{micro}"])
 
 
-def _weigh(desk: Desk, memory: LiveMemory, moment: str) -> None:
+def _weigh(context: Context, memory: LiveMemory, moment: str) -> None:
     """Answer with the bytes of all whole weights in memory, if the case asks for them."""
-    if desk.case.weighed:
+    if context.case.weighed:
         gc.collect()  # reference cycles keep tensors alive for a while
-        desk.answer[f"whole_weights_kept_{moment}"] = torch.tensor(memory.bytes())
+        context.answer[f"whole_weights_kept_{moment}"] = torch.tensor(memory.bytes())
 
 
-def _gather(desk: Desk, wrapped: Any, moment: str) -> None:
+def _gather(context: Context, wrapped: Any, moment: str) -> None:
     """Answer with the gathered parameters under the model's own names, without a prefix before all of them."""
-    names = desk.case.scenario.model.shapes
-    found = desk.call("fsdp_gather_full_params", wrapped)
+    names = context.case.scenario.model.shapes
+    found = context.call("fsdp_gather_full_params", wrapped)
     with stage("a look at what `fsdp_gather_full_params` returned"):
         whole = dict(found)
         prefix = next((key.removesuffix(name) for name in names for key in whole if key.endswith(name)), "")
-        desk.answer |= {f"{moment}/{n}": plain(whole[prefix + n]) for n in names if prefix + n in whole}
+        context.answer |= {f"{moment}/{n}": plain(whole[prefix + n]) for n in names if prefix + n in whole}
 
 
 def _kept(tensors: Iterable[Any]) -> torch.Tensor:

@@ -6,33 +6,33 @@ import torch
 from torch.utils.data import DataLoader
 
 from conformance.ranks.boundary import stage
-from conformance.ranks.context import Desk
+from conformance.ranks.context import Context
 from conformance.ranks.environment import another_run
 
 _SAMPLES = 50
 _DRAWS, _MANY = 64, 2**31
 
 
-def draw(desk: Desk) -> None:
+def draw(context: Context) -> None:
     """Answer with the order in which a shuffling loader gives samples: with a seed, again with it, and with another.
 
     At first the global generators are alike on all ranks. The second time, torch's differs by rank, and clock and
     process id are those of another run. The third time, another generator of the seed is drawn from first. The answer
     also holds the first numbers of a generator.
     """
-    seed = int(desk.given["seed"])
-    with desk.watching_global_generators(seed + 1):
-        made = desk.call("get_ddp_generator", seed)
-    desk.answer["first"] = _order(made)
-    torch.manual_seed(int(desk.given["own"]))
+    seed = int(context.given["seed"])
+    with context.watching_global_generators(seed + 1):
+        made = context.call("get_ddp_generator", seed)
+    context.answer["first"] = _order(made)
+    torch.manual_seed(int(context.given["own"]))
     with another_run():
-        desk.answer["again"] = _order(desk.call("get_ddp_generator", seed))
-    desk.answer["other_seed"] = _order(desk.call("get_ddp_generator", seed + 1000))
-    one, other = (desk.call("get_ddp_generator", seed) for _ in range(2))
+        context.answer["again"] = _order(context.call("get_ddp_generator", seed))
+    context.answer["other_seed"] = _order(context.call("get_ddp_generator", seed + 1000))
+    one, other = (context.call("get_ddp_generator", seed) for _ in range(2))
     _order(other)
-    desk.answer["beside_another"] = _order(one)
+    context.answer["beside_another"] = _order(one)
     with stage("drawing from this generator"):
-        desk.answer["stream"] = torch.randint(_MANY, (_DRAWS,), generator=desk.call("get_ddp_generator", seed))
+        context.answer["stream"] = torch.randint(_MANY, (_DRAWS,), generator=context.call("get_ddp_generator", seed))
 
 
 def _order(generator: Any) -> torch.Tensor:

@@ -9,7 +9,7 @@ from torch import nn
 
 from conformance.components.sync_batchnorm.numbers import CHANNELS
 from conformance.ranks.boundary import stage
-from conformance.ranks.context import Desk
+from conformance.ranks.context import Context
 from pytest_ddp.rank.collective_hooks import watch_collectives
 
 _NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
@@ -23,39 +23,39 @@ _OTHERS: dict[
 _AGAIN = "again"
 
 
-def normalise(desk: Desk) -> None:
+def normalise(context: Context) -> None:
     """Answer with the state after conversion and at the end, outputs and gradients of each step, and an evaluation."""
-    model = desk.call("convert_sync_batchnorm", _model(desk))
-    _keep(desk, "converted", model)
+    model = context.call("convert_sync_batchnorm", _model(context))
+    _keep(context, "converted", model)
     kinds = {name: type(part) for name, part in model.named_modules()}
     same = all(kinds.get(f"0.{name}") is type(make()) for name, make in _OTHERS.items())
-    desk.answer["other_norms_kept"] = torch.tensor(same or desk.case.bare)
+    context.answer["other_norms_kept"] = torch.tensor(same or context.case.bare)
     places = dict(model.named_modules(remove_duplicate=False))
-    desk.answer["still_shared"] = torch.tensor(places.get("1.0") is places.get(f"0.{_AGAIN}"))
-    if not desk.case.evaluating:
+    context.answer["still_shared"] = torch.tensor(places.get("1.0") is places.get(f"0.{_AGAIN}"))
+    if not context.case.evaluating:
         with stage("`model.train()`"):
             model.train()
-    forwards = (_forward(desk, model, step) for step in range(desk.case.steps))
-    for step, forward in enumerate(list(forwards) if desk.case.at_once else forwards):
-        _backward(desk, step, forward)
-    _keep(desk, "end", model)
+    forwards = (_forward(context, model, step) for step in range(context.case.steps))
+    for step, forward in enumerate(list(forwards) if context.case.at_once else forwards):
+        _backward(context, step, forward)
+    _keep(context, "end", model)
     for name, p in model.named_parameters():
-        desk.answer |= {f"requires_grad/{name}": torch.tensor(p.requires_grad)}
-        desk.answer |= {} if p.grad is None else {f"affine/{name}": p.grad}
-    desk.answer |= {f"graph/{name}": torch.tensor(b.requires_grad) for name, b in model.named_buffers()}
-    _evaluate(desk, model)
+        context.answer |= {f"requires_grad/{name}": torch.tensor(p.requires_grad)}
+        context.answer |= {} if p.grad is None else {f"affine/{name}": p.grad}
+    context.answer |= {f"graph/{name}": torch.tensor(b.requires_grad) for name, b in model.named_buffers()}
+    _evaluate(context, model)
 
 
-def _model(desk: Desk) -> nn.Module:
+def _model(context: Context) -> nn.Module:
     """Return the norm alone, or a model that holds it beside other norms, which a converter must leave as they are.
 
     The other norms are never called.
     """
-    case = desk.case
+    case = context.case
     options = (case.eps, case.momentum, case.affine, case.tracked)
     dtype = torch.float32 if case.far else torch.float64
     norm = _NORMS[case.dimensions](CHANNELS, *options, dtype=dtype)
-    norm.load_state_dict({name: desk.given[name] for name in norm.state_dict()})
+    norm.load_state_dict({name: context.given[name] for name in norm.state_dict()})
     norm.requires_grad_(not case.frozen)
     others = nn.Identity()
     for name, make in _OTHERS.items():
@@ -83,30 +83,30 @@ class _Forward:
     beside: torch.Tensor
 
 
-def _forward(desk: Desk, model: Any, step: int) -> _Forward:
-    start = desk.given[f"x/{step}"].clone().requires_grad_(not desk.case.first)
+def _forward(context: Context, model: Any, step: int) -> _Forward:
+    start = context.given[f"x/{step}"].clone().requires_grad_(not context.case.first)
     beside = torch.zeros_like(start, requires_grad=True).clone()
     beside.retain_grad()
     x = start.clone()  # not a leaf: torch lets nobody change a leaf in place
-    x = _laid_out(desk, x)
-    with stage("forward"), torch.set_grad_enabled(not desk.case.without_gradients):
+    x = _laid_out(context, x)
+    with stage("forward"), torch.set_grad_enabled(not context.case.without_gradients):
         return _Forward(start, x, model(x), beside)
 
 
-def _laid_out(desk: Desk, x: torch.Tensor) -> torch.Tensor:
+def _laid_out(context: Context, x: torch.Tensor) -> torch.Tensor:
     """Return the tensor in the memory layout of the case."""
     turned = tuple(reversed(range(x.dim())))
-    return x.permute(turned).contiguous().permute(turned) if desk.case.transposed else x
+    return x.permute(turned).contiguous().permute(turned) if context.case.transposed else x
 
 
-def _backward(desk: Desk, step: int, forward: _Forward) -> None:
+def _backward(context: Context, step: int, forward: _Forward) -> None:
     start, beside = forward.start, forward.beside
-    if desk.case.without_gradients:
-        desk.answer[f"output/{step}"] = forward.output
+    if context.case.without_gradients:
+        context.answer[f"output/{step}"] = forward.output
         return
     with stage("backward"):
-        torch.autograd.backward(forward.output + beside, _laid_out(desk, desk.given[f"gradient/{step}"].clone()))
-    desk.answer |= {
+        torch.autograd.backward(forward.output + beside, _laid_out(context, context.given[f"gradient/{step}"].clone()))
+    context.answer |= {
         f"output/{step}": forward.output,
         f"input/{step}": torch.zeros_like(start) if start.grad is None else start.grad,
         f"x/{step}": forward.x,
@@ -114,16 +114,16 @@ def _backward(desk: Desk, step: int, forward: _Forward) -> None:
     }
 
 
-def _evaluate(desk: Desk, model: Any) -> None:
+def _evaluate(context: Context, model: Any) -> None:
     seen: list[Any] = []
-    x = desk.given["x/0"].clone()
+    x = context.given["x/0"].clone()
     with stage("a forward in evaluation mode"), torch.no_grad(), watch_collectives(seen.append):
         model.eval()
         found = model(x)
-    desk.answer |= {"evaluation": found} if isinstance(found, torch.Tensor) else {}
-    desk.answer |= {"collectives": torch.tensor(len(seen)), "x/evaluation": x}
+    context.answer |= {"evaluation": found} if isinstance(found, torch.Tensor) else {}
+    context.answer |= {"collectives": torch.tensor(len(seen)), "x/evaluation": x}
 
 
-def _keep(desk: Desk, moment: str, model: Any) -> None:
+def _keep(context: Context, moment: str, model: Any) -> None:
     with stage("`model.state_dict()`"):
-        desk.answer |= {f"{moment}/{name}": value.clone() for name, value in model.state_dict().items()}
+        context.answer |= {f"{moment}/{name}": value.clone() for name, value in model.state_dict().items()}
