@@ -26,7 +26,9 @@ def in_another_order(scenario: Scenario, expected: Trajectory, step: int, rank: 
 
 
 @pytest.mark.parametrize(
-    "draw", [wrapper.in_float32, wrapper.in_bfloat16, wrapper.in_mixed_dtypes, wrapper.on_one_rank]
+    "draw",
+    [wrapper.in_float32, wrapper.in_bfloat16, wrapper.in_mixed_dtypes, wrapper.on_one_rank],
+    ids=["float32", "bfloat16", "mixed_dtypes", "one_rank"],
 )
 def test_another_order_of_summation_stays_far_from_the_limit(draw):
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
