@@ -76,6 +76,7 @@ class Executor:
     executions: int = 0
     afresh: bool = False
     _known: dict[str, Execution] = field(default_factory=dict)
+    _kept: int = 0
     _drawn_ahead: dict[str, list[list[Tensors]]] = field(default_factory=dict)
     _deadlines: Deadlines = field(default_factory=Deadlines)
 
@@ -111,10 +112,10 @@ class Executor:
         self.forget(component)
 
     def forget(self, component: str) -> None:
-        """Forget what ranks saw of a component, and end them: in the course of many runs each takes more memory."""
-        self.ranks.retire()
+        """Forget what ranks saw of a component."""
         decoded.cache_clear()
         self._known = {key: seen for key, seen in self._known.items() if not key.startswith(f"{component}: ")}
+        self._kept = sum(seen.size for seen in self._known.values())
 
     def ahead(self, component: Asked, drawn: Sequence[Drawn]) -> Generator[Drawn]:
         """Yield each when it has run; meanwhile the ranks carry out the next one.
@@ -263,10 +264,12 @@ class Executor:
         self.borrowed.setdefault(component.name, set()).update(borrowed)
 
     def _keep(self, key: str, execution: Execution) -> None:
-        """Remember what came of a run for checks that draw the same; forget the oldest runs where all take too much."""
+        """Remember what came of a run for checks that draw the same; forget the largest where all take too much."""
         self._known[key] = execution
-        while len(self._known) > 1 and sum(one.size for one in self._known.values()) > _KEPT_BYTES:
-            del self._known[next(iter(self._known))]
+        self._kept += execution.size
+        while self._kept > _KEPT_BYTES and len(self._known) > 1:
+            largest = max((one for one in self._known if one != key), key=lambda one: self._known[one].size)
+            self._kept -= self._known.pop(largest).size
 
     def _world(self, component: Asked, drawn: Drawn, size: int) -> World:
         return World(size, observe=drawn.observed or component.name in self.watched)

@@ -64,14 +64,8 @@ class SizedRanks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.retire()
-
-    def retire(self) -> None:
-        """End all processes; the next runs start others."""
         for ranks in self._pools.values():
             ranks.close()
-        self._pools.clear()
-        self._prepared.clear()
 
     def _of(self, world: World) -> RankPool:
         if world.size not in self._pools:

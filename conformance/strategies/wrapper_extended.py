@@ -129,7 +129,6 @@ loading = wrapped(steps=st.integers(2, 3), event=LoadWeights)
 with_gaps = wrapped(of=draw_transposed, model={"transposed": None, "gapped": 0})
 # Enough steps for a count not to grow in every step by chance, where a thread frees its tensors late.
 lasting = wrapped(layers=SMALL, steps=st.sampled_from((7, 12)), evaluates=st.booleans(), counted=True)
-under_no_sync = having(deep, micro_batches=2, no_sync=True)
 
 
 @st.composite
