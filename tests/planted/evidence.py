@@ -152,6 +152,8 @@ def collect(page: Page, judge: Judge, arguments: argparse.Namespace, *, at_a_tim
     """
     found, began = page.read(), time.monotonic()
     asked = [one for one in page.subjects if one.component in (arguments.component or {one.component})]
+    if arguments.check:
+        asked = [one for one in asked if getattr(one, "check", None) == arguments.check]
     left = [(one, seed) for seed in arguments.seeds for one in asked if found.get(one.key, {}).get(seed, -1) < at_least]
     page.write(found)
     if arguments.write:
@@ -178,6 +180,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     """Return a parser of what both commands can be asked."""
     found = argparse.ArgumentParser(description=description)
     found.add_argument("--component", action="append", help="only this component; may be given several times")
+    found.add_argument("--check", help="only bugs that this check is to catch")
     found.add_argument("--write", action="store_true", help="only bring the rows of the page up to date")
     found.add_argument("seeds", nargs="*", type=int, default=[1, 2], metavar="SEED", help="1 and 2 if none is given")
     return found
