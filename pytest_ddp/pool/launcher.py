@@ -46,11 +46,20 @@ def launcher_for(device: str) -> Launcher:
     return shared_launcher() if device == "cpu" and sys.platform == "linux" else SpawnLauncher()
 
 
+def _skip_final_collections() -> None:
+    """Keep Python's final garbage collections from looking at torch's million objects.
+
+    Not where triton is loaded: nanobind, which it is built with, reports all that is not collected as leaked.
+    """
+    if "triton" not in sys.modules:
+        gc.freeze()
+
+
 @functools.cache
 def shared_launcher() -> "ForkLauncher":
     """Return the one fork server of this process; it starts with the first rank and ends with the process."""
     launcher = ForkLauncher()
-    atexit.register(gc.freeze)  # runs last: Python's final collections would look at torch's million objects
+    atexit.register(_skip_final_collections)  # runs last
     atexit.register(launcher.close)
     return launcher
 
