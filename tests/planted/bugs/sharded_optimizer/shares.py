@@ -52,7 +52,7 @@ BUGS = [
         _FEWEST,
         f"{_FEWEST} if param.requires_grad else 0",
         "state_is_balanced[frozen_or_in_groups]",
-        "were frozen when the optimizer was made",
+        "Deal out frozen parameters like the others",
     ),
     _bug(
         '        mine = [p for p in group["params"] if self.owner[p] == dist.get_rank()]\n',

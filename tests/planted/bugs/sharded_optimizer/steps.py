@@ -69,7 +69,12 @@ BUGS = [
         "        self.send_parameters()\n", "", "training_equals_one_process", "moved on one rank and not on the others"
     ),
     _bug("src=rank)", "src=rank, async_op=True)", "results_are_waited_for", "Nobody waited at all for broadcast"),
-    _bug("dist.broadcast(flat, src=rank)", "dist.broadcast(flat, src=0)", "training_equals_one_process", "overwritten"),
+    _bug(
+        "dist.broadcast(flat, src=rank)",
+        "dist.broadcast(flat, src=0)",
+        "training_equals_one_process",
+        "another rank's old value overwrote the owner's new one",
+    ),
     _bug(
         _STEP,
         "            self.local.step()\n            self.local.state.clear()\n        self.send_parameters()\n",
