@@ -1,6 +1,6 @@
 """What happens in a grade, in the order in which it happens, and the reports that follow from it.
 
-Whatever shows or stores a grade is a listener: a function that is called with each event.
+Progress, the console and the report files are listeners: functions that are called with each event.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""Whatever a submission does to a rank counts as its doing: nothing ends as an error of ours."""
+"""A submission that breaks a rank fails itself: nothing that it does is reported as an error in the grader."""
 
 import textwrap
 
