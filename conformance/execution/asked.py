@@ -12,21 +12,13 @@ from conformance.workload.numbers import Tensors
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """How ranks are asked for a component.
+    """How ranks are asked for a component."""
 
-    Attributes:
-        contract: its adapter functions.
-        exercise: the function, as "module:function", that uses them on a rank.
-        numbers: draws what each rank of each world is given, from a scenario or a case and an integer.
-        simplest: what shows whether the component is implemented at all; also of several ranks.
-        answer: what a rank answers.
-    """
-
-    contract: Contract
-    exercise: str
-    numbers: Callable[[Any, int], list[list[Tensors]]]
-    simplest: Drawn
-    answer: type[Answer] = Answer
+    contract: Contract  # its adapter functions
+    exercise: str  # the function, as "module:function", that uses them on a rank
+    numbers: Callable[[Any, int], list[list[Tensors]]]  # of each rank of each world, by scenario or case and integer
+    simplest: Drawn  # what shows whether the component is implemented at all; also of several ranks
+    answer: type[Answer] = Answer  # what a rank answers
 
     @property
     def name(self) -> str:

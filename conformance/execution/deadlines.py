@@ -15,15 +15,10 @@ _GATED_STEP_SECONDS = 10.0  # `comm_threads` waits for other threads of the subm
 
 @dataclass
 class Deadlines:
-    """The deadline of a run, from what earlier runs took.
+    """The deadline of a run, from what earlier runs took."""
 
-    Attributes:
-        fastest: seconds that the fastest run took so far.
-        import_seconds: seconds that the slowest import of the submission took so far.
-    """
-
-    fastest: float = math.inf
-    import_seconds: float = 0.0
+    fastest: float = math.inf  # seconds of the fastest run so far
+    import_seconds: float = 0.0  # seconds of the slowest import of the submission so far
 
     def of(self, drawn: Drawn) -> float:
         """Return the seconds after which ranks that carry this out count as hung, their import included."""

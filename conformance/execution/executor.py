@@ -3,6 +3,7 @@
 What comes back is a value: the answers of all ranks, or the outcomes of a run that broke.
 """
 
+import ctypes
 import json
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -21,6 +22,7 @@ from conformance.execution.outcome import (
     Malformed,
     Observed,
     decoded,
+    forget_decoded,
     is_of_submission,
     why_no_answer,
 )
@@ -48,33 +50,19 @@ class _Run:
 
 @dataclass
 class Executor:
-    """Runs scenarios and cases of one submission, each once: the same one again costs nothing.
-
-    Attributes:
-        ranks: where they run.
-        location: the submission.
-        secret: what the numbers derive from, together with each scenario's seed.
-        stubs: absent packages that the submission needs a stub for.
-        stubbed: what was used in place of something absent, so far.
-        borrowed: torch's own implementations that a component has used so far, by its name.
-        missing: functions that a component lacks which is defined in part, by its name.
-        alone: components that fail only in processes which have run something before. Theirs run nothing else.
-        watched: components that have hung. Their ranks are observed from then on, to end as soon as they stand still.
-        executions: scenarios and cases run so far.
-        afresh: whether each run has new processes.
-    """
+    """Runs scenarios and cases of one submission, each once: the same one again costs nothing."""
 
     ranks: SizedRanks
     location: Location
-    secret: str
-    stubs: tuple[str, ...] = ()
-    stubbed: set[str] = field(default_factory=set)
-    borrowed: dict[str, set[str]] = field(default_factory=dict)
-    missing: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    alone: set[str] = field(default_factory=set)
-    watched: set[str] = field(default_factory=set)
-    executions: int = 0
-    afresh: bool = False
+    secret: str  # the numbers derive from it and from each scenario's seed
+    stubs: tuple[str, ...] = ()  # absent packages that the submission needs a stub for
+    stubbed: set[str] = field(default_factory=set)  # what was used in place of something absent, so far
+    borrowed: dict[str, set[str]] = field(default_factory=dict)  # torch's own implementations used, by component
+    missing: dict[str, tuple[str, ...]] = field(default_factory=dict)  # functions that a component lacks, by its name
+    alone: set[str] = field(default_factory=set)  # components that fail only in used processes: each run has new ones
+    watched: set[str] = field(default_factory=set)  # components that hung: ranks are observed, to end once they stall
+    executions: int = 0  # scenarios and cases run so far
+    afresh: bool = False  # whether each run has new processes
     _known: dict[str, Execution] = field(default_factory=dict)
     _kept: int = 0
     _drawn_ahead: dict[str, list[list[Tensors]]] = field(default_factory=dict)
@@ -113,9 +101,11 @@ class Executor:
 
     def forget(self, component: str) -> None:
         """Forget what ranks saw of a component."""
-        decoded.cache_clear()
+        forget_decoded()
         self._known = {key: seen for key, seen in self._known.items() if not key.startswith(f"{component}: ")}
         self._kept = sum(seen.size for seen in self._known.values())
+        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc keeps what was freed
+            trim(0)
 
     def ahead(self, component: Asked, drawn: Sequence[Drawn]) -> Generator[Drawn]:
         """Yield each when it has run; meanwhile the ranks carry out the next one.
@@ -166,14 +156,18 @@ class Executor:
 
     def is_implemented(self, component: Asked) -> bool:
         """Learn on ranks whether a component does more than raise NotImplementedError; raise as `run` does."""
-        given = component.numbers(component.simplest, self.seed(component.simplest))
-        for outcomes in self._in_worlds(component, component.simplest, given, "conformance.ranks.probe:attempt"):
-            for found in map(self._probe, outcomes):
-                if found is None:
-                    return True
-                self._use(component, found.borrowed)
-                if found.unimplemented:
-                    return False
+        drawn = component.simplest
+        with _ranks_or_an_error_of_ours(), _folder(drawn) as folder:
+            for phase, given in enumerate(component.numbers(drawn, self.seed(drawn))):
+                tasks = self._tasks(component, drawn, given, phase, folder)
+                world, seconds = self._world(component, drawn, len(given)), self._deadlines.of(drawn)
+                for outcome in self.ranks.run(world, "conformance.ranks.probe:attempt", tasks, timeout=seconds):
+                    found = self._probe(outcome)
+                    if found is None:
+                        return True
+                    self._use(component, found.borrowed)
+                    if found.unimplemented:
+                        return False
         return True
 
     def _probe(self, outcome: Outcome) -> Probe | None:
@@ -191,18 +185,20 @@ class Executor:
     @contextmanager
     def _running(self, component: Asked, drawn: Drawn, then: Drawn | None = None) -> Iterator[_Run]:
         """Let ranks carry this out during the block; when they are done, let them join the world of the next one."""
-        run, numbers = _Run(), self._numbers(component, drawn)
+        run, key = _Run(), self.key(component, drawn)
+        numbers = self._drawn_ahead.pop(key, None) or component.numbers(drawn, self.seed(drawn))
         answered: list[list[Outcome]] = []
         with _ranks_or_an_error_of_ours(), _folder(drawn) as folder:
             for phase, given in enumerate(numbers):
+                tasks = self._tasks(component, drawn, given, phase, folder)
                 with self.ranks.group(self._world(component, drawn, len(given))) as group:
-                    group.ask(
-                        _TARGET, self._tasks(component, drawn, given, phase, folder), timeout=self._deadlines.of(drawn)
-                    )
+                    group.ask(_TARGET, tasks, timeout=self._deadlines.of(drawn))
                     try:
                         if not phase:
                             yield run
-                            self._draw_ahead(component, then)
+                            if then is not None:
+                                numbers_ahead = component.numbers(then, self.seed(then))
+                                self._drawn_ahead = {self.key(component, then): numbers_ahead}
                     finally:
                         answered.append(group.answers())
                 if not all(isinstance(outcome, Returned) for outcome in answered[-1]):
@@ -211,16 +207,6 @@ class Executor:
                 self.ranks.prepare(self._world(component, then, then.worlds[0]))
         run.execution = self._seen(component, drawn, answered)
 
-    def _in_worlds(
-        self, component: Asked, drawn: Drawn, numbers: list[list[Tensors]], target: str
-    ) -> Iterator[list[Outcome]]:
-        """Let one world after the other run a target; they share a folder, and nothing else."""
-        with _ranks_or_an_error_of_ours(), _folder(drawn) as folder:
-            for phase, given in enumerate(numbers):
-                tasks = self._tasks(component, drawn, given, phase, folder)
-                world = self._world(component, drawn, len(given))
-                yield self.ranks.run(world, target, tasks, timeout=self._deadlines.of(drawn))
-
     def _tasks(self, component: Asked, drawn: Drawn, given: list[Tensors], phase: int, folder: str) -> list[bytes]:
         """Return what each rank of a world is asked."""
         return [
@@ -228,25 +214,18 @@ class Executor:
             for own in given
         ]
 
-    def _numbers(self, component: Asked, drawn: Drawn) -> list[list[Tensors]]:
-        """Return what each rank of each world is given, which may have been drawn while ranks were busy."""
-        key = self.key(component, drawn)
-        return self._drawn_ahead.pop(key, None) or component.numbers(drawn, self.seed(drawn))
-
-    def _draw_ahead(self, component: Asked, drawn: Drawn | None) -> None:
-        if drawn is not None:
-            self._drawn_ahead = {self.key(component, drawn): component.numbers(drawn, self.seed(drawn))}
-
     def _seen(self, component: Asked, drawn: Drawn, answered: list[list[Outcome]]) -> Execution:
         self.executions += 1
+        sent: list[tuple[bytes, ...]] = []
         for outcomes in answered:
-            if not all(isinstance(outcome, Returned) for outcome in outcomes):
+            returned = [outcome for outcome in outcomes if isinstance(outcome, Returned)]
+            if len(returned) < len(outcomes):
                 return self._broken(component, drawn, outcomes)
-            for outcome in outcomes:
-                if wrong := self._wrong(component, drawn, outcome.body if isinstance(outcome, Returned) else b""):
+            for outcome in returned:
+                if wrong := self._wrong(component, drawn, outcome.body):
                     return Malformed(outcome.rank, wrong)
+            sent.append(tuple(outcome.body for outcome in returned))
             self._deadlines.fastest = min(self._deadlines.fastest, max(outcome.seconds for outcome in outcomes))
-        sent = (tuple(outcome.body for outcome in outcomes if isinstance(outcome, Returned)) for outcomes in answered)
         return Observed(self.seed(drawn), component.answer, tuple(sent))
 
     def _wrong(self, component: Asked, drawn: Drawn, sent: bytes) -> str:

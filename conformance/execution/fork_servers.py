@@ -5,35 +5,109 @@ the same order on all of them, so code that takes its buckets from a set, or dea
 """
 
 import gc
-from collections.abc import Iterator, Sequence
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from conformance.execution.rank_pools import SizedRanks
-from pytest_ddp.pool.launcher import EXIT_SECONDS, ForkLauncher, Launcher
+from pytest_ddp.pool import fork_server
+from pytest_ddp.pool.launcher import EXIT_SECONDS, ONE_THREAD, ForkLauncher, Launcher, Server
 from pytest_ddp.protocol.shared_files import SharedFiles
 from pytest_ddp.protocol.targets import PRELOAD
 
 # Constant, so that a grading can be repeated. Of the pairs below 60, the one for which names of layers differ most in
 # the order of their sets and in which rank they are dealt to.
 HASH_SEEDS = ("14", "30")
+_HASH_SEED = "PYTHONHASHSEED"
+# Large tensors get memory that goes back to the system with them; glibc would soon take it from its heap.
+_MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}
+
+
+def become_forkable() -> None:
+    """Execute this program again as an interpreter that can become the first server, unless it is one already."""
+    wanted = {**ONE_THREAD, **_MALLOC, _HASH_SEED: HASH_SEEDS[0]}
+    if not wanted.items() <= os.environ.items():
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | wanted)  # noqa: S606  itself
+
+
+@dataclass(frozen=True)
+class _ForkedServer:
+    """A fork server that was forked from this process."""
+
+    pid: int
+    _descriptor: int
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        ended, _, _ = select.select([self._descriptor], [], [], timeout)
+        if not ended:
+            raise subprocess.TimeoutExpired("fork server", timeout or 0)
+        os.close(self._descriptor)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+@dataclass
+class _ForkingLauncher(ForkLauncher):
+    """Forks its server from this process, if the hash seed is the same: they share the memory of what both import.
+
+    Threads that Python does not know might hold locks, which a fork copies: then it starts an interpreter.
+    """
+
+    def begin_server(self, fd: int, preload: Sequence[str], environment: Mapping[str, str]) -> Server:
+        if not _is_forkable():
+            return super().begin_server(fd, preload, environment)
+        forked: list[int] = []
+        thread = threading.Thread(target=_fork_server, args=(fd, preload, forked))  # no frame of ours is on its stack
+        thread.start()
+        thread.join()
+        return _ForkedServer(forked[0], os.pidfd_open(forked[0]))
+
+
+def _is_forkable() -> bool:
+    """Whether a server forked from this process is as good as a fresh interpreter."""
+    threads = sum(1 for _ in Path("/proc/self/task").iterdir())
+    return os.environ.get(_HASH_SEED) == HASH_SEEDS[0] and threads == threading.active_count()
+
+
+def _fork_server(fd: int, preload: Sequence[str], forked: list[int]) -> None:
+    """Fork a server that serves the socket `fd`; append its process id. Nothing of the grade is left open in it."""
+    controller = os.getpid()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    if pid := os.fork():
+        forked.append(pid)
+        return
+    try:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.closerange(3, fd)
+        os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
+        sys.argv, sys.stdout, sys.stderr = ["-c"], sys.__stdout__, sys.__stderr__
+        fork_server.main(fd, controller, preload)
+    finally:
+        os._exit(1)
 
 
 @dataclass
 class ForkServers:
-    """Two fork servers with different hash seeds: one for ranks of even places, one for those of odd ones.
+    """Two fork servers with different hash seeds: one for ranks of even places, one for those of odd ones."""
 
-    Attributes:
-        preload: modules that both import.
-    """
-
-    preload: Sequence[str]
+    preload: Sequence[str]  # modules that both import
     _servers: tuple[ForkLauncher, ...] = field(init=False)
     _server_of: dict[int, ForkLauncher] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._servers = tuple(ForkLauncher(self.preload, {"PYTHONHASHSEED": seed}) for seed in HASH_SEEDS)
+        first, second = ({_HASH_SEED: seed} for seed in HASH_SEEDS)
+        self._servers = (_ForkingLauncher(self.preload, first), ForkLauncher(self.preload, second))
 
     @property
     def alike(self) -> Launcher:
@@ -41,8 +115,8 @@ class ForkServers:
         return self._servers[0]
 
     def begin(self) -> None:
-        """Start both servers, if they do not run yet, without waiting for their imports."""
-        for server in self._servers:
+        """Start the servers that are interpreters of their own; do not wait for their imports."""
+        for server in self._servers[_is_forkable() :]:
             server.start_server()
 
     def start(self, shared: SharedFiles) -> int:

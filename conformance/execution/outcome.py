@@ -15,6 +15,7 @@ from pytest_ddp.outcomes.outcome import Died, Outcome, Raised, TimedOut
 _NEVER_OURS = (ProtocolError.__name__, KeyboardInterrupt.__name__)
 
 _DECODED = 8  # two runs on four ranks: a check that fails is judged again and again on one
+_DECODED_BYTES = 2**20  # of one answer that is kept decoded
 
 
 class HarnessError(PytestDDPError):
@@ -23,17 +24,11 @@ class HarnessError(PytestDDPError):
 
 @dataclass(frozen=True)
 class Observed:
-    """A run that came to its end.
+    """A run that came to its end."""
 
-    Attributes:
-        seed: what the numbers that the ranks were given are drawn from.
-        kind: what each rank answered.
-        sent: by world, then by rank, the answer as it came: a hundred small tensors take twenty times as much memory.
-    """
-
-    seed: int
-    kind: type[Answer]
-    sent: tuple[tuple[bytes, ...], ...]
+    seed: int  # the numbers that ranks were given are drawn from it
+    kind: type[Answer]  # what each rank answered
+    sent: tuple[tuple[bytes, ...], ...]  # by world, then by rank: decoded, small tensors take twenty times the memory
 
     @property
     def size(self) -> int:
@@ -96,10 +91,17 @@ class Malformed:
     size = 0
 
 
-@lru_cache(_DECODED)
 def decoded(decode: Callable[[bytes], Answer], sent: bytes) -> Answer:
     """Return what a rank has sent as an answer; raise MalformedError for other bytes."""
+    return _kept_decoded(decode, sent) if len(sent) <= _DECODED_BYTES else decode(sent)
+
+
+@lru_cache(_DECODED)
+def _kept_decoded(decode: Callable[[bytes], Answer], sent: bytes) -> Answer:
     return decode(sent)
+
+
+forget_decoded = _kept_decoded.cache_clear
 
 
 Execution: TypeAlias = Observed | Broken | Malformed

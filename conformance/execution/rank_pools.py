@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from pytest_ddp.outcomes.outcome import Outcome
 from pytest_ddp.planning.world import World
@@ -24,14 +24,10 @@ class SizedRanks:
     """A pool for each size of worlds; use as a context manager.
 
     Scenarios differ in their worlds: a group that ranks join ahead, unasked, is seldom the one that is wanted next.
-
-    Attributes:
-        launcher: starts the processes.
-        counts: how many processes were started, and how many places in groups they served; shared with `fresh` ones.
     """
 
-    launcher: Launcher
-    counts: Counter[str] = field(default_factory=Counter)
+    launcher: Launcher  # starts the processes
+    counts: Counter[str] = field(default_factory=Counter)  # processes started, and places in groups that they served
     _rendezvous: Rendezvous = field(default_factory=Rendezvous)
     _pools: dict[int, RankPool] = field(default_factory=dict)
     _prepared: set[int] = field(default_factory=set)
@@ -69,11 +65,6 @@ class SizedRanks:
 
     def _of(self, world: World) -> RankPool:
         if world.size not in self._pools:
-            self._pools[world.size] = RankPool(
-                self.launcher,
-                grace=_GRACE_SECONDS,
-                rendezvous=self._rendezvous,
-                counts=self.counts,
-                prepares_groups=False,
-            )
+            shared: dict[str, Any] = {"rendezvous": self._rendezvous, "counts": self.counts}
+            self._pools[world.size] = RankPool(self.launcher, grace=_GRACE_SECONDS, prepares_groups=False, **shared)
         return self._pools[world.size]

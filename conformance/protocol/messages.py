@@ -17,55 +17,32 @@ from conformance.workload.numbers import Tensors, under
 
 @dataclass(frozen=True)
 class Task:
-    """One rank's part of a scenario or a case.
+    """One rank's part of a scenario or a case."""
 
-    Attributes:
-        submission: where the code under test is.
-        contract: which component, and its functions.
-        exercise: the function that carries it out on the rank, as "module:function".
-        drawn: the scenario or the case; the seed of its numbers is none of a rank's business, and 0.
-        given: this rank's numbers.
-        phase: which of the worlds this rank belongs to.
-        folder: a folder that all ranks of all worlds share.
-        stubs: names of absent packages that this submission needs a stub for.
-    """
-
-    submission: Location
-    contract: Contract
-    exercise: str
-    drawn: Any
-    given: Tensors
-    phase: int = 0
-    folder: str = ""
-    stubs: tuple[str, ...] = ()
+    submission: Location  # where the code under test is
+    contract: Contract  # which component, and its functions
+    exercise: str  # the function that carries it out on the rank, as "module:function"
+    drawn: Any  # the scenario or the case; the seed of its numbers is none of a rank's business, and 0
+    given: Tensors  # this rank's numbers
+    phase: int = 0  # which of the worlds this rank belongs to
+    folder: str = ""  # shared by all ranks of all worlds
+    stubs: tuple[str, ...] = ()  # names of absent packages that this submission needs a stub for
 
     def encode(self) -> bytes:
         """Return the task as bytes."""
-        header = {
-            "submission": asdict(self.submission),
-            "contract": asdict(self.contract),
-            "exercise": self.exercise,
-            "drawn": {**self.drawn.to_json(), "seed": 0},
-            "kinds": type(self.drawn).__module__,
-            "phase": self.phase,
-            "folder": self.folder,
-            "stubs": self.stubs,
-        }
-        return pack(header, self.given)
+        drawn = {"drawn": {**self.drawn.to_json(), "seed": 0}, "kinds": type(self.drawn).__module__}
+        return pack(_facts(self, "drawn", "given") | drawn, self.given)
 
     @classmethod
     def decode(cls, data: bytes) -> "Task":
         """Return the task that `encode` made; import the module of what is drawn."""
         header, given = unpack(data)
         importlib.import_module(header.pop("kinds"))
-        plain = {
-            **header,
-            "submission": Location.from_json(header["submission"]),
-            "contract": Contract.from_json(header["contract"]),
-            "drawn": drawn_from_json(header["drawn"]),
-            "stubs": tuple(header["stubs"]),
-        }
-        return cls(**plain, given=given)
+        header["submission"] = Location.from_json(header["submission"])
+        header["contract"] = Contract.from_json(header["contract"])
+        header["drawn"] = drawn_from_json(header["drawn"])
+        header["stubs"] = tuple(header["stubs"])
+        return cls(**header, given=given)
 
 
 @dataclass(frozen=True)
@@ -101,19 +78,12 @@ class ClosureCall:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one rank answered.
+    """What one rank answered."""
 
-    Attributes:
-        tensors: what was asked, by name.
-        unawaited: in what is gated, operations that nobody has waited for, with their lines.
-        stubbed: what was offered in place of something absent, and used.
-        borrowed: torch's own implementations that were used.
-    """
-
-    tensors: Tensors
-    unawaited: list[str] = field(default_factory=list)
-    stubbed: list[str] = field(default_factory=list)
-    borrowed: list[str] = field(default_factory=list)
+    tensors: Tensors  # what was asked, by name
+    unawaited: list[str] = field(default_factory=list)  # if gated, operations that nobody waited for, with their lines
+    stubbed: list[str] = field(default_factory=list)  # what was offered in place of something absent, and used
+    borrowed: list[str] = field(default_factory=list)  # torch's own implementations that were used
 
     def missing(self, _: Any) -> list[str]:
         """Return the names of tensors that a rank which did its whole part of what was drawn would have sent."""
@@ -121,8 +91,7 @@ class Answer:
 
     def encode(self) -> bytes:
         """Return the answer as bytes."""
-        facts = {one.name: _plain(getattr(self, one.name)) for one in fields(self) if one.name != "tensors"}
-        return pack(facts, self.tensors)
+        return pack(_facts(self, "tensors"), self.tensors)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
@@ -149,49 +118,30 @@ class Answer:
 class Observation(Answer):
     """What one rank saw of a training.
 
-    Attributes:
-        tensors: "wrapped/NAME" and "buffer/NAME" right after wrapping; "gradient/STEP/NAME" after the adapter's
-            `on_after_backward`, where there is one; "parameter/STEP/NAME" after the optimizer's step; "twin/STEP/NAME"
-            a second model's gradients; "evaluation/STEP/output" what a forward in evaluation mode gave before it.
-        losses: per step.
-        happenings: per step.
-        hooks: per step, hooks on parameters after it.
-        alive: per step, where the scenario says so, tensors and handles of collectives that were alive after it.
-        closures: per step, where the scenario uses closures.
-        offers_no_sync, offers_state_dict: whether the wrapped model offers `no_sync`, and a `state_dict` to load.
-        early_gradients: parameters that had a gradient right after wrapping.
-        generators: global random generators that wrapping has moved.
-        moved: parameters that were elsewhere in memory after a step than before training, once for each such step.
-        wrong_modes: the model's mode in each forward in which it was not the one that had been asked for.
-        forwards: how many times the model was called, as a module with its hooks.
-        altered: places in a saved state that loading it has changed.
-        lost: keys of parameter groups that were there before loading, and are not, or have another value, afterwards.
-        unlisted: parameters of the optimizer that none of its `param_groups` holds.
-        uncleared: parameters that still had a gradient after the optimizer's `zero_grad`, at the end.
-        dropped: parameters whose gradient that `zero_grad` set to None.
-        extra_parameters: parameters of the wrapped model that the model itself does not have.
-        state_bytes: bytes of optimizer state that this rank holds at the end; None if no optimizer could be found.
+    Its tensors are "wrapped/NAME" and "buffer/NAME" right after wrapping; "gradient/STEP/NAME" after the adapter's
+    `on_after_backward`, where there is one; "parameter/STEP/NAME" after the optimizer's step; "twin/STEP/NAME" a second
+    model's gradients; "evaluation/STEP/output" what a forward in evaluation mode gave before the step.
     """
 
-    losses: list[float] = field(default_factory=list)
-    happenings: list[list[Happening]] = field(default_factory=list)
-    hooks: list[int] = field(default_factory=list)
-    alive: list[int] = field(default_factory=list)
-    closures: list[ClosureCall] = field(default_factory=list)
-    offers_no_sync: bool = False
-    offers_state_dict: bool = False
-    early_gradients: list[str] = field(default_factory=list)
-    generators: list[str] = field(default_factory=list)
-    moved: list[str] = field(default_factory=list)
-    wrong_modes: list[str] = field(default_factory=list)
-    forwards: int = 0
-    altered: list[str] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
-    unlisted: list[str] = field(default_factory=list)
-    uncleared: list[str] = field(default_factory=list)
-    dropped: list[str] = field(default_factory=list)
-    extra_parameters: list[str] = field(default_factory=list)
-    state_bytes: int | None = None
+    losses: list[float] = field(default_factory=list)  # per step
+    happenings: list[list[Happening]] = field(default_factory=list)  # per step
+    hooks: list[int] = field(default_factory=list)  # per step, hooks on parameters after it
+    alive: list[int] = field(default_factory=list)  # per step, if counted, tensors and handles alive after it
+    closures: list[ClosureCall] = field(default_factory=list)  # per step, where the scenario uses closures
+    offers_no_sync: bool = False  # whether the wrapped model offers it
+    offers_state_dict: bool = False  # whether the wrapped model offers one to load
+    early_gradients: list[str] = field(default_factory=list)  # parameters that had a gradient right after wrapping
+    generators: list[str] = field(default_factory=list)  # global random generators that wrapping has moved
+    moved: list[str] = field(default_factory=list)  # parameters with other memory than before training, once per step
+    wrong_modes: list[str] = field(default_factory=list)  # the model's mode in each forward, where it was a wrong one
+    forwards: int = 0  # how many times the model was called, as a module with its hooks
+    altered: list[str] = field(default_factory=list)  # places in a saved state that loading it has changed
+    lost: list[str] = field(default_factory=list)  # keys of parameter groups that loading has removed or changed
+    unlisted: list[str] = field(default_factory=list)  # parameters of the optimizer that none of its groups holds
+    uncleared: list[str] = field(default_factory=list)  # parameters with a gradient after `zero_grad`, at the end
+    dropped: list[str] = field(default_factory=list)  # parameters whose gradient that `zero_grad` set to None
+    extra_parameters: list[str] = field(default_factory=list)  # parameters that the wrapper adds to the model's
+    state_bytes: int | None = None  # of optimizer state on this rank at the end; None if no optimizer could be found
 
     @property
     def wrapped(self) -> Tensors:
@@ -233,6 +183,11 @@ class Observation(Answer):
         return {**super().facts_from_json(facts), "happenings": happenings, "closures": closures}
 
 
+def _facts(told: Any, *without: str) -> dict[str, Any]:
+    """Return the fields of a dataclass but these, as what `json.dumps` takes."""
+    return {one.name: _plain(getattr(told, one.name)) for one in fields(told) if one.name not in without}
+
+
 def _plain(fact: Any) -> Any:
     """Return a fact with dataclasses, on any level of lists, as what `json.dumps` takes."""
     if isinstance(fact, list):
@@ -242,29 +197,19 @@ def _plain(fact: Any) -> Any:
 
 @dataclass(frozen=True)
 class Probe:
-    """What the adapters offer.
+    """What the adapters offer."""
 
-    Attributes:
-        error: why they do not import, with the traceback of the submission's own files; empty if they do.
-        defined: components whose functions are all defined.
-        missing: of components that are defined in part, the functions that are not, as they are called.
-        wrong_signatures: component, and a sentence about a function that cannot be called as the contract says.
-        unimplemented: components one of whose functions raises NotImplementedError.
-        stubs: packages that a stub had to be offered for.
-        borrowed: torch's own implementations that were used.
-    """
-
-    error: str = ""
-    defined: list[str] = field(default_factory=list)
-    missing: dict[str, list[str]] = field(default_factory=dict)
-    wrong_signatures: list[tuple[str, str]] = field(default_factory=list)
-    unimplemented: list[str] = field(default_factory=list)
-    stubs: list[str] = field(default_factory=list)
-    borrowed: list[str] = field(default_factory=list)
+    error: str = ""  # why they do not import, with the traceback of the submission's own files
+    defined: list[str] = field(default_factory=list)  # components whose functions are all defined
+    missing: dict[str, list[str]] = field(default_factory=dict)  # of components defined in part, functions that lack
+    wrong_signatures: list[tuple[str, str]] = field(default_factory=list)  # component; why a function cannot be called
+    unimplemented: list[str] = field(default_factory=list)  # components with a function that is not implemented
+    stubs: list[str] = field(default_factory=list)  # packages that a stub had to be offered for
+    borrowed: list[str] = field(default_factory=list)  # torch's own implementations that were used
 
     def encode(self) -> bytes:
         """Return the probe as bytes."""
-        return dumps(asdict(self)).encode()
+        return dumps(_facts(self)).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Self:

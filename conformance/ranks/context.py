@@ -22,17 +22,11 @@ from conformance.workload.numbers import RankInputs, Tensors
 
 @dataclass
 class Context:
-    """One rank's work on a case.
+    """One rank's work on a case."""
 
-    Attributes:
-        task: what is asked.
-        adapters: the submission's adapters.
-        answer: what has been found so far, by name.
-    """
-
-    task: Task
-    adapters: ModuleType
-    answer: Tensors = field(default_factory=dict)
+    task: Task  # what is asked
+    adapters: ModuleType  # the submission's
+    answer: Tensors = field(default_factory=dict)  # what has been found so far, by name
 
     @property
     def case(self) -> Any:

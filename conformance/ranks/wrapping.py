@@ -33,11 +33,7 @@ def wrap(context: Context, model: Perceptron) -> Any:
 
 
 class SavedWeights:
-    """The `state_dict` of a wrapped model before training, if it has one and the scenario loads it again.
-
-    Attributes:
-        offered: whether the wrapped model has `state_dict` and `load_state_dict`.
-    """
+    """The `state_dict` of a wrapped model before training, if it has one and the scenario loads it again."""
 
     def __init__(self, context: Context, wrapped: Any) -> None:
         self._wrapped = wrapped
@@ -53,17 +49,14 @@ class SavedWeights:
 
 
 class Twin:
-    """A second wrapped model with the same numbers beside the first: neither may change the other.
-
-    Its parameters are never updated, so its gradients of the first batch are the same in every step.
-    """
+    """A second wrapped model with the same numbers, which are never updated: neither may change the other."""
 
     def __init__(self, context: Context) -> None:
         self._desk = context
         model = make_model(context)
         before = dict(model.named_parameters())
         self._wrapped = wrap(context, model)
-        with self._stage("a look at the parameters of a second wrapped model"):
+        with stage("a look at the parameters of a second wrapped model"):
             self.named: Named = parameters_by_name(self._wrapped, tuple(context.scenario.model.shapes), before)[0]
         self._optimizer = torch.optim.SGD(self.named.values())
 
@@ -71,21 +64,18 @@ class Twin:
         """Start a training step, and return the loss of the first batch."""
         self._call(self._desk.task.contract.batch_start, "on_train_batch_start", step)
         self._optimizer.zero_grad()
-        with self._stage("forward", step):
+        with stage("forward of a second model", step):
             return loss_on(self._desk.scenario, self._wrapped, self._desk.inputs.batches[0])
 
     def backward(self, loss: torch.Tensor, step: int) -> None:
         """Compute the gradients of that loss, and let the submission average them."""
-        with self._stage("backward", step):
+        with stage("backward of a second model", step):
             torch.autograd.backward(loss)
         self._call(self._desk.task.contract.after_backward, "on_after_backward", step)
 
     def _call(self, hook: Any, name: str, step: int) -> None:
-        with self._stage(name, step):
+        with stage(f"{name} of a second model", step):
             function(self._desk.adapters, hook)(self._wrapped, self._optimizer)
-
-    def _stage(self, name: str, step: int | None = None) -> Any:
-        return stage(name if step is None else f"{name} of a second model", step)
 
 
 class SecondOptimizer:

@@ -19,7 +19,7 @@ from pytest_ddp.errors import LaunchError
 from pytest_ddp.protocol.shared_files import RankFiles, SharedFiles
 from pytest_ddp.protocol.targets import PRELOAD, PRELOAD_IF_IMPORTED
 
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _START_SECONDS = 120.0
 EXIT_SECONDS = 10.0
 _CANNOT_FORK = (
@@ -39,6 +39,20 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """End all ranks that still run, and the launcher."""
+
+
+class Server(Protocol):
+    """The process of a fork server, as its parent sees it."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    def kill(self) -> None:
+        """Kill it."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended; return its exit code. Raises subprocess.TimeoutExpired."""
 
 
 def launcher_for(device: str) -> Launcher:
@@ -75,7 +89,7 @@ class ForkLauncher:
 
     preload: Sequence[str] = PRELOAD
     environment: Mapping[str, str] = field(default_factory=dict)
-    _server: "subprocess.Popen[bytes] | None" = None
+    _server: Server | None = None
     _started_with: tuple[Sequence[str], Mapping[str, str]] | None = None
     _control: socket.socket = field(init=False)
     _ready: bool = False
@@ -89,16 +103,19 @@ class ForkLauncher:
         module may set variables that torch reads when it is imported, or import Hypothesis.
         """
         preload = (*self.preload, *(name for module, name in PRELOAD_IF_IMPORTED.items() if module in sys.modules))
-        start_with = preload, {**os.environ, **_ONE_THREAD, **self.environment}
+        start_with = preload, {**os.environ, **ONE_THREAD, **self.environment}
         if self._server is not None and (self._ready or self._started_with == start_with):
             return
         self.close()
         self._started_with = start_with
         self._control, servers_end = socket.socketpair()
         with servers_end:
-            fd = servers_end.fileno()
-            call = f"from pytest_ddp.pool.fork_server import main; main({fd}, {os.getpid()}, {preload!r})"
-            self._server = _start_interpreter(call, [fd], start_with[1])
+            self._server = self.begin_server(servers_end.fileno(), preload, start_with[1])
+
+    def begin_server(self, fd: int, preload: Sequence[str], environment: Mapping[str, str]) -> Server:
+        """Start the server's process: a fresh interpreter that serves the socket `fd`."""
+        call = f"from pytest_ddp.pool.fork_server import main; main({fd}, {os.getpid()}, {preload!r})"
+        return _start_interpreter(call, [fd], environment)
 
     def start(self, shared: SharedFiles) -> int:
         """Fork one rank. A server that has ended is replaced once; one that cannot fork is kept, with its ranks."""
@@ -184,7 +201,7 @@ class SpawnLauncher:
     def start(self, shared: SharedFiles) -> int:
         """Start one interpreter."""
         call = f"from pytest_ddp.pool.launcher import run_spawned_rank as run; run({os.getpid()}, {shared.fds!r})"
-        process = _start_interpreter(call, shared.fds, {**os.environ, **_ONE_THREAD})
+        process = _start_interpreter(call, shared.fds, {**os.environ, **ONE_THREAD})
         shared.rank_channel.close()
         self._ranks[process.pid] = process
         return process.pid
