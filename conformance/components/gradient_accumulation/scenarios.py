@@ -1,6 +1,7 @@
 """Strategies for gradient accumulation: steps over micro-batches, on two ranks first, then on more, and on one."""
 
 from dataclasses import replace
+from functools import cache
 from typing import Literal
 
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from conformance.components.gradient_accumulation.case import AccumulationCase
 from conformance.strategies.building_blocks import SEEDS, Bounds, Draw, Drawer, called, worlds
 
 
+@cache  # strategies with one name must be one strategy
 def accumulations(
     *, steps: int = 1, scaled: bool = False, at: Literal["backward", "forward", "finish"] = "backward"
 ) -> Drawer:

@@ -10,7 +10,7 @@ from conformance.components.wrapper.core_table import CORE, NUMBERS
 from conformance.components.wrapper.extended_table import EXTENDED
 from conformance.components.wrapper.overlap import overlaps_backward, starts_in_backward
 from conformance.strategies import communication as draws
-from conformance.strategies import wrapper, wrapper_extended
+from conformance.strategies import wrapper
 from conformance.strategies.building_blocks import having
 
 _OVERLAPS = ("overlaps_backward",)
@@ -59,7 +59,7 @@ _BUCKETS = (
 _LATER = (
     _overlap("overlaps_backward[after_no_sync]",
         "The backward pass that follows on passes under `no_sync` overlaps with communication like any other.",
-        wrapper_extended.overlapping_under_no_sync, level="extended", requires=("no_sync", *_OVERLAPS),
+        draws.overlapping_under_no_sync, level="extended", requires=("no_sync", *_OVERLAPS),
         advice="The passes before were under `no_sync`: let hooks count nothing there, or begin to count anew."),
     _overlap("overlaps_backward[after_evaluation]",
         "A step overlaps with communication also where the model was in evaluation mode before.",
