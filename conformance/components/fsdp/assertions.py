@@ -123,7 +123,7 @@ def _limits(trial: CaseTrial, expected: Tensors) -> Limits | None:
 
 def most_moved(after: Tensors, start: Tensors) -> float:
     """Return how far the number has moved that has moved most."""
-    return max(difference(value, start[name], 0.0).absolute for name, value in after.items())
+    return max(difference(value, start[name]) for name, value in after.items())
 
 
 def expected_of(trial: CaseTrial) -> Trajectory:

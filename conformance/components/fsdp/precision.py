@@ -75,6 +75,6 @@ def _is_exact(trial: CaseTrial, rank: int) -> bool:
 
 def _furthest(seen: Tensors, wanted: Tensors, start: Tensors) -> tuple[str, float, float]:
     """Return which parameter is furthest from what it should be, how far, and how far any should have moved at most."""
-    off = {name: difference(seen[name], value, 0.0).absolute for name, value in wanted.items()}
+    off = {name: difference(seen[name], value) for name, value in wanted.items()}
     name = max(off, key=off.__getitem__)
     return name, off[name], most_moved(wanted, start)
