@@ -21,13 +21,12 @@ _extended = partial(_check, level="extended")
 # fmt: off
 CHECKS = (
     _loads("model_comes_back",
-        "After loading, parameters and buffers on every rank are those that were saved, bit for bit.", _PLAIN, points=2,
+        "After loading, parameters and buffers on every rank are those that were saved, bit for bit.", _PLAIN,
         requires=()),
     _check("epoch_comes_back", "`load_checkpoint` returns the epoch that was saved, on every rank.", _PLAIN,
         assertions.epoch_comes_back),
     _resumes("training_goes_on",
-        "Steps after loading give the same as without an interruption: the optimizer's state is back.", _PLAIN,
-        points=2),
+        "Steps after loading give the same as without an interruption: the optimizer's state is back.", _PLAIN),
     _check("scaler_comes_back",
         "The gradient scaler's scale, and the number of steps since it grew, are those that were saved.", _PLAIN,
         assertions.scaler_comes_back),

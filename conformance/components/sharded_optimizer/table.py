@@ -37,7 +37,7 @@ _FIRST = (
         requires=("runs_to_the_end",)),
     _train("training_equals_one_process",
         "After every step, every rank holds the parameters that the unsharded optimizer gives.", draws.optimized,
-        points=2, requires=("results_are_waited_for",)),
+        requires=("results_are_waited_for",)),
     _train("trains[float32]", "Training in float32 is right to the precision of float32, and ranks stay identical.",
         draws.optimized_in_float32, aspect="precision"),
     _train("trains[bfloat16]", "Training in bfloat16 is right to the precision of bfloat16, and ranks stay identical.",
@@ -56,7 +56,7 @@ _FIRST = (
 )
 _GROUPS = (
     _with_options("groups[own_options]", "Each parameter group trains with its own options.", groups.with_groups,
-        points=2, rules_out=GROUPED),
+        rules_out=GROUPED),
     _waits("results_are_waited_for[groups]",
         "The result of a collective is used only after a wait for it, with two parameter groups too.",
         having(groups.with_groups, gated=True), requires=("groups[own_options]",)),
@@ -68,7 +68,7 @@ _GROUPS = (
         rules_out=NEW_GROUP),
     _with_options("groups[added_during_training]",
         "A parameter group that is added between two steps trains from then on, and the others keep their state.",
-        changes.adding_during, points=2, requires=(*BASE, "groups[added_before_training]"), rules_out=NEW_GROUP),
+        changes.adding_during, requires=(*BASE, "groups[added_before_training]"), rules_out=NEW_GROUP),
     _with_options("groups[added_with_the_defaults]",
         "A group that is added without options has the constructor's options, not those of the group before it.",
         changes.adding_group_without_options, requires=("groups[own_options]", "groups[added_during_training]"),
@@ -104,7 +104,7 @@ _USE = (
 _STATE = (
     _state("state_is_sharded",
         "Together the ranks hold the optimizer's state once: no rank keeps all of it, and nothing is missing.",
-        draws.with_state, points=2),
+        draws.with_state),
     _state("state_is_sharded[groups]",
         "The state of parameters in groups, given at once or added later, is held once too.",
         groups.with_state_of_groups,
