@@ -28,6 +28,8 @@ class Component(Asked):
         about: what it is, in a sentence.
         checks: what it is held to, in this order.
         aspects: what it promises, with the points of each promise. Every core check belongs to one.
+        start: the check that asks for equal weights on all ranks after wrapping. If it fails, those after it start from
+            equal ones, so that it costs nothing else.
         diagnose: names the known mistake behind a failed trial; the second trial, if any, has a larger model.
         advice: what to do where the submission raised an exception on what was drawn; may be empty.
     """
@@ -35,6 +37,7 @@ class Component(Asked):
     about: str
     checks: tuple[Check, ...]
     aspects: tuple[Aspect, ...]
+    start: str = ""
     diagnose: Callable[[Any, Any], str] | None = None
     advice: Callable[[Any], str] = no_advice
 

@@ -191,8 +191,14 @@ def grade_check(
         world_size=grading.world_size,
         seed=grading.seed,
         examples=grading.examples,
+        equal_start=_fails_to_start_equal(component, before),
     )
     return _reported(component, result, executor, grading)
+
+
+def _fails_to_start_equal(component: str, before: dict[str, CheckReport]) -> bool:
+    start = before.get(COMPONENTS[component].start)
+    return start is not None and start.status == "failed"
 
 
 def _reported(component: str, result: Result, executor: Executor, grading: Grading) -> CheckReport:

@@ -59,7 +59,9 @@ def marks(aspects: Sequence[Aspect], outcomes: Mapping[str, Outcome]) -> tuple[M
     A check that did not run because another one failed has half of its points; none if the other one is essential.
     """
     essential = {check for aspect in aspects if aspect.essential for check in aspect.checks}
-    return tuple(_mark(aspect, [outcomes.get(check, _UNKNOWN) for check in aspect.checks], essential) for aspect in aspects)
+    return tuple(
+        _mark(aspect, [outcomes.get(check, _UNKNOWN) for check in aspect.checks], essential) for aspect in aspects
+    )
 
 
 def _mark(aspect: Aspect, outcomes: Sequence[Outcome], essential: Iterable[str]) -> Mark:

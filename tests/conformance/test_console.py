@@ -47,7 +47,16 @@ REPORT = Report(
 SHOWN = """\
 students/[a]/ddp
 up to 4 ranks, torch 2.15.0, seed 7, core checks only
-TABLE
++------------------------------------------------------------------------------+
+| component                | verdict | points | core checks that did not pass  |
+|--------------------------+---------+--------+--------------------------------|
+| naive_ddp                | failed  |  2 / 5 | at most 40%: 'gradients are    |
+|                          |         |        | averaged' is essential         |
+|   gradients are averaged | missing |  0 / 2 | gradients_averaged             |
+|                          |         |        | 1 not run                      |
+|   training               | passed  |  3 / 3 |                                |
+| flat_ddp                 | error   |  0 / 0 | one_rank                       |
++------------------------------------------------------------------------------+
 Not submitted: ddp
 Missing: ddp_on_after_backward(m, o), for ddp
 Not on this machine, replaced: package triton

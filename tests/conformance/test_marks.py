@@ -1,4 +1,4 @@
-"""The marks of a component: by aspect, half for what could not be judged, a limit where an essential aspect is missing."""
+"""The marks of a component: by aspect, half for what was not judged, a limit where an essential aspect is missing."""
 
 import pytest
 
@@ -12,7 +12,7 @@ PASSED, FAILED, ERROR = Outcome("passed", ""), Outcome("failed", ""), Outcome("e
 
 
 def points(**outcomes):
-    known = {check: PASSED for check in "abcde"} | outcomes
+    known = dict.fromkeys("abcde", PASSED) | outcomes
     return total(marks((PROMISED, BESIDE), known))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from conformance.checks.aspect import Aspect
 from conformance.grading.events import (
     CheckBegan,
     CheckEnded,
@@ -21,7 +22,6 @@ from conformance.grading.events import (
     SubmissionBegan,
     SubmissionEnded,
 )
-from conformance.checks.aspect import Aspect
 from conformance.grading.progress import LiveProgress, write_lines
 from conformance.grading.report import CheckReport, ComponentReport, Environment, Report
 

@@ -13,7 +13,7 @@ _PLAIN, _WIDE = sharded_trainings(), sharded_trainings(wide=True)
 _DEEP, _HALF = sharded_trainings(wide=True, depths=(5, 6)), sharded_trainings(half=True)
 _check = partial(Check, requires=("training_equals_one_process",))
 _train = partial(_check, assertion=assertions.trains)
-_memory = partial(_check, aspect="memory and state")
+_memory = partial(Check, aspect="memory and state", requires=("results_are_waited_for",))
 # fmt: off
 CHECKS = (
     Check("results_are_waited_for", "The result of a collective is used only after a wait for it.",

@@ -22,10 +22,10 @@ OVERHEAD_MODEL = Component(
     aspects=(
         Aspect(
             "overhead of communication",
-            3,
+            3.5,
             ("overhead_after_backward", "overhead_after_backward[one_bucket]"),
             essential=True,
         ),
-        Aspect("best bucket size", 2, ("bucket_size_at_the_optimum",)),
+        Aspect("best bucket size", 1.5, ("bucket_size_at_the_optimum",)),
     ),
 )

@@ -22,9 +22,10 @@ _train = partial(_check, assertion=trains, rules_out=STILL, aspect="numbers")
 _of_kinds = partial(_train, aspect="kinds of parameters and layers")
 _in_use = partial(_train, aspect="use of the model")
 _with_options = partial(_train, aspect="options and groups")
-_state = partial(_check, aspect="memory and state", assertion=state_is_sharded)
+_runs = partial(Check, requires=("runs_to_the_end",))
+_state = partial(_runs, aspect="memory and state", assertion=state_is_sharded)
 _closure = partial(_in_use, assertion=assertions.closure)
-_zero_grad = partial(_check, aspect="use of the model", assertion=assertions.zero_grad_clears_all)
+_zero_grad = partial(_runs, aspect="use of the model", assertion=assertions.zero_grad_clears_all)
 _waits = partial(Check, aspect="waiting", assertion=results_are_waited_for)
 # fmt: off
 _FIRST = (
@@ -111,7 +112,7 @@ _STATE = (
         requires=("state_is_sharded", "groups[own_options]", "groups[added_during_training]"),
         advice="Parameters come in groups here: deal out those of each group among the ranks, of later ones too."),
     _state("state_is_balanced", "No rank holds more than its share of the optimizer's state plus one parameter's.",
-        draws.with_large_weights, assertion=state_is_balanced, requires=(*BASE, "state_is_sharded")),
+        draws.with_large_weights, assertion=state_is_balanced, requires=("state_is_sharded",)),
 )
 _TOGETHER = (
     _train("trains[everything_together]",

@@ -22,7 +22,7 @@ CORE = (
         conversion.conversion_keeps_state, "conversion"),
     Check("results_are_waited_for",
         "The result of a collective is used only after a wait for it, in forward and in backward.",
-        having(_NORMS, gated=True), assertions.results_are_waited_for, "waiting", requires=("conversion_keeps_state",)),
+        having(_NORMS, gated=True), assertions.results_are_waited_for, "waiting"),
     _check("forward_over_all_ranks", "In training, mean and variance are those of all ranks' samples together.", _NORMS,
         assertions.forward, requires=("results_are_waited_for",)),
     _check("backward_over_all_ranks", "The gradient of the input flows through the statistics of all ranks.", _NORMS,

@@ -69,7 +69,7 @@ CORE = (
     Check("trains[one_rank]", "In a world of one rank, training is the same as without the wrapper.", draws.on_one_rank,
         trains, "numbers", requires=("runs_to_the_end",)),
     Check("gradients_averaged", "After backward and `on_after_backward`, every gradient is the average over the ranks.",
-        draws.plain, gradients_averaged, "numbers", requires=("initial_broadcast",),
+        draws.plain, gradients_averaged, "numbers", requires=("results_are_waited_for",),
         rules_out=UNSYNCHRONISED),
     _train("training_equals_one_process",
         "After every step, every rank's parameters equal those of one process that trains on the concatenated batches.",

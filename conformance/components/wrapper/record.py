@@ -26,6 +26,7 @@ def _wrapper(name: str, about: str, *more: str, batch_start: bool = False) -> Co
         answer=Observation,
         checks=wrapper_checks(name),
         aspects=ASPECTS[name],
+        start="initial_broadcast",
         diagnose=diagnose,
     )
 
