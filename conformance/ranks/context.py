@@ -72,6 +72,10 @@ class Context:
         """Return an adapter function that may be called later."""
         return partial(self.call, name)
 
+    def keep(self, moment: str, tensors: Tensors) -> None:
+        """Answer with these tensors under "MOMENT/NAME"."""
+        self.answer |= {f"{moment}/{name}": value for name, value in tensors.items()}
+
     def number(self, name: str, found: Any) -> None:
         """Note one number, under a name, and whether it is one: NaN for what is none."""
         try:
