@@ -1,7 +1,6 @@
 """The component `checkpoint`."""
 
-from conformance.components.checkpoint.case import CheckpointCase
-from conformance.components.checkpoint.numbers import draw
+from conformance.components.checkpoint.case import CheckpointCase, draw
 from conformance.components.checkpoint.table import CHECKS
 from conformance.components.component import Component
 from conformance.execution.asked import for_each_rank

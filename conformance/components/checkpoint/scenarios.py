@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from conformance.components.checkpoint.case import CheckpointCase
-from conformance.strategies.building_blocks import SEEDS, Bounds, Draw, Drawer, called, having, worlds
+from conformance.strategies.building_blocks import SEEDS, Bounds, Draw, Drawer, called, worlds
 
 
 def checkpoints(**unusual: bool) -> Drawer:
@@ -29,8 +29,3 @@ def checkpoints_of_other_worlds(draw: Draw, bounds: Bounds) -> CheckpointCase:
     case: CheckpointCase = draw(checkpoints()(bounds))
     others = [size for size in range(1, bounds.world_size + 1) if size != case.world_size]
     return replace(case, load_world_size=draw(st.sampled_from(others)))
-
-
-without_scaler = having(checkpoints(), scaled=True, unscaled=True)
-# A second save fails half way, on one rank, where no other can be left waiting.
-failing = having(checkpoints(), world_size=1, load_world_size=1, failing=True)

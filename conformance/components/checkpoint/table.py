@@ -5,15 +5,12 @@ from functools import partial
 from conformance.checks.check import Check
 from conformance.checks.words import TWO_MACHINES
 from conformance.components.checkpoint import assertions
-from conformance.components.checkpoint.scenarios import (
-    checkpoints,
-    checkpoints_of_other_worlds,
-    failing,
-    without_scaler,
-)
+from conformance.components.checkpoint.scenarios import checkpoints, checkpoints_of_other_worlds
 from conformance.strategies.building_blocks import having
 
 _PLAIN = checkpoints()
+# A second save fails half way, on one rank, where no other can be left waiting.
+_FAILING = having(_PLAIN, world_size=1, load_world_size=1, failing=True)
 _check = partial(Check, aspect="saving and loading", requires=("model_comes_back",))
 _loads = partial(_check, assertion=assertions.model_comes_back)
 _resumes = partial(_check, assertion=assertions.training_goes_on)
@@ -39,7 +36,7 @@ CHECKS = (
     _resumes("another_world_size", "More ranks, or fewer, can load what others saved.", checkpoints_of_other_worlds,
         requires=("training_goes_on",)),
     _extended("failed_saves_raise",
-        "A save that fails half way raises an exception, and leaves the checkpoint that was there before.", failing,
+        "A save that fails half way raises an exception, and leaves the checkpoint that was there before.", _FAILING,
         assertions.failed_saves_raise, aspect="robustness",
         advice="Write to another name in the same folder, and `os.replace` when it is complete."),
     _extended("complete_when_it_returns", "When `save_checkpoint` has returned, on whichever rank, the file is there.",
@@ -63,6 +60,6 @@ CHECKS = (
         "After loading, each rank has random numbers of its own, as before, and not all those of one rank.", _PLAIN,
         assertions.ranks_draw_apart),
     _resumes("scaler_may_be_left_out",
-        "A checkpoint with a gradient scaler in it loads where there is none, and training goes on.", without_scaler,
-        level="extended", requires=("training_goes_on",)),
+        "A checkpoint with a gradient scaler in it loads where there is none, and training goes on.",
+        having(_PLAIN, scaled=True, unscaled=True), level="extended", requires=("training_goes_on",)),
 )

@@ -3,7 +3,7 @@
 from functools import partial
 
 from conformance.checks.check import Check
-from conformance.components.sync_batchnorm import assertions, conversion
+from conformance.components.sync_batchnorm import assertions
 from conformance.components.sync_batchnorm import scenarios as draws
 from conformance.components.sync_batchnorm.far_from_zero import statistics_far_from_zero
 from conformance.strategies.building_blocks import having, one_of
@@ -19,7 +19,7 @@ _converts = partial(_extended, aspect="conversion")
 CORE = (
     Check("conversion_keeps_state",
         "Conversion replaces batch norms at any depth, and keeps names and values of parameters and buffers.", _NORMS,
-        conversion.conversion_keeps_state, "conversion"),
+        assertions.conversion_keeps_state, "conversion"),
     Check("results_are_waited_for",
         "The result of a collective is used only after a wait for it, in forward and in backward.",
         having(_NORMS, gated=True), assertions.results_are_waited_for, "waiting", requires=("conversion_keeps_state",)),
@@ -69,17 +69,17 @@ EXTENDED = (
     _converts("conversion[options]",
         "The options `affine=False`, `track_running_stats=False` and `momentum=None` are kept.",
         one_of(having(draws.norms(uneven=True), affine=False), draws.untracked_norms, having(_UNEVEN, momentum=None)),
-        assertion=conversion.conversion_keeps_options,
+        assertion=assertions.conversion_keeps_options,
         requires=("backward_over_all_ranks", "running_statistics", "no_collective_in_evaluation"),
         advice="With `momentum=None`, the share of a batch is `1 / num_batches_tracked`, this one counted."),
     _converts("conversion[models]",
         "Norms of other kinds stay, a norm at two places stays one, and a model that is a norm itself is converted.",
         one_of(_NORMS, having(_NORMS, shared=True), having(_NORMS, bare=True)),
-        assertion=conversion.conversion_keeps_models,
+        assertion=assertions.conversion_keeps_models,
         advice="Return the converted norm where the module that is given is a batch norm itself."),
     _converts("trains[frozen_parameters]",
         "A frozen weight and bias require no gradients after conversion, and gradients flow on to the input.",
-        having(_NORMS, frozen=True), assertion=conversion.frozen_parameters_stay),
+        having(_NORMS, frozen=True), assertion=assertions.frozen_parameters_stay),
     _extended("trains[evaluation_mode]",
         "A model that is converted in evaluation mode stays in it, and gradients reach the layers before the norm.",
         having(_NORMS, evaluating=True), requires=("evaluation_by_running_statistics",),
