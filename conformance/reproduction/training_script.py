@@ -28,7 +28,7 @@ def flat_text(failure: Failure, drawn: Any, seed: int) -> tuple[str, list[str]]:
         drawn: the scenario that failed, or a case that has one.
         seed: the integer that its numbers are drawn from.
     """
-    scenario, own = getattr(drawn, "scenario", drawn), f"{failure.component.name}/script.py.jinja"
+    own = f"{failure.component.name}/script.py.jinja"
     if why := _beyond(scenario):
         return "", [why]
     data = _data(scenario, failure.component.numbers(drawn, seed)[0])

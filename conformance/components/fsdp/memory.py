@@ -112,16 +112,15 @@ def state_is_sharded(trial: CaseTrial) -> None:
 
 def share(case: FsdpCase) -> int:
     """Return the most bytes a rank may keep: of a matrix, 1/N of its rows rounded up; of anything smaller, all."""
-    shapes = case.scenario.model.shapes.values()
-    shares = (math.ceil(s[0] / case.world_size) * s[1] if len(s) > 1 else math.prod(s) for s in shapes)
-    return BYTES[case.dtype] * sum(shares)
+    smaller = sum(math.prod(shape) for shape in case.model.shapes.values() if len(shape) < 2)  # noqa: PLR2004  rows, columns
+    parts = sum(math.ceil(rows / case.world_size) * columns for rows, columns in case.matrices)
+    return BYTES[case.model.dtype] * (smaller + parts)
 
 
 def two_whole(case: FsdpCase) -> int:
     """Return the bytes that the two largest matrices have beyond a rank's share of them."""
-    matrices = [s for s in case.scenario.model.shapes.values() if len(s) > 1]
-    beyond = sorted((rows - math.ceil(rows / case.world_size)) * columns for rows, columns in matrices)
-    return BYTES[case.dtype] * sum(beyond[-2:])
+    beyond = sorted((rows - math.ceil(rows / case.world_size)) * columns for rows, columns in case.matrices)
+    return BYTES[case.model.dtype] * sum(beyond[-2:])
 
 
 def _hold(trial: CaseTrial, kept: str, most: int, advice: str, what_is_allowed: str = _SHARE) -> None:

@@ -18,8 +18,7 @@ from conformance.ranks.loading import with_stubs
 from conformance.ranks.optimizer_memory import state_bytes, stored
 from conformance.ranks.parameters import plain
 from conformance.ranks.tracing import alive
-from conformance.workload.models import Perceptron, call, fill, loss_of
-from conformance.workload.numbers import under
+from conformance.workload.models import Perceptron, call, fill, loss_on
 from conformance.workload.schedule import OPTIMIZERS
 
 
@@ -43,14 +42,14 @@ def of_the_assignment(model: nn.Module) -> None:
 
 def train(context: Context) -> None:
     """Train; answer with whole parameters before training and after steps, and with the bytes that this rank keeps."""
-    scenario, case = context.case.scenario, context.case
+    case = context.case
     dtypes: list[torch.dtype] = []
     wrapped = _wrapped(context, dtypes)
     if case.in_evaluation:
         with stage("`eval()` of the wrapped model"):
             wrapped.eval()
     with stage("construction of the optimizer"):
-        optimizer = OPTIMIZERS[scenario.optimizer.kind](wrapped.parameters(), **scenario.optimizer.options)
+        optimizer = OPTIMIZERS[case.optimizer.kind](wrapped.parameters(), **case.optimizer.options)
     _gather(context, wrapped, "start")
     for step in range(case.steps):
         memory = LiveMemory(case.whole[0], _storages(wrapped.parameters()))
@@ -79,8 +78,8 @@ def _wrapped(context: Context, dtypes: list[torch.dtype]) -> Any:
 
 
 def _wrap(context: Context, dtypes: list[torch.dtype]) -> Any:
-    model = Perceptron(context.case.scenario.model, dist.get_rank())
-    fill(model, under(context.given, "weight/"), under(context.given, "buffer/"))
+    model = Perceptron(context.case.model, dist.get_rank())
+    fill(model, context.inputs.weights, context.inputs.buffers)
     with suppress(Exception):  # its import may raise anything; a submission that needs it has imported it before
         with_stubs(lambda: of_the_assignment(model), context.task.submission)
     context.answer["layers_of_torch"] = torch.tensor(type(model.layers[0]) is nn.Embedding)
@@ -89,33 +88,28 @@ def _wrap(context: Context, dtypes: list[torch.dtype]) -> Any:
 
 
 def _step(context: Context, wrapped: Any, optimizer: torch.optim.Optimizer, step: int, memory: LiveMemory) -> None:
-    scenario = context.case.scenario
-    if not scenario.clears_late:
+    case, batches = context.case, context.inputs.batches
+    if not case.clears_late:
         optimizer.zero_grad()
-    if scenario.evaluates:
+    micros = case.micro(step)
+    if case.evaluates:
         with stage("a forward without gradients"), torch.no_grad():
-            output = call(scenario, wrapped, context.given[f"x/{scenario.micro(step)[0]}"])
-            context.answer[f"evaluation/{step}"] = output.clone()
-    micros = scenario.micro(step)
-    for together in [micros] if scenario.joined else [[micro] for micro in micros]:
-        with stage("forward"), memory if context.case.weighed else nullcontext():
-            loss = torch.stack([_loss(context, wrapped, micro) for micro in together]).sum()
-        if scenario.clears_late and scenario.is_first(together[0]):
+            context.answer[f"evaluation/{step}"] = call(case, wrapped, batches[micros[0]][0]).clone()
+    for together in [micros] if case.joined else [[micro] for micro in micros]:
+        with stage("forward"), memory if case.weighed else nullcontext():
+            loss = torch.stack([loss_on(case, wrapped, batches[micro]) for micro in together]).sum()
+        if case.clears_late and case.is_first(together[0]):
             optimizer.zero_grad()
         context.answer["whole_weights_kept_when_the_first_layer_has_computed"] = torch.tensor(memory.at_lookup)
         _weigh(context, memory, "in_memory_after_forward")
         context.answer["parameters_kept_after_forward"] = _kept(wrapped.parameters())
-        with stage("backward"), memory if context.case.weighed else nullcontext():
+        with stage("backward"), memory if case.weighed else nullcontext():
             torch.autograd.backward(loss)
         context.answer["parameters_kept_after_backward"] = _kept(wrapped.parameters())
         context.call("fsdp_on_after_backward", wrapped, optimizer)
     context.answer["gradients_kept"] = _kept(p.grad for p in wrapped.parameters() if p.grad is not None)
     with stage("the optimizer's step"):
         optimizer.step()
-
-
-def _loss(context: Context, wrapped: Any, micro: int) -> torch.Tensor:
-    return loss_of(call(context.case.scenario, wrapped, context.given[f"x/{micro}"]), context.given[f"y/{micro}"])
 
 
 def _weigh(context: Context, memory: LiveMemory, moment: str) -> None:
@@ -127,12 +121,12 @@ def _weigh(context: Context, memory: LiveMemory, moment: str) -> None:
 
 def _gather(context: Context, wrapped: Any, moment: str) -> None:
     """Answer with the gathered parameters under the model's own names, without a prefix before all of them."""
-    names = context.case.scenario.model.shapes
+    names = context.case.model.shapes
     found = context.call("fsdp_gather_full_params", wrapped)
     with stage("a look at what `fsdp_gather_full_params` returned"):
         whole = dict(found)
         prefix = next((key.removesuffix(name) for name in names for key in whole if key.endswith(name)), "")
-        context.answer |= {f"{moment}/{n}": plain(whole[prefix + n]) for n in names if prefix + n in whole}
+        context.keep(moment, {name: plain(whole[prefix + name]) for name in names if prefix + name in whole})
 
 
 def _kept(tensors: Iterable[Any]) -> torch.Tensor:

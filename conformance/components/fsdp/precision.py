@@ -35,11 +35,11 @@ def computes_in_the_dtype(trial: CaseTrial) -> None:
 
 def keeps_full_precision(trial: CaseTrial) -> None:
     """Hold the parameters that the optimizer updates to the model's own dtype."""
-    for rank, answer in enumerate(trial.answers):
-        for name, value in under(answer, f"parameter/{trial.case.steps - 1}/").items():
+    for rank, whole in enumerate(trial.under(f"parameter/{trial.case.steps - 1}/")):
+        for name, value in whole.items():
             if value.dtype == torch.float32 and not torch.equal(value, value.bfloat16().float()):
                 continue
-            if not bool(answer["parts_are_half"]):
+            if not bool(trial.answers[rank]["parts_are_half"]):
                 raise Violation(
                     f"On rank {rank} with compute_dtype=torch.bfloat16, `fsdp_gather_full_params` returns `{name}` "
                     "rounded to bfloat16; expected float32, as `parameters()` are.",
