@@ -35,7 +35,7 @@ class FsdpCase(Scenario):
         return sorted(BYTES[self.model.dtype] * math.prod(shape) for shape in self.matrices)
 
     @property
-    def uneven(self) -> bool:
+    def unevenly_shared(self) -> bool:
         """Whether the ranks cannot divide the rows of some matrix evenly."""
         return any(rows % self.world_size for rows, _ in self.matrices)
 

@@ -20,5 +20,5 @@ FSDP = Component(
     numbers=for_each_rank(draw),
     simplest=FsdpCase(1, network(2, (2, 2))),
     checks=CHECKS,
-    advice=lambda case: UNEVEN_WEIGHTS if case.uneven else "",
+    advice=lambda case: UNEVEN_WEIGHTS if case.unevenly_shared else "",
 )

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from conformance.components.fsdp.case import FsdpCase
-from conformance.scenarios.layers import Again, Linear, SmoothNorm, TokenEmbedding
+from conformance.scenarios.layers import Again, Layer, Linear, SmoothNorm, TokenEmbedding
 from conformance.scenarios.model_spec import ModelSpec
 from conformance.scenarios.scenario import OptimizerSpec
 from conformance.strategies.building_blocks import SEEDS, Bounds, Draw, Drawer, called, worlds
@@ -21,7 +21,7 @@ PLAIN_SGD = OptimizerSpec("SGD", {"lr": 0.05})  # an update is as exact as the g
 def network(tokens: int, widths: tuple[int, ...], *, biased: bool = False, **model: Any) -> ModelSpec:
     """Return a network with these widths of the embedding and of the linear layers' outputs."""
     linear = (Linear(width, bias=biased) for width in widths[1:])
-    layers = (TokenEmbedding(tokens, widths[0]), SmoothNorm(), *linear)
+    layers: tuple[Layer, ...] = (TokenEmbedding(tokens, widths[0]), SmoothNorm(), *linear)
     return ModelSpec(_POSITIONS, layers, **{"dtype": "float32", **model})
 
 
