@@ -45,7 +45,7 @@ class CheckpointCase(Case):
         return (self.world_size, self.load_world_size)
 
 
-def draw(case: CheckpointCase, seed: int, rank: int) -> Tensors:
+def numbers(case: CheckpointCase, seed: int, rank: int) -> Tensors:
     """Draw weights and batches that all ranks share, other weights of each rank's own to load over, and the epoch.
 
     Each rank also gets a seed of its own for the global generator.

@@ -17,6 +17,7 @@ from torch.distributed import DistStoreError
 from conformance.components.checkpoint.resumable import Resumable
 from conformance.ranks.boundary import stage
 from conformance.ranks.context import Context
+from conformance.ranks.environment import seed_global_generators
 from conformance.workload.numbers import Tensors, under
 from pytest_ddp.rank.collective_hooks import watch_collectives
 
@@ -64,7 +65,7 @@ def _save(context: Context) -> None:
     def save(to: Path, epoch: int, scaler: Any = training.scaler) -> None:
         context.call("save_checkpoint", str(to), training.model, training.optimizer, scaler, epoch)
 
-    _seed(int(context.given["own"]))
+    seed_global_generators(int(context.given["own"]))
     if case.again:
         save(path, epoch + 7)
     _steps(context, training, range(case.before), "a step before saving")
@@ -95,7 +96,7 @@ def _load(context: Context) -> None:
     case = context.case
     training = Resumable(under(context.given, "other/"), scaled=case.scaled and not case.unscaled)
     path = str(_path(context, 0))
-    _seed(1000 + int(context.given["own"]))
+    seed_global_generators(1000 + int(context.given["own"]))
     context.number("epoch", context.call("load_checkpoint", path, training.model, training.optimizer, training.scaler))
     context.keep("loaded", training.state())
     context.answer["scale"] = training.scale()
@@ -108,12 +109,6 @@ def _load(context: Context) -> None:
         again = Resumable(under(context.given, "other/"), scaled=case.scaled)
         context.call("load_checkpoint", path, again.model, again.optimizer, again.scaler)
         context.keep("reloaded", again.state())
-
-
-def _seed(seed: int) -> None:
-    torch.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002  the global generator is what old transforms use
 
 
 def _drawn() -> Tensors:

@@ -1,6 +1,11 @@
-"""Assertions about fully sharded data parallelism: training is as in one process."""
+"""Assertions about fully sharded data parallelism: training is as in one process.
+
+Those about `compute_dtype` stand at the end: layers compute in it, and shards keep their own dtype.
+"""
 
 from dataclasses import replace
+
+import torch
 
 from conformance.checks.check import Violation
 from conformance.checks.compare import MISSING, first_mismatch, mismatches
@@ -17,13 +22,10 @@ UNEVEN_WEIGHTS = (
     "gradient up to a multiple of it, and cut off what was padded."
 )
 
-SINGLE = 1e-4  # of the largest update; what rounding to float32 makes of small networks is a third of it
+SINGLE = 1e-4  # of the largest update; rounding to float32 makes a third of it at most, to bfloat16 nine times as much
+HALF = 0.25  # the same; what rounding to bfloat16, eight bits, makes of small networks is a tenth of it, as a rule,
+_HALF_STEP = 1e-3  # and where gradients nearly cancel, half of this in each step
 
-_WHOLE = "All-gather the shards in rank order, cut off what was padded, and give them their shape again."
-_NAMES = (
-    "Return every parameter under the bare module's own name, as `named_parameters()` gave it before wrapping: take "
-    "out of names what wrapping has put into them."
-)
 _ANEW = (
     "Nothing but forward and backward gathers between these steps: are whole weights freed after their use, and "
     "gathered anew in the next forward?"
@@ -55,7 +57,10 @@ def gathers_whole_parameters(trial: CaseTrial) -> None:
     for rank, wrong in mismatches(trial.under("start/"), under(trial.given[0], "weight/")):
         raise Violation(
             f"On rank {rank} before training, the whole parameter `{wrong.name}` {wrong.words}.",
-            _NAMES if wrong.words == MISSING else _WHOLE,
+            "Return every parameter under the bare module's own name, as `named_parameters()` gave it before wrapping: "
+            "take out of names what wrapping has put into them."
+            if wrong.words == MISSING
+            else "All-gather the shards in rank order, cut off what was padded, and give them their shape again.",
         )
 
 
@@ -129,3 +134,53 @@ def _inputs(trial: CaseTrial) -> list[RankInputs]:
         RankInputs.from_names({n: value.double() if value.is_floating_point() else value for n, value in own.items()})
         for own in trial.given
     ]
+
+
+def computes_in_the_dtype(trial: CaseTrial) -> None:
+    """Hold layers to computing in the dtype, and training to one process but for rounding.
+
+    Layers that were replaced, or give outputs their dtype back, are known by the rounding.
+    """
+    expected = expected_of(trial).parameters
+    for rank, answer in enumerate(trial.answers):
+        errors = [_largest_error(trial, answer, step, expected[step]) for step in trial.case.gathered]
+        if not bool(answer["computed_half"]) and all(off <= SINGLE * moved for _, off, moved in errors):
+            raise Violation(
+                f"On rank {rank} with compute_dtype=torch.bfloat16, the first layer's output has another dtype, and "
+                "training is as exact as without.",
+                "Cast what is gathered, and the layer's inputs, to `compute_dtype`.",
+            )
+        for step, (name, off, moved) in zip(trial.case.gathered, errors, strict=True):
+            if off > HALF * moved + _HALF_STEP * (step + 1):
+                raise Violation(
+                    f"On rank {rank} after step {step + 1}, `{name}` is {off:.3g} off training in float64, where no "
+                    f"number has moved by more than {moved:.3g}: rounding to bfloat16 does not explain that.",
+                    "Are gradients averaged over the ranks, and do they reach the shards, with `compute_dtype` too?",
+                )
+
+
+def _largest_error(trial: CaseTrial, answer: Tensors, step: int, expected: Tensors) -> tuple[str, float, float]:
+    """Return which parameter is furthest from what it should be, how far, and how far any should have moved at most."""
+    seen = under(answer, f"parameter/{step}/")
+    off = {name: difference(seen[name], value, 0.0).absolute for name, value in expected.items()}
+    name = max(off, key=off.__getitem__)
+    return name, off[name], most_moved(expected, under(trial.given[0], "weight/"))
+
+
+def keeps_full_precision(trial: CaseTrial) -> None:
+    """Hold the parameters that the optimizer updates to the model's own dtype."""
+    for rank, whole in enumerate(trial.under(f"parameter/{trial.case.steps - 1}/")):
+        for name, value in whole.items():
+            if value.dtype == torch.float32 and not torch.equal(value, value.bfloat16().float()):
+                continue
+            if not bool(trial.answers[rank]["parts_are_half"]):
+                raise Violation(
+                    f"On rank {rank} with compute_dtype=torch.bfloat16, `fsdp_gather_full_params` returns `{name}` "
+                    "rounded to bfloat16; expected float32, as `parameters()` are.",
+                    "Gather there in the shards' own dtype: the one to compute in is for layers.",
+                )
+            raise Violation(
+                f"On rank {rank} with compute_dtype=torch.bfloat16, `{name}` is kept as bfloat16 after a step; "
+                "expected float32, as in the module.",
+                "Keep the shards in the module's dtype, and cast what is gathered, not the shard.",
+            )

@@ -45,7 +45,7 @@ class FsdpCase(Scenario):
         return range(self.steps - 1 if self.seldom_gathered else 0, self.steps)
 
 
-def draw(case: FsdpCase, seed: int, rank: int) -> Tensors:
+def numbers(case: FsdpCase, seed: int, rank: int) -> Tensors:
     """Draw what a training with a wrapper gets, but equal buffers, and equal weights where ranks are to start alike."""
     inputs = draw_inputs(case, seed)
     return replace(inputs[rank], weights=inputs[0 if case.alike else rank].weights, buffers=inputs[0].buffers).by_name()

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
-from conformance.components.fsdp.live_memory import LiveMemory
 from conformance.ranks.boundary import stage
 from conformance.ranks.context import Context
 from conformance.ranks.loading import with_stubs
@@ -20,6 +22,44 @@ from conformance.ranks.parameters import plain
 from conformance.ranks.tracing import alive
 from conformance.workload.models import Perceptron, call, fill, loss_on
 from conformance.workload.schedule import OPTIMIZERS
+
+
+class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
+    """Counts the storages of at least `least` bytes that operations return while this mode is active.
+
+    Weights that only autograd's graph keeps are among them; the rank's own shards are not. Storages identify memory, as
+    in `torch.distributed._tools.mem_tracker`. Memory of C++ code, such as gloo's buffers, is not counted.
+
+    Attributes:
+        at_lookup: the most bytes alive right after an embedding lookup: an operation from integers to floats.
+    """
+
+    def __init__(self, least: int, parts: Iterable[torch.UntypedStorage] = ()) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        self.least, self.at_lookup = least, 0
+        self._seen: Any = WeakIdKeyDictionary()
+        self._parts = list(parts)
+
+    def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and record the storages of its results."""
+        given = function(*args, **(kwargs or {}))
+        results, inputs = ([x for x in tree_leaves(y) if isinstance(x, torch.Tensor)] for y in (given, (args, kwargs)))
+        for tensor in results:
+            # neither meta tensors nor tensors that wrap others have a storage
+            if not (tensor.is_meta or hasattr(tensor, "__tensor_flatten__")):
+                self._seen[tensor.untyped_storage()] = None
+        if any(x.is_floating_point() for x in results) and any(x.dtype == torch.int64 for x in inputs):
+            self.at_lookup = max(self.at_lookup, self.bytes())
+        return given
+
+    def leave_out(self, parts: Iterable[torch.UntypedStorage]) -> None:
+        """Do not count these storages."""
+        self._parts += parts
+
+    def bytes(self) -> int:
+        """Return the number of bytes that are alive now."""
+        sizes = (one.nbytes() for one in self._seen if not any(one is part for part in self._parts))
+        return sum(size for size in sizes if size >= self.least)
 
 
 def of_the_assignment(model: nn.Module) -> None:

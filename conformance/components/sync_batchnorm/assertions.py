@@ -69,16 +69,14 @@ def forward_and_backward(trial: CaseTrial) -> None:
 
 def results_are_waited_for(trial: CaseTrial) -> None:
     """Hold outputs and gradients of inputs to being finite where results of collectives are NaN until a wait."""
-    kinds = {"output": "the output", "input": "the gradient of the input"}
-    for step in range(trial.case.steps):
-        for kind, words in kinds.items():
-            for rank, answer in enumerate(trial.answers):
-                if not bool(answer[f"{kind}/{step}"].isfinite().all()):
-                    raise Violation(
-                        f"On rank {rank}, {words} is NaN or infinite: statistics were read before anybody waited for "
-                        f"the collective that gives them.{never_awaited(trial.unawaited(rank))}",
-                        WAIT,
-                    )
+    for kind, words in (("output", "the output"), ("input", "the gradient of the input")):
+        for rank, steps in enumerate(trial.under(f"{kind}/")):
+            if not all(bool(value.isfinite().all()) for value in steps.values()):
+                raise Violation(
+                    f"On rank {rank}, {words} is NaN or infinite: statistics were read before anybody waited for the "
+                    f"collective that gives them.{never_awaited(trial.unawaited(rank))}",
+                    WAIT,
+                )
 
 
 def gradients_of_weight_and_bias(trial: CaseTrial) -> None:

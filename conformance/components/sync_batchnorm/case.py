@@ -61,7 +61,7 @@ class SyncBatchNormCase(Case):
         return "" if self.bare else "1.0."
 
 
-def draw(case: SyncBatchNormCase, seed: int, rank: int) -> Tensors:
+def numbers(case: SyncBatchNormCase, seed: int, rank: int) -> Tensors:
     """Draw what the norm starts with, the same on all ranks, and inputs and output gradients of this rank's own."""
     shared, own = generator_of(seed), generator_of(seed + 1 + rank)
     numbers = 0.5 + torch.rand(4, CHANNELS, generator=shared, dtype=torch.float64)
