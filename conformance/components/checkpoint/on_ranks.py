@@ -113,12 +113,11 @@ def _load(context: Context) -> None:
 
 def _drawn() -> Tensors:
     """Return the next numbers of each global generator, under its name."""
-    numbers = {
-        "torch": torch.rand(4).tolist(),
-        "random": [random.random() for _ in range(4)],  # noqa: S311  no secret
-        "numpy": np.random.rand(4).tolist(),  # noqa: NPY002  likewise
+    return {
+        "torch": torch.rand(4),
+        "random": torch.tensor([random.random() for _ in range(4)]),  # noqa: S311  no secret
+        "numpy": torch.tensor(np.random.rand(4)),  # noqa: NPY002  likewise
     }
-    return {name: torch.tensor(drawn, dtype=torch.float64) for name, drawn in numbers.items()}
 
 
 def _steps(context: Context, training: Resumable, steps: range, name: str) -> None:

@@ -111,7 +111,7 @@ def _wrapped(context: Context, dtypes: list[torch.dtype]) -> Any:
     """Return the wrapped model, which adds to `dtypes` what it computes in; weigh the whole weights that are left."""
     memory = LiveMemory(context.case.whole[0])
     with memory if context.case.weighed else nullcontext():
-        wrapped = _wrap(context, dtypes)
+        wrapped = _wrap(context, dtypes)  # a function, so that no variable here keeps the bare model
     memory.leave_out(_storages(wrapped.parameters()))
     _weigh(context, memory, "beside_parameters")
     return wrapped
