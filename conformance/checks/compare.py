@@ -1,6 +1,7 @@
 """Compares the tensors that a rank reported with the expected ones, and says in words where they differ."""
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -39,6 +40,15 @@ def first_mismatch(observed: Tensors, expected: Tensors, limits: Limits | None =
             share = _share(apart / size if size else math.inf)
             return Mismatch(name, f"is off by {apart:.3g} ({share} its largest element): {where}")
     return None
+
+
+def mismatches(
+    observed: Iterable[Tensors], expected: Tensors, limits: Limits | None = None
+) -> Iterator[tuple[int, Mismatch]]:
+    """Yield each rank with a tensor that is absent or differs by more than rounding, and the first such tensor."""
+    for rank, tensors in enumerate(observed):
+        if wrong := first_mismatch(tensors, expected, limits):
+            yield rank, wrong
 
 
 def _share(relative: float) -> str:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from conformance.checks.aspect import Aspect
 from conformance.checks.check import Check
 from conformance.checks.validation import validate, validate_strategies
 from conformance.strategies.building_blocks import having, one_of
@@ -16,11 +17,12 @@ def passes(_trial):
 
 FIRST = Check("runs", "Steps run to their end.", plain, passes, "numbers", rules_out=("never synchronised",))
 SECOND = replace(FIRST, id="trains[convolution]", requires=("runs",))
+ASPECTS = (Aspect("all", 1, ("runs", "trains[convolution]")),)
 KNOWN = {"never synchronised"}
 
 
 def test_a_table_in_order_is_valid():
-    assert validate("ddp", (FIRST, SECOND), KNOWN) is None
+    assert validate("ddp", (FIRST, SECOND), ASPECTS, KNOWN) is None
 
 
 @pytest.mark.parametrize(
@@ -37,7 +39,7 @@ def test_a_table_in_order_is_valid():
 )
 def test_a_mistake_in_a_table_is_named_with_the_component_and_the_check(table, problem):
     with pytest.raises(ValueError, match=r"ddp: the check '.*' ") as told:
-        validate("ddp", table, KNOWN)
+        validate("ddp", table, ASPECTS, KNOWN)
     assert problem in str(told.value)
 
 
@@ -51,3 +53,9 @@ def test_two_strategies_with_one_name_are_refused(second):
     first = replace(FIRST, scenarios=having(plain, batch=2))
     with pytest.raises(ValueError, match=r"'trains\[convolution\]' draws from a second strategy with the name .*batch"):
         validate_strategies((first, replace(SECOND, scenarios=second)))
+
+
+@pytest.mark.parametrize("ids", [("runs",), ("runs", "trains[convolution]", "runs"), ("trains[convolution]", "x")])
+def test_each_core_check_is_in_one_aspect(ids):
+    with pytest.raises(ValueError, match="ddp: each core check must be in one aspect, and no other: "):
+        validate("ddp", (FIRST, SECOND), (Aspect("all", 1, ids),), KNOWN)
