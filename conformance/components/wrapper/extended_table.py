@@ -12,7 +12,6 @@ from conformance.checks.words import TWO_MACHINES
 from conformance.components.wrapper import use
 from conformance.components.wrapper.collectives import freezing
 from conformance.components.wrapper.core_table import NUMBERS, OBVIOUS, UNSYNCHRONISED
-from conformance.components.wrapper.no_sync import accumulates_without_sending
 from conformance.strategies import wrapper as draws
 from conformance.strategies import wrapper_extended as beyond
 from conformance.strategies.building_blocks import having, one_of
@@ -25,7 +24,7 @@ _of_kinds = partial(_train, aspect="kinds of parameters and layers")
 _in_use = partial(_train, aspect="use of the model")
 _taking_part = partial(_train, aspect="parameters that take part")
 _accumulate = partial(_train, aspect="accumulation")
-_lazily = partial(_train, aspect="accumulation", assertion=accumulates_without_sending)
+_lazily = partial(_train, aspect="accumulation", assertion=use.accumulates_without_sending)
 
 # fmt: off
 _OF_KINDS = (
@@ -108,20 +107,17 @@ _TAKING_PART = (
         beyond.with_branch("unused")),
     _taking_part("trains[used_in_some_steps]",
         "A parameter that all ranks use in every other step, or by turns, has no gradient left from an earlier step.",
-        one_of(
-            beyond.with_branch("used_in_even_steps", "used_in_odd_steps", steps=st.integers(2, 4)),
-            beyond.with_branch("used_in_turn", steps=st.integers(2, 3)),
-        ), requires=("trains[unused_parameters]", "trains[used_on_some_ranks]")),
+        one_of(beyond.with_branch("used_in_even_steps", "used_in_odd_steps", steps=st.integers(2, 4)),
+            beyond.with_branch("used_in_turn", steps=st.integers(2, 3))),
+        requires=("trains[unused_parameters]", "trains[used_on_some_ranks]")),
     _taking_part("trains[outside_the_optimizer]",
         "Gradients of parameters that the optimizer does not hold yet are averaged like others.", beyond.held_later),
 )
 _USED_ON_SOME_RANKS = _taking_part("trains[used_on_some_ranks]",
     "A parameter that only some ranks use gets the average, with zero for the other ranks, and no rank waits forever.",
-    one_of(
-        beyond.with_branch("used_on_rank_0", "used_on_rank_1"),
-        beyond.with_branch("one_each"),
-        beyond.with_branch("used_on_rank_0", "used_on_rank_1", steps=st.integers(1, 2), micro_batches=2),
-    ), requires=_ACCUMULATES,
+    one_of(beyond.with_branch("used_on_rank_0", "used_on_rank_1"), beyond.with_branch("one_each"),
+        beyond.with_branch("used_on_rank_0", "used_on_rank_1", steps=st.integers(1, 2), micro_batches=2)),
+    requires=_ACCUMULATES,
     advice="Even ranks may use one parameter here, and odd ranks another: what any rank has used is used.")
 _ACCUMULATION = (
     _accumulate("trains[accumulation]",
@@ -139,11 +135,9 @@ _ACCUMULATION = (
         beyond.aborting, aspect="robustness"),
     _lazily("no_sync",
         "Under `no_sync`, also nested, nothing is sent, and the next backward outside averages the whole sum.",
-        one_of(
-            beyond.under_no_sync,
-            having(beyond.under_no_sync, nests=True),
-            having(beyond.under_no_sync, world_size=1),
-        ), requires=(*_ACCUMULATES, "trains[one_rank]"),
+        one_of(beyond.under_no_sync, having(beyond.under_no_sync, nests=True),
+            having(beyond.under_no_sync, world_size=1)),
+        requires=(*_ACCUMULATES, "trains[one_rank]"),
         advice="A `no_sync` may be entered and left within another one: when a block ends, put back what was before "
         "it, in place of switching synchronisation on.", rules_out=()),
 )
@@ -169,12 +163,4 @@ _ROBUSTNESS = (
     _train("on_two_machines", "Ranks on two machines average gradients over all ranks, not over those of one machine.",
         having(draws.plain, two_machines=True), aspect="robustness", advice=TWO_MACHINES),
 )
-EXTENDED = (
-    *_ROBUSTNESS,
-    *_IN_USE,
-    *_ACCUMULATION,
-    *_OF_KINDS,
-    _USED_ON_SOME_RANKS,
-    *_TAKING_PART,
-    *_NO_SYNC_VARIANTS,
-)
+EXTENDED = (*_ROBUSTNESS, *_IN_USE, *_ACCUMULATION, *_OF_KINDS, _USED_ON_SOME_RANKS, *_TAKING_PART, *_NO_SYNC_VARIANTS)

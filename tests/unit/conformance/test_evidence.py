@@ -37,7 +37,7 @@ def test_messages_are_code():
     ("path", "components"),
     [
         ("components/fsdp/table.py", {"fsdp"}),
-        ("components/wrapper/table.py", {"naive_ddp", "ddp"}),
+        ("components/wrapper/record.py", {"naive_ddp", "ddp"}),
         ("components/registry.py", {"fsdp", "naive_ddp", "ddp"}),
         ("judging/triage.py", {"fsdp", "naive_ddp", "ddp"}),
         ("cli.py", set()),
