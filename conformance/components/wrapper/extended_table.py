@@ -38,8 +38,8 @@ _OF_KINDS = (
         "Parameters without elements, of complex numbers, or with gaps in memory between their rows train like others.",
         one_of(beyond.with_gaps, draws.wrapped(layers=draws.SMALL, model={"empty": True}), beyond.with_complex_numbers),
         requires=("trains[transposed_parameter]",),
-        advice="A weight may have gaps between its rows here, as some columns of a wider one: send a contiguous copy, "
-        "and copy the result back."),
+        advice="A weight has gaps between its rows here, as some columns of a wider one (send a contiguous copy, and "
+        "copy the result back), or no elements, or complex numbers (send both parts)."),
     _of_kinds("trains[sparse_gradients]",
         "Sparse gradients, as of `nn.Embedding(sparse=True)`, are averaged, also with other numbers of rows by rank.",
         one_of(beyond.with_sparse_gradients, having(beyond.with_sparse_gradients, uneven=True)),
@@ -47,9 +47,7 @@ _OF_KINDS = (
     _of_kinds("trains[buffers]",
         "Every rank holds rank 0's buffers after wrapping, integer and non-persistent ones too, and trains with them.",
         draws.wrapped(layers=draws.SMALL, model={"buffer": True}, steps=1, gated=True),
-        assertion=use.buffers_broadcast, rules_out=(),
-        advice="The model adds its buffers to its output: does a forward change them? Leave them alone, or copy rank "
-        "0's."),
+        assertion=use.buffers_broadcast, rules_out=()),
     _of_kinds("range_of_float16",
         "Gradients that float16 can hold have an average that it can hold, though it cannot hold their sum.",
         beyond.at_the_end_of_float16, assertion=use.range_of_float16, aspect="precision",

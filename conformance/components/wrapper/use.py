@@ -28,7 +28,13 @@ def buffers_broadcast(trial: Trial) -> None:
                     f"{wanted.tolist()}.",
                     "Broadcast `module.buffers()` as well as `module.parameters()`.",
                 )
-    gradients_averaged(trial)
+    try:
+        gradients_averaged(trial)
+    except Violation as wrong:
+        raise Violation(
+            f"{wrong} The model adds its buffers to its output; right after wrapping, they were rank 0's.",
+            "Does the wrapper's forward change buffers? Leave them alone, or copy rank 0's.",
+        ) from None
 
 
 gradients_stay_none = none_noted(
