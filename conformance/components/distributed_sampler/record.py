@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from conformance.checks.aspect import Aspect
 from conformance.checks.check import Check
 from conformance.checks.generators import global_generators_stay
 from conformance.components.component import Component
@@ -22,7 +23,7 @@ _CHECKS = (
         data.unshuffled, shares.equal_shares, "numbers"),
     Check("every_sample_once",
         "All samples are used, each by one rank; only as many as even out the shares are used twice.", data.unshuffled,
-        shares.every_sample_once, "numbers", points=2, requires=("equal_shares",)),
+        shares.every_sample_once, "numbers", requires=("equal_shares",)),
     _extended("every_sample_once[few_or_many]",
         "Each rank gets a share of a data set with fewer samples than ranks, and of one with more than 65,536 samples.",
         one_of(data.tiny, data.large), shares.every_sample_once, "numbers", requires=_SHARED,
@@ -33,11 +34,11 @@ _CHECKS = (
         data.dropping, shares.drop_last_drops_least, "numbers", requires=("equal_shares",)),
     _core("seed_shared_by_ranks",
         "In every epoch, all ranks shuffle alike: their shares are disjoint, and all samples are used.",
-        data.shuffled, shares.disjoint_in_every_epoch, "order of samples", points=2),
+        data.shuffled, shares.disjoint_in_every_epoch, "order of samples"),
     _core("shuffles", "With `shuffle=True`, the samples come in another order than without.", data.long,
         orders.shuffles, "order of samples"),
     _core("set_epoch_reshuffles", "After `set_epoch`, the order is another one.",
-        having(data.long, epochs=data.MANY_EPOCHS), orders.set_epoch_reshuffles, "order of samples", points=2,
+        having(data.long, epochs=data.MANY_EPOCHS), orders.set_epoch_reshuffles, "order of samples",
         requires=("shuffles",)),
     _core("reproducible",
         "The same seed and epoch give the same order again, so that a training run can be repeated and resumed.",
@@ -70,6 +71,12 @@ _CHECKS = (
         having(data.long, later=True), orders.reproducible_in_another_run, "order of samples",
         requires=("shuffles", "reproducible")),
 )
+_ASPECTS = (
+    Aspect("each sample goes to one rank", 2.5,
+        ("equal_shares", "every_sample_once", "drop_last_drops_least", "seed_shared_by_ranks"), essential=True),
+    Aspect("order of samples", 2.5,
+        ("shuffles", "set_epoch_reshuffles", "reproducible", "seed_decides", "no_shuffling_unless_asked")),
+)
 # fmt: on
 DISTRIBUTED_SAMPLER = Component(
     contract=part(
@@ -81,4 +88,5 @@ DISTRIBUTED_SAMPLER = Component(
     numbers=for_each_rank(seeds),
     simplest=SamplerCase(),
     checks=_CHECKS,
+    aspects=_ASPECTS,
 )

@@ -4,6 +4,7 @@ from functools import partial
 
 from hypothesis import strategies as st
 
+from conformance.checks.aspect import Aspect
 from conformance.checks.check import Check
 from conformance.checks.generators import global_generators_stay
 from conformance.components.component import Component
@@ -57,11 +58,10 @@ _CHECKS = (
     Check("results_are_waited_for", "The result of a collective is used only after a wait for it.",
         having(even_evaluations, gated=True), assertions.results_are_waited_for, "waiting"),
     _counts("global_accuracy", "Every rank gets the share of right samples among those of all ranks.",
-        even_evaluations, points=2, requires=("results_are_waited_for",)),
+        even_evaluations, requires=("results_are_waited_for",)),
     _counts("weighted_by_samples",
         "Every sample counts the same, also where batches and ranks have different numbers of samples.",
-        uneven_evaluations, points=2,
-        advice="All-reduce the sum of right samples and the sum of samples; divide then."),
+        uneven_evaluations, advice="All-reduce the sum of right samples and the sum of samples; divide then."),
     _counts("counts_anew", "A second evaluation, as after the next epoch, counts its own samples alone.", _TWICE,
         assertion=assertions.counts_anew),
     _counts("ranks_with_fewer_batches", "Ranks may have fewer batches than others, even none.",
@@ -85,6 +85,10 @@ _CHECKS = (
         half_evaluations, level="extended", aspect="precision",
         advice="The model is in bfloat16, which has no odd number above 256: keep counts in int64 or float64."),
 )
+_ASPECTS = (
+    Aspect("accuracy over all ranks", 3, ("results_are_waited_for", "global_accuracy"), essential=True),
+    Aspect("weights and counts", 2, ("weighted_by_samples", "counts_anew")),
+)
 # fmt: on
 EVALUATION = Component(
     contract=part("evaluation", Function("evaluate", ("model", "batches"))),
@@ -93,4 +97,5 @@ EVALUATION = Component(
     numbers=for_each_rank(numbers),
     simplest=EvaluationCase(),
     checks=_CHECKS,
+    aspects=_ASPECTS,
 )

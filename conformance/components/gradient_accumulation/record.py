@@ -5,6 +5,7 @@ from functools import partial
 
 from hypothesis import strategies as st
 
+from conformance.checks.aspect import Aspect
 from conformance.checks.check import Check
 from conformance.components.component import Component
 from conformance.components.gradient_accumulation import assertions
@@ -46,7 +47,7 @@ _CHECKS = (
         assertions.one_optimizer_step, "numbers"),
     _equals("training_equals_one_process",
         "A step over micro-batches gives what one process gives on all of them concatenated.", accumulations,
-        points=2, requires=("one_optimizer_step",)),
+        requires=("one_optimizer_step",)),
     _equals("steps_start_afresh", "Gradients of one step do not reach the next step: they are cleared in between.",
         having(accumulations, steps=3), advice="Call `optimizer.zero_grad()` before the first micro-batch."),
     _equals("fewer_in_the_last_step",
@@ -54,8 +55,7 @@ _CHECKS = (
         shrinking_accumulations, requires=("steps_start_afresh",),
         advice="Divide by the number of micro-batches of this call, `len(microbatches)`."),
     _exchange("one_exchange_of_gradients",
-        "Gradients are exchanged once a step: all micro-batches but the last run in `no_sync`.", accumulations,
-        points=2),
+        "Gradients are exchanged once a step: all micro-batches but the last run in `no_sync`.", accumulations),
     _equals("scaler_used",
         "With a scaler, the loss is scaled, the step goes through the scaler, and its scale is updated once a step.",
         having(accumulations, steps=2, scaled=True), advice="Scale the loss, and step by `scaler.step(optimizer)`."),
@@ -88,6 +88,12 @@ _CHECKS = (
         "Every module is left in its mode: a norm may be kept in evaluation mode while the rest trains.",
         accumulations, assertions.modes_stay, "use of the model"),
 )
+_ASPECTS = (
+    Aspect("equals one large batch", 2.5, ("one_optimizer_step", "training_equals_one_process"), essential=True),
+    Aspect("one exchange of gradients", 1, ("one_exchange_of_gradients",)),
+    Aspect("steps one after the other", 0.75, ("steps_start_afresh", "fewer_in_the_last_step")),
+    Aspect("gradient scaler", 0.75, ("scaler_used", "overflow_skips_the_step")),
+)
 # fmt: on
 GRADIENT_ACCUMULATION = Component(
     contract=part(
@@ -99,4 +105,5 @@ GRADIENT_ACCUMULATION = Component(
     numbers=for_each_rank(numbers),
     simplest=AccumulationCase(),
     checks=_CHECKS,
+    aspects=_ASPECTS,
 )

@@ -4,6 +4,7 @@ from functools import partial
 
 from hypothesis import strategies as st
 
+from conformance.checks.aspect import Aspect
 from conformance.checks.check import Check
 from conformance.checks.generators import global_generators_stay
 from conformance.checks.words import TWO_MACHINES
@@ -29,7 +30,7 @@ _CHECKS = (
         "The same seed gives the same stream on a rank, in another run too, whatever else has drawn random numbers.",
         assertion=assertions.reproducible, aspect="numbers", requires=()),
     _check("ranks_draw_apart", "Every rank has a stream of its own, so that augmentations and dropout masks differ.",
-        assertion=assertions.ranks_draw_apart, aspect="numbers", points=2),
+        assertion=assertions.ranks_draw_apart, aspect="numbers"),
     _check("seed_decides", "Another seed gives another stream.", assertion=assertions.seed_decides, aspect="numbers"),
     _check("global_generators_stay",
         "Making the generator leaves the global generators as they were: torch's, Python's and NumPy's.",
@@ -42,6 +43,10 @@ _CHECKS = (
         scenarios=having(generators, two_machines=True), assertion=assertions.ranks_draw_apart, aspect="robustness",
         level="extended", requires=("ranks_draw_apart",), advice=TWO_MACHINES),
 )
+_ASPECTS = (
+    Aspect("a stream for each rank", 2, ("reproducible", "ranks_draw_apart"), essential=True),
+    Aspect("seeds", 1, ("seed_decides", "global_generators_stay")),
+)
 # fmt: on
 LOADER_GENERATOR = Component(
     contract=part("loader_generator", Function("get_ddp_generator", ("seed",))),
@@ -50,4 +55,5 @@ LOADER_GENERATOR = Component(
     numbers=for_each_rank(seeds),
     simplest=GeneratorCase(),
     checks=_CHECKS,
+    aspects=_ASPECTS,
 )

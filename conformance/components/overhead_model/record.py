@@ -4,6 +4,7 @@ from functools import partial
 
 from hypothesis import strategies as st
 
+from conformance.checks.aspect import Aspect
 from conformance.checks.check import Check
 from conformance.components.component import Component
 from conformance.components.overhead_model import assertions
@@ -32,6 +33,11 @@ _CHECKS = (
         "`optimal_bucket_size(s, w, o)` is sqrt(s w o) bytes, where the overhead is least.", overheads,
         assertions.bucket_size_at_the_optimum),
 )
+_ASPECTS = (
+    Aspect("overhead of communication", 3.5, ("overhead_after_backward", "overhead_after_backward[one_bucket]"),
+        essential=True),
+    Aspect("best bucket size", 1.5, ("bucket_size_at_the_optimum",)),
+)
 # fmt: on
 OVERHEAD_MODEL = Component(
     contract=part(
@@ -44,4 +50,5 @@ OVERHEAD_MODEL = Component(
     numbers=for_each_rank(numbers),
     simplest=OverheadCase(),
     checks=_CHECKS,
+    aspects=_ASPECTS,
 )

@@ -4,6 +4,7 @@ from functools import partial
 
 from hypothesis import strategies as st
 
+from conformance.checks.aspect import Aspect
 from conformance.checks.check import Check
 from conformance.checks.steps import results_are_waited_for
 from conformance.checks.training import runs_to_the_end, trains
@@ -26,9 +27,10 @@ _train = partial(_check, assertion=trains, rules_out=STILL, aspect="numbers")
 _of_kinds = partial(_train, aspect="kinds of parameters and layers")
 _in_use = partial(_train, aspect="use of the model")
 _with_options = partial(_train, aspect="options and groups")
-_state = partial(_check, aspect="memory and state", assertion=assertions.state_is_sharded)
+_runs = partial(Check, requires=("runs_to_the_end",))
+_state = partial(_runs, aspect="memory and state", assertion=assertions.state_is_sharded)
 _closure = partial(_in_use, assertion=assertions.closure)
-_zero_grad = partial(_check, aspect="use of the model", assertion=assertions.zero_grad_clears_all)
+_zero_grad = partial(_runs, aspect="use of the model", assertion=assertions.zero_grad_clears_all)
 _waits = partial(Check, aspect="waiting", assertion=results_are_waited_for)
 # fmt: off
 _FIRST = (
@@ -41,7 +43,7 @@ _FIRST = (
         requires=("runs_to_the_end",)),
     _train("training_equals_one_process",
         "After every step, every rank holds the parameters that the unsharded optimizer gives.", draws.optimized,
-        points=2, requires=("results_are_waited_for",)),
+        requires=("results_are_waited_for",)),
     _train("trains[float32]", "Training in float32 is right to the precision of float32, and ranks stay identical.",
         draws.optimized_in_float32, aspect="precision"),
     _train("trains[bfloat16]", "Training in bfloat16 is right to the precision of bfloat16, and ranks stay identical.",
@@ -60,7 +62,7 @@ _FIRST = (
 )
 _GROUPS = (
     _with_options("groups[own_options]", "Each parameter group trains with its own options.", groups.with_groups,
-        points=2, rules_out=_GROUPED),
+        rules_out=_GROUPED),
     _waits("results_are_waited_for[groups]",
         "The result of a collective is used only after a wait for it, with two parameter groups too.",
         having(groups.with_groups, gated=True), requires=("groups[own_options]",)),
@@ -72,7 +74,7 @@ _GROUPS = (
         rules_out=NEW_GROUP),
     _with_options("groups[added_during_training]",
         "A parameter group that is added between two steps trains from then on, and the others keep their state.",
-        changes.adding_during, points=2, requires=(*BASE, "groups[added_before_training]"), rules_out=NEW_GROUP),
+        changes.adding_during, requires=(*BASE, "groups[added_before_training]"), rules_out=NEW_GROUP),
     _with_options("groups[added_with_the_defaults]",
         "A group that is added without options has the constructor's options, not those of the group before it.",
         changes.adding_group_without_options, requires=("groups[own_options]", "groups[added_during_training]"),
@@ -108,14 +110,14 @@ _USE = (
 _STATE = (
     _state("state_is_sharded",
         "Together the ranks hold the optimizer's state once: no rank keeps all of it, and nothing is missing.",
-        draws.with_state, points=2),
+        draws.with_state),
     _state("state_is_sharded[groups]",
         "The state of parameters in groups, given at once or added later, is held once too.",
         groups.with_state_of_groups,
         requires=("state_is_sharded", "groups[own_options]", "groups[added_during_training]"),
         advice="Parameters come in groups here: deal out those of each group among the ranks, of later ones too."),
     _state("state_is_balanced", "No rank holds more than its share of the optimizer's state plus one parameter's.",
-        draws.with_large_weights, assertion=assertions.state_is_balanced, requires=(*BASE, "state_is_sharded")),
+        draws.with_large_weights, assertion=assertions.state_is_balanced, requires=("state_is_sharded",)),
 )
 _TOGETHER = (
     _train("trains[everything_together]",
@@ -143,6 +145,24 @@ _BESIDE = (
         "along: the rank that had it drops it."),
 )
 _CHECKS = (*_FIRST, *_GROUPS, *_OPTIONS, *_USE, *_TOGETHER, *_STATE, *_BESIDE, *EXTENDED)
+_ASPECTS = (
+    Aspect("equals the unsharded one", 4,
+        ("runs_to_the_end", "results_are_waited_for", "training_equals_one_process", "trains[one_rank]",
+            "trains[float32]", "trains[bfloat16]", "trains[any_torch_optimizer]", "trains[convolution]",
+            "trains[clipped_gradients]", "trains[beside_data_parallel]", "trains[everything_together]"),
+        essential=True),
+    Aspect("state is sharded", 3.5, ("state_is_sharded", "state_is_sharded[groups]"), essential=True),
+    Aspect("state is balanced", 1, ("state_is_balanced", "state_is_balanced[two_groups]")),
+    Aspect("parameter groups", 2.5,
+        ("groups[own_options]", "results_are_waited_for[groups]", "groups[added_before_training]",
+            "groups[added_during_training]", "groups[added_with_the_defaults]")),
+    Aspect("changes of options", 1.5, ("options[lr]", "options[others]", "options[one_group]", "options[scheduler]")),
+    Aspect("closures and clearing", 1.5,
+        ("closure", "closure[beside_data_parallel]", "zero_grad", "zero_grad[added_groups]")),
+    Aspect("unusual sizes", 1,
+        ("trains[fewer_parameters_than_ranks]", "groups[smaller_than_the_world]",
+            "closure[ranks_without_parameters]")),
+)
 # fmt: on
 SHARDED_OPTIMIZER = Component(
     contract=Contract(
@@ -156,5 +176,6 @@ SHARDED_OPTIMIZER = Component(
     simplest=Scenario(world_size=1, replicated=True),
     answer=Observation,
     checks=_CHECKS,
+    aspects=_ASPECTS,
     diagnose=diagnose,
 )
