@@ -75,7 +75,16 @@ def _memory_order(shards: Shards) -> torch.Tensor | None:
     read = mean.permute(order).reshape(mean.shape)
     stored = [mean.shape[dimension] for dimension in order]
     written = mean.reshape(stored).permute([order.index(dimension) for dimension in range(mean.dim())])
-    return min((read, written), key=lambda value: difference(shards.seen, value).absolute)
+    return min((read, written), key=lambda value: difference(shards.seen, value))
+
+
+def _real_part(shards: Shards) -> torch.Tensor | None:
+    """Return the mean with an imaginary part of zero, or with the rank's own, whichever is nearer."""
+    if not shards.mean.is_complex():
+        return None
+    parts = (torch.zeros_like(shards.mean.imag), shards.own[shards.rank].imag)
+    values = (torch.complex(shards.mean.real, part) for part in parts)
+    return min(values, key=lambda value: difference(shards.seen, value))
 
 
 def _rounded(dtype: torch.dtype) -> Callable[[Shards], torch.Tensor | None]:
@@ -84,7 +93,7 @@ def _rounded(dtype: torch.dtype) -> Callable[[Shards], torch.Tensor | None]:
     def value(shards: Shards) -> torch.Tensor | None:
         if torch.finfo(dtype).eps <= torch.finfo(shards.seen.dtype).eps:
             return None
-        near = difference(shards.seen, shards.mean).absolute < _ROUNDINGS * torch.finfo(dtype).eps * shards.magnitude
+        near = difference(shards.seen, shards.mean) < _ROUNDINGS * torch.finfo(dtype).eps * shards.magnitude
         return shards.seen if near and is_rounded(shards.seen, dtype, len(shards.own)) else None
 
     return value
@@ -166,9 +175,10 @@ GRADIENT_MISTAKES = (
     ),
     GradientMistake(
         "real part alone",
-        "the real part of the average",
-        "A cast to a real dtype drops the imaginary part of a complex gradient.",
-        lambda s: torch.complex(s.mean.real, torch.zeros_like(s.mean.real)) if s.mean.is_complex() else None,
+        "the average in its real part alone",
+        "A cast to a real dtype drops the imaginary part of a complex gradient, and `.real` is a view of the other "
+        "part: send both, and write both back.",
+        _real_part,
     ),
     GradientMistake(
         "divided, never added up",

@@ -1,4 +1,4 @@
-"""`python -m conformance` forks one of its two fork servers from itself: they share the memory of what both import."""
+"""The command line forks one of its two fork servers from itself: they share the memory of what both import."""
 
 import os
 import subprocess

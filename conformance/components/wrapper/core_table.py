@@ -17,7 +17,6 @@ from conformance.checks.training import (
 )
 from conformance.strategies import wrapper as draws
 from conformance.strategies.building_blocks import having
-from conformance.strategies.combined import mixed
 
 UNSYNCHRONISED = ("never synchronised",)
 OBVIOUS = (*UNSYNCHRONISED, "summed, not averaged", "divided twice", "never trained")
@@ -69,11 +68,11 @@ CORE = (
     Check("trains[one_rank]", "In a world of one rank, training is the same as without the wrapper.", draws.on_one_rank,
         trains, "numbers", requires=("runs_to_the_end",)),
     Check("gradients_averaged", "After backward and `on_after_backward`, every gradient is the average over the ranks.",
-        draws.plain, gradients_averaged, "numbers", points=2, requires=("initial_broadcast",),
+        draws.plain, gradients_averaged, "numbers", requires=("results_are_waited_for",),
         rules_out=UNSYNCHRONISED),
     _train("training_equals_one_process",
         "After every step, every rank's parameters equal those of one process that trains on the concatenated batches.",
-        draws.plain, assertion=training_equals_one_process, aspect="numbers", points=2),
+        draws.plain, assertion=training_equals_one_process, aspect="numbers"),
     _train("ranks_stay_identical", "After every step, parameters are the same on all ranks, bit for bit.", draws.plain,
         assertion=ranks_stay_identical, aspect="numbers"),
     _train("trains[float32]", "Training in float32 is right to the precision of float32, and ranks stay identical.",
@@ -86,6 +85,6 @@ CORE = (
     *_BY_THEMSELVES,
     _train("trains[everything_together]",
         "Layers, frozen parameters, keywords, clipping and schedules that train by themselves also train together.",
-        mixed, aspect="numbers",
+        draws.mixed, aspect="numbers",
         requires=("training_equals_one_process", "ranks_stay_identical", *(check.id for check in _BY_THEMSELVES))),
 )
