@@ -1,6 +1,6 @@
 """Describes a run that did not end: an exception in the submission, a rank that died, a hang."""
 
-from conformance.diagnosis.advice import advise_on_call, advise_on_training
+from conformance.diagnosis.advice import advise
 from conformance.execution.outcome import Broken
 from conformance.scenarios.drawn import Drawn
 from conformance.scenarios.scenario import (
@@ -74,11 +74,7 @@ def advise_on_crash(broken: Broken, drawn: Drawn) -> str:
         return _DEATHS.get(root.signal, "")
     if isinstance(root, Raised) and root.kind == ProtocolError.__name__:
         return "The submission wrote to the connection between the rank and the judge, which it did not open."
-    if isinstance(root, Raised):
-        if isinstance(drawn, Scenario):
-            return advise_on_training(root.kind, root.message, drawn)
-        return advise_on_call(root.kind, root.message)
-    return ""
+    return advise(root.kind, root.message, drawn) if isinstance(root, Raised) else ""
 
 
 def _place(broken: Broken, drawn: Drawn) -> str:

@@ -5,9 +5,8 @@ from functools import lru_cache
 
 import torch
 
-from conformance.diagnosis.gradient_mistakes import BY_NAME as GRADIENTS
-from conformance.diagnosis.gradient_mistakes import Shards
-from conformance.diagnosis.training_mistakes import BY_NAME as TRAININGS
+from conformance.diagnosis.gradient_mistakes import GRADIENT_MISTAKES, Shards
+from conformance.diagnosis.training_mistakes import TRAINING_MISTAKES
 from conformance.oracle.remembered import inputs_of, right_training
 from conformance.oracle.tolerance import Limits, difference, vacuity_factor
 from conformance.oracle.training import Trajectory, parameters_after_steps, shard_gradients, train
@@ -34,8 +33,8 @@ def _tells_apart(text: str, seed: int, mistakes: tuple[str, ...]) -> bool:
     scenario = Scenario.from_text(text)
     inputs = inputs_of(scenario, seed)
     factor, expected = vacuity_factor(scenario), right_training(scenario, seed)
-    gradients = [name for name in mistakes if name in GRADIENTS]
-    trainings = [name for name in mistakes if name not in GRADIENTS]
+    gradients = [name for name in mistakes if name in GRADIENT_MISTAKES]
+    trainings = [name for name in mistakes if name not in GRADIENT_MISTAKES]
     return _gradients_differ(gradients, scenario, inputs, expected, factor) and all(
         _training_differs(name, scenario, inputs, expected, factor) for name in trainings
     )
@@ -58,7 +57,7 @@ def _gradients_differ(
 
 def _mistaken(mistake: str, own: list[Tensors], rank: int, name: str, right: torch.Tensor) -> torch.Tensor:
     parts = tuple(one.get(name, torch.zeros_like(right)) for one in own)
-    value = GRADIENTS[mistake].value(Shards(right, parts, rank, None))
+    value = GRADIENT_MISTAKES[mistake].value(Shards(right, parts, rank, None))
     return right if value is None else value
 
 
@@ -66,7 +65,7 @@ def _training_differs(
     mistake: str, scenario: Scenario, inputs: list[RankInputs], expected: Trajectory, factor: float
 ) -> bool:
     """Whether training with a mistake would be told from right training after some step."""
-    mistaken = TRAININGS[mistake].instead(scenario)
+    mistaken = TRAINING_MISTAKES[mistake].instead(scenario)
     if not scenario.model.narrow:
         return _ends_up_elsewhere(parameters_after_steps(mistaken, inputs), expected, factor)
     wrong = train(mistaken, inputs)
