@@ -1,6 +1,6 @@
 """What a check is: an assertion, a strategy that draws what it holds, and words for the reader of a report."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -78,3 +78,31 @@ class Check:
     requires: tuple[str, ...] = ()
     rules_out: tuple[str, ...] = ()
     advice: str = ""
+
+
+def validate(component: str, checks: Sequence[Check], mistakes: Collection[str]) -> None:
+    """Validate the table of checks of a component; `mistakes` are the names of all known mistakes.
+
+    Raises:
+        ValueError: a check has no words or the id of an earlier one, requires a check that does not come before it or
+            that is extended where it is core itself, or rules out a mistake that is not known.
+    """
+    before: dict[str, Check] = {}
+    for check in checks:
+        for problem in _problems(check, before, mistakes):
+            raise ValueError(f"{component}: the check {check.id!r} {problem}")
+        before[check.id] = check
+
+
+def _problems(check: Check, before: Mapping[str, Check], mistakes: Collection[str]) -> Iterator[str]:
+    if not check.id.strip() or not check.property.strip():
+        yield "has no id or no property"
+    if check.id in before:
+        yield "has the id of an earlier check"
+    for required in check.requires:
+        if required not in before:
+            yield f"requires {required!r}, which does not come before it"
+        elif check.level == "core" and before[required].level == "extended":
+            yield f"is core and requires {required!r}, which is extended"
+    for name in set(check.rules_out).difference(mistakes):
+        yield f"rules out {name!r}, which is no known mistake"

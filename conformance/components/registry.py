@@ -1,6 +1,6 @@
 """All components, in the order in which they are graded: one line each."""
 
-from conformance.checks.validation import validate
+from conformance.checks.check import validate
 from conformance.components.checkpoint.record import CHECKPOINT
 from conformance.components.component import Component
 from conformance.components.distributed_sampler.record import DISTRIBUTED_SAMPLER

@@ -3,7 +3,7 @@
 from functools import partial
 
 from conformance.checks.check import Check
-from conformance.checks.generators import global_generators_stay
+from conformance.checks.steps import global_generators_stay
 from conformance.components.distributed_sampler import orders, scenarios, shares
 from conformance.strategies.building_blocks import having, one_of
 

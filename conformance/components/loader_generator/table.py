@@ -5,7 +5,7 @@ from functools import partial
 from hypothesis import strategies as st
 
 from conformance.checks.check import Check
-from conformance.checks.generators import global_generators_stay
+from conformance.checks.steps import global_generators_stay
 from conformance.checks.words import TWO_MACHINES
 from conformance.components.loader_generator import assertions
 from conformance.components.loader_generator.case import GeneratorCase

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.checks.check import Check
-from conformance.checks.validation import validate
+from conformance.checks.check import Check, validate
 from conformance.strategies.wrapper import plain
 
 
