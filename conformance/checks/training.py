@@ -86,12 +86,12 @@ def _mismatches(
 
 def ranks_stay_identical(trial: Trial) -> None:
     """Hold parameters after every step to be the same on all ranks, bit for bit."""
+    firsts = [trial.observations[0].parameters(step) for step in range(trial.scenario.steps)]
     for step, rank, name, value in _parameters(trial):
-        first = trial.observations[0].parameters(step)[name]
-        if not torch.equal(value, first):
+        if not torch.equal(value, firsts[step][name]):
             raise Violation(
                 f"After {step_words(trial.scenario, step)}, `{name}` on rank {rank} differs from rank 0's: "
-                f"{element_apart(value, first).replace('expected', 'on rank 0')}.",
+                f"{element_apart(value, firsts[step][name]).replace('expected', 'on rank 0')}.",
                 _ROUNDED_APART if _is_rounding(trial, step, name, value) else "",
             )
 
@@ -123,15 +123,14 @@ def _hold_tied(trial: Trial) -> None:
 
 def _hold_frozen(trial: Trial) -> None:
     """Hold parameters that never require gradients to their initial values, bit for bit."""
-    frozen = trial.scenario.model.frozen
+    frozen, initial = trial.scenario.model.frozen, trial.inputs[0].weights
     if any(isinstance(event, Unfreeze) for event in trial.scenario.schedule):
         return
     for step, rank, name, value in _parameters(trial):
-        initial = trial.inputs[0].weights[name]
-        if name in frozen and not torch.equal(value, initial):
+        if name in frozen and not torch.equal(value, initial[name]):
             raise Violation(
                 f"The frozen parameter `{name}` moved on rank {rank} in {step_words(trial.scenario, step)}: "
-                f"{element_apart(value, initial)}.",
+                f"{element_apart(value, initial[name])}.",
                 "A parameter that does not require gradients must have none: not even zeros, since weight decay and "
                 "momentum then move it.",
             )

@@ -19,6 +19,11 @@ from conformance.submissions.location import Location
 
 _NOT_COMPARED: frozenset[Aspect] = frozenset({"waiting", "communication", "memory and state", "robustness"})
 
+_NOT_ALWAYS = {
+    "sometimes": "it fails only sometimes",
+    "hash_apart": "it fails only where ranks have different hash seeds",
+}
+
 
 def write(component: Component, result: Result, executor: Executor, folder: Path) -> Path:
     """Write how to see a failure again below a folder, in the submission's subfolder; return the path of the script."""
@@ -82,10 +87,8 @@ def _text(failure: Failure, result: Result, executor: Executor, drawn: Drawn) ->
     """Return the flat script of a failure where there is one that shows it, else one that replays it."""
     if executor.stubbed:
         text, why = "", f"stand-ins are needed for what is absent: {', '.join(sorted(executor.stubbed))}"
-    elif result.race:
-        text, why = "", "it fails only sometimes"
-    elif result.hash_apart:
-        text, why = "", "it fails only where ranks have different hash seeds"
+    elif result.when in _NOT_ALWAYS:
+        text, why = "", _NOT_ALWAYS[result.when]
     elif not isinstance(drawn, Scenario) and result.check.aspect in _NOT_COMPARED:
         text, why = "", f"a short script compares results, and this failure is about {result.check.aspect}"
     else:
