@@ -36,11 +36,6 @@ class Replay:
     secret: str
 
     @classmethod
-    def of(cls, executor: Executor, component: str, check: Check, drawn: Drawn) -> "Replay":
-        """Return how to see again what an executor saw."""
-        return cls(executor.location.file or executor.location.module, component, check, drawn, executor.secret)
-
-    @classmethod
     def read(cls, path: Path) -> "Replay":
         """Return what `write` wrote.
 

@@ -8,10 +8,9 @@ import torch
 from conformance.checks.trial import Trial
 from conformance.oracle.training import train
 from conformance.reproduction.model_code import has_places, is_explicit, model_lines
-from conformance.reproduction.script import Failure, Reading, data_lines, has_template, is_readable
+from conformance.reproduction.script import Failure, Reading, data_lines, is_readable
 from conformance.scenarios.layers import Dtype, Embedding
 from conformance.scenarios.scenario import AddGroup, Decay, Event, Freeze, OneCycle, Scenario, SetOption, Unfreeze
-from conformance.submissions.contract import Contract
 from conformance.workload.models import GAIN
 from conformance.workload.numbers import RankInputs, Tensors, wide
 
@@ -28,7 +27,7 @@ def flat_text(failure: Failure, drawn: Any, seed: int) -> tuple[str, list[str]]:
         drawn: the scenario that failed, or a case that has one.
         seed: the integer that its numbers are drawn from.
     """
-    scenario, own = getattr(drawn, "scenario", drawn), f"{failure.component.name}/script.py.jinja"
+    scenario, contract = getattr(drawn, "scenario", drawn), failure.component.contract
     if why := _beyond(scenario):
         return "", [why]
     data = _data(scenario, failure.component.numbers(drawn, seed)[0])
@@ -36,7 +35,7 @@ def flat_text(failure: Failure, drawn: Any, seed: int) -> tuple[str, list[str]]:
         return "", ["so many numbers"]
     c, s, m, o = Reading(drawn), Reading(scenario), Reading(scenario.model), Reading(scenario.optimizer)
     text = failure.render(
-        own if has_template(own) else "training.py.jinja",
+        failure.own_template or "training.py.jinja",
         c=c,
         s=s,
         m=m,
@@ -52,7 +51,11 @@ def flat_text(failure: Failure, drawn: Any, seed: int) -> tuple[str, list[str]]:
         world_size=s.world_size,
         tolerance=tolerance_of(scenario),
         data=[line for name, ranks in data.items() for line in data_lines(name, ranks)],
-        **_calls(failure.component.contract, s),
+        optimizer_component=contract.kind == "optimizer",
+        get=contract.get.name,
+        after_backward=contract.after_backward.name if contract.after_backward else "",
+        batch_start=contract.batch_start.name if contract.batch_start else "",
+        bucket=f", {s.bucket_size_mb!r}" if contract.takes_bucket_size else "",
     )
     known = ("seed", "batch", "optimizer", "model")
     unread = [] if drawn is scenario else c.unread("world_size", "seed")
@@ -92,17 +95,6 @@ def _beyond(scenario: Scenario) -> str:
         return "layers of its own"
     later = [type(event).__name__ for event in scenario.schedule if not isinstance(event, _SHOWN)]
     return f"what happens between steps ({later[0]})" if later else ""
-
-
-def _calls(contract: Contract, s: Any) -> dict[str, Any]:
-    """Return how the submission's functions are called."""
-    return {
-        "optimizer_component": contract.kind == "optimizer",
-        "get": contract.get.name,
-        "after_backward": contract.after_backward.name if contract.after_backward else "",
-        "batch_start": contract.batch_start.name if contract.batch_start else "",
-        "bucket": f", {s.bucket_size_mb!r}" if contract.takes_bucket_size else "",
-    }
 
 
 def _data(scenario: Scenario, given: list[Tensors]) -> dict[str, list[Tensors]]:

@@ -8,8 +8,12 @@ class Brief:
     """Prints as the call that makes it, without the arguments that have their default; for dataclasses."""
 
     def __repr__(self) -> str:
-        told = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != _default(f)}  # type: ignore[arg-type]
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in unusual(self).items())})"
+
+
+def unusual(plain: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that have another value than their default."""
+    return {f.name: getattr(plain, f.name) for f in fields(plain) if getattr(plain, f.name) != _default(f)}
 
 
 def _default(field: "Field[Any]") -> Any:
