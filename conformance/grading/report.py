@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from conformance.checks.check import Level
     from conformance.judging.run_check import Status
 
-SCHEMA = "pytest-ddp/report/2"
+SCHEMA = "pytest-ddp/report/3"
 Verdict: TypeAlias = Literal["passed", "failed", "error", "not_submitted", "not_graded"]
 PASSED, FAILED, NOT_GRADED, HARNESS_ERROR = 0, 1, 2, 3
 GRADER_ERROR = "an error in the grader, not in the submission:"

@@ -29,8 +29,7 @@ def tells_apart(drawn: Drawn, seed: int, mistakes: tuple[str, ...]) -> bool:
 
 
 @lru_cache(_REMEMBERED)
-def _tells_apart(text: str, seed: int, mistakes: tuple[str, ...]) -> bool:
-    scenario = Scenario.from_text(text)
+def _tells_apart(scenario: Scenario, seed: int, mistakes: tuple[str, ...]) -> bool:
     inputs = inputs_of(scenario, seed)
     factor, expected = vacuity_factor(scenario), right_training(scenario, seed)
     gradients = [name for name in mistakes if name in GRADIENT_MISTAKES]

@@ -22,7 +22,7 @@ _BYTES_OF_A_TENSOR = 1_000  # beside its numbers
 
 @dataclass
 class Remembered(Generic[T]):
-    """Values by text and seed, of which the oldest go when all take more than `limit` bytes.
+    """Values by scenario and seed, of which the oldest go when all take more than `limit` bytes.
 
     Attributes:
         limit: in bytes.
@@ -31,12 +31,12 @@ class Remembered(Generic[T]):
 
     limit: int
     size: Callable[[T], int]
-    _values: dict[tuple[str, int], T] = field(default_factory=dict)
+    _values: dict[tuple[Scenario, int], T] = field(default_factory=dict)
     _taken: int = 0
 
-    def get(self, text: str, seed: int, make: Callable[[], T]) -> T:
+    def get(self, scenario: Scenario, seed: int, make: Callable[[], T]) -> T:
         """Return the value, which `make` makes if it is not remembered."""
-        key = (text, seed)
+        key = (scenario, seed)
         if (value := self._values.pop(key, None)) is None:
             value = make()
             self._taken += self.size(value)
@@ -48,15 +48,15 @@ class Remembered(Generic[T]):
 
 def inputs_of(scenario: Scenario, seed: int) -> list[RankInputs]:
     """Return every rank's inputs, as `draw_inputs` does."""
-    text = scenario.unbucketed
-    return _INPUTS.get(text, seed, lambda: draw_inputs(Scenario.from_text(text), seed))
+    plain = scenario.unbucketed
+    return _INPUTS.get(plain, seed, lambda: draw_inputs(plain, seed))
 
 
 def right_training(scenario: Scenario, seed: int) -> Trajectory:
     """Return the right training on these inputs, as `train` does without `follow`."""
-    text = scenario.unbucketed
-    packed = _PACKED.get(text, seed, lambda: _pack(train(Scenario.from_text(text), inputs_of(scenario, seed))))
-    return _RIGHT.get(text, seed, lambda: _unpack(packed))
+    plain = scenario.unbucketed
+    packed = _PACKED.get(plain, seed, lambda: _pack(train(plain, inputs_of(plain, seed))))
+    return _RIGHT.get(plain, seed, lambda: _unpack(packed))
 
 
 def _pack(right: Trajectory) -> bytes:

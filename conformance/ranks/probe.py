@@ -1,6 +1,11 @@
 """The first two targets of a grade: does the submission import, and which components does it have?"""
 
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from json import loads
+from typing import Any
+from unittest.mock import patch
 
 from conformance.protocol.messages import Probe, Task
 from conformance.ranks import stand_ins
@@ -61,14 +66,35 @@ def _attempt(task: Task) -> Probe:
 
 
 def _raises_not_implemented(task: Task) -> bool:
-    """Carry out a task; return whether the submission's own code raises NotImplementedError."""
-    try:
+    """Carry out a task; return whether an adapter function raises NotImplementedError from the submission's own code.
+
+    What an adapter function returned may raise it later: a `forward` or a `step` that does is submitted, and wrong.
+    """
+    raised: list[NotImplementedError] = []
+    with suppress(BaseException), _noting(task, raised):  # the checks will see any other exception, and report it
         with_stubs(lambda: carry_out(task), task.submission)
-    except NotImplementedError as error:
-        frame = error.__traceback__
-        while frame is not None and frame.tb_next is not None:
-            frame = frame.tb_next
-        return frame is not None and is_own(frame.tb_frame.f_code.co_filename, task.submission)
-    except BaseException:  # noqa: BLE001, S110  the checks will see it again, and report it
-        pass
-    return False
+    return any(is_own(_last_file(error), task.submission) for error in raised)
+
+
+@contextmanager
+def _noting(task: Task, raised: list[NotImplementedError]) -> Iterator[None]:
+    """Note each NotImplementedError that leaves an adapter function during the block."""
+    adapters = load(task.submission, task.stubs)
+
+    def noted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            try:
+                return real(*args, **options)
+            except NotImplementedError as error:
+                raised.append(error)
+                raise
+
+        return call
+
+    functions = {wanted.name: noted(getattr(adapters, wanted.name)) for wanted in task.contract.functions}
+    with patch.multiple(adapters, **functions):
+        yield
+
+
+def _last_file(error: BaseException) -> str:
+    return traceback.extract_tb(error.__traceback__)[-1].filename

@@ -14,7 +14,7 @@ from conformance.scenarios.drawn import Drawn, drawn_from_json
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
 
-SCHEMA = "pytest-ddp/case/1"
+SCHEMA = "pytest-ddp/case/2"
 
 
 @dataclass(frozen=True)

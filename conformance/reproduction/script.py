@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from conformance.checks.check import Check
 from conformance.components.component import Component
-from conformance.scenarios.compact_repr import unusual
+from conformance.scenarios.plain_data import PlainData
 from conformance.submissions.location import Location
 from conformance.workload.numbers import Tensors
 
@@ -39,7 +39,7 @@ _TEMPLATES.filters["keywords_of"] = lambda options: ", ".join(f"{name}={value!r}
 class Reading:
     """Notes which fields of a scenario a template reads: what it has not read, its script cannot show."""
 
-    def __init__(self, plain: Any) -> None:
+    def __init__(self, plain: PlainData) -> None:
         self._plain, self._read = plain, set[str]()
 
     def __getattr__(self, name: str) -> Any:
@@ -48,7 +48,7 @@ class Reading:
 
     def unread(self, *known: str) -> list[str]:
         """Return the fields that have another value than their default, and were not read; nor are `known` as well."""
-        return [name for name in unusual(self._plain) if name not in self._read.union(known)]
+        return [name for name in self._plain.unusual if name not in self._read.union(known)]
 
 
 @dataclass(frozen=True, kw_only=True)

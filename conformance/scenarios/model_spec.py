@@ -1,11 +1,10 @@
 """A model as plain data: its layers, and what is unusual about it. Nothing here imports torch."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from conformance.scenarios.compact_repr import Brief
 from conformance.scenarios.layers import (
     Dtype,
     Layer,
@@ -13,9 +12,10 @@ from conformance.scenarios.layers import (
     Shape,
     TokenEmbedding,
     dtype_of,
-    layer_from_json,
-    layer_to_json,
+    parameter_shapes,
+    width_after,
 )
+from conformance.scenarios.plain_data import PlainData
 
 Activation: TypeAlias = Literal["tanh", "gelu", "relu"]
 _WIDE: frozenset[Dtype] = frozenset({"float64", "complex128"})
@@ -35,7 +35,7 @@ BRANCHES: dict[Branch, int] = {"none": 0, "order_by_rank": 2, "one_each": 2}  # 
 
 
 @dataclass(frozen=True, repr=False)
-class ModelSpec(Brief):
+class ModelSpec(PlainData):
     """Layers one after the other, an activation between each two; where all are linear, a multilayer perceptron.
 
     Attributes:
@@ -86,7 +86,7 @@ class ModelSpec(Brief):
     @cached_property
     def widths(self) -> tuple[int, ...]:
         """Width of the input, and of what each layer gives."""
-        return tuple(accumulate(self.layers, lambda width, layer: layer.width(width), initial=self.inputs))
+        return tuple(accumulate(self.layers, width_after, initial=self.inputs))
 
     @property
     def tokens(self) -> int:
@@ -100,7 +100,7 @@ class ModelSpec(Brief):
         shapes: dict[str, Shape] = {"scale": ()} if self.scale else {}
         shapes |= {"empty": (0, 3)} if self.empty else {}
         for index, (layer, width) in enumerate(zip(self.layers, self.widths, strict=False)):
-            own = layer.shapes(width)
+            own = parameter_shapes(layer, width)
             if self.tied is not None and index == self.tied[1]:
                 del own["weight"]
             shapes |= {f"layers.{index}.{name}": shape for name, shape in own.items()}
@@ -132,23 +132,13 @@ class ModelSpec(Brief):
 
     def with_dtype(self, index: int, dtype: Dtype) -> "ModelSpec":
         """Return the same model with another dtype of one of its linear layers."""
-        changed = (
-            replace(layer, dtype=dtype) if isinstance(layer, Linear) else layer for layer in [self.layers[index]]
+        layers = (
+            replace(layer, dtype=dtype) if at == index and isinstance(layer, Linear) else layer
+            for at, layer in enumerate(self.layers)
         )
-        return replace(self, layers=(*self.layers[:index], *changed, *self.layers[index + 1 :]))
+        return replace(self, layers=tuple(layers))
 
     @property
     def trainable(self) -> tuple[str, ...]:
         """Names of the parameters that require gradients."""
         return tuple(name for name in self.shapes if name not in self.frozen)
-
-
-def model_to_json(spec: ModelSpec) -> dict[str, Any]:
-    """Return the model as what `json.dumps` takes."""
-    return {**asdict(spec), "layers": [layer_to_json(layer) for layer in spec.layers]}
-
-
-def model_from_json(plain: dict[str, Any]) -> ModelSpec:
-    """Return the model that `model_to_json` made, also after a trip through JSON text; raise KeyError, TypeError."""
-    rest: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
-    return ModelSpec(**{**rest, "layers": tuple(layer_from_json(layer) for layer in plain["layers"])})

@@ -3,14 +3,13 @@
 It prints as Python that evaluates to itself, saves as JSON, and replays without Hypothesis. Nothing here imports torch.
 """
 
-import json
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, Self, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
-from conformance.scenarios.compact_repr import Brief
-from conformance.scenarios.drawn import Drawn, tuples
-from conformance.scenarios.model_spec import ModelSpec, model_from_json, model_to_json
+from conformance.scenarios.drawn import Drawn
+from conformance.scenarios.model_spec import ModelSpec
+from conformance.scenarios.plain_data import PlainData
 
 Option: TypeAlias = float | bool | str | tuple[float, float]
 Options: TypeAlias = dict[str, Option]
@@ -20,7 +19,7 @@ OptimizerKind: TypeAlias = Literal[
 
 
 @dataclass(frozen=True, repr=False)
-class Group(Brief):
+class Group(PlainData):
     """Parameters, by name, with options of their own."""
 
     parameters: tuple[str, ...]
@@ -28,7 +27,7 @@ class Group(Brief):
 
 
 @dataclass(frozen=True, repr=False)
-class OptimizerSpec(Brief):
+class OptimizerSpec(PlainData):
     """A torch optimizer: its class, its options, and its parameter groups (none: one group of every parameter).
 
     With `generators`, groups, later ones too, come with a generator of parameters, as `module.parameters()` gives.
@@ -41,7 +40,7 @@ class OptimizerSpec(Brief):
 
 
 @dataclass(frozen=True, repr=False)
-class SetOption(Brief):
+class SetOption(PlainData):
     """Before step `step`, write `value` to `option` of parameter group `group` (-1: of every group)."""
 
     step: int
@@ -51,14 +50,14 @@ class SetOption(Brief):
 
 
 @dataclass(frozen=True, repr=False)
-class Decay(Brief):
+class Decay(PlainData):
     """An `ExponentialLR` scheduler, stepped after each optimizer step."""
 
     gamma: float
 
 
 @dataclass(frozen=True, repr=False)
-class OneCycle(Brief):
+class OneCycle(PlainData):
     """A `OneCycleLR` scheduler, stepped after each optimizer step; it moves momentum or betas too, if `momentum`."""
 
     max_lr: float
@@ -66,7 +65,7 @@ class OneCycle(Brief):
 
 
 @dataclass(frozen=True, repr=False)
-class AddGroup(Brief):
+class AddGroup(PlainData):
     """Before step `step` (0: right after construction), add a parameter group to the optimizer."""
 
     step: int
@@ -74,7 +73,7 @@ class AddGroup(Brief):
 
 
 @dataclass(frozen=True, repr=False)
-class Unfreeze(Brief):
+class Unfreeze(PlainData):
     """Before step `step`, let these frozen parameters require gradients."""
 
     step: int
@@ -82,7 +81,7 @@ class Unfreeze(Brief):
 
 
 @dataclass(frozen=True, repr=False)
-class Freeze(Brief):
+class Freeze(PlainData):
     """Before step `step`, let these parameters not require gradients; drop those that they have, or not."""
 
     step: int
@@ -91,28 +90,28 @@ class Freeze(Brief):
 
 
 @dataclass(frozen=True, repr=False)
-class SaveAndLoad(Brief):
+class SaveAndLoad(PlainData):
     """Before step `step`, make a new optimizer and load the old one's `state_dict` into it."""
 
     step: int
 
 
 @dataclass(frozen=True, repr=False)
-class Save(Brief):
+class Save(PlainData):
     """Before step `step`, take the optimizer's `state_dict`, and go on."""
 
     step: int
 
 
 @dataclass(frozen=True, repr=False)
-class Rebuild(Brief):
+class Rebuild(PlainData):
     """Before step `step`, make a new optimizer without the old one's state. Never drawn: a known mistake."""
 
     step: int
 
 
 @dataclass(frozen=True, repr=False)
-class LoadWeights(Brief):
+class LoadWeights(PlainData):
     """Before step `step`, let the wrapped model load what its `state_dict` was before training."""
 
     step: int
@@ -121,7 +120,6 @@ class LoadWeights(Brief):
 Event: TypeAlias = (
     SetOption | Decay | OneCycle | AddGroup | Unfreeze | Freeze | SaveAndLoad | Save | Rebuild | LoadWeights
 )
-_EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 @dataclass(frozen=True, repr=False)
@@ -243,49 +241,10 @@ class Scenario(Drawn):
         return self.gated or self.counted
 
     @cached_property
-    def unbucketed(self) -> str:
+    def unbucketed(self) -> "Scenario":
         """The same without a size of buckets: neither what ranks are given nor what is right depends on it."""
-        return replace(self, bucket_size_mb=None).text
+        return replace(self, bucket_size_mb=None)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the scenario as what `json.dumps` takes."""
-        return {
-            "kind": "Scenario",
-            **{field.name: getattr(self, field.name) for field in fields(self)},
-            "model": model_to_json(self.model),
-            "optimizer": asdict(self.optimizer),
-            "schedule": [{"event": type(event).__name__, **asdict(event)} for event in self.schedule],
-        }
-
-    @classmethod
-    def from_fields(cls, plain: dict[str, Any]) -> Self:
-        """Return the scenario that `to_json` described; raise KeyError or TypeError for other data."""
-        optimizer = plain["optimizer"]
-        groups = tuple(_group(group) for group in optimizer["groups"])
-        known = {field.name for field in fields(cls)} - {"model", "optimizer", "schedule"}
-        return cls(
-            model=model_from_json(plain["model"]),
-            optimizer=OptimizerSpec(optimizer["kind"], _options(optimizer["options"]), groups, optimizer["generators"]),
-            schedule=tuple(_event(dict(event)) for event in plain["schedule"]),
-            **{name: plain[name] for name in known},
-        )
-
-    @classmethod
-    def from_text(cls, text: str) -> Self:
-        """Return the scenario of a JSON text; raise KeyError or TypeError for other data."""
-        return cls.from_fields(json.loads(text))
-
-
-def _group(plain: dict[str, Any]) -> Group:
-    return Group(tuple(plain["parameters"]), _options(plain["options"]))
-
-
-def _options(plain: dict[str, Any]) -> Options:
-    return {name: tuples(value) for name, value in plain.items()}
-
-
-def _event(plain: dict[str, Any]) -> Event:
-    kind = _EVENTS[plain.pop("event")]
-    if kind is AddGroup:
-        return AddGroup(plain["step"], _group(plain["group"]))
-    return kind(**{name: tuples(value) for name, value in plain.items()})
+    def __hash__(self) -> int:
+        """Return the hash of the text: options are dicts, which have none."""
+        return hash(self.text)

@@ -1,25 +1,14 @@
 """Builds, fills and calls the module that a `ModelSpec` describes: the same in the judge's process and on ranks."""
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from conformance.scenarios.layers import (
-    Again,
-    Attention,
-    Conv,
-    Embedding,
-    Layer,
-    Linear,
-    Magnitude,
-    Norm,
-    SmoothNorm,
-    TokenEmbedding,
-    dtype_of,
-)
+from conformance.scenarios.layers import Again, Layer, Magnitude, construction, dtype_of
 from conformance.scenarios.model_spec import BRANCHES, ModelSpec
 from conformance.scenarios.scenario import Scenario
 from conformance.workload import modules
@@ -158,26 +147,9 @@ def _layers(spec: ModelSpec) -> list[nn.Module]:
     return layers
 
 
-def _module(layer: Layer, width: int) -> Any:
-    match layer:
-        case Linear():
-            return nn.Linear(width, layer.outputs, bias=layer.bias)
-        case Conv():
-            return modules.SpreadConv2d(width, layer.outputs, channels_last=layer.channels_last)
-        case Norm():
-            return nn.GroupNorm(1, width) if layer.name == "GroupNorm" else getattr(nn, layer.name)(width)
-        case SmoothNorm():
-            return modules.SmoothNorm(width)
-        case Embedding():
-            return modules.AddedEmbedding(layer.rows, width, sparse=layer.sparse)
-        case TokenEmbedding():
-            return nn.Embedding(layer.rows, layer.outputs)
-        case Attention():
-            return modules.SelfAttention(width)
-        case Magnitude():
-            return modules.ComplexMagnitude(width)
-        case _:
-            return modules.ResidualLinear(width, width)
+def _module(layer: Layer, inputs: int) -> Any:
+    name, arguments, options = construction(layer, inputs)
+    return attrgetter(name)(modules)(*arguments, **options)
 
 
 @torch.no_grad()

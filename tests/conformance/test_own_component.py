@@ -1,5 +1,7 @@
 """A component needs a record and nothing else: `rank_sum`, which is not in the registry, is held to its check."""
 
+import textwrap
+
 import pytest
 import torch
 from rank_sum_component import RankSumCase
@@ -81,3 +83,16 @@ def test_a_wrong_one_fails_on_the_smallest_case(held):
 def test_one_that_raises_not_implemented_error_is_not_submitted(held):
     implemented, _ = held("def rank_sum(value):\n    raise NotImplementedError\n")
     assert not implemented
+
+
+def test_one_that_raises_not_implemented_error_later_is_submitted_and_fails(held):
+    adapters = """
+    class Sum:
+        def __float__(self):
+            raise NotImplementedError
+
+    def rank_sum(value):
+        return Sum()
+    """
+    implemented, result = held(textwrap.dedent(adapters))
+    assert (implemented, result.status) == (True, "failed")

@@ -11,7 +11,8 @@ from way import CONTROLS
 
 from conformance.cli import main
 from conformance.components.registry import COMPONENTS
-from conformance.scenarios.drawn import Drawn, drawn_from_json
+from conformance.scenarios.drawn import drawn_from_json
+from conformance.scenarios.plain_data import PlainData
 from conformance.strategies import Bounds
 
 LOOP_CHECKS = {name: one.checks for name, one in COMPONENTS.items() if one.contract.kind == "part"}
@@ -74,7 +75,7 @@ def test_a_file_that_is_no_case_is_refused(tmp_path, capsys):
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(CASES)
 def test_a_case_prints_as_python_survives_json_and_can_be_fed(case):
-    assert eval(repr(case), dict(Drawn.kinds)) == case  # noqa: S307  our own text
+    assert eval(repr(case), dict(PlainData.classes)) == case  # noqa: S307  our own text
     assert drawn_from_json(json.loads(case.text)) == case
     (numbers,) = {one.numbers for one in COMPONENTS.values() if type(one.simplest) is type(case)}
     assert [len(world) for world in numbers(case, 7)] == list(case.worlds)

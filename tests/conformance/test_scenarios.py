@@ -88,7 +88,7 @@ def test_ranks_start_with_different_weights_and_batches():
     assert not first.batches[0][0].equal(second.batches[0][0])
 
 
-@pytest.mark.parametrize("plain", [{}, {"model": 3}, {**Scenario().to_json(), "schedule": [{"event": "Explode"}]}])
+@pytest.mark.parametrize("plain", [{}, {"model": 3}, {**Scenario().to_json(), "schedule": [{"class": "Explode"}]}])
 def test_what_is_no_scenario_is_refused(plain):
     with pytest.raises((KeyError, TypeError)):
-        Scenario.from_fields(plain)
+        drawn_from_json(plain)
