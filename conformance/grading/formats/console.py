@@ -1,7 +1,7 @@
 """The report for people: a table, then everything that is wrong, the cause first."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
@@ -39,21 +39,18 @@ class ConsoleReport:
 
 def show(report: Report, console: Console) -> None:
     """Print the title and the table, then every failure."""
-    for line in (*_title(report), _table(report), *_notes(report)):
-        console.print(line)
+    about = report.environment
+    core = ", core checks only" if about.core_only else ""
+    console.print(Text(report.submission, "bold"))
+    console.print(Text(f"up to {about.world_size} ranks, torch {about.torch}, seed {about.seed}{core}"))
+    for part in (_table(report), *_notes(report)):
+        console.print(part)
     for component in report.components:
         for check in component.checks:
             if check.status in {"failed", "error"}:
                 console.print()
                 console.print(_failure(component, check), crop=False)
     console.print()
-
-
-def _title(report: Report) -> Sequence[Text]:
-    about = report.environment
-    core = ", core checks only" if about.core_only else ""
-    details = f"up to {about.world_size} ranks, torch {about.torch}, seed {about.seed}{core}"
-    return Text(report.submission, "bold"), Text(details)
 
 
 def _table(report: Report) -> Table:
@@ -75,20 +72,15 @@ def _notes(report: Report) -> Iterator[Text]:
     absent = [component for component in report.components if component.status == "not_submitted"]
     if absent:
         yield Text(f"Not submitted: {', '.join(component.name for component in absent)}", "dim")
-    for component in absent:
-        for function in component.missing_functions:
-            yield _note("Missing", f"{function}, for {component.name}")
-    for name in report.stand_ins:
-        yield _note("Not on this machine, replaced", name)
+    notes = [
+        ("Missing", f"{name}, for {component.name}") for component in absent for name in component.missing_functions
+    ]
+    notes += [("Not on this machine, replaced", name) for name in report.stand_ins]
     for component in report.components:
-        for name in component.uses_from_torch:
-            yield _note("Torch's own", f"{component.name} uses {name}")
+        notes += [("Torch's own", f"{component.name} uses {name}") for name in component.uses_from_torch]
         if component.new_processes:
-            yield _note("In new processes", f"{component.name} fails in a process that ran something before")
-
-
-def _note(title: str, words: str) -> Text:
-    return Text.assemble((title, "yellow"), ": ", words)
+            notes.append(("In new processes", f"{component.name} fails in a process that ran something before"))
+    yield from (Text.assemble((title, "yellow"), ": ", words) for title, words in notes)
 
 
 def _not_passed(component: ComponentReport) -> str:

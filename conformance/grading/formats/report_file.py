@@ -4,14 +4,14 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from conformance.grading.events import ComponentEnded, Event, GradeBegan, Reports, SubmissionEnded
 from conformance.grading.report import Report
 from pytest_ddp.errors import UsageError
 
 
-@dataclass(frozen=True)
-class Format:
+class Format(NamedTuple):
     """A form of the report, and the option that asks for it.
 
     Attributes:
