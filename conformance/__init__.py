@@ -1,4 +1,4 @@
 """Holds data-parallel wrappers and sharded optimizers against single-process training, and grades submissions.
 
-`python -m conformance grade PATH` is the command; `pytest --pyargs conformance --ddp-submission=PATH` the test suite.
+`pytest-ddp-grade PATH` is the command; `pytest --pyargs conformance --ddp-submission=PATH` the test suite.
 """

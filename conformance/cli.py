@@ -1,4 +1,4 @@
-"""The command line: `python -m conformance grade PATH...`, and `replay FILE` for the file of a failure."""
+"""The command line: `pytest-ddp-grade PATH...`, and `pytest-ddp-grade replay FILE` for the file of a failure."""
 
 import argparse
 import secrets
@@ -17,6 +17,7 @@ from conformance.grading.report import FAILED, GRADER_ERROR, HARNESS_ERROR, NOT_
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
 
+COMMAND = "pytest-ddp-grade"
 INTERRUPTED = 130
 WORLD_SIZE = 4
 MAX_EXAMPLES = 10
@@ -29,7 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: all that is submitted passed; 1: a component failed; 2: misuse, or a submission that cannot be graded; 3: an
     error in the grader; 130: interrupted.
     """
-    options = _parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(given if given[:1] in (["grade"], ["replay"]) else ["grade", *given])
     try:
         return _replay(options.case) if options.command == "replay" else _grade(options)
     except UsageError as error:
@@ -44,13 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m conformance", description="Grade data-parallel code, or repeat a failure."
-    )
+    parser = argparse.ArgumentParser(prog=COMMAND)
     commands = parser.add_subparsers(dest="command", required=True)
     replay = commands.add_parser("replay", help="run a submission again on the scenario that a check failed on")
     replay.add_argument("case", type=Path, metavar="FILE", help="the .json file beside the script of the failure")
-    _add_grade_options(commands.add_parser("grade", help="grade submissions"))
+    repeat = f"`{COMMAND} replay FILE` repeats a failure."
+    grade = commands.add_parser("grade", prog=COMMAND, description="Grade data-parallel code.", epilog=repeat)
+    _add_grade_options(grade)
     return parser
 
 

@@ -3,6 +3,10 @@
 Loaded through an entry point: it must import neither torch nor the suite.
 """
 
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from pytest_ddp.errors import UsageError
@@ -32,6 +36,22 @@ def pytest_configure(config: pytest.Config) -> None:
     from conformance.submissions.location import locate  # noqa: PLC0415  most runs need none of it
 
     try:
-        locate(given)
+        root = locate(given).root
     except UsageError as error:
         raise pytest.UsageError(f"--ddp-submission: {error}") from None
+    for file in _configuration(config):
+        if root is not None and file.is_relative_to(root):
+            raise pytest.UsageError(
+                f"--ddp-submission: {file} is the submission's, and would change how it is graded. Start pytest in "
+                f"another folder, add `-c /dev/null --noconftest`, or use `pytest-ddp-grade {given}`."
+            )
+
+
+def _configuration(config: pytest.Config) -> Iterator[Path]:
+    """Yield the files that configure this run: pytest's own settings and each conftest.py."""
+    settings = config.inipath  # also a pyproject.toml that says nothing of pytest
+    if settings is not None and re.search(r"^\[(tool[.:])?pytest\b", settings.read_text("utf-8"), re.MULTILINE):
+        yield settings
+    for plugin in config.pluginmanager.get_plugins():
+        if Path(getattr(plugin, "__file__", None) or "").name == "conftest.py":
+            yield Path(plugin.__file__)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from conformance.cli import MAX_EXAMPLES, WORLD_SIZE
+from conformance.cli import COMMAND, MAX_EXAMPLES, WORLD_SIZE
 from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
 from conformance.execution.fork_servers import fork_servers, ranks_from
@@ -46,7 +46,7 @@ class Grader:
         seed, asked = self.grading.seed, f"--components {component} --world-size {self.grading.world_size}"
         return (
             f"To repeat it: --ddp-seed={seed}. For a script without this suite: "
-            f"python -m conformance grade {self.executor.location.given} {asked} --seed {seed}"
+            f"{COMMAND} {self.executor.location.given} {asked} --seed {seed}"
         )
 
     def report(self, component: str, check_id: str) -> CheckReport:

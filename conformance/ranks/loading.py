@@ -87,9 +87,9 @@ def _is_of(module: ModuleType, location: Location) -> bool:
 
 
 def _import(location: Location) -> ModuleType:
+    sys.path.extend(root for root in location.import_roots if root not in sys.path)
     if location.file is None:
         return importlib.import_module(location.module)
-    sys.path.extend(root for root in location.import_roots if root not in sys.path)
     package = location.module.rpartition(".")[0]
     if package:
         _make_package(package, Path(location.file).parent)

@@ -1,4 +1,4 @@
-"""Saves what a check failed on, and holds the submission to it again: `python -m conformance replay FILE`."""
+"""Saves what a check failed on, and holds the submission to it again: `pytest-ddp-grade replay FILE`."""
 
 import json
 from dataclasses import dataclass

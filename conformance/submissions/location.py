@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Self
 
@@ -64,8 +65,12 @@ def locate(given: str) -> Location:
         raise UsageError(f"no adapters in {given}: neither {' nor '.join(_PLACES)} is there")
     if path.is_file():
         return _at_file(given, path.resolve())
-    if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", given) and importlib.util.find_spec(given.partition(".")[0]):
-        return Location(given, given)
+    if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", given):
+        package, here = given.partition(".")[0], str(Path.cwd())
+        if importlib.util.find_spec(package):
+            return Location(given, given)
+        if PathFinder.find_spec(package, [here]):
+            return Location(given, given, import_roots=(here,))
     raise UsageError(f"{given} is no folder, no file and no module that Python can import from here")
 
 

@@ -1,4 +1,4 @@
-"""`python -m conformance grade`: misuse is told in a sentence with exit code 2, before anything expensive."""
+"""`pytest-ddp-grade`: misuse is told in a sentence with exit code 2, before anything expensive."""
 
 import functools
 import json
@@ -235,8 +235,8 @@ def test_the_same_suite_runs_as_tests(as_tests, first_failed, monkeypatch):
     assert "FAILED" in said
     assert "test_submission[naive_ddp-gradients_averaged]" in said
     assert "To repeat it: --ddp-seed=7." in said
-    command = f"grade {EXAMPLES / 'summed_gradients'} --components naive_ddp --world-size 2 --seed 7"
-    assert f"For a script without this suite: python -m conformance {command}" in said
+    command = f"{EXAMPLES / 'summed_gradients'} --components naive_ddp --world-size 2 --seed 7"
+    assert f"For a script without this suite: pytest-ddp-grade {command}" in said
     graded = first_failed(EXAMPLES / "summed_gradients", "naive_ddp", seed=7, world_size=2)
     assert graded.id == "gradients_averaged"
     assert graded.message in said, "`grade --seed 7` has seen the same"

@@ -1,6 +1,7 @@
 """Where a submission imports from, and where files about it go: one's failure is never taken for another's."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,11 @@ def test_submissions_of_one_name_have_scripts_of_their_own(grade_path, tmp_path,
     assert alices != bobs
     assert str(tmp_path / "alice/repo") in alices.read_text()
     assert str(tmp_path / "bob/repo") in bobs.read_text()
+
+
+def test_a_module_in_the_working_directory_is_found_though_python_does_not_look_there(tmp_path, monkeypatch):
+    (tmp_path / "my_adapters_of_today.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [path for path in sys.path if path])
+    assert locate("my_adapters_of_today.sub").import_roots == (str(tmp_path),)
+    assert locate("reference.adapters").import_roots == ()

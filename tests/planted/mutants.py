@@ -21,7 +21,7 @@ from conformance.test_submission import Grader
 PAGE = Page(ROOT / "docs" / "mutants.md", ("in the right code", "becomes", "caught by", "said"), BUGS)
 _AT_A_TIME = 8
 _WORLD_SIZE = 3
-_EXAMPLES = 10  # the default of `conformance grade`
+_EXAMPLES = 10  # the default of `pytest-ddp-grade`
 
 
 def judge(pieces: Sequence[tuple[Bug, int]]) -> list[Verdict]:
