@@ -15,11 +15,6 @@ from conformance.components.sync_batchnorm.whole_batch import (
 )
 from conformance.workload.numbers import under
 
-_BACKWARD = (
-    "All-reduce, in backward too, the sums of the output's gradients and of their products with the inputs. Divide "
-    "their sums by the number of samples of all ranks."
-)
-
 
 def normalises(trial: CaseTrial) -> None:
     """Hold outputs, gradients of inputs and running statistics to those of one process."""
@@ -40,9 +35,9 @@ def forward(trial: CaseTrial) -> None:
 
 def backward(trial: CaseTrial) -> None:
     """Hold gradients of inputs to those of one process."""
-    problem = wrong_input_gradient(trial)
+    problem, advice = wrong_input_gradient(trial)
     if problem:
-        raise Violation(problem, _BACKWARD)
+        raise Violation(problem, advice)
 
 
 def forward_and_backward(trial: CaseTrial) -> None:

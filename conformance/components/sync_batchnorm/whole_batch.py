@@ -12,6 +12,15 @@ from conformance.workload.numbers import Tensors, under
 
 _USUAL_EPS, _USUAL_MOMENTUM = 1e-5, 0.1
 _SINGLE = 1e-6  # of the largest number; what computing in float32 takes off
+_BACKWARD = (
+    "All-reduce, in backward too, the sums of the output's gradients and of their products with the inputs. Divide "
+    "their sums by the number of samples of all ranks."
+)
+_NO_BACKWARD = (
+    "No gradient reached the input. Compute the output from the input itself, without `torch.no_grad()` and `detach()`. "
+    "A backward of your own returns the input's gradient wherever `ctx.needs_input_grad` asks for it, also if weight "
+    "and bias are frozen."
+)
 
 
 @dataclass(frozen=True)
@@ -61,14 +70,16 @@ def wrong_output(trial: CaseTrial) -> tuple[str, str]:
     return "", ""
 
 
-def wrong_input_gradient(trial: CaseTrial) -> str:
-    """Return what is wrong with the gradient of an input."""
+def wrong_input_gradient(trial: CaseTrial) -> tuple[str, str]:
+    """Return what is wrong with the gradient of an input, and what to do about it."""
     for step, inputs in enumerate(whole(trial).inputs):
         for rank, wanted in enumerate(inputs):
-            wrong = first_mismatch({"x": trial.answers[rank][f"input/{step}"]}, {"x": wanted})
+            seen = trial.answers[rank][f"input/{step}"]
+            wrong = first_mismatch({"x": seen}, {"x": wanted})
             if wrong:
-                return f"On rank {rank}, the gradient of the input is not that of one process: it {wrong.words}."
-    return ""
+                problem = f"On rank {rank}, the gradient of the input is not that of one process: it {wrong.words}."
+                return problem, _BACKWARD if seen.any() else _NO_BACKWARD
+    return "", ""
 
 
 def wrong_statistics(trial: CaseTrial) -> tuple[str, str]:
