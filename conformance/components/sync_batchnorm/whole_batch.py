@@ -17,9 +17,9 @@ _BACKWARD = (
     "their sums by the number of samples of all ranks."
 )
 _NO_BACKWARD = (
-    "No gradient reached the input. Compute the output from the input itself, without `torch.no_grad()` and `detach()`. "
-    "A backward of your own returns the input's gradient wherever `ctx.needs_input_grad` asks for it, also if weight "
-    "and bias are frozen."
+    "No gradient reached the input. Compute the output from the input itself, without `torch.no_grad()` and "
+    "`detach()`. A backward of your own returns the input's gradient wherever `ctx.needs_input_grad` asks for it, "
+    "also if weight and bias are frozen."
 )
 
 
