@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from conformance.checks.check import Violation
-from conformance.checks.compare import Mismatch, element_apart, first_mismatch
+from conformance.checks.compare import Mismatch, element_apart, first_mismatch, mismatches
 from conformance.checks.trial import Trial
 from conformance.checks.words import listed, step_words
 from conformance.oracle.tolerance import Limits
@@ -79,9 +79,8 @@ def _mismatches(
 ) -> Iterator[tuple[int, str, Mismatch]]:
     """Yield rank, step and first mismatch of what was seen, wherever there is one; `right` and `limits` are by step."""
     for step, (wanted, limit) in enumerate(zip(right, limits, strict=True)):
-        for rank, observation in enumerate(trial.observations):
-            if wrong := first_mismatch(seen(observation, step), wanted, limit):
-                yield rank, step_words(trial.scenario, step), wrong
+        for rank, wrong in mismatches((seen(one, step) for one in trial.observations), wanted, limit):
+            yield rank, step_words(trial.scenario, step), wrong
 
 
 def ranks_stay_identical(trial: Trial) -> None:

@@ -22,7 +22,7 @@ class Advice(NamedTuple):
 def advise(kind: str, message: str, drawn: Drawn) -> str:
     """Return advice on an exception that the submission raised; empty if there is none."""
     said = f"{kind}: {message}"
-    if isinstance(drawn, Scenario):
+    if type(drawn) is Scenario:  # of a wrapper or an optimizer
         for row in _ON_TRAININGS:
             if re.search(row.pattern, said, re.DOTALL) and row.applies(drawn):
                 return row.advice.format(ranks=drawn.world_size, smallest=_smallest_group(drawn))

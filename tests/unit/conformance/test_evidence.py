@@ -36,7 +36,7 @@ def test_messages_are_code():
 @pytest.mark.parametrize(
     ("path", "components"),
     [
-        ("components/fsdp/table.py", {"fsdp"}),
+        ("components/fsdp/record.py", {"fsdp"}),
         ("components/wrapper/table.py", {"naive_ddp", "ddp"}),
         ("components/registry.py", {"fsdp", "naive_ddp", "ddp"}),
         ("judging/triage.py", {"fsdp", "naive_ddp", "ddp"}),
