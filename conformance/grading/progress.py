@@ -66,9 +66,6 @@ class LiveProgress:
     """Lines that change in place: the submission, its component, its check, and how long they take; a listener.
 
     The lines are gone between the end of a submission and the beginning of the next: its report is printed there.
-
-    Attributes:
-        live: what draws the lines.
     """
 
     def __init__(self, console: Console) -> None:

@@ -78,7 +78,7 @@ def _run(search: Search, draws: Draws) -> Result:
     started, without_failure = time.perf_counter(), partial(Result, search.check)
     try:
         search = _held(search, draws)
-        result = _failed(search, *search.failures[search.last]) if search.failures else without_failure("passed")
+        result = _failed(search, *search.failure) if search.failure else without_failure("passed")
     except NotOffered as lack:
         result = without_failure("not_run", str(lack))
     except HarnessError as error:
@@ -106,7 +106,7 @@ def _held(search: Search, draws: Draws) -> Search:
         smallest = Search(search.component, search.check, search.executor)
         with suppress(Violation):
             draws.hold(smallest.hold)
-        return smallest if smallest.failures else search  # a failure counts, also if the second search finds none
+        return smallest if smallest.failure else search  # a failure counts, also if the second search finds none
     return search
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import product
 
 import torch
 
@@ -43,14 +44,12 @@ def _gradients_differ(
     mistakes: list[str], scenario: Scenario, inputs: list[RankInputs], expected: Trajectory, factor: float
 ) -> bool:
     """Whether in every step that has gradients, on every rank, each mistake would give another gradient."""
-    for step in range(scenario.steps if mistakes else 0):
+    for step, right in enumerate(expected.gradients if mistakes else ()):
         own, limits = shard_gradients(scenario, inputs, expected, step), expected.gradient_limits[step]
-        right = expected.gradients[step]
-        for rank in range(scenario.world_size if right else 0):
-            for mistake in mistakes:
-                wrong = {name: _mistaken(mistake, own, rank, name, value) for name, value in right.items()}
-                if not _obviously_different(wrong, right, limits, factor):
-                    return False
+        for rank, mistake in product(range(scenario.world_size if right else 0), mistakes):
+            wrong = {name: _mistaken(mistake, own, rank, name, value) for name, value in right.items()}
+            if not _obviously_different(wrong, right, limits, factor):
+                return False
     return True
 
 

@@ -53,14 +53,7 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """What a script has to show.
-
-    Attributes:
-        location: the submission.
-        component: the component that failed.
-        check: the check that failed.
-        message: what was wrong.
-    """
+    """What a script has to show: a check that the component of a submission failed, and what was wrong."""
 
     location: Location
     component: Component

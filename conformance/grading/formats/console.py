@@ -17,12 +17,7 @@ _COLOURS = {"passed": "green", "failed": "red", "error": "magenta"}
 
 @dataclass
 class ConsoleReport:
-    """Prints the report of each submission when it ends, or why there is none; a listener.
-
-    Attributes:
-        reports: the reports, which have taken in an event before this does.
-        console: where reports go; standard output.
-    """
+    """Prints the report of each submission when it ends, or why there is none; a listener that `reports` precedes."""
 
     reports: Reports
     console: Console = field(default_factory=Console)

@@ -27,14 +27,9 @@ class Format(NamedTuple):
 
 @dataclass
 class ReportFile:
-    """Writes a report to a file whenever a component ends; a listener.
+    """Writes a report to a file whenever a component ends; a listener that `reports` precedes.
 
     A grade may be killed at any time: the file is always a whole report, of what had ended by then.
-
-    Attributes:
-        path: where the file goes.
-        format: the form of the report.
-        reports: the reports, which have taken in an event before this does.
     """
 
     path: Path
