@@ -1,7 +1,7 @@
 """Compares the tensors that a rank reported with the expected ones, and says in words where they differ."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -11,8 +11,7 @@ from conformance.workload.numbers import Tensors, wide
 MISSING = "is missing"
 
 
-@dataclass(frozen=True)
-class Mismatch:
+class Mismatch(NamedTuple):
     """The first tensor, by name, that is not what it should be."""
 
     name: str

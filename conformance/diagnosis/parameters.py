@@ -16,7 +16,7 @@ from conformance.checks.words import listed
 from conformance.diagnosis.training_mistakes import TRAINING_MISTAKES, TrainingMistake
 from conformance.oracle.tolerance import equal, is_rounded
 from conformance.oracle.training import Trajectory
-from conformance.scenarios.scenario import AddGroup, Scenario, Unfreeze
+from conformance.scenarios.scenario import AddGroup, Unfreeze
 from conformance.workload.numbers import wide
 
 _NAMED = 2  # mistakes at most, if several lead to the same parameters
@@ -84,25 +84,18 @@ def _made_up(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
 
 def _left_out(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     """Explain parameters that the optimizer never trained: those that were added or unfrozen later, or all."""
-    names = {one.name for one in wrong}
-    untrained = _untrained(trial.scenario)
-    known = [TRAINING_MISTAKES[mistake] for mistake, never in untrained.items() if names <= never]
+    names, schedule = {one.name for one in wrong}, trial.scenario.schedule
+    untrained = {
+        "unfrozen parameter never trained": [one.parameters for one in schedule if isinstance(one, Unfreeze)],
+        "added group never trained": [one.group.parameters for one in schedule if isinstance(one, AddGroup)],
+    }
+    known = [TRAINING_MISTAKES[mistake] for mistake, never in untrained.items() if names.issubset(chain(*never))]
     everything = trial.scenario.world_size * len(trial.scenario.model.trainable)
     if len(wrong) == everything and len(names) >= trial.scenario.world_size:  # if fewer, one owner may cause it
         known.append(TRAINING_MISTAKES["never trained"])
     found = _other_training(trial, wrong, step, known)
     sharded = (trial.scenario.replicated or trial.scenario.averaged) and trial.scenario.world_size > 1
     return f"{found} {_FROM_OTHERS}" if found and known[-1].name == "never trained" and sharded else found
-
-
-def _untrained(scenario: Scenario) -> dict[str, set[str]]:
-    """Return, by mistake, the parameters that an optimizer with this mistake never trains."""
-    unfrozen = (event.parameters for event in scenario.schedule if isinstance(event, Unfreeze))
-    added = (event.group.parameters for event in scenario.schedule if isinstance(event, AddGroup))
-    return {
-        "unfrozen parameter never trained": set(chain.from_iterable(unfrozen)),
-        "added group never trained": set(chain.from_iterable(added)),
-    }
 
 
 def _other_training(

@@ -68,19 +68,13 @@ def tolerance_of(scenario: Scenario) -> float:
 def shows(trial: Trial) -> bool:
     """Whether the comparison of a flat script finds something in what ranks saw."""
     right, tolerance = train(trial.scenario, trial.inputs), tolerance_of(trial.scenario)
-    for seen in trial.observations:
-        pairs = [(seen.wrapped, trial.inputs[0].weights)]
-        for step in range(trial.scenario.steps):
-            pairs.append((seen.gradients(step), right.gradients[step]))
-            pairs.append((seen.parameters(step), right.parameters[step]))
-        if any(_differ(ours, expected, tolerance) for ours, expected in pairs):
-            return True
-    return False
-
-
-def _differ(seen: Tensors, expected: Tensors, tolerance: float) -> bool:
+    moments = {"wrapped": trial.inputs[0].weights}
+    for step in range(trial.scenario.steps):
+        moments |= {f"gradient/{step}": right.gradients[step], f"parameter/{step}": right.parameters[step]}
+    expected = {f"{moment}/{name}": value for moment, named in moments.items() for name, value in named.items()}
     return any(
-        name not in seen or not torch.allclose(wide(seen[name]), wide(value), tolerance, tolerance)
+        name not in seen.tensors or not torch.allclose(wide(seen.tensors[name]), wide(value), tolerance, tolerance)
+        for seen in trial.observations
         for name, value in expected.items()
     )
 
