@@ -5,7 +5,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from hypothesis import HealthCheck, Phase, assume, given, settings
@@ -14,6 +14,7 @@ from hypothesis.configuration import set_hypothesis_home_dir
 
 from conformance.judging.vacuity import tells_apart
 from conformance.scenarios.drawn import Drawn
+from conformance.scenarios.scenario import Scenario
 from conformance.strategies import Bounds
 from conformance.strategies.building_blocks import Drawer, parts
 from conformance.workload.numbers import data_seed
@@ -38,7 +39,8 @@ class Draws:
     """Scenarios or cases of a check: the same ones at every time, for every submission.
 
     Checks that draw alike with one seed draw the same scenarios, which then run once. Known mistakes in `rules_out`
-    must give other numbers than correct code on a scenario, or it is not used; its numbers derive from `secret`.
+    must give other numbers than correct code on a scenario, or it is not used; its numbers derive from `secret`. With
+    `equal_start`, all ranks have rank 0's weights before wrapping, in scenarios that train.
     """
 
     scenarios: Drawer
@@ -47,6 +49,7 @@ class Draws:
     seed: int
     secret: str
     examples: int
+    equal_start: bool = False
 
     def all(self) -> tuple[Drawn, ...]:
         """Return them, smaller ones first; components with the same scenarios share one drawing."""
@@ -74,6 +77,8 @@ class Draws:
         @seeded(self._hypothesis_seed(part))
         @given(part(self.bounds))
         def holds(drawn: Drawn) -> None:
+            if self.equal_start and isinstance(drawn, Scenario):
+                drawn = replace(drawn, equal_start=True)
             assume(tells_apart(drawn, data_seed(self.secret, drawn), self.rules_out))
             judge(drawn)
 

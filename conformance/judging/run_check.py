@@ -49,11 +49,18 @@ class Result:
 
 
 def run_check(
-    component: Component, check: Check, executor: Executor, *, world_size: int, seed: int, examples: int
+    component: Component,
+    check: Check,
+    executor: Executor,
+    *,
+    world_size: int,
+    seed: int,
+    examples: int,
+    equal_start: bool = False,
 ) -> Result:
     """Test one property of a component on up to `examples` scenarios of up to `world_size` ranks."""
     bounds = Bounds(world_size, bucketed=component.contract.takes_bucket_size)
-    draws = Draws(check.scenarios, check.rules_out, bounds, seed, executor.secret, examples)
+    draws = Draws(check.scenarios, check.rules_out, bounds, seed, executor.secret, examples, equal_start)
     return _settled(Search(component, check, executor), partial(_run, draws=draws))
 
 

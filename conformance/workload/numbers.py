@@ -78,12 +78,14 @@ def data_seed(secret: str, drawn: Drawn) -> int:
 def draw_inputs(scenario: Scenario, seed: int) -> list[RankInputs]:
     """Return every rank's inputs, in rank order.
 
-    Each rank has its own numbers, except for an optimizer without a wrapper: then all ranks have rank 0's weights, and
-    with `replicated` also the concatenated batches of all ranks.
+    Each rank has its own numbers, except for weights with `equal_start`, and for an optimizer without a wrapper: then
+    all ranks have rank 0's weights, and with `replicated` also the concatenated batches of all ranks.
     """
     drawn = [_draw_rank(scenario, seed, rank) for rank in range(scenario.world_size)]
     if scenario.replicated or scenario.averaged:
         drawn = [replace(own, weights=drawn[0].weights, buffers=drawn[0].buffers) for own in drawn]
+    if scenario.equal_start:
+        drawn = [replace(own, weights=drawn[0].weights) for own in drawn]
     if scenario.replicated:
         whole = tuple(global_batch(drawn, micro) for micro in range(len(drawn[0].batches)))
         drawn = [replace(own, batches=whole) for own in drawn]

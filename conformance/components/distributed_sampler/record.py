@@ -1,5 +1,6 @@
 """The component `distributed_sampler`."""
 
+from conformance.checks.aspect import Aspect
 from conformance.components.component import Component
 from conformance.components.distributed_sampler.case import SamplerCase
 from conformance.components.distributed_sampler.numbers import draw
@@ -17,4 +18,17 @@ DISTRIBUTED_SAMPLER = Component(
     numbers=for_each_rank(draw),
     simplest=SamplerCase(),
     checks=CHECKS,
+    aspects=(
+        Aspect(
+            "each sample goes to one rank",
+            2.5,
+            ("equal_shares", "every_sample_once", "drop_last_drops_least", "seed_shared_by_ranks"),
+            essential=True,
+        ),
+        Aspect(
+            "order of samples",
+            2.5,
+            ("shuffles", "set_epoch_reshuffles", "reproducible", "seed_decides", "no_shuffling_unless_asked"),
+        ),
+    ),
 )

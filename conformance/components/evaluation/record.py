@@ -1,5 +1,6 @@
 """The component `evaluation`."""
 
+from conformance.checks.aspect import Aspect
 from conformance.components.component import Component
 from conformance.components.evaluation.case import EvaluationCase
 from conformance.components.evaluation.numbers import draw
@@ -17,4 +18,8 @@ EVALUATION = Component(
     numbers=for_each_rank(draw),
     simplest=EvaluationCase(),
     checks=CHECKS,
+    aspects=(
+        Aspect("accuracy over all ranks", 3, ("results_are_waited_for", "global_accuracy"), essential=True),
+        Aspect("weights and counts", 2, ("weighted_by_samples", "counts_anew")),
+    ),
 )

@@ -1,5 +1,6 @@
 """The component `gradient_accumulation`."""
 
+from conformance.checks.aspect import Aspect
 from conformance.components.component import Component
 from conformance.components.gradient_accumulation.case import AccumulationCase
 from conformance.components.gradient_accumulation.numbers import draw
@@ -17,4 +18,10 @@ GRADIENT_ACCUMULATION = Component(
     numbers=for_each_rank(draw),
     simplest=AccumulationCase(),
     checks=CHECKS,
+    aspects=(
+        Aspect("equals one large batch", 2.5, ("one_optimizer_step", "training_equals_one_process"), essential=True),
+        Aspect("one exchange of gradients", 1, ("one_exchange_of_gradients",)),
+        Aspect("steps one after the other", 0.75, ("steps_start_afresh", "fewer_in_the_last_step")),
+        Aspect("gradient scaler", 0.75, ("scaler_used", "overflow_skips_the_step")),
+    ),
 )

@@ -1,5 +1,6 @@
 """The component `loader_generator`."""
 
+from conformance.checks.aspect import Aspect
 from conformance.components.component import Component
 from conformance.components.loader_generator.case import GeneratorCase
 from conformance.components.loader_generator.numbers import draw
@@ -17,4 +18,8 @@ LOADER_GENERATOR = Component(
     numbers=for_each_rank(draw),
     simplest=GeneratorCase(),
     checks=CHECKS,
+    aspects=(
+        Aspect("a stream for each rank", 2, ("reproducible", "ranks_draw_apart"), essential=True),
+        Aspect("seeds", 1, ("seed_decides", "global_generators_stay")),
+    ),
 )

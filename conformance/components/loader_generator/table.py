@@ -25,7 +25,7 @@ CHECKS = (
         "The same seed gives the same stream on a rank, in another run too, whatever else has drawn random numbers.",
         assertion=assertions.reproducible, aspect="numbers", requires=()),
     _check("ranks_draw_apart", "Every rank has a stream of its own, so that augmentations and dropout masks differ.",
-        assertion=assertions.ranks_draw_apart, aspect="numbers", points=2),
+        assertion=assertions.ranks_draw_apart, aspect="numbers"),
     _check("seed_decides", "Another seed gives another stream.", assertion=assertions.seed_decides, aspect="numbers"),
     _check("global_generators_stay",
         "Making the generator leaves the global generators as they were: torch's, Python's and NumPy's.",

@@ -1,5 +1,6 @@
 """The component `overhead_model`."""
 
+from conformance.checks.aspect import Aspect
 from conformance.components.component import Component
 from conformance.components.overhead_model.case import OverheadCase
 from conformance.components.overhead_model.numbers import draw
@@ -18,4 +19,13 @@ OVERHEAD_MODEL = Component(
     numbers=for_each_rank(draw),
     simplest=OverheadCase(),
     checks=CHECKS,
+    aspects=(
+        Aspect(
+            "overhead of communication",
+            3.5,
+            ("overhead_after_backward", "overhead_after_backward[one_bucket]"),
+            essential=True,
+        ),
+        Aspect("best bucket size", 1.5, ("bucket_size_at_the_optimum",)),
+    ),
 )

@@ -22,9 +22,10 @@ _train = partial(_check, assertion=trains, rules_out=STILL, aspect="numbers")
 _of_kinds = partial(_train, aspect="kinds of parameters and layers")
 _in_use = partial(_train, aspect="use of the model")
 _with_options = partial(_train, aspect="options and groups")
-_state = partial(_check, aspect="memory and state", assertion=state_is_sharded)
+_runs = partial(Check, requires=("runs_to_the_end",))
+_state = partial(_runs, aspect="memory and state", assertion=state_is_sharded)
 _closure = partial(_in_use, assertion=assertions.closure)
-_zero_grad = partial(_check, aspect="use of the model", assertion=assertions.zero_grad_clears_all)
+_zero_grad = partial(_runs, aspect="use of the model", assertion=assertions.zero_grad_clears_all)
 _waits = partial(Check, aspect="waiting", assertion=results_are_waited_for)
 # fmt: off
 _FIRST = (
@@ -37,7 +38,7 @@ _FIRST = (
         requires=("runs_to_the_end",)),
     _train("training_equals_one_process",
         "After every step, every rank holds the parameters that the unsharded optimizer gives.", draws.optimized,
-        points=2, requires=("results_are_waited_for",)),
+        requires=("results_are_waited_for",)),
     _train("trains[float32]", "Training in float32 is right to the precision of float32, and ranks stay identical.",
         draws.optimized_in_float32, aspect="precision"),
     _train("trains[bfloat16]", "Training in bfloat16 is right to the precision of bfloat16, and ranks stay identical.",
@@ -56,7 +57,7 @@ _FIRST = (
 )
 _GROUPS = (
     _with_options("groups[own_options]", "Each parameter group trains with its own options.", groups.with_groups,
-        points=2, rules_out=GROUPED),
+        rules_out=GROUPED),
     _waits("results_are_waited_for[groups]",
         "The result of a collective is used only after a wait for it, with two parameter groups too.",
         having(groups.with_groups, gated=True), requires=("groups[own_options]",)),
@@ -68,7 +69,7 @@ _GROUPS = (
         rules_out=NEW_GROUP),
     _with_options("groups[added_during_training]",
         "A parameter group that is added between two steps trains from then on, and the others keep their state.",
-        changes.adding_during, points=2, requires=(*BASE, "groups[added_before_training]"), rules_out=NEW_GROUP),
+        changes.adding_during, requires=(*BASE, "groups[added_before_training]"), rules_out=NEW_GROUP),
     _with_options("groups[added_with_the_defaults]",
         "A group that is added without options has the constructor's options, not those of the group before it.",
         changes.adding_group_without_options, requires=("groups[own_options]", "groups[added_during_training]"),
@@ -104,14 +105,14 @@ _USE = (
 _STATE = (
     _state("state_is_sharded",
         "Together the ranks hold the optimizer's state once: no rank keeps all of it, and nothing is missing.",
-        draws.with_state, points=2),
+        draws.with_state),
     _state("state_is_sharded[groups]",
         "The state of parameters in groups, given at once or added later, is held once too.",
         groups.with_state_of_groups,
         requires=("state_is_sharded", "groups[own_options]", "groups[added_during_training]"),
         advice="Parameters come in groups here: deal out those of each group among the ranks, of later ones too."),
     _state("state_is_balanced", "No rank holds more than its share of the optimizer's state plus one parameter's.",
-        draws.with_large_weights, assertion=state_is_balanced, requires=(*BASE, "state_is_sharded")),
+        draws.with_large_weights, assertion=state_is_balanced, requires=("state_is_sharded",)),
 )
 _TOGETHER = (
     _train("trains[everything_together]",

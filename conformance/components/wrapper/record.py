@@ -1,6 +1,7 @@
 """The data-parallel wrappers."""
 
 from conformance.components.component import Component, training_numbers
+from conformance.components.wrapper.aspects import ASPECTS
 from conformance.components.wrapper.table import wrapper_checks
 from conformance.diagnosis.gradients import diagnose
 from conformance.protocol.messages import Observation
@@ -24,6 +25,8 @@ def _wrapper(name: str, about: str, *more: str, batch_start: bool = False) -> Co
         simplest=Scenario(world_size=1),
         answer=Observation,
         checks=wrapper_checks(name),
+        aspects=ASPECTS[name],
+        start="initial_broadcast",
         diagnose=diagnose,
     )
 

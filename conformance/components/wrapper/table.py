@@ -6,7 +6,7 @@ from functools import partial
 from conformance.checks.check import Check
 from conformance.checks.traffic import sent_once
 from conformance.components.wrapper import collectives
-from conformance.components.wrapper.core_table import CORE, NUMBERS
+from conformance.components.wrapper.core_table import CORE
 from conformance.components.wrapper.extended_table import EXTENDED
 from conformance.components.wrapper.overlap import overlaps_backward, starts_in_backward
 from conformance.strategies import communication as draws
@@ -14,23 +14,23 @@ from conformance.strategies import wrapper, wrapper_extended
 from conformance.strategies.building_blocks import having
 
 _OVERLAPS = ("overlaps_backward",)
-_check = partial(Check, aspect="communication", requires=NUMBERS)
+_check = partial(Check, aspect="communication", requires=("runs_to_the_end",))
 _overlap = partial(_check, assertion=overlaps_backward)
 _per_dtype = partial(_check, assertion=collectives.one_collective_per_dtype)
 _bucket = partial(_check, assertion=collectives.bucket_size_respected)
 # fmt: off
 _OVERLAP = _overlap("overlaps_backward",
     "Gradients are communicated during backward: launched before the last one exists, and not waited for at once.",
-    draws.deep_or_frozen, points=2)
+    draws.deep_or_frozen)
 _STARTS = _overlap("overlaps_backward",
     "Gradients are communicated during backward; one bucket of the whole model may start with the last gradient.",
-    draws.broad_or_frozen, assertion=starts_in_backward, points=2)
+    draws.broad_or_frozen, assertion=starts_in_backward)
 _ONCE = _check("sent_once",
     "Each gradient is sent once in a step: no kind of collective carries more bytes than all gradients have, aligned.",
     draws.broad_or_tied, sent_once)
 _FLAT = (
-    _per_dtype("one_collective_per_dtype", "All gradients are sent together, in one collective.", draws.broad_in_groups,
-        points=2),
+    _per_dtype("one_collective_per_dtype", "All gradients are sent together, in one collective.",
+        draws.broad_in_groups),
     _per_dtype("one_collective_per_dtype[two_dtypes]",
         "Where parameters have two dtypes, there are two collectives, or one for both dtypes.", wrapper.in_two_dtypes,
         requires=("trains[mixed_dtypes]", "one_collective_per_dtype")),
