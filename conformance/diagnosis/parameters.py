@@ -46,7 +46,7 @@ def wrong_parameters(trial: Trial) -> tuple[int, list[Wrong]]:
             Wrong(rank, name)
             for rank, seen in enumerate(trial.observations)
             for name, wanted in expected.items()
-            if not equal(seen.parameters(step)[name], wanted, limit=limits[name])
+            if not equal(seen.parameters(step)[name], wanted, limits[name])
         ]
         if wrong:
             return step, wrong
@@ -114,7 +114,7 @@ def _other_training(
 
 def _leads_to(other: Trajectory, trial: Trial, wrong: Sequence[Wrong], step: int) -> bool:
     values, limits = other.parameters[step], other.parameter_limits[step]
-    return all(equal(_seen(trial, one, step), values[one.name], limit=limits[one.name]) for one in wrong)
+    return all(equal(_seen(trial, one, step), values[one.name], limits[one.name]) for one in wrong)
 
 
 def _seen(trial: Trial, one: Wrong, step: int) -> torch.Tensor:
@@ -124,7 +124,7 @@ def _seen(trial: Trial, one: Wrong, step: int) -> torch.Tensor:
 def _stuck(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     """Explain parameters that did not move on any rank, or moved on their owner only."""
     before, limits = trial.expected.starts[step], trial.expected.parameter_limits[step]
-    if not all(equal(_seen(trial, one, step), before[one.name], limit=limits[one.name]) for one in wrong):
+    if not all(equal(_seen(trial, one, step), before[one.name], limits[one.name]) for one in wrong):
         return ""
     ranks = Counter(one.name for one in wrong)
     everywhere = [name for name, count in ranks.items() if count == trial.scenario.world_size]
