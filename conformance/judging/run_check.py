@@ -17,8 +17,9 @@ from conformance.judging.hold import Search
 from conformance.judging.triage import REPEATS, cause_of
 from conformance.scenarios.drawn import Drawn
 from conformance.strategies import Bounds
+from pytest_ddp.errors import LackError
 
-Status: TypeAlias = Literal["passed", "failed", "error", "not_run"]
+Status: TypeAlias = Literal["passed", "failed", "error", "not_run", "not_gradable"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Result:
 
     Attributes:
         check: the check.
-        status: error means a fault of ours.
+        status: error means a fault of ours; not_gradable, that this machine lacks what the submission needs.
         message: what is wrong, or why the check did not run.
         diagnosis: which known mistake fits.
         scenario: the smallest one found that fails, or the smallest case.
@@ -75,6 +76,8 @@ def _run(search: Search, draws: Draws) -> Result:
         search = _held(search, draws)
     except NotOffered as lack:
         status, message = "not_run", str(lack)
+    except LackError as lack:
+        status, message = "not_gradable" if check.level == "core" else "not_run", str(lack)
     except HarnessError as error:
         status, message = "error", str(error)
     except HypothesisException as error:

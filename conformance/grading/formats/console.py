@@ -12,7 +12,8 @@ from rich.text import Text
 from conformance.grading.events import Event, Reports, SubmissionEnded
 from conformance.grading.report import CheckReport, ComponentReport, Report
 
-_COLOURS = {"passed": "green", "failed": "red", "error": "magenta"}
+_COLOURS = {"passed": "green", "failed": "red", "error": "magenta", "not_gradable": "magenta"}
+_WRONG = {"failed", "error", "not_gradable"}
 
 
 @dataclass
@@ -43,7 +44,7 @@ def show(report: Report, console: Console) -> None:
         console.print(line)
     for component in report.components:
         for check in component.checks:
-            if check.status in {"failed", "error"}:
+            if check.status in _WRONG:
                 console.print()
                 console.print(_failure(component, check), crop=False)
     console.print()
@@ -96,7 +97,7 @@ def _not_passed(component: ComponentReport) -> str:
     lines = [
         check.id if check.level == "core" else f"{check.id} (extended)"
         for check in component.checks
-        if check.status in {"failed", "error"}
+        if check.status in _WRONG
     ]
     waiting = sum(check.status == "not_run" for check in component.checks)
     return "\n".join(lines + ([f"{waiting} not run"] if waiting else []))
@@ -118,6 +119,8 @@ def _failure(component: ComponentReport, check: CheckReport) -> RenderableType:
 
 
 def _outcome(check: CheckReport) -> Text:
+    if check.status == "not_gradable":
+        return Text("not gradable on this machine", "magenta")
     if check.status == "error":
         return Text("error in the grader, not in the submission", "magenta")
     return Text("failed", "red") if check.level == "core" else Text("failed (extended: no points)", "yellow")
