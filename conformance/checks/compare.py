@@ -1,5 +1,6 @@
 """Compares the tensors that a rank reported with the expected ones, and says in words where they differ."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +41,15 @@ def first_mismatch(observed: Tensors, expected: Tensors, limits: Limits | None =
                 name, f"is off by {apart.absolute:.3g} ({_share(apart.relative)} its largest element): {where}"
             )
     return None
+
+
+def mismatches(
+    observed: Iterable[Tensors], expected: Tensors, limits: Limits | None = None
+) -> Iterator[tuple[int, Mismatch]]:
+    """Yield each rank with a tensor that is absent or differs by more than rounding, and the first such tensor."""
+    for rank, tensors in enumerate(observed):
+        if wrong := first_mismatch(tensors, expected, limits):
+            yield rank, wrong
 
 
 def _share(relative: float) -> str:

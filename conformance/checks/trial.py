@@ -1,5 +1,6 @@
 """What a check holds: a scenario or a case, and what the ranks that ran it reported."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -8,7 +9,7 @@ from conformance.oracle.remembered import inputs_of, right_training
 from conformance.oracle.training import Trajectory, train
 from conformance.protocol.messages import Answer, Observation
 from conformance.scenarios.scenario import Scenario
-from conformance.workload.numbers import RankInputs, Tensors
+from conformance.workload.numbers import RankInputs, Tensors, under
 
 
 @dataclass(frozen=True)
@@ -64,3 +65,11 @@ class CaseTrial:
     def answers(self) -> list[Tensors]:
         """What the ranks of the last world answered."""
         return [answer.tensors for answer in self.phases[-1]]
+
+    def under(self, prefix: str, world: int = -1) -> list[Tensors]:
+        """Return what each rank of a world answered under names with this prefix, by names without it."""
+        return [under(answer.tensors, prefix) for answer in self.phases[world]]
+
+    def ranks_where(self, fact: str, *, holds: bool, world: int = -1) -> Iterator[int]:
+        """Yield the ranks of a world that answered that a fact holds, or that it does not."""
+        yield from (rank for rank, one in enumerate(self.phases[world]) if bool(one.tensors[fact]) is holds)

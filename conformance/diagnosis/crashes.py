@@ -75,7 +75,7 @@ def advise_on_crash(broken: Broken, drawn: Drawn) -> str:
     if isinstance(root, Raised) and root.kind == ProtocolError.__name__:
         return "The submission wrote to the connection between the rank and the judge, which it did not open."
     if isinstance(root, Raised):
-        if isinstance(drawn, Scenario):
+        if type(drawn) is Scenario:  # of a wrapper or an optimizer
             return advise_on_training(root.kind, root.message, drawn)
         return advise_on_call(root.kind, root.message)
     return ""

@@ -1,7 +1,6 @@
 """What an exercise has at hand on its rank: the case, the numbers, and the submission's functions."""
 
 import math
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,13 +8,12 @@ from functools import cached_property, partial
 from types import ModuleType
 from typing import Any, cast
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 from conformance.protocol.messages import Answer, Task
 from conformance.ranks.boundary import stage
-from conformance.ranks.environment import states_of_global_generators
+from conformance.ranks.environment import seed_global_generators, states_of_global_generators
 from conformance.scenarios.scenario import Scenario
 from conformance.workload.numbers import RankInputs, Tensors
 
@@ -72,6 +70,10 @@ class Context:
         """Return an adapter function that may be called later."""
         return partial(self.call, name)
 
+    def keep(self, moment: str, tensors: Tensors) -> None:
+        """Answer with these tensors under "MOMENT/NAME"."""
+        self.answer |= {f"{moment}/{name}": value for name, value in tensors.items()}
+
     def number(self, name: str, found: Any) -> None:
         """Note one number, under a name, and whether it is one: NaN for what is none."""
         try:
@@ -84,9 +86,7 @@ class Context:
     @contextmanager
     def watching_global_generators(self, seed: int) -> Iterator[None]:
         """Seed torch's, Python's and NumPy's global generator, and note which of them the block moves."""
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed)  # noqa: NPY002  the global generator is what old transforms use
+        seed_global_generators(seed)
         before = states_of_global_generators()
         yield
         for name, state in states_of_global_generators().items():

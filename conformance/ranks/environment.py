@@ -33,6 +33,13 @@ def noting_moved_generators(moved: list[str]) -> Iterator[None]:
     moved += [name for name, state in states_of_global_generators().items() if state != before[name]]
 
 
+def seed_global_generators(seed: int) -> None:
+    """Seed the global generators of torch, Python and NumPy."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002  old transforms use it
+
+
 def states_of_global_generators() -> dict[str, Any]:
     """Return the states of the global generators of torch, Python and NumPy, as values that can be compared."""
     numpys = np.random.get_state(legacy=False)["state"]  # noqa: NPY002  see above

@@ -6,10 +6,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from conformance.checks.check import Aspect
-from conformance.components.component import Component, trial_of_training
+from conformance.checks.trial import Trial
+from conformance.components.component import Component
 from conformance.execution.executor import Executor
 from conformance.execution.outcome import Execution, Malformed, Observed
 from conformance.judging.run_check import Result
+from conformance.protocol.messages import Observation
 from conformance.reproduction import case_script, training_script
 from conformance.reproduction.replay import SCHEMA, Replay
 from conformance.reproduction.script import MARKER, MOST_LINES, Failure, lines_besides_data
@@ -70,8 +72,10 @@ def flat_text(failure: Failure, drawn: Drawn, seed: int) -> tuple[str, str]:
         drawn: the scenario or the case that failed.
         seed: the integer that its numbers are drawn from.
     """
-    trains = isinstance(drawn, Scenario) or hasattr(drawn, "scenario")
-    text, unshown = (training_script if trains else case_script).flat_text(failure, drawn, seed)
+    if isinstance(drawn, Scenario):
+        text, unshown = training_script.flat_text(failure, drawn, seed)
+    else:
+        text, unshown = case_script.flat_text(failure, drawn, seed)
     if unshown:
         return text, f"a short script has no lines for {', '.join(unshown)}"
     lines = lines_besides_data(text)
@@ -86,17 +90,18 @@ def _text(failure: Failure, result: Result, executor: Executor, drawn: Drawn) ->
         text, why = "", "it fails only sometimes"
     elif result.hash_apart:
         text, why = "", "it fails only where ranks have different hash seeds"
-    elif not isinstance(drawn, Scenario) and result.check.aspect in _NOT_COMPARED:
+    elif failure.component.answer is not Observation and result.check.aspect in _NOT_COMPARED:
         text, why = "", f"a short script compares results, and this failure is about {result.check.aspect}"
     else:
         text, why = flat_text(failure, drawn, executor.seed(drawn))
-    if not why and not _is_shown(executor.run(failure.component, drawn), drawn):
+    if not why and not _is_shown(failure.component, executor.run(failure.component, drawn), drawn):
         why = "no gradient and no parameter is wrong"
     return failure.render("replay.py.jinja", why=why, json=f"{failure.name}.json") if why else text
 
 
-def _is_shown(execution: Execution, drawn: Drawn) -> bool:
+def _is_shown(component: Component, execution: Execution, drawn: Drawn) -> bool:
     """Whether a flat script that does what ranks did ends otherwise than one with a right submission."""
-    if isinstance(execution, Observed) and isinstance(drawn, Scenario):
-        return training_script.shows(trial_of_training(drawn, execution))
-    return not isinstance(execution, Malformed)
+    if not isinstance(execution, Observed):
+        return not isinstance(execution, Malformed)
+    trial = component.trial(drawn, execution)
+    return not isinstance(trial, Trial) or training_script.shows(trial)

@@ -20,24 +20,23 @@ _TOLERANCES: dict[Dtype, float] = {"float64": 1e-9, "float32": 1e-4, "bfloat16":
 _SHOWN = AddGroup | Decay | Freeze | OneCycle | SetOption | Unfreeze
 
 
-def flat_text(failure: Failure, drawn: Any, seed: int) -> tuple[str, list[str]]:
+def flat_text(failure: Failure, scenario: Scenario, seed: int) -> tuple[str, list[str]]:
     """Return a flat script, and what it does not show of the scenario: with anything there, it is of no use.
 
     Args:
         failure: what it has to show.
-        drawn: the scenario that failed, or a case that has one.
+        scenario: what failed.
         seed: the integer that its numbers are drawn from.
     """
-    scenario, own = getattr(drawn, "scenario", drawn), f"{failure.component.name}/script.py.jinja"
+    own = f"{failure.component.name}/script.py.jinja"
     if why := _beyond(scenario):
         return "", [why]
-    data = _data(scenario, failure.component.numbers(drawn, seed)[0])
+    data = _data(scenario, failure.component.numbers(scenario, seed)[0])
     if not is_readable([tensors for ranks in data.values() for tensors in ranks]):
         return "", ["so many numbers"]
-    c, s, m, o = Reading(drawn), Reading(scenario), Reading(scenario.model), Reading(scenario.optimizer)
+    s, m, o = Reading(scenario), Reading(scenario.model), Reading(scenario.optimizer)
     text = failure.render(
         own if has_template(own) else "training.py.jinja",
-        c=c,
         s=s,
         m=m,
         o=o,
@@ -55,8 +54,7 @@ def flat_text(failure: Failure, drawn: Any, seed: int) -> tuple[str, list[str]]:
         **_calls(failure.component.contract, s),
     )
     known = ("seed", "batch", "optimizer", "model")
-    unread = [] if drawn is scenario else c.unread("world_size", "seed")
-    return text, [*unread, *s.unread(*known), *m.unread("inputs", "activation"), *o.unread()]
+    return text, [*s.unread(*known), *m.unread("inputs", "activation"), *o.unread()]
 
 
 def tolerance_of(scenario: Scenario) -> float:

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from conformance.components.fsdp.live_memory import LiveMemory
+from conformance.components.fsdp.on_ranks import LiveMemory
 
 WHOLE = 8 * 8 * 4  # bytes
 

@@ -3,6 +3,7 @@
 import pytest
 
 from conformance.components.fsdp.case import FsdpCase
+from conformance.components.fsdp.scenarios import network
 from conformance.components.registry import COMPONENTS
 from conformance.diagnosis.crashes import advise_on_crash
 from conformance.execution.outcome import Broken
@@ -57,7 +58,7 @@ UNBOUNDED = Scenario(world_size=2, model=THREE, bucket_size_mb=None)
         (MIXED, ("RuntimeError", "attempting to assign a gradient with dtype 'double'"), "group gradients by dtype"),
         (PLAIN, ("TypeError", f"Own.zero_grad() {UNEXPECTED} 'set_to_none'"), "def zero_grad(self, set_to_none=True)"),
         (WRAPPED, ("TypeError", f"Own.__call__() {UNEXPECTED} 'gain'"), "The wrapper's `__call__` must take"),
-        (FsdpCase(world_size=2, keyword=True), ("TypeError", f"Own.forward() {UNEXPECTED} 'gain'"), "`forward` must"),
+        (FsdpCase(), ("TypeError", f"Own.forward() {UNEXPECTED} 'gain'"), "`forward` must"),
         (UNBOUNDED, ("TypeError", "unsupported operand type(s) for *: 'NoneType' and 'int'"), "without a limit"),
         (PLAIN, ("AttributeError", "'Plain' object has no attribute 'param_groups'"), "users write to its"),
     ],
@@ -69,7 +70,7 @@ def test_advice_fits_the_scenario(scenario, raised, said):
 
 
 def test_a_component_advises_on_its_own_cases():
-    assert "the number of ranks" in COMPONENTS["fsdp"].advice(FsdpCase(world_size=2, widths=(2, 3)))
+    assert "the number of ranks" in COMPONENTS["fsdp"].advice(FsdpCase(model=network(2, (2, 3))))
 
 
 @pytest.mark.parametrize(

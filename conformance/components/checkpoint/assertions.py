@@ -3,19 +3,27 @@
 import torch
 
 from conformance.checks.check import Violation
-from conformance.checks.compare import element_apart, first_mismatch
+from conformance.checks.compare import element_apart, mismatches
 from conformance.checks.generators import GENERATORS
 from conformance.checks.trial import CaseTrial
 from conformance.checks.words import listed
 from conformance.components.checkpoint.resumable import FROZEN, Resumable
-from conformance.workload.numbers import Tensors
+from conformance.workload.numbers import Tensors, under
 
 
 def model_comes_back(trial: CaseTrial) -> None:
     """Hold parameters and buffers after loading to those that were saved, bit for bit."""
-    problem, advice = _wrong_model(trial)
-    if problem:
-        raise Violation(f"{_circumstances(trial)}{problem}", advice)
+    saved = trial.under("saved/", world=0)[0]
+    for rank, loaded in enumerate(trial.under("loaded/")):
+        if wrong := _changed(loaded, saved):
+            name = wrong[0]
+            retyped = loaded[name].dtype != saved[name].dtype
+            dtypes = f"the dtype {loaded[name].dtype}, expected {saved[name].dtype}"
+            raise Violation(
+                f"{_circumstances(trial)}On rank {rank} after loading, {listed(wrong)} differ from what was saved: "
+                f"`{name}` at {dtypes if retyped else element_apart(loaded[name], saved[name])}",
+                "Save and load each dtype as it is." if retyped else _how_to_load(trial, rank, loaded, wrong),
+            )
 
 
 def epoch_comes_back(trial: CaseTrial) -> None:
@@ -32,9 +40,14 @@ def epoch_comes_back(trial: CaseTrial) -> None:
 def training_goes_on(trial: CaseTrial) -> None:
     """Hold the model after loading, and after further steps, to a training without a break."""
     model_comes_back(trial)
-    problem, advice = _wrong_end(trial)
-    if problem:
-        raise Violation(f"{_circumstances(trial)}{problem}", advice)
+    before, after = trial.case.before, trial.case.after
+    for rank, wrong in mismatches(trial.under("end/"), _trained(trial, before + after).state()):
+        raise Violation(
+            f"{_circumstances(trial)}On rank {rank}, {before} steps, a checkpoint and {after} more steps do not give "
+            f"what {before + after} steps without a break give: `{wrong.name}` {wrong.words}.",
+            "Save `optimizer.state_dict()`, and load all of it on every rank: without it the moments start from zero, "
+            "and the learning rate is that of construction; each group has its own.",
+        )
 
 
 def scaler_comes_back(trial: CaseTrial) -> None:
@@ -51,11 +64,11 @@ def scaler_comes_back(trial: CaseTrial) -> None:
 
 def one_rank_writes(trial: CaseTrial) -> None:
     """Hold the ranks that write to rank 0."""
-    writers = [rank for rank, answer in enumerate(trial.phases[0]) if answer.tensors["written"]]
+    writers = list(trial.ranks_where("written", holds=True, world=0))
     if writers != [0]:
         raise Violation(
-            f"Given paths of their own, ranks {', '.join(map(str, writers)) or 'none'} of {len(trial.phases[0])} wrote "
-            "to it; expected rank 0 alone.",
+            f"Given paths of their own, ranks {', '.join(map(str, writers)) or 'none'} of {trial.case.world_size} "
+            "wrote to it; expected rank 0 alone.",
             "Write on rank 0 only, and let the others wait at a barrier until the file is there.",
         )
 
@@ -66,14 +79,12 @@ def failed_saves_raise(trial: CaseTrial) -> None:
     One breaks off while the state is being put together, one because there is no room for the file.
     """
     model_comes_back(trial)
-    words = {"unwritable_raised": "what cannot be written", "full_disk_raised": "a full disk"}
-    for rank, answer in enumerate(trial.phases[0]):
-        for name, why in words.items():
-            if not bool(answer.tensors[name]):
-                raise Violation(
-                    f"On rank {rank}, `save_checkpoint` returned although saving had failed, by {why}.",
-                    "Let exceptions of writing through: print nothing instead, and catch none.",
-                )
+    for fact, why in (("unwritable_raised", "what cannot be written"), ("full_disk_raised", "a full disk")):
+        for rank in trial.ranks_where(fact, holds=False, world=0):
+            raise Violation(
+                f"On rank {rank}, `save_checkpoint` returned although saving had failed, by {why}.",
+                "Let exceptions of writing through: print nothing instead, and catch none.",
+            )
 
 
 def complete_when_it_returns(trial: CaseTrial) -> None:
@@ -81,37 +92,33 @@ def complete_when_it_returns(trial: CaseTrial) -> None:
 
     Rank 0's `torch.save` begins when the others have returned, or wait in a collective.
     """
-    for rank, answer in enumerate(trial.phases[0]):
-        if not bool(answer.tensors["there"]):
-            raise Violation(
-                f"`save_checkpoint` returned on rank {rank} of {len(trial.phases[0])} before rank 0 had written the "
-                "file: a rank that loads it then finds none, or half of one.",
-                "Let all ranks wait at a barrier until rank 0 has written it.",
-            )
+    for rank in trial.ranks_where("there", holds=False, world=0):
+        raise Violation(
+            f"`save_checkpoint` returned on rank {rank} of {trial.case.world_size} before rank 0 had written the "
+            "file: a rank that loads it then finds none, or half of one.",
+            "Let all ranks wait at a barrier until rank 0 has written it.",
+        )
 
 
 def saving_changes_nothing(trial: CaseTrial) -> None:
     """Hold training after saving to a training that was not saved."""
     expected = _trained(trial, trial.case.before + trial.case.after).state()
-    for rank, answer in enumerate(trial.phases[0]):
-        wrong = first_mismatch(_under(answer.tensors, "went_on/"), expected)
-        if wrong:
-            raise Violation(
-                f"On rank {rank}, {trial.case.after} more steps after saving do not give what they give without it: "
-                f"`{wrong.name}` {wrong.words}.",
-                "Save copies, and change neither the model nor its mode, nor what requires gradients.",
-            )
+    for rank, wrong in mismatches(trial.under("went_on/", world=0), expected):
+        raise Violation(
+            f"On rank {rank}, {trial.case.after} more steps after saving do not give what they give without it: "
+            f"`{wrong.name}` {wrong.words}.",
+            "Save copies, and change neither the model nor its mode, nor what requires gradients.",
+        )
 
 
 def saves_to_any_path(trial: CaseTrial) -> None:
     """Hold a checkpoint on another disk to coming back, and files beside it to staying."""
     model_comes_back(trial)
-    for rank, answer in enumerate(trial.phases[0]):
-        if not bool(answer.tensors["beside"]):
-            raise Violation(
-                f"After saving, rank {rank} does not find `best.pt` any more, which was beside the checkpoint.",
-                "Remove no file but those that this call has made.",
-            )
+    for rank in trial.ranks_where("beside", holds=False, world=0):
+        raise Violation(
+            f"After saving, rank {rank} does not find `best.pt` any more, which was beside the checkpoint.",
+            "Remove no file but those that this call has made.",
+        )
 
 
 def ranks_draw_apart(trial: CaseTrial) -> None:
@@ -129,14 +136,12 @@ def ranks_draw_apart(trial: CaseTrial) -> None:
 
 def loads_what_was_saved_since(trial: CaseTrial) -> None:
     """Hold a path that was loaded before to what was saved to it since."""
-    for rank, answer in enumerate(trial.answers):
-        expected, loaded = (_under(answer, f"{moment}/") for moment in ("end", "reloaded"))
-        wrong = [name for name, value in expected.items() if not _same(loaded[name], value)]
-        if wrong:
+    for rank, (saved, loaded) in enumerate(zip(trial.under("end/"), trial.under("reloaded/"), strict=True)):
+        if wrong := _changed(loaded, saved):
             raise Violation(
                 f"On rank {rank}, a checkpoint was loaded, and the path was saved to again {_later(trial)}; "
                 f"loaded once more, {listed(wrong)} differ from what was saved: `{wrong[0]}` at "
-                f"{element_apart(loaded[wrong[0]], expected[wrong[0]])}.",
+                f"{element_apart(loaded[wrong[0]], saved[wrong[0]])}.",
                 "Read the file whenever it is loaded: what was read before may have been written over.",
             )
 
@@ -162,60 +167,27 @@ def _later(trial: CaseTrial) -> str:
     return "1 step later" if steps == 1 else f"{steps} steps later"
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors are the same bit for bit; `torch.equal` takes 1 and 1.0 for the same."""
-    return one.dtype == other.dtype and torch.equal(one, other)
+def _changed(loaded: Tensors, saved: Tensors) -> list[str]:
+    """Return the names of tensors that differ in a bit, or in their dtype: `torch.equal` takes 1 and 1.0 for equal."""
+    return [n for n, one in saved.items() if loaded[n].dtype != one.dtype or not torch.equal(loaded[n], one)]
 
 
-def _wrong_model(trial: CaseTrial) -> tuple[str, str]:
-    """Return what of the model is not what rank 0 of the first world had when it saved, and what to do."""
-    expected = _under(trial.phases[0][0].tensors, "saved/")
-    for rank, answer in enumerate(trial.answers):
-        loaded = _under(answer, "loaded/")
-        wrong = [name for name, value in expected.items() if not _same(loaded[name], value)]
-        if wrong:
-            others = {name: value for name, value in _under(trial.given[rank], "other/").items() if name in wrong}
-            kept = others and all(torch.equal(loaded[name], value) for name, value in others.items())
-            problem = f"On rank {rank} after loading, {listed(wrong)} differ from what was saved: `{wrong[0]}` at "
-            if wrong == [FROZEN]:
-                advice = f"`{FROZEN}` is frozen: save all of `model.state_dict()`, not what trains alone."
-                seen, wanted = loaded[FROZEN], expected[FROZEN]
-                return problem + element_apart(seen, wanted), advice
-            advice = "Buffers are not saved: save `model.state_dict()`, not the parameters alone."
-            if kept:
-                advice = "They are what they were before loading: load into the model that is given, on every rank."
-            seen, wanted = loaded[wrong[0]], expected[wrong[0]]
-            if seen.dtype != wanted.dtype:
-                return f"{problem}the dtype {seen.dtype}, expected {wanted.dtype}", "Save and load each dtype as it is."
-            return problem + element_apart(seen, wanted), advice if kept or not others else ""
-    return "", ""
-
-
-def _wrong_end(trial: CaseTrial) -> tuple[str, str]:
-    case = trial.case
-    expected = _trained(trial, case.before + case.after).state()
-    for rank, answer in enumerate(trial.answers):
-        wrong = first_mismatch(_under(answer, "end/"), expected)
-        if wrong:
-            problem = (
-                f"On rank {rank}, {case.before} steps, a checkpoint and {case.after} more steps do not give what "
-                f"{case.before + case.after} steps without a break give: `{wrong.name}` {wrong.words}."
-            )
-            return problem, (
-                "Save `optimizer.state_dict()`, and load all of it on every rank: without it the moments start from "
-                "zero, and the learning rate is that of construction; each group has its own."
-            )
-    return "", ""
+def _how_to_load(trial: CaseTrial, rank: int, loaded: Tensors, wrong: list[str]) -> str:
+    """Return what to do about these parameters and buffers, which are not what was saved."""
+    if wrong == [FROZEN]:
+        return f"`{FROZEN}` is frozen: save all of `model.state_dict()`, not what trains alone."
+    before = {name: value for name, value in under(trial.given[rank], "other/").items() if name in wrong}
+    if not before:
+        return "Buffers are not saved: save `model.state_dict()`, not the parameters alone."
+    if all(torch.equal(loaded[name], value) for name, value in before.items()):
+        return "They are what they were before loading: load into the model that is given, on every rank."
+    return ""
 
 
 def _trained(trial: CaseTrial, steps: int) -> Resumable:
     """Return a training of so many steps without a break."""
     given = trial.given[0]
-    training = Resumable(_under(given, "start/"), scaled=trial.case.scaled)
+    training = Resumable(under(given, "start/"), scaled=trial.case.scaled)
     for step in range(steps):
         training.step((given[f"x/{step}"], given[f"y/{step}"]))
     return training
-
-
-def _under(named: Tensors, prefix: str) -> Tensors:
-    return {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}

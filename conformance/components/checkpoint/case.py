@@ -1,8 +1,11 @@
-"""What `checkpoint` is asked: to save a training that goes on in another world. Nothing here imports torch."""
+"""What `checkpoint` is asked: to save a training that goes on in another world; and the numbers for it."""
 
 from dataclasses import dataclass
 
+import torch
+
 from conformance.scenarios.drawn import Case
+from conformance.workload.numbers import FEATURES, Tensors, generator_of, small_network
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,3 +43,20 @@ class CheckpointCase(Case):
     def worlds(self) -> tuple[int, ...]:
         """The world that saves, and the one that loads."""
         return (self.world_size, self.load_world_size)
+
+
+def numbers(case: CheckpointCase, seed: int, rank: int) -> Tensors:
+    """Draw weights and batches that all ranks share, other weights of each rank's own to load over, and the epoch.
+
+    Each rank also gets a seed of its own for the global generator.
+    """
+    shared, own = generator_of(seed), generator_of(seed + 1 + rank)
+    given: Tensors = {"epoch": torch.tensor(seed % 3), "own": torch.tensor(seed % 1000 + 1 + rank)}
+    for name, shape in small_network().items():
+        for whose, generator in (("start", shared), ("other", own)):
+            value = torch.randn(shape, generator=generator, dtype=torch.float64)
+            given[f"{whose}/{name.replace('2.', 'submodule.')}"] = value
+    for step in range(case.before + case.after):
+        given[f"x/{step}"] = torch.randn(4, FEATURES, generator=shared, dtype=torch.float64)
+        given[f"y/{step}"] = torch.randn(4, 1, generator=shared, dtype=torch.float64)
+    return given

@@ -4,7 +4,6 @@ import random
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,7 +17,8 @@ from torch.distributed import DistStoreError
 from conformance.components.checkpoint.resumable import Resumable
 from conformance.ranks.boundary import stage
 from conformance.ranks.context import Context
-from conformance.workload.numbers import Tensors
+from conformance.ranks.environment import seed_global_generators
+from conformance.workload.numbers import Tensors, under
 from pytest_ddp.rank.collective_hooks import watch_collectives
 
 _PATIENCE = timedelta(seconds=5)  # with ranks that neither leave nor communicate, but watch the file system
@@ -55,33 +55,33 @@ def save_and_load(context: Context) -> None:
 
 
 def _save(context: Context) -> None:
-    case, training = context.case, Resumable(_weights(context, "start"), scaled=context.case.scaled)
-    path = _path(context, dist.get_rank())
+    case, training = context.case, Resumable(under(context.given, "start/"), scaled=context.case.scaled)
+    path, epoch = _path(context, dist.get_rank()), int(context.given["epoch"])
     path.parent.mkdir(exist_ok=True)
     other = path.with_name("best.pt")
     if not case.apart:
         other.touch()
-    parts: tuple[Any, ...] = (training.model, training.optimizer)
-    _seed(int(context.given["own"]))
+
+    def save(to: Path, epoch: int, scaler: Any = training.scaler) -> None:
+        context.call("save_checkpoint", str(to), training.model, training.optimizer, scaler, epoch)
+
+    seed_global_generators(int(context.given["own"]))
     if case.again:
-        context.call("save_checkpoint", str(path), *parts, training.scaler, int(context.given["epoch"]) + 7)
+        save(path, epoch + 7)
     _steps(context, training, range(case.before), "a step before saving")
-    context.answer |= {f"saved/{name}": value for name, value in training.state().items()}
-    with last_to_write(_path(context, 0)) as seen:
-        context.call("save_checkpoint", str(path), *parts, training.scaler, int(context.given["epoch"]))
-    context.answer |= {"there": torch.tensor(seen.there), "beside": torch.tensor(case.apart or other.exists())}
-    context.answer["written"] = torch.tensor(path.exists())
+    context.keep("saved", training.state())
+    there = _rank_0_writes_last(_path(context, 0), lambda: save(path, epoch))
+    facts = {"there": there, "beside": case.apart or other.exists(), "written": path.exists()}
     if case.failing:
-        unwritable = _raises(lambda: context.call("save_checkpoint", str(path), *parts, Unwritable(), 0))
+        facts["unwritable_raised"] = _raises(lambda: save(path, 0, Unwritable()))
         with full_disk():
-            full = _raises(lambda: context.call("save_checkpoint", str(path), *parts, training.scaler, 0))
-        context.answer |= {"unwritable_raised": torch.tensor(unwritable), "full_disk_raised": torch.tensor(full)}
+            facts["full_disk_raised"] = _raises(lambda: save(path, 0))
+    context.answer |= {name: torch.tensor(holds) for name, holds in facts.items()}
     if case.goes_on or case.later:
         _steps(context, training, range(case.before, case.before + case.after), "a step after saving")
-        context.answer |= {f"went_on/{name}": value for name, value in training.state().items()}
+        context.keep("went_on", training.state())
     if case.later:
-        later = str(path.with_suffix(".later"))
-        context.call("save_checkpoint", later, *parts, training.scaler, int(context.given["epoch"]) + 1)
+        save(path.with_suffix(".later"), epoch + 1)
 
 
 def _raises(save: Callable[[], Any]) -> bool:
@@ -94,38 +94,30 @@ def _raises(save: Callable[[], Any]) -> bool:
 
 def _load(context: Context) -> None:
     case = context.case
-    training = Resumable(_weights(context, "other"), scaled=case.scaled and not case.unscaled)
+    training = Resumable(under(context.given, "other/"), scaled=case.scaled and not case.unscaled)
     path = str(_path(context, 0))
-    _seed(1000 + int(context.given["own"]))
+    seed_global_generators(1000 + int(context.given["own"]))
     context.number("epoch", context.call("load_checkpoint", path, training.model, training.optimizer, training.scaler))
-    context.answer |= {f"loaded/{name}": value for name, value in training.state().items()} | {
-        "scale": training.scale()
-    }
-    context.answer |= _drawn()
+    context.keep("loaded", training.state())
+    context.answer["scale"] = training.scale()
+    context.keep("drawn", _drawn())
     _steps(context, training, range(case.before, case.before + case.after), "a step after loading")
-    context.answer |= {f"end/{name}": value for name, value in training.state().items()}
+    context.keep("end", training.state())
     if case.reloaded:
         dist.barrier()  # no rank writes while another one reads, as in a training
         context.call("save_checkpoint", path, training.model, training.optimizer, training.scaler, 0)
-        again = Resumable(_weights(context, "other"), scaled=case.scaled)
+        again = Resumable(under(context.given, "other/"), scaled=case.scaled)
         context.call("load_checkpoint", path, again.model, again.optimizer, again.scaler)
-        context.answer |= {f"reloaded/{name}": value for name, value in again.state().items()}
-
-
-def _seed(seed: int) -> None:
-    torch.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002  the global generator is what old transforms use
+        context.keep("reloaded", again.state())
 
 
 def _drawn() -> Tensors:
     """Return the next numbers of each global generator, under its name."""
-    numbers = {
-        "torch": torch.rand(4).tolist(),
-        "random": [random.random() for _ in range(4)],  # noqa: S311  no secret
-        "numpy": np.random.rand(4).tolist(),  # noqa: NPY002  likewise
+    return {
+        "torch": torch.rand(4),
+        "random": torch.tensor([random.random() for _ in range(4)]),  # noqa: S311  no secret
+        "numpy": torch.tensor(np.random.rand(4)),  # noqa: NPY002  likewise
     }
-    return {f"drawn/{name}": torch.tensor(drawn, dtype=torch.float64) for name, drawn in numbers.items()}
 
 
 def _steps(context: Context, training: Resumable, steps: range, name: str) -> None:
@@ -134,40 +126,28 @@ def _steps(context: Context, training: Resumable, steps: range, name: str) -> No
             training.step((context.given[f"x/{step}"], context.given[f"y/{step}"]))
 
 
-def _weights(context: Context, whose: str) -> Tensors:
-    prefix = f"{whose}/"
-    return {name.removeprefix(prefix): value for name, value in context.given.items() if name.startswith(prefix)}
-
-
 def _path(context: Context, rank: int) -> Path:
     folder = Path(context.task.folder)
     return (folder / f"rank{rank}" if context.case.apart else folder / "shared") / "checkpoint.pt"
 
 
-@dataclass
-class Seen:
-    """Whether the file existed when this rank left the block."""
+def _rank_0_writes_last(path: Path, save: Callable[[], None]) -> bool:
+    """Save, and return whether the file exists when this rank returns from saving.
 
-    there: bool = False
-
-
-@contextmanager
-def last_to_write(path: Path) -> Iterator[Seen]:
-    """Delay rank 0's `torch.save` in the block until every other rank has left the block or entered a collective.
-
-    So the file is there for a rank that leaves only if the submission waits for rank 0.
+    Rank 0's `torch.save` waits until every other rank has returned or entered a collective. So the file is there for
+    a rank that returns only if the submission waits for rank 0.
     """
-    store, rank, seen = dist.distributed_c10d._get_default_store(), dist.get_rank(), Seen()  # noqa: SLF001  torch's only way
+    store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()  # noqa: SLF001  torch's only way
     others = [f"{path}: {other} is waiting or has left" for other in range(1, dist.get_world_size())]
     if rank == 0:
         with mock.patch("torch.save", _after(store, others)):
-            yield seen
-    else:
-        with watch_collectives(lambda _: store.set(others[rank - 1], "")):
-            yield seen
-    seen.there = path.exists()
-    if rank != 0:
-        store.set(others[rank - 1], "")
+            save()
+        return path.exists()
+    with watch_collectives(lambda _: store.set(others[rank - 1], "")):
+        save()
+    there = path.exists()
+    store.set(others[rank - 1], "")
+    return there
 
 
 def _after(store: dist.Store, keys: list[str]) -> Any:

@@ -10,17 +10,56 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
-from conformance.components.fsdp.live_memory import LiveMemory
 from conformance.ranks.boundary import stage
 from conformance.ranks.context import Context
 from conformance.ranks.loading import with_stubs
 from conformance.ranks.optimizer_memory import state_bytes, stored
 from conformance.ranks.parameters import plain
 from conformance.ranks.tracing import alive
-from conformance.workload.models import Perceptron, call, fill, loss_of
-from conformance.workload.numbers import under
+from conformance.workload.models import Perceptron, call, fill, loss_on
 from conformance.workload.schedule import OPTIMIZERS
+
+
+class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
+    """Counts the storages of at least `least` bytes that operations return while this mode is active.
+
+    Weights that only autograd's graph keeps are among them; the rank's own shards are not. Storages identify memory, as
+    in `torch.distributed._tools.mem_tracker`. Memory of C++ code, such as gloo's buffers, is not counted.
+
+    Attributes:
+        at_lookup: the most bytes alive right after an embedding lookup: an operation from integers to floats.
+    """
+
+    def __init__(self, least: int, parts: Iterable[torch.UntypedStorage] = ()) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        self.least, self.at_lookup = least, 0
+        self._seen: Any = WeakIdKeyDictionary()
+        self._parts = list(parts)
+
+    def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and record the storages of its results."""
+        given = function(*args, **(kwargs or {}))
+        results, inputs = ([x for x in tree_leaves(y) if isinstance(x, torch.Tensor)] for y in (given, (args, kwargs)))
+        for tensor in results:
+            # neither meta tensors nor tensors that wrap others have a storage
+            if not (tensor.is_meta or hasattr(tensor, "__tensor_flatten__")):
+                self._seen[tensor.untyped_storage()] = None
+        if any(x.is_floating_point() for x in results) and any(x.dtype == torch.int64 for x in inputs):
+            self.at_lookup = max(self.at_lookup, self.bytes())
+        return given
+
+    def leave_out(self, parts: Iterable[torch.UntypedStorage]) -> None:
+        """Do not count these storages."""
+        self._parts += parts
+
+    def bytes(self) -> int:
+        """Return the number of bytes that are alive now."""
+        sizes = (one.nbytes() for one in self._seen if not any(one is part for part in self._parts))
+        return sum(size for size in sizes if size >= self.least)
 
 
 def of_the_assignment(model: nn.Module) -> None:
@@ -43,14 +82,14 @@ def of_the_assignment(model: nn.Module) -> None:
 
 def train(context: Context) -> None:
     """Train; answer with whole parameters before training and after steps, and with the bytes that this rank keeps."""
-    scenario, case = context.case.scenario, context.case
+    case = context.case
     dtypes: list[torch.dtype] = []
     wrapped = _wrapped(context, dtypes)
     if case.in_evaluation:
         with stage("`eval()` of the wrapped model"):
             wrapped.eval()
     with stage("construction of the optimizer"):
-        optimizer = OPTIMIZERS[scenario.optimizer.kind](wrapped.parameters(), **scenario.optimizer.options)
+        optimizer = OPTIMIZERS[case.optimizer.kind](wrapped.parameters(), **case.optimizer.options)
     _gather(context, wrapped, "start")
     for step in range(case.steps):
         memory = LiveMemory(case.whole[0], _storages(wrapped.parameters()))
@@ -72,15 +111,15 @@ def _wrapped(context: Context, dtypes: list[torch.dtype]) -> Any:
     """Return the wrapped model, which adds to `dtypes` what it computes in; weigh the whole weights that are left."""
     memory = LiveMemory(context.case.whole[0])
     with memory if context.case.weighed else nullcontext():
-        wrapped = _wrap(context, dtypes)
+        wrapped = _wrap(context, dtypes)  # a function, so that no variable here keeps the bare model
     memory.leave_out(_storages(wrapped.parameters()))
     _weigh(context, memory, "beside_parameters")
     return wrapped
 
 
 def _wrap(context: Context, dtypes: list[torch.dtype]) -> Any:
-    model = Perceptron(context.case.scenario.model, dist.get_rank())
-    fill(model, under(context.given, "weight/"), under(context.given, "buffer/"))
+    model = Perceptron(context.case.model, dist.get_rank())
+    fill(model, context.inputs.weights, context.inputs.buffers)
     with suppress(Exception):  # its import may raise anything; a submission that needs it has imported it before
         with_stubs(lambda: of_the_assignment(model), context.task.submission)
     context.answer["layers_of_torch"] = torch.tensor(type(model.layers[0]) is nn.Embedding)
@@ -89,33 +128,28 @@ def _wrap(context: Context, dtypes: list[torch.dtype]) -> Any:
 
 
 def _step(context: Context, wrapped: Any, optimizer: torch.optim.Optimizer, step: int, memory: LiveMemory) -> None:
-    scenario = context.case.scenario
-    if not scenario.clears_late:
+    case, batches = context.case, context.inputs.batches
+    if not case.clears_late:
         optimizer.zero_grad()
-    if scenario.evaluates:
+    micros = case.micro(step)
+    if case.evaluates:
         with stage("a forward without gradients"), torch.no_grad():
-            output = call(scenario, wrapped, context.given[f"x/{scenario.micro(step)[0]}"])
-            context.answer[f"evaluation/{step}"] = output.clone()
-    micros = scenario.micro(step)
-    for together in [micros] if scenario.joined else [[micro] for micro in micros]:
-        with stage("forward"), memory if context.case.weighed else nullcontext():
-            loss = torch.stack([_loss(context, wrapped, micro) for micro in together]).sum()
-        if scenario.clears_late and scenario.is_first(together[0]):
+            context.answer[f"evaluation/{step}"] = call(case, wrapped, batches[micros[0]][0]).clone()
+    for together in [micros] if case.joined else [[micro] for micro in micros]:
+        with stage("forward"), memory if case.weighed else nullcontext():
+            loss = torch.stack([loss_on(case, wrapped, batches[micro]) for micro in together]).sum()
+        if case.clears_late and case.is_first(together[0]):
             optimizer.zero_grad()
         context.answer["whole_weights_kept_when_the_first_layer_has_computed"] = torch.tensor(memory.at_lookup)
         _weigh(context, memory, "in_memory_after_forward")
         context.answer["parameters_kept_after_forward"] = _kept(wrapped.parameters())
-        with stage("backward"), memory if context.case.weighed else nullcontext():
+        with stage("backward"), memory if case.weighed else nullcontext():
             torch.autograd.backward(loss)
         context.answer["parameters_kept_after_backward"] = _kept(wrapped.parameters())
         context.call("fsdp_on_after_backward", wrapped, optimizer)
     context.answer["gradients_kept"] = _kept(p.grad for p in wrapped.parameters() if p.grad is not None)
     with stage("the optimizer's step"):
         optimizer.step()
-
-
-def _loss(context: Context, wrapped: Any, micro: int) -> torch.Tensor:
-    return loss_of(call(context.case.scenario, wrapped, context.given[f"x/{micro}"]), context.given[f"y/{micro}"])
 
 
 def _weigh(context: Context, memory: LiveMemory, moment: str) -> None:
@@ -127,12 +161,12 @@ def _weigh(context: Context, memory: LiveMemory, moment: str) -> None:
 
 def _gather(context: Context, wrapped: Any, moment: str) -> None:
     """Answer with the gathered parameters under the model's own names, without a prefix before all of them."""
-    names = context.case.scenario.model.shapes
+    names = context.case.model.shapes
     found = context.call("fsdp_gather_full_params", wrapped)
     with stage("a look at what `fsdp_gather_full_params` returned"):
         whole = dict(found)
         prefix = next((key.removesuffix(name) for name in names for key in whole if key.endswith(name)), "")
-        context.answer |= {f"{moment}/{n}": plain(whole[prefix + n]) for n in names if prefix + n in whole}
+        context.keep(moment, {name: plain(whole[prefix + name]) for name in names if prefix + name in whole})
 
 
 def _kept(tensors: Iterable[Any]) -> torch.Tensor:

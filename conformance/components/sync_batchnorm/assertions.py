@@ -1,24 +1,19 @@
-"""Assertions about synchronised batch norm: on N ranks it is what batch norm is on the concatenated batch."""
+"""Assertions about synchronised batch norm: on N ranks it is what batch norm is on the concatenated batch.
+
+Those about what converting a model's batch norms keeps stand at the end: their state and options, and their use.
+"""
 
 import torch
 from torch.nn.functional import batch_norm
 
 from conformance.checks.check import Violation
-from conformance.checks.compare import first_mismatch
+from conformance.checks.compare import first_mismatch, mismatches
 from conformance.checks.trial import CaseTrial
 from conformance.checks.words import WAIT, never_awaited
-from conformance.components.sync_batchnorm.whole_batch import (
-    whole,
-    wrong_input_gradient,
-    wrong_output,
-    wrong_statistics,
-)
+from conformance.components.sync_batchnorm.whole_batch import named_mistake, named_mistake_in_variance, whole
 from conformance.workload.numbers import under
 
-_BACKWARD = (
-    "All-reduce, in backward too, the sums of the output's gradients and of their products with the inputs. Divide "
-    "their sums by the number of samples of all ranks."
-)
+_LEARNT = {"weight", "bias"}
 
 
 def normalises(trial: CaseTrial) -> None:
@@ -26,23 +21,44 @@ def normalises(trial: CaseTrial) -> None:
     forward(trial)
     if not trial.case.without_gradients:
         backward(trial)
-    problem, advice = wrong_statistics(trial)
-    if problem:
-        raise Violation(problem, advice)
+    statistics(trial)
 
 
 def forward(trial: CaseTrial) -> None:
     """Hold outputs to those of one process."""
-    problem, advice = wrong_output(trial)
-    if problem:
-        raise Violation(problem, advice)
+    for step, outputs in enumerate(whole(trial).outputs):
+        for rank, wanted in enumerate(outputs):
+            wrong = first_mismatch({"output": trial.answers[rank][f"output/{step}"]}, {"output": wanted})
+            if wrong:
+                raise Violation(
+                    f"On rank {rank}, the output is not that of one process on all samples: it {wrong.words}.",
+                    named_mistake(trial, rank, step, wanted),
+                )
 
 
 def backward(trial: CaseTrial) -> None:
     """Hold gradients of inputs to those of one process."""
-    problem = wrong_input_gradient(trial)
-    if problem:
-        raise Violation(problem, _BACKWARD)
+    for step, inputs in enumerate(whole(trial).inputs):
+        for rank, wanted in enumerate(inputs):
+            wrong = first_mismatch({"x": trial.answers[rank][f"input/{step}"]}, {"x": wanted})
+            if wrong:
+                raise Violation(
+                    f"On rank {rank}, the gradient of the input is not that of one process: it {wrong.words}.",
+                    "All-reduce, in backward too, the sums of the output's gradients and of their products with the "
+                    "inputs. Divide their sums by the number of samples of all ranks.",
+                )
+
+
+def statistics(trial: CaseTrial) -> None:
+    """Hold the running statistics at the end to those of one process."""
+    expected = {name: value for name, value in whole(trial).state.items() if name not in _LEARNT}
+    steps = "1 step" if trial.case.steps == 1 else f"{trial.case.steps} steps"
+    ends = trial.under(f"end/{trial.case.prefix}")
+    for rank, wrong in mismatches(ends, expected):
+        raise Violation(
+            f"On rank {rank} after {steps}, `{wrong.name}` is not that of one process: it {wrong.words}.",
+            named_mistake_in_variance(trial, rank, ends[rank]["running_var"]),
+        )
 
 
 def forward_and_backward(trial: CaseTrial) -> None:
@@ -53,16 +69,14 @@ def forward_and_backward(trial: CaseTrial) -> None:
 
 def results_are_waited_for(trial: CaseTrial) -> None:
     """Hold outputs and gradients of inputs to being finite where results of collectives are NaN until a wait."""
-    kinds = {"output": "the output", "input": "the gradient of the input"}
-    for step in range(trial.case.steps):
-        for kind, words in kinds.items():
-            for rank, answer in enumerate(trial.answers):
-                if not bool(answer[f"{kind}/{step}"].isfinite().all()):
-                    raise Violation(
-                        f"On rank {rank}, {words} is NaN or infinite: statistics were read before anybody waited for "
-                        f"the collective that gives them.{never_awaited(trial.unawaited(rank))}",
-                        WAIT,
-                    )
+    for kind, words in (("output", "the output"), ("input", "the gradient of the input")):
+        for rank, steps in enumerate(trial.under(f"{kind}/")):
+            if not all(bool(value.isfinite().all()) for value in steps.values()):
+                raise Violation(
+                    f"On rank {rank}, {words} is NaN or infinite: statistics were read before anybody waited for the "
+                    f"collective that gives them.{never_awaited(trial.unawaited(rank))}",
+                    WAIT,
+                )
 
 
 def gradients_of_weight_and_bias(trial: CaseTrial) -> None:
@@ -81,9 +95,7 @@ def gradients_of_weight_and_bias(trial: CaseTrial) -> None:
 
 def running_statistics(trial: CaseTrial) -> None:
     """Hold running mean and variance to those of one process, and to holding no autograd graph."""
-    problem, advice = wrong_statistics(trial)
-    if problem:
-        raise Violation(problem, advice)
+    statistics(trial)
     for rank, answer in enumerate(trial.answers):
         for name, holds_graph in under(answer, "graph/").items():
             if holds_graph:
@@ -136,3 +148,56 @@ def no_collective_in_evaluation(trial: CaseTrial) -> None:
                 f"On rank {rank}, a forward in evaluation mode launched {seen} collectives; expected none.",
                 "" if trial.case.tracked else "Without running statistics, evaluation uses those of the rank's batch.",
             )
+
+
+def conversion_keeps_state(trial: CaseTrial) -> None:
+    """Hold the state after conversion to that before."""
+    start = {f"{trial.case.prefix}{name}": trial.given[0][name] for name in trial.case.state}
+    converted = trial.under("converted/")
+    for rank, kept in enumerate(converted):
+        if set(kept) != set(start):
+            raise Violation(
+                f"On rank {rank}, the converted model's `state_dict` has {', '.join(sorted(kept)) or 'nothing'}; "
+                f"expected {', '.join(sorted(start)) or 'nothing'}."
+            )
+    for rank, wrong in mismatches(converted, start):
+        raise Violation(f"On rank {rank}, conversion changed `{wrong.name}`: it {wrong.words}.")
+
+
+def conversion_keeps_models(trial: CaseTrial) -> None:
+    """Hold norms of other kinds, a norm at two places, and a model that is a norm itself to working as before."""
+    for rank in trial.ranks_where("other_norms_kept", holds=False):
+        raise Violation(
+            f"On rank {rank}, conversion has replaced a norm that is no batch norm.",
+            "Convert instances of `nn.BatchNorm1d`, `nn.BatchNorm2d` and `nn.BatchNorm3d` alone: their base class "
+            "`_NormBase` is that of `nn.InstanceNorm2d` too.",
+        )
+    for rank in trial.ranks_where("still_shared", holds=False) if trial.case.shared else ():
+        raise Violation(
+            f"On rank {rank}, the model has one norm at two places before conversion, `1.0` and `0.again`, and two "
+            "different ones afterwards.",
+            "`named_modules()` names a module once, at its first place: replace it wherever `named_children()` of any "
+            "module has it, by one and the same norm.",
+        )
+    if trial.case.bare:
+        conversion_keeps_options(trial)
+
+
+def conversion_keeps_options(trial: CaseTrial) -> None:
+    """Hold state, and training and evaluation with it, to those of a norm with the same options."""
+    conversion_keeps_state(trial)
+    normalises(trial)
+    if not trial.case.tracked:
+        no_collective_in_evaluation(trial)
+
+
+def frozen_parameters_stay(trial: CaseTrial) -> None:
+    """Hold a frozen weight and bias to requiring no gradients, and training to one process."""
+    for rank, answer in enumerate(trial.answers):
+        for name, required in under(answer, "requires_grad/").items():
+            if required:
+                raise Violation(
+                    f"On rank {rank}, `{name}` requires a gradient after conversion; before, it was frozen.",
+                    "Keep the parameters themselves, or give the new ones their `requires_grad`.",
+                )
+    normalises(trial)

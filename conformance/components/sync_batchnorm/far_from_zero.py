@@ -21,15 +21,13 @@ sixth of these limits at most; the mistake, also with squares that are summed we
 where only the ranks' statistics are combined so, to six times the limit at least. Nothing is asked of gradients here.
 """
 
-from dataclasses import dataclass
-
 import torch
 
 from conformance.checks.check import Violation
 from conformance.checks.compare import first_mismatch
 from conformance.checks.trial import CaseTrial
 from conformance.components.sync_batchnorm.whole_batch import whole
-from conformance.oracle.tolerance import Limits, scale_of, unit_roundoff
+from conformance.oracle.tolerance import Limits, unit_roundoff
 from conformance.workload.numbers import Tensors, under
 
 _ADVICE = (
@@ -38,43 +36,30 @@ _ADVICE = (
 )
 
 
-@dataclass(frozen=True)
-class Errors:
-    """How far rounding may take what a norm gives, by channel, in absolute terms."""
-
-    output: torch.Tensor
-    mean: torch.Tensor
-    variance: torch.Tensor
-
-
 def statistics_far_from_zero(trial: CaseTrial) -> None:
     """In float32 too, mean and variance are exact where the mean is large against the spread."""
+    limits, expected = rounding(trial), whole(trial)
+    mean = float(torch.cat([given["x/0"] for given in trial.given]).double().mean())
     for rank, answer in enumerate(trial.answers):
-        for kind, (seen, right, limits) in _compared(trial, rank, answer).items():
-            wrong = first_mismatch(_by_channel(seen), _by_channel(right), _limits(limits))
+        end = under(answer, f"end/{trial.case.prefix}")
+        pairs = {
+            "output": (answer["output/0"], expected.outputs[0][rank]),
+            "running mean": (end["running_mean"][None], expected.state["running_mean"][None]),
+            "running variance": (end["running_var"][None], expected.state["running_var"][None]),
+        }
+        for kind, (seen, right) in pairs.items():
+            wrong = first_mismatch(_by_channel(seen), _by_channel(right), _limits(limits[kind]))
             if wrong:
                 raise Violation(
-                    f"On rank {rank}, with inputs in float32 whose mean is about {_mean(trial):.0f} and whose spread "
-                    f"is about 1, the {kind} of {wrong.name} is not that of one process: it {wrong.words}. Rounding "
-                    f"explains {float(limits.max()):.2g}.",
+                    f"On rank {rank}, with inputs in float32 whose mean is about {mean:.0f} and whose spread is about "
+                    f"1, the {kind} of {wrong.name} is not that of one process: it {wrong.words}. Rounding explains "
+                    f"{float(limits[kind].max()):.2g}.",
                     _ADVICE,
                 )
 
 
-def _compared(trial: CaseTrial, rank: int, answer: Tensors) -> dict[str, tuple[torch.Tensor, ...]]:
-    """Return what a rank gave, what it should have, and how far rounding may take it, by name."""
-    expected, errors = whole(trial), rounding(trial)
-    wanted, state = expected.outputs[0][rank], expected.state
-    end = under(answer, f"end/{trial.case.prefix}")
-    return {
-        "output": (answer["output/0"], wanted, errors.output),
-        "running mean": (end["running_mean"][None], state["running_mean"][None], errors.mean),
-        "running variance": (end["running_var"][None], state["running_var"][None], errors.variance),
-    }
-
-
-def rounding(trial: CaseTrial) -> Errors:
-    """Return how far rounding to float32 may take what the norm gives."""
+def rounding(trial: CaseTrial) -> Tensors:
+    """Return how far rounding to float32 may take what the norm gives, by channel, in absolute terms."""
     case, start = trial.case, {name: value.double() for name, value in trial.given[0].items()}
     x = torch.cat([given["x/0"] for given in trial.given]).double().transpose(0, 1).flatten(1)
     u, n, most, variance = unit_roundoff("float32"), x.shape[1], x.abs().amax(1), x.var(1, correction=0)
@@ -84,20 +69,11 @@ def rounding(trial: CaseTrial) -> Errors:
     scale, least = (variance + case.eps).sqrt(), (variance + case.eps - off_variance).sqrt()
     apart = (x - x.mean(1, keepdim=True)).abs().amax(1)
     output = (off + 6 * u * most) / least + apart * (1 / least - 1 / scale)
-    return Errors(
-        start["weight"].abs() * output + 4 * u * start["bias"].abs(),
-        case.momentum * off + 4 * u * (most + start["running_mean"].abs()),
-        case.momentum * off_variance * n / (n - 1) + 6 * u * (variance + start["running_var"]),
-    )
-
-
-def share(trial: CaseTrial) -> float:
-    """Return the largest error of the output over its largest element."""
-    return float(rounding(trial).output.max()) / scale_of(whole(trial).outputs[0])
-
-
-def _mean(trial: CaseTrial) -> float:
-    return float(torch.cat([given["x/0"] for given in trial.given]).double().mean())
+    return {
+        "output": start["weight"].abs() * output + 4 * u * start["bias"].abs(),
+        "running mean": case.momentum * off + 4 * u * (most + start["running_mean"].abs()),
+        "running variance": case.momentum * off_variance * n / (n - 1) + 6 * u * (variance + start["running_var"]),
+    }
 
 
 def _by_channel(values: torch.Tensor) -> Tensors:

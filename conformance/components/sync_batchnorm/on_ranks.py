@@ -1,24 +1,22 @@
 """Lets the submission convert a batch norm, trains the result and evaluates it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from conformance.components.sync_batchnorm.numbers import CHANNELS
+from conformance.components.sync_batchnorm.case import CHANNELS
 from conformance.ranks.boundary import stage
 from conformance.ranks.context import Context
 from pytest_ddp.rank.collective_hooks import watch_collectives
 
 _NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
-_OTHERS: dict[
-    str, Callable[[], nn.Module]
-] = {  # made anew each time: a converter may change the class of a module in place
-    "instance": lambda: nn.InstanceNorm2d(CHANNELS),
-    "group": lambda: nn.GroupNorm(1, CHANNELS, affine=False),
-    "layer": lambda: nn.LayerNorm(CHANNELS, elementwise_affine=False),
+_OTHERS: dict[str, Callable[[], nn.Module]] = {  # made anew each time: a converter may change a module's class in place
+    "instance": partial(nn.InstanceNorm2d, CHANNELS),
+    "group": partial(nn.GroupNorm, 1, CHANNELS, affine=False),
+    "layer": partial(nn.LayerNorm, CHANNELS, elementwise_affine=False),
 }
 _AGAIN = "again"
 
@@ -35,9 +33,10 @@ def normalise(context: Context) -> None:
     if not context.case.evaluating:
         with stage("`model.train()`"):
             model.train()
-    forwards = (_forward(context, model, step) for step in range(context.case.steps))
-    for step, forward in enumerate(list(forwards) if context.case.at_once else forwards):
-        _backward(context, step, forward)
+    backwards = (_forward(context, model, step) for step in range(context.case.steps))
+    for backward in list(backwards) if context.case.at_once else backwards:
+        if not context.case.without_gradients:
+            backward()
     _keep(context, "end", model)
     for name, p in model.named_parameters():
         context.answer |= {f"requires_grad/{name}": torch.tensor(p.requires_grad)}
@@ -66,31 +65,27 @@ def _model(context: Context) -> nn.Module:
     return model.train(not case.evaluating)
 
 
-@dataclass(frozen=True)
-class _Forward:
-    """A forward pass whose backward pass follows later.
+def _forward(context: Context, model: Any, step: int) -> Callable[[], None]:
+    """Answer with the output of a step, and return its backward pass, which may follow later.
 
-    Attributes:
-        start: the leaf that receives the gradient of the input.
-        x, output: the input and the output of the model.
-        beside: is added to the output, as in a residual block. Autograd reaches it after the model's backward, since
-            it was made before the output.
+    As in a residual block, something is added to the output. Autograd reaches it after the model's backward, since it
+    was made before the output.
     """
-
-    start: torch.Tensor
-    x: torch.Tensor
-    output: Any
-    beside: torch.Tensor
-
-
-def _forward(context: Context, model: Any, step: int) -> _Forward:
     start = context.given[f"x/{step}"].clone().requires_grad_(not context.case.first)
     beside = torch.zeros_like(start, requires_grad=True).clone()
     beside.retain_grad()
-    x = start.clone()  # not a leaf: torch lets nobody change a leaf in place
-    x = _laid_out(context, x)
+    x = _laid_out(context, start.clone())  # not a leaf: torch lets nobody change a leaf in place
     with stage("forward"), torch.set_grad_enabled(not context.case.without_gradients):
-        return _Forward(start, x, model(x), beside)
+        output = model(x)
+    context.answer |= {f"output/{step}": output, f"x/{step}": x}
+
+    def backward() -> None:
+        gradient = _laid_out(context, context.given[f"gradient/{step}"].clone())
+        with stage("backward"):
+            torch.autograd.backward(output + beside, gradient)
+        context.answer |= {f"input/{step}": _gradient_of(start), f"gradient/{step}": _gradient_of(beside)}
+
+    return backward
 
 
 def _laid_out(context: Context, x: torch.Tensor) -> torch.Tensor:
@@ -99,19 +94,8 @@ def _laid_out(context: Context, x: torch.Tensor) -> torch.Tensor:
     return x.permute(turned).contiguous().permute(turned) if context.case.transposed else x
 
 
-def _backward(context: Context, step: int, forward: _Forward) -> None:
-    start, beside = forward.start, forward.beside
-    if context.case.without_gradients:
-        context.answer[f"output/{step}"] = forward.output
-        return
-    with stage("backward"):
-        torch.autograd.backward(forward.output + beside, _laid_out(context, context.given[f"gradient/{step}"].clone()))
-    context.answer |= {
-        f"output/{step}": forward.output,
-        f"input/{step}": torch.zeros_like(start) if start.grad is None else start.grad,
-        f"x/{step}": forward.x,
-        f"gradient/{step}": torch.zeros_like(start) if beside.grad is None else beside.grad,
-    }
+def _gradient_of(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
 
 
 def _evaluate(context: Context, model: Any) -> None:
@@ -126,4 +110,4 @@ def _evaluate(context: Context, model: Any) -> None:
 
 def _keep(context: Context, moment: str, model: Any) -> None:
     with stage("`model.state_dict()`"):
-        context.answer |= {f"{moment}/{name}": value.clone() for name, value in model.state_dict().items()}
+        context.keep(moment, {name: value.clone() for name, value in model.state_dict().items()})

@@ -1,6 +1,5 @@
 """What batch norm gives in one process on the samples of all ranks, and which mistake gives what was seen instead."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +7,7 @@ from torch.nn.functional import batch_norm
 
 from conformance.checks.compare import first_mismatch
 from conformance.checks.trial import CaseTrial
-from conformance.workload.numbers import Tensors, under
+from conformance.workload.numbers import Tensors
 
 _USUAL_EPS, _USUAL_MOMENTUM = 1e-5, 0.1
 _SINGLE = 1e-6  # of the largest number; what computing in float32 takes off
@@ -26,7 +25,7 @@ class Whole:
 
 def whole(trial: CaseTrial) -> Whole:
     """Return what one process gives."""
-    case, start = trial.case, {name: _wide(value) for name, value in trial.given[0].items()}
+    case, start = trial.case, {name: value.double() for name, value in trial.given[0].items()}
     state = {name: start[name].clone() for name in case.state}
     leaves: Tensors = {name: state[name] for name in ("weight", "bias") if name in state}
     for leaf in leaves.values():
@@ -45,91 +44,40 @@ def whole(trial: CaseTrial) -> Whole:
     return Whole(outputs, inputs, affine, {name: value.detach() for name, value in state.items()})
 
 
-def wrong_output(trial: CaseTrial) -> tuple[str, str]:
-    """Return what is wrong with an output, and which mistake fits."""
-    for step, outputs in enumerate(whole(trial).outputs):
-        for rank, wanted in enumerate(outputs):
-            seen = trial.answers[rank][f"output/{step}"]
-            wrong = first_mismatch({"output": seen}, {"output": wanted})
-            if wrong:
-                named = (words for words, make in _MISTAKES.items() if _alike(seen, make(trial, rank, step)))
-                fits = next(named, "")
-                problem = f"On rank {rank}, the output is not that of one process on all samples: it {wrong.words}."
-                if first_mismatch({"": seen}, {"": wanted}, {"": _SINGLE * float(wanted.abs().max())}) is None:
-                    return problem, "Looks like *sums in float32*: keep them in the dtype of the input, or in float64."
-                return problem, f"Looks like *{fits}*." if fits else ""
-    return "", ""
-
-
-def wrong_input_gradient(trial: CaseTrial) -> str:
-    """Return what is wrong with the gradient of an input."""
-    for step, inputs in enumerate(whole(trial).inputs):
-        for rank, wanted in enumerate(inputs):
-            wrong = first_mismatch({"x": trial.answers[rank][f"input/{step}"]}, {"x": wanted})
-            if wrong:
-                return f"On rank {rank}, the gradient of the input is not that of one process: it {wrong.words}."
+def named_mistake(trial: CaseTrial, rank: int, step: int, wanted: torch.Tensor) -> str:
+    """Return which mistake gives a rank's output that is not the wanted one, in words; nothing if none does."""
+    seen, given = trial.answers[rank][f"output/{step}"], trial.given[rank]
+    if first_mismatch({"": seen}, {"": wanted}, {"": _SINGLE * float(wanted.abs().max())}) is None:
+        return "Looks like *sums in float32*: keep them in the dtype of the input, or in float64."
+    for words, (mean, variance, eps) in _mistakes(trial, rank, step).items():
+        if _alike(
+            seen, batch_norm(given[f"x/{step}"], mean, variance, given.get("weight"), given.get("bias"), eps=eps)
+        ):
+            return f"Looks like *{words}*."
     return ""
 
 
-def wrong_statistics(trial: CaseTrial) -> tuple[str, str]:
-    """Return what is wrong with the running statistics at the end, and which mistake fits."""
-    expected = whole(trial).state
-    for rank, answer in enumerate(trial.answers):
-        seen = {name.removeprefix(trial.case.prefix): value for name, value in under(answer, "end/").items()}
-        wrong = first_mismatch(seen, {name: value for name, value in expected.items() if name not in _LEARNT})
-        if wrong:
-            steps = "1 step" if trial.case.steps == 1 else f"{trial.case.steps} steps"
-            return (
-                f"On rank {rank} after {steps}, `{wrong.name}` is not that of one process: it {wrong.words}.",
-                _named_statistics(trial, rank, seen),
-            )
-    return "", ""
+def _mistakes(trial: CaseTrial, rank: int, step: int) -> dict[str, tuple[torch.Tensor, torch.Tensor, float]]:
+    """Return mean, variance and eps of known mistakes."""
+    xs, eps = [given[f"x/{step}"] for given in trial.given], trial.case.eps
+    means, variances = map(torch.stack, zip(*map(_moments, xs), strict=True))
+
+    def weighted(weights: list[int]) -> tuple[torch.Tensor, torch.Tensor, float]:
+        shares = torch.tensor(weights)[:, None] / sum(weights)
+        mean, squares = (shares * means).sum(0), (shares * (variances + means**2)).sum(0)
+        return mean, squares - mean**2, eps
+
+    return {
+        "each rank's own statistics": (means[rank], variances[rank], eps),
+        "ranks weighted alike, whatever their numbers of samples": weighted([1 for _ in xs]),
+        "ranks weighted by their numbers of samples, whatever the length of these": weighted([len(x) for x in xs]),
+        "the ranks' variances averaged, without what lies between their means": (means.mean(0), variances.mean(0), eps),
+        f"an eps of {_USUAL_EPS:g}, not the norm's own": (*_moments(_together(trial, f"x/{step}")), _USUAL_EPS),
+    }
 
 
-def _local(trial: CaseTrial, rank: int, step: int) -> torch.Tensor:
-    mean, variance = _moments(trial.given[rank][f"x/{step}"])
-    return _normalised(trial, rank, step, mean, variance)
-
-
-def _unweighted(trial: CaseTrial, rank: int, step: int) -> torch.Tensor:
-    """Average the ranks' means and means of squares, whatever their numbers of samples."""
-    moments = [_moments(given[f"x/{step}"]) for given in trial.given]
-    mean = torch.stack([m for m, _ in moments]).mean(0)
-    squares = torch.stack([v + m * m for m, v in moments]).mean(0)
-    return _normalised(trial, rank, step, mean, squares - mean * mean)
-
-
-def _by_samples(trial: CaseTrial, rank: int, step: int) -> torch.Tensor:
-    """Weight the ranks' means and means of squares by their samples, whatever the length of these."""
-    xs = [given[f"x/{step}"] for given in trial.given]
-    moments, samples = [_moments(x) for x in xs], sum(map(len, xs))
-    mean = torch.stack([len(x) * m for x, (m, _) in zip(xs, moments, strict=True)]).sum(0) / samples
-    squares = torch.stack([len(x) * (v + m * m) for x, (m, v) in zip(xs, moments, strict=True)]).sum(0) / samples
-    return _normalised(trial, rank, step, mean, squares - mean * mean)
-
-
-def _within(trial: CaseTrial, rank: int, step: int) -> torch.Tensor:
-    """Average the ranks' variances, so that what lies between their means is lost."""
-    moments = [_moments(given[f"x/{step}"]) for given in trial.given]
-    return _normalised(trial, rank, step, *(torch.stack(part).mean(0) for part in zip(*moments, strict=True)))
-
-
-def _usual_eps(trial: CaseTrial, rank: int, step: int) -> torch.Tensor:
-    return _normalised(trial, rank, step, *_moments(_together(trial, f"x/{step}")), eps=_USUAL_EPS)
-
-
-_LEARNT = ("weight", "bias")
-_MISTAKES: dict[str, Callable[[CaseTrial, int, int], torch.Tensor]] = {
-    "each rank's own statistics": _local,
-    "ranks weighted alike, whatever their numbers of samples": _unweighted,
-    "ranks weighted by their numbers of samples, whatever the length of these": _by_samples,
-    "the ranks' variances averaged, without what lies between their means": _within,
-    f"an eps of {_USUAL_EPS:g}, not the norm's own": _usual_eps,
-}
-
-
-def _named_statistics(trial: CaseTrial, rank: int, seen: Tensors) -> str:
-    """Return which mistake gives the running variance that was seen."""
+def named_mistake_in_variance(trial: CaseTrial, rank: int, seen: torch.Tensor) -> str:
+    """Return which mistake gives a running variance that was seen, in words; nothing if none does."""
     momentum, own = trial.case.momentum, trial.given[rank]["x/0"]
     everything = len(_together(trial, "x/0"))
     mistakes = {
@@ -142,7 +90,7 @@ def _named_statistics(trial: CaseTrial, rank: int, seen: Tensors) -> str:
         for step in range(trial.case.steps):
             x, share = _together(trial, f"x/{step}"), of_mistake or _share(trial, step)
             variance = (1 - share) * variance + share * (n / (n - 1) if n else 1.0) * _moments(x)[1]
-        if _alike(seen["running_var"], variance):
+        if _alike(seen, variance):
             return f"Looks like *{words}*."
     return ""
 
@@ -159,16 +107,9 @@ def _moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return by_channel.mean(1), by_channel.var(1, correction=0)
 
 
-def _normalised(
-    trial: CaseTrial, rank: int, step: int, mean: torch.Tensor, variance: torch.Tensor, *, eps: float | None = None
-) -> torch.Tensor:
-    given, eps = trial.given[rank], trial.case.eps if eps is None else eps
-    return batch_norm(given[f"x/{step}"], mean, variance, given.get("weight"), given.get("bias"), eps=eps)
-
-
 def _together(trial: CaseTrial, name: str) -> torch.Tensor:
     """Return the values of all ranks as rows of channels, since ranks' inputs may differ in length."""
-    return torch.cat([_wide(given[name]).transpose(0, 1).flatten(1).T for given in trial.given])
+    return torch.cat([given[name].double().transpose(0, 1).flatten(1).T for given in trial.given])
 
 
 def _of_ranks(trial: CaseTrial, rows: torch.Tensor) -> list[torch.Tensor]:
@@ -179,10 +120,6 @@ def _of_ranks(trial: CaseTrial, rows: torch.Tensor) -> list[torch.Tensor]:
         part.T.reshape(shape[1], shape[0], *shape[2:]).transpose(0, 1).contiguous()
         for part, shape in zip(parts, shapes, strict=True)
     ]
-
-
-def _wide(value: torch.Tensor) -> torch.Tensor:
-    return value.double() if value.is_floating_point() else value
 
 
 def _alike(seen: torch.Tensor, wanted: torch.Tensor) -> bool:
