@@ -62,7 +62,6 @@ class Check:
         assertion: holds one trial, of a scenario or of a case, to the property; raises Violation.
         aspect: the theme under which the check is listed.
         level: core if the assignment's own text asks for it, extended if only torch's own implementations promise it.
-        points: marks for passing; extended checks give none.
         requires: ids of checks of the component that must pass first.
         rules_out: names of known mistakes that must give other numbers than correct code, or a scenario is not used.
         advice: what is special about the scenarios, and what to do about it; precedes other advice on a failure.
@@ -74,7 +73,6 @@ class Check:
     assertion: Callable[[Any], None]
     aspect: Aspect
     level: Level = "core"
-    points: float = 1.0
     requires: tuple[str, ...] = ()
     rules_out: tuple[str, ...] = ()
     advice: str = ""

@@ -1,6 +1,6 @@
-"""Assertions about waiting, and about what steps leave behind."""
+"""Assertions about waiting, about what steps leave behind, and about faults that ranks have noted."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from conformance.checks.check import Violation
@@ -60,3 +60,22 @@ def hold_alive(rank: int, alive: list[int]) -> None:
             "What was kept for a step (handles, flat copies, losses, whole weights) must be dropped when the step is "
             "over.",
         )
+
+
+def none_noted(fault: str, words: str, advice: str) -> Callable[[Trial], None]:
+    """Return an assertion that holds a list of names in each rank's observation to being empty.
+
+    Args:
+        fault: the attribute of `Observation` that is this list.
+        words: what it means; they may use {names}, {count} (of the names), {parameters} (of the model) and {scenario}.
+        advice: what to do.
+    """
+
+    def hold(trial: Trial) -> None:
+        parameters = len(trial.scenario.model.shapes)
+        for rank, seen in enumerate(trial.observations):
+            if noted := list(dict.fromkeys(getattr(seen, fault))):
+                facts = {"names": listed(noted), "count": len(noted), "parameters": parameters}
+                raise Violation(f"On rank {rank}, {words.format(**facts, scenario=trial.scenario)}", advice)
+
+    return hold

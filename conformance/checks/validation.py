@@ -1,27 +1,37 @@
 """Validates a component's table of checks when it is imported."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+from conformance.checks.aspect import Aspect
 from conformance.checks.check import Check
 
 
-def validate(component: str, checks: Sequence[Check], mistakes: Collection[str]) -> None:
-    """Validate the checks of a component.
+def validate(component: str, checks: Sequence[Check], aspects: Sequence[Aspect], mistakes: Collection[str]) -> None:
+    """Validate the checks and the aspects of a component.
 
     Args:
         component: its name, for messages.
         checks: its checks, in the order in which they run.
+        aspects: what its core checks have points for.
         mistakes: the names of all known mistakes.
 
     Raises:
         ValueError: a check has no words or the id of an earlier one, requires a check that does not come before it or
-            that is extended where it is core itself, or rules out a mistake that is not known.
+            that is extended where it is core itself, or rules out a mistake that is not known; a core check is in no
+            aspect or in two, or an aspect names something that is no core check.
     """
     before: dict[str, Check] = {}
     for check in checks:
         for problem in _problems(check, before, mistakes):
             raise ValueError(f"{component}: the check {check.id!r} {problem}")
         before[check.id] = check
+    core, marked = (
+        [check.id for check in checks if check.level == "core"],
+        [id_ for one in aspects for id_ in one.checks],
+    )
+    if wrong := sorted((Counter(core) - Counter(marked)) + (Counter(marked) - Counter(core))):
+        raise ValueError(f"{component}: each core check must be in one aspect, and no other: {', '.join(wrong)}")
 
 
 def _problems(check: Check, before: Mapping[str, Check], mistakes: Collection[str]) -> list[str]:

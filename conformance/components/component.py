@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from conformance.checks.aspect import Aspect
 from conformance.checks.check import Check
 from conformance.checks.trial import CaseTrial, Trial
 from conformance.execution.asked import Asked
@@ -26,12 +27,17 @@ class Component(Asked):
     Attributes:
         about: what it is, in a sentence.
         checks: what it is held to, in this order.
+        aspects: what it promises, with the points of each promise. Every core check belongs to one.
+        start: the check that asks for equal weights on all ranks after wrapping. If it fails, those after it start from
+            equal ones, so that it costs nothing else.
         diagnose: names the known mistake behind a failed trial; the second trial, if any, has a larger model.
         advice: what to do where the submission raised an exception on what was drawn; may be empty.
     """
 
     about: str
     checks: tuple[Check, ...]
+    aspects: tuple[Aspect, ...]
+    start: str = ""
     diagnose: Callable[[Any, Any], str] | None = None
     advice: Callable[[Any], str] = no_advice
 

@@ -29,4 +29,4 @@ _ALL: tuple[Component, ...] = (
 )
 COMPONENTS = {component.name: component for component in _ALL}
 for _component in _ALL:
-    validate(_component.name, _component.checks, {*GRADIENT_MISTAKES, *TRAINING_MISTAKES})
+    validate(_component.name, _component.checks, _component.aspects, {*GRADIENT_MISTAKES, *TRAINING_MISTAKES})

@@ -78,6 +78,15 @@ def _memory_order(shards: Shards) -> torch.Tensor | None:
     return min((read, written), key=lambda value: difference(shards.seen, value).absolute)
 
 
+def _real_part(shards: Shards) -> torch.Tensor | None:
+    """Return the mean with an imaginary part of zero, or with the rank's own, whichever is nearer."""
+    if not shards.mean.is_complex():
+        return None
+    parts = (torch.zeros_like(shards.mean.imag), shards.own[shards.rank].imag)
+    values = (torch.complex(shards.mean.real, part) for part in parts)
+    return min(values, key=lambda value: difference(shards.seen, value).absolute)
+
+
 def _rounded(dtype: torch.dtype) -> Callable[[Shards], torch.Tensor | None]:
     """Accept a value that is near the mean, and that `dtype` can represent before or after the division."""
 
@@ -166,9 +175,10 @@ GRADIENT_MISTAKES = (
     ),
     GradientMistake(
         "real part alone",
-        "the real part of the average",
-        "A cast to a real dtype drops the imaginary part of a complex gradient.",
-        lambda s: torch.complex(s.mean.real, torch.zeros_like(s.mean.real)) if s.mean.is_complex() else None,
+        "the average in its real part alone",
+        "A cast to a real dtype drops the imaginary part of a complex gradient, and `.real` is a view of the other "
+        "part: send both, and write both back.",
+        _real_part,
     ),
     GradientMistake(
         "divided, never added up",

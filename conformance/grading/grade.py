@@ -3,7 +3,7 @@
 import platform
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -77,7 +77,8 @@ def _planned(path: str, grading: Grading) -> Report:
         core_only=grading.core,
     )
     components = (
-        ComponentReport(name, tuple(map(_not_run, grading.checks(name))), graded=False) for name in grading.components
+        ComponentReport(name, tuple(map(_not_run, grading.checks(name))), COMPONENTS[name].aspects, graded=False)
+        for name in grading.components
     )
     return Report(path, environment, tuple(components), finished=False)
 
@@ -135,7 +136,8 @@ def lacks(component: str, missing: Sequence[str]) -> str:
 
 def _not_submitted(name: str, executor: Executor, grading: Grading) -> ComponentReport:
     checks = tuple(_not_run(check) for check in grading.checks(name))
-    return ComponentReport(name, checks, submitted=False, missing_functions=executor.missing.get(name, ()))
+    aspects, missing = COMPONENTS[name].aspects, executor.missing.get(name, ())
+    return ComponentReport(name, checks, aspects, submitted=False, missing_functions=missing)
 
 
 def _grade_component(name: str, executor: Executor, grading: Grading) -> Iterator[Event]:
@@ -155,7 +157,8 @@ def _graded(name: str, reports: tuple[CheckReport, ...], executor: Executor, gra
     copied = not_from_scratch(name, executor, grading)
     checks = (copied, *map(_not_run, grading.checks(name))) if copied else reports
     borrowed = tuple(sorted(executor.borrowed.get(name, ())))
-    return ComponentReport(name, checks, uses_from_torch=borrowed, new_processes=name in executor.alone)
+    aspects, alone = COMPONENTS[name].aspects, name in executor.alone
+    return ComponentReport(name, checks, aspects, uses_from_torch=borrowed, new_processes=alone)
 
 
 def not_from_scratch(component: str, executor: Executor, grading: Grading) -> CheckReport | None:
@@ -168,7 +171,6 @@ def not_from_scratch(component: str, executor: Executor, grading: Grading) -> Ch
         "core",
         "failed",
         "The component is written by hand: it uses none of torch's own implementations.",
-        points=0.0,
         message=f"{component} uses {' and '.join(borrowed)}, so its other checks did not run. Write it with "
         "torch.distributed's collectives, or grade it without --from-scratch (in pytest: --ddp-from-scratch).",
     )
@@ -180,7 +182,8 @@ def grade_check(
     """Run one check, unless one that it requires has not passed."""
     missing = [required for required in check.requires if before[required].status != "passed"]
     if missing:
-        return _not_run(check, f"not run: {missing[0]} must pass first")
+        behind = before[missing[0]].behind or missing[0]
+        return replace(_not_run(check), message=f"not run: {missing[0]} must pass first", behind=behind)
     result = run_check(
         COMPONENTS[component],
         check,
@@ -188,8 +191,14 @@ def grade_check(
         world_size=grading.world_size,
         seed=grading.seed,
         examples=grading.examples,
+        equal_start=_fails_to_start_equal(component, before),
     )
     return _reported(component, result, executor, grading)
+
+
+def _fails_to_start_equal(component: str, before: dict[str, CheckReport]) -> bool:
+    start = before.get(COMPONENTS[component].start)
+    return start is not None and start.status == "failed"
 
 
 def _reported(component: str, result: Result, executor: Executor, grading: Grading) -> CheckReport:
@@ -201,7 +210,6 @@ def _reported(component: str, result: Result, executor: Executor, grading: Gradi
         level=result.check.level,
         status=result.status,
         requirement=result.check.property,
-        points=result.check.points if result.check.level == "core" else 0.0,
         message=result.message,
         diagnosis=result.diagnosis,
         examples=result.examples,
@@ -211,6 +219,5 @@ def _reported(component: str, result: Result, executor: Executor, grading: Gradi
     )
 
 
-def _not_run(check: Check, message: str = "") -> CheckReport:
-    points = check.points if check.level == "core" else 0.0
-    return CheckReport(check.id, check.level, "not_run", check.property, points, message)
+def _not_run(check: Check) -> CheckReport:
+    return CheckReport(check.id, check.level, "not_run", check.property)

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
+from conformance.checks.aspect import Aspect
+from conformance.grading.marks import Mark, Outcome, aspect_from_json, marks, total
 from conformance.scenarios.drawn import Drawn, drawn_from_json
 
 if TYPE_CHECKING:
     from conformance.checks.check import Level
     from conformance.judging.run_check import Status
 
-SCHEMA = "pytest-ddp/report/3"
+SCHEMA = "pytest-ddp/report/2"
 Verdict: TypeAlias = Literal["passed", "failed", "error", "not_submitted", "not_graded"]
 PASSED, FAILED, NOT_GRADED, HARNESS_ERROR = 0, 1, 2, 3
 GRADER_ERROR = "an error in the grader, not in the submission:"
@@ -50,26 +52,26 @@ class CheckReport:
         level: core or extended.
         status: passed, failed, error (a fault of the harness) or not_run.
         requirement: what the check requires, in a sentence.
-        points: marks for passing; 0 for an extended check.
         message: what was seen and what was expected, or why the check did not run.
         diagnosis: the known mistake that explains the failure.
         examples: how many scenarios or cases were tried.
         seconds: how long the check took.
         script: the path of a script that shows the failure.
         scenario: the smallest scenario or case that fails.
+        behind: the failed check that kept this one from running, if one did.
     """
 
     id: str
     level: "Level"
     status: "Status"
     requirement: str
-    points: float
     message: str = ""
     diagnosis: str = ""
     examples: int = 0
     seconds: float = 0.0
     script: str = ""
     scenario: Drawn | None = None
+    behind: str = ""
 
     @property
     def explanation(self) -> tuple[str, ...]:
@@ -95,6 +97,7 @@ class ComponentReport:
     Attributes:
         name: the name of the component.
         checks: its checks, in the order in which they run.
+        aspects: what its core checks have points for.
         submitted: whether the submission has the component.
         graded: whether its grade is complete.
         uses_from_torch: torch's own implementations that it uses.
@@ -104,6 +107,7 @@ class ComponentReport:
 
     name: str
     checks: tuple[CheckReport, ...]
+    aspects: tuple[Aspect, ...] = ()
     submitted: bool = True
     graded: bool = True
     uses_from_torch: tuple[str, ...] = ()
@@ -126,14 +130,19 @@ class ComponentReport:
         return "error" if "error" in found else "failed" if found & {"failed", "not_run"} else "passed"
 
     @property
+    def marks(self) -> tuple[Mark, ...]:
+        """The mark of each aspect."""
+        return marks(self.aspects, {check.id: Outcome(check.status, check.behind) for check in self.core})
+
+    @property
     def points(self) -> float:
-        """Marks of the core checks that passed."""
-        return sum(check.points for check in self.core if check.status == "passed")
+        """What the component earned."""
+        return total(self.marks)
 
     @property
     def max_points(self) -> float:
-        """Marks of all core checks, whether they ran or not."""
-        return sum(check.points for check in self.core)
+        """What the component can earn."""
+        return sum(aspect.points for aspect in self.aspects)
 
     def with_check(self, ended: CheckReport) -> "ComponentReport":
         """Return the report with a new outcome of one of its checks."""
@@ -145,6 +154,7 @@ class ComponentReport:
             "status": self.status,
             "points": self.points,
             "max_points": self.max_points,
+            "aspects": [mark.to_json() for mark in self.marks],
             "uses_from_torch": list(self.uses_from_torch),
             "missing_functions": list(self.missing_functions),
             "new_processes": self.new_processes,
@@ -157,6 +167,7 @@ class ComponentReport:
         return cls(
             name,
             tuple(map(CheckReport.from_json, plain["checks"])),
+            tuple(map(aspect_from_json, plain["aspects"])),
             submitted=plain["status"] != "not_submitted",
             graded=plain["status"] != "not_graded",
             uses_from_torch=tuple(plain["uses_from_torch"]),

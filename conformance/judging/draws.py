@@ -5,7 +5,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from hypothesis import HealthCheck, Phase, assume, given, settings
@@ -14,6 +14,7 @@ from hypothesis.configuration import set_hypothesis_home_dir
 
 from conformance.judging.vacuity import tells_apart
 from conformance.scenarios.drawn import Drawn
+from conformance.scenarios.scenario import Scenario
 from conformance.strategies import Bounds
 from conformance.strategies.building_blocks import Drawer, parts
 from conformance.workload.numbers import data_seed
@@ -44,6 +45,7 @@ class Draws:
         seed: what is drawn. Checks that draw alike draw the same scenarios, which then run once.
         secret: what the numbers of a scenario derive from.
         examples: how many.
+        equal_start: whether all ranks have rank 0's weights before wrapping, in scenarios that train.
     """
 
     scenarios: Drawer
@@ -52,6 +54,7 @@ class Draws:
     seed: int
     secret: str
     examples: int
+    equal_start: bool = False
 
     def all(self) -> tuple[Drawn, ...]:
         """Return them, smaller ones first; components with the same scenarios share one drawing."""
@@ -79,6 +82,8 @@ class Draws:
         @seeded(self._hypothesis_seed(part))
         @given(part(self.bounds))
         def holds(drawn: Drawn) -> None:
+            if self.equal_start and isinstance(drawn, Scenario):
+                drawn = replace(drawn, equal_start=True)
             assume(tells_apart(drawn, data_seed(self.secret, drawn), self.rules_out))
             judge(drawn)
 

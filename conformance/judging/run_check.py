@@ -51,7 +51,14 @@ class Result:
 
 
 def run_check(
-    component: Component, check: Check, executor: Executor, *, world_size: int, seed: int, examples: int
+    component: Component,
+    check: Check,
+    executor: Executor,
+    *,
+    world_size: int,
+    seed: int,
+    examples: int,
+    equal_start: bool = False,
 ) -> Result:
     """Test one property of a component on up to `examples` scenarios of up to `world_size` ranks.
 
@@ -59,7 +66,7 @@ def run_check(
     before is held to the check again, in new ones.
     """
     bounds = Bounds(world_size, bucketed=component.contract.takes_bucket_size)
-    draws = Draws(check.scenarios, check.rules_out, bounds, seed, executor.secret, examples)
+    draws = Draws(check.scenarios, check.rules_out, bounds, seed, executor.secret, examples, equal_start)
     result = _run(Search(component, check, executor), draws)
     if result.left_behind:
         executor.isolate(component.name)

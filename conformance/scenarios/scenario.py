@@ -133,6 +133,7 @@ class Scenario(Drawn):
         batch: samples per rank and micro-batch.
         uneven: rank r has r samples more; each rank then weights its loss by its share of the samples, so that the
             average over the ranks is the loss of all samples.
+        equal_start: all ranks have rank 0's weights before wrapping, too.
         micro_batches: backward passes per step, whose gradients add up.
         joined: the losses of the micro-batches are added up and share one backward pass.
         finishes_once: `on_after_backward` is called once, after the last of these passes.
@@ -172,6 +173,7 @@ class Scenario(Drawn):
     steps: int = 1
     batch: int = 1
     uneven: bool = False
+    equal_start: bool = False
     micro_batches: int = 1
     joined: bool = False
     finishes_once: bool = False

@@ -78,12 +78,14 @@ def data_seed(secret: str, drawn: Drawn) -> int:
 def draw_inputs(scenario: Scenario, seed: int) -> list[RankInputs]:
     """Return every rank's inputs, in rank order.
 
-    Each rank has its own numbers, except for an optimizer without a wrapper: then all ranks have rank 0's weights, and
-    with `replicated` also the concatenated batches of all ranks.
+    Each rank has its own numbers, except for weights with `equal_start`, and for an optimizer without a wrapper: then
+    all ranks have rank 0's weights, and with `replicated` also the concatenated batches of all ranks.
     """
     drawn = [_draw_rank(scenario, seed, rank) for rank in range(scenario.world_size)]
     if scenario.replicated or scenario.averaged:
         drawn = [replace(own, weights=drawn[0].weights, buffers=drawn[0].buffers) for own in drawn]
+    if scenario.equal_start:
+        drawn = [replace(own, weights=drawn[0].weights) for own in drawn]
     if scenario.replicated:
         whole = tuple(global_batch(drawn, micro) for micro in range(len(drawn[0].batches)))
         drawn = [replace(own, batches=whole) for own in drawn]
@@ -128,3 +130,8 @@ def _draw_rank(scenario: Scenario, seed: int, rank: int) -> RankInputs:
     if spec.buffer:
         buffers = {"offset": normal(outputs), "calls": torch.tensor(2**40 + rank), "mask": normal(outputs)}
     return RankInputs(weights, buffers, batches)
+
+
+def seeds(drawn: Drawn, seed: int, rank: int) -> Tensors:
+    """Return the seed that all ranks share, 0 in the simplest case, and one for each rank's own global generator."""
+    return {"seed": torch.tensor(seed % 1000 if drawn.seed else 0), "own": torch.tensor(seed % 1000 + 1 + rank)}

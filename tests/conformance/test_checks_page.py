@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import get_args
 
-from conformance.checks.check import Aspect, Check
+from conformance.checks.check import Check
 from conformance.components.component import Component
 from conformance.components.registry import COMPONENTS
 
@@ -13,9 +12,10 @@ _HEAD = """\
 # The checks
 
 Every component is held to the checks below ([grading](grading.md)), here by component and by aspect. A name such as
-`trains[convolution]` is a variant: the same assertion on other scenarios. A core check gives points; an extended check
-gives none. A check is *not run* where a check that it requires has not passed, where it is about an optional feature
-that the submission lacks, such as `no_sync`, and where it is extended and the submission refuses by an exception.
+`trains[convolution]` is a variant: the same assertion on other scenarios. The core checks of an aspect share its points
+equally; an extended check gives none. A check is *not run* where a check that it requires has not passed, where it is
+about an optional feature that the submission lacks, such as `no_sync`, and where it is extended and the submission
+refuses by an exception.
 
 Extended checks ask for what torch's own implementations do right. Two things that none of them does are left unjudged:
 several backward passes through one forward (`retain_graph=True`), of which torch's DDP averages the first alone, and
@@ -34,42 +34,47 @@ def page() -> str:
 
 def _wrappers(wrappers: list[Component]) -> Iterable[str]:
     yield "## Data-parallel wrappers\n"
-    yield from (f"- `{one.name}`: {one.about} {_points(one.checks)}" for one in wrappers)
+    yield from (f"- `{one.name}`: {one.about} {_points(one)}" for one in wrappers)
     yield "\nA check is held to every wrapper, unless its row names some.\n"
     held: dict[Check, list[str]] = {}
     for one in wrappers:
         for check in one.checks:
             held.setdefault(check, []).append(one.name)
     names = {check: "" if len(some) == len(wrappers) else f"{_listed(some)}: " for check, some in held.items()}
-    yield from _aspects(names)
+    yield from _tables(wrappers, names)
 
 
 def _component(one: Component) -> Iterable[str]:
     yield f"## `{one.name}`\n"
-    yield f"{one.about} {_points(one.checks)}\n"
-    yield from _aspects(dict.fromkeys(one.checks, ""))
+    yield f"{one.about} {_points(one)}\n"
+    yield from _tables([one], dict.fromkeys(one.checks, ""))
 
 
-def _aspects(checks: dict[Check, str]) -> Iterable[str]:
-    """Yield a table for each aspect, the core checks first; a property may be preceded by words."""
-    for aspect in get_args(Aspect):
-        rows = sorted((one for one in checks if one.aspect == aspect), key=lambda one: one.level)
-        if rows:
-            yield f"### {aspect[0].upper()}{aspect[1:]}\n\n| check | level, points | property |\n|---|---|---|"
-            yield from (f"| `{one.id}` | {_worth(one)} | {checks[one]}{one.property} |" for one in rows)
-            yield ""
+def _tables(components: list[Component], checks: dict[Check, str]) -> Iterable[str]:
+    """Yield a table of core checks for each aspect, then one of extended checks; a property may follow words."""
+    core = [check for check in checks if check.level == "core"]
+    aspects = [aspect for one in components for aspect in one.aspects]
+    for name in dict.fromkeys(aspect.name for aspect in aspects):
+        alike = [aspect for aspect in aspects if aspect.name == name]
+        worth = ", ".join(f"{points:g}" for points in dict.fromkeys(one.points for one in alike))
+        essential = ", essential" if alike[0].essential else ""
+        yield f"### {name[0].upper()}{name[1:]} ({worth} points{essential})\n\n| core check | property |\n|---|---|"
+        ids = {check for one in alike for check in one.checks}
+        yield from (f"| `{one.id}` | {checks[one]}{one.property} |" for one in core if one.id in ids)
+        yield ""
+    extended = sorted((one for one in checks if one.level == "extended"), key=lambda one: one.aspect)
+    if extended:
+        yield "### Extended checks\n\n| check | about | property |\n|---|---|---|"
+        yield from (f"| `{one.id}` | {one.aspect} | {checks[one]}{one.property} |" for one in extended)
+        yield ""
 
 
-def _points(checks: Iterable[Check]) -> str:
-    return f"{sum(one.points for one in checks if one.level == 'core'):g} points."
+def _points(one: Component) -> str:
+    return f"{sum(aspect.points for aspect in one.aspects):g} points."
 
 
 def _listed(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
-
-
-def _worth(check: Check) -> str:
-    return f"core, {check.points:g}" if check.level == "core" else "extended"
 
 
 def test_the_page_has_every_check_and_no_other():

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from conformance.checks.aspect import Aspect
 from conformance.components.registry import COMPONENTS
 from conformance.grading.events import GradeBegan, Reports, SubmissionBegan, SubmissionEnded
 from conformance.grading.formats.console import ConsoleReport
@@ -15,26 +16,29 @@ from conformance.grading.report import CheckReport, ComponentReport, Environment
 from conformance.scenarios.scenario import Scenario
 from conformance.test_submission import test_submission as hold
 
-RIGHT = CheckReport("runs_to_the_end", "core", "passed", "Training runs to its end.", 1.0)
+RIGHT = CheckReport("runs_to_the_end", "core", "passed", "Training runs to its end.")
 WRONG = CheckReport(
     "gradients_averaged",
     "core",
     "failed",
     "Every gradient is the average over the ranks.",
-    2.0,
     message="On rank 0, the gradient of `w` is 4, expected 2.",
     diagnosis="Looks like *summed, not averaged*: divide by the number of ranks.",
     script="repro/a/folder/with/a/path/that/is/longer/than/a/line/naive_ddp-gradients_averaged.py",
     scenario=Scenario(),
 )
-EXTENDED = CheckReport("buffers", "extended", "failed", "Buffers are those of rank 0.", 0.0, message="They differ.")
-BROKEN = CheckReport("one_rank", "core", "error", "One rank trains.", 1.0, message="Traceback: no [bold]memory[/]")
+EXTENDED = CheckReport("buffers", "extended", "failed", "Buffers are those of rank 0.", message="They differ.")
+BROKEN = CheckReport("one_rank", "core", "error", "One rank trains.", message="Traceback: no [bold]memory[/]")
 WAITING = replace(RIGHT, id="ranks_stay_identical", status="not_run", message="not run: one_rank must pass first")
+ASPECTS = (
+    Aspect("gradients are averaged", 2, ("gradients_averaged", "ranks_stay_identical"), essential=True),
+    Aspect("training", 3, ("runs_to_the_end",)),
+)
 REPORT = Report(
     "students/[a]/ddp",
     Environment("2.15.0", "3.11.7", "gloo", "cpu", 4, 7, core_only=True),
     (
-        ComponentReport("naive_ddp", (RIGHT, WRONG, EXTENDED, WAITING), uses_from_torch=("torch.x.Y",)),
+        ComponentReport("naive_ddp", (RIGHT, WRONG, EXTENDED, WAITING), ASPECTS, uses_from_torch=("torch.x.Y",)),
         ComponentReport("flat_ddp", (BROKEN,), new_processes=True),
         ComponentReport("ddp", (WAITING,), submitted=False, missing_functions=("ddp_on_after_backward(m, o)",)),
     ),
@@ -43,14 +47,16 @@ REPORT = Report(
 SHOWN = """\
 students/[a]/ddp
 up to 4 ranks, torch 2.15.0, seed 7, core checks only
-+---------------------------------------------------------+
-| component | verdict | points | checks that did not pass |
-|-----------+---------+--------+--------------------------|
-| naive_ddp | failed  |  1 / 4 | gradients_averaged       |
-|           |         |        | buffers (extended)       |
-|           |         |        | 1 not run                |
-| flat_ddp  | error   |  0 / 1 | one_rank                 |
-+---------------------------------------------------------+
++------------------------------------------------------------------------------+
+| component                | verdict | points | core checks that did not pass  |
+|--------------------------+---------+--------+--------------------------------|
+| naive_ddp                | failed  |  2 / 5 | at most 40%: 'gradients are    |
+|                          |         |        | averaged' is essential         |
+|   gradients are averaged | missing |  0 / 2 | gradients_averaged             |
+|                          |         |        | 1 not run                      |
+|   training               | passed  |  3 / 3 |                                |
+| flat_ddp                 | error   |  0 / 0 | one_rank                       |
++------------------------------------------------------------------------------+
 Not submitted: ddp
 Missing: ddp_on_after_backward(m, o), for ddp
 Not on this machine, replaced: package triton
@@ -64,13 +70,12 @@ naive_ddp: gradients_averaged  failed
   Smallest scenario: Scenario()
   See it yourself: python repro/a/folder/with/a/path/that/is/longer/than/a/line/naive_ddp-gradients_averaged.py
 
-naive_ddp: buffers  failed (extended: no points)
-  They differ.
-  Required: Buffers are those of rank 0.
-
 flat_ddp: one_rank  error in the grader, not in the submission
   Traceback: no [bold]memory[/]
   Required: One rank trains.
+
+Extended checks that failed (they have no points):
+  naive_ddp: buffers: They differ.
 """
 
 
@@ -109,6 +114,7 @@ def test_a_check_says_which_other_one_must_pass_first():
     failed = {required: replace(WRONG, id=required) for required in check.requires}
     report = grade_check("naive_ddp", check, None, Grading(1, 2, ("naive_ddp",), 1), failed)
     assert (report.status, report.message) == ("not_run", f"not run: {check.requires[0]} must pass first")
+    assert report.behind == check.requires[0]
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,10 @@
 
 import json
 import re
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from textwrap import fill
-from typing import Any, get_args
+from typing import Any
 
-from conformance.checks.check import Aspect
+from conformance.checks.aspect import Aspect
 from conformance.components.component import Component
 from conformance.components.registry import COMPONENTS
 from conformance.grading.report import CheckReport, ComponentReport, Environment, Report, reports_to_json
@@ -28,18 +25,19 @@ def page(text: str) -> str:
 
 def _section(one: Component) -> str:
     functions = "\n".join(f"- `{function}`" for function in one.contract.functions)
-    points = sum(check.points for check in one.checks if check.level == "core")
-    judged = fill(f"{points:g} points. Core + extended checks: {', '.join(_aspects(one))}.", 120)
-    return f"### `{one.name}`\n\n{one.about}\n\n{functions}\n\n{judged}\n\n"
+    core = sum(check.level == "core" for check in one.checks)
+    checks = f"{core} core and {len(one.checks) - core} extended checks."
+    return f"### `{one.name}`\n\n{one.about}\n\n{functions}\n\n{_aspects(one)}\n{checks}\n\n"
 
 
-def _aspects(one: Component) -> Iterator[str]:
-    """Yield each aspect with its numbers of core and extended checks."""
-    found = Counter((check.aspect, check.level) for check in one.checks)
-    for aspect in get_args(Aspect):
-        core, extended = found[aspect, "core"], found[aspect, "extended"]
-        if core or extended:
-            yield f"{aspect} {core}+{extended}"
+def _aspects(one: Component) -> str:
+    """Return a table of what the component promises, with its points."""
+    rows = [
+        f"| {aspect.name} | {aspect.points:g}{', essential' if aspect.essential else ''} | {len(aspect.checks)} |\n"
+        for aspect in one.aspects
+    ]
+    total = sum(aspect.points for aspect in one.aspects)
+    return f"| aspect | points, {total:g} in all | core checks |\n|---|---|---|\n{''.join(rows)}"
 
 
 def test_the_page_has_every_component_as_its_record_has_it():
@@ -48,15 +46,17 @@ def test_the_page_has_every_component_as_its_record_has_it():
 
 
 def keys(report: dict[str, Any]) -> list[set[str]]:
-    """Return the keys of a report, of its environment, of a component and of a check."""
+    """Return the keys of a report, of its environment, of a component, an aspect and a check."""
     (component,) = report["components"].values()
-    return [set(part) for part in (report, report["environment"], component, component["checks"][0])]
+    parts = (report, report["environment"], component, component["aspects"][0], component["checks"][0])
+    return [set(part) for part in parts]
 
 
 def test_the_page_shows_a_report_as_it_is():
     shown = json.loads(PAGE.read_text(encoding="utf-8").partition("```json\n")[2].partition("```")[0])
-    check = CheckReport("gradients_averaged", "core", "failed", "After backward ...", 2)
-    report = Report("x", Environment("2", "3", "gloo", "cpu", 4, 7), (ComponentReport("flat_ddp", (check,)),))
+    check = CheckReport("gradients_averaged", "core", "failed", "After backward ...")
+    aspects = (Aspect("gradients are averaged", 1.5, ("gradients_averaged",), essential=True),)
+    report = Report("x", Environment("2", "3", "gloo", "cpu", 4, 7), (ComponentReport("flat_ddp", (check,), aspects),))
     assert {**shown, "submissions": []} == reports_to_json([])
     assert keys(shown["submissions"][0]) == keys(report.to_json())
 

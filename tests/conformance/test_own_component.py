@@ -6,6 +6,7 @@ import pytest
 import torch
 from rank_sum_component import RankSumCase
 
+from conformance.checks.aspect import Aspect
 from conformance.checks.check import Check, Violation
 from conformance.checks.trial import CaseTrial
 from conformance.components.component import Component
@@ -53,6 +54,7 @@ RANK_SUM = Component(
     numbers=for_each_rank(numbers),
     simplest=RankSumCase(world_size=2),
     checks=(SUM,),
+    aspects=(Aspect("the sum of all ranks", 1, ("sum_of_all_ranks",), essential=True),),
 )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from conformance.checks.aspect import Aspect
 from conformance.grading.events import (
     CheckBegan,
     CheckEnded,
@@ -25,8 +26,9 @@ from conformance.grading.progress import LiveProgress, write_lines
 from conformance.grading.report import CheckReport, ComponentReport, Environment, Report
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "summed_gradients"
-WRONG = CheckReport("gradients_averaged", "core", "failed", "It is right.", 2.0)
-GRADED = ComponentReport("naive_ddp", (WRONG, replace(WRONG, id="one_rank", status="passed")))
+WRONG = CheckReport("gradients_averaged", "core", "failed", "It is right.")
+ASPECTS = (Aspect("averaged", 2, ("gradients_averaged",)), Aspect("alone", 2, ("one_rank",)))
+GRADED = ComponentReport("naive_ddp", (WRONG, replace(WRONG, id="one_rank", status="passed")), ASPECTS)
 PLANNED = Report("x", Environment("2", "3", "gloo", "cpu", 2, 1), (GRADED,), finished=False)
 CLEAR_LINE = "\x1b[2K"
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance.checks.aspect import Aspect
 from conformance.components.registry import COMPONENTS
 from conformance.grading.events import (
     CheckEnded,
@@ -37,9 +38,15 @@ def check_reports(draw):
         draw(WORDS),
         draw(st.sampled_from(["core", "extended"])),
         draw(st.sampled_from(["passed", "failed", "error", "not_run"])),
-        *draw(st.tuples(WORDS, st.floats(0, 9), WORDS, WORDS, st.integers(0), st.floats(0, 99), WORDS)),
+        *draw(st.tuples(WORDS, WORDS, WORDS, st.integers(0), st.floats(0, 99), WORDS)),
         draw(st.none() | DRAWN),
+        draw(WORDS),
     )
+
+
+def aspects(checks):
+    core = st.lists(st.sampled_from([check.id for check in checks] or ["absent"]), min_size=1, max_size=2).map(tuple)
+    return st.lists(st.builds(Aspect, WORDS, st.floats(0, 9), core, st.booleans()), max_size=2).map(tuple)
 
 
 @st.composite
@@ -47,7 +54,7 @@ def component_reports(draw, name):
     submitted, graded = draw(st.sampled_from([(True, True), (True, False), (False, True)]))
     checks = tuple(draw(st.lists(check_reports(), max_size=2)))
     more = draw(st.tuples(MANY_WORDS, MANY_WORDS, st.booleans()))
-    return ComponentReport(name, checks, submitted, graded, *more)
+    return ComponentReport(name, checks, draw(aspects(checks)), submitted, graded, *more)
 
 
 @st.composite
@@ -63,16 +70,17 @@ def test_a_report_survives_json(report):
 
 
 ENVIRONMENT = Environment("2", "3", "gloo", "cpu", 2, 1)
-FIRST, SECOND = (CheckReport(name, "core", "not_run", "It is right.", 1.0) for name in ("first", "second"))
+FIRST, SECOND = (CheckReport(name, "core", "not_run", "It is right.") for name in ("first", "second"))
+ASPECTS = (Aspect("right", 2, ("first", "second")),)
 PLANNED = Report(
     "x",
     ENVIRONMENT,
-    tuple(ComponentReport(name, (FIRST, SECOND), graded=False) for name in ("one", "two")),
+    tuple(ComponentReport(name, (FIRST, SECOND), ASPECTS, graded=False) for name in ("one", "two")),
     finished=False,
 )
 RIGHT = replace(FIRST, status="passed")
 BEGAN = (GradeBegan((PLANNED, replace(PLANNED, submission="y"))), SubmissionBegan("x"), ComponentBegan("one", 2))
-ONE = ComponentReport("one", (RIGHT, replace(SECOND, status="failed")))
+ONE = ComponentReport("one", (RIGHT, replace(SECOND, status="failed")), ASPECTS)
 
 
 def summary(report):

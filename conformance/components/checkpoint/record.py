@@ -5,6 +5,7 @@ from functools import partial
 
 from hypothesis import strategies as st
 
+from conformance.checks.aspect import Aspect
 from conformance.checks.check import Check
 from conformance.checks.words import TWO_MACHINES
 from conformance.components.checkpoint import assertions
@@ -41,12 +42,11 @@ _extended = partial(_check, level="extended")
 _CHECKS = (
     _loads("model_comes_back",
         "After loading, parameters and buffers on every rank are those that were saved, bit for bit.", checkpoints,
-        points=2, requires=()),
+        requires=()),
     _check("epoch_comes_back", "`load_checkpoint` returns the epoch that was saved, on every rank.", checkpoints,
         assertions.epoch_comes_back),
     _resumes("training_goes_on",
-        "Steps after loading give the same as without an interruption: the optimizer's state is back.", checkpoints,
-        points=2),
+        "Steps after loading give the same as without an interruption: the optimizer's state is back.", checkpoints),
     _check("scaler_comes_back",
         "The gradient scaler's scale, and the number of steps since it grew, are those that were saved.", checkpoints,
         assertions.scaler_comes_back),
@@ -98,4 +98,17 @@ CHECKPOINT = Component(
     numbers=for_each_rank(numbers),
     simplest=CheckpointCase(),
     checks=_CHECKS,
+    aspects=(
+        Aspect(
+            "a training goes on",
+            7,
+            ("model_comes_back", "training_goes_on", "epoch_comes_back", "scaler_comes_back"),
+            essential=True,
+        ),
+        Aspect(
+            "files",
+            3,
+            ("one_rank_writes", "another_world_size", "the_last_save_counts", "each_path_is_a_file_of_its_own"),
+        ),
+    ),
 )

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from conformance.checks.aspect import Aspect
 from conformance.checks.check import Check
 from conformance.checks.words import TWO_MACHINES
 from conformance.components.component import Component
@@ -19,8 +20,9 @@ _HALF = having(_PLAIN, half=True, optimizer=draws.PLAIN_SGD)
 _FROZEN = {"frozen": (f"layers.{FIRST_LINEAR}.weight",)}
 _check = partial(Check, requires=("training_equals_one_process",))
 _train = partial(_check, assertion=assertions.trains)
-_memory = partial(_check, aspect="memory and state")
-_extended, _keeps = partial(_check, level="extended"), partial(_memory, level="extended")
+_memory = partial(_check, aspect="memory and state", requires=("results_are_waited_for",))
+_extended = partial(_check, level="extended")
+_keeps = partial(_extended, aspect="memory and state")
 _of_kinds = partial(_train, level="extended", aspect="kinds of parameters and layers")
 _in_use = partial(_train, level="extended", aspect="use of the model")
 _accumulate = partial(_train, level="extended", aspect="accumulation")
@@ -33,13 +35,13 @@ _CHECKS = (
         _PLAIN, assertions.gathers_whole_parameters, "numbers", requires=("results_are_waited_for",)),
     _train("training_equals_one_process",
         "After every step, the whole parameters equal those of one process on the concatenated batches.", _PLAIN,
-        aspect="numbers", points=2, requires=("gathers_whole_parameters",)),
+        aspect="numbers", requires=("gathers_whole_parameters",)),
     _train("trains[uneven_shards]",
         "Weights train that the ranks cannot divide evenly, and weights with fewer rows than there are ranks.",
         sharded_trainings(uneven=True), aspect="kinds of parameters and layers", advice=assertions.UNEVEN_WEIGHTS),
     _memory("parameters_are_sharded",
         "Between steps, a rank keeps about 1/N of each matrix; vectors may be on every rank.", _WIDE,
-        memory.parameters_are_sharded, points=2),
+        memory.parameters_are_sharded),
     _memory("nothing_whole_is_kept",
         "After wrapping, and after a step, at most three whole weights are in memory, wherever they were kept.",
         draws.weighed_trainings, memory.nothing_whole_is_kept, requires=("parameters_are_sharded",)),
@@ -151,5 +153,27 @@ FSDP = Component(
     numbers=for_each_rank(numbers),
     simplest=FsdpCase(1, network(2, 2, 2)),
     checks=_CHECKS,
+    aspects=(
+        Aspect(
+            "equals the unsharded model",
+            4,
+            (
+                "results_are_waited_for",
+                "gathers_whole_parameters",
+                "training_equals_one_process",
+                "trains[keyword_arguments]",
+            ),
+            essential=True,
+        ),
+        Aspect("parameters are sharded", 4, ("parameters_are_sharded", "nothing_whole_is_kept"), essential=True),
+        Aspect("gradients and state are sharded", 2, ("gradients_are_sharded", "state_is_sharded")),
+        Aspect(
+            "weights are gathered and freed",
+            2.5,
+            ("weights_are_freed", "weights_are_freed[in_backward]", "gathers_layer_by_layer"),
+        ),
+        Aspect("precision", 1.5, ("keeps_full_precision", "computes_in_the_dtype")),
+        Aspect("unusual sizes", 1, ("trains[uneven_shards]",)),
+    ),
     advice=lambda case: assertions.UNEVEN_WEIGHTS if case.unevenly_shared else "",
 )

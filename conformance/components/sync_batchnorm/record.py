@@ -5,6 +5,7 @@ from functools import partial
 
 from hypothesis import strategies as st
 
+from conformance.checks.aspect import Aspect
 from conformance.checks.check import Check
 from conformance.components.component import Component
 from conformance.components.sync_batchnorm import assertions
@@ -69,14 +70,14 @@ _CHECKS = (
         assertions.conversion_keeps_state, "conversion"),
     Check("results_are_waited_for",
         "The result of a collective is used only after a wait for it, in forward and in backward.",
-        having(norms, gated=True), assertions.results_are_waited_for, "waiting", requires=("conversion_keeps_state",)),
+        having(norms, gated=True), assertions.results_are_waited_for, "waiting"),
     _check("forward_over_all_ranks", "In training, mean and variance are those of all ranks' samples together.", norms,
-        assertions.forward, points=2, requires=("results_are_waited_for",)),
+        assertions.forward, requires=("results_are_waited_for",)),
     _check("backward_over_all_ranks", "The gradient of the input flows through the statistics of all ranks.", norms,
-        assertions.backward, points=2),
+        assertions.backward),
     _check("trains[uneven_batches]",
         "Outputs and gradients of inputs are right where ranks have different numbers of samples.", _IN_TWO_STEPS,
-        assertions.forward_and_backward, points=2, requires=("backward_over_all_ranks",),
+        assertions.forward_and_backward, requires=("backward_over_all_ranks",),
         advice="All-reduce sums, sums of squares and counts; divide then."),
     _check("gradients_of_weight_and_bias",
         "Gradients of weight and bias are each rank's own, for the wrapper to average; together they are all samples'.",
@@ -160,4 +161,28 @@ SYNC_BATCHNORM = Component(
     numbers=for_each_rank(numbers),
     simplest=SyncBatchNormCase(),
     checks=_CHECKS,
+    aspects=(
+        Aspect(
+            "statistics over all ranks",
+            5,
+            (
+                "results_are_waited_for",
+                "forward_over_all_ranks",
+                "backward_over_all_ranks",
+                "gradients_of_weight_and_bias",
+            ),
+            essential=True,
+        ),
+        Aspect(
+            "running statistics and evaluation",
+            2,
+            ("running_statistics", "evaluation_by_running_statistics", "no_collective_in_evaluation"),
+        ),
+        Aspect("conversion", 1.5, ("conversion_keeps_state", "trains[volumes]", "arguments_stay")),
+        Aspect(
+            "unusual sizes",
+            1.5,
+            ("trains[uneven_batches]", "one_sample_on_each_rank", "gradients_of_weight_and_bias[first_layer]"),
+        ),
+    ),
 )

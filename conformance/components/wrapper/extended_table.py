@@ -12,7 +12,6 @@ from conformance.checks.words import TWO_MACHINES
 from conformance.components.wrapper import use
 from conformance.components.wrapper.collectives import freezing
 from conformance.components.wrapper.core_table import NUMBERS, OBVIOUS, UNSYNCHRONISED
-from conformance.components.wrapper.no_sync import accumulates_without_sending
 from conformance.strategies import wrapper as draws
 from conformance.strategies import wrapper_extended as beyond
 from conformance.strategies.building_blocks import having, one_of
@@ -25,7 +24,7 @@ _of_kinds = partial(_train, aspect="kinds of parameters and layers")
 _in_use = partial(_train, aspect="use of the model")
 _taking_part = partial(_train, aspect="parameters that take part")
 _accumulate = partial(_train, aspect="accumulation")
-_lazily = partial(_train, aspect="accumulation", assertion=accumulates_without_sending)
+_lazily = partial(_train, aspect="accumulation", assertion=use.accumulates_without_sending)
 
 # fmt: off
 _OF_KINDS = (
@@ -39,8 +38,8 @@ _OF_KINDS = (
         "Parameters without elements, of complex numbers, or with gaps in memory between their rows train like others.",
         one_of(beyond.with_gaps, draws.wrapped(layers=draws.SMALL, model={"empty": True}), beyond.with_complex_numbers),
         requires=("trains[transposed_parameter]",),
-        advice="A weight may have gaps between its rows here, as some columns of a wider one: send a contiguous copy, "
-        "and copy the result back."),
+        advice="A weight has gaps between its rows here, as some columns of a wider one (send a contiguous copy, and "
+        "copy the result back), or no elements, or complex numbers (send both parts)."),
     _of_kinds("trains[sparse_gradients]",
         "Sparse gradients, as of `nn.Embedding(sparse=True)`, are averaged, also with other numbers of rows by rank.",
         one_of(beyond.with_sparse_gradients, having(beyond.with_sparse_gradients, uneven=True)),
@@ -48,9 +47,7 @@ _OF_KINDS = (
     _of_kinds("trains[buffers]",
         "Every rank holds rank 0's buffers after wrapping, integer and non-persistent ones too, and trains with them.",
         draws.wrapped(layers=draws.SMALL, model={"buffer": True}, steps=1, gated=True),
-        assertion=use.buffers_broadcast, rules_out=(),
-        advice="The model adds its buffers to its output: does a forward change them? Leave them alone, or copy rank "
-        "0's."),
+        assertion=use.buffers_broadcast, rules_out=()),
     _of_kinds("range_of_float16",
         "Gradients that float16 can hold have an average that it can hold, though it cannot hold their sum.",
         beyond.at_the_end_of_float16, assertion=use.range_of_float16, aspect="precision",
@@ -108,20 +105,17 @@ _TAKING_PART = (
         beyond.with_branch("unused")),
     _taking_part("trains[used_in_some_steps]",
         "A parameter that all ranks use in every other step, or by turns, has no gradient left from an earlier step.",
-        one_of(
-            beyond.with_branch("used_in_even_steps", "used_in_odd_steps", steps=st.integers(2, 4)),
-            beyond.with_branch("used_in_turn", steps=st.integers(2, 3)),
-        ), requires=("trains[unused_parameters]", "trains[used_on_some_ranks]")),
+        one_of(beyond.with_branch("used_in_even_steps", "used_in_odd_steps", steps=st.integers(2, 4)),
+            beyond.with_branch("used_in_turn", steps=st.integers(2, 3))),
+        requires=("trains[unused_parameters]", "trains[used_on_some_ranks]")),
     _taking_part("trains[outside_the_optimizer]",
         "Gradients of parameters that the optimizer does not hold yet are averaged like others.", beyond.held_later),
 )
 _USED_ON_SOME_RANKS = _taking_part("trains[used_on_some_ranks]",
     "A parameter that only some ranks use gets the average, with zero for the other ranks, and no rank waits forever.",
-    one_of(
-        beyond.with_branch("used_on_rank_0", "used_on_rank_1"),
-        beyond.with_branch("one_each"),
-        beyond.with_branch("used_on_rank_0", "used_on_rank_1", steps=st.integers(1, 2), micro_batches=2),
-    ), requires=_ACCUMULATES,
+    one_of(beyond.with_branch("used_on_rank_0", "used_on_rank_1"), beyond.with_branch("one_each"),
+        beyond.with_branch("used_on_rank_0", "used_on_rank_1", steps=st.integers(1, 2), micro_batches=2)),
+    requires=_ACCUMULATES,
     advice="Even ranks may use one parameter here, and odd ranks another: what any rank has used is used.")
 _ACCUMULATION = (
     _accumulate("trains[accumulation]",
@@ -139,11 +133,9 @@ _ACCUMULATION = (
         beyond.aborting, aspect="robustness"),
     _lazily("no_sync",
         "Under `no_sync`, also nested, nothing is sent, and the next backward outside averages the whole sum.",
-        one_of(
-            beyond.under_no_sync,
-            having(beyond.under_no_sync, nests=True),
-            having(beyond.under_no_sync, world_size=1),
-        ), requires=(*_ACCUMULATES, "trains[one_rank]"),
+        one_of(beyond.under_no_sync, having(beyond.under_no_sync, nests=True),
+            having(beyond.under_no_sync, world_size=1)),
+        requires=(*_ACCUMULATES, "trains[one_rank]"),
         advice="A `no_sync` may be entered and left within another one: when a block ends, put back what was before "
         "it, in place of switching synchronisation on.", rules_out=()),
 )
@@ -169,12 +161,4 @@ _ROBUSTNESS = (
     _train("on_two_machines", "Ranks on two machines average gradients over all ranks, not over those of one machine.",
         having(draws.plain, two_machines=True), aspect="robustness", advice=TWO_MACHINES),
 )
-EXTENDED = (
-    *_ROBUSTNESS,
-    *_IN_USE,
-    *_ACCUMULATION,
-    *_OF_KINDS,
-    _USED_ON_SOME_RANKS,
-    *_TAKING_PART,
-    *_NO_SYNC_VARIANTS,
-)
+EXTENDED = (*_ROBUSTNESS, *_IN_USE, *_ACCUMULATION, *_OF_KINDS, _USED_ON_SOME_RANKS, *_TAKING_PART, *_NO_SYNC_VARIANTS)

@@ -10,9 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance.grading.events import Event, Reports, SubmissionEnded
+from conformance.grading.marks import LIMIT, Mark
 from conformance.grading.report import CheckReport, ComponentReport, Report
 
-_COLOURS = {"passed": "green", "failed": "red", "error": "magenta"}
+_COLOURS = {"passed": "green", "failed": "red", "error": "magenta", "missing": "bold red"}
 
 
 @dataclass
@@ -38,14 +39,18 @@ class ConsoleReport:
 
 
 def show(report: Report, console: Console) -> None:
-    """Print the title and the table, then every failure."""
+    """Print the title and the table, then every failure; those of extended checks come last, a few lines each."""
     for line in (*_title(report), _table(report), *_notes(report)):
         console.print(line)
-    for component in report.components:
-        for check in component.checks:
-            if check.status in {"failed", "error"}:
-                console.print()
-                console.print(_failure(component, check), crop=False)
+    failed = [(one, check) for one in report.components for check in one.checks if check.status in {"failed", "error"}]
+    for component, check in failed:
+        if check.level == "core":
+            console.print()
+            console.print(_failure(component, check), crop=False)
+    extended = [_brief(component, check) for component, check in failed if check.level == "extended"]
+    if extended:
+        console.print(Text("\nExtended checks that failed (they have no points):", "bold"))
+        console.print(Group(*extended), crop=False)
     console.print()
 
 
@@ -61,13 +66,24 @@ def _table(report: Report) -> Table:
     table.add_column("component", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     table.add_column("points", justify="right", no_wrap=True)
-    table.add_column("checks that did not pass", overflow="fold")
+    table.add_column("core checks that did not pass", overflow="fold")
     for component in report.components:
         if component.submitted and component.graded:
             verdict = Text(component.status, _COLOURS[component.status])
             points = f"{component.points:g} / {component.max_points:g}"
-            table.add_row(component.name, verdict, points, Text(_not_passed(component)))
+            table.add_row(Text(component.name, "bold"), verdict, points, Text(_unmarked(component)))
+            for mark in component.marks if component.status != "passed" else ():
+                table.add_row(*_aspect_row(mark, component))
     return table
+
+
+def _aspect_row(mark: Mark, component: ComponentReport) -> tuple[Text, Text, str, Text]:
+    """Return the cells of an aspect."""
+    checks = [check for check in component.core if check.id in mark.aspect.checks]
+    passed = all(check.status == "passed" for check in checks)
+    verdict = "passed" if passed else "missing" if mark.missing and mark.aspect.essential else "failed"
+    points = f"{round(mark.points, 2):g} / {mark.aspect.points:g}"
+    return Text(f"  {mark.aspect.name}"), Text(verdict, _COLOURS[verdict]), points, Text(_not_passed(checks))
 
 
 def _notes(report: Report) -> Iterator[Text]:
@@ -91,15 +107,29 @@ def _note(title: str, words: str) -> Text:
     return Text.assemble((title, "yellow"), ": ", words)
 
 
-def _not_passed(component: ComponentReport) -> str:
+def _unmarked(component: ComponentReport) -> str:
+    """Name what failed and belongs to no aspect; say why points are limited."""
+    marked = {check for aspect in component.aspects for check in aspect.checks}
+    lines = [check.id for check in component.core if check.id not in marked and check.status != "passed"]
+    missing = [mark.aspect.name for mark in component.marks if mark.missing and mark.aspect.essential]
+    limit = [f"at most {LIMIT:.0%}: {name!r} is essential" for name in missing[:1]]
+    return "\n".join(lines + limit)
+
+
+def _not_passed(checks: Sequence[CheckReport]) -> str:
     """Name the checks that failed, and count those that did not run."""
-    lines = [
-        check.id if check.level == "core" else f"{check.id} (extended)"
-        for check in component.checks
-        if check.status in {"failed", "error"}
-    ]
-    waiting = sum(check.status == "not_run" for check in component.checks)
+    lines = [check.id for check in checks if check.status in {"failed", "error"}]
+    waiting = sum(check.status == "not_run" for check in checks)
     return "\n".join(lines + ([f"{waiting} not run"] if waiting else []))
+
+
+def _brief(component: ComponentReport, check: CheckReport) -> RenderableType:
+    """Say in a line what is wrong, and how to see it."""
+    cause = check.explanation[0].splitlines()[0]
+    lines: list[RenderableType] = [_indented(f"{component.name}: {check.id}: {cause}")]
+    if check.script:
+        lines.append(Text(f"    python {check.script}", "dim", no_wrap=True, overflow="ignore"))
+    return Group(*lines)
 
 
 def _failure(component: ComponentReport, check: CheckReport) -> RenderableType:
@@ -120,7 +150,7 @@ def _failure(component: ComponentReport, check: CheckReport) -> RenderableType:
 def _outcome(check: CheckReport) -> Text:
     if check.status == "error":
         return Text("error in the grader, not in the submission", "magenta")
-    return Text("failed", "red") if check.level == "core" else Text("failed (extended: no points)", "yellow")
+    return Text("failed", "red")
 
 
 def _indented(words: str, style: str = "") -> Padding:

@@ -1,9 +1,10 @@
-"""A table of checks is validate when it is imported: each mistake in it is named."""
+"""A table of checks is validated when it is imported: each mistake in it is named."""
 
 from dataclasses import replace
 
 import pytest
 
+from conformance.checks.aspect import Aspect
 from conformance.checks.check import Check
 from conformance.checks.validation import validate
 from conformance.strategies.wrapper import plain
@@ -15,11 +16,12 @@ def passes(_trial):
 
 FIRST = Check("runs", "Steps run to their end.", plain, passes, "numbers", rules_out=("never synchronised",))
 SECOND = replace(FIRST, id="trains[convolution]", requires=("runs",))
+ASPECTS = (Aspect("all", 1, ("runs", "trains[convolution]")),)
 KNOWN = {"never synchronised"}
 
 
 def test_a_table_in_order_is_valid():
-    assert validate("ddp", (FIRST, SECOND), KNOWN) is None
+    assert validate("ddp", (FIRST, SECOND), ASPECTS, KNOWN) is None
 
 
 @pytest.mark.parametrize(
@@ -36,5 +38,11 @@ def test_a_table_in_order_is_valid():
 )
 def test_a_mistake_in_a_table_is_named_with_the_component_and_the_check(table, problem):
     with pytest.raises(ValueError, match=r"ddp: the check '.*' ") as told:
-        validate("ddp", table, KNOWN)
+        validate("ddp", table, ASPECTS, KNOWN)
     assert problem in str(told.value)
+
+
+@pytest.mark.parametrize("ids", [("runs",), ("runs", "trains[convolution]", "runs"), ("trains[convolution]", "x")])
+def test_each_core_check_is_in_one_aspect(ids):
+    with pytest.raises(ValueError, match="ddp: each core check must be in one aspect, and no other: "):
+        validate("ddp", (FIRST, SECOND), (Aspect("all", 1, ids),), KNOWN)
