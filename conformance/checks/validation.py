@@ -1,10 +1,11 @@
-"""Validates a component's table of checks when it is imported."""
+"""Validates the components' tables of checks when they are imported."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from conformance.checks.aspect import Aspect
 from conformance.checks.check import Check
+from conformance.strategies.building_blocks import Drawer, parts
 
 
 def validate(component: str, checks: Sequence[Check], aspects: Sequence[Aspect], mistakes: Collection[str]) -> None:
@@ -32,6 +33,20 @@ def validate(component: str, checks: Sequence[Check], aspects: Sequence[Aspect],
     )
     if wrong := sorted((Counter(core) - Counter(marked)) + (Counter(marked) - Counter(core))):
         raise ValueError(f"{component}: each core check must be in one aspect, and no other: {', '.join(wrong)}")
+
+
+def validate_strategies(checks: Iterable[Check]) -> None:
+    """Validate that no two strategies of these checks share a name: the seed of what they draw derives from it.
+
+    Raises:
+        ValueError: two strategies have one name.
+    """
+    named: dict[str, Drawer] = {}
+    for check in checks:
+        for strategy in parts(check.scenarios):
+            name = strategy.__qualname__
+            if named.setdefault(name, strategy) is not strategy:
+                raise ValueError(f"the check {check.id!r} draws from a second strategy with the name {name!r}")
 
 
 def _problems(check: Check, before: Mapping[str, Check], mistakes: Collection[str]) -> list[str]:

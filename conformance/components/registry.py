@@ -1,6 +1,6 @@
 """All components, in the order in which they are graded: one line each."""
 
-from conformance.checks.validation import validate
+from conformance.checks.validation import validate, validate_strategies
 from conformance.components.checkpoint.record import CHECKPOINT
 from conformance.components.component import Component
 from conformance.components.distributed_sampler.record import DISTRIBUTED_SAMPLER
@@ -30,3 +30,4 @@ _ALL: tuple[Component, ...] = (
 COMPONENTS = {component.name: component for component in _ALL}
 for _component in _ALL:
     validate(_component.name, _component.checks, _component.aspects, {*GRADIENT_MISTAKES, *TRAINING_MISTAKES})
+validate_strategies(check for component in _ALL for check in component.checks)

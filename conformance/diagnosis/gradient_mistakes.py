@@ -75,7 +75,7 @@ def _memory_order(shards: Shards) -> torch.Tensor | None:
     read = mean.permute(order).reshape(mean.shape)
     stored = [mean.shape[dimension] for dimension in order]
     written = mean.reshape(stored).permute([order.index(dimension) for dimension in range(mean.dim())])
-    return min((read, written), key=lambda value: difference(shards.seen, value).absolute)
+    return min((read, written), key=lambda value: difference(shards.seen, value))
 
 
 def _real_part(shards: Shards) -> torch.Tensor | None:
@@ -84,7 +84,7 @@ def _real_part(shards: Shards) -> torch.Tensor | None:
         return None
     parts = (torch.zeros_like(shards.mean.imag), shards.own[shards.rank].imag)
     values = (torch.complex(shards.mean.real, part) for part in parts)
-    return min(values, key=lambda value: difference(shards.seen, value).absolute)
+    return min(values, key=lambda value: difference(shards.seen, value))
 
 
 def _rounded(dtype: torch.dtype) -> Callable[[Shards], torch.Tensor | None]:
@@ -93,7 +93,7 @@ def _rounded(dtype: torch.dtype) -> Callable[[Shards], torch.Tensor | None]:
     def value(shards: Shards) -> torch.Tensor | None:
         if torch.finfo(dtype).eps <= torch.finfo(shards.seen.dtype).eps:
             return None
-        near = difference(shards.seen, shards.mean).absolute < _ROUNDINGS * torch.finfo(dtype).eps * shards.magnitude
+        near = difference(shards.seen, shards.mean) < _ROUNDINGS * torch.finfo(dtype).eps * shards.magnitude
         return shards.seen if near and is_rounded(shards.seen, dtype, len(shards.own)) else None
 
     return value

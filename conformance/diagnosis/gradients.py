@@ -82,7 +82,7 @@ def _wrong_gradients(trial: Trial) -> tuple[int, list[Wrong]]:
                 value = gradients.get(name)
                 if value is None:
                     wrong.append(Wrong(rank, name, ("missing",)))
-                elif not equal(value, wanted, limit=limits[name]):
+                elif not equal(value, wanted, limits[name]):
                     parts, lasts = (_parts(of, name, wanted) for of in (own, last))
                     shards = Shards(value, parts, rank, previous.get(name), lasts)
                     fitting = _fitting(shards, limits[name]) or _mixed_up(value, name, own, limits)
@@ -104,8 +104,8 @@ def _fitting(shards: Shards, limit: float) -> tuple[str, ...]:
         name
         for name, value in values
         if value is not None
-        and not equal(value, shards.mean, limit=limit)
-        and equal(shards.seen, value, limit=limit * max(1.0, scale_of([value]) / (shards.magnitude or 1.0)))
+        and not equal(value, shards.mean, limit)
+        and equal(shards.seen, value, limit * max(1.0, scale_of([value]) / (shards.magnitude or 1.0)))
     )
 
 
@@ -121,7 +121,7 @@ def _mixed_up(value: torch.Tensor, name: str, own: Sequence[Tensors], limits: Li
         pairs = list(zip(_parts(own, name, like), _parts(own, other, like), strict=True))
         for chosen in product((0, 1), repeat=len(own)):
             mixture = torch.stack([pair[index] for pair, index in zip(pairs, chosen, strict=True)]).mean(0)
-            if any(chosen) and equal(value, mixture, limit=max(limits[name], limits[other])):
+            if any(chosen) and equal(value, mixture, max(limits[name], limits[other])):
                 ranks = [str(rank) for rank, index in enumerate(chosen) if index]
                 who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
                 mixed = f"an average to which {who} gave the gradient of `{other}`"
@@ -136,8 +136,7 @@ def _is_late(trial: Trial, wrong: Sequence[Wrong], step: int) -> bool:
     expected, limits = trial.expected.gradients[step], trial.expected.gradient_limits[step]
     following = [seen.gradients(step + 1) for seen in trial.observations]
     return all(
-        one.name in following[one.rank]
-        and equal(following[one.rank][one.name], expected[one.name], limit=limits[one.name])
+        one.name in following[one.rank] and equal(following[one.rank][one.name], expected[one.name], limits[one.name])
         for one in wrong
     )
 

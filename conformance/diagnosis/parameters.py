@@ -45,7 +45,7 @@ def wrong_parameters(trial: Trial) -> tuple[int, list[Wrong]]:
             Wrong(rank, name)
             for rank, seen in enumerate(trial.observations)
             for name, wanted in expected.items()
-            if not equal(seen.parameters(step)[name], wanted, limit=limits[name])
+            if not equal(seen.parameters(step)[name], wanted, limits[name])
         ]
         if wrong:
             return step, wrong
@@ -120,7 +120,7 @@ def _other_training(
 def _leads_to(other: Trajectory, trial: Trial, wrong: Sequence[Wrong], step: int) -> bool:
     values, limits = other.parameters[step], other.parameter_limits[step]
     return all(
-        equal(trial.observations[one.rank].parameters(step)[one.name], values[one.name], limit=limits[one.name])
+        equal(trial.observations[one.rank].parameters(step)[one.name], values[one.name], limits[one.name])
         for one in wrong
     )
 
@@ -131,7 +131,7 @@ def _stuck(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     still = [
         one
         for one in wrong
-        if equal(trial.observations[one.rank].parameters(step)[one.name], before[one.name], limit=limits[one.name])
+        if equal(trial.observations[one.rank].parameters(step)[one.name], before[one.name], limits[one.name])
     ]
     if len(still) < len(wrong):
         return ""
