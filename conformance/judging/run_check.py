@@ -19,8 +19,9 @@ from conformance.judging.hold import Search
 from conformance.judging.triage import REPEATS, When, cause_of
 from conformance.scenarios.drawn import Drawn
 from conformance.strategies import Bounds
+from pytest_ddp.errors import LackError
 
-Status: TypeAlias = Literal["passed", "failed", "error", "not_run"]
+Status: TypeAlias = Literal["passed", "failed", "error", "not_run", "not_gradable"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Result:
 
     Attributes:
         check: the check.
-        status: error means a fault of ours.
+        status: error means a fault of ours; not_gradable, that this machine lacks what the submission needs.
         message: what is wrong, or why the check did not run.
         diagnosis: which known mistake fits.
         scenario: the smallest one found that fails, or the smallest case.
@@ -88,6 +89,8 @@ def _run(search: Search, draws: Draws) -> Result:
         result = _failed(search, *search.failure) if search.failure else without_failure("passed")
     except NotOffered as lack:
         result = without_failure("not_run", str(lack))
+    except LackError as lack:
+        result = without_failure("not_gradable" if search.check.level == "core" else "not_run", str(lack))
     except HarnessError as error:
         result = without_failure("error", str(error))
     except HypothesisException as error:

@@ -136,11 +136,9 @@ def _hold_in_place(rank: int, what: str, seen: torch.Tensor, given: torch.Tensor
 def evaluation_by_running_statistics(trial: CaseTrial) -> None:
     """Hold the output in evaluation mode to batch norm with the running statistics."""
     state = whole(trial).state
+    parts = (state["running_mean"], state["running_var"], state["weight"], state["bias"])
     for rank, (given, answer) in enumerate(zip(trial.given, trial.answers, strict=True)):
-        mean, variance = state["running_mean"], state["running_var"]
-        wanted = batch_norm(given["x/0"], mean, variance, state["weight"], state["bias"], eps=trial.case.eps)
-        given_back = {"output": answer["evaluation"]} if "evaluation" in answer else {}
-        wrong = first_mismatch(given_back, {"output": wanted})
+        wrong = first_mismatch(answer, {"evaluation": batch_norm(given["x/0"], *parts, eps=trial.case.eps)})
         if wrong:
             raise Violation(
                 f"On rank {rank} in evaluation mode, the output is not that of batch norm with the running statistics: "

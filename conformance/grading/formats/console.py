@@ -13,7 +13,8 @@ from conformance.grading.events import Event, Reports, SubmissionEnded
 from conformance.grading.marks import LIMIT, Mark
 from conformance.grading.report import CheckReport, ComponentReport, Report
 
-_COLOURS = {"passed": "green", "failed": "red", "error": "magenta", "missing": "bold red"}
+_COLOURS = {"passed": "green", "failed": "red", "error": "magenta", "not_gradable": "magenta", "missing": "bold red"}
+_WRONG = {"failed", "error", "not_gradable"}
 
 
 @dataclass
@@ -41,7 +42,7 @@ def show(report: Report, console: Console) -> None:
     console.print(Text(f"up to {about.world_size} ranks, torch {about.torch}, seed {about.seed}{core}"))
     for part in (_table(report), *_notes(report)):
         console.print(part)
-    failed = [(one, check) for one in report.components for check in one.checks if check.status in {"failed", "error"}]
+    failed = [(one, check) for one in report.components for check in one.checks if check.status in _WRONG]
     for component, check in failed:
         if check.level == "core":
             console.print()
@@ -63,6 +64,9 @@ def _table(report: Report) -> Table:
         if component.submitted and component.graded:
             verdict = Text(component.status, _COLOURS[component.status])
             points = f"{component.points:g} / {component.max_points:g}"
+            if component.status == "not_gradable":
+                table.add_row(Text(component.name, "bold"), verdict, "", Text(_lack(component)))
+                continue
             table.add_row(Text(component.name, "bold"), verdict, points, Text(_unmarked(component)))
             for mark in component.marks if component.status != "passed" else ():
                 table.add_row(*_aspect_row(mark, component))
@@ -103,6 +107,11 @@ def _unmarked(component: ComponentReport) -> str:
     return "\n".join(lines + limit)
 
 
+def _lack(component: ComponentReport) -> str:
+    """Say what this machine lacks for a component."""
+    return next(check.message for check in component.core if check.status == "not_gradable")
+
+
 def _not_passed(checks: Sequence[CheckReport]) -> str:
     """Name the checks that failed, and count those that did not run."""
     lines = [check.id for check in checks if check.status in {"failed", "error"}]
@@ -135,6 +144,8 @@ def _failure(component: ComponentReport, check: CheckReport) -> RenderableType:
 
 
 def _outcome(check: CheckReport) -> Text:
+    if check.status == "not_gradable":
+        return Text("not gradable on this machine", "magenta")
     if check.status == "error":
         return Text("error in the grader, not in the submission", "magenta")
     return Text("failed", "red")
