@@ -5,8 +5,7 @@ from functools import partial
 from hypothesis import strategies as st
 
 from conformance.checks.check import Check
-from conformance.checks.generators import global_generators_stay
-from conformance.checks.steps import nothing_grows
+from conformance.checks.steps import global_generators_stay, nothing_grows
 from conformance.checks.training import trains
 from conformance.checks.words import TWO_MACHINES
 from conformance.components.wrapper import use
