@@ -29,7 +29,6 @@ class Trajectory:
         starts: for each step, the parameters before it.
         gradients: for each step, the gradients in double precision; parameters without a gradient are missing.
         parameters: for each step, the parameters after it.
-        losses: for each step, the loss before it.
         state_bytes: by parameter, the bytes of optimizer state at the end, without step counters.
         gradient_limits, parameter_limits: for each step, the largest absolute differences that rounding explains.
     """
@@ -37,7 +36,6 @@ class Trajectory:
     starts: list[Tensors] = field(default_factory=list)
     gradients: list[Tensors] = field(default_factory=list)
     parameters: list[Tensors] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
     state_bytes: dict[str, int] = field(default_factory=dict)
     gradient_limits: list[Limits] = field(default_factory=list)
     parameter_limits: list[Limits] = field(default_factory=list)
@@ -125,14 +123,9 @@ class _Run:
 
     def _train_on_whole_batch(self, step: int) -> None:
         """Compute gradients on the concatenated batches of all ranks."""
-        losses = []
-        for micro in self.scenario.micro(step):
-            loss = self._loss(micro)
-            if self.scenario.trains(step):
-                torch.autograd.backward(loss)
-            losses.append(float(loss.detach()))
+        for micro in self.scenario.micro(step) if self.scenario.trains(step) else ():
+            torch.autograd.backward(self._loss(micro))
         gradients = _gradients(self.named)
-        self.trajectory.losses.append(sum(losses))
         self.trajectory.gradients.append(gradients)
         self.trajectory.gradient_limits.append(float64_limits(gradients))
 
@@ -152,11 +145,12 @@ class _Run:
 
         In narrow dtypes a step has one micro-batch, and all ranks have batches of the same size.
         """
-        shards, exact, losses = [], [], []
-        for rank, batch in self._shards(step):
+        shards, exact = [], []
+        for rank, own in enumerate(self.inputs[:1] if self.scenario.replicated else self.inputs):
+            batch = own.batches[step]
             self.model.rank = rank
             self.model.zero_grad()
-            losses.append(_backward(self.scenario, self.model, batch))
+            torch.autograd.backward(loss_on(self.scenario, self.model, batch))
             shards.append(_gradients(self.named))
             exact.append(self._in_float64(rank, batch))
         stacked, errors = _stacked(shards), _rounding_errors(shards, exact)
@@ -166,7 +160,6 @@ class _Run:
         for name, parameter in self.named.items():
             right = gradients.get(name)
             parameter.grad = None if right is None else self._followed("gradients", step, name, right, limits[name])
-        self.trajectory.losses.append(sum(losses) / len(losses))
         self.trajectory.gradients.append(gradients)
         self.trajectory.gradient_limits.append(limits)
 
@@ -179,12 +172,8 @@ class _Run:
         named = dict(twin.named_parameters())
         for name, parameter in named.items():
             parameter.requires_grad_(self.named[name].requires_grad)
-        _backward(self.scenario, twin, (batch[0].double(), batch[1].double()))
+        torch.autograd.backward(loss_on(self.scenario, twin, (batch[0].double(), batch[1].double())))
         return _gradients(named)
-
-    def _shards(self, step: int) -> Iterator[tuple[int, Batch]]:
-        inputs = self.inputs[:1] if self.scenario.replicated else self.inputs
-        return ((rank, own.batches[step]) for rank, own in enumerate(inputs))
 
     def _follow_parameters(self, step: int, after: Tensors) -> None:
         """Store how far rounding may take parameters in this step; continue with the followed rank's parameters."""
@@ -213,7 +202,7 @@ class _Run:
     def _followed(self, kind: str, step: int, name: str, right: torch.Tensor, limit: float) -> torch.Tensor:
         """Return the followed rank's value if only rounding separates it from the right value, else the right value."""
         seen = getattr(self.follow, kind)[step].get(name) if self.follow is not None else None
-        value = seen if seen is not None and equal(seen, right, limit=limit) else right
+        value = seen if seen is not None and equal(seen, right, limit) else right
         return value.to(self.named[name].dtype)
 
 
@@ -259,13 +248,6 @@ def outputs_before(scenario: Scenario, inputs: list[RankInputs], expected: Traje
 def _gradients(named: dict[str, torch.nn.Parameter]) -> Tensors:
     """Return copies of the gradients, dense and in double precision."""
     return {name: wide(p.grad).clone() for name, p in named.items() if p.grad is not None}
-
-
-def _backward(scenario: Scenario, model: Perceptron, batch: Batch) -> float:
-    """Compute gradients on a batch and return the loss."""
-    loss = loss_on(scenario, model, batch)
-    torch.autograd.backward(loss)
-    return float(loss.detach())
 
 
 def _rounding_errors(narrow: Sequence[Tensors], exact: Sequence[Tensors]) -> dict[str, float]:

@@ -17,8 +17,7 @@ from conformance.scenarios.scenario import Scenario
 from conformance.strategies import optimizer as draws
 from conformance.strategies import optimizer_changes as changes
 from conformance.strategies import param_groups as groups
-from conformance.strategies.building_blocks import draw_any_optimizer, having
-from conformance.strategies.combined import groups_and_changes
+from conformance.strategies.building_blocks import any_optimizer, having
 from conformance.submissions.contract import Contract, Function
 
 _GROUPED = ("first group's options everywhere", "options of groups ignored")
@@ -50,7 +49,7 @@ _CHECKS = (
         draws.optimized_in_bfloat16, aspect="precision"),
     _with_options("trains[any_torch_optimizer]",
         "Every torch optimizer that computes element by element can be sharded, with the options that only it has.",
-        draws.stepping(optimizer=draw_any_optimizer, steps=st.integers(2, 3))),
+        draws.stepping(optimizer=any_optimizer(), steps=st.integers(2, 3))),
     _of_kinds("trains[convolution]",
         "The weight of a convolution trains like any other, also where it is stored channels last.",
         draws.optimized_with_convolution),
@@ -102,7 +101,7 @@ _CHECKS = (
         changes.clearing_added_group, requires=("groups[added_before_training]", "zero_grad")),
     _train("trains[everything_together]",
         "Groups, also later ones, changes of options, a scheduler, and a closure or clipping work together.",
-        groups_and_changes,
+        changes.groups_and_changes,
         requires=("options[one_group]", "groups[added_during_training]", "options[scheduler]", "closure",
             "trains[clipped_gradients]"), rules_out=(*IGNORED, *NEW_GROUP, "state lost")),
     _state("state_is_sharded",
@@ -126,7 +125,7 @@ _CHECKS = (
         "keep `param_groups` whole while it runs, or call it before the inner optimizer's step."),
     _state("state_is_balanced[two_groups]",
         "Each of two groups, the second of which may be added later, is dealt out evenly, and all state is held once.",
-        draws.with_large_weights_in_two_groups, assertion=assertions.state_is_balanced,
+        groups.with_large_weights_in_two_groups, assertion=assertions.state_is_balanced,
         requires=("state_is_balanced", "state_is_sharded[groups]"),
         advice="Half of the parameters come in a second group, given at once or by `add_param_group`: deal these out, "
         "too, each to the rank that has the fewest bytes so far. A parameter that gets another owner takes its state "

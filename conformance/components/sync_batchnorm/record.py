@@ -59,9 +59,8 @@ def norms_of_one_sample(draw: Draw, bounds: Bounds) -> SyncBatchNormCase:
 
 _IN_TWO_STEPS = having(uneven_norms, steps=2)
 _check = partial(Check, aspect="numbers", requires=("forward_over_all_ranks",))
-_normalises = partial(
-    _check, assertion=assertions.normalises, requires=("backward_over_all_ranks", "running_statistics")
-)
+_TRAINED = ("backward_over_all_ranks", "running_statistics")
+_normalises = partial(_check, assertion=assertions.normalises, requires=_TRAINED)
 _extended = partial(_normalises, level="extended")
 _converts = partial(_extended, aspect="conversion")
 # fmt: off
@@ -115,14 +114,10 @@ _CHECKS = (
         "ranks: what it evaluates, or saves, is the same as on the others."),
     _converts("conversion[options]",
         "The options `affine=False`, `track_running_stats=False` and `momentum=None` are kept.",
-        one_of(
-            having(uneven_norms, affine=False),
-            having(uneven_norms, tracked=False),
-            having(uneven_norms, tracked=False, affine=False),
-            having(_IN_TWO_STEPS, momentum=None),
-        ),
+        one_of(having(uneven_norms, affine=False), having(uneven_norms, tracked=False),
+            having(uneven_norms, tracked=False, affine=False), having(_IN_TWO_STEPS, momentum=None)),
         assertion=assertions.conversion_keeps_options,
-        requires=("backward_over_all_ranks", "running_statistics", "no_collective_in_evaluation"),
+        requires=(*_TRAINED, "no_collective_in_evaluation"),
         advice="With `momentum=None`, the share of a batch is `1 / num_batches_tracked`, this one counted."),
     _converts("conversion[models]",
         "Norms of other kinds stay, a norm at two places stays one, and a model that is a norm itself is converted.",
@@ -140,10 +135,7 @@ _CHECKS = (
         "`torch.no_grad()` and no `detach()` there."),
     _extended("trains[other_inputs]",
         "Inputs may lie in memory in any order, and may differ in length by rank: each value counts the same.",
-        one_of(
-            having(norms, dimensions=4, transposed=True),
-            having(uneven_norms, dimensions=3, stretched=True),
-        ),
+        one_of(having(norms, dimensions=4, transposed=True), having(uneven_norms, dimensions=3, stretched=True)),
         advice="Inputs and gradients are not contiguous here, or longer on each rank than on the one before. Use "
         "`flatten` or `reshape`, not `view`, and count values, not samples: each channel's are `x.numel() / "
         "x.shape[1]`."),

@@ -15,7 +15,7 @@ from conformance.diagnosis.gradients import diagnose
 from conformance.protocol.messages import Observation
 from conformance.scenarios.scenario import Scenario
 from conformance.strategies import communication as draws
-from conformance.strategies import wrapper, wrapper_extended
+from conformance.strategies import wrapper
 from conformance.strategies.building_blocks import having
 from conformance.submissions.contract import Contract, Function
 
@@ -65,7 +65,7 @@ _BUCKETS = (
 _LATER = (
     _overlap("overlaps_backward[after_no_sync]",
         "The backward pass that follows on passes under `no_sync` overlaps with communication like any other.",
-        wrapper_extended.overlapping_under_no_sync, level="extended", requires=("no_sync", *_OVERLAPS),
+        draws.overlapping_under_no_sync, level="extended", requires=("no_sync", *_OVERLAPS),
         advice="The passes before were under `no_sync`: let hooks count nothing there, or begin to count anew."),
     _overlap("overlaps_backward[after_evaluation]",
         "A step overlaps with communication also where the model was in evaluation mode before.",
