@@ -12,8 +12,8 @@ from conformance.components.overhead_model.record import OVERHEAD_MODEL
 from conformance.components.sharded_optimizer.record import SHARDED_OPTIMIZER
 from conformance.components.sync_batchnorm.record import SYNC_BATCHNORM
 from conformance.components.wrapper.record import WRAPPERS
-from conformance.diagnosis.gradient_mistakes import BY_NAME as GRADIENT_MISTAKES
-from conformance.diagnosis.training_mistakes import BY_NAME as TRAINING_MISTAKES
+from conformance.diagnosis.gradient_mistakes import GRADIENT_MISTAKES
+from conformance.diagnosis.training_mistakes import TRAINING_MISTAKES
 
 _ALL: tuple[Component, ...] = (
     *WRAPPERS,

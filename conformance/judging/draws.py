@@ -38,14 +38,9 @@ def nothing_kept() -> Iterator[None]:
 class Draws:
     """Scenarios or cases of a check: the same ones at every time, for every submission.
 
-    Attributes:
-        scenarios: what draws them.
-        rules_out: names of known mistakes that must give other numbers than correct code, or one is not used.
-        bounds: what may be drawn.
-        seed: what is drawn. Checks that draw alike draw the same scenarios, which then run once.
-        secret: what the numbers of a scenario derive from.
-        examples: how many.
-        equal_start: whether all ranks have rank 0's weights before wrapping, in scenarios that train.
+    Checks that draw alike with one seed draw the same scenarios, which then run once. Known mistakes in `rules_out`
+    must give other numbers than correct code on a scenario, or it is not used; its numbers derive from `secret`. With
+    `equal_start`, all ranks have rank 0's weights before wrapping, in scenarios that train.
     """
 
     scenarios: Drawer

@@ -4,7 +4,7 @@ from functools import partial
 
 from conformance.checks.aspect import Aspect
 from conformance.checks.check import Check
-from conformance.checks.generators import global_generators_stay
+from conformance.checks.steps import global_generators_stay
 from conformance.components.component import Component
 from conformance.components.distributed_sampler import orders, shares
 from conformance.components.distributed_sampler import scenarios as data

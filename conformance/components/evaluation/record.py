@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from conformance.checks.aspect import Aspect
 from conformance.checks.check import Check
-from conformance.checks.generators import global_generators_stay
+from conformance.checks.steps import global_generators_stay
 from conformance.components.component import Component
 from conformance.components.evaluation import assertions
 from conformance.components.evaluation.case import EvaluationCase, numbers
@@ -65,8 +65,7 @@ _CHECKS = (
     _counts("counts_anew", "A second evaluation, as after the next epoch, counts its own samples alone.", _TWICE,
         assertion=assertions.counts_anew),
     _counts("ranks_with_fewer_batches", "Ranks may have fewer batches than others, even none.",
-        ragged_evaluations, level="extended",
-        advice="Reduce once, after all batches; a rank without any adds zero."),
+        ragged_evaluations, level="extended", advice="Reduce once, after all batches; a rank without any adds zero."),
     _use("evaluates",
         "The model is called in evaluation mode, so that dropout is off and batch statistics stay, without gradients.",
         even_evaluations, assertions.evaluates),

@@ -140,6 +140,16 @@ _CHECKS = (
     _train("on_two_machines", "On two machines, each rank has the shard of its rank among all ranks.",
         having(_PLAIN, two_machines=True), aspect="robustness", level="extended", advice=TWO_MACHINES),
 )
+_ASPECTS = (
+    Aspect("equals the unsharded model", 4, ("results_are_waited_for", "gathers_whole_parameters",
+        "training_equals_one_process", "trains[keyword_arguments]"), essential=True),
+    Aspect("parameters are sharded", 4, ("parameters_are_sharded", "nothing_whole_is_kept"), essential=True),
+    Aspect("gradients and state are sharded", 2, ("gradients_are_sharded", "state_is_sharded")),
+    Aspect("weights are gathered and freed", 2.5,
+        ("weights_are_freed", "weights_are_freed[in_backward]", "gathers_layer_by_layer")),
+    Aspect("precision", 1.5, ("keeps_full_precision", "computes_in_the_dtype")),
+    Aspect("unusual sizes", 1, ("trains[uneven_shards]",)),
+)
 # fmt: on
 FSDP = Component(
     contract=part(
@@ -153,27 +163,6 @@ FSDP = Component(
     numbers=for_each_rank(numbers),
     simplest=FsdpCase(1, network(2, 2, 2)),
     checks=_CHECKS,
-    aspects=(
-        Aspect(
-            "equals the unsharded model",
-            4,
-            (
-                "results_are_waited_for",
-                "gathers_whole_parameters",
-                "training_equals_one_process",
-                "trains[keyword_arguments]",
-            ),
-            essential=True,
-        ),
-        Aspect("parameters are sharded", 4, ("parameters_are_sharded", "nothing_whole_is_kept"), essential=True),
-        Aspect("gradients and state are sharded", 2, ("gradients_are_sharded", "state_is_sharded")),
-        Aspect(
-            "weights are gathered and freed",
-            2.5,
-            ("weights_are_freed", "weights_are_freed[in_backward]", "gathers_layer_by_layer"),
-        ),
-        Aspect("precision", 1.5, ("keeps_full_precision", "computes_in_the_dtype")),
-        Aspect("unusual sizes", 1, ("trains[uneven_shards]",)),
-    ),
+    aspects=_ASPECTS,
     advice=lambda case: assertions.UNEVEN_WEIGHTS if case.unevenly_shared else "",
 )

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from conformance.checks.aspect import Aspect
 from conformance.checks.check import Check
-from conformance.checks.generators import global_generators_stay
+from conformance.checks.steps import global_generators_stay
 from conformance.checks.words import TWO_MACHINES
 from conformance.components.component import Component
 from conformance.components.loader_generator import assertions

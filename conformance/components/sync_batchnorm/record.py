@@ -153,6 +153,15 @@ _CHECKS = (
         "In float32 too, mean and variance are exact where the mean is large against the spread.", far_norms,
         assertion=statistics_far_from_zero, aspect="precision"),
 )
+_ASPECTS = (
+    Aspect("statistics over all ranks", 5, ("results_are_waited_for", "forward_over_all_ranks",
+        "backward_over_all_ranks", "gradients_of_weight_and_bias"), essential=True),
+    Aspect("running statistics and evaluation", 2,
+        ("running_statistics", "evaluation_by_running_statistics", "no_collective_in_evaluation")),
+    Aspect("conversion", 1.5, ("conversion_keeps_state", "trains[volumes]", "arguments_stay")),
+    Aspect("unusual sizes", 1.5,
+        ("trains[uneven_batches]", "one_sample_on_each_rank", "gradients_of_weight_and_bias[first_layer]")),
+)
 # fmt: on
 SYNC_BATCHNORM = Component(
     contract=part("sync_batchnorm", Function("convert_sync_batchnorm", ("module",))),
@@ -161,28 +170,5 @@ SYNC_BATCHNORM = Component(
     numbers=for_each_rank(numbers),
     simplest=SyncBatchNormCase(),
     checks=_CHECKS,
-    aspects=(
-        Aspect(
-            "statistics over all ranks",
-            5,
-            (
-                "results_are_waited_for",
-                "forward_over_all_ranks",
-                "backward_over_all_ranks",
-                "gradients_of_weight_and_bias",
-            ),
-            essential=True,
-        ),
-        Aspect(
-            "running statistics and evaluation",
-            2,
-            ("running_statistics", "evaluation_by_running_statistics", "no_collective_in_evaluation"),
-        ),
-        Aspect("conversion", 1.5, ("conversion_keeps_state", "trains[volumes]", "arguments_stay")),
-        Aspect(
-            "unusual sizes",
-            1.5,
-            ("trains[uneven_batches]", "one_sample_on_each_rank", "gradients_of_weight_and_bias[first_layer]"),
-        ),
-    ),
+    aspects=_ASPECTS,
 )

@@ -19,12 +19,7 @@ _WRONG = {"failed", "error", "not_gradable"}
 
 @dataclass
 class ConsoleReport:
-    """Prints the report of each submission when it ends, or why there is none; a listener.
-
-    Attributes:
-        reports: the reports, which have taken in an event before this does.
-        console: where reports go; standard output.
-    """
+    """Prints the report of each submission when it ends, or why there is none; a listener that `reports` precedes."""
 
     reports: Reports
     console: Console = field(default_factory=Console)
@@ -41,8 +36,12 @@ class ConsoleReport:
 
 def show(report: Report, console: Console) -> None:
     """Print the title and the table, then every failure; those of extended checks come last, a few lines each."""
-    for line in (*_title(report), _table(report), *_notes(report)):
-        console.print(line)
+    about = report.environment
+    core = ", core checks only" if about.core_only else ""
+    console.print(Text(report.submission, "bold"))
+    console.print(Text(f"up to {about.world_size} ranks, torch {about.torch}, seed {about.seed}{core}"))
+    for part in (_table(report), *_notes(report)):
+        console.print(part)
     failed = [(one, check) for one in report.components for check in one.checks if check.status in _WRONG]
     for component, check in failed:
         if check.level == "core":
@@ -53,13 +52,6 @@ def show(report: Report, console: Console) -> None:
         console.print(Text("\nExtended checks that failed (they have no points):", "bold"))
         console.print(Group(*extended), crop=False)
     console.print()
-
-
-def _title(report: Report) -> Sequence[Text]:
-    about = report.environment
-    core = ", core checks only" if about.core_only else ""
-    details = f"up to {about.world_size} ranks, torch {about.torch}, seed {about.seed}{core}"
-    return Text(report.submission, "bold"), Text(details)
 
 
 def _table(report: Report) -> Table:
@@ -95,20 +87,15 @@ def _notes(report: Report) -> Iterator[Text]:
     absent = [component for component in report.components if component.status == "not_submitted"]
     if absent:
         yield Text(f"Not submitted: {', '.join(component.name for component in absent)}", "dim")
-    for component in absent:
-        for function in component.missing_functions:
-            yield _note("Missing", f"{function}, for {component.name}")
-    for name in report.stand_ins:
-        yield _note("Not on this machine, replaced", name)
+    notes = [
+        ("Missing", f"{name}, for {component.name}") for component in absent for name in component.missing_functions
+    ]
+    notes += [("Not on this machine, replaced", name) for name in report.stand_ins]
     for component in report.components:
-        for name in component.uses_from_torch:
-            yield _note("Torch's own", f"{component.name} uses {name}")
+        notes += [("Torch's own", f"{component.name} uses {name}") for name in component.uses_from_torch]
         if component.new_processes:
-            yield _note("In new processes", f"{component.name} fails in a process that ran something before")
-
-
-def _note(title: str, words: str) -> Text:
-    return Text.assemble((title, "yellow"), ": ", words)
+            notes.append(("In new processes", f"{component.name} fails in a process that ran something before"))
+    yield from (Text.assemble((title, "yellow"), ": ", words) for title, words in notes)
 
 
 def _unmarked(component: ComponentReport) -> str:
