@@ -40,7 +40,8 @@ class Location:
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
         """Return the location that `dataclasses.asdict` took apart, also after a trip through JSON text."""
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()})
+        folders, libraries = tuple(plain["import_roots"]), tuple(plain["libraries"])
+        return cls(**{**plain, "import_roots": folders, "libraries": libraries})
 
     @property
     def subfolder(self) -> Path:
