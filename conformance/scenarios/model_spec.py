@@ -130,14 +130,6 @@ class ModelSpec(PlainData):
         layers = (replace(layer, dtype=None) if isinstance(layer, Linear) else layer for layer in self.layers)
         return replace(self, dtype="float64", layers=tuple(layers))
 
-    def with_dtype(self, index: int, dtype: Dtype) -> "ModelSpec":
-        """Return the same model with another dtype of one of its linear layers."""
-        layers = (
-            replace(layer, dtype=dtype) if at == index and isinstance(layer, Linear) else layer
-            for at, layer in enumerate(self.layers)
-        )
-        return replace(self, layers=tuple(layers))
-
     @property
     def trainable(self) -> tuple[str, ...]:
         """Names of the parameters that require gradients."""
