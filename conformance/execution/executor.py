@@ -55,6 +55,7 @@ class Executor:
     ranks: SizedRanks
     location: Location
     secret: str  # the numbers derive from it and from each scenario's seed
+    import_limit: float = IMPORT_SECONDS  # seconds that the first import of the submission may take
     stubs: tuple[str, ...] = ()  # absent packages that the submission needs a stub for
     stubbed: set[str] = field(default_factory=set)  # what was used in place of something absent, so far
     borrowed: dict[str, set[str]] = field(default_factory=dict)  # torch's own implementations used, by component
@@ -147,7 +148,7 @@ class Executor:
         asked = {"submission": asdict(self.location), "contracts": [asdict(contract) for contract in contracts]}
         with _ranks_or_an_error_of_ours():
             payload = json.dumps(asked).encode()
-            (outcome,) = self.ranks.run(World(1), "conformance.ranks.probe:look", payload, timeout=IMPORT_SECONDS)
+            (outcome,) = self.ranks.run(World(1), "conformance.ranks.probe:look", payload, timeout=self.import_limit)
         self._deadlines.import_seconds = max(self._deadlines.import_seconds, outcome.seconds)
         found = self._probe(outcome)
         if found is None:
