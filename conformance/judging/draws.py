@@ -35,6 +35,26 @@ def nothing_kept() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
+class Spared:
+    """What scenarios do without because a component fails there: a check of its own says so, and the rest is judged.
+
+    Attributes:
+        equal_start: all ranks have rank 0's weights before wrapping, too.
+        in_float32: models are in float32 rather than in float64.
+    """
+
+    equal_start: bool = False
+    in_float32: bool = False
+
+    def eased(self, drawn: Drawn) -> Drawn:
+        """Return a scenario without what is spared; a case stays as it is."""
+        if not isinstance(drawn, Scenario):
+            return drawn
+        drawn = drawn.in_float32 if self.in_float32 else drawn
+        return replace(drawn, equal_start=True) if self.equal_start else drawn
+
+
+@dataclass(frozen=True)
 class Draws:
     """Scenarios or cases of a check: the same ones at every time, for every submission.
 
@@ -45,7 +65,7 @@ class Draws:
         seed: what is drawn. Checks that draw alike draw the same scenarios, which then run once.
         secret: what the numbers of a scenario derive from.
         examples: how many.
-        equal_start: whether all ranks have rank 0's weights before wrapping, in scenarios that train.
+        spared: how scenarios that train are easier than drawn.
     """
 
     scenarios: Drawer
@@ -54,7 +74,7 @@ class Draws:
     seed: int
     secret: str
     examples: int
-    equal_start: bool = False
+    spared: Spared = Spared()
 
     def all(self) -> tuple[Drawn, ...]:
         """Return them, smaller ones first; components with the same scenarios share one drawing."""
@@ -82,8 +102,7 @@ class Draws:
         @seeded(self._hypothesis_seed(part))
         @given(part(self.bounds))
         def holds(drawn: Drawn) -> None:
-            if self.equal_start and isinstance(drawn, Scenario):
-                drawn = replace(drawn, equal_start=True)
+            drawn = self.spared.eased(drawn)
             assume(tells_apart(drawn, data_seed(self.secret, drawn), self.rules_out))
             judge(drawn)
 

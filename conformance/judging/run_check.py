@@ -12,7 +12,7 @@ from conformance.checks.check import Check, NotOffered, Violation
 from conformance.components.component import Component
 from conformance.execution.executor import Executor
 from conformance.execution.outcome import HarnessError
-from conformance.judging.draws import Draws
+from conformance.judging.draws import Draws, Spared
 from conformance.judging.hold import Search
 from conformance.judging.triage import REPEATS, cause_of
 from conformance.scenarios.drawn import Drawn
@@ -58,7 +58,7 @@ def run_check(
     world_size: int,
     seed: int,
     examples: int,
-    equal_start: bool = False,
+    spared: Spared = Spared(),
 ) -> Result:
     """Test one property of a component on up to `examples` scenarios of up to `world_size` ranks.
 
@@ -66,7 +66,7 @@ def run_check(
     before is held to the check again, in new ones.
     """
     bounds = Bounds(world_size, bucketed=component.contract.takes_bucket_size)
-    draws = Draws(check.scenarios, check.rules_out, bounds, seed, executor.secret, examples, equal_start)
+    draws = Draws(check.scenarios, check.rules_out, bounds, seed, executor.secret, examples, spared)
     result = _run(Search(component, check, executor), draws)
     if result.left_behind:
         executor.isolate(component.name)

@@ -20,6 +20,7 @@ SHARDED_OPTIMIZER = Component(
     simplest=Scenario(world_size=1, replicated=True),
     answer=Observation,
     checks=CHECKS,
+    carries=("runs_to_the_end", "trains[one_rank]", "training_equals_one_process"),
     aspects=(
         Aspect(
             "equals the unsharded one",

@@ -27,6 +27,7 @@ def _wrapper(name: str, about: str, *more: str, batch_start: bool = False) -> Co
         checks=wrapper_checks(name),
         aspects=ASPECTS[name],
         start="initial_broadcast",
+        carries=("runs_to_the_end", "trains[one_rank]", "gradients_averaged"),
         diagnose=diagnose,
     )
 

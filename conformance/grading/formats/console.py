@@ -99,6 +99,8 @@ def _notes(report: Report) -> Iterator[Text]:
     for component in report.components:
         for name in component.uses_from_torch:
             yield _note("Torch's own", f"{component.name} uses {name}")
+        if component.in_float32:
+            yield _note("In float32", f"{component.name} is right there; it does not carry float64")
         if component.new_processes:
             yield _note("In new processes", f"{component.name} fails in a process that ran something before")
 
