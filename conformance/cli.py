@@ -15,6 +15,7 @@ from conformance.grading.formats.report_file import ReportFile
 from conformance.grading.progress import progress
 from conformance.grading.report import FAILED, GRADER_ERROR, HARNESS_ERROR, NOT_GRADED, PASSED
 from conformance.submissions.location import locate
+from conformance.submissions.packages import installed
 from pytest_ddp.errors import UsageError
 
 COMMAND = "pytest-ddp-grade"
@@ -33,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(given if given[:1] in (["grade"], ["replay"]) else ["grade", *given])
     try:
+        if options.packages:
+            sys.path.append(str(installed(options.packages)))  # the ranks have the same path
         return _replay(options.case) if options.command == "replay" else _grade(options)
     except UsageError as error:
         sys.stderr.write(f"conformance: {error}\n")
@@ -49,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=COMMAND)
     commands = parser.add_subparsers(dest="command", required=True)
     replay = commands.add_parser("replay", help="run a submission again on the scenario that a check failed on")
+    _add_with(replay)
     replay.add_argument("case", type=Path, metavar="FILE", help="the .json file beside the script of the failure")
     repeat = f"`{COMMAND} replay FILE` repeats a failure."
     grade = commands.add_parser("grade", prog=COMMAND, description="Grade data-parallel code.", epilog=repeat)
@@ -67,7 +71,19 @@ def _add_grade_options(command: argparse.ArgumentParser) -> None:
     add("--max-examples", type=int, default=MAX_EXAMPLES, metavar="N", help="scenarios per check (%(default)s)")
     add("--from-scratch", action="store_true", help="fail components that use torch's own implementation")
     add("--core", action="store_true", help="leave out extended checks, which give no points")
+    _add_with(command)
     add("--repro-dir", type=Path, default="repro", metavar="DIR", help="folder for scripts of failures (%(default)s)")
+
+
+def _add_with(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--with",
+        dest="packages",
+        action="append",
+        default=[],
+        metavar="PACKAGE",
+        help="install a package that submissions need, in a cached folder of its own; repeatable",
+    )
 
 
 def _grade(options: argparse.Namespace) -> int:

@@ -15,17 +15,10 @@ from pytest_ddp.errors import UsageError
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options."""
     group = parser.getgroup("ddp", "distributed tests (pytest-ddp)")
-    group.addoption(
-        "--ddp-submission",
-        default=None,
-        metavar="PATH",
-        help="folder, file or module with adapters, for `pytest --pyargs conformance`",
-    )
-    group.addoption(
-        "--ddp-from-scratch",
-        action="store_true",
-        help="with --ddp-submission: fail components that use torch's own implementation",
-    )
+    adapters = "folder, file or module with adapters, for `pytest --pyargs conformance`"
+    group.addoption("--ddp-submission", metavar="PATH", help=adapters)
+    by_hand = "with --ddp-submission: fail components that use torch's own implementation"
+    group.addoption("--ddp-from-scratch", action="store_true", help=by_hand)
 
 
 def pytest_configure(config: pytest.Config) -> None:

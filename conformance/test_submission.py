@@ -7,6 +7,7 @@ gives no points. The tests of a component that is not submitted are skipped.
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -38,8 +39,9 @@ class Grader:
 
     def verdict(self, component: str, check_id: str) -> CheckReport:
         """Return what became of a check, or the failure of a component that had to be written by hand and was not."""
-        report = self._not_from_scratch(component) or self.report(component, check_id)
-        return self._not_from_scratch(component) or report
+        copied = partial(not_from_scratch, component, self.executor, self.grading)
+        report = copied() or self.report(component, check_id)
+        return copied() or report
 
     def again(self, component: str) -> str:
         """Say how to run the same scenarios with the same numbers again."""
@@ -58,9 +60,6 @@ class Grader:
                 self.report(component, required)
             known[check_id] = grade_check(component, check, self.executor, self.grading, known)
         return known[check_id]
-
-    def _not_from_scratch(self, component: str) -> CheckReport | None:
-        return not_from_scratch(component, self.executor, self.grading)
 
 
 @pytest.fixture(scope="module")

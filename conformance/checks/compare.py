@@ -1,18 +1,18 @@
 """Compares the tensors that a rank reported with the expected ones, and says in words where they differ."""
 
+import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
-from conformance.oracle.tolerance import Limits, difference, float64_limits
+from conformance.oracle.tolerance import Limits, difference, equal, float64_limits, scale_of
 from conformance.workload.numbers import Tensors, wide
 
 MISSING = "is missing"
 
 
-@dataclass(frozen=True)
-class Mismatch:
+class Mismatch(NamedTuple):
     """The first tensor, by name, that is not what it should be."""
 
     name: str
@@ -34,12 +34,10 @@ def first_mismatch(observed: Tensors, expected: Tensors, limits: Limits | None =
             return Mismatch(name, MISSING)
         if seen.shape != wanted.shape:
             return Mismatch(name, f"has the shape {list(seen.shape)}, expected {list(wanted.shape)}")
-        apart = difference(seen, wanted, limit=limits[name])
-        if not apart.negligible:
-            where = element_apart(seen, wanted)
-            return Mismatch(
-                name, f"is off by {apart.absolute:.3g} ({_share(apart.relative)} its largest element): {where}"
-            )
+        if not equal(seen, wanted, limits[name]):
+            apart, size, where = difference(seen, wanted), scale_of([wanted]), element_apart(seen, wanted)
+            share = _share(apart / size if size else math.inf)
+            return Mismatch(name, f"is off by {apart:.3g} ({share} its largest element): {where}")
     return None
 
 

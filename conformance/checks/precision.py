@@ -5,7 +5,7 @@ each rank's own batch gives with the parameters of that step, and parameters to 
 gradients (see `oracle.tolerance`). Ranks must agree to the last bit all the same.
 """
 
-from collections.abc import Iterator
+from itertools import product
 
 import torch
 
@@ -15,7 +15,7 @@ from conformance.checks.training import trains
 from conformance.checks.trial import Trial
 from conformance.checks.words import step_words
 from conformance.oracle.tolerance import is_rounded, unit_roundoff
-from conformance.workload.numbers import Tensors, torch_dtype
+from conformance.workload.numbers import torch_dtype
 
 _FURTHER_BITS = 20
 
@@ -33,33 +33,20 @@ def trains_in_two_dtypes(trial: Trial) -> None:
 
 def _hold_width(trial: Trial) -> None:
     """Hold gradients of the wider dtype to more bits than the narrower one has."""
-    ranks, narrow = trial.scenario.world_size, _narrowest(trial)
-    for where, seen, expected in _all_gradients(trial):
-        for name in _wider(trial):
-            if is_rounded(seen[name], narrow, ranks) and _needs_more_bits(expected[name], narrow, ranks):
+    ranks, dtypes = trial.scenario.world_size, trial.scenario.model.dtypes
+    narrow = torch_dtype(max(dtypes.values(), key=unit_roundoff))
+    wider = [name for name in trial.scenario.model.trainable if torch_dtype(dtypes[name]) != narrow]
+    for (step, expected), (rank, seen) in product(enumerate(trial.expected.gradients), enumerate(trial.observations)):
+        gradients = seen.gradients(step)
+        for name in wider:
+            if is_rounded(gradients[name], narrow, ranks) and _needs_more_bits(expected[name], narrow, ranks):
                 dtype = str(narrow).removeprefix("torch.")
                 raise Violation(
-                    f"{where}, the gradient of `{name}`, a {trial.scenario.model.dtypes[name]} parameter, was rounded "
-                    f"to {dtype} on its way: {element_apart(seen[name], expected[name])}, which {dtype} cannot hold.",
+                    f"On rank {rank} at {step_words(trial.scenario, step)}, the gradient of `{name}`, a {dtypes[name]} "
+                    f"parameter, was rounded to {dtype} on its way: {element_apart(gradients[name], expected[name])}, "
+                    f"which {dtype} cannot hold.",
                     "A flat buffer has one dtype: group gradients by dtype, and let each travel in its own.",
                 )
-
-
-def _narrowest(trial: Trial) -> torch.dtype:
-    return torch_dtype(max(trial.scenario.model.dtypes.values(), key=unit_roundoff))
-
-
-def _wider(trial: Trial) -> list[str]:
-    """Return the trainable parameters that have a wider dtype than the narrowest."""
-    spec = trial.scenario.model
-    return [name for name in spec.trainable if torch_dtype(spec.dtypes[name]) != _narrowest(trial)]
-
-
-def _all_gradients(trial: Trial) -> Iterator[tuple[str, Tensors, Tensors]]:
-    """Yield where, what was seen, and what was expected, for each step and rank."""
-    for step, expected in enumerate(trial.expected.gradients):
-        for rank, seen in enumerate(trial.observations):
-            yield f"On rank {rank} at {step_words(trial.scenario, step)}", seen.gradients(step), expected
 
 
 def _needs_more_bits(expected: torch.Tensor, narrow: torch.dtype, world_size: int) -> bool:

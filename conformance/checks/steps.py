@@ -1,19 +1,18 @@
-"""Assertions about waiting, and about what steps leave behind."""
+"""Assertions about waiting, about what a run leaves behind, and about faults that ranks have noted."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from conformance.checks.check import Violation
-from conformance.checks.trial import Trial
+from conformance.checks.trial import CaseTrial, Trial
 from conformance.checks.words import WAIT, listed, never_awaited, step_words
 from conformance.workload.numbers import Tensors
 
+GENERATORS = {"torch": "torch's", "random": "Python's `random`", "numpy": "NumPy's"}
+
 
 def results_are_waited_for(trial: Trial) -> None:
-    """What a collective gives is used only after somebody has waited for it.
-
-    Here results arrive with the wait, and not before; who reads them too early finds NaN, every time.
-    """
+    """Hold all numbers to being finite, where results of collectives are NaN until a wait."""
     for moment, kept in _moments(trial):
         for rank, tensors in enumerate(kept):
             unset = [name for name, value in tensors.items() if not bool(value.isfinite().all())]
@@ -60,3 +59,39 @@ def hold_alive(rank: int, alive: list[int]) -> None:
             "What was kept for a step (handles, flat copies, losses, whole weights) must be dropped when the step is "
             "over.",
         )
+
+
+def global_generators_stay(trial: Trial | CaseTrial) -> None:
+    """Hold the global generators of random numbers to the state that they had before."""
+    for rank, moved in enumerate(_moved(trial)):
+        if moved:
+            raise Violation(
+                f"On rank {rank}, a global generator of random numbers has another state afterwards: "
+                f"{' and '.join(GENERATORS[name] for name in moved)}; expected all of them as they were."
+            )
+
+
+def _moved(trial: Trial | CaseTrial) -> list[list[str]]:
+    """Return the names of the generators that have moved, by rank."""
+    if isinstance(trial, Trial):
+        return [list(seen.generators) for seen in trial.observations]
+    return [[name for name in GENERATORS if bool(answer[f"moved/{name}"])] for answer in trial.answers]
+
+
+def none_noted(fault: str, words: str, advice: str) -> Callable[[Trial], None]:
+    """Return an assertion that holds a list of names in each rank's observation to being empty.
+
+    Args:
+        fault: the attribute of `Observation` that is this list.
+        words: what it means; they may use {names}, {count} (of the names), {parameters} (of the model) and {scenario}.
+        advice: what to do.
+    """
+
+    def hold(trial: Trial) -> None:
+        parameters = len(trial.scenario.model.shapes)
+        for rank, seen in enumerate(trial.observations):
+            if noted := list(dict.fromkeys(getattr(seen, fault))):
+                facts = {"names": listed(noted), "count": len(noted), "parameters": parameters}
+                raise Violation(f"On rank {rank}, {words.format(**facts, scenario=trial.scenario)}", advice)
+
+    return hold

@@ -35,13 +35,21 @@ def sent_once(trial: Trial) -> None:
 
 
 def _hold_forward(trial: Trial) -> None:
-    for where, early, whole in _sent_before_backward(trial):
-        raise Violation(
-            f"{where}, {sum(one.bytes for one in early)} bytes were sent before backward, by {len(early)} x "
-            f"{listed(list(dict.fromkeys(one.op for one in early)))}; expected nothing of note: parameters, which have "
-            f"{whole} bytes, are equal on all ranks from wrapping on.",
-            "Broadcast parameters from rank 0 once, when wrapping. Equal gradients then keep them equal.",
-        )
+    """Hold `on_train_batch_start` and forward to sending less than half the parameters' bytes.
+
+    Flags of parameters, and objects that ranks agree by, are shorter in models of many KiB.
+    """
+    whole = sum(gradient_sizes(trial.scenario))
+    for rank, seen in enumerate(trial.observations):
+        before = takewhile(lambda one: one.what != "began", seen.happenings[-1])
+        early = [one for one in before if one.what == "launched" and one.bytes]
+        if 2 * sum(one.bytes for one in early) >= whole:
+            raise Violation(
+                f"On rank {rank} at {last_step(trial.scenario)}, {sum(one.bytes for one in early)} bytes were sent "
+                f"before backward, by {len(early)} x {listed(dict.fromkeys(one.op for one in early))}; expected "
+                f"nothing of note: parameters, which have {whole} bytes, are equal on all ranks from wrapping on.",
+                "Broadcast parameters from rank 0 once, when wrapping. Equal gradients then keep them equal.",
+            )
 
 
 def of_the_model(one: Happening, scenario: Scenario) -> bool:
@@ -102,17 +110,12 @@ def most_bytes(scenario: Scenario, op: str) -> int:
     return sum(sizes) + _ALIGNED * len(sizes) * parts
 
 
-def model_bytes(scenario: Scenario) -> int:
-    """Return the bytes of all parameters that train."""
-    return sum(gradient_sizes(scenario))
-
-
 def _repetitions(trial: Trial) -> Iterator[str]:
     """Yield words for each operation that carries more in the last step than there is to send, up to "bytes of all".
 
     After an all-reduce of everything, all ranks of its group have it: no other operation has half of that to send.
     """
-    whole = model_bytes(trial.scenario)
+    whole = sum(gradient_sizes(trial.scenario))
     for rank, seen in enumerate(trial.observations):
         sent: dict[tuple[str, str], list[int]] = {}
         for one in seen.happenings[-1]:
@@ -125,21 +128,6 @@ def _repetitions(trial: Trial) -> Iterator[str]:
                 yield f"{words}, {sum(sizes) / whole:.2g} times the {whole} bytes of all"
             elif group in everywhere and op != "all_reduce" and 2 * sum(sizes) > whole:
                 yield f"{words}, beside an all_reduce of the {whole} bytes of all"
-
-
-def _sent_before_backward(trial: Trial) -> Iterator[tuple[str, list[Happening], int]]:
-    """Yield words for each rank that sends half the parameters' bytes or more before backward, what, and all bytes.
-
-    That is in `on_train_batch_start` or in forward.
-
-    Flags of parameters, and objects that ranks agree by, are shorter in models of many KiB.
-    """
-    whole = model_bytes(trial.scenario)
-    for rank, seen in enumerate(trial.observations):
-        before = takewhile(lambda one: one.what != "began", seen.happenings[-1])
-        early = [one for one in before if one.what == "launched" and one.bytes]
-        if 2 * sum(one.bytes for one in early) >= whole:
-            yield f"On rank {rank} at {last_step(trial.scenario)}", early, whole
 
 
 def last_step(scenario: Scenario) -> str:

@@ -1,14 +1,16 @@
 """Assertions that compare numbers: gradients and parameters of every rank with the oracle's, after every step."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from conformance.checks.check import Violation
-from conformance.checks.compare import element_apart, first_mismatch
+from conformance.checks.compare import Mismatch, element_apart, first_mismatch, mismatches
 from conformance.checks.trial import Trial
 from conformance.checks.words import listed, step_words
+from conformance.oracle.tolerance import Limits
 from conformance.oracle.training import outputs_before
+from conformance.protocol.messages import Observation
 from conformance.scenarios.scenario import Unfreeze
 from conformance.workload.numbers import Tensors
 
@@ -56,47 +58,48 @@ def initial_broadcast(trial: Trial) -> None:
 
 def gradients_averaged(trial: Trial) -> None:
     """Hold every gradient to the average over the ranks, which is that of one process on the concatenated batches."""
-    ranks = trial.scenario.world_size
+    ranks, expected = trial.scenario.world_size, trial.expected
     right = f"the average over the {ranks} ranks" if ranks > 1 else "that of the bare model"
-    for step in range(trial.scenario.steps):
-        wanted, limits = trial.expected.gradients[step], trial.expected.gradient_limits[step]
-        for rank, seen in enumerate(trial.observations):
-            wrong = first_mismatch(seen.gradients(step), wanted, limits)
-            if wrong:
-                raise Violation(
-                    f"On rank {rank} at {step_words(trial.scenario, step)}, the gradient of `{wrong.name}` is not "
-                    f"{right}: it {wrong.words}."
-                )
+    for rank, step, wrong in _mismatches(trial, Observation.gradients, expected.gradients, expected.gradient_limits):
+        raise Violation(f"On rank {rank} at {step}, the gradient of `{wrong.name}` is not {right}: it {wrong.words}.")
 
 
 def training_equals_one_process(trial: Trial) -> None:
     """Hold parameters after every step to those of one process on the concatenated batches."""
-    for step, wanted in enumerate(trial.expected.parameters):
-        for rank, seen in enumerate(trial.observations):
-            wrong = first_mismatch(seen.parameters(step), wanted, trial.expected.parameter_limits[step])
-            if wrong:
-                raise Violation(
-                    f"On rank {rank} after {step_words(trial.scenario, step)}, the parameter `{wrong.name}` is not "
-                    f"what training in one process gives: it {wrong.words}."
-                )
+    expected = trial.expected
+    for rank, step, wrong in _mismatches(trial, Observation.parameters, expected.parameters, expected.parameter_limits):
+        raise Violation(
+            f"On rank {rank} after {step}, the parameter `{wrong.name}` is not what training in one process gives: it "
+            f"{wrong.words}."
+        )
+
+
+def _mismatches(
+    trial: Trial, seen: Callable[[Observation, int], Tensors], right: Sequence[Tensors], limits: Sequence[Limits]
+) -> Iterator[tuple[int, str, Mismatch]]:
+    """Yield rank, step and first mismatch of what was seen, wherever there is one; `right` and `limits` are by step."""
+    for step, (wanted, limit) in enumerate(zip(right, limits, strict=True)):
+        for rank, wrong in mismatches((seen(one, step) for one in trial.observations), wanted, limit):
+            yield rank, step_words(trial.scenario, step), wrong
 
 
 def ranks_stay_identical(trial: Trial) -> None:
     """Hold parameters after every step to be the same on all ranks, bit for bit."""
+    firsts = [trial.observations[0].parameters(step) for step in range(trial.scenario.steps)]
+    for step, rank, name, value in _parameters(trial):
+        if not torch.equal(value, firsts[step][name]):
+            raise Violation(
+                f"After {step_words(trial.scenario, step)}, `{name}` on rank {rank} differs from rank 0's: "
+                f"{element_apart(value, firsts[step][name]).replace('expected', 'on rank 0')}.",
+                _ROUNDED_APART if _is_rounding(trial, step, name, value) else "",
+            )
+
+
+def _parameters(trial: Trial) -> Iterator[tuple[int, int, str, torch.Tensor]]:
+    """Yield step, rank, name and value of each parameter after each step."""
     for step in range(trial.scenario.steps):
-        wanted = trial.observations[0].parameters(step)
-        for rank, name, value in _parameters(trial, step):
-            if not torch.equal(value, wanted[name]):
-                raise Violation(
-                    f"After {step_words(trial.scenario, step)}, `{name}` on rank {rank} differs from rank 0's: "
-                    f"{element_apart(value, wanted[name]).replace('expected', 'on rank 0')}.",
-                    _ROUNDED_APART if _is_rounding(trial, step, name, value) else "",
-                )
-
-
-def _parameters(trial: Trial, step: int) -> Iterator[tuple[int, str, torch.Tensor]]:
-    for rank, seen in enumerate(trial.observations):
-        yield from ((rank, name, value) for name, value in seen.parameters(step).items())
+        for rank, seen in enumerate(trial.observations):
+            yield from ((step, rank, name, value) for name, value in seen.parameters(step).items())
 
 
 def _is_rounding(trial: Trial, step: int, name: str, value: torch.Tensor) -> bool:
@@ -119,18 +122,17 @@ def _hold_tied(trial: Trial) -> None:
 
 def _hold_frozen(trial: Trial) -> None:
     """Hold parameters that never require gradients to their initial values, bit for bit."""
-    frozen = trial.scenario.model.frozen
+    frozen, initial = trial.scenario.model.frozen, trial.inputs[0].weights
     if any(isinstance(event, Unfreeze) for event in trial.scenario.schedule):
         return
-    for step in range(trial.scenario.steps):
-        for rank, name, value in _parameters(trial, step):
-            if name in frozen and not torch.equal(value, trial.inputs[0].weights[name]):
-                raise Violation(
-                    f"The frozen parameter `{name}` moved on rank {rank} in {step_words(trial.scenario, step)}: "
-                    f"{element_apart(value, trial.inputs[0].weights[name])}.",
-                    "A parameter that does not require gradients must have none: not even zeros, since weight "
-                    "decay and momentum then move it.",
-                )
+    for step, rank, name, value in _parameters(trial):
+        if name in frozen and not torch.equal(value, initial[name]):
+            raise Violation(
+                f"The frozen parameter `{name}` moved on rank {rank} in {step_words(trial.scenario, step)}: "
+                f"{element_apart(value, initial[name])}.",
+                "A parameter that does not require gradients must have none: not even zeros, since weight decay and "
+                "momentum then move it.",
+            )
 
 
 def _hold_evaluation(trial: Trial) -> None:
@@ -148,21 +150,17 @@ def _hold_evaluation(trial: Trial) -> None:
 
 
 def _hold_twin(trial: Trial) -> None:
-    """Hold a second wrapped model's gradients, or a second optimizer's parameters, to what they are alone."""
-    for step in range(trial.scenario.steps):
-        what, wanted, limits = _twin_expected(trial, step)
-        for rank, seen in enumerate(trial.observations):
-            other = first_mismatch(seen.twin(step), wanted, limits)
-            if other:
-                raise Violation(
-                    f"On rank {rank} at {step_words(trial.scenario, step)}, the {what[0]} `{other.name}` of a second "
-                    f"{what[1]} is not that of one process: it {other.words}.",
-                )
+    """Hold a second wrapped model's gradients, or a second optimizer's parameters, to what they are alone.
 
-
-def _twin_expected(trial: Trial, step: int) -> tuple[tuple[str, str], Tensors, dict[str, float]]:
-    """Return what is compared; the second model makes no steps, so that its gradients are those of the first step."""
-    expected = trial.expected
+    The second model makes no steps, so its gradients are those of the first step.
+    """
+    expected, steps = trial.expected, trial.scenario.steps
+    right, limits = expected.gradients[:1] * steps, expected.gradient_limits[:1] * steps
+    what, whole = "gradient of", "wrapped model"
     if trial.scenario.replicated:
-        return ("parameter", "optimizer"), expected.parameters[step], expected.parameter_limits[step]
-    return ("gradient of", "wrapped model"), expected.gradients[0], expected.gradient_limits[0]
+        right, limits, what, whole = expected.parameters, expected.parameter_limits, "parameter", "optimizer"
+    for rank, step, wrong in _mismatches(trial, Observation.twin, right, limits):
+        raise Violation(
+            f"On rank {rank} at {step}, the {what} `{wrong.name}` of a second {whole} is not that of one process: it "
+            f"{wrong.words}."
+        )

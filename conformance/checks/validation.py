@@ -1,20 +1,15 @@
-"""Validates a component's table of checks when it is imported."""
+"""Validates the components' tables of checks when they are imported."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from conformance.checks.aspect import Aspect
 from conformance.checks.check import Check
+from conformance.strategies.building_blocks import Drawer, parts
 
 
 def validate(component: str, checks: Sequence[Check], aspects: Sequence[Aspect], mistakes: Collection[str]) -> None:
-    """Validate the checks and the aspects of a component.
-
-    Args:
-        component: its name, for messages.
-        checks: its checks, in the order in which they run.
-        aspects: what its core checks have points for.
-        mistakes: the names of all known mistakes.
+    """Validate the checks and the aspects of a component; `mistakes` are the names of all known mistakes.
 
     Raises:
         ValueError: a check has no words or the id of an earlier one, requires a check that does not come before it or
@@ -26,24 +21,35 @@ def validate(component: str, checks: Sequence[Check], aspects: Sequence[Aspect],
         for problem in _problems(check, before, mistakes):
             raise ValueError(f"{component}: the check {check.id!r} {problem}")
         before[check.id] = check
-    core, marked = (
-        [check.id for check in checks if check.level == "core"],
-        [id_ for one in aspects for id_ in one.checks],
-    )
-    if wrong := sorted((Counter(core) - Counter(marked)) + (Counter(marked) - Counter(core))):
+    core = Counter(check.id for check in checks if check.level == "core")
+    marked = Counter(id_ for aspect in aspects for id_ in aspect.checks)
+    if wrong := sorted((core - marked) + (marked - core)):
         raise ValueError(f"{component}: each core check must be in one aspect, and no other: {', '.join(wrong)}")
 
 
-def _problems(check: Check, before: Mapping[str, Check], mistakes: Collection[str]) -> list[str]:
-    found = []
+def validate_strategies(checks: Iterable[Check]) -> None:
+    """Validate that no two strategies of these checks share a name: the seed of what they draw derives from it.
+
+    Raises:
+        ValueError: two strategies have one name.
+    """
+    named: dict[str, Drawer] = {}
+    for check in checks:
+        for strategy in parts(check.scenarios):
+            name = strategy.__qualname__
+            if named.setdefault(name, strategy) is not strategy:
+                raise ValueError(f"the check {check.id!r} draws from a second strategy with the name {name!r}")
+
+
+def _problems(check: Check, before: Mapping[str, Check], mistakes: Collection[str]) -> Iterator[str]:
     if not check.id.strip() or not check.property.strip():
-        found.append("has no id or no property")
+        yield "has no id or no property"
     if check.id in before:
-        found.append("has the id of an earlier check")
+        yield "has the id of an earlier check"
     for required in check.requires:
         if required not in before:
-            found.append(f"requires {required!r}, which does not come before it")
+            yield f"requires {required!r}, which does not come before it"
         elif check.level == "core" and before[required].level == "extended":
-            found.append(f"is core and requires {required!r}, which is extended")
-    found += [f"rules out {name!r}, which is no known mistake" for name in check.rules_out if name not in mistakes]
-    return found
+            yield f"is core and requires {required!r}, which is extended"
+    for name in set(check.rules_out).difference(mistakes):
+        yield f"rules out {name!r}, which is no known mistake"

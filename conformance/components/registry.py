@@ -1,6 +1,6 @@
 """All components, in the order in which they are graded: one line each."""
 
-from conformance.checks.validation import validate
+from conformance.checks.validation import validate, validate_strategies
 from conformance.components.checkpoint.record import CHECKPOINT
 from conformance.components.component import Component
 from conformance.components.distributed_sampler.record import DISTRIBUTED_SAMPLER
@@ -12,8 +12,8 @@ from conformance.components.overhead_model.record import OVERHEAD_MODEL
 from conformance.components.sharded_optimizer.record import SHARDED_OPTIMIZER
 from conformance.components.sync_batchnorm.record import SYNC_BATCHNORM
 from conformance.components.wrapper.record import WRAPPERS
-from conformance.diagnosis.gradient_mistakes import BY_NAME as GRADIENT_MISTAKES
-from conformance.diagnosis.training_mistakes import BY_NAME as TRAINING_MISTAKES
+from conformance.diagnosis.gradient_mistakes import GRADIENT_MISTAKES
+from conformance.diagnosis.training_mistakes import TRAINING_MISTAKES
 
 _ALL: tuple[Component, ...] = (
     *WRAPPERS,
@@ -30,3 +30,4 @@ _ALL: tuple[Component, ...] = (
 COMPONENTS = {component.name: component for component in _ALL}
 for _component in _ALL:
     validate(_component.name, _component.checks, _component.aspects, {*GRADIENT_MISTAKES, *TRAINING_MISTAKES})
+validate_strategies(check for component in _ALL for check in component.checks)

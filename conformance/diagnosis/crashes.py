@@ -1,20 +1,9 @@
 """Describes a run that did not end: an exception in the submission, a rank that died, a hang."""
 
-from conformance.diagnosis.advice import advise_on_call, advise_on_training
+from conformance.diagnosis.advice import advise
 from conformance.execution.outcome import Broken
 from conformance.scenarios.drawn import Drawn
-from conformance.scenarios.scenario import (
-    AddGroup,
-    Decay,
-    Freeze,
-    LoadWeights,
-    OneCycle,
-    Save,
-    SaveAndLoad,
-    Scenario,
-    SetOption,
-    Unfreeze,
-)
+from conformance.scenarios.scenario import Scenario
 from pytest_ddp.errors import ProtocolError
 from pytest_ddp.outcomes.failure import headline
 from pytest_ddp.outcomes.outcome import Deadlocked, Died, Raised, TimedOut
@@ -24,16 +13,24 @@ _OUTPUT_LINES = 8
 _MESSAGE_LINES = 4  # of an exception, after the first
 _NOT_THEIRS = ("/conformance/ranks/", "/conformance/components/", "/torch/distributed/")
 _EVENT_WORDS = {
-    SetOption: "a write to `optimizer.param_groups`",
-    Decay: "making a scheduler for the optimizer",
-    OneCycle: "making a scheduler for the optimizer",
-    AddGroup: "`add_param_group`",
-    Save: "`state_dict`",
-    SaveAndLoad: "`state_dict` and `load_state_dict`",
-    LoadWeights: "`load_state_dict` of the wrapped model",
-    Unfreeze: "`requires_grad_()`",
-    Freeze: "`requires_grad_()`",
+    "SetOption": "a write to `optimizer.param_groups`",
+    "Decay": "making a scheduler for the optimizer",
+    "OneCycle": "making a scheduler for the optimizer",
+    "AddGroup": "`add_param_group`",
+    "Save": "`state_dict`",
+    "SaveAndLoad": "`state_dict` and `load_state_dict`",
+    "LoadWeights": "`load_state_dict` of the wrapped model",
+    "Unfreeze": "`requires_grad_()`",
+    "Freeze": "`requires_grad_()`",
 }
+_ENDLESS = (
+    "No rank had entered a collective. Is there a loop that does not end, or a loop whose time grows with the square "
+    "of the number of elements?"
+)
+_WAITING = (
+    "Most often a rank waits for a collective which others never enter. Do all ranks launch the same collectives in "
+    "the same order, whichever gradients or parameters they have? The order of a set differs between ranks."
+)
 _DEATHS = {  # by signal
     "SIGABRT": "gloo ends a process whose tensor in a collective has another size than on the other ranks. Do all "
     "ranks give tensors of the same sizes, in the same order, to their collectives?",
@@ -58,27 +55,19 @@ def describe_crash(broken: Broken, drawn: Drawn) -> str:
 
 def advise_on_crash(broken: Broken, drawn: Drawn) -> str:
     """Return the most frequent cause of such a crash and what to do about it; empty if there is none to name."""
-    root = broken.root
-    if isinstance(root, TimedOut) and not any(one.collectives for one in broken.outcomes):
-        return (
-            "No rank had entered a collective. Is there a loop that does not end, or a loop whose time grows with the "
-            "square of the number of elements?"
-        )
-    if isinstance(root, TimedOut | Deadlocked):
-        return (
-            "Most often a rank waits for a collective which others never enter. Do all ranks launch the same "
-            "collectives in the same order, whichever gradients or parameters they have? The order of a set differs "
-            "between ranks."
-        )
-    if isinstance(root, Died):
-        return _DEATHS.get(root.signal, "")
-    if isinstance(root, Raised) and root.kind == ProtocolError.__name__:
-        return "The submission wrote to the connection between the rank and the judge, which it did not open."
-    if isinstance(root, Raised):
-        if type(drawn) is Scenario:  # of a wrapper or an optimizer
-            return advise_on_training(root.kind, root.message, drawn)
-        return advise_on_call(root.kind, root.message)
-    return ""
+    match root := broken.root:
+        case TimedOut() if not any(one.collectives for one in broken.outcomes):
+            return _ENDLESS
+        case TimedOut() | Deadlocked():
+            return _WAITING
+        case Died():
+            return _DEATHS.get(root.signal, "")
+        case Raised(kind=ProtocolError.__name__):
+            return "The submission wrote to the connection between the rank and the judge, which it did not open."
+        case Raised():
+            return advise(root.kind, root.message, drawn)
+        case _:
+            return ""
 
 
 def _place(broken: Broken, drawn: Drawn) -> str:
@@ -89,6 +78,6 @@ def _place(broken: Broken, drawn: Drawn) -> str:
     if step is None or not isinstance(drawn, Scenario):
         return f"in {stage}"
     if stage.startswith("a change of the optimizer"):
-        kinds = [_EVENT_WORDS[type(event)] for event in drawn.events(step) if type(event) in _EVENT_WORDS]
-        stage = " or ".join(kinds) or stage
+        kinds = [type(event).__name__ for event in drawn.events(step)]
+        stage = " or ".join(_EVENT_WORDS[kind] for kind in kinds if kind in _EVENT_WORDS) or stage
     return f"in {stage}, at step {min(step + 1, drawn.steps)} of {drawn.steps}"

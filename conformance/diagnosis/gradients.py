@@ -1,12 +1,13 @@
 """Names the mistake behind a failure: compares what ranks reported with what each known mistake would give.
 
 It uses only the first step with a wrong gradient: before that step, every rank still had the right parameters. Each
-wrong gradient is compared on its own; then `traits` describes what the wrong ones have in common, such as being biases.
+wrong gradient is compared on its own; then `_in_common` says what the wrong ones have in common, such as being biases.
 If all gradients are right, `parameters` compares the parameters.
 """
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
 import torch
@@ -15,11 +16,12 @@ from conformance.checks.trial import Trial
 from conformance.checks.words import listed
 from conformance.diagnosis.gradient_mistakes import GRADIENT_MISTAKES, Shards
 from conformance.diagnosis.parameters import Wrong, diagnose_omission, diagnose_parameters, wrong_parameters
-from conformance.diagnosis.traits import in_common
 from conformance.oracle.tolerance import Limits, equal, scale_of
 from conformance.oracle.training import shard_gradients
+from conformance.scenarios.model_spec import ModelSpec
 from conformance.workload.numbers import Tensors
 
+_MATRIX = 2
 UNKNOWN = "No known mistake gives these numbers."
 _LATE = (
     "Looks like *one step late*: each step uses the average of the step before. Wait for this step's collectives, and "
@@ -72,8 +74,8 @@ def _wrong_gradients(trial: Trial) -> tuple[int, list[Wrong]]:
     """Return the first step with wrong gradients, and these gradients; (0, []) if there are none."""
     for step, expected in enumerate(trial.expected.gradients):
         own = shard_gradients(trial.scenario, trial.inputs, trial.expected, step)
-        several = trial.scenario.micro_batches > 1
-        last = shard_gradients(trial.scenario, trial.inputs, trial.expected, step, last=True) if several else []
+        passes = trial.scenario.micro_batches
+        last = shard_gradients(trial.scenario, trial.inputs, trial.expected, step, last=True) if passes > 1 else []
         previous = trial.expected.gradients[step - 1] if step else {}
         limits, wrong = trial.expected.gradient_limits[step], list[Wrong]()
         for rank, seen in enumerate(trial.observations):
@@ -82,7 +84,7 @@ def _wrong_gradients(trial: Trial) -> tuple[int, list[Wrong]]:
                 value = gradients.get(name)
                 if value is None:
                     wrong.append(Wrong(rank, name, ("missing",)))
-                elif not equal(value, wanted, limit=limits[name]):
+                elif not equal(value, wanted, limits[name]):
                     parts, lasts = (_parts(of, name, wanted) for of in (own, last))
                     shards = Shards(value, parts, rank, previous.get(name), lasts)
                     fitting = _fitting(shards, limits[name]) or _mixed_up(value, name, own, limits)
@@ -99,13 +101,12 @@ def _fitting(shards: Shards, limit: float) -> tuple[str, ...]:
     """
     if shards.seen.shape != shards.mean.shape:
         return ()
-    values = [(mistake.name, mistake.value(shards)) for mistake in GRADIENT_MISTAKES]
     return tuple(
         name
-        for name, value in values
-        if value is not None
-        and not equal(value, shards.mean, limit=limit)
-        and equal(shards.seen, value, limit=limit * max(1.0, scale_of([value]) / (shards.magnitude or 1.0)))
+        for name, mistake in GRADIENT_MISTAKES.items()
+        if (value := mistake.value(shards)) is not None
+        and not equal(value, shards.mean, limit)
+        and equal(shards.seen, value, limit * max(1.0, scale_of([value]) / (shards.magnitude or 1.0)))
     )
 
 
@@ -121,11 +122,9 @@ def _mixed_up(value: torch.Tensor, name: str, own: Sequence[Tensors], limits: Li
         pairs = list(zip(_parts(own, name, like), _parts(own, other, like), strict=True))
         for chosen in product((0, 1), repeat=len(own)):
             mixture = torch.stack([pair[index] for pair, index in zip(pairs, chosen, strict=True)]).mean(0)
-            if any(chosen) and equal(value, mixture, limit=max(limits[name], limits[other])):
-                ranks = [str(rank) for rank, index in enumerate(chosen) if index]
-                who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
-                mixed = f"an average to which {who} gave the gradient of `{other}`"
-                return (f"the gradient of `{other}`" if all(chosen) else mixed,)
+            if any(chosen) and equal(value, mixture, max(limits[name], limits[other])):
+                ranks = "" if all(chosen) else _ranks(rank for rank, index in enumerate(chosen) if index)
+                return (f"{f'an average to which {ranks} gave ' if ranks else ''}the gradient of `{other}`",)
     return ()
 
 
@@ -136,8 +135,7 @@ def _is_late(trial: Trial, wrong: Sequence[Wrong], step: int) -> bool:
     expected, limits = trial.expected.gradients[step], trial.expected.gradient_limits[step]
     following = [seen.gradients(step + 1) for seen in trial.observations]
     return all(
-        one.name in following[one.rank]
-        and equal(following[one.rank][one.name], expected[one.name], limit=limits[one.name])
+        one.name in following[one.rank] and equal(following[one.rank][one.name], expected[one.name], limits[one.name])
         for one in wrong
     )
 
@@ -145,21 +143,62 @@ def _is_late(trial: Trial, wrong: Sequence[Wrong], step: int) -> bool:
 def _explain_gradients(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     """Describe the mistake that explains the most gradients, where it shows, and what its parameters have in common."""
     counted = Counter(name for one in wrong for name in one.mistakes)
-    known = {mistake.name: mistake for mistake in GRADIENT_MISTAKES}
-    order = [name for name in known if name in counted] + [name for name in counted if name not in known]
-    best = max(order, key=lambda name: counted[name], default="")
+    best = max((*GRADIENT_MISTAKES, *counted), key=lambda name: counted[name]) if counted else ""
     alike = [one for one in wrong if best in one.mistakes] if best else list(wrong)
-    ranks = sorted({one.rank for one in alike})
-    parameters = [name for name in trial.expected.gradients[step] if any(one.name == name for one in alike)]
-    which, hint = in_common(trial.scenario.model, parameters, list(trial.expected.gradients[step]))
-    where = f"At step {step + 1}, on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    every = list(trial.expected.gradients[step])
+    parameters = [name for name in every if any(one.name == name for one in alike)]
+    which, hint = _in_common(trial.scenario.model, parameters, every)
+    where = f"At step {step + 1}, on {_ranks({one.rank for one in alike})}"
     if not best:
         return f"{UNKNOWN} {where}, the gradient of {which} is wrong.{hint}"
     if best == "missing":
         return f"{where}, there is no gradient of {which} after `on_after_backward`: it was set to None.{hint}"
-    if best not in known:
+    if best not in GRADIENT_MISTAKES:
         return (
             f"{where}, the gradient of `{parameters[0]}` is {best}: gradients were mixed up. Every rank must launch "
             "its collectives in the same order, and write each result back to the parameter that it belongs to."
         )
-    return f"Looks like *{best}*: {where}, the gradient of {which} is {known[best].seen}. {known[best].advice}{hint}"
+    mistake = GRADIENT_MISTAKES[best]
+    return f"Looks like *{best}*: {where}, the gradient of {which} is {mistake.seen}. {mistake.advice}{hint}"
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    """Return "rank 1", or "ranks 0, 2"."""
+    names = [str(rank) for rank in sorted(ranks)]
+    return f"rank{'s' if len(names) > 1 else ''} {', '.join(names)}"
+
+
+def _in_common(spec: ModelSpec, wrong: Sequence[str], every: Sequence[str]) -> tuple[str, str]:
+    """Return words for the wrong parameters, and advice after a space, or nothing; names are in forward order."""
+    for kind, words, advice in _kinds(spec, every):
+        if kind and set(wrong) == kind:
+            return words, f" {advice}" if advice else ""
+    which, sizes = listed(wrong), {name: math.prod(spec.shapes[name]) for name in every}
+    most, right = max(sizes[name] for name in wrong), [sizes[name] for name in every if name not in wrong]
+    if right and most < min(right):
+        return f"every parameter with up to {most} elements", " Does the code treat small tensors differently?"
+    if list(wrong) == list(every[: len(wrong)]):
+        return which, " Backward computes their gradients last: is the last bucket launched and waited for?"
+    if list(wrong) == list(every[-len(wrong) :]):
+        return which, " Backward computes their gradients first: is the first bucket lost, or overwritten?"
+    return which, ""
+
+
+def _kinds(spec: ModelSpec, every: Sequence[str]) -> Iterator[tuple[set[str], str, str]]:
+    """Yield kinds of parameters, the most specific first: names, words, advice."""
+    yield {"scale"} if spec.scale else set(), "the 0-dimensional parameter", "Do not skip tensors without dimensions."
+    tied = {f"layers.{spec.tied[0]}.weight"} if spec.tied else set[str]()
+    yield tied, "the parameter that two layers share", "The model has it twice: reduce it once."
+    gapped = {f"layers.{index}.weight" for index in (spec.transposed, spec.gapped) if index is not None}
+    copied = "`.contiguous()` makes a copy: copy the result back into the gradient itself."
+    yield gapped, "the parameter that is not contiguous", copied
+    frozen = {name for name in spec.frozen if name in every}
+    yield frozen, "the parameters that were frozen at wrapping", "Look at `requires_grad` again in later steps."
+    waits = spec.branch not in {"none", "order_by_rank"}
+    branches = {name for name in every if name.startswith("branches.")} if waits else set()
+    absent = "A rank that does not use them needs the average too: write it back even if `.grad` was None."
+    yield branches, "the parameters that not every rank uses in every step", absent
+    late = "A parameter without a gradient must not delay its bucket for ever: send the rest after backward."
+    yield set(every), "every parameter", late if waits else ""
+    biases = {name for name in every if len(spec.shapes[name]) < _MATRIX}
+    yield biases, "every one-dimensional parameter (biases)", "Does a condition on `dim()` or on the name exclude them?"

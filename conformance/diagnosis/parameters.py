@@ -5,17 +5,18 @@ under other schedules, with their values before the step, and with the right val
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
 
 from conformance.checks.trial import Trial
 from conformance.checks.words import listed
-from conformance.diagnosis.training_mistakes import BY_NAME, TRAINING_MISTAKES, TrainingMistake
+from conformance.diagnosis.training_mistakes import TRAINING_MISTAKES, TrainingMistake
 from conformance.oracle.tolerance import equal, is_rounded
 from conformance.oracle.training import Trajectory
-from conformance.scenarios.scenario import AddGroup, Scenario, Unfreeze
+from conformance.scenarios.scenario import AddGroup, Unfreeze
 from conformance.workload.numbers import wide
 
 _NAMED = 2  # mistakes at most, if several lead to the same parameters
@@ -45,7 +46,7 @@ def wrong_parameters(trial: Trial) -> tuple[int, list[Wrong]]:
             Wrong(rank, name)
             for rank, seen in enumerate(trial.observations)
             for name, wanted in expected.items()
-            if not equal(seen.parameters(step)[name], wanted, limit=limits[name])
+            if not equal(seen.parameters(step)[name], wanted, limits[name])
         ]
         if wrong:
             return step, wrong
@@ -56,7 +57,7 @@ def diagnose_omission(trial: Trial) -> str:
     """Return what of the scenario all ranks seem to have left out, in words; empty if nothing."""
     ranks, steps = range(trial.scenario.world_size), range(trial.scenario.steps)
     everything = [Wrong(rank, name) for rank in ranks for name in trial.scenario.model.shapes]
-    for mistake in (BY_NAME["loaded weights not used"], BY_NAME["penalty not trained on"]):
+    for mistake in (TRAINING_MISTAKES["loaded weights not used"], TRAINING_MISTAKES["penalty not trained on"]):
         changed = mistake.instead(trial.scenario)
         if changed == trial.scenario:
             continue
@@ -83,28 +84,22 @@ def _made_up(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
 
 def _left_out(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     """Explain parameters that the optimizer never trained: those that were added or unfrozen later, or all."""
-    names = {one.name for one in wrong}
-    known = [BY_NAME[mistake] for mistake, untrained in _untrained(trial.scenario).items() if names <= untrained]
+    names, schedule = {one.name for one in wrong}, trial.scenario.schedule
+    untrained = {
+        "unfrozen parameter never trained": [one.parameters for one in schedule if isinstance(one, Unfreeze)],
+        "added group never trained": [one.group.parameters for one in schedule if isinstance(one, AddGroup)],
+    }
+    known = [TRAINING_MISTAKES[mistake] for mistake, never in untrained.items() if names.issubset(chain(*never))]
     everything = trial.scenario.world_size * len(trial.scenario.model.trainable)
     if len(wrong) == everything and len(names) >= trial.scenario.world_size:  # if fewer, one owner may cause it
-        known.append(BY_NAME["never trained"])
+        known.append(TRAINING_MISTAKES["never trained"])
     found = _other_training(trial, wrong, step, known)
     sharded = (trial.scenario.replicated or trial.scenario.averaged) and trial.scenario.world_size > 1
     return f"{found} {_FROM_OTHERS}" if found and known[-1].name == "never trained" and sharded else found
 
 
-def _untrained(scenario: Scenario) -> dict[str, set[str]]:
-    """Return, by mistake, the parameters that an optimizer with this mistake never trains."""
-    unfrozen = [event.parameters for event in scenario.schedule if isinstance(event, Unfreeze)]
-    added = [event.group.parameters for event in scenario.schedule if isinstance(event, AddGroup)]
-    return {
-        "unfrozen parameter never trained": {name for names in unfrozen for name in names},
-        "added group never trained": {name for names in added for name in names},
-    }
-
-
 def _other_training(
-    trial: Trial, wrong: Sequence[Wrong], step: int, mistakes: Sequence[TrainingMistake] = TRAINING_MISTAKES
+    trial: Trial, wrong: Sequence[Wrong], step: int, mistakes: Iterable[TrainingMistake] = TRAINING_MISTAKES.values()
 ) -> str:
     """Explain wrong parameters by mistakes whose schedules lead to them."""
     where = f" (on rank {wrong[0].rank}, {listed(dict.fromkeys(one.name for one in wrong))})"
@@ -119,23 +114,19 @@ def _other_training(
 
 def _leads_to(other: Trajectory, trial: Trial, wrong: Sequence[Wrong], step: int) -> bool:
     values, limits = other.parameters[step], other.parameter_limits[step]
-    return all(
-        equal(trial.observations[one.rank].parameters(step)[one.name], values[one.name], limit=limits[one.name])
-        for one in wrong
-    )
+    return all(equal(_seen(trial, one, step), values[one.name], limits[one.name]) for one in wrong)
+
+
+def _seen(trial: Trial, one: Wrong, step: int) -> torch.Tensor:
+    return trial.observations[one.rank].parameters(step)[one.name]
 
 
 def _stuck(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     """Explain parameters that did not move on any rank, or moved on their owner only."""
     before, limits = trial.expected.starts[step], trial.expected.parameter_limits[step]
-    still = [
-        one
-        for one in wrong
-        if equal(trial.observations[one.rank].parameters(step)[one.name], before[one.name], limit=limits[one.name])
-    ]
-    if len(still) < len(wrong):
+    if not all(equal(_seen(trial, one, step), before[one.name], limits[one.name]) for one in wrong):
         return ""
-    ranks = Counter(one.name for one in still)
+    ranks = Counter(one.name for one in wrong)
     everywhere = [name for name, count in ranks.items() if count == trial.scenario.world_size]
     if everywhere:
         return (
@@ -151,10 +142,7 @@ def _stuck(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
 
 def _rounded(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     """Explain parameters that are right but rounded to a coarser dtype; name every dtype that fits."""
-    pairs = [
-        (trial.observations[one.rank].parameters(step)[one.name], trial.expected.parameters[step][one.name])
-        for one in wrong
-    ]
+    pairs = [(_seen(trial, one, step), trial.expected.parameters[step][one.name]) for one in wrong]
     fitting = [
         str(dtype).removeprefix("torch.")
         for dtype in (torch.bfloat16, torch.float16, torch.float32)

@@ -31,7 +31,7 @@ from conformance.scenarios.drawn import Drawn
 from conformance.submissions.contract import Contract
 from conformance.submissions.location import Location
 from conformance.workload.numbers import Tensors, data_seed
-from pytest_ddp.errors import PytestDDPError
+from pytest_ddp.errors import LackError, PytestDDPError
 from pytest_ddp.outcomes.failure import failures
 from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned
 from pytest_ddp.planning.world import World
@@ -85,6 +85,7 @@ class Executor:
 
         Raises:
             HarnessError: our own code failed on a rank, or ranks could not be had.
+            LackError: this machine lacks something that the submission needs.
         """
         key = self.key(component, drawn)
         if key not in self._known:
@@ -279,6 +280,8 @@ class Executor:
             return Malformed(outcomes[0].rank, "it says that it has skipped its task")
         broken = Broken(tuple(outcomes))
         root = broken.root
+        if broken.lacking:
+            raise LackError(broken.lacking)
         if broken.hung:
             self.watched.add(component.name)
         if isinstance(root, Raised) and not is_of_submission(root, self.location):

@@ -70,6 +70,11 @@ class Broken:
         return f"{self.root.kind}: {self.root.message}" if refused and isinstance(self.root, Raised) else ""
 
     @property
+    def lacking(self) -> str:
+        """What the rank's machine lacks, and how to provide it; empty if the run broke for another reason."""
+        return str(self._where.get("lacking", ""))
+
+    @property
     def place(self) -> tuple[str, int | None] | None:
         """The stage and the step in which the submission raised; None if it did not raise, or not in a stage."""
         return (self._where["stage"], self._where["step"]) if self._where else None
@@ -82,7 +87,7 @@ class Broken:
         except ValueError:
             return {}
         match where:
-            case {"stage": str(), "step": int() | None, "refused": bool()}:
+            case {"stage": str(), "step": int() | None, "refused": bool(), "lacking": str()}:
                 return dict(where)
         return {}
 

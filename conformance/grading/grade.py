@@ -150,13 +150,16 @@ def _grade_component(name: str, executor: Executor, grading: Grading) -> Iterato
         yield CheckBegan(name, check.id)
         reports[check.id] = grade_check(name, check, executor, grading, reports)
         yield CheckEnded(name, reports[check.id])
+        if reports[check.id].status == "not_gradable":
+            break
     executor.forget(name)
-    yield ComponentEnded(_graded(name, tuple(reports.values()), executor, grading))
+    yield ComponentEnded(_graded(name, reports, executor, grading))
 
 
-def _graded(name: str, reports: tuple[CheckReport, ...], executor: Executor, grading: Grading) -> ComponentReport:
+def _graded(name: str, reports: dict[str, CheckReport], executor: Executor, grading: Grading) -> ComponentReport:
     copied = not_from_scratch(name, executor, grading)
-    checks = (copied, *map(_not_run, grading.checks(name))) if copied else reports
+    ended = {} if copied else reports
+    checks = (*filter(None, [copied]), *(ended.get(check.id) or _not_run(check) for check in grading.checks(name)))
     borrowed = tuple(sorted(executor.borrowed.get(name, ())))
     aspects, alone = COMPONENTS[name].aspects, name in executor.alone
     return ComponentReport(name, checks, aspects, uses_from_torch=borrowed, new_processes=alone)
@@ -187,7 +190,12 @@ def grade_check(
         return replace(_not_run(check), message=f"not run: {missing[0]} must pass first", behind=behind)
     spared = _spared(component, check, before)
     result = _run(component, check, executor, grading, spared)
-    if result.status == "failed" and not result.race and not spared.in_float32 and _tells_dtype(component, check):
+    if (
+        result.status == "failed"
+        and result.when == "always"
+        and not spared.in_float32
+        and _tells_dtype(component, check)
+    ):
         eased = replace(spared, in_float32=True)
         again = _run(component, check, executor, grading, eased)
         if again.status == "passed":

@@ -62,43 +62,30 @@ class _Timed:
         return f"{minutes}:{seconds:02}"
 
 
-@dataclass
 class LiveProgress:
     """Lines that change in place: the submission, its component, its check, and how long they take; a listener.
 
     The lines are gone between the end of a submission and the beginning of the next: its report is printed there.
-
-    Attributes:
-        console: a terminal.
-        live: what draws the lines.
     """
 
-    console: Console
-    live: Live = field(init=False)
-    _grade: _Timed = field(default_factory=lambda: _Timed("starting rank processes"))
-    _component: ComponentBegan | None = None
-    _check: _Timed | None = None
-    _submissions: int = 0
-    _begun: int = 0
-    _ended: int = 0
-    _failed: int = 0
-
-    def __post_init__(self) -> None:
-        self.live = Live(
-            self,
-            console=self.console,
-            refresh_per_second=_REFRESHES_PER_SECOND,
-            transient=True,
-            redirect_stdout=False,
-        )
+    def __init__(self, console: Console) -> None:
+        rate = _REFRESHES_PER_SECOND
+        self.live = Live(self, console=console, refresh_per_second=rate, transient=True, redirect_stdout=False)
+        self._grade = _Timed("starting rank processes")
+        self._component: ComponentBegan | None = None
+        self._check: _Timed | None = None
+        self._submissions = self._begun = self._ended = self._failed = 0
 
     def __call__(self, event: Event) -> None:
         """Take in one event."""
         match event:
             case GradeBegan(reports):
                 self._submissions = len(reports)
-            case SubmissionBegan():
-                self._begin(event.submission)
+            case SubmissionBegan(name):
+                self._begun += 1
+                place = f"({self._begun} of {self._submissions}) " if self._submissions > 1 else ""
+                self._grade.words = f"grading {place}{name}"
+                self.live.start()
             case ComponentBegan():
                 self._component, self._ended, self._failed = event, 0, 0
             case CheckBegan():
@@ -117,19 +104,9 @@ class LiveProgress:
         lines.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
         lines.add_column(no_wrap=True, justify="right")
         lines.add_row(Text(self._grade.words, "bold"), self._grade.elapsed)
-        if self._component:
-            lines.add_row(Text(f"  {self._component_words(self._component)}"), "")
+        if began := self._component:
+            at, failed = min(self._ended + 1, began.checks), f", {self._failed} failed" if self._failed else ""
+            lines.add_row(Text(f"  {began.component}: check {at} of {began.checks}{failed}"), "")
         if self._check:
             lines.add_row(Text(f"    {self._check.words}"), self._check.elapsed)
         return lines
-
-    def _begin(self, submission: str) -> None:
-        self._begun += 1
-        place = f"({self._begun} of {self._submissions}) " if self._submissions > 1 else ""
-        self._grade.words = f"grading {place}{submission}"
-        self.live.start()
-
-    def _component_words(self, component: ComponentBegan) -> str:
-        at = min(self._ended + 1, component.checks)
-        failed = f", {self._failed} failed" if self._failed else ""
-        return f"{component.component}: check {at} of {component.checks}{failed}"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from conformance.judging.run_check import Status
 
 SCHEMA = "pytest-ddp/report/2"
-Verdict: TypeAlias = Literal["passed", "failed", "error", "not_submitted", "not_graded"]
+Verdict: TypeAlias = Literal["passed", "failed", "error", "not_gradable", "not_submitted", "not_graded"]
 PASSED, FAILED, NOT_GRADED, HARNESS_ERROR = 0, 1, 2, 3
 GRADER_ERROR = "an error in the grader, not in the submission:"
 
@@ -50,7 +50,7 @@ class CheckReport:
     Attributes:
         id: the name of the check.
         level: core or extended.
-        status: passed, failed, error (a fault of the harness) or not_run.
+        status: passed, failed, error (a fault of the harness), not_gradable (this machine lacks something) or not_run.
         requirement: what the check requires, in a sentence.
         message: what was seen and what was expected, or why the check did not run.
         diagnosis: the known mistake that explains the failure.
@@ -128,13 +128,15 @@ class ComponentReport:
 
     @property
     def status(self) -> Verdict:
-        """The verdict. A fault of the harness comes before a failure: nobody loses points by it."""
+        """The verdict. A fault of the harness or a lack of the machine comes before a failure: nobody loses by it."""
         if not self.graded:
             return "not_graded"
         if not self.submitted:
             return "not_submitted"
         found = {check.status for check in self.core}
-        return "error" if "error" in found else "failed" if found & {"failed", "not_run"} else "passed"
+        if "error" in found or "not_gradable" in found:
+            return "error" if "error" in found else "not_gradable"
+        return "failed" if found & {"failed", "not_run"} else "passed"
 
     @property
     def marks(self) -> tuple[Mark, ...]:
@@ -205,11 +207,11 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0: every submitted component passed; 1: one failed; 2: not graded; 3: a fault of the harness."""
+        """0: every submitted component passed; 1: one failed; 2: one or all could not be graded; 3: our own fault."""
         found = {component.status for component in self.components}
         if "error" in found:
             return HARNESS_ERROR
-        if self.not_graded_because:
+        if self.not_graded_because or "not_gradable" in found or not found & {"passed", "failed"}:
             return NOT_GRADED
         return FAILED if "failed" in found else PASSED
 

@@ -54,18 +54,16 @@ class Spared:
         return replace(drawn, equal_start=True) if self.equal_start else drawn
 
 
+NOTHING_SPARED = Spared()
+
+
 @dataclass(frozen=True)
 class Draws:
     """Scenarios or cases of a check: the same ones at every time, for every submission.
 
-    Attributes:
-        scenarios: what draws them.
-        rules_out: names of known mistakes that must give other numbers than correct code, or one is not used.
-        bounds: what may be drawn.
-        seed: what is drawn. Checks that draw alike draw the same scenarios, which then run once.
-        secret: what the numbers of a scenario derive from.
-        examples: how many.
-        spared: how scenarios that train are easier than drawn.
+    Checks that draw alike with one seed draw the same scenarios, which then run once. Known mistakes in `rules_out`
+    must give other numbers than correct code on a scenario, or it is not used; its numbers derive from `secret`.
+    Scenarios are made easier by what the component is `spared`.
     """
 
     scenarios: Drawer
@@ -74,7 +72,7 @@ class Draws:
     seed: int
     secret: str
     examples: int
-    spared: Spared = Spared()
+    spared: Spared = NOTHING_SPARED
 
     def all(self) -> tuple[Drawn, ...]:
         """Return them, smaller ones first; components with the same scenarios share one drawing."""

@@ -1,6 +1,7 @@
-"""Looks for a scenario on which a component fails one check; keeps what failed."""
+"""Looks for a scenario on which a component fails one check; keeps what failed last, which is the smallest."""
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass
 
 from conformance.checks.check import Check, Refused, Violation
 from conformance.components.component import Component
@@ -26,27 +27,24 @@ class Search:
     check: Check
     executor: Executor
     examples: int = 0
-    left: int | None = None
-    failures: dict[str, tuple[Drawn, Violation]] = field(default_factory=dict)
-    last: str = ""
+    left: float = math.inf
+    failure: tuple[Drawn, Violation] | None = None
     refused: Refused | None = None
 
     def hold(self, drawn: Drawn) -> None:
         """Run one scenario and test the property; raise Violation if it does not hold."""
-        key = self.executor.key(self.component, drawn)
-        if self.left is not None and self.left <= 0 and not self.executor.knows(self.component, drawn):
+        if self.left <= 0 and not self.executor.knows(self.component, drawn):
             return
         self.examples += 1
-        if self.left is not None:
-            self.left -= 1
+        self.left -= 1
         execution = self.executor.run(self.component, drawn)
         try:
             self.judge(execution, drawn)
         except Violation as violation:
-            self.failures[key], self.last = (drawn, violation), key
-            limit = 0 if isinstance(execution, Broken) and execution.hung else SHRINKING_RUNS
-            limit = min(limit, _SHRINKING_RUNS_BROKEN) if isinstance(execution, Broken) else limit
-            self.left = limit if self.left is None else min(self.left, limit)
+            self.failure, limit = (drawn, violation), SHRINKING_RUNS
+            if isinstance(execution, Broken):
+                limit = 0 if execution.hung else _SHRINKING_RUNS_BROKEN
+            self.left = min(self.left, limit)
             raise
         except Refused as refusal:  # another scenario may show a silent error
             self.refused = refusal

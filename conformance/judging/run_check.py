@@ -2,8 +2,10 @@
 
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, TypeAlias
 
 from hypothesis.errors import HypothesisException
@@ -12,13 +14,14 @@ from conformance.checks.check import Check, NotOffered, Violation
 from conformance.components.component import Component
 from conformance.execution.executor import Executor
 from conformance.execution.outcome import HarnessError
-from conformance.judging.draws import Draws, Spared
+from conformance.judging.draws import NOTHING_SPARED, Draws, Spared
 from conformance.judging.hold import Search
-from conformance.judging.triage import REPEATS, cause_of
+from conformance.judging.triage import REPEATS, When, cause_of
 from conformance.scenarios.drawn import Drawn
 from conformance.strategies import Bounds
+from pytest_ddp.errors import LackError
 
-Status: TypeAlias = Literal["passed", "failed", "error", "not_run"]
+Status: TypeAlias = Literal["passed", "failed", "error", "not_run", "not_gradable"]
 
 
 @dataclass(frozen=True)
@@ -27,15 +30,13 @@ class Result:
 
     Attributes:
         check: the check.
-        status: error means a fault of ours.
+        status: error means a fault of ours; not_gradable, that this machine lacks what the submission needs.
         message: what is wrong, or why the check did not run.
         diagnosis: which known mistake fits.
         scenario: the smallest one found that fails, or the smallest case.
         examples: scenarios or cases that were held to the property.
         seconds: how long it took.
-        hash_apart: whether it failed only where ranks do not agree on `hash`.
-        left_behind: whether it failed only in processes that had run something before: no verdict to be told.
-        race: whether it failed only sometimes, with the same numbers.
+        when: when it fails.
     """
 
     check: Check
@@ -45,9 +46,7 @@ class Result:
     scenario: Drawn | None = None
     examples: int = 0
     seconds: float = 0.0
-    hash_apart: bool = False
-    left_behind: bool = False
-    race: bool = False
+    when: When = "always"
 
 
 def run_check(
@@ -58,56 +57,52 @@ def run_check(
     world_size: int,
     seed: int,
     examples: int,
-    spared: Spared = Spared(),
+    spared: Spared = NOTHING_SPARED,
 ) -> Result:
-    """Test one property of a component on up to `examples` scenarios of up to `world_size` ranks.
-
-    The processes of a real run see one world and, mostly, one model: what fails only in those that have run something
-    before is held to the check again, in new ones.
-    """
+    """Test one property of a component on up to `examples` scenarios of up to `world_size` ranks."""
     bounds = Bounds(world_size, bucketed=component.contract.takes_bucket_size)
     draws = Draws(check.scenarios, check.rules_out, bounds, seed, executor.secret, examples, spared)
-    result = _run(Search(component, check, executor), draws)
-    if result.left_behind:
-        executor.isolate(component.name)
-        result = _run(Search(component, check, executor), draws)
+    return _settled(Search(component, check, executor), partial(_run, draws=draws))
+
+
+def judged(search: Search, drawn: Drawn) -> Result:
+    """Test one property on one scenario or case; if it holds, repeat that: a race fails only sometimes."""
+    return _settled(search, partial(_judged, drawn=drawn))
+
+
+def _settled(search: Search, run: Callable[[Search], Result]) -> Result:
+    """Run a check; run it again in new processes if it fails only in those that have run something before.
+
+    The processes of a real run see one world and, mostly, one model.
+    """
+    result = run(search)
+    if result.when == "left_behind":
+        search.executor.isolate(search.component.name)
+        result = run(Search(search.component, search.check, search.executor))
     return result
 
 
 def _run(search: Search, draws: Draws) -> Result:
-    started, check = time.perf_counter(), search.check
-    status: Status = "passed"
-    message = ""
+    started, without_failure = time.perf_counter(), partial(Result, search.check)
     try:
         search = _held(search, draws)
+        result = _failed(search, *search.failure) if search.failure else without_failure("passed")
     except NotOffered as lack:
-        status, message = "not_run", str(lack)
+        result = without_failure("not_run", str(lack))
+    except LackError as lack:
+        result = without_failure("not_gradable" if search.check.level == "core" else "not_run", str(lack))
     except HarnessError as error:
-        status, message = "error", str(error)
+        result = without_failure("error", str(error))
     except HypothesisException as error:
-        status, message = "error", f"{type(error).__name__}: {error}"
+        result = without_failure("error", f"{type(error).__name__}: {error}")
     except Exception:  # noqa: BLE001  a fault of the judge must not end the grade
-        status, message = "error", traceback.format_exc()
-    seconds = time.perf_counter() - started
-    if status != "passed" or not search.failures:
-        return Result(check, status, message, examples=search.examples, seconds=seconds)
-    return _failed(search, *search.failures[search.last], seconds)
+        result = without_failure("error", traceback.format_exc())
+    return replace(result, examples=search.examples, seconds=time.perf_counter() - started)
 
 
-def _failed(search: Search, drawn: Drawn, violation: Violation, seconds: float = 0.0) -> Result:
+def _failed(search: Search, drawn: Drawn, violation: Violation) -> Result:
     cause = cause_of(search, drawn, violation)
-    return Result(
-        search.check,
-        "failed",
-        str(violation),
-        cause.said,
-        drawn,
-        search.examples,
-        seconds,
-        cause.hash_apart,
-        cause.left_behind,
-        cause.race,
-    )
+    return Result(search.check, "failed", str(violation), cause.diagnosis, drawn, search.examples, when=cause.when)
 
 
 def _held(search: Search, draws: Draws) -> Search:
@@ -121,17 +116,8 @@ def _held(search: Search, draws: Draws) -> Search:
         smallest = Search(search.component, search.check, search.executor)
         with suppress(Violation):
             draws.hold(smallest.hold)
-        return smallest if smallest.failures else search  # a failure counts, also if the second search finds none
+        return smallest if smallest.failure else search  # a failure counts, also if the second search finds none
     return search
-
-
-def judged(search: Search, drawn: Drawn) -> Result:
-    """Test one property on one scenario or case; if it holds, repeat that: a race fails only sometimes."""
-    result = _judged(search, drawn)
-    if result.left_behind:
-        search.executor.isolate(search.component.name)
-        result = _judged(Search(search.component, search.check, search.executor), drawn)
-    return result
 
 
 def _judged(search: Search, drawn: Drawn) -> Result:

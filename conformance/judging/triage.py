@@ -1,8 +1,8 @@
 """Finds the cause of a failure: does it come every time, and which known mistake explains it?"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+from typing import Literal, NamedTuple, TypeAlias
 
 from conformance.checks.check import NotOffered, Violation
 from conformance.checks.trial import Trial
@@ -24,21 +24,20 @@ HASH_APART = (
 )
 
 
-@dataclass(frozen=True)
-class Cause:
+When: TypeAlias = Literal["always", "sometimes", "hash_apart", "left_behind"]
+
+
+class Cause(NamedTuple):
     """The cause of a failure.
 
     Attributes:
-        said: in words, whether it comes every time, and which known mistake explains it; empty if nothing is known.
-        hash_apart: whether it comes only where ranks do not agree on `hash`.
-        left_behind: whether it comes only in processes that have run something before.
-        race: whether it comes only sometimes, with the same numbers.
+        diagnosis: whether it comes every time, and which known mistake explains it; empty if nothing is known.
+        when: whether it comes always, sometimes with the same numbers, only where ranks do not agree on `hash`, or only
+            in processes that have run something before, which is no verdict.
     """
 
-    said: str
-    hash_apart: bool = False
-    left_behind: bool = False
-    race: bool = False
+    diagnosis: str
+    when: When = "always"
 
 
 def cause_of(search: Search, scenario: Drawn, violation: Violation) -> Cause:
@@ -51,18 +50,17 @@ def cause_of(search: Search, scenario: Drawn, violation: Violation) -> Cause:
         alike = _fails_alike(search, scenario)
     if not (race or alike):
         if _fails_again(search, scenario, search.executor.run_afresh):
-            return Cause(HASH_APART, hash_apart=True)
+            return Cause(HASH_APART, "hash_apart")
         if not _fails_again(search, scenario, search.executor.run_afresh):
-            return Cause("", left_behind=True)
+            return Cause("", "left_behind")
     said = violation.advice or _explain(search, scenario)
-    return Cause("\n".join(part for part in (race, search.check.advice, said) if part), race=bool(race))
+    said = "\n".join(part for part in (race, search.check.advice, said) if part)
+    return Cause(said, "sometimes" if race else "always")
 
 
 def _race(search: Search, scenario: Drawn, execution: Execution) -> str:
     """Run the failing scenario again; say how often it fails, unless it always fails."""
-    repeats = _REPEATS_BROKEN if isinstance(execution, Broken) else REPEATS
-    if isinstance(execution, Broken) and execution.hung:
-        repeats = 1
+    repeats = REPEATS if not isinstance(execution, Broken) else 1 if execution.hung else _REPEATS_BROKEN
     failed = 1 + sum(_fails_again(search, scenario, search.executor.run_again) for _ in range(repeats))
     if failed > repeats:
         return ""
@@ -80,10 +78,8 @@ def _fails_alike(search: Search, scenario: Drawn) -> bool:
 def _fails_again(search: Search, scenario: Drawn, run: Callable[..., Execution]) -> bool:
     try:
         search.judge(run(search.component, scenario), scenario)
-    except Violation:
-        return True
-    except NotOffered:
-        pass
+    except (Violation, NotOffered) as found:
+        return isinstance(found, Violation)
     return False
 
 
@@ -100,9 +96,7 @@ def _explain(search: Search, drawn: Drawn) -> str:
 
 def _wider(search: Search, drawn: Drawn) -> Trial | None:
     """Return the trial of a plain scenario with a larger model and more than one bucket, if it ends."""
-    if not isinstance(drawn, Scenario) or search.check.scenarios not in PLAIN:
-        return None
-    if drawn.model.trainable != tuple(drawn.model.shapes):
+    if not isinstance(drawn, Scenario) or search.check.scenarios not in PLAIN or drawn.model.frozen:
         return None
     larger = widened(drawn)
     execution = search.executor.run(search.component, larger)

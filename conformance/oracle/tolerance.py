@@ -36,11 +36,12 @@ of the expected tensor. A single element may be tiny because its terms cancel, s
 reject correct code. In float64, for the same reason, the scale of a tensor is at least a thousandth of the largest
 tensor that is compared with it.
 
-**Not vacuous.** A scenario is used only if the known mistakes exceed the limit by the factor in `VACUITY_FACTOR`.
+**Not vacuous.** A scenario is used only if the known mistakes exceed the limit by the factor that
+`vacuity_factor` returns.
 """
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import torch
 
@@ -50,13 +51,6 @@ from conformance.workload.numbers import Tensors, torch_dtype, wide
 
 Limits = dict[str, float]
 TOLERANCE = 1e-9
-VACUITY_FACTOR: dict[Dtype, float] = {
-    "float64": 1000.0,
-    "float32": 1000.0,
-    "bfloat16": 4.0,
-    "float16": 4.0,
-    "complex128": 1000.0,
-}
 _SCALE_FLOOR = 1e-3
 _SCALE_FLOOR_NARROW = 1 / 16
 _ACCUMULATED = 2.0**-24
@@ -65,74 +59,34 @@ _OTHER_ORDERS = 8
 _ALONE = 2e-5
 
 
-@dataclass(frozen=True)
-class Difference:
-    """How far an observed tensor is from the expected one.
-
-    Attributes:
-        absolute: the largest absolute difference of two elements.
-        relative: the same, divided by the scale of the expected tensor.
-        limit: the largest absolute difference that rounding explains.
-    """
-
-    absolute: float
-    relative: float
-    limit: float = 0.0
-
-    @property
-    def negligible(self) -> bool:
-        """Whether rounding explains the difference; it never explains a NaN."""
-        return self.absolute <= self.limit
-
-    def obvious(self, factor: float) -> bool:
-        """Return whether the difference exceeds `factor` times the limit."""
-        return self.absolute > factor * self.limit
-
-
 def scale_of(tensors: Iterable[torch.Tensor]) -> float:
     """Return the largest absolute element of some tensors; 0.0 if there are none."""
     return max((float(tensor.abs().max()) for tensor in tensors if tensor.numel()), default=0.0)
 
 
-def difference(
-    observed: torch.Tensor, expected: torch.Tensor, fellows: float = 0.0, *, limit: float | None = None
-) -> Difference:
-    """Compare two tensors of one shape.
-
-    Args:
-        observed: the tensor that a rank reported.
-        expected: the tensor that the oracle computed.
-        fellows: `scale_of` all tensors of the same kind, such as all gradients of a step.
-        limit: the largest absolute difference that counts as rounding; if it is None, the limit of float64.
-
-    Returns:
-        The difference; it is infinite if `observed` holds a NaN or an infinity and `expected` does not.
-    """
+def difference(observed: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return the largest absolute difference of two tensors of one shape; infinity if either holds NaN."""
     if not expected.numel():
-        return Difference(0.0, 0.0)
-    absolute = float((wide(observed) - wide(expected)).abs().max())
-    scale = max(scale_of([expected]), _SCALE_FLOOR * fellows)
-    limit = TOLERANCE * scale if limit is None else limit
-    if absolute != absolute:  # noqa: PLR0124  only NaN differs from itself
-        return Difference(float("inf"), float("inf"), limit)
-    return Difference(absolute, absolute / scale if scale else (0.0 if absolute == 0.0 else float("inf")), limit)
+        return 0.0
+    largest = float((wide(observed) - wide(expected)).abs().max())
+    return math.inf if math.isnan(largest) else largest
 
 
-def equal(observed: torch.Tensor, expected: torch.Tensor, fellows: float = 0.0, *, limit: float | None = None) -> bool:
-    """Return whether two tensors have the same shape and differ at most by rounding."""
-    return observed.shape == expected.shape and difference(observed, expected, fellows, limit=limit).negligible
+def equal(observed: torch.Tensor, expected: torch.Tensor, limit: float) -> bool:
+    """Return whether two tensors have the same shape and differ at most by `limit`, in absolute terms."""
+    return observed.shape == expected.shape and difference(observed, expected) <= limit
 
 
 def vacuity_factor(scenario: Scenario) -> float:
     """Return the factor by which a mistake must exceed the limit on this scenario."""
-    spec = scenario.model
-    return min(VACUITY_FACTOR[dtype] for dtype in (spec.dtype, *spec.dtypes.values()))
+    in_16_bits = {scenario.model.dtype, *scenario.model.dtypes.values()} & {"bfloat16", "float16"}
+    return 4.0 if in_16_bits else 1000.0
 
 
 def float64_limits(expected: Tensors) -> Limits:
     """Return, by name, the largest absolute difference that rounding in float64 explains."""
-    fellows = scale_of(expected.values())
-    return {name: TOLERANCE * max(scale_of([tensor]), _SCALE_FLOOR * fellows) for name, tensor in expected.items()}
+    floor = _SCALE_FLOOR * scale_of(expected.values())
+    return {name: TOLERANCE * max(scale_of([tensor]), floor) for name, tensor in expected.items()}
 
 
 def gradient_limits(scenario: Scenario, magnitudes: Mapping[str, float], errors: Mapping[str, float]) -> Limits:
@@ -146,7 +100,8 @@ def gradient_limits(scenario: Scenario, magnitudes: Mapping[str, float], errors:
     spec = scenario.model
     units = {name: unit_roundoff(dtype) for name, dtype in spec.dtypes.items()}
     coarsest = max(unit_roundoff(spec.dtype), *units.values())
-    terms = max(spec.widths) + scenario.batch * scenario.world_size
+    samples = sum(map(scenario.batch_of, range(scenario.world_size)))
+    terms = max(spec.widths) + samples * scenario.micro_batches
     own = len(spec.layers) * (2 * coarsest + terms * min(coarsest, _ACCUMULATED))
     floor = _SCALE_FLOOR_NARROW * max(magnitudes.values(), default=0.0)
     sizes = {name: max(magnitude, floor) for name, magnitude in magnitudes.items()}

@@ -29,7 +29,6 @@ class Trajectory:
         starts: for each step, the parameters before it.
         gradients: for each step, the gradients in double precision; parameters without a gradient are missing.
         parameters: for each step, the parameters after it.
-        losses: for each step, the loss before it.
         state_bytes: by parameter, the bytes of optimizer state at the end, without step counters.
         gradient_limits, parameter_limits: for each step, the largest absolute differences that rounding explains.
     """
@@ -37,7 +36,6 @@ class Trajectory:
     starts: list[Tensors] = field(default_factory=list)
     gradients: list[Tensors] = field(default_factory=list)
     parameters: list[Tensors] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
     state_bytes: dict[str, int] = field(default_factory=dict)
     gradient_limits: list[Limits] = field(default_factory=list)
     parameter_limits: list[Limits] = field(default_factory=list)
@@ -125,14 +123,9 @@ class _Run:
 
     def _train_on_whole_batch(self, step: int) -> None:
         """Compute gradients on the concatenated batches of all ranks."""
-        losses = []
-        for micro in self.scenario.micro(step):
-            loss = self._loss(micro)
-            if self.scenario.trains(step):
-                torch.autograd.backward(loss)
-            losses.append(float(loss.detach()))
+        for micro in self.scenario.micro(step) if self.scenario.trains(step) else ():
+            torch.autograd.backward(self._loss(micro))
         gradients = _gradients(self.named)
-        self.trajectory.losses.append(sum(losses))
         self.trajectory.gradients.append(gradients)
         self.trajectory.gradient_limits.append(float64_limits(gradients))
 
@@ -148,17 +141,12 @@ class _Run:
         return torch.stack(losses).mean()
 
     def _train_on_shards(self, step: int) -> None:
-        """Compute each rank's gradients and their average in float64; store the average rounded in `.grad`.
-
-        In narrow dtypes a step has one micro-batch, and all ranks have batches of the same size.
-        """
-        shards, exact, losses = [], [], []
-        for rank, batch in self._shards(step):
+        """Compute each rank's gradients and their average in float64; store the average rounded in `.grad`."""
+        shards, exact = [], []
+        for rank, own in enumerate(self.inputs[:1] if self.scenario.replicated else self.inputs):
             self.model.rank = rank
-            self.model.zero_grad()
-            losses.append(_backward(self.scenario, self.model, batch))
-            shards.append(_gradients(self.named))
-            exact.append(self._in_float64(rank, batch))
+            shards.append(self._on_shard(self.model, step, rank, own.batches))
+            exact.append(self._in_float64(step, rank, own.batches))
         stacked, errors = _stacked(shards), _rounding_errors(shards, exact)
         gradients = {name: parts.mean(0) for name, parts in stacked.items()}
         magnitudes = {name: scale_of([parts.abs().mean(0)]) for name, parts in stacked.items()}
@@ -166,25 +154,28 @@ class _Run:
         for name, parameter in self.named.items():
             right = gradients.get(name)
             parameter.grad = None if right is None else self._followed("gradients", step, name, right, limits[name])
-        self.trajectory.losses.append(sum(losses) / len(losses))
         self.trajectory.gradients.append(gradients)
         self.trajectory.gradient_limits.append(limits)
 
-    def _in_float64(self, rank: int, batch: Batch) -> Tensors:
-        """Return the gradients of one rank's batch, computed in float64."""
+    def _on_shard(self, model: Perceptron, step: int, rank: int, batches: Sequence[Batch]) -> Tensors:
+        """Return the gradients of one rank's batches of a step."""
+        model.zero_grad()
+        for micro in self.scenario.micro(step) if self.scenario.trains(step) else ():
+            model.first = self.scenario.is_first(micro)
+            loss = loss_on(self.scenario, model, batches[micro])
+            torch.autograd.backward(loss * self.scenario.weight(rank))
+        return _gradients(dict(model.named_parameters()))
+
+    def _in_float64(self, step: int, rank: int, batches: Sequence[Batch]) -> Tensors:
+        """Return the gradients of one rank's batches, computed in float64."""
         twin = self.twin
         twin.rank, twin.step = rank, self.model.step
-        twin.zero_grad()
         fill(twin, _values(self.named), dict(self.model.named_buffers()))
         named = dict(twin.named_parameters())
         for name, parameter in named.items():
             parameter.requires_grad_(self.named[name].requires_grad)
-        _backward(self.scenario, twin, (batch[0].double(), batch[1].double()))
-        return _gradients(named)
-
-    def _shards(self, step: int) -> Iterator[tuple[int, Batch]]:
-        inputs = self.inputs[:1] if self.scenario.replicated else self.inputs
-        return ((rank, own.batches[step]) for rank, own in enumerate(inputs))
+        doubled = [(x.double() if x.is_floating_point() else x, y.double()) for x, y in batches]
+        return self._on_shard(twin, step, rank, doubled)
 
     def _follow_parameters(self, step: int, after: Tensors) -> None:
         """Store how far rounding may take parameters in this step; continue with the followed rank's parameters."""
@@ -213,8 +204,8 @@ class _Run:
     def _followed(self, kind: str, step: int, name: str, right: torch.Tensor, limit: float) -> torch.Tensor:
         """Return the followed rank's value if only rounding separates it from the right value, else the right value."""
         seen = getattr(self.follow, kind)[step].get(name) if self.follow is not None else None
-        value = seen if seen is not None and equal(seen, right, limit=limit) else right
-        return value.to(self.named[name].dtype)
+        value = seen if seen is not None and equal(seen, right, limit) else right
+        return value.to(self.named[name].dtype, copy=True)  # it may be clipped in place
 
 
 @_on_one_thread()
@@ -259,13 +250,6 @@ def outputs_before(scenario: Scenario, inputs: list[RankInputs], expected: Traje
 def _gradients(named: dict[str, torch.nn.Parameter]) -> Tensors:
     """Return copies of the gradients, dense and in double precision."""
     return {name: wide(p.grad).clone() for name, p in named.items() if p.grad is not None}
-
-
-def _backward(scenario: Scenario, model: Perceptron, batch: Batch) -> float:
-    """Compute gradients on a batch and return the loss."""
-    loss = loss_on(scenario, model, batch)
-    torch.autograd.backward(loss)
-    return float(loss.detach())
 
 
 def _rounding_errors(narrow: Sequence[Tensors], exact: Sequence[Tensors]) -> dict[str, float]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from conformance.ranks.lacks import lacking
 from conformance.ranks.loading import is_own
 from conformance.submissions.location import Location
 from pytest_ddp.rank.worker import Failed
@@ -67,7 +68,8 @@ def offers(owner: Any, *names: str) -> bool:
 
 def _failed(error: BaseException, submission: Location) -> Failed:
     name, step = vars(error).get(_STAGE, _ELSEWHERE)
-    where = {"stage": name, "step": step, "refused": _raised_on_purpose(error, submission)}
+    refused = _raised_on_purpose(error, submission)
+    where = {"stage": name, "step": step, "refused": refused, "lacking": lacking(error, submission)}
     text = [_own_frames(error, submission)]
     if not dist.is_initialized():
         text += traceback.format_list([frame for frame in _destroyed_at if is_own(frame.filename, submission)])

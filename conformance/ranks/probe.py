@@ -10,6 +10,7 @@ from unittest.mock import patch
 from conformance.protocol.messages import Probe, Task
 from conformance.ranks import stand_ins
 from conformance.ranks.boundary import boundary, trimmed_traceback
+from conformance.ranks.lacks import lacking
 from conformance.ranks.loading import is_own, load, missing, with_stubs, wrong_signature
 from conformance.ranks.run import carry_out
 from conformance.ranks.torch_builtins import noticing
@@ -30,13 +31,14 @@ def _look(location: Location, contracts: list[Contract]) -> Probe:
     try:
         adapters = load(location)
     except BaseException as error:  # noqa: BLE001  a submission may raise anything at import
-        return Probe(error=trimmed_traceback(error, location))
-    lacking = [(contract, missing(adapters, contract)) for contract in contracts]
-    defined = [contract for contract, lacks in lacking if not lacks]
+        said = (trimmed_traceback(error, location), lacking(error, location))
+        return Probe(error="\n".join(filter(None, said)))
+    absent = [(contract, missing(adapters, contract)) for contract in contracts]
+    defined = [contract for contract, lacks in absent if not lacks]
     signatures = [(contract.name, wrong_signature(adapters, f)) for contract in defined for f in contract.functions]
     return Probe(
         defined=[contract.name for contract in defined],
-        missing={contract.name: lacks for contract, lacks in lacking if 0 < len(lacks) < len(contract.functions)},
+        missing={contract.name: lacks for contract, lacks in absent if 0 < len(lacks) < len(contract.functions)},
         wrong_signatures=[(name, sentence) for name, sentence in signatures if sentence],
         stubs=sorted(stand_ins.packages.allowed),
     )

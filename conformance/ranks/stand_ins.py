@@ -28,7 +28,7 @@ OPTIONAL_PACKAGES = frozenset({
 used: set[str] = set()
 
 
-class Stub:
+class AbsentPackage:
     """Does nothing wherever code uses a package at import: attributes, decorators, base classes, types, iteration."""
 
     def __init__(self, name: str) -> None:
@@ -37,16 +37,20 @@ class Stub:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Stub(f"{self._name}.{name}")
+        return AbsentPackage(f"{self._name}.{name}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the only positional argument, as a decorator or a progress bar does; otherwise another stub."""
-        return args[0] if len(args) == 1 and not kwargs else Stub(self._name)
+        """Return the only positional argument, as a decorator or a progress bar does; otherwise another stub.
 
-    def __getitem__(self, _: object) -> "Stub":
+        A tensor is not returned: whatever the package computes from it, this is not it.
+        """
+        same = len(args) == 1 and not kwargs and not isinstance(args[0], torch.Tensor)
+        return args[0] if same else AbsentPackage(self._name)
+
+    def __getitem__(self, _: object) -> "AbsentPackage":
         return self
 
-    def __or__(self, _: object) -> "Stub":
+    def __or__(self, _: object) -> "AbsentPackage":
         return self
 
     __ror__ = __or__
@@ -68,7 +72,7 @@ class _StubModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Stub(f"{self.__name__}.{name}")
+        return AbsentPackage(f"{self.__name__}.{name}")
 
 
 class Packages(MetaPathFinder, Loader):

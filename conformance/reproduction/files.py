@@ -12,26 +12,41 @@ from conformance.execution.executor import Executor
 from conformance.execution.outcome import Execution, Malformed, Observed
 from conformance.judging.run_check import Result
 from conformance.protocol.messages import Observation
-from conformance.reproduction import case_script, training_script
+from conformance.reproduction import training_script
 from conformance.reproduction.replay import SCHEMA, Replay
-from conformance.reproduction.script import MARKER, MOST_LINES, Failure, lines_besides_data
+from conformance.reproduction.script import (
+    MARKER,
+    MOST_LINES,
+    Failure,
+    Reading,
+    data_lines,
+    is_readable,
+    lines_besides_data,
+)
 from conformance.scenarios.drawn import Drawn
 from conformance.scenarios.scenario import Scenario
 from conformance.submissions.location import Location
 
+_IN_THE_NUMBERS = ("seed", "sizes", "samples")  # fields of cases that the numbers alone depend on
 _NOT_COMPARED: frozenset[Aspect] = frozenset({"waiting", "communication", "memory and state", "robustness"})
+
+_NOT_ALWAYS = {
+    "sometimes": "it fails only sometimes",
+    "hash_apart": "it fails only where ranks have different hash seeds",
+}
 
 
 def write(component: Component, result: Result, executor: Executor, folder: Path) -> Path:
     """Write how to see a failure again below a folder, in the submission's subfolder; return the path of the script."""
-    drawn = result.scenario
+    drawn, location = result.scenario, executor.location
     if drawn is None:
         raise ValueError(f"{result.check.id} has not failed on anything")
     message = f"{result.message} {result.diagnosis}"
-    failure = Failure(location=executor.location, component=component, check=result.check, message=message)
-    place = folder / executor.location.subfolder
+    failure = Failure(location=location, component=component, check=result.check, message=message)
+    place = folder / location.subfolder
     place.mkdir(parents=True, exist_ok=True)
-    Replay.of(executor, component.name, result.check, drawn).write(place / f"{failure.name}.json")
+    replay = Replay(location.file or location.module, component.name, result.check, drawn, executor.secret)
+    replay.write(place / f"{failure.name}.json")
     script = place / f"{failure.name}.py"
     script.write_text(_text(failure, result, executor, drawn), encoding="utf-8")
     return script
@@ -75,21 +90,31 @@ def flat_text(failure: Failure, drawn: Drawn, seed: int) -> tuple[str, str]:
     if isinstance(drawn, Scenario):
         text, unshown = training_script.flat_text(failure, drawn, seed)
     else:
-        text, unshown = case_script.flat_text(failure, drawn, seed)
+        text, unshown = _flat_case(failure, drawn, seed)
     if unshown:
         return text, f"a short script has no lines for {', '.join(unshown)}"
     lines = lines_besides_data(text)
     return text, f"a short script would have {lines} lines" if lines > MOST_LINES else ""
 
 
+def _flat_case(failure: Failure, case: Drawn, seed: int) -> tuple[str, list[str]]:
+    """Return a flat script that asks a component what a training loop would, and what it does not show of the case."""
+    if not failure.own_template:
+        return "", ["what this component does"]
+    given = max(failure.component.numbers(case, seed), key=len)  # a rank is given the same in each world
+    if not is_readable(given):
+        return "", ["so many numbers"]
+    read, data = Reading(case), list(data_lines("GIVEN", given))
+    text = failure.render(failure.own_template, s=read, world_size=read.world_size, data=data)
+    return text, read.unread(*_IN_THE_NUMBERS)
+
+
 def _text(failure: Failure, result: Result, executor: Executor, drawn: Drawn) -> str:
     """Return the flat script of a failure where there is one that shows it, else one that replays it."""
     if executor.stubbed:
         text, why = "", f"stand-ins are needed for what is absent: {', '.join(sorted(executor.stubbed))}"
-    elif result.race:
-        text, why = "", "it fails only sometimes"
-    elif result.hash_apart:
-        text, why = "", "it fails only where ranks have different hash seeds"
+    elif result.when in _NOT_ALWAYS:
+        text, why = "", _NOT_ALWAYS[result.when]
     elif failure.component.answer is not Observation and result.check.aspect in _NOT_COMPARED:
         text, why = "", f"a short script compares results, and this failure is about {result.check.aspect}"
     else:

@@ -7,7 +7,6 @@ from conformance.scenarios.layers import (
     Again,
     Conv,
     Embedding,
-    Layer,
     Linear,
     Norm,
     Residual,
@@ -58,7 +57,9 @@ def model_lines(spec: Any) -> Iterator[str]:
     Args:
         spec: a `ModelSpec`, or something that reads one.
     """
-    yield from _own_layers(spec)
+    for kind, lines in _OWN.items():
+        if any(isinstance(layer, kind) for layer in spec.layers):
+            yield from lines
     if has_places(spec):
         yield 'NOW = {"rank": 0, "step": 0, "micro": 0}  # what the model computes for'
     yield "class Model(nn.Module):"
@@ -80,19 +81,12 @@ def has_places(spec: Any) -> bool:
     return spec.branch in {*_WHEN, *_NUMBERS}
 
 
-def _own_layers(spec: Any) -> Iterator[str]:
-    for kind, lines in _OWN.items():
-        if any(isinstance(layer, kind) for layer in spec.layers):
-            yield from lines
-
-
-def _call(layer: Layer, width: int) -> str:
+def _call(layer: Any, width: int) -> str:
     """Return the call that makes a layer."""
-    if isinstance(layer, Conv):
-        return (
-            f"SpreadConv2d({width}, {layer.outputs}, 2){'.to(memory_format=torch.channels_last)' * layer.channels_last}"
-        )
-    return layer_as_code(layer, width)
+    if not isinstance(layer, Conv):
+        return layer_as_code(layer, width)
+    order = ".to(memory_format=torch.channels_last)" if layer.channels_last else ""
+    return f"SpreadConv2d({width}, {layer.outputs}, 2){order}"
 
 
 def _made(spec: Any) -> Iterator[str]:
@@ -121,7 +115,7 @@ def _made(spec: Any) -> Iterator[str]:
 
 
 def _forward(spec: Any) -> Iterator[str]:
-    hidden = "h" if spec.branch in {*_WHEN, *_NUMBERS} or spec.mixed else "x"
+    hidden = "h" if has_places(spec) or spec.mixed else "x"
     call = "checkpoint(layer, {}, use_reentrant=False)" if spec.recomputed else "layer({})"
     taken = f"{hidden}.to(next(layer.parameters()).dtype)" if spec.mixed else hidden
     if hidden != "x" and len(spec.layers) > 1:

@@ -19,14 +19,9 @@ SCHEMA = "pytest-ddp/case/2"
 
 @dataclass(frozen=True)
 class Replay:
-    """A check and what a submission failed it on.
+    """A check, and what a submission failed it on. The numbers derive from `secret` and the seed of what was drawn.
 
-    Attributes:
-        submission: path or module of the adapters.
-        component: the component that failed.
-        check: the check that failed.
-        drawn: the scenario or the case on which it failed.
-        secret: what its numbers derive from, together with its seed.
+    `submission` is the path or the module of the adapters.
     """
 
     submission: str
@@ -34,11 +29,6 @@ class Replay:
     check: Check
     drawn: Drawn
     secret: str
-
-    @classmethod
-    def of(cls, executor: Executor, component: str, check: Check, drawn: Drawn) -> "Replay":
-        """Return how to see again what an executor saw."""
-        return cls(executor.location.file or executor.location.module, component, check, drawn, executor.secret)
 
     @classmethod
     def read(cls, path: Path) -> "Replay":

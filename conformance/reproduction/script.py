@@ -6,7 +6,7 @@ A flat script needs torch and the submission alone. Where a short one cannot sho
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from conformance.checks.check import Check
 from conformance.components.component import Component
+from conformance.scenarios.plain_data import PlainData
 from conformance.submissions.location import Location
 from conformance.workload.numbers import Tensors
 
@@ -35,15 +36,10 @@ _TEMPLATES = Environment(
 _TEMPLATES.filters["keywords_of"] = lambda options: ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 
-def has_template(name: str) -> bool:
-    """Whether there is a template of that name."""
-    return name in _TEMPLATES.list_templates()
-
-
 class Reading:
     """Notes which fields of a scenario a template reads: what it has not read, its script cannot show."""
 
-    def __init__(self, plain: Any) -> None:
+    def __init__(self, plain: PlainData) -> None:
         self._plain, self._read = plain, set[str]()
 
     def __getattr__(self, name: str) -> Any:
@@ -52,30 +48,23 @@ class Reading:
 
     def unread(self, *known: str) -> list[str]:
         """Return the fields that have another value than their default, and were not read; nor are `known` as well."""
-        plain = self._plain
-        unusual = [field.name for field in fields(plain) if getattr(plain, field.name) != _default(field)]
-        return [name for name in unusual if name not in self._read.union(known)]
-
-
-def _default(field: Any) -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()
+        return [name for name in self._plain.unusual if name not in self._read.union(known)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """What a script has to show.
-
-    Attributes:
-        location: the submission.
-        component: the component that failed.
-        check: the check that failed.
-        message: what was wrong.
-    """
+    """What a script has to show: a check that the component of a submission failed, and what was wrong."""
 
     location: Location
     component: Component
     check: Check
     message: str
+
+    @property
+    def own_template(self) -> str:
+        """The template of the component's own; empty if it has none."""
+        name = f"{self.component.name}/script.py.jinja"
+        return name if name in _TEMPLATES.list_templates() else ""
 
     @property
     def name(self) -> str:

@@ -8,10 +8,9 @@ import torch
 from conformance.checks.trial import Trial
 from conformance.oracle.training import train
 from conformance.reproduction.model_code import has_places, is_explicit, model_lines
-from conformance.reproduction.script import Failure, Reading, data_lines, has_template, is_readable
+from conformance.reproduction.script import Failure, Reading, data_lines, is_readable
 from conformance.scenarios.layers import Dtype, Embedding
 from conformance.scenarios.scenario import AddGroup, Decay, Event, Freeze, OneCycle, Scenario, SetOption, Unfreeze
-from conformance.submissions.contract import Contract
 from conformance.workload.models import GAIN
 from conformance.workload.numbers import RankInputs, Tensors, wide
 
@@ -28,7 +27,7 @@ def flat_text(failure: Failure, scenario: Scenario, seed: int) -> tuple[str, lis
         scenario: what failed.
         seed: the integer that its numbers are drawn from.
     """
-    own = f"{failure.component.name}/script.py.jinja"
+    contract = failure.component.contract
     if why := _beyond(scenario):
         return "", [why]
     data = _data(scenario, failure.component.numbers(scenario, seed)[0])
@@ -36,7 +35,7 @@ def flat_text(failure: Failure, scenario: Scenario, seed: int) -> tuple[str, lis
         return "", ["so many numbers"]
     s, m, o = Reading(scenario), Reading(scenario.model), Reading(scenario.optimizer)
     text = failure.render(
-        own if has_template(own) else "training.py.jinja",
+        failure.own_template or "training.py.jinja",
         s=s,
         m=m,
         o=o,
@@ -51,7 +50,11 @@ def flat_text(failure: Failure, scenario: Scenario, seed: int) -> tuple[str, lis
         world_size=s.world_size,
         tolerance=tolerance_of(scenario),
         data=[line for name, ranks in data.items() for line in data_lines(name, ranks)],
-        **_calls(failure.component.contract, s),
+        optimizer_component=contract.kind == "optimizer",
+        get=contract.get.name,
+        after_backward=contract.after_backward.name if contract.after_backward else "",
+        batch_start=contract.batch_start.name if contract.batch_start else "",
+        bucket=f", {s.bucket_size_mb!r}" if contract.takes_bucket_size else "",
     )
     known = ("seed", "batch", "optimizer", "model")
     return text, [*s.unread(*known), *m.unread("inputs", "activation"), *o.unread()]
@@ -65,19 +68,13 @@ def tolerance_of(scenario: Scenario) -> float:
 def shows(trial: Trial) -> bool:
     """Whether the comparison of a flat script finds something in what ranks saw."""
     right, tolerance = train(trial.scenario, trial.inputs), tolerance_of(trial.scenario)
-    for seen in trial.observations:
-        pairs = [(seen.wrapped, trial.inputs[0].weights)]
-        for step in range(trial.scenario.steps):
-            pairs.append((seen.gradients(step), right.gradients[step]))
-            pairs.append((seen.parameters(step), right.parameters[step]))
-        if any(_differ(ours, expected, tolerance) for ours, expected in pairs):
-            return True
-    return False
-
-
-def _differ(seen: Tensors, expected: Tensors, tolerance: float) -> bool:
+    moments = {"wrapped": trial.inputs[0].weights}
+    for step in range(trial.scenario.steps):
+        moments |= {f"gradient/{step}": right.gradients[step], f"parameter/{step}": right.parameters[step]}
+    expected = {f"{moment}/{name}": value for moment, named in moments.items() for name, value in named.items()}
     return any(
-        name not in seen or not torch.allclose(wide(seen[name]), wide(value), tolerance, tolerance)
+        name not in seen.tensors or not torch.allclose(wide(seen.tensors[name]), wide(value), tolerance, tolerance)
+        for seen in trial.observations
         for name, value in expected.items()
     )
 
@@ -90,17 +87,6 @@ def _beyond(scenario: Scenario) -> str:
         return "layers of its own"
     later = [type(event).__name__ for event in scenario.schedule if not isinstance(event, _SHOWN)]
     return f"what happens between steps ({later[0]})" if later else ""
-
-
-def _calls(contract: Contract, s: Any) -> dict[str, Any]:
-    """Return how the submission's functions are called."""
-    return {
-        "optimizer_component": contract.kind == "optimizer",
-        "get": contract.get.name,
-        "after_backward": contract.after_backward.name if contract.after_backward else "",
-        "batch_start": contract.batch_start.name if contract.batch_start else "",
-        "bucket": f", {s.bucket_size_mb!r}" if contract.takes_bucket_size else "",
-    }
 
 
 def _data(scenario: Scenario, given: list[Tensors]) -> dict[str, list[Tensors]]:

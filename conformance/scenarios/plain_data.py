@@ -16,8 +16,12 @@ class PlainData:
 
     def __repr__(self) -> str:
         """Return the call that makes it, without the arguments that have their default."""
-        told = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != _default(f)}  # type: ignore[arg-type]
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.unusual.items())})"
+
+    @property
+    def unusual(self) -> dict[str, Any]:
+        """The fields that have another value than their default."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != _default(f)}  # type: ignore[arg-type]
 
     def to_json(self) -> dict[str, Any]:
         """Return what `json.dumps` takes, and `from_json` reads."""

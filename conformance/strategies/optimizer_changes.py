@@ -1,4 +1,4 @@
-"""Strategies for optimizers that are changed while they train: groups, options, schedulers, freezing, saving."""
+"""Strategies for optimizers that change while they train: groups, options, schedulers, freezing, saving."""
 
 from dataclasses import replace
 
@@ -20,10 +20,22 @@ from conformance.scenarios.scenario import (
     SetOption,
     Unfreeze,
 )
-from conformance.strategies.building_blocks import Bounds, Draw, Drawer, called, draw_optimizer, having, one_of
-from conformance.strategies.optimizer import Names, draw_optimized, draw_parted, draw_stateful, stepping
-from conformance.strategies.param_groups import draw_own_options, in_groups, with_groups
+from conformance.strategies.building_blocks import (
+    STATEFUL,
+    Bounds,
+    Draw,
+    Drawer,
+    called,
+    having,
+    mapped,
+    one_of,
+    optimizers,
+)
+from conformance.strategies.optimizer import Names, draw_optimized, stepping
+from conformance.strategies.param_groups import draw_own_options, draw_parted, grouped, in_groups, with_groups
 
+_RATES = st.sampled_from((0.5, 0.001))
+_TWO_OR_THREE = st.integers(2, 3)
 _CHANGES: tuple[tuple[str, Option], ...] = (("lr", 0.5), ("lr", 0.001), ("weight_decay", 0.5))
 _OWN_CHANGES: dict[str, tuple[tuple[str, Option], ...]] = {
     "SGD": (("momentum", 0.5),),
@@ -37,47 +49,42 @@ def adding_group(*, before_training: bool) -> Drawer:
     @st.composite
     def drawn(draw: Draw, bounds: Bounds) -> Scenario:
         steps, step = _draw_steps(draw, before_training=before_training)
-        scenario, parts = draw_parted(draw, bounds, draw_optimizer(draw), steps=steps)
+        scenario, parts = draw_parted(draw, bounds, steps=steps)
         return _adding(draw, scenario, parts[1], step)
 
     return called(drawn, "adding_group", before_training)
 
 
+def _by_generators(drawn: Scenario) -> Scenario:
+    """Return the scenario with groups that come with generators of parameters."""
+    return replace(drawn, optimizer=replace(drawn.optimizer, generators=True))
+
+
 adding_before = adding_group(before_training=True)
 adding_during = adding_group(before_training=False)
+adding_generators = mapped(adding_before, _by_generators)
 clearing_added_group = one_of(
     *(having(adding_before, steps=1, cleared_by="optimizer", set_to_none=set_to_none) for set_to_none in (True, False))
 )
-adding_generators = called(
-    lambda bounds: adding_before(bounds).map(_by_generators), adding_before.__qualname__, "by generators"
-)
 saving = stepping(
-    optimizer=draw_stateful,
-    steps=st.integers(2, 3),
-    event=Save,
-    cleared_by=st.sampled_from(("optimizer", "model")),
+    optimizer=STATEFUL, steps=_TWO_OR_THREE, schedule=(Save(1),), cleared_by=st.sampled_from(("optimizer", "model"))
 )
-loading_weights = stepping(steps=st.integers(2, 3), event=LoadWeights)
-with_scheduler = stepping(steps=st.integers(2, 3), schedule=st.sampled_from(((Decay(0.5),), (Decay(0.1),))))
+loading_weights = stepping(steps=_TWO_OR_THREE, schedule=(LoadWeights(1),))
+with_scheduler = stepping(steps=_TWO_OR_THREE, schedule=st.sampled_from(((Decay(0.5),), (Decay(0.1),))))
 with_one_cycle = stepping(steps=st.integers(3, 4), schedule=st.sampled_from(((OneCycle(0.2),), (OneCycle(0.05),))))
-
-
-def _by_generators(drawn: Scenario) -> Scenario:
-    """Return a scenario in which groups come with generators of parameters."""
-    return replace(drawn, optimizer=replace(drawn.optimizer, generators=True))
 
 
 @st.composite
 def adding_small_group(draw: Draw, bounds: Bounds) -> Scenario:
     """A group of a single parameter is added, or one of all but one, to ranks of which all but one own none so far."""
     steps, step = _draw_steps(draw, before_training=draw(st.booleans()))
-    scenario = draw_optimized(draw, bounds, draw_optimizer(draw), more_layers=1, steps=steps)
+    scenario = draw_optimized(draw, bounds, more_layers=1, steps=steps)
     names = tuple(scenario.model.shapes)
     return _adding(draw, scenario, draw(st.sampled_from((names[-1:], names[1:]))), step)
 
 
 def _draw_steps(draw: Draw, *, before_training: bool) -> tuple[int, int]:
-    """Draw how many steps there are, and before which of them a group is added."""
+    """Draw the number of steps, and the step before which a group is added."""
     steps = draw(st.integers(1, 3)) if before_training else draw(st.integers(2, 4))
     return steps, 0 if before_training else draw(st.integers(1, steps - 1))
 
@@ -98,54 +105,49 @@ def _adding(draw: Draw, scenario: Scenario, added: Names, step: int) -> Scenario
 def adding_group_without_options(draw: Draw, bounds: Bounds) -> Scenario:
     """A group without options of its own is added to one that has some, before training or between two steps."""
     steps, step = _draw_steps(draw, before_training=draw(st.booleans()))
-    scenario, (first, second) = draw_parted(draw, bounds, draw_optimizer(draw), steps=steps)
+    scenario, (first, second) = draw_parted(draw, bounds, steps=steps)
     present = Group(first, draw_own_options(draw, scenario.optimizer.kind))
-    scenario = replace(scenario, optimizer=replace(scenario.optimizer, groups=(present,)))
-    return replace(scenario, schedule=(AddGroup(step, Group(second, {})),))
+    return replace(grouped(scenario, present), schedule=(AddGroup(step, Group(second, {})),))
 
 
 @st.composite
 def changing_lr(draw: Draw, bounds: Bounds) -> Scenario:
-    """The learning rate is changed through `param_groups`; for one step to zero, perhaps, as a warm-up begins.
+    """The learning rate is changed through `param_groups`; it may be zero for one step, as at the start of a warm-up.
 
-    In half of the scenarios it is what it was at first after that step; in a third of them there is one rank.
+    In half of the scenarios it gets its first value back after that step; in a third of them there is one rank.
     """
-    steps, spec = draw(st.integers(2, 4)), draw_optimizer(draw)
+    steps, spec = draw(st.integers(2, 4)), draw(optimizers())
     rate, step = draw(st.sampled_from((0.0, 0.5, 0.0, 0.001))), draw(st.integers(1, steps - 1))
     events: tuple[Event, ...] = (SetOption(step, "lr", rate),)
     goes_back = draw(st.booleans())
     if goes_back or not rate:
         later = spec.options["lr"] if goes_back else 0.2
         steps, events = step + 2, (*events, SetOption(step + 1, "lr", later))
-    drawn = draw_optimized(draw, bounds, spec, steps=steps, schedule=events)
+    drawn = draw_optimized(draw, bounds, optimizer=spec, steps=steps, schedule=events)
     return drawn if draw(st.integers(0, 2)) else replace(drawn, world_size=1)
 
 
 @st.composite
 def changing_another_option(draw: Draw, bounds: Bounds) -> Scenario:
-    """Other options than the learning rate are changed through `param_groups`, where they may have been 0, an int."""
-    steps = draw(st.integers(2, 4))
-    spec = draw_optimizer(draw)
+    """Other options than the learning rate are changed through `param_groups`; before, they may be 0, an int."""
+    steps, spec = draw(st.integers(2, 4)), draw(optimizers())
     if draw(st.integers(0, 3)):
         kept: Options = {name: spec.options[name] for name in ("lr", "eps") if name in spec.options}
         spec = replace(spec, options=kept if spec.kind == "SGD" else {**kept, "weight_decay": 0})
     step = draw(st.integers(1, steps - 1))
     changes = (*_OWN_CHANGES[spec.kind], draw(st.sampled_from((("weight_decay", 0.5), ("maximize", True)))))
-    events: tuple[Event, ...] = tuple(SetOption(step, option, value) for option, value in changes)
-    return draw_optimized(draw, bounds, spec, steps=steps, schedule=events)
+    events = tuple(SetOption(step, option, value) for option, value in changes)
+    return draw_optimized(draw, bounds, optimizer=spec, steps=steps, schedule=events)
 
 
 @st.composite
 def changing_one_group(draw: Draw, bounds: Bounds) -> Scenario:
-    """The learning rate of one of two groups, which may have begun alike, is changed through `param_groups`."""
+    """The learning rate of one of two groups, which may begin with the same options, is changed."""
     drawn: Scenario = draw(with_groups(bounds))
     if draw(st.booleans()):
-        alike = tuple(replace(group, options={}) for group in drawn.optimizer.groups)
-        drawn = replace(drawn, optimizer=replace(drawn.optimizer, groups=alike))
-    steps = draw(st.integers(2, 3))
-    event = SetOption(
-        draw(st.integers(1, steps - 1)), "lr", draw(st.sampled_from((0.5, 0.001))), draw(st.integers(0, 1))
-    )
+        drawn = grouped(drawn, *(replace(group, options={}) for group in drawn.optimizer.groups))
+    steps = draw(_TWO_OR_THREE)
+    event = SetOption(draw(st.integers(1, steps - 1)), "lr", draw(_RATES), draw(st.integers(0, 1)))
     return replace(drawn, steps=steps, schedule=(event,))
 
 
@@ -156,7 +158,7 @@ def changing_added_group(draw: Draw, bounds: Bounds) -> Scenario:
     Or it has no options of its own, and that of the other group was changed right before, or a step before.
     """
     drawn: Scenario = draw(adding_during(bounds))
-    added, rate = next(one for one in drawn.schedule if isinstance(one, AddGroup)), draw(st.sampled_from((0.5, 0.001)))
+    added, rate = next(one for one in drawn.schedule if isinstance(one, AddGroup)), draw(_RATES)
     if not draw(st.booleans()):
         plain = AddGroup(added.step, Group(added.group.parameters, {}))
         others = tuple(one for one in drawn.schedule if one is not added)
@@ -168,12 +170,12 @@ def changing_added_group(draw: Draw, bounds: Bounds) -> Scenario:
 
 @st.composite
 def optimized_unfreezing(draw: Draw, bounds: Bounds) -> Scenario:
-    """One of the optimizer's parameters does not require gradients at first, and does later; another one may cease.
+    """A frozen parameter of the optimizer begins to train between two steps; another one may be frozen then.
 
-    The gradient that this one has is dropped, or left to the optimizer's `zero_grad`.
+    The gradient of the other one is dropped, or left to the optimizer's `zero_grad`.
     """
-    steps = draw(st.integers(2, 3))
-    drawn = draw_optimized(draw, bounds, draw_optimizer(draw), more_layers=1, steps=steps)
+    steps = draw(_TWO_OR_THREE)
+    drawn = draw_optimized(draw, bounds, more_layers=1, steps=steps)
     frozen, other = draw(st.permutations(tuple(drawn.model.shapes)))[:2]
     step = draw(st.integers(1, steps - 1))
     later: tuple[Event, ...] = (Unfreeze(step, (frozen,)),)
@@ -187,35 +189,35 @@ def optimized_unfreezing(draw: Draw, bounds: Bounds) -> Scenario:
 def saving_and_loading(draw: Draw, bounds: Bounds) -> Scenario:
     """Between two steps, the state of an optimizer moves to a new one; it has one group, or two.
 
-    In some scenarios one parameter does not train, so that it has no state.
+    In half of the scenarios one parameter does not train, so that it has no state.
     """
-    steps = draw(st.integers(2, 3))
-    event: Event = SaveAndLoad(draw(st.integers(1, steps - 1)))
-    drawn, parts = draw_parted(draw, bounds, draw_stateful(draw), steps=steps, schedule=(event,))
+    steps = draw(_TWO_OR_THREE)
+    event = SaveAndLoad(draw(st.integers(1, steps - 1)))
+    drawn, parts = draw_parted(draw, bounds, optimizer=STATEFUL, steps=steps, schedule=(event,))
     if draw(st.booleans()):
         drawn = replace(drawn, model=replace(drawn.model, frozen=parts[0][:1]))
     return in_groups(draw, drawn, *parts) if draw(st.booleans()) else drawn
 
 
-@st.composite
-def saving_what_others_keep_there(draw: Draw, bounds: Bounds) -> Scenario:
-    """The state moves to a new optimizer, and each group has a key that is no option, as schedulers write one."""
-    drawn: Scenario = draw(saving_and_loading(bounds))
+def _with_another_key(drawn: Scenario) -> Scenario:
+    """Return the scenario with a key in each group that is no option, as schedulers write one."""
     return replace(drawn, schedule=(SetOption(1, "initial_lr", 0.5), *drawn.schedule))
+
+
+saving_what_others_keep_there = mapped(saving_and_loading, _with_another_key)
 
 
 @st.composite
 def loading_changed_options(draw: Draw, bounds: Bounds) -> Scenario:
-    """An option, of one of two groups perhaps, is changed before the optimizer's state moves to a new optimizer.
+    """An option of all groups, or of one of two, is changed before the optimizer's state moves to a new optimizer.
 
-    The first group is a single parameter's, so that ranks that own others have the second one alone.
+    The first of two groups is a single parameter's, so that ranks that own others have the second one alone.
     """
-    steps = draw(st.integers(2, 3))
+    steps = draw(_TWO_OR_THREE)
     change, load = sorted(draw(st.integers(1, steps - 1)) for _ in range(2))
-    option, value = draw(st.sampled_from(_CHANGES))
-    group = draw(st.sampled_from((-1, 0, 1)))
-    events: tuple[Event, ...] = (SetOption(change, option, value, group), SaveAndLoad(load))
-    drawn = draw_optimized(draw, bounds, draw_stateful(draw), steps=steps, schedule=events)
+    (option, value), group = draw(st.sampled_from(_CHANGES)), draw(st.sampled_from((-1, 0, 1)))
+    events = (SetOption(change, option, value, group), SaveAndLoad(load))
+    drawn = draw_optimized(draw, bounds, optimizer=STATEFUL, steps=steps, schedule=events)
     names = tuple(drawn.model.shapes)
     return drawn if group < 0 else in_groups(draw, drawn, names[:1], names[1:])
 
@@ -223,18 +225,35 @@ def loading_changed_options(draw: Draw, bounds: Bounds) -> Scenario:
 @st.composite
 def changing_options_after_loading(draw: Draw, bounds: Bounds) -> Scenario:
     """An option is changed right after the optimizer's state has moved to a new optimizer."""
-    steps = draw(st.integers(2, 3))
+    steps = draw(_TWO_OR_THREE)
     load = draw(st.integers(1, steps - 1))
-    option, value = draw(st.sampled_from(_CHANGES))
-    events: tuple[Event, ...] = (SaveAndLoad(load), SetOption(load, option, value))
-    return draw_optimized(draw, bounds, draw_stateful(draw), steps=steps, schedule=events)
+    events = (SaveAndLoad(load), SetOption(load, *draw(st.sampled_from(_CHANGES))))
+    return draw_optimized(draw, bounds, optimizer=STATEFUL, steps=steps, schedule=events)
 
 
 @st.composite
 def adding_group_after_loading(draw: Draw, bounds: Bounds) -> Scenario:
     """A group is added to a new optimizer that has loaded the state of an old one, at once or later."""
-    steps = draw(st.integers(2, 3))
-    scenario, (_, second) = draw_parted(draw, bounds, draw_stateful(draw), steps=steps)
+    steps = draw(_TWO_OR_THREE)
+    scenario, (_, second) = draw_parted(draw, bounds, optimizer=STATEFUL, steps=steps)
     load, add = sorted(draw(st.integers(1, steps - 1)) for _ in range(2))
     added = AddGroup(add, Group(second, draw_own_options(draw, scenario.optimizer.kind)))
     return replace(scenario, schedule=(SaveAndLoad(load), added))
+
+
+@st.composite
+def groups_and_changes(draw: Draw, bounds: Bounds) -> Scenario:
+    """Three groups with a parameter for every rank; one or two are added later. An option may change before.
+
+    Steps get a closure, or gradients that are clipped, or neither.
+    """
+    steps = draw(st.integers(3, 4))
+    unusual = draw(st.sampled_from(({"clip": 0.1}, {"closure": True}, {})))
+    drawn = draw_optimized(draw, bounds, optimizer=STATEFUL, more_layers=bounds.world_size, steps=steps, **unusual)
+    names = tuple(drawn.model.shapes)
+    groups = [Group(names[part::3], draw_own_options(draw, drawn.optimizer.kind)) for part in range(3)]
+    there, added = draw(st.integers(1, 2)), draw(st.integers(1, steps - 1))
+    events: tuple[Event, ...] = (Decay(0.5),) if draw(st.booleans()) else ()
+    events += (SetOption(draw(st.integers(1, added)), "lr", draw(_RATES), draw(st.sampled_from((0, -1)))),)
+    events += tuple(AddGroup(draw(st.integers(added, steps - 1)), group) for group in groups[there:])
+    return replace(grouped(drawn, *groups[:there]), schedule=events)

@@ -99,12 +99,10 @@ class Perceptron(nn.Module):
             hidden = hidden + self.empty.sum()
         return hidden * gain * (self.scale if self.spec.scale else 1.0)
 
-    def _through(self, layer: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+    def _through(self, layer: nn.Module, hidden: torch.Tensor) -> Any:
         if self.spec.recomputed and torch.is_grad_enabled():
-            again: torch.Tensor = checkpoint(layer, hidden, use_reentrant=False)
-            return again
-        output: torch.Tensor = layer(hidden)
-        return output
+            return checkpoint(layer, hidden, use_reentrant=False)
+        return layer(hidden)
 
     def _branches(self) -> list[tuple[int, nn.Module]]:
         """Return the branches that run now, in order, with their numbers, which weight them differently."""
@@ -117,9 +115,8 @@ class Perceptron(nn.Module):
 
     def _as_for(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
         """Cast to the layer's dtype in a mixed model; in other models the wrapper may choose the dtype."""
-        return (
-            hidden.to(torch_dtype(dtype_of(self.spec.layers[index]) or self.spec.dtype)) if self.spec.mixed else hidden
-        )
+        own = dtype_of(self.spec.layers[index]) or self.spec.dtype
+        return hidden.to(torch_dtype(own)) if self.spec.mixed else hidden
 
     def _listen(self, index: int, hidden: torch.Tensor) -> None:
         listener = self.listener
@@ -163,18 +160,17 @@ def fill(model: torch.nn.Module, weights: Tensors, buffers: Tensors) -> None:
 
 def call(scenario: Scenario, model: Any, x: torch.Tensor) -> torch.Tensor:
     """Call a model, wrapped or not, with the arguments that the scenario asks for."""
-    if scenario.model.nested:
-        nested: torch.Tensor = model({"batch": (x, GAIN)})["output"]
-        return nested
-    if scenario.model.named:
-        named: torch.Tensor = model(Given(x, GAIN)).output
-        return named
-    if scenario.model.positional:
-        second: torch.Tensor = model(x, GAIN)
-        return second
-    named_input: dict[str, torch.Tensor] = {"features": x} if scenario.model.by_name else {}
-    gain = {"gain": None if scenario.model.gain_none else GAIN} if scenario.model.keyword else {}
-    output: torch.Tensor = model(*(() if named_input else (x,)), **named_input, **gain)
+    spec = scenario.model
+    output: torch.Tensor
+    if spec.nested:
+        output = model({"batch": (x, GAIN)})["output"]
+    elif spec.named:
+        output = model(Given(x, GAIN)).output
+    elif spec.positional:
+        output = model(x, GAIN)
+    else:
+        gain = {"gain": None if spec.gain_none else GAIN} if spec.keyword else {}
+        output = model(features=x, **gain) if spec.by_name else model(x, **gain)
     return output
 
 
@@ -206,6 +202,5 @@ def loss_of(output: torch.Tensor, target: torch.Tensor, scale: float = 1.0) -> t
     """Return the mean squared error times `scale`, in the wider dtype, but in float32 for float16 as in autocast."""
     wider = torch.promote_types(output.dtype, target.dtype)
     dtype = torch.float32 if wider == torch.float16 else wider
-    return (
-        torch.nn.functional.mse_loss(output.to(dtype), target.to(dtype)) * scale
-    )  # torch 2.11 has no backward for two dtypes
+    # Both get one dtype: torch 2.11 has no backward for two.
+    return nn.functional.mse_loss(output.to(dtype), target.to(dtype)) * scale

@@ -130,3 +130,8 @@ def _draw_rank(scenario: Scenario, seed: int, rank: int) -> RankInputs:
     if spec.buffer:
         buffers = {"offset": normal(outputs), "calls": torch.tensor(2**40 + rank), "mask": normal(outputs)}
     return RankInputs(weights, buffers, batches)
+
+
+def seeds(drawn: Drawn, seed: int, rank: int) -> Tensors:
+    """Return the seed that all ranks share, 0 in the simplest case, and one for each rank's own global generator."""
+    return {"seed": torch.tensor(seed % 1000 if drawn.seed else 0), "own": torch.tensor(seed % 1000 + 1 + rank)}

@@ -195,7 +195,8 @@ def test_what_is_raised_outside_the_boundary_is_ours_unless_the_submission_had_a
 
 
 @pytest.mark.parametrize(
-    "body", [b"no JSON", b"[]", b'{"stage": "forward"}', b'{"stage": "forward", "step": "1", "refused": true}']
+    "body",
+    [b"no JSON", b"[]", b'{"stage": "forward"}', b'{"stage": "forward", "step": "1", "refused": true, "lacking": ""}'],
 )
 def test_a_body_that_a_hostile_rank_made_up_says_nothing(body):
     broken = Broken((Raised(rank=0, kind="KeyError", message="", traceback="", body=body),))

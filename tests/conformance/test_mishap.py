@@ -70,7 +70,7 @@ def test_advice_fits_the_scenario(scenario, raised, said):
 
 
 def test_a_component_advises_on_its_own_cases():
-    assert "the number of ranks" in COMPONENTS["fsdp"].advice(FsdpCase(model=network(2, (2, 3))))
+    assert "the number of ranks" in COMPONENTS["fsdp"].advice(FsdpCase(model=network(2, 2, 3)))
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ def flat_ddp_on_after_backward(ddp_model, optimizer):
         g.copy_(part.view_as(g))
 """
 NEVER_BROADCAST = FLAT.replace("dist.broadcast(p.data, 0)", "pass").replace(".float()", "")
-BUFFER_OF_FLOAT32 = FLAT.replace(
-    "torch.cat([", "torch.zeros(sum(g.numel() for g in gradients)).set_(torch.cat(["
-).replace(".flatten().float() for g in gradients])", ".flatten() for g in gradients]))")
+CRASHES_IN_FLOAT64 = FLAT.replace(
+    "flat = torch.cat", "assert all(g.dtype != torch.float64 for g in gradients)\n    flat = torch.cat"
+)
 
 
 def graded(grade_path, submission):
@@ -38,13 +38,13 @@ def test_a_buffer_of_float32_costs_the_check_about_float64(grade_path, submit):
 
 
 def test_a_component_that_crashes_in_float64_is_judged_in_float32(grade_path, submit):
-    component, failed = graded(grade_path, submit(BUFFER_OF_FLOAT32))
+    component, failed = graded(grade_path, submit(CRASHES_IN_FLOAT64))
     assert (component.points, component.in_float32) == (component.max_points, True)
     assert "trains[float64]" in failed
 
 
 def test_a_wrapper_that_never_broadcasts_loses_the_points_of_that_alone(grade_path, submit):
-    component, failed = graded(grade_path, submit(NEVER_BROADCAST))
+    component, _ = graded(grade_path, submit(NEVER_BROADCAST))
     assert {check.id for check in component.core if check.status != "passed"} == {"initial_broadcast"}
     assert component.points == component.max_points - 0.5
     assert not component.in_float32

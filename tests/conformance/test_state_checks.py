@@ -5,7 +5,7 @@ import torch
 
 from conformance.checks.check import Violation
 from conformance.checks.trial import Trial
-from conformance.components.sharded_optimizer.state import state_is_balanced, state_is_sharded
+from conformance.components.sharded_optimizer.assertions import state_is_balanced, state_is_sharded
 from conformance.protocol.messages import Observation
 from conformance.scenarios.layers import Linear
 from conformance.scenarios.model_spec import ModelSpec

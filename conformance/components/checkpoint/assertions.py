@@ -4,7 +4,7 @@ import torch
 
 from conformance.checks.check import Violation
 from conformance.checks.compare import element_apart, mismatches
-from conformance.checks.generators import GENERATORS
+from conformance.checks.steps import GENERATORS
 from conformance.checks.trial import CaseTrial
 from conformance.checks.words import listed
 from conformance.components.checkpoint.resumable import FROZEN, Resumable

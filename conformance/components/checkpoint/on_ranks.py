@@ -138,9 +138,16 @@ def _rank_0_writes_last(path: Path, save: Callable[[], None]) -> bool:
     a rank that returns only if the submission waits for rank 0.
     """
     store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()  # noqa: SLF001  torch's only way
+    torch_save = torch.save
     others = [f"{path}: {other} is waiting or has left" for other in range(1, dist.get_world_size())]
+
+    def save_after_others(*args: Any, **options: Any) -> None:
+        with suppress(DistStoreError):
+            store.wait(others, _PATIENCE)
+        torch_save(*args, **options)
+
     if rank == 0:
-        with mock.patch("torch.save", _after(store, others)):
+        with mock.patch("torch.save", save_after_others):
             save()
         return path.exists()
     with watch_collectives(lambda _: store.set(others[rank - 1], "")):
@@ -148,15 +155,3 @@ def _rank_0_writes_last(path: Path, save: Callable[[], None]) -> bool:
     there = path.exists()
     store.set(others[rank - 1], "")
     return there
-
-
-def _after(store: dist.Store, keys: list[str]) -> Any:
-    """Return a `torch.save` that first waits for these keys of the store."""
-    save = torch.save
-
-    def waiting(*args: Any, **options: Any) -> None:
-        with suppress(DistStoreError):
-            store.wait(keys, _PATIENCE)
-        save(*args, **options)
-
-    return waiting

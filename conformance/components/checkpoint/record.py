@@ -86,6 +86,12 @@ _CHECKS = (
         "A checkpoint with a gradient scaler in it loads where there is none, and training goes on.",
         having(checkpoints, scaled=True, unscaled=True), level="extended", requires=("training_goes_on",)),
 )
+_ASPECTS = (
+    Aspect("a training goes on", 7, ("model_comes_back", "training_goes_on", "epoch_comes_back", "scaler_comes_back"),
+        essential=True),
+    Aspect("files", 3,
+        ("one_rank_writes", "another_world_size", "the_last_save_counts", "each_path_is_a_file_of_its_own")),
+)
 # fmt: on
 CHECKPOINT = Component(
     contract=part(
@@ -98,17 +104,5 @@ CHECKPOINT = Component(
     numbers=for_each_rank(numbers),
     simplest=CheckpointCase(),
     checks=_CHECKS,
-    aspects=(
-        Aspect(
-            "a training goes on",
-            7,
-            ("model_comes_back", "training_goes_on", "epoch_comes_back", "scaler_comes_back"),
-            essential=True,
-        ),
-        Aspect(
-            "files",
-            3,
-            ("one_rank_writes", "another_world_size", "the_last_save_counts", "each_path_is_a_file_of_its_own"),
-        ),
-    ),
+    aspects=_ASPECTS,
 )

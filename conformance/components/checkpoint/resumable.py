@@ -31,20 +31,17 @@ class Resumable:
         first, *others = self.model
         slower: dict[str, Any] = {"params": [p for layer in others for p in layer.parameters()], "lr": 0.02}
         self.optimizer = torch.optim.AdamW([{"params": first.parameters()}, slower], lr=0.05, eps=1e-4)
-        self.scaler = torch.amp.GradScaler("cpu", init_scale=_SCALE, growth_interval=_INTERVAL) if scaled else None
+        self._scaler = torch.amp.GradScaler("cpu", init_scale=_SCALE, growth_interval=_INTERVAL, enabled=scaled)
+        self.scaler = self._scaler if scaled else None
 
     def step(self, batch: Batch) -> None:
         """Make one optimizer step."""
         x, y = batch
         self.optimizer.zero_grad()
         loss = nn.functional.mse_loss(self.model(x), y)
-        if self.scaler is None:
-            torch.autograd.backward(loss)
-            self.optimizer.step()
-        else:
-            torch.autograd.backward(self.scaler.scale(loss))
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
+        torch.autograd.backward(self._scaler.scale(loss))
+        self._scaler.step(self.optimizer)
+        self._scaler.update()
         for group in self.optimizer.param_groups:
             group["lr"] *= DECAY
 
@@ -54,5 +51,5 @@ class Resumable:
 
     def scale(self) -> torch.Tensor:
         """Return the scaler's scale and the number of steps since it last grew, of shape (2,) in float64."""
-        state = self.scaler.state_dict() if self.scaler else {"scale": 1.0, "_growth_tracker": 0}
+        state = {"scale": 1.0, "_growth_tracker": 0} | self._scaler.state_dict()
         return torch.tensor([state["scale"], state["_growth_tracker"]], dtype=torch.float64)

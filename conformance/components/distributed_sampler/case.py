@@ -1,4 +1,4 @@
-"""What `distributed_sampler` is asked: to deal a data set to the ranks. Nothing here imports torch."""
+"""What `distributed_sampler` is asked: to deal a data set to the ranks."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from conformance.scenarios.drawn import Case
 
 @dataclass(frozen=True, repr=False)
 class SamplerCase(Case):
-    """A data set that ranks share out.
+    """A data set that ranks share out; each rank is given `workload.numbers.seeds`.
 
     Attributes:
         length: its samples.

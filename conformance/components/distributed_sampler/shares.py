@@ -1,16 +1,19 @@
 """Assertions about the shares of distributed samplers: which rank gets which sample."""
 
+import math
 from collections import Counter
+from collections.abc import Sequence
 
 from conformance.checks.check import Violation
 from conformance.checks.trial import CaseTrial
-from conformance.components.distributed_sampler.words import about, cover, numbers, shares_in
 
+Shares = list[list[int]]  # by rank
 _PAD = (
     "Add samples from the start, again and again where there are few, until the length divides by the number of ranks; "
     "or drop the last ones."
 )
 _DROP = "Each rank gets length // N samples: drop the rest before sharing out."
+_SHOWN = 6
 
 
 def equal_shares(trial: CaseTrial) -> None:
@@ -18,14 +21,14 @@ def equal_shares(trial: CaseTrial) -> None:
     counts = [len(one) for one in shares_in(trial)]
     if len(set(counts)) > 1:
         raise Violation(
-            f"{about(trial)}, the ranks get {numbers(counts)} samples; expected as many on each.",
+            f"{about(trial)}, the ranks get {listed(counts)} samples; expected as many on each.",
             _DROP if trial.case.drop_last else _PAD,
         )
     for rank, answer in enumerate(trial.answers):
-        if int(answer["length"]) != counts[rank]:
+        if answer["length"] != counts[rank]:
             raise Violation(
-                f"{about(trial)}, `len(sampler)` on rank {rank} is {int(answer['length'])}, but it gives "
-                f"{counts[rank]} samples.",
+                f"{about(trial)}, `len(sampler)` on rank {rank} is {answer['length']}, but it gives {counts[rank]} "
+                "samples.",
                 "`len(sampler)` is the number of this rank's samples: a DataLoader and a scheduler count steps by it.",
             )
 
@@ -33,8 +36,7 @@ def equal_shares(trial: CaseTrial) -> None:
 def every_sample_once(trial: CaseTrial) -> None:
     """Hold shares to equal lengths, and to covering the data set, with as many used twice as even out the shares."""
     equal_shares(trial)
-    problem = cover(trial.case.length, shares_in(trial))
-    if problem:
+    if problem := _uncovered(trial.case.length, shares_in(trial)):
         raise Violation(
             problem, "Let rank r take the indices r, r + N, r + 2N, ... of one list, the same on all ranks."
         )
@@ -43,8 +45,7 @@ def every_sample_once(trial: CaseTrial) -> None:
 def drop_last_drops_least(trial: CaseTrial) -> None:
     """Hold shares to equal lengths, to different samples, and to all but fewer than there are ranks."""
     equal_shares(trial)
-    case = trial.case
-    seen = Counter(index for share in shares_in(trial) for index in share)
+    case, seen = trial.case, Counter(index for share in shares_in(trial) for index in share)
     twice = sorted(index for index, times in seen.items() if times > 1)
     expected = case.length // case.world_size * case.world_size
     if twice or len(seen) != expected:
@@ -59,8 +60,7 @@ def drop_last_drops_least(trial: CaseTrial) -> None:
 def disjoint_in_every_epoch(trial: CaseTrial) -> None:
     """Hold the shares of two epochs to covering the data set."""
     for epoch in (0, 1):
-        problem = cover(trial.case.length, shares_in(trial, epoch))
-        if problem:
+        if problem := _uncovered(trial.case.length, shares_in(trial, epoch)):
             raise Violation(
                 f"Without shuffling every sample is used once; with it, in epoch {epoch}, not: {problem}",
                 "Ranks shuffle differently. Draw the permutation from a generator of its own, seeded with seed + epoch "
@@ -72,9 +72,59 @@ def shares_of_other_replicas(trial: CaseTrial) -> None:
     """Hold the shares that one rank asks for to covering the data set."""
     replicas = trial.case.replicas
     for rank, answer in enumerate(trial.answers):
-        problem = cover(trial.case.length, [answer[f"share/{share}"].tolist() for share in range(replicas)])
-        if problem:
+        shares = [answer[f"share/{share}"].tolist() for share in range(replicas)]
+        if problem := _uncovered(trial.case.length, shares):
             raise Violation(
                 f"Rank {rank} of {trial.case.world_size} asks for the shares of {replicas} replicas. {problem}",
                 "Use the arguments `num_replicas` and `rank`, not `dist.get_world_size()` and `dist.get_rank()`.",
             )
+
+
+def _uncovered(length: int, shares: Shares) -> str:
+    """Return what is wrong with the samples of an epoch taken together, or nothing."""
+    ranks, where = len(shares), _said(length, len(shares))
+    seen = Counter(index for share in shares for index in share)
+    strange = sorted(index for index in seen if not 0 <= index < length)
+    if strange:
+        return f"{where}, index {strange[0]} is none of the data set."
+    absent = [index for index in range(length) if index not in seen]
+    if absent:
+        doubled = [index for index, times in seen.items() if times > 1]
+        more = f", and sample {doubled[0]} is used {seen[doubled[0]]} times" if doubled else ""
+        return f"{where}, {len(absent)} samples are never used, sample {absent[0]} among them{more}."
+    expected = math.ceil(length / ranks) * ranks
+    if seen.total() != expected:
+        return (
+            f"{where}, the ranks get {seen.total()} samples in all; expected {expected}, so that "
+            f"{expected - length} are used a second time."
+        )
+    return ""
+
+
+def shares_in(trial: CaseTrial, at: int = 0) -> Shares:
+    """Return what each rank got in one of the epochs."""
+    return noted(trial, f"epoch/{at}")
+
+
+def noted(trial: CaseTrial, name: str) -> Shares:
+    """Return the indices that each rank has noted under a name."""
+    return [answer[name].tolist() for answer in trial.answers]
+
+
+def about(trial: CaseTrial) -> str:
+    """Return how many samples there are on how many ranks in a trial, as a sentence begins."""
+    return _said(trial.case.length, trial.case.world_size)
+
+
+def _said(length: int, ranks: int) -> str:
+    return f"With {length} samples on {ranks} ranks"
+
+
+def start(share: Sequence[int]) -> str:
+    """Return the first numbers of a share."""
+    return listed(share[:_SHOWN]) + (", ..." if len(share) > _SHOWN else "")
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Return numbers, one after the other."""
+    return ", ".join(map(str, numbers)) or "none"

@@ -1,24 +1,24 @@
 """Assertions about distributed evaluation: one accuracy for all ranks, in which every sample counts once."""
 
 import math
+from collections.abc import Mapping
 from itertools import product
-
-import torch
 
 from conformance.checks.check import Violation
 from conformance.checks.trial import CaseTrial
 from conformance.checks.words import WAIT, never_awaited
 from conformance.components.evaluation.accuracy import Counts, accuracy, mistaken
-from conformance.components.evaluation.numbers import OTHER_LABELS
+from conformance.components.evaluation.case import OTHER_LABELS
+from conformance.workload.numbers import Tensors
 
 _EXACT = 1e-6  # sums may be kept in float32
-_MODULES = {"the model": "training", "its module `dropout`": "dropout_training"}
-_LEFT = {
-    "same_parameters": "a parameter's numbers or its dtype",
-    "same_trainable": "which parameters require gradients",
-    "same_gradients": "a gradient that was there before, or has made one",
+_STARTS = {  # of the evaluations: the model's mode, and whether gradients are turned on
+    "": {"mode": "training", "other": "evaluation", "on": "on", "off": "off"},
+    "again/": {"mode": "evaluation", "other": "training", "on": "off", "off": "on"},
 }
-_STARTS = (("", True), ("again/", False))  # evaluations, by whether the model trained, and gradients were turned on
+_WAS_AND_IS = "was in {mode} mode before, and is in {other} mode afterwards"
+_KEEP_MODES = "Keep `module.training` of each of `model.modules()` before, and set it at the end."
+_NO_GRAD = "Evaluate under `torch.no_grad()`, which leaves all of that alone."
 
 
 def results_are_waited_for(trial: CaseTrial) -> None:
@@ -49,61 +49,50 @@ def counts_anew(trial: CaseTrial) -> None:
 
 def evaluates(trial: CaseTrial) -> None:
     """Hold each call of the model to evaluation mode, of all modules, without gradients."""
-    for rank, answer in enumerate(trial.answers):
-        if bool(answer["called_in_training"]):
-            raise Violation(f"On rank {rank}, the model was called in training mode.", "Call `model.eval()` before.")
-        if bool(answer["dropout_in_training"]):
-            raise Violation(
-                f"On rank {rank}, the model was called while its module `dropout` was in training mode.",
-                "Call `model.eval()`, which reaches every module: `model.training = False` is the model's own mode.",
-            )
-        if bool(answer["graphs_built"]):
-            raise Violation(
-                f"On rank {rank}, the model's outputs require gradients.", "Evaluate under `torch.no_grad()`."
-            )
+    faults = {
+        "called_in_training": ("the model was called in training mode", "Call `model.eval()` before."),
+        "dropout_in_training": (
+            "the model was called while its module `dropout` was in training mode",
+            "Call `model.eval()`, which reaches every module: `model.training = False` is the model's own mode.",
+        ),
+        "graphs_built": ("the model's outputs require gradients", "Evaluate under `torch.no_grad()`."),
+    }
+    _hold(trial, faults)
 
 
 def modes_stay(trial: CaseTrial) -> None:
     """Hold every module to the mode in which it was before."""
-    for rank, answer in enumerate(trial.answers):
-        for (prefix, before), (name, flag) in product(_STARTS, _MODULES.items()):
-            if bool(answer[f"{prefix}{flag}"]) != before:
-                raise Violation(
-                    f"On rank {rank}, {name} was in {_mode(before)} before, and is in {_mode(not before)} afterwards.",
-                    "Keep `module.training` of each of `model.modules()` before, and set it at the end.",
-                )
-        if bool(answer["frozen_training"]):
-            raise Violation(
-                f"On rank {rank}, the model was in training mode but for one module, `frozen`, which is in training "
-                "mode afterwards: a frozen norm would change its statistics from now on.",
-                "`model.train()` sets all modules: keep `module.training` of each of `model.modules()`, and set it.",
-            )
+    faults = {
+        "mode": (f"the model {_WAS_AND_IS}", _KEEP_MODES),
+        "mode_of_dropout": (f"its module `dropout` {_WAS_AND_IS}", _KEEP_MODES),
+        "mode_of_frozen": (
+            "the module `frozen` was kept in evaluation mode, as a frozen norm, and is in training mode afterwards",
+            "`model.train()` sets all modules: keep `module.training` of each of `model.modules()`, and set it.",
+        ),
+    }
+    _hold(trial, faults)
 
 
 def arguments_stay(trial: CaseTrial) -> None:
     """Hold parameters, gradients, and whether gradients are turned on to what they were before."""
+    faults = {
+        "parameters": ("evaluation has changed a parameter's numbers or its dtype", _NO_GRAD),
+        "trainable": ("evaluation has changed which parameters require gradients", _NO_GRAD),
+        "gradients": ("evaluation has changed a gradient that was there before, or has made one", _NO_GRAD),
+        "turned": (
+            "gradients were turned {on} before, and are turned {off} afterwards",
+            "Use `with torch.no_grad():`, which puts back what was, instead of `torch.set_grad_enabled`.",
+        ),
+    }
+    _hold(trial, faults)
+
+
+def _hold(trial: CaseTrial, faults: Mapping[str, tuple[str, str]]) -> None:
+    """Hold both evaluations on each rank to none of the faults; by name, their words and advice."""
     for rank, answer in enumerate(trial.answers):
-        for (prefix, _), (flag, words) in product(_STARTS, _LEFT.items()):
-            if not bool(answer[f"{prefix}{flag}"]):
-                raise Violation(
-                    f"On rank {rank}, evaluation has changed {words}.",
-                    "Evaluate under `torch.no_grad()`, which leaves all of that alone.",
-                )
-        for prefix, before in _STARTS:
-            if bool(answer[f"{prefix}gradients"]) != before:
-                raise Violation(
-                    f"On rank {rank}, gradients were turned {_on(before)} before, and are turned {_on(not before)} "
-                    "afterwards.",
-                    "Use `with torch.no_grad():`, which puts back what was, instead of `torch.set_grad_enabled`.",
-                )
-
-
-def _mode(training: bool) -> str:  # noqa: FBT001  what `model.training` is
-    return "training mode" if training else "evaluation mode"
-
-
-def _on(gradients: bool) -> str:  # noqa: FBT001  what `torch.is_grad_enabled` gives
-    return "on" if gradients else "off"
+        for (prefix, start), (name, (words, advice)) in product(_STARTS.items(), faults.items()):
+            if f"{prefix}{name}" in answer:
+                raise Violation(f"On rank {rank}, {words.format(**start)}.", advice)
 
 
 def _wrong(trial: CaseTrial, which: str = "") -> tuple[str, str]:
@@ -128,14 +117,13 @@ def _wrong(trial: CaseTrial, which: str = "") -> tuple[str, str]:
 
 def _right(trial: CaseTrial, other: int) -> Counts:
     """Count the right samples of each rank's batches, whose labels are `other` classes on."""
-    return [
-        [_count(given[f"x/{batch}"], given[f"y/{batch}"] + other, given["weight"]) for batch in range(len(own))]
-        for given, own in zip(trial.given, trial.case.sizes, strict=True)
-    ]
 
+    def count(given: Tensors, batch: int) -> int:
+        weight = given["weight"]
+        return int(((given[f"x/{batch}"] @ weight.T).argmax(1) == (given[f"y/{batch}"] + other) % len(weight)).sum())
 
-def _count(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor) -> int:
-    return int(((x @ weight.T).argmax(1) == y % len(weight)).sum())
+    ranks = zip(trial.given, trial.case.sizes, strict=True)
+    return [[count(given, batch) for batch in range(len(own))] for given, own in ranks]
 
 
 def _by_rank(right: Counts, sizes: Counts) -> str:

@@ -1,5 +1,6 @@
-"""Lets the submission evaluate a classifier, and records in which modes it runs."""
+"""Lets the submission evaluate a classifier, and notes the faults: wrong modes, and what is changed afterwards."""
 
+from collections import defaultdict
 from contextlib import nullcontext
 from typing import Any
 
@@ -7,12 +8,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from conformance.components.evaluation.numbers import OTHER_LABELS
+from conformance.components.evaluation.case import OTHER_LABELS
 from conformance.ranks.context import Context
 
 
 class Classifier(nn.Module):
-    """A linear classifier that records in which modes its forward ran, and whether its output required gradients."""
+    """A linear classifier that notes the faults of its calls: wrong modes, and outputs that require gradients."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         super().__init__()
@@ -20,16 +21,14 @@ class Classifier(nn.Module):
         self.offset = nn.Parameter(torch.zeros_like(weight[:, 0]), requires_grad=False)
         self.frozen = nn.Identity().eval()  # as a norm that stays in evaluation mode while the rest trains
         self.dropout = nn.Identity()  # a module in the same mode as the model
-        self.modes: set[bool] = set()
-        self.dropout_modes: set[bool] = set()
-        self.graphs: set[bool] = set()
+        self.faults = defaultdict[str, bool](bool)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (samples, features) to (samples, classes)."""
         logits = x @ self.weight.T + self.offset
-        self.modes.add(self.training)
-        self.dropout_modes.add(self.dropout.training)
-        self.graphs.add(logits.requires_grad)
+        self.faults["called_in_training"] |= self.training
+        self.faults["dropout_in_training"] |= self.dropout.training
+        self.faults["graphs_built"] |= logits.requires_grad
         return logits
 
 
@@ -44,28 +43,27 @@ def evaluate(context: Context) -> None:
 
 
 def _watch(context: Context, prefix: str, other: int, *, on: bool) -> None:
-    """Answer with the accuracy, and with the modes during and after evaluation; `on` is the mode before it."""
-    model = Classifier(context.given["weight"].clone())
+    """Answer with the accuracy, and with each fault there is; `on` is the mode before evaluation."""
+    model, before = Classifier(context.given["weight"].clone()), Classifier(context.given["weight"])
     model.training = model.dropout.training = on
     model.weight.grad = torch.ones_like(model.weight)
     watching = context.watching_global_generators(1) if on else nullcontext()
     with watching, torch.set_grad_enabled(on):
         context.number(f"{prefix}accuracy", context.call("evaluate", model, _batches(context, other)))
-        gradients = torch.is_grad_enabled()
-    before, after = Classifier(context.given["weight"]), dict(model.named_parameters())
-    flags = {
-        "called_in_training": True in model.modes,
-        "dropout_in_training": True in model.dropout_modes,
-        "graphs_built": True in model.graphs,
-        "training": model.training,
-        "dropout_training": model.dropout.training,
-        "frozen_training": model.frozen.training,
-        "gradients": gradients,
-        "same_parameters": all(_alike(after.get(name), p) for name, p in before.named_parameters()),
-        "same_trainable": all(p.requires_grad == after[n].requires_grad for n, p in before.named_parameters()),
-        "same_gradients": _alike(model.weight.grad, torch.ones_like(before.weight)) and model.offset.grad is None,
+        turned = torch.is_grad_enabled() != on
+    parameters = dict(model.named_parameters())
+    kept = [(parameters.get(name), then) for name, then in before.named_parameters()]
+    faults = {
+        **model.faults,
+        "mode": model.training != on,
+        "mode_of_dropout": model.dropout.training != on,
+        "mode_of_frozen": model.frozen.training,
+        "turned": turned,
+        "parameters": not all(_alike(now, then) for now, then in kept),
+        "trainable": any(now is not None and now.requires_grad != then.requires_grad for now, then in kept),
+        "gradients": not _alike(model.weight.grad, torch.ones_like(before.weight)) or model.offset.grad is not None,
     }
-    context.answer |= {f"{prefix}{name}": torch.tensor(flag) for name, flag in flags.items()}
+    context.answer |= {f"{prefix}{name}": torch.tensor(fault) for name, fault in faults.items() if fault}
 
 
 def _alike(seen: torch.Tensor | None, wanted: torch.Tensor) -> bool:

@@ -115,7 +115,7 @@ def _hold_training(trial: CaseTrial) -> None:
 
 def most_moved(after: Tensors, start: Tensors) -> float:
     """Return how far the number has moved that has moved most."""
-    return max(difference(value, start[name], 0.0).absolute for name, value in after.items())
+    return max(difference(value, start[name]) for name, value in after.items())
 
 
 def expected_of(trial: CaseTrial) -> Trajectory:
@@ -162,7 +162,7 @@ def computes_in_the_dtype(trial: CaseTrial) -> None:
 def _largest_error(trial: CaseTrial, answer: Tensors, step: int, expected: Tensors) -> tuple[str, float, float]:
     """Return which parameter is furthest from what it should be, how far, and how far any should have moved at most."""
     seen = under(answer, f"parameter/{step}/")
-    off = {name: difference(seen[name], value, 0.0).absolute for name, value in expected.items()}
+    off = {name: difference(seen[name], value) for name, value in expected.items()}
     name = max(off, key=off.__getitem__)
     return name, off[name], most_moved(expected, under(trial.given[0], "weight/"))
 

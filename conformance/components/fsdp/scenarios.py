@@ -18,27 +18,18 @@ _ADAMW = OptimizerSpec("AdamW", {"lr": 0.02, "eps": 1e-3, "weight_decay": 0.1})
 PLAIN_SGD = OptimizerSpec("SGD", {"lr": 0.05})  # an update is as exact as the gradient: where that is small too
 
 
-def network(tokens: int, widths: tuple[int, ...], *, biased: bool = False, **model: Any) -> ModelSpec:
+def network(tokens: int, *widths: int, **options: Any) -> ModelSpec:
     """Return a network with these widths of the embedding and of the linear layers' outputs."""
-    linear = (Linear(width, bias=biased) for width in widths[1:])
+    linear = (Linear(width, bias=False) for width in widths[1:])
     layers: tuple[Layer, ...] = (TokenEmbedding(tokens, widths[0]), SmoothNorm(), *linear)
-    return ModelSpec(_POSITIONS, layers, **{"dtype": "float32", **model})
+    return ModelSpec(_POSITIONS, layers, dtype="float32", **options)
 
 
-def sharded_trainings(
-    *,
-    wide: bool = False,
-    uneven: bool = False,
-    depths: tuple[int, int] = (2, 4),
-    biased: bool = False,
-    model: dict[str, Any] | None = None,
-    **unusual: Any,
-) -> Drawer:
+def sharded_trainings(*, wide: bool = False, uneven: bool = False, depths: tuple[int, int] = (2, 4)) -> Drawer:
     """Return a strategy of networks whose weights all ranks can share evenly, but for uneven ones.
 
     Wide ones have matrices that a share is small beside; depths are the least and the greatest number of matrices. In
-    some, whole parameters are not gathered between steps, as in real training. What else is unusual is given by the
-    names of `ModelSpec` and of `FsdpCase`.
+    some, whole parameters are not gathered between steps, as in real training.
     """
 
     @st.composite
@@ -46,13 +37,21 @@ def sharded_trainings(
         world_size, seed = draw(worlds(bounds)), draw(SEEDS)
         least = 8 if wide else 1
         size = st.integers(least, least + 4) if uneven else _shared_evenly(world_size, least)
-        depth = draw(st.integers(*depths))
-        drawn = network(draw(size), tuple(draw(size) for _ in range(depth)), biased=biased, **(model or {}))
+        model = network(draw(size), *(draw(size) for _ in range(draw(st.integers(*depths)))))
         seldom, batch = draw(st.sampled_from((False, True))), draw(st.integers(1, 3))
-        steps, options = draw(st.integers(1 + seldom, 3)), {"optimizer": _ADAMW, "seldom_gathered": seldom, **unusual}
-        return FsdpCase(world_size, drawn, steps=steps, batch=batch, seed=seed, **options)
+        steps = draw(st.integers(1 + seldom, 3))
+        return FsdpCase(world_size, model, _ADAMW, steps, batch, seldom_gathered=seldom, seed=seed)
 
-    return called(training, "sharded_trainings", (wide, uneven, depths, biased, model, unusual))
+    return called(training, "sharded_trainings", (wide, uneven, depths))
+
+
+def with_model(drawn: Drawer, **options: Any) -> Drawer:
+    """Return a strategy of the same trainings, but for some attributes of the model."""
+
+    def changed(case: FsdpCase) -> FsdpCase:
+        return replace(case, model=replace(case.model, **options))
+
+    return called(lambda bounds: drawn(bounds).map(changed), drawn.__qualname__, options)
 
 
 def _shared_evenly(world_size: int, least: int) -> st.SearchStrategy[int]:
@@ -61,18 +60,23 @@ def _shared_evenly(world_size: int, least: int) -> st.SearchStrategy[int]:
     return st.integers(first, first + (2 if world_size == 1 else 1)).map(lambda parts: parts * world_size)
 
 
-def weighed_trainings(**unusual: Any) -> Drawer:
-    """Return a strategy of ten layers, so wide, and given so few tokens, that whole weights are larger than all else.
+@st.composite
+def weighed_trainings(draw: Draw, bounds: Bounds) -> FsdpCase:
+    """Ten layers, so wide, and given so few tokens, that every whole weight is larger than anything else.
 
     On one rank, nothing need be gathered: there are two at least, where there may be.
     """
+    drawn = sharded_trainings(wide=True, depths=(10, 10))(bounds)
+    case: FsdpCase = draw(drawn.filter(lambda one: one.world_size > 1 or bounds.world_size == 1))
+    return replace(case, batch=1, weighed=True)
 
-    def weighed(bounds: Bounds) -> st.SearchStrategy[FsdpCase]:
-        drawn = sharded_trainings(wide=True, depths=(10, 10), weighed=True, **unusual)(bounds)
-        several = drawn.filter(lambda one: one.world_size > 1 or bounds.world_size == 1)
-        return several.map(lambda one: replace(one, batch=1))
 
-    return called(weighed, "weighed_trainings", unusual)
+@st.composite
+def biased_trainings(draw: Draw, bounds: Bounds) -> FsdpCase:
+    """Linear layers have a bias."""
+    case: FsdpCase = draw(sharded_trainings()(bounds))
+    layers = (replace(layer, bias=True) if isinstance(layer, Linear) else layer for layer in case.model.layers)
+    return replace(case, model=replace(case.model, layers=tuple(layers)))
 
 
 @st.composite
@@ -80,8 +84,7 @@ def tied_trainings(draw: Draw, bounds: Bounds) -> FsdpCase:
     """Linear layers of one width but for the last, whose weight is the embedding's."""
     case: FsdpCase = draw(sharded_trainings()(bounds))
     (tokens, width), depth = case.matrices[0], len(case.matrices)
-    widths = (width,) * (depth - 1) + (tokens,)
-    return replace(case, model=network(tokens, widths, tied=(0, depth)))
+    return replace(case, model=network(tokens, *[width] * (depth - 1), tokens, tied=(0, depth)))
 
 
 @st.composite

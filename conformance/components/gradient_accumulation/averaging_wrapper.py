@@ -28,7 +28,7 @@ class Replicated(nn.Module):
         super().__init__()
         self.module = module
         self.at = at
-        self.forwards = self.backwards = self.exchanges = self.most_alive = 0
+        self.start_over()
         self._synchronises, self._prepared = True, False
         self._sent: dict[torch.Tensor, torch.Tensor | None] = {}
         for parameter in module.parameters():

@@ -4,10 +4,8 @@ import torch
 from torch import nn
 
 from conformance.components.gradient_accumulation.averaging_wrapper import Replicated, unsymmetric_loss
-from conformance.components.gradient_accumulation.numbers import LEARNING_RATE, MOMENTUM, SCALE, WEIGHT_DECAY
+from conformance.components.gradient_accumulation.case import LEARNING_RATE, MOMENTUM, SCALE, WEIGHT_DECAY
 from conformance.ranks.context import Context
-
-Batches = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def accumulate(context: Context) -> None:
@@ -30,20 +28,19 @@ def accumulate(context: Context) -> None:
         made.clear()
         names = [f"{step}/{micro}" for micro in range(case.micro(step))]
         batches = [(context.given[f"x/{name}"], context.given[f"y/{name}"]) for name in names]
-        handed, copies = list(batches), [(x.clone(), y.clone()) for x, y in batches]
+        before = [(pair, [tensor.clone() for tensor in pair]) for pair in batches]
         context.call("accumulate_and_step", model, optimizer, batches, unsymmetric_loss, scaler)
-        context.answer[f"modes/{step}"] = torch.tensor(modes == [module.training for module in model.modules()])
-        context.answer[f"left/{step}"] = torch.tensor(_is_as_before(batches, handed, copies))
-        context.answer |= {f"parameter/{step}/{name}": p.clone() for name, p in model.module.state_dict().items()}
-        counts = {"exchanges": model.exchanges, "forwards": model.forwards, "alive": model.most_alive}
-        for name, count in {**counts, "steps": len(made)}.items():
-            context.answer[f"{name}/{step}"] = torch.tensor(count)
-        context.number(f"scale/{step}", scaler.get_scale() if scaler else 1.0)
-
-
-def _is_as_before(batches: Batches, handed: Batches, copies: Batches) -> bool:
-    """Whether the list holds the same pairs as before, with the same numbers."""
-    same = all(
-        torch.equal(now, then) for pairs in zip(handed, copies, strict=True) for now, then in zip(*pairs, strict=True)
-    )
-    return same and list(map(id, batches)) == list(map(id, handed))
+        same = (
+            now is pair and all(map(torch.equal, now, copy)) for now, (pair, copy) in zip(batches, before, strict=False)
+        )
+        found = {
+            "steps": len(made),
+            "exchanges": model.exchanges,
+            "forwards": model.forwards,
+            "alive": model.most_alive,
+            "same_modes": modes == [module.training for module in model.modules()],
+            "same_batches": len(batches) == len(before) and all(same),
+        }
+        context.answer |= {f"{step}/{name}": torch.tensor(value) for name, value in found.items()}
+        context.answer |= {f"{step}/parameter/{name}": p.clone() for name, p in network.state_dict().items()}
+        context.number(f"{step}/scale", scaler.get_scale() if scaler else 1.0)

@@ -1,4 +1,4 @@
-"""What `loader_generator` is asked: generators of all ranks, from one seed. Nothing here imports torch."""
+"""What `loader_generator` is asked: generators of all ranks, from one seed."""
 
 from dataclasses import dataclass
 
@@ -7,4 +7,4 @@ from conformance.scenarios.drawn import Case
 
 @dataclass(frozen=True, repr=False)
 class GeneratorCase(Case):
-    """Generators for the data loaders of all ranks, from one seed."""
+    """Generators for the data loaders of all ranks, from one seed; each rank is given `workload.numbers.seeds`."""

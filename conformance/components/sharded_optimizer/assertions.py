@@ -1,17 +1,23 @@
-"""Assertions about sharded optimizers. Ranks start equal and see the same batch: only the optimizer can be wrong."""
+"""Assertions about sharded optimizers. Ranks start equal and see the same batch: only the optimizer can be wrong.
+
+Together the ranks keep all of the optimizer's state once, and each about 1/N.
+"""
 
 import math
 
 from conformance.checks.check import Violation
+from conformance.checks.steps import none_noted
 from conformance.checks.training import trains
 from conformance.checks.trial import Trial
-from conformance.checks.words import listed, step_words
+from conformance.checks.words import step_words
 from conformance.oracle.tolerance import TOLERANCE
 
 _CLOSURE = (
     "Call the closure once in the sharded optimizer's own `step`, before the inner optimizer's; give the inner "
     "`step` no closure, and return the value."
 )
+_ALIGNED = 128  # elements
+_HALVES = 2
 
 
 def closure(trial: Trial) -> None:
@@ -29,77 +35,102 @@ def closure(trial: Trial) -> None:
             if call.returned is None or not math.isclose(call.returned, call.loss, rel_tol=TOLERANCE):
                 returned = "nothing that is one number" if call.returned is None else call.returned
                 raise Violation(
-                    f"{where}, step(closure) returned {returned}; expected the closure's {call.loss:.6g}.",
-                    _CLOSURE,
+                    f"{where}, step(closure) returned {returned}; expected the closure's {call.loss:.6g}.", _CLOSURE
                 )
     trains(trial)
 
 
-def zero_grad_clears_all(trial: Trial) -> None:
-    """Hold `zero_grad` to clearing all parameters, and to leaving zeros in place of None where it is told so."""
-    for rank, seen in enumerate(trial.observations):
-        if seen.uncleared:
-            raise Violation(
-                f"On rank {rank}, zero_grad(set_to_none={trial.scenario.set_to_none}) left the gradients of "
-                f"{listed(seen.uncleared)} ({len(seen.uncleared)} of {len(trial.scenario.model.trainable)} "
-                "parameters).",
-                "Every rank computes gradients of all parameters: those that are not cleared add up from step to step. "
-                "Clear the parameters of the outer `param_groups`, not those of the inner optimizer.",
-            )
+zero_grad_clears_all = none_noted(
+    "uncleared",
+    "zero_grad(set_to_none={scenario.set_to_none}) left the gradients of {names} ({count} of {parameters} parameters).",
+    "Every rank computes gradients of all parameters: those that are not cleared add up from step to step. Clear the "
+    "parameters of the outer `param_groups`, not those of the inner optimizer.",
+)
+zero_grad_keeps_tensors = none_noted(
+    "dropped",
+    "zero_grad(set_to_none=False) set the gradients of {names} to None; expected zeros.",
+    "Pass `set_to_none` on, or leave `zero_grad` to `torch.optim.Optimizer`.",
+)
+parameters_keep_their_memory = none_noted(
+    "moved",
+    "a step has put {names} elsewhere in memory.",
+    "Write what was received with `p.data.copy_(...)`; `p.data = ...` leaves every view of the parameter (flat "
+    "buffers, shared memory) with the old values.",
+)
+loading_leaves_the_state_dict = none_noted(
+    "altered",
+    "load_state_dict has changed what it was given, at {names}.",
+    "Work on a copy (`copy.deepcopy(state_dict)`, or a shallow one of each dict that is written to).",
+)
+other_keys_survive_loading = none_noted(
+    "lost",
+    "`param_groups` differ from those of the optimizer that was saved, at {names}.",
+    "Save and load each group whole, but for its parameters: schedulers keep `initial_lr` there, and do not go on "
+    "without it.",
+)
+param_groups_hold_all = none_noted(
+    "unlisted",
+    "`optimizer.param_groups` lacks {names} ({count} of {parameters} parameters).",
+    "Gradient scalers and clipping look for gradients there: with other parameters on each rank, one skips a step that "
+    "others make. Give all parameters to `Optimizer.__init__`, and each rank's own to the inner optimizer alone.",
+)
 
 
-def zero_grad_keeps_tensors(trial: Trial) -> None:
-    """Hold `zero_grad(set_to_none=False)` to leaving gradients of zeros, not None."""
-    for rank, seen in enumerate(trial.observations):
-        if seen.dropped:
-            raise Violation(
-                f"On rank {rank}, zero_grad(set_to_none=False) set the gradients of {listed(seen.dropped)} to None; "
-                "expected zeros.",
-                "Pass `set_to_none` on, or leave `zero_grad` to `torch.optim.Optimizer`.",
-            )
+def state_is_sharded(trial: Trial) -> None:
+    """Hold the ranks together to keeping the optimizer's state once, but for padding."""
+    full, held = sum(trial.expected.state_bytes.values()), _held(trial)
+    if not full <= sum(held) <= full + _padding(trial):
+        everyone = all(bytes_ == full for bytes_ in held)
+        raise Violation(
+            f"The ranks hold {_each(held)} bytes of optimizer state, {sum(held)} in all; one unsharded optimizer has "
+            f"{full}." + (" Every rank keeps the state of all parameters: nothing is sharded." if everyone else ""),
+            "Give the inner optimizer only the parameters that the rank owns.",
+        )
 
 
-def parameters_keep_their_memory(trial: Trial) -> None:
-    """Hold a step to writing into the parameters' memory."""
-    for rank, seen in enumerate(trial.observations):
-        if seen.moved:
-            raise Violation(
-                f"On rank {rank}, a step has put {listed(dict.fromkeys(seen.moved))} elsewhere in memory.",
-                "Write what was received with `p.data.copy_(...)`; `p.data = ...` leaves every view of the parameter "
-                "(flat buffers, shared memory) with the old values.",
-            )
+def state_is_balanced(trial: Trial) -> None:
+    """Hold the state to being kept once, and the fullest rank to what list scheduling gives it (Graham, 1969).
+
+    That is an even share and the largest parameter's state; where parameters come in two halves (two groups, or frozen
+    ones and others), each of which may be dealt out alone, a parameter's of each half.
+    """
+    state_is_sharded(trial)
+    scenario, sizes, held = trial.scenario, trial.expected.state_bytes.values(), _held(trial)
+    in_halves = scenario.schedule or len(scenario.optimizer.groups) == _HALVES
+    even = sum(sizes) / scenario.world_size
+    most = even + (2 if in_halves else 1) * max(sizes)
+    if max(held) > most:
+        largest = "one parameter of each half" if in_halves else "the largest parameter"
+        raise Violation(
+            f"Rank {held.index(max(held))} holds {max(held)} of {sum(sizes)} bytes of optimizer state (by rank: "
+            f"{_each(held)}); an even share is {even:.0f}, and with {largest} on top {most:.0f}.",
+            "Parameters differ in size (weights, biases): give each to the rank that has the fewest bytes so far, "
+            "rather than to ranks in turn.",
+        )
 
 
-def loading_leaves_the_state_dict(trial: Trial) -> None:
-    """Hold `load_state_dict` to changing nothing in its argument."""
-    for rank, seen in enumerate(trial.observations):
-        if seen.altered:
-            raise Violation(
-                f"On rank {rank}, load_state_dict has changed what it was given, at {listed(seen.altered)}.",
-                "Work on a copy (`copy.deepcopy(state_dict)`, or a shallow one of each dict that is written to).",
-            )
+def _held(trial: Trial) -> list[int]:
+    """Return the bytes of state by rank; where none has any, it is kept where nobody can look."""
+    found = [seen.state_bytes for seen in trial.observations]
+    if None in found or not any(found):
+        where = f"On rank {found.index(None)} no torch optimizer" if None in found else "On no rank any optimizer state"
+        raise Violation(
+            f"{where} could be found in what get_sharded_optimizer returned, so its state cannot be measured.",
+            "Keep the inner optimizer in an attribute of what get_sharded_optimizer returns.",
+        )
+    return [held for held in found if held is not None]
 
 
-def other_keys_survive_loading(trial: Trial) -> None:
-    """Hold `param_groups` after loading to all keys that were saved."""
-    for rank, seen in enumerate(trial.observations):
-        if seen.lost:
-            raise Violation(
-                f"On rank {rank}, `param_groups` differ from those of the optimizer that was saved, at "
-                f"{listed(seen.lost)}.",
-                "Save and load each group whole, but for its parameters: schedulers keep `initial_lr` there, and do "
-                "not go on without it.",
-            )
+def _padding(trial: Trial) -> int:
+    """Return the bytes that sharding by element may add to the state.
+
+    Each rank's part, of all parameters together or of each, may be filled up to a multiple of `_ALIGNED` elements:
+    Megatron-LM does so for the speed of collectives.
+    """
+    sizes, shapes = trial.expected.state_bytes, trial.scenario.model.shapes
+    elements = sum(math.prod(shapes[name]) for name in sizes)
+    return _ALIGNED * trial.scenario.world_size * len(sizes) * sum(sizes.values()) // max(1, elements)
 
 
-def param_groups_hold_all(trial: Trial) -> None:
-    """Hold `optimizer.param_groups` on every rank to all parameters."""
-    for rank, seen in enumerate(trial.observations):
-        if seen.unlisted:
-            raise Violation(
-                f"On rank {rank}, `optimizer.param_groups` lacks {listed(seen.unlisted)} "
-                f"({len(seen.unlisted)} of {len(trial.scenario.model.shapes)} parameters).",
-                "Gradient scalers and clipping look for gradients there: with other parameters on each rank, one skips "
-                "a step that others make. Give all parameters to `Optimizer.__init__`, and each rank's own to the "
-                "inner optimizer alone.",
-            )
+def _each(held: list[int]) -> str:
+    return ", ".join(map(str, held))

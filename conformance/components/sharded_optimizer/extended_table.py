@@ -9,15 +9,15 @@ from conformance.checks.traffic import sent_once
 from conformance.checks.training import trains
 from conformance.checks.words import TWO_MACHINES
 from conformance.components.sharded_optimizer import assertions
-from conformance.components.sharded_optimizer.state import state_is_balanced, state_is_sharded
-from conformance.components.sharded_optimizer.words import BASE, IGNORED, NEW_GROUP, STILL
 from conformance.scenarios.scenario import SaveAndLoad
 from conformance.strategies import optimizer as draws
 from conformance.strategies import optimizer_changes as changes
 from conformance.strategies import param_groups as groups
 from conformance.strategies.building_blocks import having, one_of
 
-_SAVED = ("state_dict[round_trip]",)
+BASE, _SAVED = ("training_equals_one_process",), ("state_dict[round_trip]",)
+STILL, IGNORED = ("never trained",), ("change of an option ignored",)  # known mistakes
+NEW_GROUP = ("added group never trained", "first group's options everywhere")
 _check = partial(Check, level="extended", requires=BASE)
 _train = partial(_check, assertion=trains, rules_out=STILL)
 _of_kinds = partial(_train, aspect="kinds of parameters and layers")
@@ -53,11 +53,8 @@ _GROUPS = (
     _with_options("groups[small_ones_added]",
         "An added group may be smaller than the world, and may hold the first parameters that a rank owns.",
         changes.adding_small_group,
-        requires=         (
-            "groups[added_during_training]",
-            "groups[smaller_than_the_world]",
-            "trains[fewer_parameters_than_ranks]",
-        ), rules_out=NEW_GROUP),
+        requires=("groups[added_during_training]", "groups[smaller_than_the_world]",
+            "trains[fewer_parameters_than_ranks]"), rules_out=NEW_GROUP),
     _with_options("groups[other_kinds]",
         "A parameter group may have a name, may be empty, and may come as a generator such as `module.parameters()`.",
         one_of(groups.with_named_groups, groups.with_empty_group, changes.adding_generators),
@@ -127,12 +124,12 @@ _SAVING = (
 _STATE = (
     _check("state_is_sharded[after_loading]",
         "An optimizer that has loaded a `state_dict` keeps the state of the parameters that the rank owns, no more.",
-        having(draws.with_state, steps=2, schedule=(SaveAndLoad(1),)), state_is_sharded, "memory and state",
+        having(draws.with_state, steps=2, schedule=(SaveAndLoad(1),)), assertions.state_is_sharded, "memory and state",
         requires=(*_SAVED, "state_is_sharded"),
         advice="Keep of a `state_dict` what belongs to the rank's own parameters, and drop the rest."),
     _check("state_is_balanced[frozen_or_in_groups]",
         "State is balanced where half of the parameters were frozen at first, and over many groups together.",
-        one_of(draws.with_large_weights_unfrozen, groups.with_large_weights_in_groups), state_is_balanced,
+        one_of(draws.with_large_weights_unfrozen, groups.with_large_weights_in_groups), assertions.state_is_balanced,
         "memory and state",
         requires=("state_is_balanced", "trains[unfreezing_later]", "groups[smaller_than_the_world]"),
         advice="There are frozen parameters or several groups here. Deal out frozen parameters like the others, and "

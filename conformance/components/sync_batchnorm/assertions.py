@@ -14,6 +14,15 @@ from conformance.components.sync_batchnorm.whole_batch import named_mistake, nam
 from conformance.workload.numbers import under
 
 _LEARNT = {"weight", "bias"}
+_BACKWARD = (
+    "All-reduce, in backward too, the sums of the output's gradients and of their products with the inputs. Divide "
+    "their sums by the number of samples of all ranks."
+)
+_NO_BACKWARD = (
+    "No gradient reached the input. Compute the output from the input itself, without `torch.no_grad()` and "
+    "`detach()`. A backward of your own returns the input's gradient wherever `ctx.needs_input_grad` asks for it, "
+    "also if weight and bias are frozen."
+)
 
 
 def normalises(trial: CaseTrial) -> None:
@@ -40,12 +49,12 @@ def backward(trial: CaseTrial) -> None:
     """Hold gradients of inputs to those of one process."""
     for step, inputs in enumerate(whole(trial).inputs):
         for rank, wanted in enumerate(inputs):
-            wrong = first_mismatch({"x": trial.answers[rank][f"input/{step}"]}, {"x": wanted})
+            seen = trial.answers[rank][f"input/{step}"]
+            wrong = first_mismatch({"x": seen}, {"x": wanted})
             if wrong:
                 raise Violation(
                     f"On rank {rank}, the gradient of the input is not that of one process: it {wrong.words}.",
-                    "All-reduce, in backward too, the sums of the output's gradients and of their products with the "
-                    "inputs. Divide their sums by the number of samples of all ranks.",
+                    _BACKWARD if seen.any() else _NO_BACKWARD,
                 )
 
 
@@ -127,11 +136,9 @@ def _hold_in_place(rank: int, what: str, seen: torch.Tensor, given: torch.Tensor
 def evaluation_by_running_statistics(trial: CaseTrial) -> None:
     """Hold the output in evaluation mode to batch norm with the running statistics."""
     state = whole(trial).state
+    parts = (state["running_mean"], state["running_var"], state["weight"], state["bias"])
     for rank, (given, answer) in enumerate(zip(trial.given, trial.answers, strict=True)):
-        mean, variance = state["running_mean"], state["running_var"]
-        wanted = batch_norm(given["x/0"], mean, variance, state["weight"], state["bias"], eps=trial.case.eps)
-        given_back = {"output": answer["evaluation"]} if "evaluation" in answer else {}
-        wrong = first_mismatch(given_back, {"output": wanted})
+        wrong = first_mismatch(answer, {"evaluation": batch_norm(given["x/0"], *parts, eps=trial.case.eps)})
         if wrong:
             raise Violation(
                 f"On rank {rank} in evaluation mode, the output is not that of batch norm with the running statistics: "

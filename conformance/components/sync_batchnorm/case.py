@@ -64,8 +64,8 @@ class SyncBatchNormCase(Case):
 def numbers(case: SyncBatchNormCase, seed: int, rank: int) -> Tensors:
     """Draw what the norm starts with, the same on all ranks, and inputs and output gradients of this rank's own."""
     shared, own = generator_of(seed), generator_of(seed + 1 + rank)
-    numbers = 0.5 + torch.rand(4, CHANNELS, generator=shared, dtype=torch.float64)
-    start = dict(zip(("weight", "bias", "running_mean", "running_var"), numbers, strict=True))
+    drawn = 0.5 + torch.rand(4, CHANNELS, generator=shared, dtype=torch.float64)
+    start = dict(zip(("weight", "bias", "running_mean", "running_var"), drawn, strict=True))
     start["num_batches_tracked"] = torch.tensor(3)
     given: Tensors = {name: start[name] for name in case.state}
     shape = (case.sizes[rank], CHANNELS, *(3 + rank * case.stretched, 2, 2)[: case.dimensions - 2])

@@ -59,9 +59,8 @@ def norms_of_one_sample(draw: Draw, bounds: Bounds) -> SyncBatchNormCase:
 
 _IN_TWO_STEPS = having(uneven_norms, steps=2)
 _check = partial(Check, aspect="numbers", requires=("forward_over_all_ranks",))
-_normalises = partial(
-    _check, assertion=assertions.normalises, requires=("backward_over_all_ranks", "running_statistics")
-)
+_TRAINED = ("backward_over_all_ranks", "running_statistics")
+_normalises = partial(_check, assertion=assertions.normalises, requires=_TRAINED)
 _extended = partial(_normalises, level="extended")
 _converts = partial(_extended, aspect="conversion")
 # fmt: off
@@ -115,14 +114,10 @@ _CHECKS = (
         "ranks: what it evaluates, or saves, is the same as on the others."),
     _converts("conversion[options]",
         "The options `affine=False`, `track_running_stats=False` and `momentum=None` are kept.",
-        one_of(
-            having(uneven_norms, affine=False),
-            having(uneven_norms, tracked=False),
-            having(uneven_norms, tracked=False, affine=False),
-            having(_IN_TWO_STEPS, momentum=None),
-        ),
+        one_of(having(uneven_norms, affine=False), having(uneven_norms, tracked=False),
+            having(uneven_norms, tracked=False, affine=False), having(_IN_TWO_STEPS, momentum=None)),
         assertion=assertions.conversion_keeps_options,
-        requires=("backward_over_all_ranks", "running_statistics", "no_collective_in_evaluation"),
+        requires=(*_TRAINED, "no_collective_in_evaluation"),
         advice="With `momentum=None`, the share of a batch is `1 / num_batches_tracked`, this one counted."),
     _converts("conversion[models]",
         "Norms of other kinds stay, a norm at two places stays one, and a model that is a norm itself is converted.",
@@ -140,10 +135,7 @@ _CHECKS = (
         "`torch.no_grad()` and no `detach()` there."),
     _extended("trains[other_inputs]",
         "Inputs may lie in memory in any order, and may differ in length by rank: each value counts the same.",
-        one_of(
-            having(norms, dimensions=4, transposed=True),
-            having(uneven_norms, dimensions=3, stretched=True),
-        ),
+        one_of(having(norms, dimensions=4, transposed=True), having(uneven_norms, dimensions=3, stretched=True)),
         advice="Inputs and gradients are not contiguous here, or longer on each rank than on the one before. Use "
         "`flatten` or `reshape`, not `view`, and count values, not samples: each channel's are `x.numel() / "
         "x.shape[1]`."),
@@ -161,6 +153,15 @@ _CHECKS = (
         "In float32 too, mean and variance are exact where the mean is large against the spread.", far_norms,
         assertion=statistics_far_from_zero, aspect="precision"),
 )
+_ASPECTS = (
+    Aspect("statistics over all ranks", 5, ("results_are_waited_for", "forward_over_all_ranks",
+        "backward_over_all_ranks", "gradients_of_weight_and_bias"), essential=True),
+    Aspect("running statistics and evaluation", 2,
+        ("running_statistics", "evaluation_by_running_statistics", "no_collective_in_evaluation")),
+    Aspect("conversion", 1.5, ("conversion_keeps_state", "trains[volumes]", "arguments_stay")),
+    Aspect("unusual sizes", 1.5,
+        ("trains[uneven_batches]", "one_sample_on_each_rank", "gradients_of_weight_and_bias[first_layer]")),
+)
 # fmt: on
 SYNC_BATCHNORM = Component(
     contract=part("sync_batchnorm", Function("convert_sync_batchnorm", ("module",))),
@@ -169,28 +170,5 @@ SYNC_BATCHNORM = Component(
     numbers=for_each_rank(numbers),
     simplest=SyncBatchNormCase(),
     checks=_CHECKS,
-    aspects=(
-        Aspect(
-            "statistics over all ranks",
-            5,
-            (
-                "results_are_waited_for",
-                "forward_over_all_ranks",
-                "backward_over_all_ranks",
-                "gradients_of_weight_and_bias",
-            ),
-            essential=True,
-        ),
-        Aspect(
-            "running statistics and evaluation",
-            2,
-            ("running_statistics", "evaluation_by_running_statistics", "no_collective_in_evaluation"),
-        ),
-        Aspect("conversion", 1.5, ("conversion_keeps_state", "trains[volumes]", "arguments_stay")),
-        Aspect(
-            "unusual sizes",
-            1.5,
-            ("trains[uneven_batches]", "one_sample_on_each_rank", "gradients_of_weight_and_bias[first_layer]"),
-        ),
-    ),
+    aspects=_ASPECTS,
 )

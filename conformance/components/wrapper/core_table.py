@@ -17,7 +17,6 @@ from conformance.checks.training import (
 )
 from conformance.strategies import wrapper as draws
 from conformance.strategies.building_blocks import having
-from conformance.strategies.combined import mixed
 
 UNSYNCHRONISED = ("never synchronised",)
 OBVIOUS = (*UNSYNCHRONISED, "summed, not averaged", "divided twice", "never trained")
@@ -86,6 +85,6 @@ CORE = (
     *_BY_THEMSELVES,
     _train("trains[everything_together]",
         "Layers, frozen parameters, keywords, clipping and schedules that train by themselves also train together.",
-        mixed, aspect="numbers",
+        draws.mixed, aspect="numbers",
         requires=("training_equals_one_process", "ranks_stay_identical", *(check.id for check in _BY_THEMSELVES))),
 )

@@ -1,8 +1,10 @@
-"""Assertions about what a wrapper does with the model besides averaging its gradients."""
+"""Assertions about what a wrapper does with the model besides averaging its gradients, and about its `no_sync`."""
 
 import torch
 
 from conformance.checks.check import NotOffered, Violation
+from conformance.checks.steps import none_noted
+from conformance.checks.traffic import of_the_model
 from conformance.checks.training import gradients_averaged, trains
 from conformance.checks.trial import Trial
 from conformance.checks.words import listed, step_words
@@ -26,18 +28,20 @@ def buffers_broadcast(trial: Trial) -> None:
                     f"{wanted.tolist()}.",
                     "Broadcast `module.buffers()` as well as `module.parameters()`.",
                 )
-    gradients_averaged(trial)
+    try:
+        gradients_averaged(trial)
+    except Violation as wrong:
+        raise Violation(
+            f"{wrong} The model adds its buffers to its output; right after wrapping, they were rank 0's.",
+            "Does the wrapper's forward change buffers? Leave them alone, or copy rank 0's.",
+        ) from None
 
 
-def gradients_stay_none(trial: Trial) -> None:
-    """Hold wrapping to leaving `grad` at None."""
-    for rank, seen in enumerate(trial.observations):
-        if seen.early_gradients:
-            raise Violation(
-                f"Right after wrapping, on rank {rank}, {listed(seen.early_gradients)} had a gradient already; "
-                "expected None.",
-                "Do not touch `.grad` before backward has been there: buffers for communication can be made apart.",
-            )
+gradients_stay_none = none_noted(
+    "early_gradients",
+    "{names} had a gradient already right after wrapping; expected None.",
+    "Do not touch `.grad` before backward has been there: buffers for communication can be made apart.",
+)
 
 
 def calls_the_model(trial: Trial) -> None:
@@ -101,3 +105,21 @@ def range_of_float16(trial: Trial) -> None:
                     "Divide by the number of ranks before adding up, not afterwards, or send gradients in float32.",
                 )
     gradients_averaged(trial)
+
+
+def accumulates_without_sending(trial: Trial) -> None:
+    """Hold passes under `no_sync` to sending nothing, and training to one process."""
+    if not all(seen.offers_no_sync for seen in trial.observations):
+        raise NotOffered("the wrapped model has no `no_sync`")
+    for step in range(trial.scenario.steps if trial.scenario.world_size > 1 else 0):
+        for rank, seen in enumerate(trial.observations):
+            whats = [one.what for one in seen.happenings[step]]
+            *_, last_lazy, _ = (at for at, what in enumerate(whats) if what == "returned")
+            lazy = seen.happenings[step][whats.index("began") : last_lazy]
+            if early := [one for one in lazy if of_the_model(one, trial.scenario)]:
+                raise Violation(
+                    f"On rank {rank} at {step_words(trial.scenario, step)}, gradients were sent under `no_sync`: "
+                    f"{early[0].op}, and {len(early) - 1} further collectives.",
+                    "Under `no_sync` gradients only add up in `.grad`: let the hooks do nothing.",
+                )
+    trains(trial)

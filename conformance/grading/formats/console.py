@@ -13,17 +13,13 @@ from conformance.grading.events import Event, Reports, SubmissionEnded
 from conformance.grading.marks import LIMIT, Mark
 from conformance.grading.report import CheckReport, ComponentReport, Report
 
-_COLOURS = {"passed": "green", "failed": "red", "error": "magenta", "missing": "bold red"}
+_COLOURS = {"passed": "green", "failed": "red", "error": "magenta", "not_gradable": "magenta", "missing": "bold red"}
+_WRONG = {"failed", "error", "not_gradable"}
 
 
 @dataclass
 class ConsoleReport:
-    """Prints the report of each submission when it ends, or why there is none; a listener.
-
-    Attributes:
-        reports: the reports, which have taken in an event before this does.
-        console: where reports go; standard output.
-    """
+    """Prints the report of each submission when it ends, or why there is none; a listener that `reports` precedes."""
 
     reports: Reports
     console: Console = field(default_factory=Console)
@@ -40,9 +36,13 @@ class ConsoleReport:
 
 def show(report: Report, console: Console) -> None:
     """Print the title and the table, then every failure; those of extended checks come last, a few lines each."""
-    for line in (*_title(report), _table(report), *_notes(report)):
-        console.print(line)
-    failed = [(one, check) for one in report.components for check in one.checks if check.status in {"failed", "error"}]
+    about = report.environment
+    core = ", core checks only" if about.core_only else ""
+    console.print(Text(report.submission, "bold"))
+    console.print(Text(f"up to {about.world_size} ranks, torch {about.torch}, seed {about.seed}{core}"))
+    for part in (_table(report), *_notes(report)):
+        console.print(part)
+    failed = [(one, check) for one in report.components for check in one.checks if check.status in _WRONG]
     for component, check in failed:
         if check.level == "core":
             console.print()
@@ -52,13 +52,6 @@ def show(report: Report, console: Console) -> None:
         console.print(Text("\nExtended checks that failed (they have no points):", "bold"))
         console.print(Group(*extended), crop=False)
     console.print()
-
-
-def _title(report: Report) -> Sequence[Text]:
-    about = report.environment
-    core = ", core checks only" if about.core_only else ""
-    details = f"up to {about.world_size} ranks, torch {about.torch}, seed {about.seed}{core}"
-    return Text(report.submission, "bold"), Text(details)
 
 
 def _table(report: Report) -> Table:
@@ -71,6 +64,9 @@ def _table(report: Report) -> Table:
         if component.submitted and component.graded:
             verdict = Text(component.status, _COLOURS[component.status])
             points = f"{component.points:g} / {component.max_points:g}"
+            if component.status == "not_gradable":
+                table.add_row(Text(component.name, "bold"), verdict, "", Text(_lack(component)))
+                continue
             table.add_row(Text(component.name, "bold"), verdict, points, Text(_unmarked(component)))
             for mark in component.marks if component.status != "passed" else ():
                 table.add_row(*_aspect_row(mark, component))
@@ -91,22 +87,17 @@ def _notes(report: Report) -> Iterator[Text]:
     absent = [component for component in report.components if component.status == "not_submitted"]
     if absent:
         yield Text(f"Not submitted: {', '.join(component.name for component in absent)}", "dim")
-    for component in absent:
-        for function in component.missing_functions:
-            yield _note("Missing", f"{function}, for {component.name}")
-    for name in report.stand_ins:
-        yield _note("Not on this machine, replaced", name)
+    notes = [
+        ("Missing", f"{name}, for {component.name}") for component in absent for name in component.missing_functions
+    ]
+    notes += [("Not on this machine, replaced", name) for name in report.stand_ins]
     for component in report.components:
-        for name in component.uses_from_torch:
-            yield _note("Torch's own", f"{component.name} uses {name}")
+        notes += [("Torch's own", f"{component.name} uses {name}") for name in component.uses_from_torch]
         if component.in_float32:
-            yield _note("In float32", f"{component.name} is right there; it does not carry float64")
+            notes.append(("In float32", f"{component.name} is right there; it does not carry float64"))
         if component.new_processes:
-            yield _note("In new processes", f"{component.name} fails in a process that ran something before")
-
-
-def _note(title: str, words: str) -> Text:
-    return Text.assemble((title, "yellow"), ": ", words)
+            notes.append(("In new processes", f"{component.name} fails in a process that ran something before"))
+    yield from (Text.assemble((title, "yellow"), ": ", words) for title, words in notes)
 
 
 def _unmarked(component: ComponentReport) -> str:
@@ -116,6 +107,11 @@ def _unmarked(component: ComponentReport) -> str:
     missing = [mark.aspect.name for mark in component.marks if mark.missing and mark.aspect.essential]
     limit = [f"at most {LIMIT:.0%}: {name!r} is essential" for name in missing[:1]]
     return "\n".join(lines + limit)
+
+
+def _lack(component: ComponentReport) -> str:
+    """Say what this machine lacks for a component."""
+    return next(check.message for check in component.core if check.status == "not_gradable")
 
 
 def _not_passed(checks: Sequence[CheckReport]) -> str:
@@ -150,6 +146,8 @@ def _failure(component: ComponentReport, check: CheckReport) -> RenderableType:
 
 
 def _outcome(check: CheckReport) -> Text:
+    if check.status == "not_gradable":
+        return Text("not gradable on this machine", "magenta")
     if check.status == "error":
         return Text("error in the grader, not in the submission", "magenta")
     return Text("failed", "red")

@@ -4,14 +4,14 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from conformance.grading.events import ComponentEnded, Event, GradeBegan, Reports, SubmissionEnded
 from conformance.grading.report import Report
 from pytest_ddp.errors import UsageError
 
 
-@dataclass(frozen=True)
-class Format:
+class Format(NamedTuple):
     """A form of the report, and the option that asks for it.
 
     Attributes:
@@ -27,14 +27,9 @@ class Format:
 
 @dataclass
 class ReportFile:
-    """Writes a report to a file whenever a component ends; a listener.
+    """Writes a report to a file whenever a component ends; a listener that `reports` precedes.
 
     A grade may be killed at any time: the file is always a whole report, of what had ended by then.
-
-    Attributes:
-        path: where the file goes.
-        format: the form of the report.
-        reports: the reports, which have taken in an event before this does.
     """
 
     path: Path

@@ -36,8 +36,8 @@ def test_messages_are_code():
 @pytest.mark.parametrize(
     ("path", "components"),
     [
+        ("components/wrapper/record.py", {"naive_ddp", "ddp"}),
         ("components/fsdp/record.py", {"fsdp"}),
-        ("components/wrapper/table.py", {"naive_ddp", "ddp"}),
         ("components/registry.py", {"fsdp", "naive_ddp", "ddp"}),
         ("judging/triage.py", {"fsdp", "naive_ddp", "ddp"}),
         ("cli.py", set()),

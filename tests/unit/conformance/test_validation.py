@@ -6,7 +6,8 @@ import pytest
 
 from conformance.checks.aspect import Aspect
 from conformance.checks.check import Check
-from conformance.checks.validation import validate
+from conformance.checks.validation import validate, validate_strategies
+from conformance.strategies.building_blocks import having, one_of
 from conformance.strategies.wrapper import plain
 
 
@@ -40,6 +41,18 @@ def test_a_mistake_in_a_table_is_named_with_the_component_and_the_check(table, p
     with pytest.raises(ValueError, match=r"ddp: the check '.*' ") as told:
         validate("ddp", table, ASPECTS, KNOWN)
     assert problem in str(told.value)
+
+
+def test_two_checks_may_share_a_strategy_and_have_variants_of_it():
+    varied = replace(SECOND, scenarios=one_of(plain, having(plain, batch=2), having(plain, batch=3)))
+    assert validate_strategies((FIRST, SECOND, varied)) is None
+
+
+@pytest.mark.parametrize("second", [having(plain, batch=2), one_of(plain, having(plain, batch=2))])
+def test_two_strategies_with_one_name_are_refused(second):
+    first = replace(FIRST, scenarios=having(plain, batch=2))
+    with pytest.raises(ValueError, match=r"'trains\[convolution\]' draws from a second strategy with the name .*batch"):
+        validate_strategies((first, replace(SECOND, scenarios=second)))
 
 
 @pytest.mark.parametrize("ids", [("runs",), ("runs", "trains[convolution]", "runs"), ("trains[convolution]", "x")])

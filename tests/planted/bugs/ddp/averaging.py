@@ -131,6 +131,13 @@ BUGS = [
         "trains[parameters_of_any_shape]",
         "real part alone",
     ),
+    Bug(
+        _NAIVE,
+        "param.grad.detach().copy_(piece.view_as(param))",
+        "param.grad.detach().real.copy_(piece.view_as(param).real)",
+        "trains[parameters_of_any_shape]",
+        "real part alone",
+    ),
     Bug(_EACH, _DIVIDE_FIRST, _DIVIDE_LAST, "range_of_float16", "Divide by the number of ranks before adding up"),
     Bug(
         _BUCKETED,

@@ -106,8 +106,8 @@ BUGS = [
         "global_generators_stay",
         "Python's `random`",
     ),
-    Bug(_NAIVE, _FORWARD, _FORWARD.replace(_BUFFERS, _SUMMED_BUFFERS), "trains[buffers]"),
-    Bug(_NAIVE, _COPIED, _UNAWAITED_BUFFERS, "trains[buffers]"),
+    Bug(_NAIVE, _FORWARD, _FORWARD.replace(_BUFFERS, _SUMMED_BUFFERS), "trains[buffers]", "or copy rank 0's"),
+    Bug(_NAIVE, _COPIED, _UNAWAITED_BUFFERS, "trains[buffers]", "`module.buffers()`"),
     Bug(
         "naive_ddp",
         " / dist.get_world_size()",

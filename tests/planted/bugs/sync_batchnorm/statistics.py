@@ -33,6 +33,10 @@ _ROWS = "            rows = x.transpose(0, 1).flatten(1)\n"
 _REFUSES_ONE = f"""            if x.numel() == x.shape[1]:
                 raise ValueError("Expected more than 1 value per channel when training")
 {_ROWS}"""
+_SHAPE = "        shape = (1, -1) + (1,) * (x.dim() - 2)\n"
+_FROZEN_INPUT = f"""{_SHAPE}        if self.weight is not None and not self.weight.requires_grad:
+            x = x.detach()
+"""
 BUGS = [
     Bug(
         _NORM,
@@ -52,6 +56,7 @@ BUGS = [
     Bug(_NORM, "convert_sync_batchnorm(child, known)", "child", "forward_over_all_ranks", "each rank's own statistics"),
     Bug(_NORM, "n = moments[-1].detach()", "n = count * dist.get_world_size()", "trains[uneven_batches]", ""),
     Bug(_NORM, "        dist.all_reduce(grad)\n", "", "backward_over_all_ranks", "in backward too"),
+    Bug(_NORM, _SHAPE, _FROZEN_INPUT, "trains[frozen_parameters]", "No gradient reached the input"),
     Bug(_NORM, "var * n / (n - 1)", "var", "running_statistics", "divided by N, not by N - 1"),
     Bug(
         _NORM,
