@@ -139,14 +139,6 @@ class ModelSpec(PlainData):
         )
         return replace(self, dtype="float32", layers=tuple(layers)) if self.dtype == "float64" else self
 
-    def with_dtype(self, index: int, dtype: Dtype) -> "ModelSpec":
-        """Return the same model with another dtype of one of its linear layers."""
-        layers = (
-            replace(layer, dtype=dtype) if at == index and isinstance(layer, Linear) else layer
-            for at, layer in enumerate(self.layers)
-        )
-        return replace(self, layers=tuple(layers))
-
     @property
     def trainable(self) -> tuple[str, ...]:
         """Names of the parameters that require gradients."""

@@ -126,8 +126,7 @@ Event: TypeAlias = (
 class Scenario(Drawn):
     """Everything that decides a training run, except the numbers: these derive from `seed` and the run's secret.
 
-    Attributes:
-        world_size: ranks.
+    Attributes, beside those of `Drawn`:
         model, optimizer: what is trained, and how.
         steps: optimizer steps.
         batch: samples per rank and micro-batch.
@@ -151,7 +150,6 @@ class Scenario(Drawn):
         cleared_by: whose `zero_grad` is called before each step, or by the closure.
         clears_late: `zero_grad` is called between the first forward of a step and its backward.
         closure: whether `step` gets a closure that clears gradients, and computes the loss and new ones.
-        gated: results of collectives arrive only when the submission waits for them, and are NaN before.
         large: targets are so far away, and losses so large, that the gradient of the last layer's bias just fits in
             float16, and the sum of two ranks' gradients does not.
         overflows: targets of the last rank are infinite, and so are the gradients of the losses.
@@ -162,9 +160,7 @@ class Scenario(Drawn):
             batch, its forward and backward between those of the first model. With an optimizer: a second optimizer
             of copies of the parameters steps with the same gradients before the first one.
         counted: tensors and handles that are alive after each step are counted.
-        two_machines: the ranks seem to be on two machines, where `LOCAL_RANK` is not the rank.
         schedule: what happens between steps.
-        seed: selects weights and data.
     """
 
     world_size: int = 2

@@ -27,7 +27,7 @@ Rates: TypeAlias = tuple[float, ...]
 SEEDS = st.integers(0, 99)
 RATES: Rates = (0.1, 0.02)
 NARROW_RATES: Rates = (0.5, 0.2)  # in bfloat16 a smaller step is lost in the rounding of the parameter
-DTYPES: tuple[Dtype, ...] = ("float64", "float32", "bfloat16")
+_DTYPES: tuple[Dtype, ...] = ("float64", "float32", "bfloat16")
 _DECAYS = st.sampled_from((0.0, 0.1))
 _OWN_OPTIONS: dict[OptimizerKind, tuple[Options, ...]] = {
     "SGD": ({"momentum": 0.9, "dampening": 0.3}, {"maximize": True}),
@@ -98,16 +98,13 @@ def narrow(drawn: Drawer, dtype: Dtype | None = None, **attributes: Any) -> Draw
 
     @st.composite
     def narrower(draw: Draw, bounds: Bounds) -> Scenario:
-        return narrowed(draw, replace(draw(drawn(bounds)), **attributes), dtype or draw(st.sampled_from(DTYPES)))
+        scenario: Scenario = replace(draw(drawn(bounds)), **attributes)
+        into = dtype or draw(st.sampled_from(_DTYPES))
+        if into == "float64":
+            return scenario
+        return replace(scenario, model=replace(scenario.model, dtype=into), optimizer=draw(optimizers(NARROW_RATES)))
 
     return called(narrower, drawn.__qualname__, (dtype, attributes))
-
-
-def narrowed(draw: Draw, scenario: Scenario, dtype: Dtype) -> Scenario:
-    """Return the scenario in another dtype, with steps large enough for it."""
-    if dtype == "float64":
-        return scenario
-    return replace(scenario, model=replace(scenario.model, dtype=dtype), optimizer=draw(optimizers(NARROW_RATES)))
 
 
 def decaying(scenario: Scenario) -> Scenario:
@@ -192,7 +189,10 @@ def of_two_dtypes(
 ) -> ModelSpec:
     """Perceptrons of which one layer, the one with index `odd` or any (None), has a dtype of its own."""
     model: ModelSpec = draw(models)
-    return model.with_dtype(draw(st.integers(0, len(model.layers) - 1)) if odd is None else odd, dtype)
+    layers: list[Any] = list(model.layers)
+    at = draw(st.integers(0, len(layers) - 1)) if odd is None else odd
+    layers[at] = replace(layers[at], dtype=dtype)
+    return replace(model, layers=tuple(layers))
 
 
 @st.composite

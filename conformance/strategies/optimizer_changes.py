@@ -43,12 +43,23 @@ _OWN_CHANGES: dict[str, tuple[tuple[str, Option], ...]] = {
 }
 
 
+def _draw_between(draw: Draw, least: int = 2, most: int = 3) -> tuple[int, int]:
+    """Draw a number of steps, and one of them that is not the first."""
+    steps = draw(st.integers(least, most))
+    return steps, draw(st.integers(1, steps - 1))
+
+
+def _draw_adding(draw: Draw, *, before_training: bool) -> tuple[int, int]:
+    """Draw the number of steps, and the step before which a group is added."""
+    return (draw(st.integers(1, 3)), 0) if before_training else _draw_between(draw, 2, 4)
+
+
 def adding_group(*, before_training: bool) -> Drawer:
     """Return a strategy that adds a group with a parameter for every rank, before training or between two steps."""
 
     @st.composite
     def drawn(draw: Draw, bounds: Bounds) -> Scenario:
-        steps, step = _draw_steps(draw, before_training=before_training)
+        steps, step = _draw_adding(draw, before_training=before_training)
         scenario, parts = draw_parted(draw, bounds, steps=steps)
         return _adding(draw, scenario, parts[1], step)
 
@@ -77,16 +88,10 @@ with_one_cycle = stepping(steps=st.integers(3, 4), schedule=st.sampled_from(((On
 @st.composite
 def adding_small_group(draw: Draw, bounds: Bounds) -> Scenario:
     """A group of a single parameter is added, or one of all but one, to ranks of which all but one own none so far."""
-    steps, step = _draw_steps(draw, before_training=draw(st.booleans()))
+    steps, step = _draw_adding(draw, before_training=draw(st.booleans()))
     scenario = draw_optimized(draw, bounds, more_layers=1, steps=steps)
     names = tuple(scenario.model.shapes)
     return _adding(draw, scenario, draw(st.sampled_from((names[-1:], names[1:]))), step)
-
-
-def _draw_steps(draw: Draw, *, before_training: bool) -> tuple[int, int]:
-    """Draw the number of steps, and the step before which a group is added."""
-    steps = draw(st.integers(1, 3)) if before_training else draw(st.integers(2, 4))
-    return steps, 0 if before_training else draw(st.integers(1, steps - 1))
 
 
 def _adding(draw: Draw, scenario: Scenario, added: Names, step: int) -> Scenario:
@@ -104,7 +109,7 @@ def _adding(draw: Draw, scenario: Scenario, added: Names, step: int) -> Scenario
 @st.composite
 def adding_group_without_options(draw: Draw, bounds: Bounds) -> Scenario:
     """A group without options of its own is added to one that has some, before training or between two steps."""
-    steps, step = _draw_steps(draw, before_training=draw(st.booleans()))
+    steps, step = _draw_adding(draw, before_training=draw(st.booleans()))
     scenario, (first, second) = draw_parted(draw, bounds, steps=steps)
     present = Group(first, draw_own_options(draw, scenario.optimizer.kind))
     return replace(grouped(scenario, present), schedule=(AddGroup(step, Group(second, {})),))
@@ -116,8 +121,8 @@ def changing_lr(draw: Draw, bounds: Bounds) -> Scenario:
 
     In half of the scenarios it gets its first value back after that step; in a third of them there is one rank.
     """
-    steps, spec = draw(st.integers(2, 4)), draw(optimizers())
-    rate, step = draw(st.sampled_from((0.0, 0.5, 0.0, 0.001))), draw(st.integers(1, steps - 1))
+    spec, rate = draw(optimizers()), draw(st.sampled_from((0.0, 0.5, 0.0, 0.001)))
+    steps, step = _draw_between(draw, 2, 4)
     events: tuple[Event, ...] = (SetOption(step, "lr", rate),)
     goes_back = draw(st.booleans())
     if goes_back or not rate:
@@ -130,11 +135,10 @@ def changing_lr(draw: Draw, bounds: Bounds) -> Scenario:
 @st.composite
 def changing_another_option(draw: Draw, bounds: Bounds) -> Scenario:
     """Other options than the learning rate are changed through `param_groups`; before, they may be 0, an int."""
-    steps, spec = draw(st.integers(2, 4)), draw(optimizers())
+    (steps, step), spec = _draw_between(draw, 2, 4), draw(optimizers())
     if draw(st.integers(0, 3)):
         kept: Options = {name: spec.options[name] for name in ("lr", "eps") if name in spec.options}
         spec = replace(spec, options=kept if spec.kind == "SGD" else {**kept, "weight_decay": 0})
-    step = draw(st.integers(1, steps - 1))
     changes = (*_OWN_CHANGES[spec.kind], draw(st.sampled_from((("weight_decay", 0.5), ("maximize", True)))))
     events = tuple(SetOption(step, option, value) for option, value in changes)
     return draw_optimized(draw, bounds, optimizer=spec, steps=steps, schedule=events)
@@ -146,8 +150,8 @@ def changing_one_group(draw: Draw, bounds: Bounds) -> Scenario:
     drawn: Scenario = draw(with_groups(bounds))
     if draw(st.booleans()):
         drawn = grouped(drawn, *(replace(group, options={}) for group in drawn.optimizer.groups))
-    steps = draw(_TWO_OR_THREE)
-    event = SetOption(draw(st.integers(1, steps - 1)), "lr", draw(_RATES), draw(st.integers(0, 1)))
+    steps, step = _draw_between(draw)
+    event = SetOption(step, "lr", draw(_RATES), draw(st.integers(0, 1)))
     return replace(drawn, steps=steps, schedule=(event,))
 
 
@@ -174,10 +178,9 @@ def optimized_unfreezing(draw: Draw, bounds: Bounds) -> Scenario:
 
     The gradient of the other one is dropped, or left to the optimizer's `zero_grad`.
     """
-    steps = draw(_TWO_OR_THREE)
+    steps, step = _draw_between(draw)
     drawn = draw_optimized(draw, bounds, more_layers=1, steps=steps)
     frozen, other = draw(st.permutations(tuple(drawn.model.shapes)))[:2]
-    step = draw(st.integers(1, steps - 1))
     later: tuple[Event, ...] = (Unfreeze(step, (frozen,)),)
     drops = draw(st.sampled_from((None, False, False, True)))
     later += () if drops is None else (Freeze(step, (other,), drops),)
@@ -191,9 +194,8 @@ def saving_and_loading(draw: Draw, bounds: Bounds) -> Scenario:
 
     In half of the scenarios one parameter does not train, so that it has no state.
     """
-    steps = draw(_TWO_OR_THREE)
-    event = SaveAndLoad(draw(st.integers(1, steps - 1)))
-    drawn, parts = draw_parted(draw, bounds, optimizer=STATEFUL, steps=steps, schedule=(event,))
+    steps, load = _draw_between(draw)
+    drawn, parts = draw_parted(draw, bounds, optimizer=STATEFUL, steps=steps, schedule=(SaveAndLoad(load),))
     if draw(st.booleans()):
         drawn = replace(drawn, model=replace(drawn.model, frozen=parts[0][:1]))
     return in_groups(draw, drawn, *parts) if draw(st.booleans()) else drawn
@@ -225,8 +227,7 @@ def loading_changed_options(draw: Draw, bounds: Bounds) -> Scenario:
 @st.composite
 def changing_options_after_loading(draw: Draw, bounds: Bounds) -> Scenario:
     """An option is changed right after the optimizer's state has moved to a new optimizer."""
-    steps = draw(_TWO_OR_THREE)
-    load = draw(st.integers(1, steps - 1))
+    steps, load = _draw_between(draw)
     events = (SaveAndLoad(load), SetOption(load, *draw(st.sampled_from(_CHANGES))))
     return draw_optimized(draw, bounds, optimizer=STATEFUL, steps=steps, schedule=events)
 

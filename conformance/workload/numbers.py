@@ -103,7 +103,7 @@ def _draw_rank(scenario: Scenario, seed: int, rank: int) -> RankInputs:
 
     For large gradients, all targets are shifted by `FAR`; for infinite gradients, the last rank's targets are infinite.
     """
-    generator = torch.Generator().manual_seed(seed + rank)
+    generator = generator_of(seed + rank)
     spec = scenario.model
     outputs = spec.widths[-1]
     far = FAR if scenario.large else 0.0

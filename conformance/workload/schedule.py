@@ -17,7 +17,6 @@ from conformance.scenarios.scenario import (
     Decay,
     Freeze,
     Group,
-    LoadWeights,
     OneCycle,
     OptimizerKind,
     Rebuild,
@@ -33,6 +32,7 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 }
 Parameters = Mapping[str, torch.nn.Parameter]
 MakeOptimizer = Callable[..., torch.optim.Optimizer]
+_ABSENT = object()
 
 
 class Schedule:
@@ -50,9 +50,6 @@ class Schedule:
         """Make the optimizer by `make(params, optimizer_cls, **options)`; `load_weights` restores initial weights."""
         self._scenario, self._parameters, self._make = scenario, parameters, make
         self._load_weights = load_weights
-        self._later = [
-            name for event in scenario.schedule if isinstance(event, AddGroup) for name in event.group.parameters
-        ]
         self.optimizer = self._new()
         self.altered: list[str] = []
         self.lost: list[str] = []
@@ -64,8 +61,11 @@ class Schedule:
             match event:
                 case SetOption():
                     self._set(event)
-                case Decay() | OneCycle():
-                    self._scheduler = self._scheduler_of(event)
+                case Decay():
+                    self._scheduler = ExponentialLR(self.optimizer, event.gamma)
+                case OneCycle():
+                    steps = self._scenario.steps + 1
+                    self._scheduler = OneCycleLR(self.optimizer, event.max_lr, steps, cycle_momentum=event.momentum)
                 case AddGroup():
                     self.optimizer.add_param_group(self._group(event.group))
                 case Unfreeze() | Freeze():
@@ -77,14 +77,8 @@ class Schedule:
                 case Rebuild():
                     options = [dict(group) for group in self.optimizer.param_groups]
                     self.optimizer = self._make(options, OPTIMIZERS[self._scenario.optimizer.kind])
-                case LoadWeights():
+                case _:
                     self._load_weights()
-
-    def _scheduler_of(self, event: Decay | OneCycle) -> LRScheduler:
-        if isinstance(event, Decay):
-            return ExponentialLR(self.optimizer, event.gamma)
-        steps = self._scenario.steps + 1
-        return OneCycleLR(self.optimizer, event.max_lr, steps, cycle_momentum=event.momentum)
 
     def clip(self) -> None:
         """Clip the gradients before an optimizer step, if the scenario asks for it."""
@@ -103,8 +97,9 @@ class Schedule:
                 parameter.grad = None
 
     def _new(self) -> torch.optim.Optimizer:
-        spec = self._scenario.optimizer
-        params: Iterable[Any] = (self._parameters[name] for name in self._parameters if name not in self._later)
+        spec, schedule = self._scenario.optimizer, self._scenario.schedule
+        later = {name for event in schedule if isinstance(event, AddGroup) for name in event.group.parameters}
+        params: Iterable[Any] = (value for name, value in self._parameters.items() if name not in later)
         if spec.groups:
             params = [self._group(group) for group in spec.groups]
         return self._make(params, OPTIMIZERS[spec.kind], **spec.options)
@@ -154,13 +149,9 @@ def _differing(before: Any, after: Any, place: str = "") -> Iterator[str]:
     """Yield the places where two nested structures of dicts, lists and tensors differ."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in {**before, **after}:
-            if key in before and key in after:
-                yield from _differing(before[key], after[key], f"{place}[{key!r}]")
-            else:
-                yield f"{place}[{key!r}]"
+            yield from _differing(before.get(key, _ABSENT), after.get(key, _ABSENT), f"{place}[{key!r}]")
     elif isinstance(before, list | tuple) and isinstance(after, list | tuple) and len(before) == len(after):
-        for index, (one, other) in enumerate(zip(before, after, strict=True)):
-            yield from _differing(one, other, f"{place}[{index}]")
+        yield from _differing(dict(enumerate(before)), dict(enumerate(after)), place)
     elif isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
         alike = (before.shape, before.dtype) == (after.shape, after.dtype)
         if not alike or not torch.allclose(before, after, rtol=0, atol=0, equal_nan=True):

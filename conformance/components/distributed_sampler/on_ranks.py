@@ -27,7 +27,9 @@ def sample(context: Context) -> None:
         with stage("`len(sampler)`"):
             context.answer["length"] = torch.tensor(len(sampler))
         if context.case.left:
-            _leave(context, sampler)
+            with stage("iteration over the sampler, up to its first sample"):
+                sampler.set_epoch(context.case.epochs[0])
+                next(iter(sampler), None)
         for at, epoch in enumerate(context.case.epochs):
             context.answer[f"epoch/{at}"] = _epoch(context, sampler, epoch)
     context.answer["other_seed"] = _epoch(context, _made(context, seed + 1, *own), 0)
@@ -45,17 +47,10 @@ def _made(context: Context, seed: int, replicas: int, rank: int) -> Any:
     return context.call("get_distributed_sampler", dataset, replicas, rank, *options)
 
 
-def _leave(context: Context, sampler: Any) -> None:
-    with stage("iteration over the sampler, up to its first sample"):
-        sampler.set_epoch(context.case.epochs[0])
-        next(iter(sampler), None)
-
-
 def _epoch(context: Context, sampler: Any, epoch: int | None) -> torch.Tensor:
     if epoch is not None:
         with stage("`sampler.set_epoch`"):
             sampler.set_epoch(epoch)
     with stage("iteration over the sampler"):
-        return torch.tensor(
-            [int(index) for index in islice(sampler, context.case.length + _TOO_MANY)], dtype=torch.int64
-        )
+        indices = [int(index) for index in islice(sampler, context.case.length + _TOO_MANY)]
+        return torch.tensor(indices, dtype=torch.int64)

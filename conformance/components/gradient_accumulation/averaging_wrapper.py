@@ -1,7 +1,7 @@
 """A minimal data-parallel wrapper, on which gradient accumulation is checked."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -26,8 +26,7 @@ class Replicated(nn.Module):
 
     def __init__(self, module: nn.Module, at: str) -> None:
         super().__init__()
-        self.module = module
-        self.at = at
+        self.module, self.at = module, at
         self.start_over()
         self._synchronises, self._prepared = True, False
         self._sent: dict[torch.Tensor, torch.Tensor | None] = {}
@@ -47,14 +46,9 @@ class Replicated(nn.Module):
         output: torch.Tensor = self.module(x)
         return output
 
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
+    def no_sync(self) -> AbstractContextManager[object]:
         """Keep gradients local in backward passes inside this context."""
-        before, self._synchronises = self._synchronises, False
-        try:
-            yield
-        finally:
-            self._synchronises = before
+        return mock.patch.object(self, "_synchronises", new=False)
 
     def finish_gradient_synchronization(self) -> None:
         """Write the averages of the copied gradients to `.grad`."""

@@ -24,7 +24,7 @@ _of_kinds = partial(_train, aspect="kinds of parameters and layers")
 _with_options = partial(_train, aspect="options and groups")
 _saved = partial(_train, aspect="saving and loading", requires=_SAVED)
 # fmt: off
-_KINDS = (
+EXTENDED = (
     _of_kinds("trains[frozen_parameters]",
         "Parameters that do not require gradients may be in the optimizer; they stay, and the others train.",
         draws.optimized_frozen),
@@ -48,12 +48,9 @@ _KINDS = (
         "A parameter that begins to train later is updated from then on; one that is frozen later is not.",
         changes.optimized_unfreezing, aspect="parameters that take part", requires=("trains[frozen_parameters]",),
         rules_out=("unfrozen parameter never trained",)),
-)
-_GROUPS = (
     _with_options("groups[small_ones_added]",
         "An added group may be smaller than the world, and may hold the first parameters that a rank owns.",
-        changes.adding_small_group,
-        requires=("groups[added_during_training]", "groups[smaller_than_the_world]",
+        changes.adding_small_group, requires=("groups[added_during_training]", "groups[smaller_than_the_world]",
             "trains[fewer_parameters_than_ranks]"), rules_out=NEW_GROUP),
     _with_options("groups[other_kinds]",
         "A parameter group may have a name, may be empty, and may come as a generator such as `module.parameters()`.",
@@ -70,8 +67,6 @@ _GROUPS = (
     _check("param_groups_hold_all",
         "On every rank, `optimizer.param_groups` holds all parameters, not only those that the rank owns.",
         draws.optimized, assertions.param_groups_hold_all, "options and groups"),
-)
-_USE = (
     _check("zero_grad[keeps_tensors]",
         "`zero_grad(set_to_none=False)` leaves gradients of zeros, as in any torch optimizer, and not None.",
         having(draws.clearing, set_to_none=False), assertions.zero_grad_keeps_tensors, "use of the model",
@@ -83,8 +78,6 @@ _USE = (
         having(draws.optimized, twins=True), aspect="use of the model",
         advice="Another optimizer was made, and steps between. Keep what belongs to one optimizer in that object, not "
         "in its class or in a global of the module."),
-)
-_ROBUSTNESS = (
     _check("nothing_grows",
         "Later steps launch no more collectives and keep no more tensors and handles alive than the second one.",
         draws.lasting, nothing_grows, "robustness"),
@@ -92,8 +85,6 @@ _ROBUSTNESS = (
         groups.with_broad_groups, sent_once, "communication", requires=("groups[own_options]",)),
     _train("on_two_machines", "On two machines, each parameter has one owner among all ranks.",
         having(draws.optimized, two_machines=True), aspect="robustness", advice=TWO_MACHINES),
-)
-_SAVING = (
     _saved("trains[loaded_weights]", "The next step starts from weights that the model has loaded between two steps.",
         changes.loading_weights, requires=BASE, rules_out=(*STILL, "loaded weights not used")),
     _saved("state_dict[round_trip]",
@@ -120,8 +111,6 @@ _SAVING = (
         "After loading, `param_groups` have all keys that they had, also ones that are no options, as a scheduler's.",
         changes.saving_what_others_keep_there, assertion=assertions.other_keys_survive_loading,
         requires=("state_dict[options]",), rules_out=()),
-)
-_STATE = (
     _check("state_is_sharded[after_loading]",
         "An optimizer that has loaded a `state_dict` keeps the state of the parameters that the rank owns, no more.",
         having(draws.with_state, steps=2, schedule=(SaveAndLoad(1),)), assertions.state_is_sharded, "memory and state",
@@ -136,4 +125,3 @@ _STATE = (
         "carry on, from one group to the next, with the bytes that each rank has so far: where each group is dealt "
         "out from rank 0 anew, rank 0 gets the largest of every group."),
 )
-EXTENDED = (*_KINDS, *_GROUPS, *_USE, *_ROBUSTNESS, *_SAVING, *_STATE)

@@ -32,7 +32,7 @@ _closure = partial(_in_use, assertion=assertions.closure)
 _zero_grad = partial(_runs, aspect="use of the model", assertion=assertions.zero_grad_clears_all)
 _waits = partial(Check, aspect="waiting", assertion=results_are_waited_for)
 # fmt: off
-_FIRST = (
+_CHECKS = (
     _train("runs_to_the_end",
         "Construction, forward, backward and the optimizer's step run to their end on every rank.", draws.optimized,
         assertion=runs_to_the_end, requires=()),
@@ -58,8 +58,6 @@ _FIRST = (
         rules_out=("gradients of before clipping",)),
     _of_kinds("trains[fewer_parameters_than_ranks]", "A rank that owns no parameter takes part in every step.",
         draws.with_more_ranks),
-)
-_GROUPS = (
     _with_options("groups[own_options]", "Each parameter group trains with its own options.", groups.with_groups,
         rules_out=_GROUPED),
     _waits("results_are_waited_for[groups]",
@@ -78,8 +76,6 @@ _GROUPS = (
         "A group that is added without options has the constructor's options, not those of the group before it.",
         changes.adding_group_without_options, requires=("groups[own_options]", "groups[added_during_training]"),
         rules_out=NEW_GROUP),
-)
-_OPTIONS = (
     _with_options("options[lr]",
         "A learning rate that is written to `optimizer.param_groups` takes effect at the next step.",
         changes.changing_lr, rules_out=IGNORED),
@@ -92,8 +88,6 @@ _OPTIONS = (
         rules_out=(*IGNORED, "change of one group made in all")),
     _with_options("options[scheduler]", "A torch learning-rate scheduler works on the optimizer.",
         changes.with_scheduler, rules_out=IGNORED),
-)
-_USE = (
     _closure("closure",
         "`step(closure)` calls the closure once, with gradients enabled, uses what it computed, and returns its value.",
         draws.with_closure),
@@ -105,8 +99,11 @@ _USE = (
         draws.clearing),
     _zero_grad("zero_grad[added_groups]", "`zero_grad` clears the gradients of groups that were added later too.",
         changes.clearing_added_group, requires=("groups[added_before_training]", "zero_grad")),
-)
-_STATE = (
+    _train("trains[everything_together]",
+        "Groups, also later ones, changes of options, a scheduler, and a closure or clipping work together.",
+        changes.groups_and_changes,
+        requires=("options[one_group]", "groups[added_during_training]", "options[scheduler]", "closure",
+            "trains[clipped_gradients]"), rules_out=(*IGNORED, *NEW_GROUP, "state lost")),
     _state("state_is_sharded",
         "Together the ranks hold the optimizer's state once: no rank keeps all of it, and nothing is missing.",
         draws.with_state),
@@ -117,15 +114,6 @@ _STATE = (
         advice="Parameters come in groups here: deal out those of each group among the ranks, of later ones too."),
     _state("state_is_balanced", "No rank holds more than its share of the optimizer's state plus one parameter's.",
         draws.with_large_weights, assertion=assertions.state_is_balanced, requires=("state_is_sharded",)),
-)
-_TOGETHER = (
-    _train("trains[everything_together]",
-        "Groups, also later ones, changes of options, a scheduler, and a closure or clipping work together.",
-        changes.groups_and_changes,
-        requires=("options[one_group]", "groups[added_during_training]", "options[scheduler]", "closure",
-            "trains[clipped_gradients]"), rules_out=(*IGNORED, *NEW_GROUP, "state lost")),
-)
-_BESIDE = (
     _train("trains[beside_data_parallel]",
         "Training with the optimizer and averaged gradients equals training in one process.", draws.beside_wrapper,
         requires=(*BASE, "zero_grad"), rules_out=("never synchronised",)),
@@ -142,8 +130,8 @@ _BESIDE = (
         advice="Half of the parameters come in a second group, given at once or by `add_param_group`: deal these out, "
         "too, each to the rank that has the fewest bytes so far. A parameter that gets another owner takes its state "
         "along: the rank that had it drops it."),
+    *EXTENDED,
 )
-_CHECKS = (*_FIRST, *_GROUPS, *_OPTIONS, *_USE, *_TOGETHER, *_STATE, *_BESIDE, *EXTENDED)
 _ASPECTS = (
     Aspect("equals the unsharded one", 4,
         ("runs_to_the_end", "results_are_waited_for", "training_equals_one_process", "trains[one_rank]",
@@ -158,8 +146,7 @@ _ASPECTS = (
     Aspect("changes of options", 1.5, ("options[lr]", "options[others]", "options[one_group]", "options[scheduler]")),
     Aspect("closures and clearing", 1.5,
         ("closure", "closure[beside_data_parallel]", "zero_grad", "zero_grad[added_groups]")),
-    Aspect("unusual sizes", 1,
-        ("trains[fewer_parameters_than_ranks]", "groups[smaller_than_the_world]",
+    Aspect("unusual sizes", 1, ("trains[fewer_parameters_than_ranks]", "groups[smaller_than_the_world]",
             "closure[ranks_without_parameters]")),
 )
 # fmt: on

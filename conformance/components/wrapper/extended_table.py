@@ -25,33 +25,18 @@ _accumulate = partial(_train, aspect="accumulation")
 _lazily = partial(_train, aspect="accumulation", assertion=use.accumulates_without_sending)
 
 # fmt: off
-_OF_KINDS = (
-    _of_kinds("trains[large_parameters]",
-        "A model trains to its last element where it has more than a hundred parameters, or one of 2^20 elements.",
-        one_of(draws.of_many_parameters, draws.with_large), requires=("trains[float32]",), rules_out=OBVIOUS,
-        advice="There are more than a hundred parameters here, or one of more than 2**20 elements: is there a limit "
-        "to what is sent at once, something of fixed length, or a remainder that is lost where tensors are sent in "
-        "parts?"),
-    _of_kinds("trains[parameters_of_any_shape]",
-        "Parameters without elements, of complex numbers, or with gaps in memory between their rows train like others.",
-        one_of(draws.with_gaps, draws.wrapped(layers=draws.SMALL, model={"empty": True}), draws.with_complex_numbers),
-        requires=("trains[transposed_parameter]",),
-        advice="A weight has gaps between its rows here, as some columns of a wider one (send a contiguous copy, and "
-        "copy the result back), or no elements, or complex numbers (send both parts)."),
-    _of_kinds("trains[sparse_gradients]",
-        "Sparse gradients, as of `nn.Embedding(sparse=True)`, are averaged, also with other numbers of rows by rank.",
-        one_of(draws.with_sparse_gradients, having(draws.with_sparse_gradients, uneven=True)),
-        requires=(*NUMBERS, "trains[uneven_batches]")),
-    _of_kinds("trains[buffers]",
-        "Every rank holds rank 0's buffers after wrapping, integer and non-persistent ones too, and trains with them.",
-        draws.wrapped(layers=draws.SMALL, model={"buffer": True}, steps=1, gated=True),
-        assertion=use.buffers_broadcast, rules_out=()),
-    _of_kinds("range_of_float16",
-        "Gradients that float16 can hold have an average that it can hold, though it cannot hold their sum.",
-        draws.at_the_end_of_float16, assertion=use.range_of_float16, aspect="precision",
-        requires=("trains[frozen_parameters]",)),
-)
-_IN_USE = (
+EXTENDED = (
+    _train("trains[float64]", "A model in float64 trains to the precision of float64.", draws.plain, exact=True,
+        aspect="precision", requires=("runs_to_the_end",),
+        advice="Keep buffers in the dtype of the gradients that they carry: `torch.empty(n, dtype=p.dtype)`."),
+    _check("nothing_grows",
+        "Later steps launch no more collectives, have no more hooks, and keep no more tensors alive than early ones.",
+        draws.lasting, nothing_grows, "robustness"),
+    _check("overflow_reaches_every_rank",
+        "Where one rank's gradient is infinite or NaN, all ranks see that: a scaler then skips the step on all.",
+        draws.wrapped(steps=1, overflows=True), use.overflow_reaches_every_rank, "robustness"),
+    _train("on_two_machines", "Ranks on two machines average gradients over all ranks, not over those of one machine.",
+        having(draws.plain, two_machines=True), aspect="robustness", advice=TWO_MACHINES),
     _in_use("arguments_stay",
         "Wrapping leaves `grad` at None: with a gradient of zeros, an optimizer would move unused parameters.",
         draws.plain, assertion=use.gradients_stay_none, requires=("runs_to_the_end",), rules_out=()),
@@ -88,8 +73,55 @@ _IN_USE = (
     _in_use("trains[loaded_weights]",
         "Training goes on from the weights that the wrapped model's `load_state_dict` loads.", draws.loading,
         assertion=use.trains_loaded_weights, rules_out=(*UNSYNCHRONISED, "loaded weights not used")),
-)
-_TAKING_PART = (
+    _accumulate("trains[accumulation]",
+        "Gradients of several backward passes, each followed by `on_after_backward`, add up.", draws.accumulating),
+    _accumulate("trains[accumulation_before_finishing]",
+        "Several backward passes may come before one `on_after_backward`: right numbers need no `no_sync`.",
+        having(draws.accumulating, finishes_once=True), requires=_ACCUMULATES,
+        advice="Two backward passes come before `on_after_backward` here. What the first one has sent is out of date "
+        "by then: send the sum again, and leave `.grad` alone while a collective works on it."),
+    _accumulate("trains[several_forwards]",
+        "Several forwards may have one backward, on the sum of their losses, as where two inputs are compared.",
+        having(draws.accumulating, joined=True)),
+    _accumulate("trains[after_an_exception]",
+        "After a backward pass that raised on all ranks, and `zero_grad`, training goes on as if it had not been.",
+        draws.aborting, aspect="robustness"),
+    _lazily("no_sync",
+        "Under `no_sync`, also nested, nothing is sent, and the next backward outside averages the whole sum.",
+        one_of(draws.under_no_sync, having(draws.under_no_sync, nests=True),
+            having(draws.under_no_sync, world_size=1)), requires=(*_ACCUMULATES, "trains[one_rank]"),
+        advice="A `no_sync` may be entered and left within another one: when a block ends, put back what was before "
+        "it, in place of switching synchronisation on.", rules_out=()),
+    _of_kinds("trains[large_parameters]",
+        "A model trains to its last element where it has more than a hundred parameters, or one of 2^20 elements.",
+        one_of(draws.of_many_parameters, draws.with_large), requires=("trains[float32]",), rules_out=OBVIOUS,
+        advice="There are more than a hundred parameters here, or one of more than 2**20 elements: is there a limit "
+        "to what is sent at once, something of fixed length, or a remainder that is lost where tensors are sent in "
+        "parts?"),
+    _of_kinds("trains[parameters_of_any_shape]",
+        "Parameters without elements, of complex numbers, or with gaps in memory between their rows train like others.",
+        one_of(draws.with_gaps, draws.wrapped(layers=draws.SMALL, model={"empty": True}), draws.with_complex_numbers),
+        requires=("trains[transposed_parameter]",),
+        advice="A weight has gaps between its rows here, as some columns of a wider one (send a contiguous copy, and "
+        "copy the result back), or no elements, or complex numbers (send both parts)."),
+    _of_kinds("trains[sparse_gradients]",
+        "Sparse gradients, as of `nn.Embedding(sparse=True)`, are averaged, also with other numbers of rows by rank.",
+        one_of(draws.with_sparse_gradients, having(draws.with_sparse_gradients, uneven=True)),
+        requires=(*NUMBERS, "trains[uneven_batches]")),
+    _of_kinds("trains[buffers]",
+        "Every rank holds rank 0's buffers after wrapping, integer and non-persistent ones too, and trains with them.",
+        draws.wrapped(layers=draws.SMALL, model={"buffer": True}, steps=1, gated=True),
+        assertion=use.buffers_broadcast, rules_out=()),
+    _of_kinds("range_of_float16",
+        "Gradients that float16 can hold have an average that it can hold, though it cannot hold their sum.",
+        draws.at_the_end_of_float16, assertion=use.range_of_float16, aspect="precision",
+        requires=("trains[frozen_parameters]",)),
+    _taking_part("trains[used_on_some_ranks]",
+        "A parameter that only some ranks use gets the average, with zero for the others, and no rank waits forever.",
+        one_of(draws.with_branch("used_on_rank_0", "used_on_rank_1"), draws.with_branch("one_each"),
+            draws.with_branch("used_on_rank_0", "used_on_rank_1", steps=st.integers(1, 2), micro_batches=2)),
+        requires=_ACCUMULATES,
+        advice="Even ranks may use one parameter here, and odd ranks another: what any rank has used is used."),
     _taking_part("trains[gradient_order_differs]",
         "Gradients that become ready in another order on another rank are not mixed up.",
         draws.with_branch("order_by_rank")),
@@ -108,36 +140,6 @@ _TAKING_PART = (
         requires=("trains[unused_parameters]", "trains[used_on_some_ranks]")),
     _taking_part("trains[outside_the_optimizer]",
         "Gradients of parameters that the optimizer does not hold yet are averaged like others.", draws.held_later),
-)
-_USED_ON_SOME_RANKS = _taking_part("trains[used_on_some_ranks]",
-    "A parameter that only some ranks use gets the average, with zero for the other ranks, and no rank waits forever.",
-    one_of(draws.with_branch("used_on_rank_0", "used_on_rank_1"), draws.with_branch("one_each"),
-        draws.with_branch("used_on_rank_0", "used_on_rank_1", steps=st.integers(1, 2), micro_batches=2)),
-    requires=_ACCUMULATES,
-    advice="Even ranks may use one parameter here, and odd ranks another: what any rank has used is used.")
-_ACCUMULATION = (
-    _accumulate("trains[accumulation]",
-        "Gradients of several backward passes, each followed by `on_after_backward`, add up.", draws.accumulating),
-    _accumulate("trains[accumulation_before_finishing]",
-        "Several backward passes may come before one `on_after_backward`: right numbers need no `no_sync`.",
-        having(draws.accumulating, finishes_once=True), requires=_ACCUMULATES,
-        advice="Two backward passes come before `on_after_backward` here. What the first one has sent is out of date "
-        "by then: send the sum again, and leave `.grad` alone while a collective works on it."),
-    _accumulate("trains[several_forwards]",
-        "Several forwards may have one backward, on the sum of their losses, as where two inputs are compared.",
-        having(draws.accumulating, joined=True)),
-    _accumulate("trains[after_an_exception]",
-        "After a backward pass that raised on all ranks, and `zero_grad`, training goes on as if it had not been.",
-        draws.aborting, aspect="robustness"),
-    _lazily("no_sync",
-        "Under `no_sync`, also nested, nothing is sent, and the next backward outside averages the whole sum.",
-        one_of(draws.under_no_sync, having(draws.under_no_sync, nests=True),
-            having(draws.under_no_sync, world_size=1)),
-        requires=(*_ACCUMULATES, "trains[one_rank]"),
-        advice="A `no_sync` may be entered and left within another one: when a block ends, put back what was before "
-        "it, in place of switching synchronisation on.", rules_out=()),
-)
-_NO_SYNC_VARIANTS = (
     _accumulate("no_sync[exception]",
         "A backward pass that raises under `no_sync` ends it: later passes are averaged again.",
         having(draws.aborting, micro_batches=2, no_sync=True), requires=(*_NO_SYNC, "trains[after_an_exception]"),
@@ -149,17 +151,3 @@ _NO_SYNC_VARIANTS = (
         advice="A parameter has its gradient from the micro-batch under `no_sync` alone, and no hook of it runs in "
         "the last one: after that, look at `.grad` of all parameters, not at what has come in this backward."),
 )
-_ROBUSTNESS = (
-    _train("trains[float64]", "A model in float64 trains to the precision of float64.", draws.plain, exact=True,
-        aspect="precision", requires=("runs_to_the_end",),
-        advice="Keep buffers in the dtype of the gradients that they carry: `torch.empty(n, dtype=p.dtype)`."),
-    _check("nothing_grows",
-        "Later steps launch no more collectives, have no more hooks, and keep no more tensors alive than early ones.",
-        draws.lasting, nothing_grows, "robustness"),
-    _check("overflow_reaches_every_rank",
-        "Where one rank's gradient is infinite or NaN, all ranks see that: a scaler then skips the step on all.",
-        draws.wrapped(steps=1, overflows=True), use.overflow_reaches_every_rank, "robustness"),
-    _train("on_two_machines", "Ranks on two machines average gradients over all ranks, not over those of one machine.",
-        having(draws.plain, two_machines=True), aspect="robustness", advice=TWO_MACHINES),
-)
-EXTENDED = (*_ROBUSTNESS, *_IN_USE, *_ACCUMULATION, *_OF_KINDS, _USED_ON_SOME_RANKS, *_TAKING_PART, *_NO_SYNC_VARIANTS)

@@ -5,10 +5,9 @@ the first.
 """
 
 from conformance.checks.check import Violation
-from conformance.checks.traffic import exchanges, launches
+from conformance.checks.traffic import exchanges, last_step, launches
 from conformance.checks.trial import Trial
-from conformance.checks.words import step_words
-from conformance.protocol.messages import Happening
+from conformance.protocol.messages import Happening, Observation
 from conformance.scenarios.scenario import Scenario
 
 
@@ -17,11 +16,9 @@ def overlaps_backward(trial: Trial) -> None:
 
     The first layer's gradients are computed last. Those of all other layers are ready by then, and on their way.
     """
-    step = trial.scenario.steps - 1
-    layers = len(trial.scenario.model.layers)
-    for rank, seen in enumerate(trial.observations):
-        happened, where = _last_pass(seen.happenings[step]), f"On rank {rank} at {step_words(trial.scenario, step)}"
-        launched = launches(happened, trial.scenario)
+    scenario, layers = trial.scenario, len(trial.scenario.model.layers)
+    for rank, happened in enumerate(map(_last_pass, trial.observations)):
+        where, launched = f"On rank {rank} at {last_step(scenario)}", launches(happened, scenario)
         if not launched:
             raise Violation(f"{where}, no gradient was communicated at all.")
         last = next(at for at, one in enumerate(happened) if one.what == "reached" and one.layer == 0)
@@ -46,8 +43,10 @@ def overlaps_backward(trial: Trial) -> None:
                 f"{where}, there is a barrier in backward: every rank stands still in it until the slowest has come.",
                 "Leave out the barrier. Collectives wait for one another by themselves.",
             )
-        early, least, count = _launched_in_time(happened, last, trial.scenario)
-        if early < least:
+        early = exchanges(happened[:last], scenario)
+        count = min(exchanges(happened, scenario), len(scenario.model.trainable))  # the rest is sent again
+        least = 0 if any(happened[at].elsewhere for at in launched) else count - _may_be_late(scenario)
+        if early < least:  # nothing is asked of other threads, which get their turn when it pleases the interpreter
             raise Violation(
                 f"{where}, {early} of {count} exchanges of gradients began before those of the first layer were "
                 f"computed, though all but the first layer's had long been ready; expected {least} at least.",
@@ -56,36 +55,27 @@ def overlaps_backward(trial: Trial) -> None:
             )
 
 
-def _last_pass(happened: list[Happening]) -> list[Happening]:
-    """Return what happened from the beginning of the last backward pass on."""
-    return happened[max((at for at, one in enumerate(happened) if one.what == "began"), default=0) :]
-
-
-def _launched_in_time(happened: list[Happening], last: int, scenario: Scenario) -> tuple[int, int, int]:
-    """Return how many exchanges began before backward was at the first layer, how many had to, and how many there were.
-
-    Another thread gets its turn when it pleases the interpreter: nothing more is asked of that. What is sent again is
-    no matter of overlap, and not counted.
-    """
-    count = min(exchanges(happened, scenario), len(scenario.model.trainable))
-    own = not any(happened[at].elsewhere for at in launches(happened, scenario))
-    return exchanges(happened[:last], scenario), count - late_exchanges(scenario) if own else 0, count
-
-
-def late_exchanges(scenario: Scenario) -> int:
-    """Return how many exchanges may begin late: those with a gradient of the first layer, and one that lags behind."""
-    return sum(name.startswith("layers.0.") for name in scenario.model.trainable) + 1
-
-
 def starts_in_backward(trial: Trial) -> None:
     """Hold communication to overlap with backward, but for one bucket of all gradients, launched in backward.
 
     The models here are small: an implementation with buckets of a fixed, large size has one, which is full at the end.
     """
-    step = trial.scenario.steps - 1
-    steps = [_last_pass(seen.happenings[step]) for seen in trial.observations]
-    if not all(_is_one_bucket_in_backward(happened, trial.scenario) for happened in steps):
-        overlaps_backward(trial)
+    for happened in map(_last_pass, trial.observations):
+        returned = next(at for at, one in enumerate(happened) if one.what == "returned")
+        one_bucket = exchanges(happened, trial.scenario) == 1
+        if not (one_bucket and launches(happened, trial.scenario)[0] < returned):
+            overlaps_backward(trial)
+
+
+def _last_pass(seen: Observation) -> list[Happening]:
+    """Return what happened in the last step, from the beginning of its last backward pass on."""
+    happened = seen.happenings[-1]
+    return happened[max((at for at, one in enumerate(happened) if one.what == "began"), default=0) :]
+
+
+def _may_be_late(scenario: Scenario) -> int:
+    """Return how many exchanges may begin late: those with a gradient of the first layer, and one that lags behind."""
+    return sum(name.startswith("layers.0.") for name in scenario.model.trainable) + 1
 
 
 def _goes_on(happened: list[Happening], launch: int) -> bool:
@@ -98,13 +88,7 @@ def _goes_on(happened: list[Happening], launch: int) -> bool:
     return False
 
 
-def _is_one_bucket_in_backward(happened: list[Happening], scenario: Scenario) -> bool:
-    returned = next(at for at, one in enumerate(happened) if one.what == "returned")
-    return exchanges(happened, scenario) == 1 and launches(happened, scenario)[0] < returned
-
-
 def _when(happened: list[Happening], launch: int) -> str:
-    before = {one.what for one in happened[:launch]}
-    if "returned" in before:
+    if any(one.what == "returned" for one in happened[:launch]):
         return "only in `on_after_backward`"
     return "only at the very end of backward (queued behind it, or launched for the last gradient)"
