@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from conformance.execution.deadlines import IMPORT_SECONDS
 from conformance.execution.fork_servers import fork_servers, ranks_from
 from conformance.grading.events import Event, Listener, Reports
 from conformance.grading.formats import FORMATS
@@ -72,6 +73,10 @@ def _add_grade_options(command: argparse.ArgumentParser) -> None:
     add("--from-scratch", action="store_true", help="fail components that use torch's own implementation")
     add("--core", action="store_true", help="leave out extended checks, which give no points")
     _add_with(command)
+    about = "a package that submissions wrap: what it refuses, they refuse; repeatable"
+    add("--library", action="append", default=[], metavar="PACKAGE", help=about)
+    about = "the longest that a submission may take to import (%(default)s)"
+    add("--import-seconds", type=int, default=IMPORT_SECONDS, metavar="N", help=about)
     add("--repro-dir", type=Path, default="repro", metavar="DIR", help="folder for scripts of failures (%(default)s)")
 
 
@@ -94,6 +99,7 @@ def _grade(options: argparse.Namespace) -> int:
     if len(misplaced) == len(options.paths) and not files:
         raise UsageError("\n".join(misplaced))
     examples = _positive("--max-examples", options.max_examples)
+    _positive("--import-seconds", options.import_seconds)
     for file in files:
         file.write()  # without any submission yet: a path that cannot be written is told at once
     with progress() as shown, fork_servers() as launcher:
@@ -103,7 +109,17 @@ def _grade(options: argparse.Namespace) -> int:
         seed = secrets.randbits(_SEED_BITS) if options.seed is None else options.seed
         components = _components(options.components)
         world_size, folder = _world_size(options.world_size), options.repro_dir
-        grading = Grading(seed, world_size, components, examples, folder, options.from_scratch, options.core)
+        grading = Grading(
+            seed,
+            world_size,
+            components,
+            examples,
+            folder,
+            options.from_scratch,
+            options.core,
+            tuple(options.library),
+            options.import_seconds,
+        )
         with nothing_kept():
             _report(grade(options.paths, grading, launcher), [reports, shown, ConsoleReport(reports), *files], files)
     return max(report.exit_code for report in reports.reports)

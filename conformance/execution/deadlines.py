@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from conformance.scenarios.drawn import Drawn
 
-IMPORT_SECONDS = 120.0  # the longest that an import may take
+IMPORT_SECONDS = 30  # for the first import, unless `--import-seconds` says otherwise
 _RUN_SECONDS = 10.0
 _FIRST_RUN_SECONDS = 30.0
 _SLOWER = 100.0
+_LONGEST_IMPORT = 120.0
 _SLOWER_IMPORT = 10.0  # all ranks import the submission at one time, new ones while others compute
 _GATED_STEP_SECONDS = 10.0  # `comm_threads` waits for other threads of the submission, in each step
 
@@ -29,4 +30,4 @@ class Deadlines:
         """Return the seconds after which ranks that carry this out count as hung, their import included."""
         run = _FIRST_RUN_SECONDS if math.isinf(self.fastest) else max(_RUN_SECONDS, _SLOWER * self.fastest)
         gated = _GATED_STEP_SECONDS * getattr(drawn, "steps", 0) if drawn.gated else 0.0
-        return run + gated + min(_SLOWER_IMPORT * self.import_seconds, IMPORT_SECONDS)
+        return run + gated + max(2 * self.import_seconds, min(_SLOWER_IMPORT * self.import_seconds, _LONGEST_IMPORT))

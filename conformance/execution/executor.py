@@ -54,6 +54,7 @@ class Executor:
         ranks: where they run.
         location: the submission.
         secret: what the numbers derive from, together with each scenario's seed.
+        import_limit: seconds that the first import of the submission may take.
         stubs: absent packages that the submission needs a stub for.
         stubbed: what was used in place of something absent, so far.
         borrowed: torch's own implementations that a component has used so far, by its name.
@@ -67,6 +68,7 @@ class Executor:
     ranks: SizedRanks
     location: Location
     secret: str
+    import_limit: float = IMPORT_SECONDS
     stubs: tuple[str, ...] = ()
     stubbed: set[str] = field(default_factory=set)
     borrowed: dict[str, set[str]] = field(default_factory=dict)
@@ -157,7 +159,7 @@ class Executor:
         asked = {"submission": asdict(self.location), "contracts": [asdict(contract) for contract in contracts]}
         with _ranks_or_an_error_of_ours():
             payload = json.dumps(asked).encode()
-            (outcome,) = self.ranks.run(World(1), "conformance.ranks.probe:look", payload, timeout=IMPORT_SECONDS)
+            (outcome,) = self.ranks.run(World(1), "conformance.ranks.probe:look", payload, timeout=self.import_limit)
         self._deadlines.import_seconds = max(self._deadlines.import_seconds, outcome.seconds)
         found = self._probe(outcome)
         if found is None:

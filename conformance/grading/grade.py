@@ -11,6 +11,7 @@ import torch._dynamo  # torch.optim imports it, slowly, at its first use: better
 
 from conformance.checks.check import Check
 from conformance.components.registry import COMPONENTS
+from conformance.execution.deadlines import IMPORT_SECONDS
 from conformance.execution.executor import Executor
 from conformance.execution.fork_servers import ForkServers, ranks_from
 from conformance.grading.events import (
@@ -43,6 +44,8 @@ class Grading:
         repro_dir: the folder for scripts and cases that show failures; None to write none.
         from_scratch: whether a component fails if it uses torch's own implementation.
         core: whether extended checks are left out.
+        libraries: packages whose exceptions count as the submission's own refusals.
+        import_seconds: seconds that the first import of a submission may take.
     """
 
     seed: int
@@ -52,6 +55,8 @@ class Grading:
     repro_dir: Path | None = None
     from_scratch: bool = False
     core: bool = False
+    libraries: tuple[str, ...] = ()
+    import_seconds: float = IMPORT_SECONDS
 
     def checks(self, component: str) -> tuple[Check, ...]:
         """Return the checks that a component is held to, in their order."""
@@ -87,7 +92,9 @@ def _planned(path: str, grading: Grading) -> Report:
 def _grade_submission(path: str, grading: Grading, launcher: ForkServers) -> Iterator[Event]:
     try:
         with ranks_from(launcher) as ranks:
-            executor = Executor(ranks, locate(path), secret=str(grading.seed))
+            location = locate(path)
+            location = replace(location, libraries=(*location.libraries, *grading.libraries))
+            executor = Executor(ranks, location, str(grading.seed), grading.import_seconds)
             yield from _grade_components(executor, grading)
             ended = SubmissionEnded(stand_ins=tuple(sorted(executor.stubbed)))
     except UsageError as error:

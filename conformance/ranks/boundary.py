@@ -18,14 +18,13 @@ from typing import Any
 import torch.distributed as dist
 
 from conformance.ranks.lacks import lacking
-from conformance.ranks.loading import is_own
+from conformance.ranks.loading import is_own, may_refuse
 from conformance.submissions.location import Location
 from pytest_ddp.rank.worker import Failed
 
 _STAGE = "_conformance_stage"
 _ELSEWHERE = ("a look at the submission's objects", None)
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
-_TORCHS_SHARDING = "/torch/distributed/fsdp/"
 _GONE = "the submission has destroyed the default process group, which belongs to the program that made it"
 _destroyed_at: list[traceback.FrameSummary] = []
 
@@ -106,13 +105,13 @@ def _printable(text: str) -> str:
 
 
 def _raised_on_purpose(error: BaseException, location: Location) -> bool:
-    """Whether a `raise` statement of the submission raised an error: it refuses, and does not fail by accident.
+    """Whether the submission refuses, and does not fail by accident: by `raise`, or by `assert` with a message.
 
-    A `raise` statement of torch's sharding counts too: a submission that builds on it may leave refusals to it.
+    A library may refuse for it: a submission that builds on one leaves refusals to it.
     """
     last = traceback.extract_tb(error.__traceback__)[-1]
-    whose = is_own(last.filename, location) or _TORCHS_SHARDING in last.filename
-    return isinstance(error, Exception) and whose and _is_raise(last.line or "")
+    states = _is_raise(last.line or "") or (isinstance(error, AssertionError) and bool(error.args))
+    return isinstance(error, Exception) and states and may_refuse(last.filename, location)
 
 
 def _is_raise(line: str) -> bool:

@@ -4,11 +4,14 @@ import gc
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
+from unittest import mock
 
 from conformance.ranks import stand_ins
 from conformance.submissions.contract import Contract, Function
@@ -24,10 +27,25 @@ def load(location: Location, stubbed: tuple[str, ...] = ()) -> ModuleType:
         stand_ins.install(location)
         for package in stubbed:
             stand_ins.packages.offer(package)
-        _loaded[location] = with_stubs(lambda: _import(location), location)
+        with _exits_raise():
+            _loaded[location] = with_stubs(lambda: _import(location), location)
         gc.collect()
         gc.freeze()  # a submission may import a million objects, and each run ends with a garbage collection
     return _loaded[location]
+
+
+@contextmanager
+def _exits_raise() -> Iterator[None]:
+    """Let `os._exit` raise SystemExit during the block, so that a traceback shows its line; not in other processes."""
+    rank, leave = os.getpid(), os._exit
+
+    def leave_or_raise(code: int) -> NoReturn:
+        if os.getpid() != rank:
+            leave(code)
+        raise SystemExit(f"os._exit({code}) ends the process")
+
+    with mock.patch.object(os, "_exit", leave_or_raise):
+        yield
 
 
 def with_stubs(call: Callable[[], T], location: Location) -> T:
@@ -73,11 +91,17 @@ def wrong_signature(adapters: ModuleType, wanted: Function) -> str | None:
 def is_own(filename: str, location: Location) -> bool:
     """Whether a file belongs to the submission."""
     if location.root is None:
-        module = sys.modules.get(location.module.partition(".")[0])
-        roots: tuple[str, ...] = tuple(getattr(module, "__path__", ()))
-    else:
-        roots = location.import_roots
-    return any(filename.startswith(f"{root}/") for root in roots)
+        return _is_in_package(filename, location.module.partition(".")[0])
+    return any(filename.startswith(f"{root}/") for root in location.import_roots)
+
+
+def may_refuse(filename: str, location: Location) -> bool:
+    """Whether a file belongs to the submission, or to a library that speaks for it."""
+    return is_own(filename, location) or any(_is_in_package(filename, name) for name in location.libraries)
+
+
+def _is_in_package(filename: str, name: str) -> bool:
+    return any(filename.startswith(f"{folder}/") for folder in getattr(sys.modules.get(name), "__path__", ()))
 
 
 def _is_of(module: ModuleType, location: Location) -> bool:

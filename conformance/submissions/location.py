@@ -14,6 +14,7 @@ from pytest_ddp.errors import UsageError
 
 _PLACES = ("tests/adapters.py", "adapters.py")
 _TEMPLATE_PACKAGE = "cs336-basics"
+_ADAPTER = re.compile(r"\bdef get_(\w*ddp|fsdp|sharded_optimizer)")  # tells it from the adapters of another assignment
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Location:
         file: the adapters' file; None for an importable module.
         root: the submission's folder; None for an importable module.
         import_roots: folders that the submission may import from, in their order on `sys.path`.
+        libraries: packages whose exceptions count as the submission's own refusals.
     """
 
     given: str
@@ -33,11 +35,13 @@ class Location:
     file: str | None = None
     root: str | None = None
     import_roots: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ("torch.distributed.fsdp",)
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
         """Return the location that `dataclasses.asdict` took apart, also after a trip through JSON text."""
-        return cls(**{**plain, "import_roots": tuple(plain["import_roots"])})
+        folders, libraries = tuple(plain["import_roots"]), tuple(plain["libraries"])
+        return cls(**{**plain, "import_roots": folders, "libraries": libraries})
 
     @property
     def subfolder(self) -> Path:
@@ -62,7 +66,7 @@ def locate(given: str) -> Location:
         for place in _PLACES:
             if (path / place).is_file():
                 return _in_folder(given, path.resolve(), place)
-        raise UsageError(f"no adapters in {given}: neither {' nor '.join(_PLACES)} is there")
+        return _in_folder(given, _nested(path).resolve(), _PLACES[0])
     if path.is_file():
         return _at_file(given, path.resolve())
     if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", given):
@@ -72,6 +76,16 @@ def locate(given: str) -> Location:
         if PathFinder.find_spec(package, [here]):
             return Location(given, given, import_roots=(here,))
     raise UsageError(f"{given} is no folder, no file and no module that Python can import from here")
+
+
+def _nested(path: Path) -> Path:
+    """Return the one folder, at most two levels below a path, that holds a submission in the official layout."""
+    folders = [found.parents[1] for level in ("*", "*/*") for found in sorted(path.glob(f"{level}/{_PLACES[0]}"))]
+    ours = [folder for folder in folders if _ADAPTER.search((folder / _PLACES[0]).read_text("utf-8", "replace"))]
+    if len(ours) == 1:
+        return ours[0]
+    several = f"; give one of {', '.join(map(str, ours))}" if ours else ""
+    raise UsageError(f"no adapters in {path}: neither {' nor '.join(_PLACES)} is there{several}")
 
 
 def _at_file(given: str, path: Path) -> Location:

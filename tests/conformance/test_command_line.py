@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -37,6 +38,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
         ),
         ([str(EXAMPLES / "correct"), "--world-size", "100000"], "--world-size 100000: this machine runs 2 to"),
         ([str(EXAMPLES / "correct"), "--max-examples", "0"], "--max-examples 0: give 1 or more"),
+        ([str(EXAMPLES / "correct"), "--import-seconds", "0"], "--import-seconds 0: give 1 or more"),
     ],
 )
 def test_misuse_has_exit_code_2_and_a_sentence(capsys, arguments, words):
@@ -68,7 +70,8 @@ def test_the_help_names_every_option_with_its_default(capsys):
         ("import helpers_that_are_not_there", "No module named 'helpers_that_are_not_there'"),
         ("def broken(:", "SyntaxError"),
         ("raise ValueError('at import')", "ValueError: at import"),
-        ("import os; os._exit(0)", "importing them ended the process"),
+        ("import os; os._exit(0)", "line 1, in <module>\n    import os; os._exit(0)\n"),
+        ("import os; os._exit(0)", "SystemExit: os._exit(0) ends the process"),
         (
             "def get_naive_ddp(): ...\ndef naive_ddp_on_after_backward(m, o): ...",
             "get_naive_ddp has the signature get_naive_ddp(); it is called as get_naive_ddp(module)",
@@ -81,6 +84,20 @@ def test_adapters_that_cannot_be_used_have_exit_code_2(capsys, submit, adapters,
     said = capsys.readouterr().err
     assert words in said
     assert "conformance/" not in said.replace("test_adapters", ""), "only the submission's own files"
+
+
+@pytest.mark.usefixtures("one_server")
+def test_an_import_that_does_not_end_is_stopped_and_its_line_is_told(capsys, submit):
+    assert main([str(submit("x = 1\nwhile x:\n    pass")), "--import-seconds", "1"]) == 2
+    said = capsys.readouterr().err
+    assert "importing them did not end within 1 s (--import-seconds)" in said
+    assert re.search(r'adapters.py", line [23] in <module>', said), said
+
+
+@pytest.mark.usefixtures("one_server")
+def test_where_nothing_is_submitted_the_exit_code_is_2(submit):
+    loop = "def get_naive_ddp(module): raise NotImplementedError\ndef naive_ddp_on_after_backward(m, o): ..."
+    assert main([str(submit(loop)), "--world-size", "2"]) == 2
 
 
 def test_the_report_has_its_schema(tmp_path, capsys):

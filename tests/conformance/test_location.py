@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from conformance.submissions.location import locate
+from pytest_ddp.errors import UsageError
 
 NOTHING = """
     def get_naive_ddp(module):
@@ -100,3 +101,29 @@ def test_a_module_in_the_working_directory_is_found_though_python_does_not_look_
     monkeypatch.setattr("sys.path", [path for path in sys.path if path])
     assert locate("my_adapters_of_today.sub").import_roots == (str(tmp_path),)
     assert locate("reference.adapters").import_roots == ()
+
+
+OFFICIAL = "def get_ddp_individual_parameters(module): ..."
+
+
+def test_a_submission_in_the_official_layout_is_found_below_the_folder(tmp_path):
+    texts = {"one/basics": "def run_linear(): ...", "two/systems": OFFICIAL}
+    for name, text in texts.items():
+        (tmp_path / name / "tests").mkdir(parents=True)
+        (tmp_path / name / "tests/adapters.py").write_text(text)
+    found = locate(str(tmp_path))
+    assert (found.given, found.root) == (str(tmp_path), str(tmp_path / "two/systems"))
+    (tmp_path / "one/basics/tests/adapters.py").write_text(OFFICIAL)
+    with pytest.raises(UsageError, match=f"is there; give one of {tmp_path}/one/basics, {tmp_path}/two/systems"):
+        locate(str(tmp_path))
+
+
+def test_the_official_layout_imports_the_package_of_another_assignment(tmp_path):
+    """As in the handout: `cs336-basics/` with a pyproject.toml beside `cs336_systems/`, with and without `src`."""
+    for name in ("cs336-basics/cs336_basics", "cs336-extra/src/extra", "cs336_systems", "tests"):
+        (tmp_path / name).mkdir(parents=True)
+    for folder in ("cs336-basics", "cs336-extra", "."):
+        (tmp_path / folder / "pyproject.toml").write_text(
+            '[tool.uv.sources]\ncs336-basics = { path = "./cs336-basics", editable = true }'
+        )
+    assert roots(tmp_path) == [".", "cs336-basics", "cs336-extra", "cs336-extra/src"]

@@ -1,9 +1,16 @@
 """An extended property may be refused by an exception: only who does it wrongly without a word fails."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from way import CONTROLS, Way
+
+from conformance.components.registry import COMPONENTS
+from conformance.execution.executor import Executor
+from conformance.execution.fork_servers import ranks_from
+from conformance.judging.run_check import run_check
+from conformance.submissions.location import locate
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "correct"
 WRAPPER = """
@@ -75,3 +82,53 @@ def test_what_torchs_own_sharding_refuses_is_refused(grade_path, submit):
     scalar = next(one for one in graded.checks if one.id == "trains[scalar_parameter]")
     assert (graded.status, scalar.status) == ("passed", "not_run")
     assert "refused, as it may be: ValueError: fully_shard doesn't support scalar parameters" in scalar.message
+
+
+LIBRARY = """
+    import torch
+    import torch.distributed as dist
+
+    class Wrapper(torch.nn.Module):
+        def __init__(self, module):
+            super().__init__()
+            self.module = module
+            for tensor in (*module.parameters(), *module.buffers()):
+                dist.broadcast(tensor.data, 0)
+
+        def forward(self, *inputs, **options):
+            return self.module(*inputs, **options)
+
+        def finish(self):
+            for parameter in self.module.parameters():
+                if parameter.grad is None:
+                    REFUSES
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= dist.get_world_size()
+    """
+WRAPS_LIBRARY = """
+    import pathlib, sys
+    sys.path.append(str(pathlib.Path(__file__).parents[1]))
+    from a_library.wrapper import Wrapper as get_naive_ddp
+
+    def naive_ddp_on_after_backward(ddp_model, optimizer):
+        ddp_model.finish()
+    """
+
+
+@pytest.mark.parametrize(
+    ("refuses", "libraries", "status"),
+    [
+        ("raise NotImplementedError('no gradient')", (), "failed"),
+        ("raise NotImplementedError('no gradient')", ("a_library",), "not_run"),
+        ("assert False, 'no gradient'", ("a_library",), "not_run"),
+        ("assert False", ("a_library",), "failed"),
+    ],
+)
+def test_a_library_refuses_for_the_submission_if_it_is_named(launcher, submit, refuses, libraries, status):
+    folder = submit(WRAPS_LIBRARY, a_library__wrapper=LIBRARY.replace("REFUSES", refuses))
+    (folder / "a_library").rename(folder.parent / "a_library")
+    check = next(check for check in COMPONENTS["naive_ddp"].checks if check.id == "trains[used_on_some_ranks]")
+    with ranks_from(launcher) as ranks:
+        executor = Executor(ranks, replace(locate(str(folder)), libraries=libraries), "1")
+        found = run_check(COMPONENTS["naive_ddp"], check, executor, world_size=2, seed=1, examples=1)
+    assert (found.check.level, found.status) == ("extended", status), found.message
