@@ -11,23 +11,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from conformance.grading.events import (
-    CheckBegan,
-    CheckEnded,
-    ComponentBegan,
-    ComponentEnded,
-    Event,
-    GradeBegan,
-    Listener,
-    SubmissionBegan,
-    SubmissionEnded,
-)
+from conformance.grading import events
 
 _REFRESHES_PER_SECOND = 2.0  # ranks need the processors
 
 
 @contextmanager
-def progress() -> Iterator[Listener]:
+def progress() -> Iterator[events.Listener]:
     """Show progress from now until the end of the block; give the listener that it follows."""
     console = Console(stderr=True)
     if not console.is_terminal or console.is_dumb_terminal:
@@ -38,12 +28,12 @@ def progress() -> Iterator[Listener]:
         yield shown
 
 
-def write_lines(event: Event) -> None:
+def write_lines(event: events.Event) -> None:
     """Write one line when a submission begins, and one when a submitted component ends; a listener."""
     match event:
-        case SubmissionBegan():
+        case events.SubmissionBegan():
             sys.stderr.write(f"conformance: grading {event.submission}\n")
-        case ComponentEnded(report) if report.submitted:
+        case events.ComponentEnded(report) if report.submitted:
             points = f"{report.points:g} of {report.max_points:g} points"
             sys.stderr.write(f"conformance: {report.name} {report.status}, {points}\n")
 
@@ -72,30 +62,30 @@ class LiveProgress:
         rate = _REFRESHES_PER_SECOND
         self.live = Live(self, console=console, refresh_per_second=rate, transient=True, redirect_stdout=False)
         self._grade = _Timed("starting rank processes")
-        self._component: ComponentBegan | None = None
+        self._component: events.ComponentBegan | None = None
         self._check: _Timed | None = None
         self._submissions = self._begun = self._ended = self._failed = 0
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         """Take in one event."""
         match event:
-            case GradeBegan(reports):
+            case events.GradeBegan(reports):
                 self._submissions = len(reports)
-            case SubmissionBegan(name):
+            case events.SubmissionBegan(name):
                 self._begun += 1
                 place = f"({self._begun} of {self._submissions}) " if self._submissions > 1 else ""
                 self._grade.words = f"grading {place}{name}"
                 self.live.start()
-            case ComponentBegan():
+            case events.ComponentBegan():
                 self._component, self._ended, self._failed = event, 0, 0
-            case CheckBegan():
+            case events.CheckBegan():
                 self._check = _Timed(event.check)
-            case CheckEnded():
+            case events.CheckEnded():
                 self._ended += 1
                 self._failed += event.report.status == "failed"
-            case ComponentEnded():
+            case events.ComponentEnded():
                 self._component = self._check = None
-            case SubmissionEnded():
+            case events.SubmissionEnded():
                 self.live.stop()
 
     def __rich__(self) -> RenderableType:

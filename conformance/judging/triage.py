@@ -42,16 +42,17 @@ class Cause(NamedTuple):
 
 def cause_of(search: Search, scenario: Drawn, violation: Violation) -> Cause:
     """Find the cause of a failure."""
-    execution = search.executor.run(search.component, scenario)
+    execution, afresh = search.executor.run(search.component, scenario), search.executor.run_afresh
+    fails = partial(_fails_again, search, scenario)
     # A hang takes until its deadline. If new ranks that hash alike hang too, more runs would teach nothing.
-    alike = _fails_alike(search, scenario) if isinstance(execution, Broken) and execution.hung else None
+    alike = fails(partial(afresh, alike=True)) if isinstance(execution, Broken) and execution.hung else None
     race = "" if alike else _race(search, scenario, execution)
     if not race and alike is None:
-        alike = _fails_alike(search, scenario)
+        alike = fails(partial(afresh, alike=True))
     if not (race or alike):
-        if _fails_again(search, scenario, search.executor.run_afresh):
+        if fails(afresh):
             return Cause(HASH_APART, "hash_apart")
-        if not _fails_again(search, scenario, search.executor.run_afresh):
+        if not fails(afresh):
             return Cause("", "left_behind")
     said = violation.advice or _explain(search, scenario)
     said = "\n".join(part for part in (race, search.check.advice, said) if part)
@@ -68,11 +69,6 @@ def _race(search: Search, scenario: Drawn, execution: Execution) -> str:
         f"This is a race: with the same numbers, {failed} of {repeats + 1} runs failed. Something is used before it is "
         "ready, or depends on chance: a wait that is missing, a random choice, what an earlier run left behind."
     )
-
-
-def _fails_alike(search: Search, scenario: Drawn) -> bool:
-    """Return whether new ranks that all hash texts alike fail too."""
-    return _fails_again(search, scenario, partial(search.executor.run_afresh, alike=True))
 
 
 def _fails_again(search: Search, scenario: Drawn, run: Callable[..., Execution]) -> bool:

@@ -1,6 +1,5 @@
 """Whether a scenario can tell right from wrong: on it, known mistakes must give obviously other numbers."""
 
-from collections.abc import Iterable
 from functools import lru_cache
 from itertools import product
 
@@ -64,14 +63,10 @@ def _training_differs(
 ) -> bool:
     """Whether training with a mistake would be told from right training after some step."""
     mistaken = TRAINING_MISTAKES[mistake].instead(scenario)
-    if not scenario.model.narrow:
-        return _ends_up_elsewhere(parameters_after_steps(mistaken, inputs), expected, factor)
-    wrong = train(mistaken, inputs)
-    return _ends_up_elsewhere(wrong.parameters, train(scenario, inputs, follow=wrong), factor)
-
-
-def _ends_up_elsewhere(after_steps: Iterable[Tensors], expected: Trajectory, factor: float) -> bool:
-    """Whether parameters are obviously different after some step; none is asked for after the first such one."""
+    after_steps = parameters_after_steps(mistaken, inputs)  # computed up to the first step that differs
+    if scenario.model.narrow:
+        wrong = train(mistaken, inputs)
+        after_steps, expected = iter(wrong.parameters), train(scenario, inputs, follow=wrong)
     rights = zip(expected.parameters, expected.parameter_limits, strict=True)
     return any(_obviously_different(wrong, *right, factor) for wrong, right in zip(after_steps, rights, strict=True))
 

@@ -12,17 +12,8 @@ from conformance.execution.executor import Executor
 from conformance.execution.outcome import Execution, Malformed, Observed
 from conformance.judging.run_check import Result
 from conformance.protocol.messages import Observation
-from conformance.reproduction import training_script
+from conformance.reproduction import script, training_script
 from conformance.reproduction.replay import SCHEMA, Replay
-from conformance.reproduction.script import (
-    MARKER,
-    MOST_LINES,
-    Failure,
-    Reading,
-    data_lines,
-    is_readable,
-    lines_besides_data,
-)
 from conformance.scenarios.drawn import Drawn
 from conformance.scenarios.scenario import Scenario
 from conformance.submissions.location import Location
@@ -42,14 +33,14 @@ def write(component: Component, result: Result, executor: Executor, folder: Path
     if drawn is None:
         raise ValueError(f"{result.check.id} has not failed on anything")
     message = f"{result.message} {result.diagnosis}"
-    failure = Failure(location=location, component=component, check=result.check, message=message)
+    failure = script.Failure(location=location, component=component, check=result.check, message=message)
     place = folder / location.subfolder
     place.mkdir(parents=True, exist_ok=True)
     replay = Replay(location.file or location.module, component.name, result.check, drawn, executor.secret)
     replay.write(place / f"{failure.name}.json")
-    script = place / f"{failure.name}.py"
-    script.write_text(_text(failure, result, executor, drawn), encoding="utf-8")
-    return script
+    path = place / f"{failure.name}.py"
+    path.write_text(_text(failure, result, executor, drawn), encoding="utf-8")
+    return path
 
 
 def remove_stale(location: Location, components: Collection[str], folder: Path) -> None:
@@ -72,14 +63,14 @@ def _is_ours(path: Path, components: Collection[str]) -> bool:
         return False
     text = path.read_text(encoding="utf-8", errors="replace")
     if path.suffix == ".py":
-        return text.startswith(f'"""{MARKER} ')
+        return text.startswith(f'"""{script.MARKER} ')
     try:
         return path.suffix == ".json" and bool(json.loads(text)["schema"] == SCHEMA)
     except (ValueError, KeyError, TypeError):
         return False
 
 
-def flat_text(failure: Failure, drawn: Drawn, seed: int) -> tuple[str, str]:
+def flat_text(failure: script.Failure, drawn: Drawn, seed: int) -> tuple[str, str]:
     """Return a flat script of what was drawn, and why it is of no use; empty if it is.
 
     Args:
@@ -93,23 +84,23 @@ def flat_text(failure: Failure, drawn: Drawn, seed: int) -> tuple[str, str]:
         text, unshown = _flat_case(failure, drawn, seed)
     if unshown:
         return text, f"a short script has no lines for {', '.join(unshown)}"
-    lines = lines_besides_data(text)
-    return text, f"a short script would have {lines} lines" if lines > MOST_LINES else ""
+    lines = script.lines_besides_data(text)
+    return text, f"a short script would have {lines} lines" if lines > script.MOST_LINES else ""
 
 
-def _flat_case(failure: Failure, case: Drawn, seed: int) -> tuple[str, list[str]]:
+def _flat_case(failure: script.Failure, case: Drawn, seed: int) -> tuple[str, list[str]]:
     """Return a flat script that asks a component what a training loop would, and what it does not show of the case."""
     if not failure.own_template:
         return "", ["what this component does"]
     given = max(failure.component.numbers(case, seed), key=len)  # a rank is given the same in each world
-    if not is_readable(given):
+    if not script.is_readable(given):
         return "", ["so many numbers"]
-    read, data = Reading(case), list(data_lines("GIVEN", given))
+    read, data = script.Reading(case), list(script.data_lines("GIVEN", given))
     text = failure.render(failure.own_template, s=read, world_size=read.world_size, data=data)
     return text, read.unread(*_IN_THE_NUMBERS)
 
 
-def _text(failure: Failure, result: Result, executor: Executor, drawn: Drawn) -> str:
+def _text(failure: script.Failure, result: Result, executor: Executor, drawn: Drawn) -> str:
     """Return the flat script of a failure where there is one that shows it, else one that replays it."""
     if executor.stubbed:
         text, why = "", f"stand-ins are needed for what is absent: {', '.join(sorted(executor.stubbed))}"

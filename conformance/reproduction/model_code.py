@@ -3,43 +3,34 @@
 from collections.abc import Iterator
 from typing import Any
 
-from conformance.scenarios.layers import (
-    Again,
-    Conv,
-    Embedding,
-    Linear,
-    Norm,
-    Residual,
-    SmoothNorm,
-    TokenEmbedding,
-    layer_as_code,
-)
+from conformance.scenarios import layers
 
 _ACTIVATIONS = {"tanh": "torch.tanh", "gelu": "nn.functional.gelu", "relu": "torch.relu"}
 _CASTS = {"float64": "double", "float32": "float", "bfloat16": "bfloat16", "float16": "half"}
 _OWN: dict[type[Any], tuple[str, ...]] = {
-    Conv: (
+    layers.Conv: (
         "class SpreadConv2d(nn.Conv2d):  # 2 by 2, of values that are spread out",
         "    def forward(self, x):",
         "        grid = tensor([[0.5, 1.0], [1.5, 2.0]], dtype=x.dtype)",
         "        return super().forward(x[:, :, None, None] * grid).flatten(1)",
     ),
-    Embedding: (
+    layers.Embedding: (
         "class AddedEmbedding(nn.Embedding):  # adds the row that the first value selects",
         "    def forward(self, x):",
         "        return x + 1.5 * super().forward((8 * x[:, 0]).floor().long() % self.num_embeddings)",
     ),
-    SmoothNorm: (
+    layers.SmoothNorm: (
         "class SmoothNorm(nn.RMSNorm):",
         "    def forward(self, x):",
         "        return self.weight * x * (x.square().mean(-1, keepdim=True) + 1).rsqrt()",
     ),
-    Residual: (
+    layers.Residual: (
         "class ResidualLinear(nn.Linear):",
         "    def forward(self, x):",
         "        return x + super().forward(x)",
     ),
 }
+_EXPLICIT = (layers.Linear, layers.Norm, layers.Again, layers.TokenEmbedding, *_OWN)
 _WHEN = {  # when a model's branch is used; NOW holds the rank, the step and the micro-batch
     "used_on_rank_0": 'NOW["rank"] == 0',
     "used_on_rank_1": 'NOW["rank"] == 1',
@@ -73,7 +64,7 @@ def model_lines(spec: Any) -> Iterator[str]:
 
 def is_explicit(spec: Any) -> bool:
     """Whether a class of a few lines can have all layers of a model."""
-    return all(isinstance(layer, (Linear, Norm, Again, TokenEmbedding, *_OWN)) for layer in spec.layers)
+    return all(isinstance(layer, _EXPLICIT) for layer in spec.layers)
 
 
 def has_places(spec: Any) -> bool:
@@ -83,8 +74,8 @@ def has_places(spec: Any) -> bool:
 
 def _call(layer: Any, width: int) -> str:
     """Return the call that makes a layer."""
-    if not isinstance(layer, Conv):
-        return layer_as_code(layer, width)
+    if not isinstance(layer, layers.Conv):
+        return layers.layer_as_code(layer, width)
     order = ".to(memory_format=torch.channels_last)" if layer.channels_last else ""
     return f"SpreadConv2d({width}, {layer.outputs}, 2){order}"
 
@@ -98,7 +89,7 @@ def _made(spec: Any) -> Iterator[str]:
         code, cast = [f"{made}.{_CASTS[dtype]}()" for made, dtype in zip(code, dtypes, strict=True)], ""
     yield f"self.layers = nn.ModuleList([{', '.join(code)}]){cast}"
     for index, layer in enumerate(spec.layers):
-        if isinstance(layer, Again):
+        if isinstance(layer, layers.Again):
             yield f"self.layers[{index}] = self.layers[{layer.layer}]"
     if spec.scale:
         yield f"self.scale = nn.Parameter(torch.ones((), dtype=torch.{spec.dtype}))"
