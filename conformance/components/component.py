@@ -30,6 +30,8 @@ class Component(Asked):
         aspects: what it promises, with the points of each promise. Every core check belongs to one.
         start: the check that asks for equal weights on all ranks after wrapping. If it fails, those after it start from
             equal ones, so that it costs nothing else.
+        carries: checks in float64. If one of them fails, and passes in float32, then float32 is what the component is
+            judged in: the assignment has no other dtype.
         diagnose: names the known mistake behind a failed trial; the second trial, if any, has a larger model.
         advice: what to do where the submission raised an exception on what was drawn; may be empty.
     """
@@ -38,6 +40,7 @@ class Component(Asked):
     checks: tuple[Check, ...]
     aspects: tuple[Aspect, ...]
     start: str = ""
+    carries: tuple[str, ...] = ()
     diagnose: Callable[[Any, Any], str] | None = None
     advice: Callable[[Any], str] = no_advice
 

@@ -59,6 +59,7 @@ class CheckReport:
         script: the path of a script that shows the failure.
         scenario: the smallest scenario or case that fails.
         behind: the failed check that kept this one from running, if one did.
+        in_float32: whether it was judged in float32, since the component does not carry float64.
     """
 
     id: str
@@ -72,6 +73,7 @@ class CheckReport:
     script: str = ""
     scenario: Drawn | None = None
     behind: str = ""
+    in_float32: bool = False
 
     @property
     def explanation(self) -> tuple[str, ...]:
@@ -118,6 +120,11 @@ class ComponentReport:
     def core(self) -> list[CheckReport]:
         """The checks that decide."""
         return [check for check in self.checks if check.level == "core"]
+
+    @property
+    def in_float32(self) -> bool:
+        """Whether it was judged in float32, since it does not carry float64."""
+        return any(check.in_float32 for check in self.checks)
 
     @property
     def status(self) -> Verdict:

@@ -35,12 +35,35 @@ def nothing_kept() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
+class Spared:
+    """What scenarios do without because a component fails there: a check of its own says so, and the rest is judged.
+
+    Attributes:
+        equal_start: all ranks have rank 0's weights before wrapping, too.
+        in_float32: models are in float32 rather than in float64.
+    """
+
+    equal_start: bool = False
+    in_float32: bool = False
+
+    def eased(self, drawn: Drawn) -> Drawn:
+        """Return a scenario without what is spared; a case stays as it is."""
+        if not isinstance(drawn, Scenario):
+            return drawn
+        drawn = drawn.in_float32 if self.in_float32 else drawn
+        return replace(drawn, equal_start=True) if self.equal_start else drawn
+
+
+NOTHING_SPARED = Spared()
+
+
+@dataclass(frozen=True)
 class Draws:
     """Scenarios or cases of a check: the same ones at every time, for every submission.
 
     Checks that draw alike with one seed draw the same scenarios, which then run once. Known mistakes in `rules_out`
-    must give other numbers than correct code on a scenario, or it is not used; its numbers derive from `secret`. With
-    `equal_start`, all ranks have rank 0's weights before wrapping, in scenarios that train.
+    must give other numbers than correct code on a scenario, or it is not used; its numbers derive from `secret`.
+    Scenarios are made easier by what the component is `spared`.
     """
 
     scenarios: Drawer
@@ -49,7 +72,7 @@ class Draws:
     seed: int
     secret: str
     examples: int
-    equal_start: bool = False
+    spared: Spared = NOTHING_SPARED
 
     def all(self) -> tuple[Drawn, ...]:
         """Return them, smaller ones first; components with the same scenarios share one drawing."""
@@ -77,8 +100,7 @@ class Draws:
         @seeded(self._hypothesis_seed(part))
         @given(part(self.bounds))
         def holds(drawn: Drawn) -> None:
-            if self.equal_start and isinstance(drawn, Scenario):
-                drawn = replace(drawn, equal_start=True)
+            drawn = self.spared.eased(drawn)
             assume(tells_apart(drawn, data_seed(self.secret, drawn), self.rules_out))
             judge(drawn)
 

@@ -14,7 +14,7 @@ from conformance.checks.check import Check, NotOffered, Violation
 from conformance.components.component import Component
 from conformance.execution.executor import Executor
 from conformance.execution.outcome import HarnessError
-from conformance.judging.draws import Draws
+from conformance.judging.draws import NOTHING_SPARED, Draws, Spared
 from conformance.judging.hold import Search
 from conformance.judging.triage import REPEATS, When, cause_of
 from conformance.scenarios.drawn import Drawn
@@ -57,11 +57,11 @@ def run_check(
     world_size: int,
     seed: int,
     examples: int,
-    equal_start: bool = False,
+    spared: Spared = NOTHING_SPARED,
 ) -> Result:
     """Test one property of a component on up to `examples` scenarios of up to `world_size` ranks."""
     bounds = Bounds(world_size, bucketed=component.contract.takes_bucket_size)
-    draws = Draws(check.scenarios, check.rules_out, bounds, seed, executor.secret, examples, equal_start)
+    draws = Draws(check.scenarios, check.rules_out, bounds, seed, executor.secret, examples, spared)
     return _settled(Search(component, check, executor), partial(_run, draws=draws))
 
 

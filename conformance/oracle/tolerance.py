@@ -100,7 +100,8 @@ def gradient_limits(scenario: Scenario, magnitudes: Mapping[str, float], errors:
     spec = scenario.model
     units = {name: unit_roundoff(dtype) for name, dtype in spec.dtypes.items()}
     coarsest = max(unit_roundoff(spec.dtype), *units.values())
-    terms = max(spec.widths) + scenario.batch * scenario.world_size
+    samples = sum(map(scenario.batch_of, range(scenario.world_size)))
+    terms = max(spec.widths) + samples * scenario.micro_batches
     own = len(spec.layers) * (2 * coarsest + terms * min(coarsest, _ACCUMULATED))
     floor = _SCALE_FLOOR_NARROW * max(magnitudes.values(), default=0.0)
     sizes = {name: max(magnitude, floor) for name, magnitude in magnitudes.items()}

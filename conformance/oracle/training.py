@@ -141,18 +141,12 @@ class _Run:
         return torch.stack(losses).mean()
 
     def _train_on_shards(self, step: int) -> None:
-        """Compute each rank's gradients and their average in float64; store the average rounded in `.grad`.
-
-        In narrow dtypes a step has one micro-batch, and all ranks have batches of the same size.
-        """
+        """Compute each rank's gradients and their average in float64; store the average rounded in `.grad`."""
         shards, exact = [], []
         for rank, own in enumerate(self.inputs[:1] if self.scenario.replicated else self.inputs):
-            batch = own.batches[step]
             self.model.rank = rank
-            self.model.zero_grad()
-            torch.autograd.backward(loss_on(self.scenario, self.model, batch))
-            shards.append(_gradients(self.named))
-            exact.append(self._in_float64(rank, batch))
+            shards.append(self._on_shard(self.model, step, rank, own.batches))
+            exact.append(self._in_float64(step, rank, own.batches))
         stacked, errors = _stacked(shards), _rounding_errors(shards, exact)
         gradients = {name: parts.mean(0) for name, parts in stacked.items()}
         magnitudes = {name: scale_of([parts.abs().mean(0)]) for name, parts in stacked.items()}
@@ -163,17 +157,25 @@ class _Run:
         self.trajectory.gradients.append(gradients)
         self.trajectory.gradient_limits.append(limits)
 
-    def _in_float64(self, rank: int, batch: Batch) -> Tensors:
-        """Return the gradients of one rank's batch, computed in float64."""
+    def _on_shard(self, model: Perceptron, step: int, rank: int, batches: Sequence[Batch]) -> Tensors:
+        """Return the gradients of one rank's batches of a step."""
+        model.zero_grad()
+        for micro in self.scenario.micro(step) if self.scenario.trains(step) else ():
+            model.first = self.scenario.is_first(micro)
+            loss = loss_on(self.scenario, model, batches[micro])
+            torch.autograd.backward(loss * self.scenario.weight(rank))
+        return _gradients(dict(model.named_parameters()))
+
+    def _in_float64(self, step: int, rank: int, batches: Sequence[Batch]) -> Tensors:
+        """Return the gradients of one rank's batches, computed in float64."""
         twin = self.twin
         twin.rank, twin.step = rank, self.model.step
-        twin.zero_grad()
         fill(twin, _values(self.named), dict(self.model.named_buffers()))
         named = dict(twin.named_parameters())
         for name, parameter in named.items():
             parameter.requires_grad_(self.named[name].requires_grad)
-        torch.autograd.backward(loss_on(self.scenario, twin, (batch[0].double(), batch[1].double())))
-        return _gradients(named)
+        doubled = [(x.double() if x.is_floating_point() else x, y.double()) for x, y in batches]
+        return self._on_shard(twin, step, rank, doubled)
 
     def _follow_parameters(self, step: int, after: Tensors) -> None:
         """Store how far rounding may take parameters in this step; continue with the followed rank's parameters."""
@@ -203,7 +205,7 @@ class _Run:
         """Return the followed rank's value if only rounding separates it from the right value, else the right value."""
         seen = getattr(self.follow, kind)[step].get(name) if self.follow is not None else None
         value = seen if seen is not None and equal(seen, right, limit) else right
-        return value.to(self.named[name].dtype)
+        return value.to(self.named[name].dtype, copy=True)  # it may be clipped in place
 
 
 @_on_one_thread()

@@ -131,6 +131,15 @@ class ModelSpec(PlainData):
         return replace(self, dtype="float64", layers=tuple(layers))
 
     @property
+    def in_float32(self) -> "ModelSpec":
+        """The same model one dtype narrower: float32 in place of float64, and bfloat16 where a layer has float32."""
+        layers = (
+            replace(layer, dtype="bfloat16") if isinstance(layer, Linear) and layer.dtype == "float32" else layer
+            for layer in self.layers
+        )
+        return replace(self, dtype="float32", layers=tuple(layers)) if self.dtype == "float64" else self
+
+    @property
     def trainable(self) -> tuple[str, ...]:
         """Names of the parameters that require gradients."""
         return tuple(name for name in self.shapes if name not in self.frozen)

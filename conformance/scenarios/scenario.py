@@ -243,6 +243,12 @@ class Scenario(Drawn):
         """The same without a size of buckets: neither what ranks are given nor what is right depends on it."""
         return replace(self, bucket_size_mb=None)
 
+    @property
+    def in_float32(self) -> "Scenario":
+        """The same where models in float64 are in float32, and buckets of half the size have as many parameters."""
+        model, size = self.model.in_float32, self.bucket_size_mb
+        return replace(self, model=model, bucket_size_mb=size and size * (0.5 if model != self.model else 1.0))
+
     def __hash__(self) -> int:
         """Return the hash of the text: options are dicts, which have none."""
         return hash(self.text)

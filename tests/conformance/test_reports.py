@@ -40,7 +40,7 @@ def check_reports(draw):
         draw(st.sampled_from(["passed", "failed", "error", "not_run"])),
         *draw(st.tuples(WORDS, WORDS, WORDS, st.integers(0), st.floats(0, 99), WORDS)),
         draw(st.none() | DRAWN),
-        draw(WORDS),
+        *draw(st.tuples(WORDS, st.booleans())),
     )
 
 

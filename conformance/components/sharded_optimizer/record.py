@@ -162,6 +162,7 @@ SHARDED_OPTIMIZER = Component(
     simplest=Scenario(world_size=1, replicated=True),
     answer=Observation,
     checks=_CHECKS,
+    carries=("runs_to_the_end", "trains[one_rank]", "training_equals_one_process"),
     aspects=_ASPECTS,
     diagnose=diagnose,
 )

@@ -97,6 +97,7 @@ def _wrapper(
         checks=(*CORE, *promised, *EXTENDED, *(_LATER if _OVERLAP in promised else ())),
         aspects=ASPECTS[name],
         start="initial_broadcast",
+        carries=("runs_to_the_end", "trains[one_rank]", "gradients_averaged"),
         diagnose=diagnose,
     )
 

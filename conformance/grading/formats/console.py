@@ -93,6 +93,8 @@ def _notes(report: Report) -> Iterator[Text]:
     notes += [("Not on this machine, replaced", name) for name in report.stand_ins]
     for component in report.components:
         notes += [("Torch's own", f"{component.name} uses {name}") for name in component.uses_from_torch]
+        if component.in_float32:
+            notes.append(("In float32", f"{component.name} is right there; it does not carry float64"))
         if component.new_processes:
             notes.append(("In new processes", f"{component.name} fails in a process that ran something before"))
     yield from (Text.assemble((title, "yellow"), ": ", words) for title, words in notes)
