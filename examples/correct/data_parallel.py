@@ -29,6 +29,7 @@ class Bucket:
         self.params = []
         self.waiting_for = set()
         self.nbytes = 0
+        self.handle = None
 
     def add(self, param):
         self.params.append(param)
@@ -134,8 +135,10 @@ class BucketedDDP(DDP):
                 param.register_post_accumulate_grad_hook(self.on_gradient)
 
     def on_gradient(self, param):
-        if not self.synchronises:
+        if not self.synchronises or not self.buckets:
             return
+        if self.bucket_of[param].handle:
+            raise RuntimeError("backward adds to a gradient that was sent: use checkpoint(..., use_reentrant=False)")
         self.bucket_of[param].waiting_for.discard(param)
         while self.sent < len(self.buckets) and not self.buckets[self.sent].waiting_for:
             self.send_next()
