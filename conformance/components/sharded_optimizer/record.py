@@ -31,6 +31,7 @@ _state = partial(_runs, aspect="memory and state", assertion=assertions.state_is
 _closure = partial(_in_use, assertion=assertions.closure)
 _zero_grad = partial(_runs, aspect="use of the model", assertion=assertions.zero_grad_clears_all)
 _waits = partial(Check, aspect="waiting", assertion=results_are_waited_for)
+_WITHOUT_PARAMETERS = ("trains[fewer_parameters_than_ranks]",)  # a rank may have none of a small group
 # fmt: off
 _CHECKS = (
     _train("runs_to_the_end",
@@ -65,7 +66,7 @@ _CHECKS = (
         having(groups.with_groups, gated=True), requires=("groups[own_options]",)),
     _with_options("groups[smaller_than_the_world]",
         "A parameter group may have fewer parameters than there are ranks: each trains with its group's options.",
-        groups.with_small_group, requires=("groups[own_options]",), rules_out=_GROUPED),
+        groups.with_small_group, requires=("groups[own_options]", *_WITHOUT_PARAMETERS), rules_out=_GROUPED),
     _with_options("groups[added_before_training]",
         "A parameter group that is added before the first step trains, with its own options.", changes.adding_before,
         rules_out=NEW_GROUP),
@@ -103,14 +104,14 @@ _CHECKS = (
         "Groups, also later ones, changes of options, a scheduler, and a closure or clipping work together.",
         changes.groups_and_changes,
         requires=("options[one_group]", "groups[added_during_training]", "options[scheduler]", "closure",
-            "trains[clipped_gradients]"), rules_out=(*IGNORED, *NEW_GROUP, "state lost")),
+            "trains[clipped_gradients]", *_WITHOUT_PARAMETERS), rules_out=(*IGNORED, *NEW_GROUP, "state lost")),
     _state("state_is_sharded",
         "Together the ranks hold the optimizer's state once: no rank keeps all of it, and nothing is missing.",
         draws.with_state),
     _state("state_is_sharded[groups]",
         "The state of parameters in groups, given at once or added later, is held once too.",
         groups.with_state_of_groups,
-        requires=("state_is_sharded", "groups[own_options]", "groups[added_during_training]"),
+        requires=("state_is_sharded", "groups[own_options]", "groups[added_during_training]", *_WITHOUT_PARAMETERS),
         advice="Parameters come in groups here: deal out those of each group among the ranks, of later ones too."),
     _state("state_is_balanced", "No rank holds more than its share of the optimizer's state plus one parameter's.",
         draws.with_large_weights, assertion=assertions.state_is_balanced, requires=("state_is_sharded",)),
