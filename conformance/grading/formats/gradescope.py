@@ -1,7 +1,6 @@
 """The report as Gradescope's `results.json`: one test per aspect, and one per extended check that failed.
 
-The format: https://gradescope-autograders.readthedocs.io/en/latest/specs/#output-format. Gradescope shows the results of
-one submission, so those of a second one would replace nothing: it gets a test of its own that says so.
+The format: https://gradescope-autograders.readthedocs.io/en/latest/specs/#output-format
 """
 
 import json
@@ -54,12 +53,11 @@ def _tests(component: ComponentReport) -> Iterator[dict[str, Any]]:
 
 def _aspect(component: ComponentReport, mark: Mark) -> dict[str, Any]:
     checks = [check for check in component.core if check.id in mark.aspect.checks]
-    passed = all(check.status == "passed" for check in checks)
     return {
         "name": f"{component.name}: {mark.aspect.name}",
         "score": round(mark.points, 2),
         "max_score": mark.aspect.points,
-        "status": "passed" if passed else "failed",
+        "status": "passed" if mark.status == "passed" else "failed",
         "output": "\n\n".join(map(_outcome, checks)),
         "tags": ["essential"] if mark.aspect.essential else [],
     }
@@ -67,4 +65,4 @@ def _aspect(component: ComponentReport, mark: Mark) -> dict[str, Any]:
 
 def _outcome(check: CheckReport) -> str:
     status = check.status.replace("_", " ")
-    return f"**{check.id}**: {status}" + (f"\n\n{explained(check)}" if check.status not in {"passed"} else "")
+    return f"**{check.id}**: {status}" + (f"\n\n{explained(check)}" if check.status != "passed" else "")

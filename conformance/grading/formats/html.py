@@ -1,9 +1,11 @@
 """The report as one HTML page that needs nothing besides: for phones and desktops, light and dark."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from conformance.grading.marks import LIMIT
 from conformance.grading.report import CheckReport, ComponentReport, Report
@@ -19,6 +21,7 @@ _MOST_SCRIPT_BYTES = 2**16
 
 
 _TEMPLATES.tests["contains"] = lambda ids, check: check in ids
+_TEMPLATES.filters["code"] = lambda text: Markup(re.sub("`([^`\n]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704  escaped
 
 
 def to_html(reports: Sequence[Report]) -> str:

@@ -61,7 +61,7 @@ def _rows(component: ComponentReport) -> Iterator[str]:
     points = f"{component.points:g} of {component.max_points:g}"
     yield f"| **`{component.name}`** | {component.status.replace('_', ' ')} | {points} |\n"
     for mark in component.marks if component.status != "passed" else ():
-        missing = ", missing" if mark.missing and mark.aspect.essential else ""
+        missing = ", missing" if mark.status == "missing" else ""
         yield f"| {mark.aspect.name}{missing} | | {round(mark.points, 2):g} of {mark.aspect.points:g} |\n"
 
 
