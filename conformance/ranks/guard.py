@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from conformance.submissions.location import Location
@@ -58,7 +58,7 @@ def _asks(owns: Owns, *, source_lines: bool = False) -> bool:
 
     With `source_lines`, the lines of a traceback may be asked for by anybody.
     """
-    frame = sys._getframe(1)  # noqa: SLF001  the frames are what counts
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the frames are what counts
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(_OURS) and file != __file__:
@@ -67,7 +67,7 @@ def _asks(owns: Owns, *, source_lines: bool = False) -> bool:
             return True
         if source_lines and file == linecache.__file__:
             return False
-        frame = frame.f_back  # type: ignore[assignment]  # None at the outermost
+        frame = frame.f_back
     return True  # a thread of the submission
 
 
