@@ -32,7 +32,7 @@ EXTENDED = (
         "Parameters without dimensions or elements, shared ones, and ones that are not contiguous train like others.",
         draws.optimized_of_any_shape),
     _of_kinds("trains[float64]", "A model in float64 trains to the precision of float64.", draws.optimized, exact=True,
-        theme="precision", requires=("runs_to_the_end",)),
+        theme="precision"),
     _of_kinds("trains[mixed_dtypes]", "A model with parameters of two dtypes trains like any other.",
         draws.optimized_in_mixed_dtypes, assertion=trains_in_two_dtypes, theme="precision"),
     _of_kinds("trains[large_parameters]",

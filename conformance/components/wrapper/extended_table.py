@@ -27,7 +27,7 @@ _lazily = partial(_train, theme="accumulation", assertion=use.accumulates_withou
 # fmt: off
 EXTENDED = (
     _train("trains[float64]", "A model in float64 trains to the precision of float64.", draws.plain, exact=True,
-        theme="precision", requires=("runs_to_the_end",),
+        theme="precision",
         advice="Keep buffers in the dtype of the gradients that they carry: `torch.empty(n, dtype=p.dtype)`."),
     _check("nothing_grows",
         "Later steps launch no more collectives, have no more hooks, and keep no more tensors alive than early ones.",
