@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from conformance.checks.aspect import Aspect
 
+AspectStatus: TypeAlias = Literal["passed", "missing", "failed", "not_run"]
 LIMIT = 0.4
 _NOT_JUDGED = 0.5
 _MISSING = 0.5
@@ -28,20 +29,20 @@ class Mark:
     Attributes:
         aspect: what it is for.
         points: what was earned, of `aspect.points`.
-        missing: whether less than half of its checks passed, of those that got a verdict or failed to get one by the
-            submission's fault.
+        status: passed; missing, for an essential aspect of whose checks less than half passed or ended in an error of
+            the grader; not_run, if no check of another one failed; else failed.
     """
 
     aspect: Aspect
     points: float
-    missing: bool
+    status: AspectStatus
 
     def to_json(self) -> dict[str, Any]:
         """Return what `json.dumps` takes."""
         return {
             "name": self.aspect.name,
             "essential": self.aspect.essential,
-            "missing": self.missing,
+            "status": self.status,
             "points": round(self.points, 2),
             "max_points": self.aspect.points,
             "checks": list(self.aspect.checks),
@@ -66,9 +67,16 @@ def marks(aspects: Sequence[Aspect], outcomes: Mapping[str, Outcome]) -> tuple[M
 
 def _mark(aspect: Aspect, outcomes: Sequence[Outcome], essential: Iterable[str]) -> Mark:
     shares = [_share(outcome, essential) for outcome in outcomes]
-    errors = sum(outcome.status == "error" for outcome in outcomes)
-    earned = sum(shares)
-    return Mark(aspect, aspect.points * earned / len(shares), missing=earned + errors < _MISSING * len(shares))
+    status = _status(aspect, [outcome.status for outcome in outcomes], sum(shares))
+    return Mark(aspect, aspect.points * sum(shares) / len(shares), status)
+
+
+def _status(aspect: Aspect, found: Sequence[str], earned: float) -> AspectStatus:
+    if set(found) == {"passed"}:
+        return "passed"
+    if aspect.essential and earned + found.count("error") < _MISSING * len(found):
+        return "missing"
+    return "not_run" if set(found) <= {"passed", "not_run"} else "failed"
 
 
 def _share(outcome: Outcome, essential: Iterable[str]) -> float:
@@ -80,6 +88,6 @@ def _share(outcome: Outcome, essential: Iterable[str]) -> float:
 def total(marks: Sequence[Mark]) -> float:
     """Return the points of a component: of all aspects, with a limit where an essential one is missing."""
     earned = sum(mark.points for mark in marks)
-    if any(mark.missing and mark.aspect.essential for mark in marks):
+    if any(mark.status == "missing" for mark in marks):
         earned = min(earned, LIMIT * sum(mark.aspect.points for mark in marks))
     return round(earned, 2)

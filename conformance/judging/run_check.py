@@ -117,7 +117,7 @@ def _held(search: Search, draws: Draws) -> Search:
         search.settle()
     except Violation:
         smallest = Search(search.component, search.check, search.executor)
-        with suppress(Violation):
+        with suppress(Violation, LackError):
             draws.hold(smallest.hold)
         return smallest if smallest.failure else search  # a failure counts, also if the second search finds none
     return search
