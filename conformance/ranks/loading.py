@@ -98,9 +98,9 @@ def is_own(filename: str, location: Location) -> bool:
     return any(filename.startswith(f"{root}/") for root in location.import_roots)
 
 
-def may_refuse(filename: str, location: Location) -> bool:
-    """Whether a file belongs to the submission, or to a library that speaks for it."""
-    return is_own(filename, location) or any(_is_in_package(filename, name) for name in location.libraries)
+def is_of_library(filename: str, location: Location) -> bool:
+    """Whether a file belongs to a library that may refuse for the submission."""
+    return any(_is_in_package(filename, name) for name in location.libraries)
 
 
 def _is_in_package(filename: str, name: str) -> bool:
