@@ -201,13 +201,22 @@ def grade_check(
         result.status == "failed"
         and result.when == "always"
         and not spared.in_float32
+        and component not in executor.watched  # a hang costs its deadline, in float32 once more
         and _tells_dtype(component, check)
     ):
         eased = replace(spared, in_float32=True)
         again = _run(component, check, executor, grading, eased)
         if again.status == "passed":
             result, spared = again, eased
-    return replace(_reported(component, result, executor, grading), in_float32=spared.in_float32)
+    report = _reported(component, result, executor, grading)
+    return _told_once(replace(report, in_float32=spared.in_float32), before)
+
+
+def _told_once(report: CheckReport, before: dict[str, CheckReport]) -> CheckReport:
+    """Refer to the first check that failed for the same cause, if there is one, instead of the same advice."""
+    alike = (one for one in before.values() if report.cause and one.cause == report.cause)
+    first = next((one for one in alike if one.level == "core" or report.level == "extended"), None)
+    return replace(report, diagnosis=f"This follows from {first.id}.") if first else report
 
 
 def _tells_dtype(component: str, check: Check) -> bool:
@@ -246,6 +255,7 @@ def _reported(component: str, result: Result, executor: Executor, grading: Gradi
         requirement=result.check.property,
         message=result.message,
         diagnosis=result.diagnosis,
+        cause=result.cause,
         examples=result.examples,
         seconds=round(result.seconds, 3),
         script=script,

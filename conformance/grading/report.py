@@ -60,6 +60,7 @@ class CheckReport:
         scenario: the smallest scenario or case that fails.
         behind: the failed check that kept this one from running, if one did.
         in_float32: whether it was judged in float32, since the component does not carry float64.
+        cause: the same text for failures of one cause; empty if it is not known.
     """
 
     id: str
@@ -74,6 +75,7 @@ class CheckReport:
     scenario: Drawn | None = None
     behind: str = ""
     in_float32: bool = False
+    cause: str = ""
 
     @property
     def explanation(self) -> tuple[str, ...]:

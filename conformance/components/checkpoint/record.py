@@ -50,7 +50,7 @@ _CHECKS = (
     _check("scaler_comes_back",
         "The gradient scaler's scale, and the number of steps since it grew, are those that were saved.", checkpoints,
         assertions.scaler_comes_back),
-    _check("one_rank_writes", "Rank 0 alone writes the file: ranks that write to one path at a time damage it.",
+    _check("one_rank_writes", "A checkpoint is one file, which rank 0 alone writes.",
         having(checkpoints, apart=True), assertions.one_rank_writes),
     _extended("on_two_machines", "On two machines, rank 0 alone writes the file.",
         having(checkpoints, apart=True, two_machines=True), assertions.one_rank_writes, theme="robustness",

@@ -58,7 +58,7 @@ _CHECKS = (
         "Gradients are exchanged once a step: all micro-batches but the last run in `no_sync`.", accumulations),
     _equals("scaler_used",
         "With a scaler, the loss is scaled, the step goes through the scaler, and its scale is updated once a step.",
-        having(accumulations, steps=2, scaled=True), advice="Scale the loss, and step by `scaler.step(optimizer)`."),
+        having(accumulations, steps=2, scaled=True)),
     _equals("overflow_skips_the_step",
         "An infinite gradient on one rank skips the step on all ranks, and halves the scale.", overflowing,
         requires=("scaler_used",)),
