@@ -109,7 +109,14 @@ def test_html_fits_a_phone_and_a_desktop(tmp_path, width):
         "<script>document.body.dataset.fits = document.documentElement.scrollWidth <= innerWidth</script></body>",
     )
     (tmp_path / "page.html").write_text(page, encoding="utf-8")
-    call = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile"]
+    call = [
+        "chromium",
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        f"--user-data-dir={tmp_path}/profile",
+    ]
     address = (tmp_path / "page.html").as_uri()
     call += [f"--window-size={width},800", "--dump-dom", address]
     run = subprocess.run(call, check=False, capture_output=True, text=True)
