@@ -88,5 +88,10 @@ def _places_of_ours() -> Iterator[_Place]:
         yield _Place(module, list(held), list(held.values()))
         for one in held.values():
             if isinstance(one, type) and one.__module__ == module.__name__:
-                methods = {name: value for name, value in vars(one).items() if isinstance(value, _REPLACEABLE)}
-                yield _Place(one, list(methods), list(methods.values()))
+                yield _Place(one, names := _methods(one), list(map(vars(one).get, names)))
+
+
+def _methods(owner: type) -> list[str]:
+    """Return the names of methods of a class of ours, those that it inherits from another one included."""
+    ours = [vars(one).items() for one in owner.__mro__ if one.__module__.startswith(_ON_RANKS)]
+    return list({name: None for items in ours for name, value in items if isinstance(value, _REPLACEABLE)})
