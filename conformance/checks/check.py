@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from conformance.strategies import Bounds
 
 Level: TypeAlias = Literal["core", "extended"]
-Aspect: TypeAlias = Literal[
+Theme: TypeAlias = Literal[
     "numbers",
     "kinds of parameters and layers",
     "precision",
@@ -60,7 +60,7 @@ class Check:
         property: what should hold, in a sentence that is understood alone.
         scenarios: draws scenarios or cases.
         assertion: holds one trial, of a scenario or of a case, to the property; raises Violation.
-        aspect: the theme under which the check is listed.
+        theme: what it is about. The points are those of the aspects (see `aspect.py`) of the component.
         level: core if the assignment's own text asks for it, extended if only torch's own implementations promise it.
         requires: ids of checks of the component that must pass first.
         rules_out: names of known mistakes that must give other numbers than correct code, or a scenario is not used.
@@ -72,7 +72,7 @@ class Check:
     property: str
     scenarios: Callable[[Bounds], st.SearchStrategy[Any]]
     assertion: Callable[[Any], None]
-    aspect: Aspect
+    theme: Theme
     level: Level = "core"
     requires: tuple[str, ...] = ()
     rules_out: tuple[str, ...] = ()

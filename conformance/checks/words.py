@@ -8,6 +8,10 @@ WAIT = (
     "Every collective with `async_op=True` returns a handle: call its `wait()` before its result is used. Without "
     "that, numbers are wrong now and then, on a fast network more often."
 )
+ONE_FILE = (
+    "A checkpoint is one file, at the path that is given. Rank 0 writes all that is saved into it, every rank loads "
+    "it. A file of each rank does not fit another number of ranks, and is lost where the checkpoint is copied."
+)
 TWO_MACHINES = (
     "Ranks seem to be on two machines here: `LOCAL_RANK` is a rank's place on its own machine, and `LOCAL_WORLD_SIZE` "
     "counts the ranks there. Take `dist.get_rank()` and `dist.get_world_size()`."

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from conformance.checks.words import ONE_FILE
 from conformance.scenarios.drawn import Drawn
 from conformance.scenarios.scenario import AddGroup, Scenario
 
@@ -94,6 +95,7 @@ _ON_TRAININGS = (
 )
 _UNEXPECTED = r"\(\) .*(unexpected keyword|positional) argument"
 _ON_CALLS = (
+    Advice(r"^FileNotFoundError: .*checkpoint\.pt[^'\"]", ONE_FILE),
     Advice(r"step\(\).*positional argument", "`step` may be called with a closure: `def step(self, closure=None)`."),
     Advice(r"__init__\(\).*'defaults'",
         "Give the options to `Optimizer.__init__` too, as `defaults`: `super().__init__(params, kwargs)`."),

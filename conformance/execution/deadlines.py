@@ -9,7 +9,9 @@ IMPORT_SECONDS = 30  # for the first import, unless `--import-seconds` says othe
 _RUN_SECONDS = 10.0
 _FIRST_RUN_SECONDS = 30.0
 _SLOWER = 100.0
-_LONGEST_IMPORT = 120.0
+_LONGEST_RUN = 60.0
+_LONGEST_IMPORT = 60.0
+_SLOWER_AT_LEAST = 10.0
 _SLOWER_IMPORT = 10.0  # all ranks import the submission at one time, new ones while others compute
 _GATED_STEP_SECONDS = 10.0  # `comm_threads` waits for other threads of the submission, in each step
 
@@ -23,6 +25,14 @@ class Deadlines:
 
     def of(self, drawn: Drawn) -> float:
         """Return the seconds after which ranks that carry this out count as hung, their import included."""
-        run = _FIRST_RUN_SECONDS if math.isinf(self.fastest) else max(_RUN_SECONDS, _SLOWER * self.fastest)
         gated = _GATED_STEP_SECONDS * getattr(drawn, "steps", 0) if drawn.gated else 0.0
-        return run + gated + max(2 * self.import_seconds, min(_SLOWER_IMPORT * self.import_seconds, _LONGEST_IMPORT))
+        importing = max(2 * self.import_seconds, min(_SLOWER_IMPORT * self.import_seconds, _LONGEST_IMPORT))
+        return self._run_seconds + gated + importing
+
+    @property
+    def _run_seconds(self) -> float:
+        """What a run may take without its import: on a busy machine much, but not so much that a hang takes minutes."""
+        if math.isinf(self.fastest):
+            return _FIRST_RUN_SECONDS
+        bounded = min(_SLOWER * self.fastest, _LONGEST_RUN)
+        return max(_RUN_SECONDS, bounded, _SLOWER_AT_LEAST * self.fastest)

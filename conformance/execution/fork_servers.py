@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 
 from conformance.execution.rank_pools import SizedRanks
@@ -115,9 +116,16 @@ class ForkServers:
         return self._servers[0]
 
     def begin(self) -> None:
-        """Start the servers that are interpreters of their own; do not wait for their imports."""
-        for server in self._servers[_is_forkable() :]:
-            server.start_server()
+        """Start both servers; do not wait for their imports.
+
+        One that is forked from here shares torch, and has nothing of the judge: this must not be imported yet.
+        """
+        first, second = self._servers
+        second.start_server()
+        if _is_forkable():
+            for module in PRELOAD:
+                import_module(module)
+        first.start_server()
 
     def start(self, shared: SharedFiles) -> int:
         """Fork one rank from the server of its place, also where it replaces another."""

@@ -37,6 +37,7 @@ class Result:
         examples: scenarios or cases that were held to the property.
         seconds: how long it took.
         when: when it fails.
+        cause: the same text for failures of one cause; empty if it is not known.
     """
 
     check: Check
@@ -47,6 +48,7 @@ class Result:
     examples: int = 0
     seconds: float = 0.0
     when: When = "always"
+    cause: str = ""
 
 
 def run_check(
@@ -102,7 +104,8 @@ def _run(search: Search, draws: Draws) -> Result:
 
 def _failed(search: Search, drawn: Drawn, violation: Violation) -> Result:
     cause = cause_of(search, drawn, violation)
-    return Result(search.check, "failed", str(violation), cause.diagnosis, drawn, search.examples, when=cause.when)
+    words = str(violation), cause.diagnosis
+    return Result(search.check, "failed", *words, drawn, search.examples, when=cause.when, cause=cause.name)
 
 
 def _held(search: Search, draws: Draws) -> Search:
@@ -114,7 +117,7 @@ def _held(search: Search, draws: Draws) -> Search:
         search.settle()
     except Violation:
         smallest = Search(search.component, search.check, search.executor)
-        with suppress(Violation):
+        with suppress(Violation, LackError):
             draws.hold(smallest.hold)
         return smallest if smallest.failure else search  # a failure counts, also if the second search finds none
     return search

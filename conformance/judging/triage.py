@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from conformance.checks.check import NotOffered, Violation
 from conformance.checks.trial import Trial
 from conformance.components.component import trial_of_training
+from conformance.diagnosis.causes import cause_of_failure
 from conformance.diagnosis.crashes import advise_on_crash
 from conformance.execution.outcome import Broken, Execution, Observed
 from conformance.judging.hold import Search
@@ -32,11 +33,13 @@ class Cause(NamedTuple):
 
     Attributes:
         diagnosis: whether it comes every time, and which known mistake explains it; empty if nothing is known.
+        name: the same text for failures of one cause; empty if the cause is not known.
         when: whether it comes always, sometimes with the same numbers, only where ranks do not agree on `hash`, or only
             in processes that have run something before, which is no verdict.
     """
 
     diagnosis: str
+    name: str = ""
     when: When = "always"
 
 
@@ -51,12 +54,12 @@ def cause_of(search: Search, scenario: Drawn, violation: Violation) -> Cause:
         alike = fails(partial(afresh, alike=True))
     if not (race or alike):
         if fails(afresh):
-            return Cause(HASH_APART, "hash_apart")
+            return Cause(HASH_APART, HASH_APART, "hash_apart")
         if not fails(afresh):
-            return Cause("", "left_behind")
-    said = violation.advice or _explain(search, scenario)
-    said = "\n".join(part for part in (race, search.check.advice, said) if part)
-    return Cause(said, "sometimes" if race else "always")
+            return Cause("", when="left_behind")
+    advice = violation.advice or _explain(search, scenario)
+    said = "\n".join(part for part in (race, search.check.advice, advice) if part)
+    return Cause(said, cause_of_failure(advice, execution), "sometimes" if race else "always")
 
 
 def _race(search: Search, scenario: Drawn, execution: Execution) -> str:
@@ -84,7 +87,7 @@ def _explain(search: Search, drawn: Drawn) -> str:
     component, execution = search.component, search.executor.run(search.component, drawn)
     if isinstance(execution, Broken):
         advice = component.advice(drawn) if isinstance(execution.root, Raised) else ""
-        return advice or advise_on_crash(execution, drawn)
+        return advice or advise_on_crash(execution, drawn, search.executor.location)
     if isinstance(execution, Observed) and component.diagnose:
         return component.diagnose(component.trial(drawn, execution), _wider(search, drawn))
     return ""

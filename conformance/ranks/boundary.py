@@ -18,7 +18,7 @@ from typing import Any
 import torch.distributed as dist
 
 from conformance.ranks.lacks import lacking
-from conformance.ranks.loading import is_own, may_refuse
+from conformance.ranks.loading import is_of_library, is_own
 from conformance.submissions.location import Location
 from pytest_ddp.rank.worker import Failed
 
@@ -105,13 +105,17 @@ def _printable(text: str) -> str:
 
 
 def _raised_on_purpose(error: BaseException, location: Location) -> bool:
-    """Whether the submission refuses, and does not fail by accident: by `raise`, or by `assert` with a message.
+    """Whether a `raise` statement of the submission raised an error: it refuses, and does not fail by accident.
 
-    A library may refuse for it: a submission that builds on one leaves refusals to it.
+    A library may refuse for a submission that builds on it, also by `assert` with a message.
     """
     last = traceback.extract_tb(error.__traceback__)[-1]
-    states = _is_raise(last.line or "") or (isinstance(error, AssertionError) and bool(error.args))
-    return isinstance(error, Exception) and states and may_refuse(last.filename, location)
+    of_library = is_of_library(last.filename, location)
+    if of_library and isinstance(error, AssertionError) and error.args:
+        return True
+    return (
+        isinstance(error, Exception) and (of_library or is_own(last.filename, location)) and _is_raise(last.line or "")
+    )
 
 
 def _is_raise(line: str) -> bool:

@@ -8,7 +8,7 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -29,23 +29,30 @@ used: set[str] = set()
 
 
 class AbsentPackage:
-    """Does nothing wherever code uses a package at import: attributes, decorators, base classes, types, iteration."""
+    """Stands in wherever code uses a package and does not compute with it: attributes, decorators, base classes, types.
 
-    def __init__(self, name: str) -> None:
-        self.__dict__["_name"] = name
+    What Python or torch say of any other use names this class.
+    """
+
+    def __init__(self, name: str, items: Any = None) -> None:
+        vars(self).update(_name=name, _items=items)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            raise AttributeError(name)
+            raise AttributeError(f"the AbsentPackage {self._name} has no {name}")
         return AbsentPackage(f"{self._name}.{name}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the only positional argument, as a decorator or a progress bar does; otherwise another stub.
+        """Return the only argument if it can be called, as a decorator does; else a stub, which may iterate over it."""
+        if len(args) == 1 and not kwargs and callable(args[0]):
+            return args[0]
+        return AbsentPackage(self._name, args[0] if len(args) == 1 else None)
 
-        A tensor is not returned: whatever the package computes from it, this is not it.
-        """
-        same = len(args) == 1 and not kwargs and not isinstance(args[0], torch.Tensor)
-        return args[0] if same else AbsentPackage(self._name)
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the only argument that was given, as a progress bar does."""
+        if isinstance(self._items, Iterable) and not isinstance(self._items, str | torch.Tensor):
+            return iter(self._items)
+        raise TypeError(f"the AbsentPackage {self._name} has no items")
 
     def __getitem__(self, _: object) -> "AbsentPackage":
         return self
@@ -55,14 +62,14 @@ class AbsentPackage:
 
     __ror__ = __or__
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(())
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
+
+    def __instancecheck__(self, _: object) -> bool:
+        return False
 
     def __mro_entries__(self, _: object) -> tuple[type, ...]:
         return (object,)

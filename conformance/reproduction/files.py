@@ -5,7 +5,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from conformance.checks.check import Aspect
+from conformance.checks.check import Theme
 from conformance.checks.trial import Trial
 from conformance.components.component import Component
 from conformance.execution.executor import Executor
@@ -19,7 +19,7 @@ from conformance.scenarios.scenario import Scenario
 from conformance.submissions.location import Location
 
 _IN_THE_NUMBERS = ("seed", "sizes", "samples")  # fields of cases that the numbers alone depend on
-_NOT_COMPARED: frozenset[Aspect] = frozenset({"waiting", "communication", "memory and state", "robustness"})
+_NOT_COMPARED: frozenset[Theme] = frozenset({"waiting", "communication", "memory and state", "robustness"})
 
 _NOT_ALWAYS = {
     "sometimes": "it fails only sometimes",
@@ -106,8 +106,8 @@ def _text(failure: script.Failure, result: Result, executor: Executor, drawn: Dr
         text, why = "", f"stand-ins are needed for what is absent: {', '.join(sorted(executor.stubbed))}"
     elif result.when in _NOT_ALWAYS:
         text, why = "", _NOT_ALWAYS[result.when]
-    elif failure.component.answer is not Observation and result.check.aspect in _NOT_COMPARED:
-        text, why = "", f"a short script compares results, and this failure is about {result.check.aspect}"
+    elif failure.component.answer is not Observation and result.check.theme in _NOT_COMPARED:
+        text, why = "", f"a short script compares results, and this failure is about {result.check.theme}"
     else:
         text, why = flat_text(failure, drawn, executor.seed(drawn))
     if not why and not _is_shown(failure.component, executor.run(failure.component, drawn), drawn):

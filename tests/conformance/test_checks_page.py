@@ -62,10 +62,10 @@ def _tables(components: list[Component], checks: dict[Check, str]) -> Iterable[s
         ids = {check for one in alike for check in one.checks}
         yield from (f"| `{one.id}` | {checks[one]}{one.property} |" for one in core if one.id in ids)
         yield ""
-    extended = sorted((one for one in checks if one.level == "extended"), key=lambda one: one.aspect)
+    extended = sorted((one for one in checks if one.level == "extended"), key=lambda one: one.theme)
     if extended:
         yield "### Extended checks\n\n| check | about | property |\n|---|---|---|"
-        yield from (f"| `{one.id}` | {one.aspect} | {checks[one]}{one.property} |" for one in extended)
+        yield from (f"| `{one.id}` | {one.theme} | {checks[one]}{one.property} |" for one in extended)
         yield ""
 
 

@@ -71,8 +71,8 @@ def test_a_deadlock_of_a_component_waits_for_no_deadline(launcher, submit, compo
         assert isinstance(deadlocked.root, Deadlocked)
         assert "rank 0" in describe_crash(deadlocked, case)
         assert "waits in barrier" in describe_crash(deadlocked, case)
-    assert len({advise_on_crash(deadlocked, case) for deadlocked, case in runs}) == 1
-    assert advise_on_crash(*runs[0])
+    assert len({advise_on_crash(deadlocked, case, executor.location) for deadlocked, case in runs}) == 1
+    assert advise_on_crash(*runs[0], executor.location)
 
 
 def test_a_component_that_has_hung_is_observed_afterwards(launcher, submit, monkeypatch):
@@ -84,6 +84,7 @@ def test_a_component_that_has_hung_is_observed_afterwards(launcher, submit, monk
             hung = executor.run(COMPONENTS["naive_ddp"], first)
         assert isinstance(hung, Broken)
         assert isinstance(hung.root, TimedOut)
+        assert "Rank 2 did not come back from line" in advise_on_crash(hung, first, executor.location)
         assert executor.watched == {"naive_ddp"}
         deadlocked = executor.run(COMPONENTS["naive_ddp"], second)
     assert isinstance(deadlocked, Broken)

@@ -1,12 +1,15 @@
 """What the grading machine lacks is never the submission's fault: it is not gradable there, and is told what to add."""
 
+import io
 import sys
 import types
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from conformance.cli import main
+from conformance.grading.formats.console import show
 from conformance.grading.report import (
     FAILED,
     HARNESS_ERROR,
@@ -37,6 +40,7 @@ RIGHT = """
     """
 AVERAGE = "dist.all_reduce(parameter.grad); parameter.grad /= dist.get_world_size()"
 CHECK = CheckReport("runs_to_the_end", "core", "not_run", "Training runs to its end.", 1.0)
+ENVIRONMENT = Environment("2", "3", "gloo", "cpu", 2, 1)
 NEWER = f">=3.{sys.version_info.minor + 1}"
 
 
@@ -110,6 +114,17 @@ def test_a_mistake_is_not_taken_for_a_lack(tmp_path, text, requires, words):
     assert bool(words) == bool(found)
 
 
+def test_the_table_says_what_is_missing_and_not_what_was_earned():
+    lack = replace(CHECK, status="not_gradable", message="It computes with x: grade it with `--with x`.")
+    report = Report("x", ENVIRONMENT, (ComponentReport("naive_ddp", (lack, replace(CHECK, id="second"))),))
+    console = Console(file=io.StringIO(), width=120)
+    show(report, console)
+    table = console.file.getvalue()
+    row = next(line for line in table.splitlines() if "naive_ddp" in line)
+    assert [cell.strip() for cell in row.strip("│ ").split("│")] == ["naive_ddp", "not_gradable", "", lack.message]
+    assert "naive_ddp: runs_to_the_end  not gradable on this machine" in table
+
+
 @pytest.mark.parametrize(
     ("verdicts", "code"),
     [
@@ -121,10 +136,9 @@ def test_a_mistake_is_not_taken_for_a_lack(tmp_path, text, requires, words):
     ],
 )
 def test_the_exit_code_asks_for_what_staff_must_see_first(verdicts, code):
-    environment = Environment("2", "3", "gloo", "cpu", 2, 1)
     components = []
     for verdict in verdicts:
         check = CHECK if verdict == "not_submitted" else replace(CHECK, status=verdict)
         components.append(ComponentReport(verdict, (check,), submitted=verdict != "not_submitted"))
     assert [one.status for one in components] == verdicts
-    assert Report("x", environment, tuple(components)).exit_code == code
+    assert Report("x", ENVIRONMENT, tuple(components)).exit_code == code

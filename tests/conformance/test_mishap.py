@@ -2,6 +2,7 @@
 
 import pytest
 
+from conformance.components.checkpoint.case import CheckpointCase
 from conformance.components.fsdp.case import FsdpCase
 from conformance.components.fsdp.scenarios import network
 from conformance.components.registry import COMPONENTS
@@ -10,6 +11,8 @@ from conformance.execution.outcome import Broken
 from conformance.scenarios.layers import Linear
 from conformance.scenarios.model_spec import ModelSpec
 from conformance.scenarios.scenario import AddGroup, Group, OptimizerSpec, Scenario
+from conformance.submissions.location import Location
+from pytest_ddp.operations.fingerprint import Fingerprint
 from pytest_ddp.outcomes.outcome import Raised, TimedOut
 
 UNEXPECTED = "got an unexpected keyword argument"
@@ -32,6 +35,9 @@ MORE_RANKS = Scenario(world_size=4, model=THREE, replicated=True)
 FROZEN = Scenario(world_size=2, model=ModelSpec(1, THREE.layers, frozen=("layers.0.bias",)), replicated=True)
 WRAPPED = Scenario(world_size=2, model=THREE)
 MIXED = Scenario(world_size=2, model=ModelSpec(1, (Linear(1), Linear(1, dtype="float32"))))
+ENTERED = (Fingerprint("all_reduce", "0", (0, 1), 1, 0),)
+FRAME = '  File "{}", line 9 in hook\n'
+SUBMISSION = Location("submission", "adapters", import_roots=("/submission",))
 UNBOUNDED = Scenario(world_size=2, model=THREE, bucket_size_mb=None)
 
 
@@ -59,6 +65,7 @@ UNBOUNDED = Scenario(world_size=2, model=THREE, bucket_size_mb=None)
         (PLAIN, ("TypeError", f"Own.zero_grad() {UNEXPECTED} 'set_to_none'"), "def zero_grad(self, set_to_none=True)"),
         (WRAPPED, ("TypeError", f"Own.__call__() {UNEXPECTED} 'gain'"), "The wrapper's `__call__` must take"),
         (FsdpCase(), ("TypeError", f"Own.forward() {UNEXPECTED} 'gain'"), "`forward` must"),
+        (CheckpointCase(), ("FileNotFoundError", "no '/tmp/x/checkpoint.pt.rank1'"), "A checkpoint is one file"),
         (UNBOUNDED, ("TypeError", "unsupported operand type(s) for *: 'NoneType' and 'int'"), "without a limit"),
         (PLAIN, ("AttributeError", "'Plain' object has no attribute 'param_groups'"), "users write to its"),
     ],
@@ -66,16 +73,37 @@ UNBOUNDED = Scenario(world_size=2, model=THREE, bucket_size_mb=None)
 def test_advice_fits_the_scenario(scenario, raised, said):
     kind, message = raised
     outcomes = tuple(Raised(rank=rank, kind=kind, message=message, traceback="") for rank in range(scenario.world_size))
-    assert said in advise_on_crash(Broken(outcomes), scenario)
+    assert said in advise_on_crash(Broken(outcomes), scenario, SUBMISSION)
 
 
 def test_a_component_advises_on_its_own_cases():
     assert "the number of ranks" in COMPONENTS["fsdp"].advice(FsdpCase(model=network(2, 2, 3)))
 
 
-@pytest.mark.parametrize(
-    ("entered", "said"), [(("all_reduce #1",), "waits for a collective"), ((), "grows with the square")]
-)
+@pytest.mark.parametrize(("entered", "said"), [(ENTERED, "waits for a collective"), ((), "grows with the square")])
 def test_a_hang_without_collectives_is_no_wait_for_one(entered, said):
     outcomes = tuple(TimedOut(rank=rank, timeout=10.0, collectives=entered) for rank in range(2))
-    assert said in advise_on_crash(Broken(outcomes), WRAPPED)
+    assert said in advise_on_crash(Broken(outcomes), WRAPPED, SUBMISSION)
+
+
+@pytest.mark.parametrize(
+    ("frames", "said"),
+    [
+        (("/submission/adapters.py", "/torch/autograd/graph.py"), "line 9 of adapters.py, in `hook`"),
+        (("/python3.11/threading.py", "/submission/adapters.py"), "line 9 of adapters.py, in `hook`"),
+        (("/torch/distributed/distributed_c10d.py", "/submission/adapters.py"), "waits for a collective"),
+        (("/conformance/workload/models.py", "/submission/adapters.py"), "waits for a collective"),
+    ],
+)
+def test_a_rank_that_stands_in_the_submission_waits_for_no_collective(frames, said):
+    stack = "Thread 1:\n" + FRAME.format("/submission/thread.py") + "Current thread 2:\n"
+    stack += "".join(map(FRAME.format, frames))
+    outcomes = tuple(TimedOut(rank=rank, timeout=10.0, collectives=ENTERED, stack=stack) for rank in range(2))
+    assert said in advise_on_crash(Broken(outcomes), WRAPPED, SUBMISSION)
+
+
+def test_a_rank_is_named_that_others_wait_for():
+    stack = "Current thread 2:\n" + FRAME.format("/submission/adapters.py")
+    waiting = TimedOut(rank=0, timeout=10.0, collectives=ENTERED, stack=stack, waits="waits in all_reduce #1")
+    standing = TimedOut(rank=1, timeout=10.0, collectives=ENTERED, stack=stack)
+    assert "Rank 1 did not come back" in advise_on_crash(Broken((waiting, standing)), WRAPPED, SUBMISSION)

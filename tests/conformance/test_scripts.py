@@ -110,7 +110,7 @@ def first(component: str, **check: str) -> Bug:
     ("bug", "said"),
     [
         (first("ddp", id="gradients_averaged"), "rank 0, step 1, gradient of layers.0.weight: [["),
-        pytest.param(first("ddp_bucketed", aspect="communication"), "  failed\n", marks=pytest.mark.long),
+        pytest.param(first("ddp_bucketed", theme="communication"), "  failed\n", marks=pytest.mark.long),
         (first("sharded_optimizer", id="zero_grad"), "zero_grad  failed\n"),
     ],
     ids=str,
@@ -126,7 +126,7 @@ def test_a_script_tells_a_bug_from_right_code(bug, said, script_of, submit):
 
 FLAT = [first("naive_ddp", id="trains[uneven_batches]"), first("sharded_optimizer", id="groups[own_options]")]
 PARTS = [name for name, one in COMPONENTS.items() if one.contract.kind == "part" and name != "checkpoint"]
-FLAT += [first(name, aspect="numbers") for name in PARTS]
+FLAT += [first(name, theme="numbers") for name in PARTS]
 
 
 @pytest.mark.parametrize("bug", FLAT, ids=lambda bug: f"{bug.component}-{bug.check}")
@@ -149,7 +149,7 @@ def test_a_script_shows_a_crash_and_a_hang(submission, said, script_of, submit):
 
 
 def test_a_grade_leaves_scripts_alone_and_removes_those_of_the_one_before(submit, tmp_path):
-    bug, here = first("overhead_model", aspect="numbers"), tmp_path / "here"
+    bug, here = first("overhead_model", theme="numbers"), tmp_path / "here"
     here.mkdir()
     folder = submit(**bug.planted())
     assert grade_in(here, folder) == 1

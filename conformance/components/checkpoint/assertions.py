@@ -6,7 +6,7 @@ from conformance.checks.check import Violation
 from conformance.checks.compare import element_apart, mismatches
 from conformance.checks.steps import GENERATORS
 from conformance.checks.trial import CaseTrial
-from conformance.checks.words import listed
+from conformance.checks.words import ONE_FILE, listed
 from conformance.components.checkpoint.resumable import FROZEN, Resumable
 from conformance.workload.numbers import Tensors, under
 
@@ -64,6 +64,13 @@ def scaler_comes_back(trial: CaseTrial) -> None:
 
 def one_rank_writes(trial: CaseTrial) -> None:
     """Hold the ranks that write to rank 0."""
+    beside = [rank for rank in trial.ranks_where("wrote_beside", holds=True, world=0) if rank]
+    if beside:
+        raise Violation(
+            f"On rank {beside[0]} of {trial.case.world_size}, `save_checkpoint` wrote a file beside the path that it "
+            "was given; expected rank 0 alone to write.",
+            ONE_FILE,
+        )
     writers = list(trial.ranks_where("written", holds=True, world=0))
     if writers != [0]:
         raise Violation(

@@ -16,7 +16,7 @@ class CheckpointCase(Case):
         load_world_size: ranks that load.
         before, after: steps before saving and after loading.
         scaled: whether there is a gradient scaler.
-        apart: whether each rank is given a path in a folder of its own; rank 0's is loaded.
+        apart: whether each rank is given a path in a folder of its own; none is loaded.
         failing: whether a second save, to the same path, fails half way.
         again: whether there was a save to the same path before, at the beginning of training.
         unscaled: whether training goes on without the gradient scaler.

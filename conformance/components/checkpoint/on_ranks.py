@@ -61,6 +61,7 @@ def _save(context: Context) -> None:
     other = path.with_name("best.pt")
     if not case.apart:
         other.touch()
+    before = set(path.parent.iterdir()) - {path}
 
     def save(to: Path, epoch: int, scaler: Any = training.scaler) -> None:
         context.call("save_checkpoint", str(to), training.model, training.optimizer, scaler, epoch)
@@ -72,6 +73,7 @@ def _save(context: Context) -> None:
     context.keep("saved", training.state())
     there = _rank_0_writes_last(_path(context, 0), lambda: save(path, epoch))
     facts = {"there": there, "beside": case.apart or other.exists(), "written": path.exists()}
+    facts["wrote_beside"] = bool(set(path.parent.iterdir()) - {path, *before})
     if case.failing:
         facts["unwritable_raised"] = _raises(lambda: save(path, 0, Unwritable()))
         with full_disk():
@@ -94,6 +96,8 @@ def _raises(save: Callable[[], Any]) -> bool:
 
 def _load(context: Context) -> None:
     case = context.case
+    if case.apart:
+        return
     training = Resumable(under(context.given, "other/"), scaled=case.scaled and not case.unscaled)
     path = str(_path(context, 0))
     seed_global_generators(1000 + int(context.given["own"]))
@@ -106,6 +110,7 @@ def _load(context: Context) -> None:
     if case.reloaded:
         dist.barrier()  # no rank writes while another one reads, as in a training
         context.call("save_checkpoint", path, training.model, training.optimizer, training.scaler, 0)
+        dist.barrier()  # another check asks whether the file is there before
         again = Resumable(under(context.given, "other/"), scaled=case.scaled)
         context.call("load_checkpoint", path, again.model, again.optimizer, again.scaler)
         context.keep("reloaded", again.state())

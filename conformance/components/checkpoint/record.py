@@ -34,7 +34,7 @@ def checkpoints_of_other_worlds(draw: Draw, bounds: Bounds) -> CheckpointCase:
 
 # A second save fails half way, on one rank, where no other can be left waiting.
 _FAILING = having(checkpoints, world_size=1, load_world_size=1, failing=True)
-_check = partial(Check, aspect="saving and loading", requires=("model_comes_back",))
+_check = partial(Check, theme="saving and loading", requires=("model_comes_back",))
 _loads = partial(_check, assertion=assertions.model_comes_back)
 _resumes = partial(_check, assertion=assertions.training_goes_on)
 _extended = partial(_check, level="extended")
@@ -50,19 +50,19 @@ _CHECKS = (
     _check("scaler_comes_back",
         "The gradient scaler's scale, and the number of steps since it grew, are those that were saved.", checkpoints,
         assertions.scaler_comes_back),
-    _check("one_rank_writes", "Rank 0 alone writes the file: ranks that write to one path at a time damage it.",
+    _check("one_rank_writes", "A checkpoint is one file, which rank 0 alone writes.",
         having(checkpoints, apart=True), assertions.one_rank_writes),
     _extended("on_two_machines", "On two machines, rank 0 alone writes the file.",
-        having(checkpoints, apart=True, two_machines=True), assertions.one_rank_writes, aspect="robustness",
+        having(checkpoints, apart=True, two_machines=True), assertions.one_rank_writes, theme="robustness",
         requires=("one_rank_writes",), advice=TWO_MACHINES),
     _resumes("another_world_size", "More ranks, or fewer, can load what others saved.", checkpoints_of_other_worlds,
         requires=("training_goes_on",)),
     _extended("failed_saves_raise",
         "A save that fails half way raises an exception, and leaves the checkpoint that was there before.", _FAILING,
-        assertions.failed_saves_raise, aspect="robustness",
+        assertions.failed_saves_raise, theme="robustness",
         advice="Write to another name in the same folder, and `os.replace` when it is complete."),
     _extended("complete_when_it_returns", "When `save_checkpoint` has returned, on whichever rank, the file is there.",
-        checkpoints, assertions.complete_when_it_returns, aspect="waiting"),
+        checkpoints, assertions.complete_when_it_returns, theme="waiting"),
     _extended("saving_changes_nothing",
         "After saving, training goes on as without it: modes, gradients and learning rates are as before.",
         having(checkpoints, goes_on=True), assertions.saving_changes_nothing, requires=("training_goes_on",)),

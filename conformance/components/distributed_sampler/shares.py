@@ -13,6 +13,10 @@ _PAD = (
     "or drop the last ones."
 )
 _DROP = "Each rank gets length // N samples: drop the rest before sharing out."
+_ALIKE = (
+    "Ranks shuffle differently. Draw the permutation from a generator of its own, seeded with seed + epoch on every "
+    "rank, never with the rank or from the global generator; then pad, then share out."
+)
 _SHOWN = 6
 
 
@@ -38,7 +42,10 @@ def every_sample_once(trial: CaseTrial) -> None:
     equal_shares(trial)
     if problem := _uncovered(trial.case.length, shares_in(trial)):
         raise Violation(
-            problem, "Let rank r take the indices r, r + N, r + 2N, ... of one list, the same on all ranks."
+            problem,
+            _ALIKE
+            if _shuffled_apart(trial)
+            else "Let rank r take the indices r, r + N, r + 2N, ... of one list, the same on all ranks.",
         )
 
 
@@ -53,7 +60,7 @@ def drop_last_drops_least(trial: CaseTrial) -> None:
             f"{about(trial)} and drop_last=True, {len(seen)} samples are used"
             + (f", sample {twice[0]} {seen[twice[0]]} times" if twice else "")
             + f"; expected {expected}, each once.",
-            _DROP,
+            _ALIKE if _shuffled_apart(trial) else _DROP,
         )
 
 
@@ -63,8 +70,7 @@ def disjoint_in_every_epoch(trial: CaseTrial) -> None:
         if problem := _uncovered(trial.case.length, shares_in(trial, epoch)):
             raise Violation(
                 f"Without shuffling every sample is used once; with it, in epoch {epoch}, not: {problem}",
-                "Ranks shuffle differently. Draw the permutation from a generator of its own, seeded with seed + epoch "
-                "on every rank, never with the rank or from the global generator; then pad, then share out.",
+                _ALIKE,
             )
 
 
@@ -78,6 +84,13 @@ def shares_of_other_replicas(trial: CaseTrial) -> None:
                 f"Rank {rank} of {trial.case.world_size} asks for the shares of {replicas} replicas. {problem}",
                 "Use the arguments `num_replicas` and `rank`, not `dist.get_world_size()` and `dist.get_rank()`.",
             )
+
+
+def _shuffled_apart(trial: CaseTrial) -> bool:
+    """Whether samples are shuffled, and each rank gets different ones, but some that another rank gets too."""
+    shares = shares_in(trial)
+    own = all(len(set(share)) == len(share) for share in shares)
+    return trial.case.shuffle and own and len(set().union(*shares)) < sum(map(len, shares))
 
 
 def _uncovered(length: int, shares: Shares) -> str:

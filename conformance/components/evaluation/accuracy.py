@@ -45,6 +45,7 @@ def mistaken(sizes: Counts, right: Counts) -> dict[str, list[float]]:
         "the mean of the batches' accuracies": _share(sum(means), ranks),
         "the number of right samples, not their share": float(total),
         "the sum of the ranks' accuracies": sum(owns),
+        "the accuracy of rank 0's samples alone": owns[0],
         "a percentage, not a share": 100 * accuracy(sizes, right),
     }
     return {

@@ -51,8 +51,8 @@ def half_evaluations(draw: Draw, bounds: Bounds) -> EvaluationCase:
 
 _TWICE = having(even_evaluations, again=True)
 _check = partial(Check, requires=("global_accuracy",))
-_counts = partial(_check, assertion=assertions.global_accuracy, aspect="numbers")
-_use = partial(_check, level="extended", aspect="use of the model")
+_counts = partial(_check, assertion=assertions.global_accuracy, theme="numbers")
+_use = partial(_check, level="extended", theme="use of the model")
 # fmt: off
 _CHECKS = (
     Check("results_are_waited_for", "The result of a collective is used only after a wait for it.",
@@ -77,11 +77,11 @@ _CHECKS = (
         assertions.arguments_stay),
     _use("global_generators_stay",
         "Evaluation leaves the global generators of random numbers as they were: torch's, Python's and NumPy's.",
-        even_evaluations, global_generators_stay, aspect="robustness",
+        even_evaluations, global_generators_stay, theme="robustness",
         advice="Seed nothing in evaluation: training would draw the same dropout masks and augmentations after each."),
     _counts("counts_exactly",
         "The accuracy of a model in bfloat16 is as exact as any other's, whatever the number of samples.",
-        half_evaluations, level="extended", aspect="precision",
+        half_evaluations, level="extended", theme="precision",
         advice="The model is in bfloat16, which has no odd number above 256: keep counts in int64 or float64."),
 )
 _ASPECTS = (

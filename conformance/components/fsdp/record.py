@@ -20,12 +20,12 @@ _HALF = having(_PLAIN, half=True, optimizer=draws.PLAIN_SGD)
 _FROZEN = {"frozen": (f"layers.{FIRST_LINEAR}.weight",)}
 _check = partial(Check, requires=("training_equals_one_process",))
 _train = partial(_check, assertion=assertions.trains)
-_memory = partial(_check, aspect="memory and state", requires=("results_are_waited_for",))
+_memory = partial(_check, theme="memory and state", requires=("results_are_waited_for",))
 _extended = partial(_check, level="extended")
-_keeps = partial(_extended, aspect="memory and state")
-_of_kinds = partial(_train, level="extended", aspect="kinds of parameters and layers")
-_in_use = partial(_train, level="extended", aspect="use of the model")
-_accumulate = partial(_train, level="extended", aspect="accumulation")
+_keeps = partial(_extended, theme="memory and state")
+_of_kinds = partial(_train, level="extended", theme="kinds of parameters and layers")
+_in_use = partial(_train, level="extended", theme="use of the model")
+_accumulate = partial(_train, level="extended", theme="accumulation")
 # fmt: off
 _CHECKS = (
     Check("results_are_waited_for", "The result of a collective is used only after a wait for it.",
@@ -35,10 +35,10 @@ _CHECKS = (
         _PLAIN, assertions.gathers_whole_parameters, "numbers", requires=("results_are_waited_for",)),
     _train("training_equals_one_process",
         "After every step, the whole parameters equal those of one process on the concatenated batches.", _PLAIN,
-        aspect="numbers", requires=("gathers_whole_parameters",)),
+        theme="numbers", requires=("gathers_whole_parameters",)),
     _train("trains[uneven_shards]",
         "Weights train that the ranks cannot divide evenly, and weights with fewer rows than there are ranks.",
-        sharded_trainings(uneven=True), aspect="kinds of parameters and layers", advice=assertions.UNEVEN_WEIGHTS),
+        sharded_trainings(uneven=True), theme="kinds of parameters and layers", advice=assertions.UNEVEN_WEIGHTS),
     _memory("parameters_are_sharded",
         "Between steps, a rank keeps about 1/N of each matrix; vectors may be on every rank.", _WIDE,
         memory.parameters_are_sharded),
@@ -65,13 +65,13 @@ _CHECKS = (
         "With `compute_dtype`, layers compute in it, and training is the same as without it, but for rounding.", _HALF,
         assertions.computes_in_the_dtype, "precision", requires=("keeps_full_precision",)),
     _train("trains[keyword_arguments]", "Keyword arguments reach the module's forward.",
-        with_model(_PLAIN, keyword=True), aspect="use of the model"),
+        with_model(_PLAIN, keyword=True), theme="use of the model"),
     _extended("initial_broadcast",
         "Where ranks start from different weights, training starts from rank 0's, also of frozen parameters.",
         one_of(having(_PLAIN, alike=False), with_model(having(_PLAIN, alike=False), **_FROZEN)),
         assertions.initial_broadcast, "numbers", requires=("gathers_whole_parameters",)),
     _of_kinds("trains[float64]", "A model in float64 trains to the precision of float64.",
-        with_model(_PLAIN, dtype="float64"), aspect="precision",
+        with_model(_PLAIN, dtype="float64"), theme="precision",
         advice="Keep the module's own dtype, also where that is not float32, or refuse it by an exception."),
     _of_kinds("trains[other_layers]", "A linear layer may have a bias, and may compute more than once in a forward.",
         one_of(draws.biased_trainings, draws.trainings_with_a_layer_used_twice),
@@ -103,7 +103,7 @@ _CHECKS = (
         advice="A linear layer's weight is stored transposed: `.contiguous()` makes a copy of it."),
     _of_kinds("trains[unused_parameters]",
         "A parameter that no rank uses is left alone by the optimizer, and no rank waits for its gradient.",
-        with_model(_PLAIN, branch="unused"), aspect="parameters that take part",
+        with_model(_PLAIN, branch="unused"), theme="parameters that take part",
         advice="A linear layer is never called: its shard gets no gradient, on any rank. One of zeros would let "
         "weight decay move it."),
     _in_use("trains[evaluation_between_steps]",
@@ -116,7 +116,7 @@ _CHECKS = (
         "find none in it. Prepare backward by hooks on what autograd saves or on parameters, or raise an exception."),
     _in_use("trains[after_an_exception]",
         "After a backward pass that raised on all ranks, and `zero_grad`, training goes on as if it had not been.",
-        one_of(*(having(_PLAIN, aborts=step, steps=3) for step in (0, 1))), aspect="robustness",
+        one_of(*(having(_PLAIN, aborts=step, steps=3) for step in (0, 1))), theme="robustness",
         advice="A backward pass raised half way before. Reset in forward what that pass left: whole weights, gradients "
         "that were not yet reduced, and what says that backward is going on; or raise an exception."),
     _in_use("trains[between_forward_and_backward]",
@@ -146,9 +146,9 @@ _CHECKS = (
         memory.parameters_are_sharded,
         requires=("parameters_are_sharded", "trains[uneven_shards]", "trains[frozen_parameters]")),
     _keeps("nothing_grows", "Later steps keep no more tensors alive than early ones.",
-        having(_PLAIN, counted=True, steps=7), memory.nothing_grows, aspect="robustness"),
+        having(_PLAIN, counted=True, steps=7), memory.nothing_grows, theme="robustness"),
     _train("on_two_machines", "On two machines, each rank has the shard of its rank among all ranks.",
-        having(_PLAIN, two_machines=True), aspect="robustness", level="extended", advice=TWO_MACHINES),
+        having(_PLAIN, two_machines=True), theme="robustness", level="extended", advice=TWO_MACHINES),
 )
 _ASPECTS = (
     Aspect("equals the unsharded model", 4, ("results_are_waited_for", "gathers_whole_parameters",

@@ -35,7 +35,7 @@ def training_equals_one_process(trial: CaseTrial) -> None:
                 raise Violation(
                     f"On rank {rank} after {_call(trial, step)}, the parameter `{wrong.name}` is not what one process "
                     f"on all of them gives: it {wrong.words}.",
-                    _advice_on_overflow(answer, step) if trial.case.overflow >= 0 else _named(trial),
+                    _advice(trial, answer, step),
                 )
     if trial.case.scaled:
         _hold_scale(trial)
@@ -111,6 +111,18 @@ def _hold_scale(trial: CaseTrial) -> None:
                     f"On rank {rank} after step {step + 1}, the scale is {seen:g}; expected {expected:g}.",
                     "Call `scaler.update()` once after each `scaler.step(optimizer)`.",
                 )
+
+
+def _advice(trial: CaseTrial, answer: Tensors, step: int) -> str:
+    """Return what to do about wrong parameters after a step."""
+    if answer[f"{step}/early_updates"]:
+        return (
+            "`scaler.update()` was called before the step's `scaler.step(optimizer)`: the scale changes between "
+            "micro-batches whose gradients add up. Call it once, after `scaler.step(optimizer)`."
+        )
+    if trial.case.overflow >= 0:
+        return _advice_on_overflow(answer, step)
+    return _named(trial) or ("Scale the loss, and step by `scaler.step(optimizer)`." if trial.case.scaled else "")
 
 
 def _advice_on_overflow(answer: Tensors, step: int) -> str:

@@ -50,11 +50,20 @@ def _last(gradients: Gradients) -> Gradients:
     return [own[-1:] for own in gradients]
 
 
+def _first_exchanged(gradients: Gradients, rank: int) -> Tensors:
+    """Average the first micro-batch over the ranks, and add the rank's own of the others."""
+    number, average = len(gradients[rank]), mean([own[:1] for own in gradients])
+    return {name: (value + sum(one[name] for one in gradients[rank][1:])) / number for name, value in average.items()}
+
+
 MISTAKES: dict[str, Combine] = {
     "losses summed over micro-batches, never divided by their number": lambda g, _: mean(g, factor=len(g[0])),
     "losses divided by the number of micro-batches twice": lambda g, _: mean(g, factor=1 / len(g[0])),
     "only the last micro-batch used": lambda g, _: mean(_last(g)),
     "only the last micro-batch used, and divided by their number": lambda g, _: mean(_last(g), factor=1 / len(g[0])),
+    "the first micro-batch exchanged, and the later ones not: the last one must run outside `no_sync`": (
+        _first_exchanged
+    ),
     "losses divided by the number of ranks, which the wrapper does": lambda g, _: mean(g, factor=1 / len(g)),
     "gradients left scaled": lambda g, _: mean(g, factor=SCALE),
     "gradients never exchanged: each rank trains alone": lambda g, rank: mean([g[rank]]),

@@ -38,8 +38,8 @@ def overflowing(draw: Draw, bounds: Bounds) -> AccumulationCase:
 
 
 _check = partial(Check, requires=("training_equals_one_process",))
-_equals = partial(_check, assertion=assertions.training_equals_one_process, aspect="numbers")
-_exchange = partial(_check, assertion=assertions.one_exchange_of_gradients, aspect="communication")
+_equals = partial(_check, assertion=assertions.training_equals_one_process, theme="numbers")
+_exchange = partial(_check, assertion=assertions.one_exchange_of_gradients, theme="communication")
 _extended = partial(_check, level="extended")
 # fmt: off
 _CHECKS = (
@@ -58,7 +58,7 @@ _CHECKS = (
         "Gradients are exchanged once a step: all micro-batches but the last run in `no_sync`.", accumulations),
     _equals("scaler_used",
         "With a scaler, the loss is scaled, the step goes through the scaler, and its scale is updated once a step.",
-        having(accumulations, steps=2, scaled=True), advice="Scale the loss, and step by `scaler.step(optimizer)`."),
+        having(accumulations, steps=2, scaled=True)),
     _equals("overflow_skips_the_step",
         "An infinite gradient on one rank skips the step on all ranks, and halves the scale.", overflowing,
         requires=("scaler_used",)),
@@ -77,7 +77,7 @@ _CHECKS = (
             having(accumulations, steps=2, at="finish"),
             having(accumulations, steps=2, at="finish", scaled=True),
             having(overflowing, at="finish"),
-        ), level="extended", aspect="waiting", requires=("scaler_used", "overflow_skips_the_step"),
+        ), level="extended", theme="waiting", requires=("scaler_used", "overflow_skips_the_step"),
         advice="Call `ddp_model.finish_gradient_synchronization()` after the last backward, before the step and "
         "before anything else that looks at gradients or changes them, such as `scaler.unscale_` and `scaler.step`, or "
         "ranks disagree on the step."),

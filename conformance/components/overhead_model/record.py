@@ -20,7 +20,7 @@ def overheads(draw: Draw, _: Bounds) -> OverheadCase:
     return OverheadCase(seed=draw(SEEDS))
 
 
-_check = partial(Check, aspect="numbers")
+_check = partial(Check, theme="numbers")
 # fmt: off
 _CHECKS = (
     _check("overhead_after_backward",

@@ -20,9 +20,9 @@ STILL, IGNORED = ("never trained",), ("change of an option ignored",)  # known m
 NEW_GROUP = ("added group never trained", "first group's options everywhere")
 _check = partial(Check, level="extended", requires=BASE)
 _train = partial(_check, assertion=trains, rules_out=STILL)
-_of_kinds = partial(_train, aspect="kinds of parameters and layers")
-_with_options = partial(_train, aspect="options and groups")
-_saved = partial(_train, aspect="saving and loading", requires=_SAVED)
+_of_kinds = partial(_train, theme="kinds of parameters and layers")
+_with_options = partial(_train, theme="options and groups")
+_saved = partial(_train, theme="saving and loading", requires=_SAVED)
 # fmt: off
 EXTENDED = (
     _of_kinds("trains[frozen_parameters]",
@@ -32,9 +32,9 @@ EXTENDED = (
         "Parameters without dimensions or elements, shared ones, and ones that are not contiguous train like others.",
         draws.optimized_of_any_shape),
     _of_kinds("trains[float64]", "A model in float64 trains to the precision of float64.", draws.optimized, exact=True,
-        aspect="precision", requires=("runs_to_the_end",)),
+        theme="precision"),
     _of_kinds("trains[mixed_dtypes]", "A model with parameters of two dtypes trains like any other.",
-        draws.optimized_in_mixed_dtypes, assertion=trains_in_two_dtypes, aspect="precision"),
+        draws.optimized_in_mixed_dtypes, assertion=trains_in_two_dtypes, theme="precision"),
     _of_kinds("trains[large_parameters]",
         "Parameters of 1 MiB and more train to the last element, and reach every rank.", draws.optimized_large,
         requires=("trains[float32]",),
@@ -42,11 +42,11 @@ EXTENDED = (
         "that is lost where something is sent in pieces?"),
     _of_kinds("trains[unused_parameters]",
         "A parameter that requires a gradient and has none is left as it is: no weight decay, no momentum.",
-        draws.optimized_unused, aspect="parameters that take part",
+        draws.optimized_unused, theme="parameters that take part",
         advice="Here a parameter has no gradient in some steps: skip it there, as torch's optimizers do."),
     _of_kinds("trains[unfreezing_later]",
         "A parameter that begins to train later is updated from then on; one that is frozen later is not.",
-        changes.optimized_unfreezing, aspect="parameters that take part", requires=("trains[frozen_parameters]",),
+        changes.optimized_unfreezing, theme="parameters that take part", requires=("trains[frozen_parameters]",),
         rules_out=("unfrozen parameter never trained",)),
     _with_options("groups[small_ones_added]",
         "An added group may be smaller than the world, and may hold the first parameters that a rank owns.",
@@ -75,7 +75,7 @@ EXTENDED = (
         "A step writes new values into the parameters' memory, of which there may be views, and does not replace it.",
         draws.optimized, assertions.parameters_keep_their_memory, "use of the model"),
     _train("two_side_by_side", "Two sharded optimizers, each with parameters of its own, do not affect one another.",
-        having(draws.optimized, twins=True), aspect="use of the model",
+        having(draws.optimized, twins=True), theme="use of the model",
         advice="Another optimizer was made, and steps between. Keep what belongs to one optimizer in that object, not "
         "in its class or in a global of the module."),
     _check("nothing_grows",
@@ -84,7 +84,7 @@ EXTENDED = (
     _check("sent_once", "A step of the optimizer sends each parameter once, however many groups and ranks there are.",
         groups.with_broad_groups, sent_once, "communication", requires=("groups[own_options]",)),
     _train("on_two_machines", "On two machines, each parameter has one owner among all ranks.",
-        having(draws.optimized, two_machines=True), aspect="robustness", advice=TWO_MACHINES),
+        having(draws.optimized, two_machines=True), theme="robustness", advice=TWO_MACHINES),
     _saved("trains[loaded_weights]", "The next step starts from weights that the model has loaded between two steps.",
         changes.loading_weights, requires=BASE, rules_out=(*STILL, "loaded weights not used")),
     _saved("state_dict[round_trip]",

@@ -22,15 +22,15 @@ from conformance.submissions.contract import Contract, Function
 
 _GROUPED = ("first group's options everywhere", "options of groups ignored")
 _check = partial(Check, requires=BASE)
-_train = partial(_check, assertion=trains, rules_out=STILL, aspect="numbers")
-_of_kinds = partial(_train, aspect="kinds of parameters and layers")
-_in_use = partial(_train, aspect="use of the model")
-_with_options = partial(_train, aspect="options and groups")
+_train = partial(_check, assertion=trains, rules_out=STILL, theme="numbers")
+_of_kinds = partial(_train, theme="kinds of parameters and layers")
+_in_use = partial(_train, theme="use of the model")
+_with_options = partial(_train, theme="options and groups")
 _runs = partial(Check, requires=("runs_to_the_end",))
-_state = partial(_runs, aspect="memory and state", assertion=assertions.state_is_sharded)
+_state = partial(_runs, theme="memory and state", assertion=assertions.state_is_sharded)
 _closure = partial(_in_use, assertion=assertions.closure)
-_zero_grad = partial(_runs, aspect="use of the model", assertion=assertions.zero_grad_clears_all)
-_waits = partial(Check, aspect="waiting", assertion=results_are_waited_for)
+_zero_grad = partial(_runs, theme="use of the model", assertion=assertions.zero_grad_clears_all)
+_waits = partial(Check, theme="waiting", assertion=results_are_waited_for)
 _WITHOUT_PARAMETERS = ("trains[fewer_parameters_than_ranks]",)  # a rank may have none of a small group
 # fmt: off
 _CHECKS = (
@@ -45,9 +45,9 @@ _CHECKS = (
         "After every step, every rank holds the parameters that the unsharded optimizer gives.", draws.optimized,
         requires=("results_are_waited_for",)),
     _train("trains[float32]", "Training in float32 is right to the precision of float32, and ranks stay identical.",
-        draws.optimized_in_float32, aspect="precision"),
+        draws.optimized_in_float32, theme="precision"),
     _train("trains[bfloat16]", "Training in bfloat16 is right to the precision of bfloat16, and ranks stay identical.",
-        draws.optimized_in_bfloat16, aspect="precision"),
+        draws.optimized_in_bfloat16, theme="precision"),
     _with_options("trains[any_torch_optimizer]",
         "Every torch optimizer that computes element by element can be sharded, with the options that only it has.",
         draws.stepping(optimizer=any_optimizer(), steps=st.integers(2, 3))),

@@ -58,11 +58,11 @@ def norms_of_one_sample(draw: Draw, bounds: Bounds) -> SyncBatchNormCase:
 
 
 _IN_TWO_STEPS = having(uneven_norms, steps=2)
-_check = partial(Check, aspect="numbers", requires=("forward_over_all_ranks",))
+_check = partial(Check, theme="numbers", requires=("forward_over_all_ranks",))
 _TRAINED = ("backward_over_all_ranks", "running_statistics")
 _normalises = partial(_check, assertion=assertions.normalises, requires=_TRAINED)
 _extended = partial(_normalises, level="extended")
-_converts = partial(_extended, aspect="conversion")
+_converts = partial(_extended, theme="conversion")
 # fmt: off
 _CHECKS = (
     Check("conversion_keeps_state",
@@ -92,16 +92,16 @@ _CHECKS = (
         _IN_TWO_STEPS, assertions.running_statistics),
     _normalises("trains[volumes]",
         "Batch norms of volumes, `nn.BatchNorm3d`, are converted like those of sequences and images.",
-        having(norms, dimensions=5), aspect="conversion", advice="Convert `nn.BatchNorm3d` too."),
+        having(norms, dimensions=5), theme="conversion", advice="Convert `nn.BatchNorm3d` too."),
     _check("arguments_stay",
         "Inputs and the output's gradient stay as they are: others use them too, such as a residual connection.",
-        norms, assertions.arguments_stay, aspect="use of the model"),
+        norms, assertions.arguments_stay, theme="use of the model"),
     _check("evaluation_by_running_statistics",
         "In evaluation mode, the running statistics are used, not those of the batch.", _IN_TWO_STEPS,
         assertions.evaluation_by_running_statistics, requires=("running_statistics",)),
     _check("no_collective_in_evaluation",
         "In evaluation mode nothing is exchanged, so that one rank may evaluate alone.", _IN_TWO_STEPS,
-        assertions.no_collective_in_evaluation, aspect="communication", requires=("evaluation_by_running_statistics",)),
+        assertions.no_collective_in_evaluation, theme="communication", requires=("evaluation_by_running_statistics",)),
     _normalises("one_sample_on_each_rank",
         "One sample on each rank is enough: mean and variance are those of all ranks' samples.",
         norms_of_one_sample,
@@ -109,7 +109,7 @@ _CHECKS = (
         "rank's own variance, without bias, is 0 / 0 here."),
     _extended("rank_without_samples",
         "A rank whose batch is empty takes part, and changes nothing for the other ranks.",
-        norms_of_an_empty_rank, aspect="robustness",
+        norms_of_an_empty_rank, theme="robustness",
         advice="One rank has no samples. Update running statistics on a rank without samples too, from those of all "
         "ranks: what it evaluates, or saves, is the same as on the others."),
     _converts("conversion[options]",
@@ -151,7 +151,7 @@ _CHECKS = (
         " activation checkpointing, for one, runs its first forward without gradients."),
     _extended("statistics_far_from_zero",
         "In float32 too, mean and variance are exact where the mean is large against the spread.", far_norms,
-        assertion=statistics_far_from_zero, aspect="precision"),
+        assertion=statistics_far_from_zero, theme="precision"),
 )
 _ASPECTS = (
     Aspect("statistics over all ranks", 5, ("results_are_waited_for", "forward_over_all_ranks",

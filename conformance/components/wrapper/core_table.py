@@ -24,8 +24,8 @@ OBVIOUS = (*UNSYNCHRONISED, "summed, not averaged", "divided twice", "never trai
 NUMBERS = ("gradients_averaged",)
 _ORDER = (*NUMBERS, "trains[layers_in_another_order]")  # their parameters become ready in such an order too
 _train = partial(Check, assertion=trains, requires=NUMBERS, rules_out=UNSYNCHRONISED)
-_of_kinds = partial(_train, aspect="kinds of parameters and layers")
-_in_use = partial(_train, aspect="use of the model")
+_of_kinds = partial(_train, theme="kinds of parameters and layers")
+_in_use = partial(_train, theme="use of the model")
 # fmt: off
 _BY_THEMSELVES = (
     _of_kinds("trains[frozen_parameters]",
@@ -78,19 +78,19 @@ CORE = (
         draws.plain, gradients_averaged, "numbers", requires=("results_are_waited_for",), rules_out=UNSYNCHRONISED),
     _train("training_equals_one_process",
         "After every step, every rank's parameters equal those of one process that trains on the concatenated batches.",
-        draws.plain, assertion=training_equals_one_process, aspect="numbers"),
+        draws.plain, assertion=training_equals_one_process, theme="numbers"),
     _train("ranks_stay_identical", "After every step, parameters are the same on all ranks, bit for bit.", draws.plain,
-        assertion=ranks_stay_identical, aspect="numbers"),
+        assertion=ranks_stay_identical, theme="numbers"),
     _train("trains[float32]", "Training in float32 is right to the precision of float32, and ranks stay identical.",
-        draws.in_float32, aspect="precision", rules_out=OBVIOUS),
+        draws.in_float32, theme="precision", rules_out=OBVIOUS),
     _train("trains[bfloat16]", "Training in bfloat16 is right to the precision of bfloat16, and ranks stay identical.",
-        draws.in_bfloat16, aspect="precision", rules_out=OBVIOUS),
+        draws.in_bfloat16, theme="precision", rules_out=OBVIOUS),
     _train("trains[mixed_dtypes]",
         "A model with parameters of two dtypes trains like any other, and each gradient is sent in its own dtype.",
-        draws.in_mixed_dtypes, assertion=trains_in_two_dtypes, aspect="precision", rules_out=OBVIOUS),
+        draws.in_mixed_dtypes, assertion=trains_in_two_dtypes, theme="precision", rules_out=OBVIOUS),
     *_BY_THEMSELVES,
     _train("trains[everything_together]",
         "Layers, frozen parameters, keywords, clipping and schedules that train by themselves also train together.",
-        draws.mixed, aspect="numbers",
+        draws.mixed, theme="numbers",
         requires=("training_equals_one_process", "ranks_stay_identical", *(check.id for check in _BY_THEMSELVES))),
 )

@@ -24,17 +24,17 @@ _ARGUMENTS = (
 _ACCUMULATES, _NO_SYNC = ("trains[accumulation]",), ("no_sync",)
 _check = partial(Check, level="extended", requires=NUMBERS)
 _train = partial(_check, assertion=trains, rules_out=UNSYNCHRONISED)
-_of_kinds = partial(_train, aspect="kinds of parameters and layers")
-_in_use = partial(_train, aspect="use of the model")
-_taking_part = partial(_train, aspect="parameters that take part")
-_accumulate = partial(_train, aspect="accumulation")
-_lazily = partial(_train, aspect="accumulation", assertion=use.accumulates_without_sending)
+_of_kinds = partial(_train, theme="kinds of parameters and layers")
+_in_use = partial(_train, theme="use of the model")
+_taking_part = partial(_train, theme="parameters that take part")
+_accumulate = partial(_train, theme="accumulation")
+_lazily = partial(_train, theme="accumulation", assertion=use.accumulates_without_sending)
 
 # fmt: off
 EXTENDED = (
     _train("trains[float64]",
         "A model in float64 trains to the precision of float64, also if it is converted to float64 after wrapping.",
-        one_of(draws.plain, draws.converted_to_float64), exact=True, aspect="precision", requires=("runs_to_the_end",),
+        one_of(draws.plain, draws.converted_to_float64), exact=True, theme="precision",
         assertion=use.trains_in_float64),
     _check("nothing_grows",
         "Later steps launch no more collectives, have no more hooks, and keep no more tensors alive than early ones.",
@@ -43,7 +43,7 @@ EXTENDED = (
         "Where one rank's gradient is infinite or NaN, all ranks see that: a scaler then skips the step on all.",
         draws.wrapped(steps=1, overflows=True), use.overflow_reaches_every_rank, "robustness"),
     _train("on_two_machines", "Ranks on two machines average gradients over all ranks, not over those of one machine.",
-        having(draws.plain, two_machines=True), aspect="robustness", advice=TWO_MACHINES),
+        having(draws.plain, two_machines=True), theme="robustness", advice=TWO_MACHINES),
     _in_use("arguments_stay",
         "Wrapping leaves `grad` at None: with a gradient of zeros, an optimizer would move unused parameters.",
         draws.plain, assertion=use.gradients_stay_none, requires=("runs_to_the_end",), rules_out=()),
@@ -98,7 +98,7 @@ EXTENDED = (
         having(draws.accumulating, joined=True)),
     _accumulate("trains[after_an_exception]",
         "After a backward pass that raised on all ranks, and `zero_grad`, training goes on as if it had not been.",
-        one_of(draws.aborting, draws.aborting_at_first), aspect="robustness"),
+        one_of(draws.aborting, draws.aborting_at_first), theme="robustness"),
     _lazily("no_sync",
         "Under `no_sync`, also nested, nothing is sent, and the next backward outside averages the whole sum.",
         one_of(draws.under_no_sync, having(draws.under_no_sync, nests=True),
@@ -126,7 +126,7 @@ EXTENDED = (
         assertion=use.buffers_broadcast, rules_out=()),
     _of_kinds("range_of_float16",
         "Gradients that float16 can hold have an average that it can hold, though it cannot hold their sum.",
-        draws.at_the_end_of_float16, assertion=use.range_of_float16, aspect="precision",
+        draws.at_the_end_of_float16, assertion=use.range_of_float16, theme="precision",
         requires=("trains[frozen_parameters]",)),
     _taking_part("trains[used_on_some_ranks]",
         "A parameter that only some ranks use gets the average, with zero for the others, and no rank waits forever.",

@@ -20,7 +20,7 @@ from conformance.strategies.building_blocks import having
 from conformance.submissions.contract import Contract, Function
 
 _OVERLAPS = ("overlaps_backward",)
-_check = partial(Check, aspect="communication", requires=("runs_to_the_end",))
+_check = partial(Check, theme="communication", requires=("runs_to_the_end",))
 _overlap = partial(_check, assertion=overlaps_backward)
 _per_dtype = partial(_check, assertion=collectives.one_collective_per_dtype)
 _bucket = partial(_check, assertion=collectives.bucket_size_respected)

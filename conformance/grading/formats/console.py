@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance.grading.events import Event, Reports, SubmissionEnded
-from conformance.grading.marks import LIMIT, Mark
+from conformance.grading.marks import Mark
 from conformance.grading.report import CheckReport, ComponentReport, Report
 
 _COLOURS = {"passed": "green", "failed": "red", "error": "magenta", "not_gradable": "magenta", "missing": "bold red"}
@@ -76,10 +76,9 @@ def _table(report: Report) -> Table:
 def _aspect_row(mark: Mark, component: ComponentReport) -> tuple[Text, Text, str, Text]:
     """Return the cells of an aspect."""
     checks = [check for check in component.core if check.id in mark.aspect.checks]
-    passed = all(check.status == "passed" for check in checks)
-    verdict = "passed" if passed else "missing" if mark.missing and mark.aspect.essential else "failed"
+    verdict = Text(mark.status.replace("_", " "), _COLOURS.get(mark.status, ""))
     points = f"{round(mark.points, 2):g} / {mark.aspect.points:g}"
-    return Text(f"  {mark.aspect.name}"), Text(verdict, _COLOURS[verdict]), points, Text(_not_passed(checks))
+    return Text(f"  {mark.aspect.name}"), verdict, points, Text(_not_passed(checks))
 
 
 def _notes(report: Report) -> Iterator[Text]:
@@ -104,8 +103,8 @@ def _unmarked(component: ComponentReport) -> str:
     """Name what failed and belongs to no aspect; say why points are limited."""
     marked = {check for aspect in component.aspects for check in aspect.checks}
     lines = [check.id for check in component.core if check.id not in marked and check.status != "passed"]
-    missing = [mark.aspect.name for mark in component.marks if mark.missing and mark.aspect.essential]
-    limit = [f"at most {LIMIT:.0%}: {name!r} is essential" for name in missing[:1]]
+    missing = [mark.aspect.name for mark in component.marks if mark.status == "missing"]
+    limit = [f"at most {component.rules.limit:.0%} without {name!r}" for name in missing[:1]]
     return "\n".join(lines + limit)
 
 

@@ -6,6 +6,7 @@ _CHECKPOINT = "checkpoint"
 _WRITTEN = """        torch.save(state, new)
         Path(new).replace(path)
 """
+_BARRIER = "    dist.barrier()\n"
 _SILENT = """        try:
             torch.save(state, new)
             Path(new).replace(path)
@@ -64,6 +65,13 @@ BUGS = [
     ),
     Bug(_CHECKPOINT, "if scaler:", "if False:", "scaler_comes_back", "scaler.load_state_dict"),
     Bug(_CHECKPOINT, "if dist.get_rank() == 0:", "if True:", "one_rank_writes", "expected rank 0 alone"),
+    Bug(
+        _CHECKPOINT,
+        _BARRIER,
+        '    torch.save(state["optimizer"], f"{path}.optimizer{dist.get_rank()}")\n' + _BARRIER,
+        "one_rank_writes",
+        "A checkpoint is one file",
+    ),
     Bug(
         _CHECKPOINT,
         "state = torch.load(path)",

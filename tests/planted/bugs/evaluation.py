@@ -129,4 +129,11 @@ BUGS = [
         "arguments_stay",
         "a parameter's numbers",
     ),
+    Bug(
+        _EVALUATION,
+        "    dist.all_reduce(counts)\n",
+        "    dist.broadcast(counts, 0)\n",
+        "global_accuracy",
+        "rank 0's samples alone",
+    ),
 ]

@@ -169,4 +169,19 @@ BUGS = [
         "finishes_before_the_step",
         "not done when backward returns",
     ),
+    Bug(
+        _ACCUMULATION,
+        "index + 1 == len(microbatches)",
+        "index == 0",
+        "training_equals_one_process",
+        "the first micro-batch exchanged",
+    ),
+    Bug(
+        _ACCUMULATION,
+        _LOSS,
+        f"{_LOSS}        if scaler and not is_last:\n"
+        "            scaler._check_inf_per_device(optimizer)\n            scaler.update()\n",
+        "scaler_used",
+        "the scale changes between micro-batches",
+    ),
 ]
