@@ -135,7 +135,9 @@ class BucketedDDP(DDP):
                 param.register_post_accumulate_grad_hook(self.on_gradient)
 
     def on_gradient(self, param):
-        if not self.synchronises or not self.buckets:
+        if not self.synchronises:
+            return
+        if not self.buckets:  # backward without our forward
             return
         if self.bucket_of[param].handle:
             raise RuntimeError("backward adds to a gradient that was sent: use checkpoint(..., use_reentrant=False)")
