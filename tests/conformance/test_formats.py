@@ -27,6 +27,7 @@ WRONG = CheckReport(
     diagnosis="Looks like *summed, not averaged*: divide by `dist.get_world_size()`.",
     script="repro/naive_ddp-gradients_averaged.py",
     scenario=Scenario(),
+    timeline=(("backward", "all_reduce 16 B", "<b>wait 0</b>"), ("backward",)),
 )
 BEHIND = replace(RIGHT, id="trains", status="not_run", message="not run: gradients_averaged must pass first")
 EXTENDED = replace(WRONG, id="trains[buffers]", level="extended", diagnosis="")
@@ -98,6 +99,8 @@ def test_html_shows_what_a_submission_says_as_text():
     assert "&lt;script&gt;alert(1)" in page
     assert "divide by <code>dist.get_world_size()</code>" in page
     assert "at most 40%" in page
+    assert page.count(">rank 1</text>") == 4
+    assert "&lt;b&gt;wait 0&lt;/b&gt;</text>" in page
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
