@@ -16,6 +16,7 @@ from pytest_ddp.planning.world import World
 
 _OUTPUT_LINES = 8
 _MESSAGE_LINES = 4  # of an exception, after the first
+_REPLACED = "ReplacedError"  # see `conformance.ranks.integrity`
 _NOT_THEIRS = ("/conformance/ranks/", "/conformance/components/", "/torch/distributed/")
 _OF_NO_LINE = ("/conformance/", "/torch/distributed/")  # a rank in there does not stand in the submission's line
 _FRAME = re.compile(r'^ +File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
@@ -57,6 +58,8 @@ def describe_crash(broken: Broken, drawn: Drawn) -> str:
     if isinstance(root, Raised):
         first, *others = root.message.strip().splitlines() or [""]
         lines[0] = f"Rank {root.rank} raised {root.kind} {_place(broken, drawn)}: {first}"
+        if root.kind == _REPLACED:
+            lines[0] = first
         lines += [root.traceback, *(f"  {line}" for line in others[:_MESSAGE_LINES])]
     elif isinstance(root, Died | TimedOut | Deadlocked):
         frames = root.stack.rstrip().splitlines()

@@ -4,11 +4,11 @@ Nothing here imports torch: a report of progress is on the screen while torch is
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from conformance.checks.aspect import Aspect
-from conformance.grading.marks import Mark, Outcome, aspect_from_json, marks, total
+from conformance.grading.marks import RULES, Mark, Outcome, Rules, aspect_from_json, marks, total
 from conformance.scenarios.drawn import Drawn, drawn_from_json
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ class ComponentReport:
         name: the name of the component.
         checks: its checks, in the order in which they run.
         aspects: what its core checks have points for.
+        rules: how its points follow from outcomes.
         submitted: whether the submission has the component.
         graded: whether its grade is complete.
         uses_from_torch: torch's own implementations that it uses.
@@ -112,6 +113,7 @@ class ComponentReport:
     name: str
     checks: tuple[CheckReport, ...]
     aspects: tuple[Aspect, ...] = ()
+    rules: Rules = RULES
     submitted: bool = True
     graded: bool = True
     uses_from_torch: tuple[str, ...] = ()
@@ -143,12 +145,12 @@ class ComponentReport:
     @property
     def marks(self) -> tuple[Mark, ...]:
         """The mark of each aspect."""
-        return marks(self.aspects, {check.id: Outcome(check.status, check.behind) for check in self.core})
+        return marks(self.aspects, {check.id: Outcome(check.status, check.behind) for check in self.core}, self.rules)
 
     @property
     def points(self) -> float:
         """What the component earned."""
-        return total(self.marks)
+        return total(self.marks, self.rules, [check.status for check in self.checks if check.level == "extended"])
 
     @property
     def max_points(self) -> float:
@@ -166,6 +168,7 @@ class ComponentReport:
             "points": self.points,
             "max_points": self.max_points,
             "aspects": [mark.to_json() for mark in self.marks],
+            "rules": asdict(self.rules),
             "uses_from_torch": list(self.uses_from_torch),
             "missing_functions": list(self.missing_functions),
             "new_processes": self.new_processes,
@@ -179,6 +182,7 @@ class ComponentReport:
             name,
             tuple(map(CheckReport.from_json, plain["checks"])),
             tuple(map(aspect_from_json, plain["aspects"])),
+            Rules(**{**plain["rules"], "hidden": tuple(plain["rules"]["hidden"])}),
             submitted=plain["status"] != "not_submitted",
             graded=plain["status"] != "not_graded",
             uses_from_torch=tuple(plain["uses_from_torch"]),

@@ -8,12 +8,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
 from unittest import mock
 
-from conformance.ranks import stand_ins
+from conformance.ranks import guard, integrity, stand_ins
 from conformance.submissions.contract import Contract, Function
 from conformance.submissions.location import Location
 
@@ -27,6 +28,8 @@ def load(location: Location, stubbed: tuple[str, ...] = ()) -> ModuleType:
         stand_ins.install(location)
         for package in stubbed:
             stand_ins.packages.offer(package)
+        integrity.watch()
+        guard.install(location, partial(is_own, location=location))
         with _exits_raise():
             _loaded[location] = with_stubs(lambda: _import(location), location)
         gc.collect()

@@ -10,6 +10,7 @@ from conformance.ranks import stand_ins
 from conformance.ranks.boundary import boundary, stage
 from conformance.ranks.context import Context
 from conformance.ranks.environment import on_two_machines
+from conformance.ranks.integrity import require_unchanged
 from conformance.ranks.loading import load
 from conformance.ranks.torch_builtins import noticing
 from conformance.ranks.tracing import gate, unawaited
@@ -19,7 +20,9 @@ def run(payload: bytes) -> bytes:
     """Carry out an encoded `Task`; return the encoded `Answer`."""
     task = Task.decode(payload)
     with boundary(task.submission):
-        return carry_out(task).encode()
+        answer = carry_out(task).encode()
+        require_unchanged()
+        return answer
 
 
 def carry_out(task: Task) -> Answer:

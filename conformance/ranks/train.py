@@ -24,11 +24,12 @@ from conformance.ranks.parameters import (
     plain,
     take_hooks_off,
 )
+from conformance.ranks.process_memory import state_of_process
 from conformance.ranks.tracing import alive, noting
 from conformance.ranks.wrapping import SavedWeights, SecondOptimizer, Twin, bare_model, make_model, wrap
 from conformance.workload.models import Listener, call, loss_on
 from conformance.workload.numbers import Tensors
-from conformance.workload.schedule import Schedule
+from conformance.workload.schedule import OPTIMIZERS, Schedule
 
 
 def train(context: Context) -> Observation:
@@ -100,10 +101,19 @@ class _Run:
         self._clear(self.context.scenario.steps)
         return {
             "state_bytes": held,
+            "process_bytes": self._process_bytes(),
             "unlisted": [name for name, p in self.named.items() if id(p) not in listed],
             "uncleared": [name for name, p in self.named.items() if p.grad is not None and bool(p.grad.any())],
             "dropped": [name for name, p in self.named.items() if p.grad is None and name in had],
         }
+
+    def _process_bytes(self) -> int | None:
+        """Return what this process needs for the state of another optimizer, if the scenario asks for it."""
+        spec = self.context.scenario.optimizer
+        if not self.context.scenario.weighed:
+            return None
+        with stage("the first step of another optimizer"):
+            return state_of_process(self._make_optimizer, self.named.values(), OPTIMIZERS[spec.kind], spec.options)
 
     def _build(self) -> None:
         scenario = self.context.scenario

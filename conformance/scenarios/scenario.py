@@ -160,6 +160,7 @@ class Scenario(Drawn):
             batch, its forward and backward between those of the first model. With an optimizer: a second optimizer
             of copies of the parameters steps with the same gradients before the first one.
         counted: tensors and handles that are alive after each step are counted.
+        weighed: after training, the memory that the state of another optimizer needs is weighed.
         schedule: what happens between steps.
     """
 
@@ -194,6 +195,7 @@ class Scenario(Drawn):
     twins: bool = False
     counted: bool = False
     two_machines: bool = False
+    weighed: bool = False
     schedule: tuple[Event, ...] = ()
     seed: int = 0
 

@@ -67,7 +67,9 @@ with_closure = stepping(steps=st.integers(1, 2), closure=True)
 beside_wrapper = stepping(steps=st.integers(2, 3), replicated=False, averaged=True, cleared_by="optimizer")
 _AT_ONCE = OptimizerSpec("Adagrad", {"lr": 0.1})  # has its state from construction on
 # State of weights of many KiB, and of biases that are much smaller.
-with_state = mapped(stepping(optimizer=st.just(_AT_ONCE) | STATEFUL, more_layers=1, widest=8, steps=1), broad)
+with_state = mapped(
+    stepping(optimizer=st.just(_AT_ONCE) | STATEFUL, more_layers=1, widest=8, steps=1, weighed=True), broad
+)
 
 
 @st.composite

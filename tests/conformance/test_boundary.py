@@ -85,8 +85,11 @@ def test_code_that_runs_when_an_object_is_looked_at_or_deleted_is_the_submission
     [
         ("type('Odd', (Exception,), {'__str__': lambda self: 1 / 0})", "Odd in on_after_backward, at step 1 of"),
         ("ValueError('\\ud800')", r"\ud800"),
-        ("__import__('pytest_ddp').rank.worker.SkipRun('no')", "raised SkipRun"),
-        ("__import__('pytest_ddp').rank.worker.Failed('', '', '', b'')", "raised Failed"),
+        ("next(one for one in Exception.__subclasses__() if one.__name__ == 'SkipRun')('no')", "raised SkipRun"),
+        (
+            "next(one for one in Exception.__subclasses__() if one.__name__ == 'Failed')('', '', '', b'')",
+            "raised Failed",
+        ),
         ("GeneratorExit", "raised GeneratorExit"),
         ("StopIteration", "raised StopIteration"),
     ],

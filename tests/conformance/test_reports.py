@@ -20,6 +20,7 @@ from conformance.grading.events import (
 )
 from conformance.grading.formats import FORMATS
 from conformance.grading.formats.report_file import ReportFile
+from conformance.grading.marks import Rules
 from conformance.grading.report import CheckReport, ComponentReport, Environment, Report
 from conformance.strategies import Bounds
 from pytest_ddp.errors import UsageError
@@ -29,6 +30,7 @@ MANY_WORDS = st.lists(WORDS, max_size=2).map(tuple)
 DRAWN = st.sampled_from([check for one in COMPONENTS.values() for check in one.checks]).flatmap(
     lambda check: check.scenarios(Bounds(3, bucketed=False))
 )
+RULES = st.builds(Rules, st.floats(0, 1), st.floats(0, 1), st.floats(0, 9), MANY_WORDS)
 ENVIRONMENTS = st.builds(Environment, WORDS, WORDS, WORDS, WORDS, st.integers(), st.integers(), st.booleans())
 
 
@@ -54,7 +56,7 @@ def component_reports(draw, name):
     submitted, graded = draw(st.sampled_from([(True, True), (True, False), (False, True)]))
     checks = tuple(draw(st.lists(check_reports(), max_size=2)))
     more = draw(st.tuples(MANY_WORDS, MANY_WORDS, st.booleans()))
-    return ComponentReport(name, checks, draw(aspects(checks)), submitted, graded, *more)
+    return ComponentReport(name, checks, draw(aspects(checks)), draw(RULES), submitted, graded, *more)
 
 
 @st.composite

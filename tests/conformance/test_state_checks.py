@@ -32,3 +32,31 @@ def test_what_cannot_be_found_is_told_with_where_to_keep_it(check, held, where):
         f"{where} could be found in what get_sharded_optimizer returned, so its state cannot be measured."
     )
     assert told.value.advice == "Keep the inner optimizer in an attribute of what get_sharded_optimizer returns."
+
+
+WIDE = Scenario(model=ModelSpec(64, (Linear(64), Linear(64))), optimizer=SCENARIO.optimizer, weighed=True)
+
+
+def weighed(*shares: float | None) -> Trial:
+    """Two ranks that show half of the state each, and whose processes need these shares of it."""
+    full = sum(Trial(WIDE, 1, ()).expected.state_bytes.values())
+    process_bytes = [None if share is None else int(share * full) for share in shares]
+    return Trial(
+        WIDE,
+        1,
+        tuple(
+            Observation({"x": torch.zeros(1)}, state_bytes=full // 2, process_bytes=weight) for weight in process_bytes
+        ),
+    )
+
+
+def test_state_that_no_object_shows_weighs_in_the_memory_of_the_processes():
+    state_is_sharded(weighed(0.5, 0.6))
+    state_is_sharded(weighed(None, None))  # it cannot be weighed here
+    with pytest.raises(Violation) as hidden:
+        state_is_sharded(weighed(1.0, 1.0))
+    assert hidden.value.message == (
+        "The processes of the ranks need 133120, 133120 bytes more for an optimizer with this state than for one "
+        "without any, 266240 in all; one unsharded optimizer has 133120."
+    )
+    assert "not in a global table, a closure or a class either" in hidden.value.advice

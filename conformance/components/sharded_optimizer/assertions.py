@@ -18,6 +18,7 @@ _CLOSURE = (
 )
 _ALIGNED = 128  # elements
 _HALVES = 2
+_TOO_MUCH = 1.5  # of the state of one optimizer, in the memory of all ranks' processes; rounding by allocators is less
 
 
 def closure(trial: Trial) -> None:
@@ -85,6 +86,13 @@ def state_is_sharded(trial: Trial) -> None:
             f"The ranks hold {_each(held)} bytes of optimizer state, {sum(held)} in all; one unsharded optimizer has "
             f"{full}." + (" Every rank keeps the state of all parameters: nothing is sharded." if everyone else ""),
             "Give the inner optimizer only the parameters that the rank owns.",
+        )
+    weighed = [seen.process_bytes or 0 for seen in trial.observations]  # 0 if not known
+    if sum(weighed) > _TOO_MUCH * full + _padding(trial):
+        raise Violation(
+            f"The processes of the ranks need {_each(weighed)} bytes more for an optimizer with this state than for "
+            f"one without any, {sum(weighed)} in all; one unsharded optimizer has {full}.",
+            "Keep no state of parameters that another rank owns: not in a global table, a closure or a class either.",
         )
 
 

@@ -6,6 +6,10 @@ To add a form, write a module with a function from reports to text, and add a li
 import json
 from collections.abc import Sequence
 
+from conformance.grading.formats.gradescope import to_gradescope
+from conformance.grading.formats.html import to_html
+from conformance.grading.formats.junit import to_junit
+from conformance.grading.formats.markdown import to_markdown
 from conformance.grading.formats.report_file import Format
 from conformance.grading.report import Report, reports_to_json
 
@@ -15,4 +19,10 @@ def to_json_text(reports: Sequence[Report]) -> str:
     return json.dumps(reports_to_json(reports), indent=2) + "\n"
 
 
-FORMATS = (Format("--json", to_json_text, "write the report as JSON"),)
+FORMATS = (
+    Format("--json", to_json_text, "write the report as JSON"),
+    Format("--html", to_html, "write the report as one HTML page"),
+    Format("--markdown", to_markdown, "write the report in Markdown, as for $GITHUB_STEP_SUMMARY"),
+    Format("--junit", to_junit, "write the report as JUnit XML"),
+    Format("--gradescope", to_gradescope, "write the report as Gradescope's results.json"),
+)

@@ -1,0 +1,49 @@
+"""The report as one HTML page that needs nothing besides: for phones and desktops, light and dark."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from conformance.grading.report import CheckReport, ComponentReport, Report
+
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_MOST_SCRIPT_BYTES = 2**16
+
+
+_TEMPLATES.tests["contains"] = lambda ids, check: check in ids
+_TEMPLATES.filters["code"] = lambda text: Markup(re.sub("`([^`\n]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704  escaped
+
+
+def to_html(reports: Sequence[Report]) -> str:
+    """Return the reports as a page; whatever comes from a submission is text in it."""
+    return _TEMPLATES.get_template("report.html.jinja").render(
+        reports=reports, checks_of=_checks_of, extended_of=_extended_of, script_of=_script_of
+    )
+
+
+def _checks_of(component: ComponentReport, ids: Sequence[str]) -> list[CheckReport]:
+    return [check for check in component.core if check.id in ids]
+
+
+def _extended_of(component: ComponentReport) -> list[CheckReport]:
+    """Return the extended checks, the failed ones first."""
+    extended = [check for check in component.checks if check.level == "extended"]
+    return sorted(extended, key=lambda check: check.status != "failed")
+
+
+def _script_of(check: CheckReport) -> str:
+    """Return the text of the script that shows a failure; empty if there is none, or a large one."""
+    path = Path(check.script or ".")
+    try:
+        return path.read_text(encoding="utf-8") if path.stat().st_size < _MOST_SCRIPT_BYTES else ""
+    except OSError:
+        return ""

@@ -1,0 +1,130 @@
+"""Keeps a submission away from the grader's packages, although both share a process.
+
+It may not import them, read their modules, change them, or open their files. A name of a package that the submission
+has itself means its own one.
+"""
+
+import linecache
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+from conformance.submissions.location import Location
+
+_HOME = str(Path(__file__).parents[2])
+_HARNESS = ("conformance", "pytest_ddp")
+_REFERENCE = "reference"
+_SHARED = "conformance.workload"  # a submission may pickle a model, and so its class
+_FUNCTION_PARTS = ("__code__", "__defaults__", "__kwdefaults__")
+Owns = Callable[[str], bool]
+
+
+def install(location: Location, owns: Owns) -> None:
+    """Guard the grader's packages in this process for good, but for one that is the submission.
+
+    Args:
+        location: where the submission is.
+        owns: whether a file is the submission's.
+    """
+    submitted = location.module.partition(".")[0]
+    packages = [name for name in (*_HARNESS, _REFERENCE) if name != submitted and not owns(_inside(name))]
+    sys.meta_path.insert(0, _Finder(owns, location.import_roots, packages))
+    sys.addaudithook(_watch(owns, tuple(map(_inside, packages))))
+    guarded = _guarded(owns)
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in _HARNESS and not name.startswith(_SHARED):
+            module.__class__ = guarded
+
+
+def refusal(what: str) -> str:
+    """Say that something is not for the submission."""
+    return f"{what} belongs to the grader: a submission may neither use nor change it"
+
+
+def _inside(package: str) -> str:
+    return os.path.join(_HOME, package, "")  # noqa: PTH118  paths are compared as text
+
+
+_OURS = tuple(map(_inside, _HARNESS))
+
+
+def _asks(owns: Owns, *, source_lines: bool = False) -> bool:
+    """Whether the submission asks, and not the grader: which of them has the innermost frame.
+
+    With `source_lines`, the lines of a traceback may be asked for by anybody.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the frames are what counts
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_OURS) and file != __file__:
+            return False
+        if owns(file) or file == "<string>":
+            return True
+        if source_lines and file == linecache.__file__:
+            return False
+        frame = frame.f_back
+    return True  # a thread of the submission
+
+
+class _Finder(MetaPathFinder):
+    """The first import finder: finds a submission's own package of a guarded name, and none of ours for it."""
+
+    def __init__(self, owns: Owns, import_roots: Sequence[str], packages: Sequence[str]) -> None:
+        self._owns, self._roots, self._packages = owns, import_roots, packages
+
+    def find_spec(self, name: str, path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
+        """Find a submission's own top-level package; raise ImportError for ours."""
+        if name.partition(".")[0] not in self._packages or not _asks(self._owns):
+            return None
+        if path is not None and not any(folder.startswith(_HOME) for folder in path):
+            return None
+        own = PathFinder.find_spec(name, self._roots) if path is None else None
+        if own is None:
+            raise ImportError(refusal(name))
+        return own
+
+
+def _watch(owns: Owns, folders: tuple[str, ...]) -> Callable[[str, tuple[Any, ...]], None]:
+    """Return an audit hook that refuses the submission our files, and changes of our functions."""
+    realpath, reference = os.path.realpath, _inside(_REFERENCE)
+
+    def watch(event: str, details: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(details[0], str | bytes):
+            path = os.fsdecode(realpath(details[0]))
+            if path.startswith(folders) and _asks(owns, source_lines=not path.startswith(reference)):
+                raise PermissionError(refusal(path))
+        elif event == "object.__setattr__" and details[1] in _FUNCTION_PARTS:
+            function = details[0]
+            if function.__code__.co_filename.startswith(_OURS) and _asks(owns):
+                raise PermissionError(refusal(f"{function.__module__}.{function.__qualname__}"))
+
+    return watch
+
+
+def _guarded(owns: Owns) -> type[ModuleType]:
+    """Return the class of modules which a submission can neither read nor change."""
+
+    class GuardedModule(ModuleType):
+        def __getattribute__(self, name: str) -> Any:
+            if (name == "__dict__" or not name.startswith("__")) and _asks(owns):
+                raise AttributeError(refusal(f"{super().__getattribute__('__name__')}.{name}"))
+            return super().__getattribute__(name)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            self._refuse(name)
+            super().__setattr__(name, value)
+
+        def __delattr__(self, name: str) -> None:
+            self._refuse(name)
+            super().__delattr__(name)
+
+        def _refuse(self, name: str) -> None:
+            if _asks(owns):
+                raise AttributeError(refusal(f"{super().__getattribute__('__name__')}.{name}"))
+
+    return GuardedModule

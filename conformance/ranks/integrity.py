@@ -1,0 +1,97 @@
+"""Notices that a submission has replaced what measures it: functions of the grader, of torch, of `gc`."""
+
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from inspect import getattr_static
+from operator import is_
+from types import BuiltinFunctionType, FunctionType
+from typing import Any, NamedTuple
+
+import safetensors.torch
+import torch
+
+_FROM_OUTSIDE = {
+    torch.Tensor: "clone contiguous copy_ data_ptr detach element_size numel to_dense untyped_storage",
+    torch: "empty view_as_real",
+    torch.autograd: "backward",
+    safetensors.torch: "save",
+    gc: "collect get_objects get_referents",
+}
+_ON_RANKS = (
+    "conformance.ranks.", "conformance.components.", "conformance.protocol.", "conformance.workload.",
+    "pytest_ddp.observed.", "pytest_ddp.operations.", "pytest_ddp.rank.",
+)  # fmt: skip
+_REPLACEABLE = (FunctionType, BuiltinFunctionType, type, property)
+
+
+class ReplacedError(Exception):
+    """A function that measures the submission is not the one that was there before the submission."""
+
+
+class _Place(NamedTuple):
+    """A module or a class, and what it held under some names."""
+
+    owner: Any
+    names: list[str]
+    held: list[Any]
+
+    @classmethod
+    def of(cls, owner: Any, names: list[str]) -> "_Place":
+        return cls(owner, names, [getattr_static(owner, name, None) for name in names])
+
+
+_since_import: list[Callable[[], None]] = []
+
+
+def watch() -> None:
+    """Remember the functions that measure, as they are now: before the adapters are imported."""
+    _since_import.append(snapshot())
+
+
+def require_unchanged() -> None:
+    """Raise ReplacedError if one of these functions has been replaced."""
+    for require in _since_import:
+        require()
+
+
+def snapshot() -> Callable[[], None]:
+    """Return a function that raises ReplacedError if something that measures is not what it is now."""
+    places = [_Place.of(owner, names.split()) for owner, names in _FROM_OUTSIDE.items()]
+    ours = [(vars(place.owner).get, place) for place in _places_of_ours()]
+    same, look_up = is_, getattr_static
+
+    def require() -> None:
+        for get, (owner, names, held) in ours:
+            if not all(map(same, map(get, names), held)):
+                _raise(owner, next(name for name, was in zip(names, held, strict=True) if get(name) is not was))
+        for owner, names, held in places:
+            for name, was in zip(names, held, strict=True):
+                if look_up(owner, name, None) is not was:
+                    _raise(owner, name)
+
+    return require
+
+
+def _raise(owner: Any, name: str) -> None:
+    module = f"{owner.__module__}." if isinstance(owner, type) else ""
+    raise ReplacedError(
+        f"{module}{owner.__name__}.{name} has been replaced since the adapters were imported; the grader measures with "
+        "it, so the results prove nothing"
+    )
+
+
+def _places_of_ours() -> Iterator[_Place]:
+    """Yield the modules of ours that measure, and their classes."""
+    for module in [module for name, module in sys.modules.items() if name.startswith(_ON_RANKS)]:
+        held = {name: value for name, value in vars(module).items() if isinstance(value, _REPLACEABLE)}
+        yield _Place(module, list(held), list(held.values()))
+        for one in held.values():
+            if isinstance(one, type) and one.__module__ == module.__name__:
+                yield _Place(one, names := _methods(one), list(map(vars(one).get, names)))
+
+
+def _methods(owner: type) -> list[str]:
+    """Return the names of methods of a class of ours, those that it inherits from another one included."""
+    ours = [vars(one).items() for one in owner.__mro__ if one.__module__.startswith(_ON_RANKS)]
+    return list({name: None for items in ours for name, value in items if isinstance(value, _REPLACEABLE)})

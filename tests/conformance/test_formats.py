@@ -1,0 +1,123 @@
+"""The forms of a report for other programs and for people: each is valid whatever a submission wrote into it."""
+
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from conformance.checks.aspect import Aspect
+from conformance.grading.formats.gradescope import to_gradescope
+from conformance.grading.formats.html import to_html
+from conformance.grading.formats.junit import to_junit
+from conformance.grading.formats.markdown import to_markdown
+from conformance.grading.report import CheckReport, ComponentReport, Environment, Report
+from conformance.scenarios.scenario import Scenario
+
+HOSTILE = "</pre><script>alert(1)</script>\n```\n</details>\n::error::forged \x00\x1b[31m ]]> &"
+RIGHT = CheckReport("runs_to_the_end", "core", "passed", "Training runs to its end.", seconds=1.5)
+WRONG = CheckReport(
+    "gradients_averaged",
+    "core",
+    "failed",
+    "Every gradient is the average.",
+    message=HOSTILE,
+    diagnosis="Looks like *summed, not averaged*: divide by `dist.get_world_size()`.",
+    script="repro/naive_ddp-gradients_averaged.py",
+    scenario=Scenario(),
+)
+BEHIND = replace(RIGHT, id="trains", status="not_run", message="not run: gradients_averaged must pass first")
+EXTENDED = replace(WRONG, id="trains[buffers]", level="extended", diagnosis="")
+ASPECTS = (
+    Aspect("gradients are averaged", 3, ("gradients_averaged",), essential=True),
+    Aspect("training", 2, ("runs_to_the_end", "trains")),
+)
+COMPONENTS = (
+    ComponentReport("naive_ddp", (RIGHT, WRONG, replace(BEHIND, behind="gradients_averaged"), EXTENDED), ASPECTS),
+    ComponentReport("flat_ddp", (RIGHT,), (Aspect("training", 4, ("runs_to_the_end",)),)),
+    ComponentReport("ddp", (BEHIND,), (Aspect("training", 5, ("trains",)),), submitted=False),
+)
+REPORT = Report("students/<b>a*b</b>", Environment("2.15", "3.11", "gloo", "cpu", 4, 7), COMPONENTS)
+REFUSED = replace(REPORT, submission="b", not_graded_because=f"it does not import: {HOSTILE}")
+
+
+def test_gradescope_gets_a_test_for_each_aspect_and_the_score_of_all():
+    results = json.loads(to_gradescope([REPORT]))
+    assert results["score"] == 5.0
+    assert [(test["name"], test.get("score"), test.get("max_score"), test["status"]) for test in results["tests"]] == [
+        ("naive_ddp: gradients are averaged", 0.0, 3, "failed"),
+        ("naive_ddp: training", 1.0, 2, "failed"),
+        ("naive_ddp: trains[buffers] (extended, no points)", None, None, "failed"),
+        ("flat_ddp: training", 4.0, 4, "passed"),
+        ("ddp", 0.0, 5, "failed"),
+    ]
+    assert results["tests"][-1]["output"] == "not submitted"
+
+
+def test_gradescope_is_told_why_there_is_no_score():
+    results = json.loads(to_gradescope([replace(REFUSED, components=())]))
+    assert results["score"] == 0
+    assert "it does not import" in results["output"]
+
+
+def test_junit_is_xml_with_a_case_for_each_check():
+    first, second = ET.fromstring(to_junit([REPORT, REFUSED]))  # noqa: S314  our own text
+    assert (first.get("tests"), first.get("failures"), first.get("skipped"), second.get("errors")) == (
+        "5",
+        "1",
+        "2",
+        "1",
+    )
+    wrong = first.find("testcase[@name='gradients_averaged']")
+    assert wrong.find("failure").get("message").startswith("Looks like *summed, not averaged*")
+    assert "alert(1)" in wrong.find("failure").text
+    assert {one.get("name"): one.get("value") for one in wrong.find("properties")}["aspect"] == "gradients are averaged"
+
+
+def test_markdown_keeps_what_a_submission_says_inside_its_block():
+    text = to_markdown([REPORT, REFUSED])
+    assert text.startswith("## students/\\<b\\>a\\*b\\</b\\>\n")
+    assert text.count("````text\n") == text.count("\n````\n") == 3
+    assert "| gradients are averaged, missing | | 0 of 3 |" in text
+
+
+def test_markdown_is_cut_between_failures_before_it_is_too_long():
+    long = replace(WRONG, message="x" * 300_000)
+    checks = tuple(replace(long, id=f"check_{number}") for number in range(6))
+    text = to_markdown([replace(REPORT, components=(ComponentReport("ddp", checks),))])
+    assert len(text.encode()) < 2**20
+    assert text.count("</details>") == 3
+    assert "The report is cut here" in text
+
+
+def test_html_shows_what_a_submission_says_as_text():
+    page = to_html([REPORT, REFUSED])
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert "divide by <code>dist.get_world_size()</code>" in page
+    assert "at most 40%" in page
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+@pytest.mark.parametrize("width", [390, 1200])
+def test_html_fits_a_phone_and_a_desktop(tmp_path, width):
+    """The browser writes the page as it stands after a script has compared the widths of page and window."""
+    page = to_html([REPORT]).replace(
+        "</body>",
+        "<script>document.body.dataset.fits = document.documentElement.scrollWidth <= innerWidth</script></body>",
+    )
+    (tmp_path / "page.html").write_text(page, encoding="utf-8")
+    call = [
+        "chromium",
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        f"--user-data-dir={tmp_path}/profile",
+    ]
+    address = (tmp_path / "page.html").as_uri()
+    call += [f"--window-size={width},800", "--dump-dom", address]
+    run = subprocess.run(call, check=False, capture_output=True, text=True)
+    assert 'data-fits="true"' in run.stdout, run.stderr
