@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup, escape
 
-_ROW, _BOX, _HEIGHT, _LABEL, _CHARACTER = 34, 6, 24, 60, 7
+_ROW, _BOX, _HEIGHT, _LABEL, _CHARACTER = 34, 6, 24, 60, 8
 
 
 def timeline_svg(timeline: Sequence[Sequence[str]]) -> Markup:
