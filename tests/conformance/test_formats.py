@@ -9,6 +9,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from conformance.checks.aspect import Aspect
+from conformance.grading.events import Reports, SubmissionEnded
+from conformance.grading.formats.github import InActions, annotations
 from conformance.grading.formats.gradescope import to_gradescope
 from conformance.grading.formats.html import to_html
 from conformance.grading.formats.junit import to_junit
@@ -91,6 +93,28 @@ def test_markdown_is_cut_between_failures_before_it_is_too_long():
     assert len(text.encode()) < 2**20
     assert text.count("</details>") == 3
     assert "The report is cut here" in text
+
+
+def test_in_github_actions_only_our_own_commands_are_obeyed(capsys):
+    reports = Reports([replace(REPORT, submission="a:b"), REFUSED], 0)
+    InActions(lambda _: print(HOSTILE), reports)(SubmissionEnded())
+    lines = capsys.readouterr().out.splitlines()
+    token = lines[0].removeprefix("::stop-commands::")
+    assert len(token) == 32
+    end = lines.index(f"::{token}::")
+    assert "::error::forged \x00\x1b[31m ]]> &" in lines[:end]
+    (annotation,) = lines[end + 1 :]
+    assert annotation.startswith(
+        "::error title=a%3Ab%3A naive_ddp%3A gradients_averaged::Looks like *summed, not averaged*"
+    )
+    assert "%0A::error::forged" in annotation
+
+
+def test_ten_annotations_are_enough_and_a_refused_submission_has_one():
+    many = tuple(replace(WRONG, id=f"check_{number}") for number in range(12))
+    assert len(list(annotations(replace(REPORT, components=(ComponentReport("ddp", many),))))) == 10
+    (line,) = annotations(REFUSED)
+    assert line.startswith("::error title=b::it does not import: </pre>")
 
 
 def test_html_shows_what_a_submission_says_as_text():
