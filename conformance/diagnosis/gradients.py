@@ -16,6 +16,7 @@ from conformance.checks.trial import Trial
 from conformance.checks.words import listed
 from conformance.diagnosis.gradient_mistakes import GRADIENT_MISTAKES, Shards
 from conformance.diagnosis.parameters import Wrong, diagnose_omission, diagnose_parameters, wrong_parameters
+from conformance.diagnosis.training_facts import explain_by_facts
 from conformance.oracle.tolerance import Limits, equal, scale_of
 from conformance.oracle.training import shard_gradients
 from conformance.scenarios.model_spec import ModelSpec
@@ -38,6 +39,8 @@ def diagnose(trial: Trial, wider: Trial | None = None) -> str:
     """
     if wider is not None:
         step, wrong = _wrong_gradients(wider)
+        if wrong and (found := explain_by_facts(wider, step)):
+            return found
         if wrong and _is_late(wider, wrong, step):
             return _LATE
         if wrong and {one.name for one in wrong} < set(wider.expected.gradients[step]):
@@ -47,7 +50,10 @@ def diagnose(trial: Trial, wider: Trial | None = None) -> str:
     if not found:
         step, wrong = _wrong_gradients(trial)
         first_wrong, _ = wrong_parameters(trial)  # gradients of later steps are those of another model
-        found = _explain_gradients(trial, wrong, step) if wrong and step <= first_wrong else diagnose_parameters(trial)
+        if wrong and step <= first_wrong:
+            found = explain_by_facts(trial, step) or _explain_gradients(trial, wrong, step)
+        else:
+            found = diagnose_parameters(trial)
     return found or UNKNOWN
 
 

@@ -15,7 +15,15 @@ from conformance.ranks.context import Context
 from conformance.ranks.environment import noting_moved_generators
 from conformance.ranks.loading import function
 from conformance.ranks.optimizer_memory import state_bytes
-from conformance.ranks.parameters import Named, addresses, hooks_on, parameters_by_name, plain, take_hooks_off
+from conformance.ranks.parameters import (
+    Named,
+    addresses,
+    hooked_before_stored,
+    hooks_on,
+    parameters_by_name,
+    plain,
+    take_hooks_off,
+)
 from conformance.ranks.process_memory import state_of_process
 from conformance.ranks.tracing import alive, noting
 from conformance.ranks.wrapping import SavedWeights, SecondOptimizer, Twin, bare_model, convert, make_model, wrap
@@ -76,6 +84,7 @@ class _Run:
             offers_module=self.offers_module,
             offers_state_dict=self.saved.offered,
             wrong_modes=self.wrong_modes,
+            tensor_hooks=hooked_before_stored(self.named),
             forwards=self.forwards,
             altered=self.plan.altered,
             generators=self.moved_generators,
@@ -250,6 +259,7 @@ class _Run:
         """Compute the gradients of a step; return the sum of its micro-batches' losses."""
         micro = self.context.scenario.micro(step)
         *first, last = [tuple(micro)] if self.context.scenario.joined else [(one,) for one in micro]
+        before = {name: plain(parameter) for name, parameter in self.named.items()}
         with noting(self.happened, self.context.scenario):
             losses = [self._pass(step, some, is_last=False) for some in first]
             losses.append(self._pass(step, last, is_last=True))
@@ -257,6 +267,8 @@ class _Run:
             self._average()
         with stage("a look at the gradients", step):
             self._keep(f"gradient/{step}", {name: p.grad for name, p in self.named.items() if p.grad is not None})
+            written = {name: p for name, p in self.named.items() if not torch.equal(plain(p), before[name])}
+            self._keep(f"written/{step}", written)
         return sum(losses)
 
     def _pass(self, step: int, micro: Sequence[int], *, is_last: bool) -> float:
