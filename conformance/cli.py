@@ -15,6 +15,7 @@ from conformance.execution.fork_servers import become_forkable, fork_servers, ra
 from conformance.grading.events import Event, Listener, Reports
 from conformance.grading.formats import FORMATS
 from conformance.grading.formats.console import ConsoleReport, show
+from conformance.grading.formats.github import InActions, in_actions
 from conformance.grading.formats.report_file import ReportFile
 from conformance.grading.progress import progress
 from conformance.grading.report import FAILED, GRADER_ERROR, HARNESS_ERROR, NOT_GRADED, PASSED, Report
@@ -138,8 +139,9 @@ def _grade(options: argparse.Namespace) -> int:
             options.import_seconds,
             read_rubric(options.rubric) if options.rubric else NO_RUBRIC,
         )
+        printed = InActions(ConsoleReport(reports), reports) if in_actions() else ConsoleReport(reports)
         with nothing_kept():
-            _report(grade(options.paths, grading, launcher), [reports, shown, ConsoleReport(reports), *files], files)
+            _report(grade(options.paths, grading, launcher), [reports, shown, printed, *files], files)
     return max(report.exit_code for report in reports.reports)
 
 

@@ -26,6 +26,7 @@ from conformance.grading.events import (
 )
 from conformance.grading.report import GRADER_ERROR, CheckReport, ComponentReport, Environment, Report
 from conformance.grading.rubric import NO_RUBRIC, Rubric, regraded
+from conformance.grading.timeline import timeline
 from conformance.judging.draws import Spared
 from conformance.judging.run_check import Result, run_check
 from conformance.reproduction import files
@@ -248,9 +249,10 @@ def _run(component: str, check: Check, executor: Executor, grading: Grading, spa
 
 
 def _reported(component: str, result: Result, executor: Executor, grading: Grading) -> CheckReport:
-    script = ""
-    if result.scenario is not None and grading.repro_dir is not None:
-        script = str(files.write(COMPONENTS[component], result, executor, grading.repro_dir))
+    script, drawn, asked = "", result.scenario, COMPONENTS[component]
+    if drawn is not None and grading.repro_dir is not None:
+        script = str(files.write(asked, result, executor, grading.repro_dir))
+    seen = drawn is not None and executor.knows(asked, drawn)
     return CheckReport(
         id=result.check.id,
         level=result.check.level,
@@ -262,7 +264,8 @@ def _reported(component: str, result: Result, executor: Executor, grading: Gradi
         examples=result.examples,
         seconds=round(result.seconds, 3),
         script=script,
-        scenario=result.scenario,
+        scenario=drawn,
+        timeline=timeline(executor.run(asked, drawn)) if drawn and seen else (),
     )
 
 

@@ -60,6 +60,7 @@ class CheckReport:
         scenario: the smallest scenario or case that fails.
         behind: the failed check that kept this one from running, if one did.
         in_float32: whether it was judged in float32, since the component does not carry float64.
+        timeline: by rank, what happened in the last step of the smallest scenario that fails.
         cause: the same text for failures of one cause; empty if it is not known.
     """
 
@@ -75,6 +76,7 @@ class CheckReport:
     scenario: Drawn | None = None
     behind: str = ""
     in_float32: bool = False
+    timeline: tuple[tuple[str, ...], ...] = ()
     cause: str = ""
 
     @property
@@ -91,7 +93,8 @@ class CheckReport:
     def from_json(cls, plain: dict[str, Any]) -> Self:
         """Return the report that `to_json` made; raise KeyError or TypeError if the data is something else."""
         scenario = plain["scenario"]
-        return cls(**{**plain, "scenario": scenario and _drawn_from_json(scenario)})
+        timeline = tuple(map(tuple, plain["timeline"]))
+        return cls(**{**plain, "scenario": scenario and _drawn_from_json(scenario), "timeline": timeline})
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,7 @@ class Observation(Answer):
     alive: list[int] = field(default_factory=list)  # per step, if counted, tensors and handles alive after it
     closures: list[ClosureCall] = field(default_factory=list)  # per step, where the scenario uses closures
     offers_no_sync: bool = False  # whether the wrapped model offers it
+    offers_module: bool = False  # whether the wrapped model has one, which is not the wrapped model itself
     offers_state_dict: bool = False  # whether the wrapped model offers one to load
     early_gradients: list[str] = field(default_factory=list)  # parameters that had a gradient right after wrapping
     generators: list[str] = field(default_factory=list)  # global random generators that wrapping has moved

@@ -42,7 +42,7 @@ def check_reports(draw):
         draw(st.sampled_from(["passed", "failed", "error", "not_run"])),
         *draw(st.tuples(WORDS, WORDS, WORDS, st.integers(0), st.floats(0, 99), WORDS)),
         draw(st.none() | DRAWN),
-        *draw(st.tuples(WORDS, st.booleans())),
+        *draw(st.tuples(WORDS, st.booleans(), st.lists(MANY_WORDS, max_size=2).map(tuple), WORDS)),
     )
 
 
