@@ -179,7 +179,7 @@ def _explain_gradients(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
 
 
 def _follows_exception(trial: Trial, step: int) -> bool:
-    return trial.scenario.aborts and step == 1
+    return step == trial.scenario.aborts
 
 
 def _special_advice(trial: Trial, mistake: str, step: int, hint: str) -> str:
