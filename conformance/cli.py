@@ -1,20 +1,27 @@
 """The command line: `pytest-ddp-grade PATH...`, and `pytest-ddp-grade replay FILE` for the file of a failure."""
 
 import argparse
+import json
 import secrets
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from rich.console import Console
+
+from conformance.batch.entries import entries
+from conformance.batch.progress import course_progress
 from conformance.execution.deadlines import IMPORT_SECONDS
 from conformance.execution.fork_servers import become_forkable, fork_servers, ranks_from
 from conformance.grading.events import Event, Listener, Reports
 from conformance.grading.formats import FORMATS
-from conformance.grading.formats.console import ConsoleReport
+from conformance.grading.formats.console import ConsoleReport, show
+from conformance.grading.formats.github import InActions, in_actions
 from conformance.grading.formats.report_file import ReportFile
 from conformance.grading.progress import progress
-from conformance.grading.report import FAILED, GRADER_ERROR, HARNESS_ERROR, NOT_GRADED, PASSED
+from conformance.grading.report import FAILED, GRADER_ERROR, HARNESS_ERROR, NOT_GRADED, PASSED, Report
+from conformance.grading.rubric import NO_RUBRIC, default_text, read_rubric, regraded
 from conformance.submissions.location import locate
 from conformance.submissions.packages import installed
 from pytest_ddp.errors import UsageError
@@ -35,11 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         become_forkable()
     given = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser().parse_args(given if given[:1] in (["grade"], ["replay"]) else ["grade", *given])
+    options = _parser().parse_args(given if given and given[0] in _COMMANDS else ["grade", *given])
     try:
-        if options.packages:
+        if vars(options).get("packages"):
             sys.path.append(str(installed(options.packages)))  # the ranks have the same path
-        return _replay(options.case) if options.command == "replay" else _grade(options)
+        return _COMMANDS[options.command](options)
     except UsageError as error:
         sys.stderr.write(f"conformance: {error}\n")
         return NOT_GRADED
@@ -60,7 +67,19 @@ def _parser() -> argparse.ArgumentParser:
     repeat = f"`{COMMAND} replay FILE` repeats a failure."
     grade = commands.add_parser("grade", prog=COMMAND, description="Grade data-parallel code.", epilog=repeat)
     _add_grade_options(grade)
+    regrade = commands.add_parser("regrade", help="give an earlier grade the points of a rubric; no check runs again")
+    regrade.add_argument("report", type=Path, metavar="REPORT", help="what `--json` wrote")
+    _add_report_options(regrade, rubric_needed=True)
+    rubric = commands.add_parser("rubric", help="print the default rubric, or check one")
+    rubric.add_argument("--check", type=Path, metavar="FILE", help="say what is wrong with a rubric")
     return parser
+
+
+def _add_report_options(command: argparse.ArgumentParser, *, rubric_needed: bool = False) -> None:
+    for form in FORMATS:
+        command.add_argument(form.option, dest=form.option, type=Path, metavar="FILE", help=form.help)
+    about = "the points, in TOML; `pytest-ddp-grade rubric` prints the default"
+    command.add_argument("--rubric", type=Path, metavar="FILE", required=rubric_needed, help=about)
 
 
 def _add_grade_options(command: argparse.ArgumentParser) -> None:
@@ -68,8 +87,7 @@ def _add_grade_options(command: argparse.ArgumentParser) -> None:
     add("paths", nargs="+", metavar="PATH", help="folder, .py file or module with adapter functions")
     add("--world-size", type=int, default=WORLD_SIZE, metavar="N", help="ranks in the largest world (%(default)s)")
     add("--components", metavar="A,B", help="names of the components to grade (all)")
-    for form in FORMATS:
-        add(form.option, dest=form.option, type=Path, metavar="FILE", help=form.help)
+    _add_report_options(command)
     add("--seed", type=int, metavar="S", help="the seed of an earlier grade, to repeat it (random)")
     add("--max-examples", type=int, default=MAX_EXAMPLES, metavar="N", help="scenarios per check (%(default)s)")
     add("--from-scratch", action="store_true", help="fail components that use torch's own implementation")
@@ -79,6 +97,12 @@ def _add_grade_options(command: argparse.ArgumentParser) -> None:
     add("--library", action="append", default=[], metavar="PACKAGE", help=about)
     about = "the longest that a submission may take to import (%(default)s)"
     add("--import-seconds", type=int, default=IMPORT_SECONDS, metavar="N", help=about)
+    add(
+        "--out", type=Path, metavar="DIR", help="grade all submissions in the folder PATH; write results to this folder"
+    )
+    add("--jobs", type=int, default=1, metavar="N", help="with --out: submissions at the same time (%(default)s)")
+    add("--limit", type=int, default=1800, metavar="N", help="with --out: seconds for one submission (%(default)s)")
+    add("--roster", type=Path, metavar="FILE", help="with --out: a CSV file with the columns name and path")
     add("--repro-dir", type=Path, default="repro", metavar="DIR", help="folder for scripts of failures (%(default)s)")
 
 
@@ -95,8 +119,10 @@ def _add_with(command: argparse.ArgumentParser) -> None:
 
 def _grade(options: argparse.Namespace) -> int:
     """Check what can be checked without torch, then grade one submission after another."""
+    if options.out:
+        return _grade_course(options)
     reports = Reports()
-    files = [ReportFile(path, form, reports) for form in FORMATS if (path := vars(options)[form.option])]
+    files = _files(options, reports)
     misplaced = [wrong for path in options.paths if (wrong := _misplaced(path))]
     if len(misplaced) == len(options.paths) and not files:
         raise UsageError("\n".join(misplaced))
@@ -121,10 +147,71 @@ def _grade(options: argparse.Namespace) -> int:
             options.core,
             tuple(options.library),
             options.import_seconds,
+            read_rubric(options.rubric) if options.rubric else NO_RUBRIC,
         )
+        printed = InActions(ConsoleReport(reports), reports) if in_actions() else ConsoleReport(reports)
         with nothing_kept():
-            _report(grade(options.paths, grading, launcher), [reports, shown, ConsoleReport(reports), *files], files)
+            _report(grade(options.paths, grading, launcher), [reports, shown, printed, *files], files)
     return max(report.exit_code for report in reports.reports)
+
+
+def _grade_course(options: argparse.Namespace) -> int:
+    """Grade all submissions in a folder, each in a process tree of its own."""
+    if len(options.paths) != 1:
+        raise UsageError("--out: give one folder, which holds the submissions")
+    if options.seed is None:
+        raise UsageError("--out: give --seed, so that all submissions, and a later run, get the same scenarios")
+    from conformance.batch.course import Course, grade_course  # noqa: PLC0415  imports torch with the components
+
+    components = _components(options.components)
+    passed_on = ["--world-size", str(_world_size(options.world_size)), "--max-examples", str(options.max_examples)]
+    passed_on += ["--import-seconds", str(options.import_seconds)]
+    passed_on += ["--core"] * options.core + ["--from-scratch"] * options.from_scratch
+    for option, values in (("--library", options.library), ("--with", options.packages)):
+        passed_on += [word for value in values for word in (option, value)]
+    course = Course(
+        entries(Path(options.paths[0]), options.roster),
+        options.out,
+        components,
+        options.seed,
+        tuple(passed_on),
+        _positive("--limit", options.limit),
+        read_rubric(options.rubric) if options.rubric else NO_RUBRIC,
+    )
+    with course_progress(len(course.entries)) as ended:
+        grade_course(course, _positive("--jobs", options.jobs), ended)
+    sys.stdout.write(f"{options.out / 'gradebook.csv'}\n{options.out / 'class.html'}\n")
+    return PASSED
+
+
+def _files(options: argparse.Namespace, reports: Reports) -> list[ReportFile]:
+    return [ReportFile(path, form, reports) for form in FORMATS if (path := vars(options)[form.option])]
+
+
+def _regrade(options: argparse.Namespace) -> int:
+    """Print and write the reports of an earlier grade with other points."""
+    rubric = read_rubric(options.rubric)
+    try:
+        plain = json.loads(options.report.read_text(encoding="utf-8"))
+        reports = Reports([regraded(Report.from_json(one), rubric) for one in plain["submissions"]])
+    except OSError as error:
+        raise UsageError(f"{options.report}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{options.report} is not a report that `--json` wrote: {error!r}") from None
+    for file in _files(options, reports):
+        file.write()
+    for report in reports.reports:
+        show(report, Console())
+    return max((report.exit_code for report in reports.reports), default=NOT_GRADED)
+
+
+def _rubric(options: argparse.Namespace) -> int:
+    if options.check:
+        read_rubric(options.check)
+        sys.stdout.write(f"{options.check} is a rubric\n")
+    else:
+        sys.stdout.write(default_text())
+    return PASSED
 
 
 def _report(events: Iterator[Event], listeners: Sequence[Listener], files: Sequence[ReportFile]) -> None:
@@ -148,12 +235,12 @@ def _misplaced(path: str) -> str:
     return ""
 
 
-def _replay(path: Path) -> int:
+def _replay(options: argparse.Namespace) -> int:
     """Hold a submission again to one check, on one scenario or case, and print what is wrong."""
     with fork_servers() as launcher, ranks_from(launcher) as ranks:
         from conformance.reproduction.replay import Replay  # noqa: PLC0415  imports torch, while the servers do too
 
-        wanted = Replay.read(path)
+        wanted = Replay.read(options.case)
         result = wanted.run(ranks)
     said = [f"{wanted.component}: {wanted.check.id}  {result.status}", result.diagnosis, result.message]
     sys.stdout.write("".join(f"{paragraph}\n" for paragraph in said if paragraph))
@@ -188,3 +275,6 @@ def _positive(option: str, value: int) -> int:
     if value < 1:
         raise UsageError(f"{option} {value}: give 1 or more")
     return value
+
+
+_COMMANDS = {"grade": _grade, "replay": _replay, "regrade": _regrade, "rubric": _rubric}

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from conformance.checks.check import Violation
 from conformance.checks.trial import CaseTrial, Trial
-from conformance.checks.words import WAIT, listed, never_awaited, step_words
+from conformance.checks.words import TENSOR_HOOK, WAIT, listed, never_awaited, step_words
 from conformance.workload.numbers import Tensors
 
 GENERATORS = {"torch": "torch's", "random": "Python's `random`", "numpy": "NumPy's"}
@@ -18,11 +18,24 @@ def results_are_waited_for(trial: Trial) -> None:
             unset = [name for name, value in tensors.items() if not bool(value.isfinite().all())]
             if unset:
                 raise Violation(
-                    f"{moment} {listed(unset)} on rank {rank} is NaN or infinite: it was read before anybody waited "
-                    "for the collective that gives it, or computed so."
+                    f"{moment} {listed(unset)} on rank {rank} is NaN or infinite: it was read or stored before "
+                    "anybody waited for the collective that gives it, or computed so."
                     f"{never_awaited(trial.observations[rank].unawaited)}",
-                    WAIT,
+                    _why_unset(trial, rank, unset),
                 )
+
+
+def _why_unset(trial: Trial, rank: int, unset: list[str]) -> str:
+    """Return what to do about what a rank has read too early: wait, or wait before it is stored elsewhere."""
+    seen = trial.observations[rank]
+    if seen.unawaited:
+        return WAIT
+    if set(unset) <= set(seen.tensor_hooks):
+        return f"Looks like *a hook before the gradient is stored*: every handle was waited for. {TENSOR_HOOK}"
+    return (
+        "Every handle was waited for, but too late: what a collective gives was copied, or written to `.grad`, before. "
+        "Call `wait()` first, then use the result."
+    )
 
 
 def _moments(trial: Trial) -> Iterator[tuple[str, list[Tensors]]]:

@@ -12,6 +12,10 @@ ONE_FILE = (
     "A checkpoint is one file, at the path that is given. Rank 0 writes all that is saved into it, every rank loads "
     "it. A file of each rank does not fit another number of ranks, and is lost where the checkpoint is copied."
 )
+TENSOR_HOOK = (
+    "A hook of `register_hook` gets the gradient before backward stores it in `.grad`, and may store a copy. Use "
+    "`register_post_accumulate_grad_hook`, which runs when `.grad` is there, and reduce `parameter.grad`."
+)
 TWO_MACHINES = (
     "Ranks seem to be on two machines here: `LOCAL_RANK` is a rank's place on its own machine, and `LOCAL_WORLD_SIZE` "
     "counts the ranks there. Take `dist.get_rank()` and `dist.get_world_size()`."

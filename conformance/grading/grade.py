@@ -25,6 +25,8 @@ from conformance.grading.events import (
     SubmissionEnded,
 )
 from conformance.grading.report import GRADER_ERROR, CheckReport, ComponentReport, Environment, Report
+from conformance.grading.rubric import NO_RUBRIC, Rubric, regraded
+from conformance.grading.timeline import timeline
 from conformance.judging.draws import Spared
 from conformance.judging.run_check import Result, run_check
 from conformance.reproduction import files
@@ -46,6 +48,7 @@ class Grading:
         core: whether extended checks are left out.
         libraries: packages whose exceptions count as the submission's own refusals.
         import_seconds: seconds that the first import of a submission may take.
+        rubric: the points.
     """
 
     seed: int
@@ -57,6 +60,7 @@ class Grading:
     core: bool = False
     libraries: tuple[str, ...] = ()
     import_seconds: float = IMPORT_SECONDS
+    rubric: Rubric = NO_RUBRIC
 
     def checks(self, component: str) -> tuple[Check, ...]:
         """Return the checks that a component is held to, in their order."""
@@ -65,7 +69,7 @@ class Grading:
 
 def grade(paths: Sequence[str], grading: Grading, launcher: ForkServers) -> Iterator[Event]:
     """Grade submissions one after the other, each on ranks that serve no other; no fault of one stops the next."""
-    yield GradeBegan(tuple(_planned(path, grading) for path in paths))
+    yield GradeBegan(tuple(regraded(_planned(path, grading), grading.rubric) for path in paths))
     for path in paths:
         yield SubmissionBegan(path)
         yield from _grade_submission(path, grading, launcher)
@@ -112,7 +116,7 @@ def _grade_components(executor: Executor, grading: Grading) -> Iterator[Event]:
         if name in submitted:
             yield from _grade_component(name, executor, grading)
         else:
-            yield ComponentEnded(_not_submitted(name, executor, grading))
+            yield ComponentEnded(grading.rubric.applied(_not_submitted(name, executor, grading)))
 
 
 def submitted_components(executor: Executor, wanted: Sequence[str]) -> list[str]:
@@ -160,7 +164,7 @@ def _grade_component(name: str, executor: Executor, grading: Grading) -> Iterato
         if reports[check.id].status == "not_gradable":
             break
     executor.forget(name)
-    yield ComponentEnded(_graded(name, reports, executor, grading))
+    yield ComponentEnded(grading.rubric.applied(_graded(name, reports, executor, grading)))
 
 
 def _graded(name: str, reports: dict[str, CheckReport], executor: Executor, grading: Grading) -> ComponentReport:
@@ -245,9 +249,10 @@ def _run(component: str, check: Check, executor: Executor, grading: Grading, spa
 
 
 def _reported(component: str, result: Result, executor: Executor, grading: Grading) -> CheckReport:
-    script = ""
-    if result.scenario is not None and grading.repro_dir is not None:
-        script = str(files.write(COMPONENTS[component], result, executor, grading.repro_dir))
+    script, drawn, asked = "", result.scenario, COMPONENTS[component]
+    if drawn is not None and grading.repro_dir is not None:
+        script = str(files.write(asked, result, executor, grading.repro_dir))
+    seen = drawn is not None and executor.knows(asked, drawn)
     return CheckReport(
         id=result.check.id,
         level=result.check.level,
@@ -259,7 +264,8 @@ def _reported(component: str, result: Result, executor: Executor, grading: Gradi
         examples=result.examples,
         seconds=round(result.seconds, 3),
         script=script,
-        scenario=result.scenario,
+        scenario=drawn,
+        timeline=timeline(executor.run(asked, drawn)) if drawn and seen else (),
     )
 
 

@@ -7,9 +7,27 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from conformance.checks.aspect import Aspect
 
 AspectStatus: TypeAlias = Literal["passed", "missing", "failed", "not_run"]
-LIMIT = 0.4
-_NOT_JUDGED = 0.5
 _MISSING = 0.5
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How points follow from outcomes.
+
+    Attributes:
+        limit: the largest share of a component's points that is left where an essential aspect is missing.
+        not_judged: the share of a check's points where it did not run because another one failed.
+        bonus: points besides for extended checks, if all of them pass.
+        hidden: the ids of checks about which a report for students says nothing but their points.
+    """
+
+    limit: float = 0.4
+    not_judged: float = 0.5
+    bonus: float = 0.0
+    hidden: tuple[str, ...] = ()
+
+
+RULES = Rules()
 
 
 class Outcome(NamedTuple):
@@ -54,19 +72,20 @@ def aspect_from_json(plain: Mapping[str, Any]) -> Aspect:
     return Aspect(plain["name"], plain["max_points"], tuple(plain["checks"]), plain["essential"])
 
 
-def marks(aspects: Sequence[Aspect], outcomes: Mapping[str, Outcome]) -> tuple[Mark, ...]:
+def marks(aspects: Sequence[Aspect], outcomes: Mapping[str, Outcome], rules: Rules = RULES) -> tuple[Mark, ...]:
     """Return the mark of each aspect.
 
-    A check that did not run because another one failed has half of its points; none if the other one is essential.
+    A check that did not run because another one failed has half of its points by default, none if that is essential.
     """
     essential = {check for aspect in aspects if aspect.essential for check in aspect.checks}
     return tuple(
-        _mark(aspect, [outcomes.get(check, _UNKNOWN) for check in aspect.checks], essential) for aspect in aspects
+        _mark(aspect, [outcomes.get(check, _UNKNOWN) for check in aspect.checks], essential, rules)
+        for aspect in aspects
     )
 
 
-def _mark(aspect: Aspect, outcomes: Sequence[Outcome], essential: Iterable[str]) -> Mark:
-    shares = [_share(outcome, essential) for outcome in outcomes]
+def _mark(aspect: Aspect, outcomes: Sequence[Outcome], essential: Iterable[str], rules: Rules) -> Mark:
+    shares = [_share(outcome, essential, rules) for outcome in outcomes]
     status = _status(aspect, [outcome.status for outcome in outcomes], sum(shares))
     return Mark(aspect, aspect.points * sum(shares) / len(shares), status)
 
@@ -79,15 +98,22 @@ def _status(aspect: Aspect, found: Sequence[str], earned: float) -> AspectStatus
     return "not_run" if set(found) <= {"passed", "not_run"} else "failed"
 
 
-def _share(outcome: Outcome, essential: Iterable[str]) -> float:
+def _share(outcome: Outcome, essential: Iterable[str], rules: Rules) -> float:
     if outcome.status == "not_run" and outcome.behind and outcome.behind not in essential:
-        return _NOT_JUDGED
+        return rules.not_judged
     return float(outcome.status == "passed")
 
 
-def total(marks: Sequence[Mark]) -> float:
-    """Return the points of a component: of all aspects, with a limit where an essential one is missing."""
+def total(marks: Sequence[Mark], rules: Rules = RULES, extended: Sequence[str] = ()) -> float:
+    """Return the points of a component: of all aspects, with a limit where an essential one is missing, and the bonus.
+
+    Args:
+        marks: of all aspects.
+        rules: how points follow from outcomes.
+        extended: the statuses of the extended checks.
+    """
     earned = sum(mark.points for mark in marks)
+    earned += rules.bonus * extended.count("passed") / len(extended) if extended else 0.0
     if any(mark.status == "missing" for mark in marks):
-        earned = min(earned, LIMIT * sum(mark.aspect.points for mark in marks))
+        earned = min(earned, rules.limit * sum(mark.aspect.points for mark in marks))
     return round(earned, 2)

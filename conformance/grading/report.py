@@ -4,11 +4,11 @@ Nothing here imports torch: a report of progress is on the screen while torch is
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from conformance.checks.aspect import Aspect
-from conformance.grading.marks import Mark, Outcome, aspect_from_json, marks, total
+from conformance.grading.marks import RULES, Mark, Outcome, Rules, aspect_from_json, marks, total
 from conformance.scenarios.drawn import Drawn, drawn_from_json
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class CheckReport:
         scenario: the smallest scenario or case that fails.
         behind: the failed check that kept this one from running, if one did.
         in_float32: whether it was judged in float32, since the component does not carry float64.
+        timeline: by rank, what happened in the last step of the smallest scenario that fails.
         cause: the same text for failures of one cause; empty if it is not known.
     """
 
@@ -75,6 +76,7 @@ class CheckReport:
     scenario: Drawn | None = None
     behind: str = ""
     in_float32: bool = False
+    timeline: tuple[tuple[str, ...], ...] = ()
     cause: str = ""
 
     @property
@@ -91,7 +93,8 @@ class CheckReport:
     def from_json(cls, plain: dict[str, Any]) -> Self:
         """Return the report that `to_json` made; raise KeyError or TypeError if the data is something else."""
         scenario = plain["scenario"]
-        return cls(**{**plain, "scenario": scenario and _drawn_from_json(scenario)})
+        timeline = tuple(map(tuple, plain["timeline"]))
+        return cls(**{**plain, "scenario": scenario and _drawn_from_json(scenario), "timeline": timeline})
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,7 @@ class ComponentReport:
         name: the name of the component.
         checks: its checks, in the order in which they run.
         aspects: what its core checks have points for.
+        rules: how its points follow from outcomes.
         submitted: whether the submission has the component.
         graded: whether its grade is complete.
         uses_from_torch: torch's own implementations that it uses.
@@ -112,6 +116,7 @@ class ComponentReport:
     name: str
     checks: tuple[CheckReport, ...]
     aspects: tuple[Aspect, ...] = ()
+    rules: Rules = RULES
     submitted: bool = True
     graded: bool = True
     uses_from_torch: tuple[str, ...] = ()
@@ -143,12 +148,12 @@ class ComponentReport:
     @property
     def marks(self) -> tuple[Mark, ...]:
         """The mark of each aspect."""
-        return marks(self.aspects, {check.id: Outcome(check.status, check.behind) for check in self.core})
+        return marks(self.aspects, {check.id: Outcome(check.status, check.behind) for check in self.core}, self.rules)
 
     @property
     def points(self) -> float:
         """What the component earned."""
-        return total(self.marks)
+        return total(self.marks, self.rules, [check.status for check in self.checks if check.level == "extended"])
 
     @property
     def max_points(self) -> float:
@@ -166,6 +171,7 @@ class ComponentReport:
             "points": self.points,
             "max_points": self.max_points,
             "aspects": [mark.to_json() for mark in self.marks],
+            "rules": asdict(self.rules),
             "uses_from_torch": list(self.uses_from_torch),
             "missing_functions": list(self.missing_functions),
             "new_processes": self.new_processes,
@@ -179,6 +185,7 @@ class ComponentReport:
             name,
             tuple(map(CheckReport.from_json, plain["checks"])),
             tuple(map(aspect_from_json, plain["aspects"])),
+            Rules(**{**plain["rules"], "hidden": tuple(plain["rules"]["hidden"])}),
             submitted=plain["status"] != "not_submitted",
             graded=plain["status"] != "not_graded",
             uses_from_torch=tuple(plain["uses_from_torch"]),

@@ -119,16 +119,19 @@ class Observation(Answer):
     """What one rank saw of a training.
 
     Its tensors are "wrapped/NAME" and "buffer/NAME" right after wrapping; "gradient/STEP/NAME" after the adapter's
-    `on_after_backward`, where there is one; "parameter/STEP/NAME" after the optimizer's step; "twin/STEP/NAME" a second
-    model's gradients; "evaluation/STEP/output" what a forward in evaluation mode gave before the step.
+    `on_after_backward`, where there is one; "written/STEP/NAME" then, of parameters that backward has changed;
+    "parameter/STEP/NAME" after the optimizer's step; "twin/STEP/NAME" a second model's gradients;
+    "evaluation/STEP/output" what a forward in evaluation mode gave before the step.
     """
 
     losses: list[float] = field(default_factory=list)  # per step
     happenings: list[list[Happening]] = field(default_factory=list)  # per step
     hooks: list[int] = field(default_factory=list)  # per step, hooks on parameters after it
+    tensor_hooks: list[str] = field(default_factory=list)  # parameters with a hook that runs before `.grad` is there
     alive: list[int] = field(default_factory=list)  # per step, if counted, tensors and handles alive after it
     closures: list[ClosureCall] = field(default_factory=list)  # per step, where the scenario uses closures
     offers_no_sync: bool = False  # whether the wrapped model offers it
+    offers_module: bool = False  # whether the wrapped model has one, which is not the wrapped model itself
     offers_state_dict: bool = False  # whether the wrapped model offers one to load
     early_gradients: list[str] = field(default_factory=list)  # parameters that had a gradient right after wrapping
     generators: list[str] = field(default_factory=list)  # global random generators that wrapping has moved
@@ -157,6 +160,10 @@ class Observation(Answer):
     def gradients(self, step: int) -> Tensors:
         """Return the gradients of a step, of the parameters that had one."""
         return under(self.tensors, f"gradient/{step}/")
+
+    def written(self, step: int) -> Tensors:
+        """Return the parameters that were changed between forward and the optimizer's step."""
+        return under(self.tensors, f"written/{step}/")
 
     def evaluation(self, step: int) -> Tensors:
         """Return the output in evaluation mode before a step, as "output"; nothing if it was no tensor."""

@@ -64,6 +64,11 @@ def hooks_on(parameters: Iterable[torch.nn.Parameter]) -> int:
     return sum(len(hooks) for parameter in parameters for hooks in _hooks(parameter))
 
 
+def hooked_before_stored(named: Named) -> list[str]:
+    """Return the names of parameters with a hook that gets a gradient before it is stored."""
+    return [name for name, parameter in named.items() if parameter._backward_hooks]  # noqa: SLF001  torch's only way
+
+
 def take_hooks_off(parameters: Iterable[torch.nn.Parameter]) -> None:
     """Remove every hook that is on these parameters."""
     for parameter in parameters:

@@ -15,10 +15,18 @@ from conformance.ranks.context import Context
 from conformance.ranks.environment import noting_moved_generators
 from conformance.ranks.loading import function
 from conformance.ranks.optimizer_memory import state_bytes
-from conformance.ranks.parameters import Named, addresses, hooks_on, parameters_by_name, plain, take_hooks_off
+from conformance.ranks.parameters import (
+    Named,
+    addresses,
+    hooked_before_stored,
+    hooks_on,
+    parameters_by_name,
+    plain,
+    take_hooks_off,
+)
 from conformance.ranks.process_memory import state_of_process
 from conformance.ranks.tracing import alive, noting
-from conformance.ranks.wrapping import SavedWeights, SecondOptimizer, Twin, bare_model, make_model, wrap
+from conformance.ranks.wrapping import SavedWeights, SecondOptimizer, Twin, bare_model, convert, make_model, wrap
 from conformance.workload.models import Listener, call, loss_on
 from conformance.workload.numbers import Tensors
 from conformance.workload.schedule import OPTIMIZERS, Schedule
@@ -73,8 +81,10 @@ class _Run:
             seen,
             **self._optimizer_at_end() if self.context.task.contract.kind == "optimizer" else {},
             offers_no_sync=offers(self.wrapped, "no_sync"),
+            offers_module=self.offers_module,
             offers_state_dict=self.saved.offered,
             wrong_modes=self.wrong_modes,
+            tensor_hooks=hooked_before_stored(self.named),
             forwards=self.forwards,
             altered=self.plan.altered,
             generators=self.moved_generators,
@@ -114,6 +124,7 @@ class _Run:
         if self.context.task.contract.kind == "wrapper":
             with noting_moved_generators(self.moved_generators):
                 self.wrapped = wrap(self.context, self.model)
+            convert(self.context, self.wrapped, self.model)
             self.twin = Twin(self.context) if scenario.twins else None
         with stage("a look at the parameters of the wrapped model"):
             self.named, self.extra = parameters_by_name(self.wrapped, tuple(scenario.model.shapes), before)
@@ -160,7 +171,7 @@ class _Run:
         self.bare.step = step
         if self.context.scenario.evaluates:
             self._evaluate(step)
-        if self.context.scenario.aborts and step == 1:
+        if step == self.context.scenario.aborts:
             self._abort(step)
         optimizer = self.plan.optimizer
         started: list[Happening] = []
@@ -215,9 +226,21 @@ class _Run:
         with stage("a backward pass that raises", step):
             listening, self.bare.listener = self.bare.listener, refuse
             with suppress(_AbortedError), self.wrapped.no_sync() if self._is_lazy else nullcontext():
-                torch.autograd.backward(loss_on(self.context.scenario, self.wrapped, self.context.inputs.batches[0]))
+                other = self.context.inputs.batches[-1 if step == 0 else 0]
+                torch.autograd.backward(loss_on(self.context.scenario, self.called, other))
             self.bare.listener = listening
         self._clear(step)
+
+    @property
+    def called(self) -> Any:
+        """What forward is called on: the wrapped model, or the one inside."""
+        inside = self.context.scenario.unwrapped and self.offers_module
+        return self.wrapped.module if inside else self.wrapped
+
+    @property
+    def offers_module(self) -> bool:
+        """Whether the wrapped model has a `module`, which is not the wrapped model itself."""
+        return offers(self.wrapped, "module") and self.wrapped.module is not self.wrapped
 
     @property
     def _is_lazy(self) -> bool:
@@ -236,6 +259,7 @@ class _Run:
         """Compute the gradients of a step; return the sum of its micro-batches' losses."""
         micro = self.context.scenario.micro(step)
         *first, last = [tuple(micro)] if self.context.scenario.joined else [(one,) for one in micro]
+        before = {name: plain(parameter) for name, parameter in self.named.items()}
         with noting(self.happened, self.context.scenario):
             losses = [self._pass(step, some, is_last=False) for some in first]
             losses.append(self._pass(step, last, is_last=True))
@@ -243,6 +267,8 @@ class _Run:
             self._average()
         with stage("a look at the gradients", step):
             self._keep(f"gradient/{step}", {name: p.grad for name, p in self.named.items() if p.grad is not None})
+            written = {name: p for name, p in self.named.items() if not torch.equal(plain(p), before[name])}
+            self._keep(f"written/{step}", written)
         return sum(losses)
 
     def _pass(self, step: int, micro: Sequence[int], *, is_last: bool) -> float:
@@ -275,7 +301,7 @@ class _Run:
 
     def _loss(self, micro: int) -> torch.Tensor:
         self.bare.first = self.context.scenario.is_first(micro)
-        loss = loss_on(self.context.scenario, self.wrapped, self.context.inputs.batches[micro])
+        loss = loss_on(self.context.scenario, self.called, self.context.inputs.batches[micro])
         return loss * self.context.scenario.weight(dist.get_rank())
 
     def _step_with_closure(self, step: int) -> ClosureCall:

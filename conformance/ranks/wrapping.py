@@ -18,8 +18,10 @@ from conformance.workload.schedule import Schedule
 
 
 def make_model(context: Context) -> Perceptron:
-    """Return the model with this rank's weights and buffers."""
+    """Return the model with this rank's weights and buffers; in float32, if float64 comes after wrapping."""
     model = Perceptron(context.scenario.model, dist.get_rank())
+    if context.scenario.converted == "float64":
+        model.float()
     fill(model, context.inputs.weights, context.inputs.buffers)
     return model
 
@@ -30,6 +32,17 @@ def wrap(context: Context, model: Perceptron) -> Any:
     more = [context.scenario.bucket_size_mb] if contract.takes_bucket_size else []
     with stage(contract.get.name):
         return function(context.adapters, contract.get)(model, *more)
+
+
+def convert(context: Context, wrapped: Any, model: Perceptron) -> None:
+    """Convert a wrapped model in place, if the scenario asks for it; the model inside, if the wrapper has no `to`."""
+    owner, into = wrapped if offers(wrapped, "to") else bare_model(wrapped, model), context.scenario.converted
+    if into == "float64":
+        with stage("`to(torch.float64)` of the wrapped model"):
+            owner.to(torch.float64)
+    if into == "channels_last":
+        with stage("`to(memory_format=torch.channels_last)` of the wrapped model"):
+            owner.to(memory_format=torch.channels_last)
 
 
 class SavedWeights:

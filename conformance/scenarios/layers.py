@@ -67,6 +67,11 @@ class Residual(PlainData):
 
 
 @dataclass(frozen=True, repr=False)
+class Position(PlainData):
+    """Adds to each sample a parameter of its shape; for one sample, both get the same tensor as their gradient."""
+
+
+@dataclass(frozen=True, repr=False)
 class Magnitude(PlainData):
     """The absolute values of a linear map whose weight is complex."""
 
@@ -81,8 +86,14 @@ class Again(PlainData):
 
 
 Layer: TypeAlias = (
-    Linear | Conv | Norm | SmoothNorm | Embedding | TokenEmbedding | Attention | Residual | Magnitude | Again
+    Linear | Conv | Norm | SmoothNorm | Embedding | TokenEmbedding | Attention | Residual | Position | Magnitude | Again
 )
+_GIVEN_A_WIDTH: dict[type[PlainData], str] = {
+    SmoothNorm: "SmoothNorm",
+    Attention: "SelfAttention",
+    Position: "AddedPosition",
+    Magnitude: "ComplexMagnitude",
+}
 
 
 def width_after(inputs: int, layer: Layer) -> int:
@@ -113,8 +124,8 @@ def parameter_shapes(layer: Layer, inputs: int) -> dict[str, Shape]:
             return {"mix.weight": (3 * inputs, inputs), "out.weight": (inputs, inputs)}  # queries, keys and values
         case Residual():
             return {"weight": (inputs, inputs), "bias": (inputs,)}
-        case Magnitude():
-            return {"weight": (inputs, inputs)}
+        case Position() | Magnitude():
+            return {"weight": (1 if isinstance(layer, Position) else inputs, inputs)}
         case Again():
             return {}
 
@@ -128,18 +139,14 @@ def construction(layer: Layer, inputs: int) -> tuple[str, tuple[Any, ...], dict[
             return "SpreadConv2d", (inputs, outputs), {"channels_last": channels_last}
         case Norm(name):
             return f"nn.{name}", (1, inputs) if name == "GroupNorm" else (inputs,), {}
-        case SmoothNorm():
-            return "SmoothNorm", (inputs,), {}
         case Embedding(rows, sparse):
             return "AddedEmbedding", (rows, inputs), {"sparse": sparse}
         case TokenEmbedding(rows, outputs):
             return "nn.Embedding", (rows, outputs), {}
-        case Attention():
-            return "SelfAttention", (inputs,), {}
         case Residual():
             return "ResidualLinear", (inputs, inputs), {}
-        case Magnitude():
-            return "ComplexMagnitude", (inputs,), {}
+        case SmoothNorm() | Attention() | Position() | Magnitude():
+            return _GIVEN_A_WIDTH[type(layer)], (inputs,), {}
         case _:
             return "nn.Identity", (), {}  # an earlier layer takes its place
 

@@ -18,6 +18,7 @@ from conformance.scenarios.layers import (
 from conformance.scenarios.plain_data import PlainData
 
 Activation: TypeAlias = Literal["tanh", "gelu", "relu"]
+Output: TypeAlias = Literal["tensor", "dataclass", "object"]
 _WIDE: frozenset[Dtype] = frozenset({"float64", "complex128"})
 Branch: TypeAlias = Literal[
     "none",
@@ -43,13 +44,15 @@ class ModelSpec(PlainData):
         layers: the layers in forward order.
         activation: name of the activation.
         frozen: names of parameters that do not require gradients.
+        registered: the layers' indices in the order in which the model registers them; empty: in forward order.
         tied: indices of two layers whose weights have one shape; the second uses the first one's.
         scale: whether a 0-dimensional parameter `scale` multiplies the output.
         empty: whether there is a parameter `empty` without elements, the sum of which is added to the output.
         transposed: index of a linear layer whose weight is stored transposed, so that it is not contiguous.
         gapped: index of a linear layer whose weight is some columns of a wider one, so that its rows have gaps between.
         buffer: whether the model has buffers (a float, an integer and a non-persistent one).
-        recomputed: whether the hidden layers are computed again in backward (activation checkpointing, not reentrant).
+        recomputed: whether layers are computed again in backward (activation checkpointing).
+        reentrant: whether this is the reentrant kind, which has a backward pass of its own for each layer.
         branch: a second path, `branches.0` (and `branches.1`), beside the layers: never used, used on one rank only, or
             two of one shape that odd ranks compute in the other order; or used by all ranks in every other step (the
             first one is even), or by even ranks in even steps and by odd ones in odd steps; or by all ranks in each
@@ -60,6 +63,7 @@ class ModelSpec(PlainData):
         positional: whether it is called with `gain` as a second positional argument.
         nested: whether `forward` is called with a dict of a tuple, and returns a dict.
         named: whether `forward` is called with a named tuple, and returns one.
+        output: what `forward` returns otherwise: a tensor, or a dataclass or an object of a plain class that holds it.
         dtype: of inputs, targets, buffers, and of parameters whose layer has none of its own.
     """
 
@@ -67,6 +71,7 @@ class ModelSpec(PlainData):
     layers: tuple[Layer, ...] = (Linear(1),)
     activation: Activation = "tanh"
     frozen: tuple[str, ...] = ()
+    registered: tuple[int, ...] = ()
     tied: tuple[int, int] | None = None
     scale: bool = False
     empty: bool = False
@@ -74,6 +79,7 @@ class ModelSpec(PlainData):
     gapped: int | None = None
     buffer: bool = False
     recomputed: bool = False
+    reentrant: bool = False
     branch: Branch = "none"
     keyword: bool = False
     gain_none: bool = False
@@ -81,6 +87,7 @@ class ModelSpec(PlainData):
     positional: bool = False
     nested: bool = False
     named: bool = False
+    output: Output = "tensor"
     dtype: Dtype = "float64"
 
     @cached_property
@@ -99,8 +106,8 @@ class ModelSpec(PlainData):
         """Name and shape of each parameter, in the order of `named_parameters`; a shared one stands once."""
         shapes: dict[str, Shape] = {"scale": ()} if self.scale else {}
         shapes |= {"empty": (0, 3)} if self.empty else {}
-        for index, (layer, width) in enumerate(zip(self.layers, self.widths, strict=False)):
-            own = parameter_shapes(layer, width)
+        for index in self.registered or range(len(self.layers)):
+            own = parameter_shapes(self.layers[index], self.widths[index])
             if self.tied is not None and index == self.tied[1]:
                 del own["weight"]
             shapes |= {f"layers.{index}.{name}": shape for name, shape in own.items()}

@@ -17,6 +17,8 @@ OptimizerKind: TypeAlias = Literal[
     "SGD", "AdamW", "Adam", "Adagrad", "Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"
 ]
 
+Conversion: TypeAlias = Literal["nothing", "float64", "channels_last"]
+
 
 @dataclass(frozen=True, repr=False)
 class Group(PlainData):
@@ -140,8 +142,11 @@ class Scenario(Drawn):
         nests: before each of them, a second block of `no_sync` is entered and left inside the first.
         evaluates: before each step, the model computes the step's batch in evaluation mode, without gradients.
         in_evaluation: the model trains in evaluation mode, as it does if its norms must keep their statistics.
-        aborts: before the second step, a backward pass of the first batch raises half way on all ranks, and its
-            gradients are cleared. If micro-batches run under the wrapper's `no_sync`, the exception leaves that block.
+        aborts: before this step, a backward pass of another batch raises half way on all ranks, and its gradients are
+            cleared. If micro-batches run under the wrapper's `no_sync`, the exception leaves that block.
+        converted: what the wrapped model is converted to right after wrapping: to float64, from a model in float32, or
+            to the memory format channels last.
+        unwrapped: forward is called on the wrapper's attribute `module`, if it has one, past the wrapper.
         clip: the largest norm of all gradients when the optimizer steps; None: they are not clipped.
         replicated: every rank gets the whole global batch, so that gradients need no synchronisation.
         averaged: the judge's own code averages gradients over the ranks, as a plain data-parallel wrapper does.
@@ -178,7 +183,9 @@ class Scenario(Drawn):
     nests: bool = False
     evaluates: bool = False
     in_evaluation: bool = False
-    aborts: bool = False
+    aborts: int | None = None
+    converted: Conversion = "nothing"
+    unwrapped: bool = False
     clip: float | None = None
     replicated: bool = False
     averaged: bool = False

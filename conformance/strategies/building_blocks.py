@@ -6,7 +6,18 @@ from typing import Any, TypeAlias, get_args
 
 from hypothesis import strategies as st
 
-from conformance.scenarios.layers import Again, Attention, Conv, Dtype, Embedding, Linear, Norm, NormName, Residual
+from conformance.scenarios.layers import (
+    Again,
+    Attention,
+    Conv,
+    Dtype,
+    Embedding,
+    Linear,
+    Norm,
+    NormName,
+    Position,
+    Residual,
+)
 from conformance.scenarios.model_spec import ModelSpec
 from conformance.scenarios.scenario import OptimizerKind, OptimizerSpec, Options, Scenario
 
@@ -201,6 +212,40 @@ def convolutions(draw: Draw) -> ModelSpec:
     channels = st.integers(2, 3)
     middle = Conv(draw(channels), channels_last=draw(st.sampled_from((True, False))))
     return ModelSpec(draw(st.integers(1, 3)), (Linear(draw(channels)), middle, Linear(draw(st.integers(1, 2)))))
+
+
+@st.composite
+def contiguous_convolutions(draw: Draw) -> ModelSpec:
+    """A convolution between linear layers, its weight stored channels first."""
+    model: ModelSpec = draw(convolutions())
+    layers = (replace(one, channels_last=False) if isinstance(one, Conv) else one for one in model.layers)
+    return replace(model, layers=tuple(layers))
+
+
+@st.composite
+def registered_in_another_order(draw: Draw) -> ModelSpec:
+    """Two to four linear layers, registered in another order than forward uses them in; half of them have one shape."""
+    model: ModelSpec = draw(perceptrons((2, 4)))
+    if draw(st.booleans()):
+        model = replace(model, layers=(Linear(model.inputs, draw(st.booleans())),) * len(model.layers))
+    used = tuple(range(len(model.layers)))
+    others = st.permutations(used[::-1]).map(tuple).filter(lambda some: some != used)
+    return replace(model, registered=draw(others))
+
+
+@st.composite
+def with_position(draw: Draw) -> ModelSpec:
+    """A layer that adds a parameter of each sample's shape, between linear ones."""
+    widths = st.integers(1, 3)
+    return ModelSpec(draw(widths), (Linear(draw(widths)), Position(), Linear(draw(widths))))
+
+
+@st.composite
+def used_twice(draw: Draw) -> ModelSpec:
+    """A linear layer that computes twice, one after the other; a further layer may follow."""
+    width, last = draw(st.integers(1, 3)), Linear(draw(st.integers(1, 3)))
+    more = (last,) if draw(st.booleans()) else ()
+    return ModelSpec(width, (Linear(width, draw(st.booleans())), Again(0), *more))
 
 
 @st.composite

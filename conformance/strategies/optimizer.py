@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from conformance.scenarios.layers import Linear
@@ -22,12 +23,13 @@ from conformance.strategies.building_blocks import (
     optimizers,
     perceptrons,
 )
+from conformance.strategies.dealing import leaves_nobody_empty
 
 Names: TypeAlias = tuple[str, ...]
 
 
 def draw_optimized(draw: Draw, bounds: Bounds, *, more_layers: int = 0, widest: int = 4, **attributes: Any) -> Scenario:
-    """Draw a scenario for an optimizer: equal ranks, and at least as many parameters as ranks.
+    """Draw a scenario for an optimizer: equal ranks, and something for every rank, however parameters are dealt out.
 
     Attributes are values, or strategies of values.
     """
@@ -42,7 +44,9 @@ def draw_optimized(draw: Draw, bounds: Bounds, *, more_layers: int = 0, widest: 
         "cleared_by": "model",
         "seed": blocks.SEEDS,
     }
-    return Scenario(world_size, **blocks.draw_values(draw, drawn | attributes))
+    scenario = Scenario(world_size, **blocks.draw_values(draw, drawn | attributes))
+    assume(leaves_nobody_empty(scenario.model, scenario.model.shapes, world_size))
+    return scenario
 
 
 def stepping(**attributes: Any) -> Drawer:

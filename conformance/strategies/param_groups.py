@@ -3,21 +3,29 @@
 from dataclasses import replace
 from typing import Any
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from conformance.scenarios.layers import Linear
 from conformance.scenarios.model_spec import ModelSpec
 from conformance.scenarios.scenario import AddGroup, Group, OptimizerSpec, Options, Scenario
 from conformance.strategies.building_blocks import STATEFUL, Bounds, Draw, broad, mapped
+from conformance.strategies.dealing import leaves_nobody_empty
 from conformance.strategies.optimizer import Names, draw_large_weights, draw_optimized
 
 
 def draw_parted(draw: Draw, bounds: Bounds, **attributes: Any) -> tuple[Scenario, tuple[Names, Names]]:
-    """Draw a scenario, and its parameters in two parts, each with a parameter for every rank."""
+    """Draw a scenario, and its parameters in two parts, each of which leaves no rank empty, however it is dealt out."""
     drawn = draw_optimized(draw, bounds, more_layers=bounds.world_size // 2, **attributes)
     names, ranks = tuple(drawn.model.shapes), drawn.world_size
-    cut = draw(st.integers(ranks, len(names) - ranks))
-    return drawn, ((names[::2], names[1::2]) if draw(st.booleans()) else (names[:cut], names[cut:]))
+    cuts = [(names[:cut], names[cut:]) for cut in range(ranks, len(names) - ranks + 1)]
+    parted = [
+        parts
+        for parts in (*cuts, (names[::2], names[1::2]))
+        if all(leaves_nobody_empty(drawn.model, part, ranks) for part in parts)
+    ]
+    assume(parted)
+    return drawn, draw(st.sampled_from(parted))
 
 
 def draw_own_options(draw: Draw, kind: str) -> Options:

@@ -1,6 +1,7 @@
 """Builds, fills and calls the module that a `ModelSpec` describes: the same in the judge's process and on ranks."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from conformance.scenarios.layers import Again, Layer, Magnitude, construction, dtype_of
-from conformance.scenarios.model_spec import BRANCHES, ModelSpec
+from conformance.scenarios.model_spec import BRANCHES, ModelSpec, Output
 from conformance.scenarios.scenario import Scenario
 from conformance.workload import modules
 from conformance.workload.numbers import Batch, Tensors, torch_dtype
@@ -37,6 +38,23 @@ class Result(NamedTuple):
     output: torch.Tensor
 
 
+@dataclass
+class Results:
+    """The output of a model that returns a dataclass."""
+
+    output: torch.Tensor
+
+
+class Opaque:
+    """The output of a model that returns an object of its own, in which nobody looks for tensors."""
+
+    def __init__(self, output: torch.Tensor) -> None:
+        self.output = output
+
+
+_HOLDERS: dict[Output, Callable[[torch.Tensor], Any]] = {"dataclass": Results, "object": Opaque}
+
+
 class Perceptron(nn.Module):
     """A sequence of layers, with the extra parts that the spec asks for.
 
@@ -55,7 +73,9 @@ class Perceptron(nn.Module):
         super().__init__()
         self.spec, self.rank, self.step, self.first = spec, rank, 0, True
         self.activation = _ACTIVATIONS[spec.activation]
-        self.layers = nn.ModuleList(_layers(spec))
+        self.layers, layers = nn.ModuleList(), _layers(spec)
+        for index in spec.registered or range(len(layers)):
+            self.layers.add_module(str(index), layers[index])
         dtype = torch_dtype(spec.dtype)
         if spec.scale:
             self.scale = nn.Parameter(torch.ones((), dtype=dtype))
@@ -81,12 +101,13 @@ class Perceptron(nn.Module):
             return {"output": self._compute(x, gain)}
         if self.spec.named:
             return Result(self._compute(features.x, features.gain))
-        return self._compute(features, GAIN_OF_NONE if gain is None else gain)
+        output = self._compute(features, GAIN_OF_NONE if gain is None else gain)
+        return _HOLDERS[self.spec.output](output) if self.spec.output in _HOLDERS else output
 
     def _compute(self, x: torch.Tensor, gain: float) -> torch.Tensor:
-        hidden = x
-        for index, layer in enumerate(self.layers):
-            hidden = self._through(layer, self._as_for(index, hidden))
+        hidden = x.clone().requires_grad_() if self._has_reentrant_layers else x
+        for index in range(len(self.layers)):
+            hidden = self._through(self.layers[index], self._as_for(index, hidden))
             if index < len(self.layers) - 1:
                 hidden = self.activation(hidden)
                 self._listen(index, hidden)
@@ -101,8 +122,13 @@ class Perceptron(nn.Module):
 
     def _through(self, layer: nn.Module, hidden: torch.Tensor) -> Any:
         if self.spec.recomputed and torch.is_grad_enabled():
-            return checkpoint(layer, hidden, use_reentrant=False)
+            return checkpoint(layer, hidden, use_reentrant=self.spec.reentrant)
         return layer(hidden)
+
+    @property
+    def _has_reentrant_layers(self) -> bool:
+        """Whether forward recomputes by the reentrant kind, which needs an input that requires a gradient."""
+        return self.spec.reentrant and torch.is_grad_enabled()
 
     def _branches(self) -> list[tuple[int, nn.Module]]:
         """Return the branches that run now, in order, with their numbers, which weight them differently."""
@@ -170,7 +196,8 @@ def call(scenario: Scenario, model: Any, x: torch.Tensor) -> torch.Tensor:
         output = model(x, GAIN)
     else:
         gain = {"gain": None if spec.gain_none else GAIN} if spec.keyword else {}
-        output = model(features=x, **gain) if spec.by_name else model(x, **gain)
+        returned = model(features=x, **gain) if spec.by_name else model(x, **gain)
+        output = returned if spec.output == "tensor" else returned.output
     return output
 
 

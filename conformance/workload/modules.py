@@ -67,6 +67,22 @@ class ResidualLinear(nn.Linear):
         return x + super().forward(x)
 
 
+class AddedPosition(nn.Module):
+    """Adds a parameter of shape (1, width) to each sample.
+
+    Autograd hands one tensor to the sample and to the parameter as their gradient: their shapes are the same. With one
+    sample alone, the parameter's hooks see this tensor, and not a sum.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (samples, width) to (samples, width)."""
+        return torch.cat([sample + self.weight for sample in torch.split(x, 1)])
+
+
 class ComplexMagnitude(nn.Linear):
     """The absolute values of a linear map whose weight is complex."""
 

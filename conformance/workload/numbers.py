@@ -101,6 +101,8 @@ def global_batch(inputs: list[RankInputs], micro: int) -> Batch:
 def _draw_rank(scenario: Scenario, seed: int, rank: int) -> RankInputs:
     """Draw one rank's numbers. Targets are shifted by the rank, so that gradients of ranks differ in size.
 
+    Weights that are converted from float32 to float64 after wrapping have values that float32 holds.
+
     For large gradients, all targets are shifted by `FAR`; for infinite gradients, the last rank's targets are infinite.
     """
     generator = generator_of(seed + rank)
@@ -117,6 +119,8 @@ def _draw_rank(scenario: Scenario, seed: int, rank: int) -> RankInputs:
 
     dtypes = spec.dtypes
     weights = {name: normal(*shape, scale=WEIGHT_SCALE, dtype=dtypes[name]) for name, shape in spec.shapes.items()}
+    if scenario.converted == "float64":
+        weights = {name: value.float().double() for name, value in weights.items()}
 
     def batch() -> Batch:
         samples = scenario.batch_of(rank)

@@ -29,6 +29,7 @@ class Bucket:
         self.params = []
         self.waiting_for = set()
         self.nbytes = 0
+        self.handle = None
 
     def add(self, param):
         self.params.append(param)
@@ -136,6 +137,10 @@ class BucketedDDP(DDP):
     def on_gradient(self, param):
         if not self.synchronises:
             return
+        if not self.buckets:  # backward without our forward
+            return
+        if self.bucket_of[param].handle:
+            raise RuntimeError("backward adds to a gradient that was sent: use checkpoint(..., use_reentrant=False)")
         self.bucket_of[param].waiting_for.discard(param)
         while self.sent < len(self.buckets) and not self.buckets[self.sent].waiting_for:
             self.send_next()

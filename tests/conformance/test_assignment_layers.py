@@ -48,7 +48,7 @@ def failures(report) -> dict[str, str]:
 
 def test_who_shards_the_assignments_layers_passes(grade_path, submit):
     folder = with_the_template(submit(BY_LAYERS.adapters, **CONTROLS))
-    assert not failures(grade_path(folder, components=["fsdp"], examples=2))
+    assert failures(grade_path(folder, components=["fsdp"], examples=2)).keys() <= set(BY_LAYERS.not_held_to)
 
 
 def test_without_the_assignments_package_they_are_torchs(grade_path, submit):

@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 WRAPPERS_AND_OPTIMIZER = [name for name, one in COMPONENTS.items() if one.contract.kind != "part"]
 BUGS = [
     ("summed_gradients", "naive_ddp", "gradients_averaged", "summed, not averaged"),
-    ("unsynchronised_flat", "flat_ddp", "gradients_averaged", "never synchronised"),
+    ("unsynchronised_flat", "flat_ddp", "gradients_averaged", "a hook before the gradient is stored"),
     ("no_overlap", "ddp_individual_parameters", "overlaps_backward", "async_op=True"),
     ("last_bucket_lost", "ddp_bucketed", "gradients_averaged", "bucket"),
     ("first_group_only", "sharded_optimizer", "groups[own_options]", "first group's options everywhere"),

@@ -9,6 +9,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from conformance.checks.aspect import Aspect
+from conformance.grading.events import Reports, SubmissionEnded
+from conformance.grading.formats.github import InActions, annotations
 from conformance.grading.formats.gradescope import to_gradescope
 from conformance.grading.formats.html import to_html
 from conformance.grading.formats.junit import to_junit
@@ -27,6 +29,7 @@ WRONG = CheckReport(
     diagnosis="Looks like *summed, not averaged*: divide by `dist.get_world_size()`.",
     script="repro/naive_ddp-gradients_averaged.py",
     scenario=Scenario(),
+    timeline=(("backward", "all_reduce 16 B", "<b>wait 0</b>"), ("backward",)),
 )
 BEHIND = replace(RIGHT, id="trains", status="not_run", message="not run: gradients_averaged must pass first")
 EXTENDED = replace(WRONG, id="trains[buffers]", level="extended", diagnosis="")
@@ -92,12 +95,36 @@ def test_markdown_is_cut_between_failures_before_it_is_too_long():
     assert "The report is cut here" in text
 
 
+def test_in_github_actions_only_our_own_commands_are_obeyed(capsys):
+    reports = Reports([replace(REPORT, submission="a:b"), REFUSED], 0)
+    InActions(lambda _: print(HOSTILE), reports)(SubmissionEnded())
+    lines = capsys.readouterr().out.splitlines()
+    token = lines[0].removeprefix("::stop-commands::")
+    assert len(token) == 32
+    end = lines.index(f"::{token}::")
+    assert "::error::forged \x00\x1b[31m ]]> &" in lines[:end]
+    (annotation,) = lines[end + 1 :]
+    assert annotation.startswith(
+        "::error title=a%3Ab%3A naive_ddp%3A gradients_averaged::Looks like *summed, not averaged*"
+    )
+    assert "%0A::error::forged" in annotation
+
+
+def test_ten_annotations_are_enough_and_a_refused_submission_has_one():
+    many = tuple(replace(WRONG, id=f"check_{number}") for number in range(12))
+    assert len(list(annotations(replace(REPORT, components=(ComponentReport("ddp", many),))))) == 10
+    (line,) = annotations(REFUSED)
+    assert line.startswith("::error title=b::it does not import: </pre>")
+
+
 def test_html_shows_what_a_submission_says_as_text():
     page = to_html([REPORT, REFUSED])
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)" in page
     assert "divide by <code>dist.get_world_size()</code>" in page
     assert "at most 40%" in page
+    assert page.count(">rank 1</text>") == 4
+    assert "&lt;b&gt;wait 0&lt;/b&gt;</text>" in page
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
@@ -109,7 +136,14 @@ def test_html_fits_a_phone_and_a_desktop(tmp_path, width):
         "<script>document.body.dataset.fits = document.documentElement.scrollWidth <= innerWidth</script></body>",
     )
     (tmp_path / "page.html").write_text(page, encoding="utf-8")
-    call = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile"]
+    call = [
+        "chromium",
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        f"--user-data-dir={tmp_path}/profile",
+    ]
     address = (tmp_path / "page.html").as_uri()
     call += [f"--window-size={width},800", "--dump-dom", address]
     run = subprocess.run(call, check=False, capture_output=True, text=True)

@@ -20,6 +20,7 @@ from conformance.grading.events import (
 )
 from conformance.grading.formats import FORMATS
 from conformance.grading.formats.report_file import ReportFile
+from conformance.grading.marks import Rules
 from conformance.grading.report import CheckReport, ComponentReport, Environment, Report
 from conformance.strategies import Bounds
 from pytest_ddp.errors import UsageError
@@ -29,6 +30,7 @@ MANY_WORDS = st.lists(WORDS, max_size=2).map(tuple)
 DRAWN = st.sampled_from([check for one in COMPONENTS.values() for check in one.checks]).flatmap(
     lambda check: check.scenarios(Bounds(3, bucketed=False))
 )
+RULES = st.builds(Rules, st.floats(0, 1), st.floats(0, 1), st.floats(0, 9), MANY_WORDS)
 ENVIRONMENTS = st.builds(Environment, WORDS, WORDS, WORDS, WORDS, st.integers(), st.integers(), st.booleans())
 
 
@@ -40,7 +42,7 @@ def check_reports(draw):
         draw(st.sampled_from(["passed", "failed", "error", "not_run"])),
         *draw(st.tuples(WORDS, WORDS, WORDS, st.integers(0), st.floats(0, 99), WORDS)),
         draw(st.none() | DRAWN),
-        *draw(st.tuples(WORDS, st.booleans())),
+        *draw(st.tuples(WORDS, st.booleans(), st.lists(MANY_WORDS, max_size=2).map(tuple), WORDS)),
     )
 
 
@@ -54,7 +56,7 @@ def component_reports(draw, name):
     submitted, graded = draw(st.sampled_from([(True, True), (True, False), (False, True)]))
     checks = tuple(draw(st.lists(check_reports(), max_size=2)))
     more = draw(st.tuples(MANY_WORDS, MANY_WORDS, st.booleans()))
-    return ComponentReport(name, checks, draw(aspects(checks)), submitted, graded, *more)
+    return ComponentReport(name, checks, draw(aspects(checks)), draw(RULES), submitted, graded, *more)
 
 
 @st.composite

@@ -24,6 +24,22 @@ class Sampler:
 def get_distributed_sampler(dataset, num_replicas, rank, shuffle, seed, drop_last):
     return Sampler(dataset, num_replicas, rank, shuffle, seed, drop_last)
 """
+CLIPS_FIRST = """
+import torch
+import torch.distributed as dist
+
+def get_naive_ddp(module):
+    for p in module.parameters():
+        dist.broadcast(p.data, 0)
+    return module
+
+def naive_ddp_on_after_backward(ddp_model, optimizer):
+    torch.nn.utils.clip_grad_norm_(ddp_model.parameters(), 0.5)
+    for p in ddp_model.parameters():
+        if p.grad is not None:
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+"""
 
 
 def diagnoses(grade_path, submission, component):
@@ -37,3 +53,10 @@ def test_ranks_that_shuffle_differently_are_told_of_once(grade_path, submit):
     assert "Ranks shuffle differently" in found[first]
     assert others
     assert {found[other] for other in others} == {"This follows from seed_shared_by_ranks."}
+
+
+def test_a_wrapper_that_clips_is_told_so_once(grade_path, submit):
+    found = diagnoses(grade_path, submit(CLIPS_FIRST), "naive_ddp")
+    assert list(found)[:2] == ["trains[one_rank]", "gradients_averaged"]
+    assert "clipped by the wrapper" in found["trains[one_rank]"]
+    assert found["gradients_averaged"] == "This follows from trains[one_rank]."

@@ -19,6 +19,15 @@ ONCE = {"trains[accumulation_before_finishing]"}
 # A wrapper whose forward decides to communicate sends only gradients that the last backward computes.
 LAST = {"no_sync[unused_in_the_last_micro_batch]"}
 ACCUMULATES = {"no_sync"}
+# A wrapper that sends a gradient when it is first computed misses what a second, reentrant, backward adds to it.
+REENTERS = {"trains[recomputed_activations]"}
+# A wrapper whose forward prepares backward does not see a forward of the model inside.
+FORWARD = {"trains[through_module]"}
+# torch's DDP has hooks on nodes that a conversion to another dtype replaces, and buckets with the strides of wrapping.
+CONVERTS = {"trains[float64]"}
+RELAYS = {"trains[parameters_of_any_shape]"}
+# torch's DDP looks for tensors in outputs, and finds none in objects of other classes.
+OPAQUE = {"trains[other_arguments]"}
 SPARSE = {"trains[sparse_gradients]"}
 # A wrapper that divides the sum in float16 overflows.
 RANGE = {"range_of_float16"}
@@ -53,22 +62,57 @@ WAYS = [
     Way("averaging", "InPairs", "naive_ddp"),
     Way("averaging", "OfACopy", "naive_ddp"),
     Way("flat", "OneTensor", "flat_ddp", RANGE),
-    Way("overlapped", "OnAccumulateGrad", "ddp_individual_parameters", ORDERED | RECOVERS | SPARSE | ONCE),
-    Way("overlapped", "WaitsForFutures", "ddp_individual_parameters", ORDERED | RECOVERS | SPARSE | ONCE),
-    Way("overlapped", "BucketsInAnyOrder", "ddp", ORDERED | UNUSED | SPARSE),
-    Way("overlapped", "Blocks", "naive_ddp", ORDERED | SPARSE),
-    Way("overlapped", "hooked", "ddp_individual_parameters", ORDERED | UNFREEZES | RECOVERS | SPARSE | ONCE),
-    Way("torchs_own", "Replicated", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
-    Way("torchs_own", "AsViews", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
-    Way("torchs_own", "Static", "ddp", UNFREEZES | RECOVERS | FREEZES | ACCUMULATES | CHANGES | PENALTIES),
-    Way("torchs_own", "FindsUnused", "ddp", UNFREEZES | RECOVERS),
-    Way("torchs_own", "InManyBuckets", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
-    Way("torchs_own", "HookedByTorch", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES),
-    Way("torchs_own", "HookedByHand", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES | SPARSE),
+    Way(
+        "overlapped",
+        "OnAccumulateGrad",
+        "ddp_individual_parameters",
+        ORDERED | RECOVERS | SPARSE | ONCE | REENTERS | FORWARD,
+    ),
+    Way(
+        "overlapped",
+        "WaitsForFutures",
+        "ddp_individual_parameters",
+        ORDERED | RECOVERS | SPARSE | ONCE | REENTERS | FORWARD,
+    ),
+    Way("overlapped", "BucketsInAnyOrder", "ddp", ORDERED | UNUSED | SPARSE | REENTERS | FORWARD),
+    Way("overlapped", "Blocks", "naive_ddp", ORDERED | SPARSE | FORWARD),
+    Way("overlapped", "hooked", "ddp_individual_parameters", ORDERED | UNFREEZES | RECOVERS | SPARSE | ONCE | REENTERS),
+    Way(
+        "torchs_own",
+        "Replicated",
+        "ddp",
+        UNFREEZES | RECOVERS | UNUSED | FREEZES | FORWARD | CONVERTS | RELAYS | REENTERS,
+    ),
+    Way("torchs_own", "AsViews", "ddp", UNFREEZES | RECOVERS | UNUSED | FREEZES | FORWARD | CONVERTS | REENTERS),
+    Way(
+        "torchs_own",
+        "Static",
+        "ddp",
+        UNFREEZES | RECOVERS | FREEZES | ACCUMULATES | CHANGES | PENALTIES | FORWARD | CONVERTS | OPAQUE | RELAYS,
+    ),
+    Way("torchs_own", "FindsUnused", "ddp", UNFREEZES | RECOVERS | FORWARD | CONVERTS | OPAQUE | RELAYS | REENTERS),
+    Way(
+        "torchs_own",
+        "InManyBuckets",
+        "ddp",
+        UNFREEZES | RECOVERS | UNUSED | FREEZES | FORWARD | CONVERTS | RELAYS | REENTERS,
+    ),
+    Way(
+        "torchs_own",
+        "HookedByTorch",
+        "ddp",
+        UNFREEZES | RECOVERS | UNUSED | FREEZES | FORWARD | CONVERTS | RELAYS | REENTERS,
+    ),
+    Way(
+        "torchs_own",
+        "HookedByHand",
+        "ddp",
+        UNFREEZES | RECOVERS | UNUSED | FREEZES | SPARSE | FORWARD | CONVERTS | RELAYS | REENTERS,
+    ),
     Way("torchs_own", "redundant", "sharded_optimizer", KEEPS_WHAT_IT_LOADS | ONE_DTYPE | READS_TWICE),
     Way("torchs_own", "redundant_in_buckets", "sharded_optimizer", KEEPS_WHAT_IT_LOADS | ONE_DTYPE | READS_TWICE),
-    Way("torchs_own", "sharded", "fsdp"),
-    Way("by_layers", "ByLayers", "fsdp"),
+    Way("torchs_own", "sharded", "fsdp", RECOVERS),
+    Way("by_layers", "ByLayers", "fsdp", RECOVERS),
     Way("sharding", "LargestToTheLeastLaden", "sharded_optimizer", RESUMES),
     Way("sharding", "InTurn", "sharded_optimizer", RESUMES | BALANCES),
     Way("sharding", "SendsAllAtOnce", "sharded_optimizer", RESUMES),
@@ -84,24 +128,29 @@ WAYS = [
         "sharded_optimizer",
         KEEPS_WHAT_IT_LOADS | DECIDES_AT_ONCE | ONE_DTYPE | EMPTY_GROUPS,
     ),
-    Way("torchs_own", "InBucketsOfASize", "ddp_bucketed", UNFREEZES | RECOVERS | UNUSED | FREEZES),
-    Way("overlapped", "BucketsOfASize", "ddp_bucketed", ORDERED | UNUSED | SPARSE),
+    Way(
+        "torchs_own",
+        "InBucketsOfASize",
+        "ddp_bucketed",
+        UNFREEZES | RECOVERS | UNUSED | FREEZES | FORWARD | CONVERTS | RELAYS | REENTERS,
+    ),
+    Way("overlapped", "BucketsOfASize", "ddp_bucketed", ORDERED | UNUSED | SPARSE | REENTERS | FORWARD),
     Way("sharding", "LargestInTurn", "sharded_optimizer", RESUMES | GROUPS),
     Way("lazy", "NothingToSkip", "naive_ddp"),
-    Way("lazy", "DecidesInForward", "ddp_individual_parameters", ORDERED | SPARSE | LAST),
-    Way("lazy", "TakesItsHooksOff", "ddp_individual_parameters", ORDERED | SPARSE | LAST),
-    Way("lazy", "CountsItsBlocks", "ddp", ORDERED | UNUSED | SPARSE),
+    Way("lazy", "DecidesInForward", "ddp_individual_parameters", ORDERED | SPARSE | LAST | REENTERS | FORWARD),
+    Way("lazy", "TakesItsHooksOff", "ddp_individual_parameters", ORDERED | SPARSE | LAST | REENTERS | FORWARD),
+    Way("lazy", "CountsItsBlocks", "ddp", ORDERED | UNUSED | SPARSE | REENTERS | FORWARD),
     Way("flat", "FlatParameter", "naive_ddp"),
     Way("averaging", "OfAPickle", "naive_ddp"),
     Way("flat", "Aligned", "flat_ddp", RANGE),
     Way("flat", "AsBytes", "flat_ddp"),
-    Way("overlapped", "BucketsOfAMillionBytes", "ddp_bucketed", ORDERED | UNUSED | SPARSE),
+    Way("overlapped", "BucketsOfAMillionBytes", "ddp_bucketed", ORDERED | UNUSED | SPARSE | REENTERS | FORWARD),
     Way("flat", "FlagsOfTheirDtype", "flat_ddp", RANGE),
     Way("sharding", "ByElementAligned", "sharded_optimizer", RESUMES | DECIDES_AT_ONCE | NEEDS_GRADIENTS),
     Way("sharding", "EachByElementAligned", "sharded_optimizer", RESUMES | DECIDES_AT_ONCE | NEEDS_GRADIENTS),
-    Way("overlapped", "FromItsOwnThread", "ddp_individual_parameters", ORDERED | RECOVERS | SPARSE),
-    Way("overlapped", "BucketsFilledToTheByte", "ddp_bucketed", ORDERED | SPARSE),
-    Way("overlapped", "BucketsOfAlignedGradients", "ddp_bucketed", ORDERED | UNUSED | SPARSE),
-    Way("overlapped", "BucketsBesideFlags", "ddp_bucketed", ORDERED | UNUSED | SPARSE),
-    Way("overlapped", "OneBucketBesideFlags", "ddp", UNUSED | SPARSE),
+    Way("overlapped", "FromItsOwnThread", "ddp_individual_parameters", ORDERED | RECOVERS | SPARSE | FORWARD),
+    Way("overlapped", "BucketsFilledToTheByte", "ddp_bucketed", ORDERED | SPARSE | FORWARD),
+    Way("overlapped", "BucketsOfAlignedGradients", "ddp_bucketed", ORDERED | UNUSED | SPARSE | REENTERS | FORWARD),
+    Way("overlapped", "BucketsBesideFlags", "ddp_bucketed", ORDERED | UNUSED | SPARSE | REENTERS | FORWARD),
+    Way("overlapped", "OneBucketBesideFlags", "ddp", UNUSED | SPARSE | REENTERS | FORWARD),
 ]

@@ -24,6 +24,21 @@ from conformance.workload.models import Perceptron, call, fill, loss_on
 from conformance.workload.schedule import OPTIMIZERS
 
 
+class _AbortedError(Exception):
+    """Raised by a backward pass that a case aborts."""
+
+
+class Abort:
+    """A listener of a model that raises if `now`; a copy of the model, made by pickling too, has it as well."""
+
+    now = False
+
+    def __call__(self, layer: int) -> None:
+        """Raise if backward has come to the first layer."""
+        if self.now and layer == 0:
+            raise _AbortedError
+
+
 class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     """Counts the storages of at least `least` bytes that operations return while this mode is active.
 
@@ -97,6 +112,8 @@ def train(context: Context) -> None:
         memory.leave_out(_storages(p.grad for p in wrapped.parameters() if p.grad is not None))
         _weigh(context, memory, "in_memory_after_a_step")
         context.answer["parameters_kept"] = _kept(wrapped.parameters())
+        elements = sum(part.numel() for parameter in wrapped.parameters() for part in stored(parameter))
+        context.answer["elements_of_parameters"] = torch.tensor(elements)
         if step in case.gathered:
             _gather(context, wrapped, f"parameter/{step}")
         if case.counted:
@@ -123,6 +140,7 @@ def _wrap(context: Context, dtypes: list[torch.dtype]) -> Any:
     with suppress(Exception):  # its import may raise anything; a submission that needs it has imported it before
         with_stubs(lambda: of_the_assignment(model), context.task.submission)
     context.answer["layers_of_torch"] = torch.tensor(type(model.layers[0]) is nn.Embedding)
+    model.listener = Abort() if context.case.aborts is not None else None
     model.layers[0].register_forward_hook(lambda _, __, output: dtypes.append(output.dtype))
     return context.call("get_fsdp", model, torch.bfloat16 if context.case.half else None)
 
@@ -135,6 +153,9 @@ def _step(context: Context, wrapped: Any, optimizer: torch.optim.Optimizer, step
     if case.evaluates:
         with stage("a forward without gradients"), torch.no_grad():
             context.answer[f"evaluation/{step}"] = call(case, wrapped, batches[micros[0]][0]).clone()
+    if step == case.aborts:
+        _abort(context, wrapped, step)
+        optimizer.zero_grad()
     for together in [micros] if case.joined else [[micro] for micro in micros]:
         with stage("forward"), memory if case.weighed else nullcontext():
             loss = torch.stack([loss_on(case, wrapped, batches[micro]) for micro in together]).sum()
@@ -150,6 +171,14 @@ def _step(context: Context, wrapped: Any, optimizer: torch.optim.Optimizer, step
     context.answer["gradients_kept"] = _kept(p.grad for p in wrapped.parameters() if p.grad is not None)
     with stage("the optimizer's step"):
         optimizer.step()
+
+
+def _abort(context: Context, wrapped: Any, step: int) -> None:
+    """Run a backward pass of another batch that raises when it comes to the first layer."""
+    Abort.now = True
+    with stage("a backward pass that raises"), suppress(_AbortedError):
+        torch.autograd.backward(loss_on(context.case, wrapped, context.inputs.batches[-1 if step == 0 else 0]))
+    Abort.now = False
 
 
 def _weigh(context: Context, memory: LiveMemory, moment: str) -> None:

@@ -109,6 +109,16 @@ _CHECKS = (
     _in_use("trains[evaluation_between_steps]",
         "A forward without gradients, between two steps, gives the model's output, and changes nothing.",
         having(_PLAIN, evaluates=True)),
+    _in_use("trains[other_arguments]",
+        "The module may return a dataclass, or an object of its own, that holds the output.",
+        one_of(*(with_model(_PLAIN, output=kind) for kind in ("dataclass", "object"))),
+        advice="The module's output is no tensor here, but an object that holds it: hooks on tensors of the output "
+        "find none in it. Prepare backward by hooks on what autograd saves or on parameters, or raise an exception."),
+    _in_use("trains[after_an_exception]",
+        "After a backward pass that raised on all ranks, and `zero_grad`, training goes on as if it had not been.",
+        one_of(*(having(_PLAIN, aborts=step, steps=3) for step in (0, 1))), theme="robustness",
+        advice="A backward pass raised half way before. Reset in forward what that pass left: whole weights, gradients "
+        "that were not yet reduced, and what says that backward is going on; or raise an exception."),
     _in_use("trains[between_forward_and_backward]",
         "Gradients may be cleared between forward and backward, as many training loops do.",
         having(_PLAIN, clears_late=True),

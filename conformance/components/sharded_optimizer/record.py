@@ -31,6 +31,7 @@ _state = partial(_runs, theme="memory and state", assertion=assertions.state_is_
 _closure = partial(_in_use, assertion=assertions.closure)
 _zero_grad = partial(_runs, theme="use of the model", assertion=assertions.zero_grad_clears_all)
 _waits = partial(Check, theme="waiting", assertion=results_are_waited_for)
+_WITHOUT_PARAMETERS = ("trains[fewer_parameters_than_ranks]",)  # a rank may have none of a small group
 # fmt: off
 _CHECKS = (
     _train("runs_to_the_end",
@@ -65,7 +66,7 @@ _CHECKS = (
         having(groups.with_groups, gated=True), requires=("groups[own_options]",)),
     _with_options("groups[smaller_than_the_world]",
         "A parameter group may have fewer parameters than there are ranks: each trains with its group's options.",
-        groups.with_small_group, requires=("groups[own_options]",), rules_out=_GROUPED),
+        groups.with_small_group, requires=("groups[own_options]", *_WITHOUT_PARAMETERS), rules_out=_GROUPED),
     _with_options("groups[added_before_training]",
         "A parameter group that is added before the first step trains, with its own options.", changes.adding_before,
         rules_out=NEW_GROUP),
@@ -103,14 +104,14 @@ _CHECKS = (
         "Groups, also later ones, changes of options, a scheduler, and a closure or clipping work together.",
         changes.groups_and_changes,
         requires=("options[one_group]", "groups[added_during_training]", "options[scheduler]", "closure",
-            "trains[clipped_gradients]"), rules_out=(*IGNORED, *NEW_GROUP, "state lost")),
+            "trains[clipped_gradients]", *_WITHOUT_PARAMETERS), rules_out=(*IGNORED, *NEW_GROUP, "state lost")),
     _state("state_is_sharded",
         "Together the ranks hold the optimizer's state once: no rank keeps all of it, and nothing is missing.",
         draws.with_state),
     _state("state_is_sharded[groups]",
         "The state of parameters in groups, given at once or added later, is held once too.",
         groups.with_state_of_groups,
-        requires=("state_is_sharded", "groups[own_options]", "groups[added_during_training]"),
+        requires=("state_is_sharded", "groups[own_options]", "groups[added_during_training]", *_WITHOUT_PARAMETERS),
         advice="Parameters come in groups here: deal out those of each group among the ranks, of later ones too."),
     _state("state_is_balanced", "No rank holds more than its share of the optimizer's state plus one parameter's.",
         draws.with_large_weights, assertion=assertions.state_is_balanced, requires=("state_is_sharded",)),
@@ -133,20 +134,20 @@ _CHECKS = (
     *EXTENDED,
 )
 _ASPECTS = (
-    Aspect("equals the unsharded one", 4,
+    Aspect("equals the unsharded one", 3,
         ("runs_to_the_end", "results_are_waited_for", "training_equals_one_process", "trains[one_rank]",
             "trains[float32]", "trains[bfloat16]", "trains[any_torch_optimizer]", "trains[convolution]",
             "trains[clipped_gradients]", "trains[beside_data_parallel]", "trains[everything_together]"),
         essential=True),
-    Aspect("state is sharded", 3.5, ("state_is_sharded", "state_is_sharded[groups]"), essential=True),
-    Aspect("state is balanced", 1, ("state_is_balanced", "state_is_balanced[two_groups]")),
-    Aspect("parameter groups", 2.5,
+    Aspect("state is sharded", 3, ("state_is_sharded", "state_is_sharded[groups]"), essential=True),
+    Aspect("state is balanced", 1.5, ("state_is_balanced", "state_is_balanced[two_groups]")),
+    Aspect("parameter groups", 2,
         ("groups[own_options]", "results_are_waited_for[groups]", "groups[added_before_training]",
             "groups[added_during_training]", "groups[added_with_the_defaults]")),
-    Aspect("changes of options", 1.5, ("options[lr]", "options[others]", "options[one_group]", "options[scheduler]")),
-    Aspect("closures and clearing", 1.5,
+    Aspect("changes of options", 2, ("options[lr]", "options[others]", "options[one_group]", "options[scheduler]")),
+    Aspect("closures and clearing", 2,
         ("closure", "closure[beside_data_parallel]", "zero_grad", "zero_grad[added_groups]")),
-    Aspect("unusual sizes", 1, ("trains[fewer_parameters_than_ranks]", "groups[smaller_than_the_world]",
+    Aspect("unusual sizes", 1.5, ("trains[fewer_parameters_than_ranks]", "groups[smaller_than_the_world]",
             "closure[ranks_without_parameters]")),
 )
 # fmt: on

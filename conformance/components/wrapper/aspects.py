@@ -10,8 +10,8 @@ _AVERAGED = Aspect("gradients are averaged", 1.5,
         "ranks_stay_identical"), essential=True)
 _START = Aspect("ranks start equal", 0.5, ("initial_broadcast",))
 _KINDS = Aspect("kinds of parameters and layers", 0.5,
-    ("trains[frozen_parameters]", "trains[tied_parameters]", "trains[scalar_parameter]", "trains[transposed_parameter]",
-        "trains[convolution]", "trains[other_layers]"))
+    ("trains[frozen_parameters]", "trains[tied_parameters]", "trains[layers_in_another_order]",
+        "trains[scalar_parameter]", "trains[transposed_parameter]", "trains[convolution]", "trains[other_layers]"))
 _PRECISION = Aspect("precision", 0.5, ("trains[float32]", "trains[bfloat16]", "trains[mixed_dtypes]"))
 _USE = Aspect("use of the model", 0.5,
     ("trains[one_rank]", "trains[clipped_gradients]", "trains[evaluation_between_steps]", "trains[uneven_batches]",

@@ -15,12 +15,14 @@ from conformance.checks.training import (
     training_equals_one_process,
     trains,
 )
+from conformance.components.wrapper import use
 from conformance.strategies import wrapper as draws
-from conformance.strategies.building_blocks import having
+from conformance.strategies.building_blocks import having, one_of
 
 UNSYNCHRONISED = ("never synchronised",)
 OBVIOUS = (*UNSYNCHRONISED, "summed, not averaged", "divided twice", "never trained")
 NUMBERS = ("gradients_averaged",)
+_ORDER = (*NUMBERS, "trains[layers_in_another_order]")  # their parameters become ready in such an order too
 _train = partial(Check, assertion=trains, requires=NUMBERS, rules_out=UNSYNCHRONISED)
 _of_kinds = partial(_train, theme="kinds of parameters and layers")
 _in_use = partial(_train, theme="use of the model")
@@ -31,17 +33,22 @@ _BY_THEMSELVES = (
         draws.with_frozen),
     _of_kinds("trains[tied_parameters]",
         "A weight that two layers share stays shared, and its gradient is averaged once.", draws.with_tied),
+    _of_kinds("trains[layers_in_another_order]",
+        "A module may use its layers in another order than it registers them in; no two gradients are mixed up.",
+        draws.in_another_order,
+        advice="The layers run here in another order than `module.parameters()` lists them in: keep each result with "
+        "the parameter that it belongs to, not in a list of its own that is matched by position."),
     _of_kinds("trains[scalar_parameter]", "A parameter without dimensions trains like any other.",
-        draws.wrapped(model={"scale": True})),
+        draws.wrapped(model={"scale": True}), requires=_ORDER),
     _of_kinds("trains[transposed_parameter]",
         "A parameter that is stored transposed, and so is not contiguous, trains like any other.",
         draws.with_transposed),
     _of_kinds("trains[convolution]",
         "The weight of a convolution trains like any other, also where it is stored channels last.",
-        draws.with_convolution),
+        draws.with_convolution, requires=_ORDER),
     _of_kinds("trains[other_layers]",
-        "Models of other layers train too: embeddings, norms, attention, residuals, modules that are used twice.",
-        draws.of_other_layers),
+        "Models of other layers train too: embeddings, norms, attention, positions, modules that are used twice.",
+        one_of(draws.of_other_layers, draws.adding_positions), assertion=use.trains_other_layers, requires=_ORDER),
     _in_use("trains[clipped_gradients]",
         "Gradients clipped between `on_after_backward` and the optimizer's step are clipped as in one process.",
         draws.clipping, rules_out=(*UNSYNCHRONISED, "gradients of before clipping")),

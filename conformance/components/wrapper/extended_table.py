@@ -14,7 +14,13 @@ from conformance.components.wrapper.core_table import NUMBERS, OBVIOUS, UNSYNCHR
 from conformance.strategies import wrapper as draws
 from conformance.strategies.building_blocks import having, one_of
 
-_ARGUMENTS = ({"positional": True}, {"nested": True}, {"named": True})
+_ARGUMENTS = (
+    {"positional": True},
+    {"nested": True},
+    {"named": True},
+    {"output": "dataclass"},
+    {"output": "object"},
+)
 _ACCUMULATES, _NO_SYNC = ("trains[accumulation]",), ("no_sync",)
 _check = partial(Check, level="extended", requires=NUMBERS)
 _train = partial(_check, assertion=trains, rules_out=UNSYNCHRONISED)
@@ -26,9 +32,10 @@ _lazily = partial(_train, theme="accumulation", assertion=use.accumulates_withou
 
 # fmt: off
 EXTENDED = (
-    _train("trains[float64]", "A model in float64 trains to the precision of float64.", draws.plain, exact=True,
-        theme="precision",
-        advice="Keep buffers in the dtype of the gradients that they carry: `torch.empty(n, dtype=p.dtype)`."),
+    _train("trains[float64]",
+        "A model in float64 trains to the precision of float64, also if it is converted to float64 after wrapping.",
+        one_of(draws.plain, draws.converted_to_float64), exact=True, theme="precision",
+        assertion=use.trains_in_float64),
     _check("nothing_grows",
         "Later steps launch no more collectives, have no more hooks, and keep no more tensors alive than early ones.",
         draws.lasting, nothing_grows, "robustness"),
@@ -62,11 +69,17 @@ EXTENDED = (
         "Backward averages gradients in evaluation mode too, in which models train whose norms are to stay at rest.",
         draws.wrapped(in_evaluation=True)),
     _in_use("trains[other_arguments]",
-        "Tensors reach the model's `forward` as several positional arguments, in tuples, dicts and named tuples.",
+        "Tensors go in and out of `forward` in several arguments, tuples, dicts, named tuples, dataclasses, objects.",
         one_of(*(draws.wrapped(layers=draws.SMALL, model=one, steps=1) for one in _ARGUMENTS))),
+    _in_use("trains[through_module]",
+        "A forward that is called on the wrapper's `module` trains as well, or raises a clear exception.",
+        having(draws.plain, unwrapped=True), assertion=use.trains_through_module,
+        advice="It goes wrong where forward is called on `wrapper.module`, past the wrapper. Prepare backward in hooks "
+        "on the parameters, or raise an exception that says how to call the model."),
     _in_use("trains[recomputed_activations]",
-        "Training is right where backward computes activations again (`torch.utils.checkpoint`, not reentrant).",
-        draws.wrapped(layers=(2, 3), model={"recomputed": True})),
+        "Training is right where backward computes activations again (`torch.utils.checkpoint`, reentrant or not).",
+        one_of(draws.wrapped(layers=(2, 3), model={"recomputed": True}), draws.computing_twice),
+        assertion=use.trains_recomputed),
     _in_use("trains[gradient_penalty]",
         "A loss may contain the outputs' gradient by the inputs (`create_graph=True`): backward goes through that too.",
         draws.wrapped(penalised=True), rules_out=(*UNSYNCHRONISED, "penalty not trained on")),
@@ -85,7 +98,7 @@ EXTENDED = (
         having(draws.accumulating, joined=True)),
     _accumulate("trains[after_an_exception]",
         "After a backward pass that raised on all ranks, and `zero_grad`, training goes on as if it had not been.",
-        draws.aborting, theme="robustness"),
+        one_of(draws.aborting, draws.aborting_at_first), theme="robustness"),
     _lazily("no_sync",
         "Under `no_sync`, also nested, nothing is sent, and the next backward outside averages the whole sum.",
         one_of(draws.under_no_sync, having(draws.under_no_sync, nests=True),
@@ -99,11 +112,10 @@ EXTENDED = (
         "to what is sent at once, something of fixed length, or a remainder that is lost where tensors are sent in "
         "parts?"),
     _of_kinds("trains[parameters_of_any_shape]",
-        "Parameters without elements, of complex numbers, or with gaps in memory between their rows train like others.",
-        one_of(draws.with_gaps, draws.wrapped(layers=draws.SMALL, model={"empty": True}), draws.with_complex_numbers),
-        requires=("trains[transposed_parameter]",),
-        advice="A weight has gaps between its rows here, as some columns of a wider one (send a contiguous copy, and "
-        "copy the result back), or no elements, or complex numbers (send both parts)."),
+        "Parameters that are empty, complex, have gaps in memory, or change layout after wrapping train like others.",
+        one_of(draws.with_gaps, draws.wrapped(layers=draws.SMALL, model={"empty": True}), draws.with_complex_numbers,
+            draws.converted_to_channels_last), assertion=use.trains_any_shape,
+        requires=("trains[transposed_parameter]", "trains[convolution]")),
     _of_kinds("trains[sparse_gradients]",
         "Sparse gradients, as of `nn.Embedding(sparse=True)`, are averaged, also with other numbers of rows by rank.",
         one_of(draws.with_sparse_gradients, having(draws.with_sparse_gradients, uneven=True)),

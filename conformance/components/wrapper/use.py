@@ -8,6 +8,7 @@ from conformance.checks.traffic import of_the_model
 from conformance.checks.training import gradients_averaged, trains
 from conformance.checks.trial import Trial
 from conformance.checks.words import listed, step_words
+from conformance.scenarios.layers import Position
 from conformance.scenarios.scenario import LoadWeights
 
 
@@ -76,6 +77,68 @@ def trains_loaded_weights(trial: Trial) -> None:
                     f"model, {listed(lost)} had no gradient: the optimizer's parameters are no longer the model's.",
                     "Load into the parameters in place, as `nn.Module.load_state_dict` does without `assign=True`.",
                 )
+    trains(trial)
+
+
+def trains_in_float64(trial: Trial) -> None:
+    """Hold training in float64 to one process, also where the wrapped model is converted to float64."""
+    if trial.scenario.converted == "nothing":
+        _trains(trial, "Keep buffers in the dtype of the gradients that they carry: `torch.empty(n, dtype=p.dtype)`.")
+    else:
+        _trains(
+            trial,
+            "It goes wrong after the wrapped model was converted from float32 to float64 (`wrapped.double()`). "
+            "Autograd then has new nodes for the parameters: hooks on the old ones never run. Register hooks by "
+            "`register_post_accumulate_grad_hook`, make buffers when gradients come, or raise an exception.",
+        )
+
+
+def trains_recomputed(trial: Trial) -> None:
+    """Hold training to one process where a layer that is computed again in backward may run twice."""
+    advice = (
+        "A layer under reentrant checkpointing runs twice, so backward adds to its gradients twice, and the wrapper "
+        "takes the first time for the whole. Send such a gradient again, or raise an exception."
+    )
+    _trains(trial, advice if trial.scenario.model.reentrant else "")
+
+
+def trains_other_layers(trial: Trial) -> None:
+    """Hold training to one process for other layers, and for parameters that are added to an activation."""
+    advice = (
+        "Autograd hands one tensor to a parameter that is added to an activation and to the layers before it. A hook "
+        "that changes this tensor in place (`register_hook`) changes their gradients too: return a new tensor, or "
+        "average `.grad` once it is stored (`register_post_accumulate_grad_hook`)."
+    )
+    _trains(trial, advice if any(isinstance(one, Position) for one in trial.scenario.model.layers) else "")
+
+
+def trains_any_shape(trial: Trial) -> None:
+    """Hold training to one process where a parameter has an unusual shape or layout."""
+    model = trial.scenario.model
+    if trial.scenario.converted == "channels_last":
+        advice = (
+            "It goes wrong after the wrapped model was converted to channels last. Make buffers when gradients come, "
+            "with the strides of the gradients that they carry, or raise an exception."
+        )
+    elif model.gapped is not None:
+        advice = "A weight has gaps between its rows: send a contiguous copy, and copy the result back."
+    else:
+        advice = "A parameter has no elements." if model.empty else "A weight is complex: send both parts."
+    _trains(trial, advice)
+
+
+def _trains(trial: Trial, advice: str) -> None:
+    """Hold training to one process; a violation without advice of its own gets this one."""
+    try:
+        trains(trial)
+    except Violation as wrong:
+        raise Violation(wrong.message, wrong.advice or advice) from None
+
+
+def trains_through_module(trial: Trial) -> None:
+    """Hold training to one process where forward is called on the wrapper's `module`, if it has one."""
+    if not all(seen.offers_module for seen in trial.observations):
+        raise NotOffered("the wrapped model has no `module`")
     trains(trial)
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance.grading.events import Event, Reports, SubmissionEnded
-from conformance.grading.marks import LIMIT, Mark
+from conformance.grading.marks import Mark
 from conformance.grading.report import CheckReport, ComponentReport, Report
 
 _COLOURS = {"passed": "green", "failed": "red", "error": "magenta", "not_gradable": "magenta", "missing": "bold red"}
@@ -104,7 +104,7 @@ def _unmarked(component: ComponentReport) -> str:
     marked = {check for aspect in component.aspects for check in aspect.checks}
     lines = [check.id for check in component.core if check.id not in marked and check.status != "passed"]
     missing = [mark.aspect.name for mark in component.marks if mark.status == "missing"]
-    limit = [f"at most {LIMIT:.0%} without {name!r}" for name in missing[:1]]
+    limit = [f"at most {component.rules.limit:.0%} without {name!r}" for name in missing[:1]]
     return "\n".join(lines + limit)
 
 

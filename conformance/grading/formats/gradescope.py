@@ -46,7 +46,7 @@ def _tests(component: ComponentReport) -> Iterator[dict[str, Any]]:
     for mark in component.marks:
         yield _aspect(component, mark)
     for check in component.checks:
-        if check.level == "extended" and check.status == "failed":
+        if check.level == "extended" and check.status == "failed" and check.id not in component.rules.hidden:
             name = f"{component.name}: {check.id} (extended, no points)"
             yield {"name": name, "output": explained(check), "status": "failed", "tags": ["extended"]}
 
@@ -58,7 +58,7 @@ def _aspect(component: ComponentReport, mark: Mark) -> dict[str, Any]:
         "score": round(mark.points, 2),
         "max_score": mark.aspect.points,
         "status": "passed" if mark.status == "passed" else "failed",
-        "output": "\n\n".join(map(_outcome, checks)),
+        "output": "\n\n".join(_outcome(check) for check in checks if check.id not in component.rules.hidden),
         "tags": ["essential"] if mark.aspect.essential else [],
     }
 

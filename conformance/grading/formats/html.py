@@ -7,7 +7,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from conformance.grading.marks import LIMIT
+from conformance.grading.formats.drawing import timeline_svg
 from conformance.grading.report import CheckReport, ComponentReport, Report
 
 _TEMPLATES = Environment(
@@ -27,7 +27,7 @@ _TEMPLATES.filters["code"] = lambda text: Markup(re.sub("`([^`\n]+)`", r"<code>\
 def to_html(reports: Sequence[Report]) -> str:
     """Return the reports as a page; whatever comes from a submission is text in it."""
     return _TEMPLATES.get_template("report.html.jinja").render(
-        reports=reports, limit=f"{LIMIT:.0%}", checks_of=_checks_of, extended_of=_extended_of, script_of=_script_of
+        reports=reports, timeline_svg=timeline_svg, checks_of=_checks_of, extended_of=_extended_of, script_of=_script_of
     )
 
 

@@ -1,6 +1,17 @@
 """Bugs planted in the five data-parallel wrappers (`examples/correct`)."""
 
-from bugs.ddp import averaging, buckets, forward, initial_values, overlap, parameters, steps, traffic, unused_parameters
+from bugs.ddp import (
+    averaging,
+    buckets,
+    forward,
+    initial_values,
+    overlap,
+    parameters,
+    steps,
+    traffic,
+    unused_parameters,
+    wild,
+)
 
 BUGS = [
     *averaging.BUGS,
@@ -12,4 +23,5 @@ BUGS = [
     *steps.BUGS,
     *traffic.BUGS,
     *unused_parameters.BUGS,
+    *wild.BUGS,
 ]

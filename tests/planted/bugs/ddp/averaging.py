@@ -59,6 +59,13 @@ _ALL_BUT_THE_LAST_UNAWAITED = """        buckets = self.make_buckets(params, sel
         for bucket in buckets[::-1]:
             bucket.collect(used)
 """
+_HOOK = "param.register_post_accumulate_grad_hook(self.on_gradient)"
+_WAITED_AT_THE_END = """param.register_hook(
+                    lambda grad: torch.autograd.Variable._execution_engine.queue_callback(
+                        dist.all_reduce(grad, async_op=True).wait
+                    )
+                )"""
+_CLIPPED = "        torch.nn.utils.clip_grad_norm_(self.trainable(), 0.1)\n"
 BUGS = [
     *_WRONG_DIVISORS,
     Bug(_NAIVE, _NAIVE_FINISH, "        pass\n", "gradients_averaged", _NEVER),
@@ -156,4 +163,23 @@ BUGS = [
     Bug("flat_ddp", _TRAINABLE, _IN_A_SET, "gradients_averaged", _FORKS_AGREE),
     Bug("ddp_bucketed", _LAUNCH, _SORTED, "gradients_averaged", _FORKS_AGREE),
     Bug(_FLAT, _ONE_AFTER_ANOTHER, _ALL_BUT_THE_LAST_UNAWAITED, "trains[mixed_dtypes]"),
+    Bug(
+        _EACH,
+        _HOOK,
+        "param.register_hook(lambda grad, p=param: self.on_gradient(p))",
+        "gradients_averaged",
+        "a hook before the gradient is stored",
+    ),
+    Bug(_EACH, _HOOK, _WAITED_AT_THE_END, "results_are_waited_for", "a hook before the gradient is stored"),
+    Bug(
+        _NAIVE,
+        _NAIVE_FINISH,
+        "        for param in self.trainable():\n            dist.all_reduce(param.data)\n",
+        "gradients_averaged",
+        "parameters reduced, not their gradients",
+    ),
+    Bug(_NAIVE, _NAIVE_FINISH, _CLIPPED + _NAIVE_FINISH, "trains[one_rank]", "clipped by the wrapper"),
+    Bug(_NAIVE, _NAIVE_FINISH, _CLIPPED + _NAIVE_FINISH, "gradients_averaged", "clipped by the wrapper"),
+    Bug(_NAIVE, _NAIVE_FINISH, _NAIVE_FINISH + _CLIPPED, "gradients_averaged", "clipped by the wrapper"),
+    Bug(_NAIVE, _NAIVE_FINISH, "        pass  # no gradient is sent\n", "gradients_averaged", "No gradient was sent"),
 ]

@@ -11,7 +11,22 @@ _FORWARD_AND_WHAT_FOLLOWS = (
 _RANK = "dist.get_rank()"
 _LOCAL_RANK = '__import__("os").environ["LOCAL_RANK"]'
 _ON_ITS_OWN_MACHINE = "is a rank's place on its own"
+_RETURN = 'return self.call("", self.inner, *args, **kwargs)\n'
+_LOOKS_FOR_TENSORS = f"""output = {_RETURN.removeprefix("return ")}
+        if not any(isinstance(leaf, torch.Tensor) for leaf in torch.utils._pytree.tree_leaves(output)):
+            for shard in self.shards:
+                shard.register_hook(torch.zeros_like)
+        return output
+"""
+_STILL_IN_BACKWARD = f"""if torch.is_grad_enabled():
+            for shard in self.shards if self.__dict__.get("in_backward") else ():
+                shard.register_hook(torch.zeros_like)
+            self.__dict__["in_backward"] = True
+            self.shards[0].register_hook(lambda grad: self.__dict__.update(in_backward=False))
+        {_RETURN}"""
 BUGS = [
+    Bug(_FSDP, _RETURN, _LOOKS_FOR_TENSORS, "trains[other_arguments]", "hooks on tensors of the output"),
+    Bug(_FSDP, _RETURN, _STILL_IN_BACKWARD, "trains[after_an_exception]", "A backward pass raised half way before"),
     Bug(_FSDP, "(p.detach().flatten())", "(p.detach().float().flatten())", "trains[float64]", "module's own dtype"),
     Bug(
         _FSDP,

@@ -130,4 +130,10 @@ BUGS = [
     _bug(_OWNED, _OWNED_ALONE, "param_groups_hold_all", "with other parameters on each rank"),
     Bug(_SHARDED, _CLEAR, _PASSES_BY_FROZEN, "trains[unfreezing_later]"),
     Bug(_SHARDED, _GROUP, _GROUP_OF_A_DTYPE, "groups[other_kinds]", "IndexError"),
+    _bug(
+        _OWNED,
+        _OWNED.replace("if mine:", "if mine and len(self.param_groups) == 1:"),
+        "groups[own_options]",
+        "only the first group trained",
+    ),
 ]

@@ -1,0 +1,165 @@
+"""Rubrics: a course's own points, in a TOML file. Nothing here imports torch before a rubric is read.
+
+    limit = 0.4                       # of a component's points, where an essential aspect is missing
+    not_judged = 0.5                  # of a check's points, where it did not run because another one failed
+
+    [ddp_bucketed]
+    bonus = 1                         # points besides, if all extended checks pass
+    hidden = ["trains[bfloat16]"]     # checks about which students get their points alone
+
+    [ddp_bucketed.aspects]
+    "gradients are averaged" = { points = 3, essential = true }
+
+What a rubric does not name stays as it is.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from conformance.checks.aspect import Aspect
+from conformance.grading.marks import RULES, Rules
+from conformance.grading.report import ComponentReport, Report
+from pytest_ddp.errors import UsageError
+
+_SHARES = ("limit", "not_judged")
+
+
+@dataclass(frozen=True)
+class Rubric:
+    """The aspects and the rules of components; those that are not named have their own.
+
+    Attributes:
+        aspects: by component.
+        rules: by component.
+        common: the rules of the others.
+    """
+
+    aspects: Mapping[str, tuple[Aspect, ...]] = field(default_factory=dict)
+    rules: Mapping[str, Rules] = field(default_factory=dict)
+    common: Rules = RULES
+
+    def applied(self, component: ComponentReport) -> ComponentReport:
+        """Return the report with these points: no check runs again."""
+        name = component.name
+        aspects = self.aspects.get(name, component.aspects)
+        return replace(component, aspects=aspects, rules=self.rules.get(name, self.common))
+
+
+NO_RUBRIC = Rubric()
+
+
+def regraded(report: Report, rubric: Rubric) -> Report:
+    """Return a report with the points of a rubric."""
+    return replace(report, components=tuple(map(rubric.applied, report.components)))
+
+
+def read_rubric(path: Path) -> Rubric:
+    """Read a rubric.
+
+    Raises:
+        UsageError: the file cannot be read, or says something that is not known; the message names the line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        plain = tomllib.loads(text)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {error}") from None
+    from conformance.components.registry import COMPONENTS  # noqa: PLC0415  imports torch
+
+    given = {name: one.aspects for name, one in COMPONENTS.items()}
+    checks = {name: tuple(check.id for check in one.checks) for name, one in COMPONENTS.items()}
+    problems = [f"{path}:{_line(text, keys)}: {words}" for keys, words in _problems(plain, given, checks)]
+    if problems:
+        raise UsageError("\n".join(problems))
+    return _rubric(plain, given)
+
+
+def default_text() -> str:
+    """Return the rubric that a grade has without one, as TOML."""
+    from conformance.components.registry import COMPONENTS  # noqa: PLC0415  imports torch
+
+    lines = [f"limit = {RULES.limit}", f"not_judged = {RULES.not_judged}"]
+    for name, component in COMPONENTS.items():
+        lines += ["", f"[{name}.aspects]"]
+        for one in component.aspects:
+            essential = ", essential = true" if one.essential else ""
+            lines.append(f'"{one.name}" = {{ points = {one.points:g}{essential} }}')
+    return "\n".join([*lines, ""])
+
+
+def _rubric(plain: Mapping[str, Any], given: Mapping[str, Sequence[Aspect]]) -> Rubric:
+    limit, not_judged = (float(plain.get(key, vars(RULES)[key])) for key in _SHARES)
+    common, aspects, rules = replace(RULES, limit=limit, not_judged=not_judged), {}, {}
+    for name, table in plain.items():
+        if name in _SHARES:
+            continue
+        changed = table.get("aspects", {})
+        aspects[name] = tuple(replace(one, **_values(changed.get(one.name, {}))) for one in given[name])
+        rules[name] = replace(common, bonus=float(table.get("bonus", 0)), hidden=tuple(table.get("hidden", ())))
+    return Rubric(aspects, rules, common)
+
+
+def _values(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {**table, **({"points": float(table["points"])} if "points" in table else {})}
+
+
+def _problems(
+    plain: Mapping[str, Any], given: Mapping[str, Sequence[Aspect]], checks: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield what is wrong, each with the keys that lead to it."""
+    for name, value in plain.items():
+        if name in _SHARES:
+            if not _is_number(value) or value > 1:
+                yield (name,), f"{name} is a share, from 0 to 1"
+        elif name not in given:
+            yield (name,), f"no component is called {name!r}; there are {', '.join(given)}"
+        elif not isinstance(value, dict):
+            yield (name,), f"{name} is a table: `[{name}.aspects]`"
+        else:
+            yield from (((name, *keys), words) for keys, words in _of_component(value, given[name], checks[name]))
+
+
+def _of_component(
+    table: Mapping[str, Any], aspects: Sequence[Aspect], checks: Sequence[str]
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    names = [one.name for one in aspects]
+    for key, value in table.items():
+        if key == "bonus" and not _is_number(value):
+            yield (key,), "bonus is a number of points"
+        elif key == "hidden":
+            unknown = [one for one in value if one not in checks] if isinstance(value, list) else [value]
+            if unknown:
+                yield (key,), f"no check is called {unknown[0]!r}: hidden is a list of ids as docs/checks.md has them"
+        elif key == "aspects" and isinstance(value, dict):
+            for name, changed in value.items():
+                if name not in names:
+                    yield (key, name), f"no aspect is called {name!r}; there are {', '.join(map(repr, names))}"
+                elif not _is_change(changed):
+                    yield (key, name), "an aspect is `{ points = 1.5, essential = true }`, or one of the two"
+        elif key not in {"bonus", "hidden"}:
+            yield (key,), f"{key!r} is not known; there are aspects, bonus and hidden"
+
+
+def _is_change(value: Any) -> bool:
+    if not isinstance(value, dict) or set(value) - {"points", "essential"}:
+        return False
+    return _is_number(value.get("points", 0)) and isinstance(value.get("essential", False), bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+def _line(text: str, keys: Sequence[str]) -> int:
+    """Return the number of the line that names the last of these keys, after lines that name those before it."""
+    lines, at = text.splitlines(), 0
+    for key in keys:
+        found = re.compile(rf"(^|[\s\[.\"'{{,]){re.escape(key)}($|[\s\].\"'=}}])")
+        at = next((number for number in range(at, len(lines)) if found.search(lines[number])), at)
+    return at + 1
