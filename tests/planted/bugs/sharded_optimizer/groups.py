@@ -136,4 +136,10 @@ BUGS = [
     ),
     Bug(_SHARDED, _CLEAR, _PASSES_BY_FROZEN, "trains[unfreezing_later]"),
     Bug(_SHARDED, _GROUP, _GROUP_OF_A_DTYPE, "groups[other_kinds]", "IndexError"),
+    _bug(
+        _OWNED,
+        _OWNED.replace("if mine:", "if mine and len(self.param_groups) == 1:"),
+        "groups[own_options]",
+        "only the first group trained",
+    ),
 ]
