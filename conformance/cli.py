@@ -10,6 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from conformance.batch.entries import entries
+from conformance.batch.progress import course_progress
 from conformance.execution.deadlines import IMPORT_SECONDS
 from conformance.execution.fork_servers import become_forkable, fork_servers, ranks_from
 from conformance.grading.events import Event, Listener, Reports
@@ -95,6 +97,12 @@ def _add_grade_options(command: argparse.ArgumentParser) -> None:
     add("--library", action="append", default=[], metavar="PACKAGE", help=about)
     about = "the longest that a submission may take to import (%(default)s)"
     add("--import-seconds", type=int, default=IMPORT_SECONDS, metavar="N", help=about)
+    add(
+        "--out", type=Path, metavar="DIR", help="grade all submissions in the folder PATH; write results to this folder"
+    )
+    add("--jobs", type=int, default=1, metavar="N", help="with --out: submissions at the same time (%(default)s)")
+    add("--limit", type=int, default=1800, metavar="N", help="with --out: seconds for one submission (%(default)s)")
+    add("--roster", type=Path, metavar="FILE", help="with --out: a CSV file with the columns name and path")
     add("--repro-dir", type=Path, default="repro", metavar="DIR", help="folder for scripts of failures (%(default)s)")
 
 
@@ -111,6 +119,8 @@ def _add_with(command: argparse.ArgumentParser) -> None:
 
 def _grade(options: argparse.Namespace) -> int:
     """Check what can be checked without torch, then grade one submission after another."""
+    if options.out:
+        return _grade_course(options)
     reports = Reports()
     files = _files(options, reports)
     misplaced = [wrong for path in options.paths if (wrong := _misplaced(path))]
@@ -143,6 +153,35 @@ def _grade(options: argparse.Namespace) -> int:
         with nothing_kept():
             _report(grade(options.paths, grading, launcher), [reports, shown, printed, *files], files)
     return max(report.exit_code for report in reports.reports)
+
+
+def _grade_course(options: argparse.Namespace) -> int:
+    """Grade all submissions in a folder, each in a process tree of its own."""
+    if len(options.paths) != 1:
+        raise UsageError("--out: give one folder, which holds the submissions")
+    if options.seed is None:
+        raise UsageError("--out: give --seed, so that all submissions, and a later run, get the same scenarios")
+    from conformance.batch.course import Course, grade_course  # noqa: PLC0415  imports torch with the components
+
+    components = _components(options.components)
+    passed_on = ["--world-size", str(_world_size(options.world_size)), "--max-examples", str(options.max_examples)]
+    passed_on += ["--import-seconds", str(options.import_seconds)]
+    passed_on += ["--core"] * options.core + ["--from-scratch"] * options.from_scratch
+    for option, values in (("--library", options.library), ("--with", options.packages)):
+        passed_on += [word for value in values for word in (option, value)]
+    course = Course(
+        entries(Path(options.paths[0]), options.roster),
+        options.out,
+        components,
+        options.seed,
+        tuple(passed_on),
+        _positive("--limit", options.limit),
+        read_rubric(options.rubric) if options.rubric else NO_RUBRIC,
+    )
+    with course_progress(len(course.entries)) as ended:
+        grade_course(course, _positive("--jobs", options.jobs), ended)
+    sys.stdout.write(f"{options.out / 'gradebook.csv'}\n{options.out / 'class.html'}\n")
+    return PASSED
 
 
 def _files(options: argparse.Namespace, reports: Reports) -> list[ReportFile]:

@@ -10,7 +10,7 @@ from conformance.scenarios.scenario import AddGroup, Scenario
 
 
 class Advice(NamedTuple):
-    """A row: a pattern in "KIND: message", the advice, and the scenarios that it applies to.
+    """A row: a pattern in "KIND: message", the advice, the scenarios that it applies to, and whether all ranks raised.
 
     The advice may name `{ranks}` and `{smallest}`, the number of parameters in the smallest group.
     """
@@ -18,14 +18,19 @@ class Advice(NamedTuple):
     pattern: str
     advice: str
     applies: Callable[[Scenario], bool] = lambda _: True
+    on_all_ranks: bool | None = None
 
 
-def advise(kind: str, message: str, drawn: Drawn) -> str:
-    """Return advice on an exception that the submission raised; empty if there is none."""
+def advise(kind: str, message: str, drawn: Drawn, *, on_all_ranks: bool) -> str:
+    """Return advice on an exception that the submission raised on all ranks, or on some; empty if there is none."""
     said = f"{kind}: {message}"
     if type(drawn) is Scenario:  # of a wrapper or an optimizer
         for row in _ON_TRAININGS:
-            if re.search(row.pattern, said, re.DOTALL) and row.applies(drawn):
+            if (
+                row.on_all_ranks in {None, on_all_ranks}
+                and re.search(row.pattern, said, re.DOTALL)
+                and row.applies(drawn)
+            ):
                 return row.advice.format(ranks=drawn.world_size, smallest=_smallest_group(drawn))
     return next((row.advice for row in _ON_CALLS if re.search(row.pattern, said, re.DOTALL)), "")
 
@@ -48,7 +53,11 @@ _ON_TRAININGS = (
         _rank_without_parameters),
     Advice("empty parameter list",
         "Every rank can own a parameter here. Was `params`, which may be a generator, read twice "
-        "(`params = list(params)` keeps it)? Or was the inner optimizer made before the rank had any parameters?"),
+        "(`params = list(params)` keeps it)? Or was the inner optimizer made before the rank had any parameters?",
+        on_all_ranks=True),
+    Advice("empty parameter list",
+        "The way in which parameters are dealt leaves this rank none, as dealing by bytes or by elements may. Such a "
+        "rank must have no inner optimizer, and still take part in every broadcast."),
     Advice("^KeyError: .*Parameter containing",
         "A table made when wrapping holds only the parameters that required gradients then. That may change: look at "
         "`requires_grad` again in later steps, and extend the table.",

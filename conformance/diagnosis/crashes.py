@@ -82,7 +82,8 @@ def advise_on_crash(broken: Broken, drawn: Drawn, location: Location) -> str:
         case Raised(kind=ProtocolError.__name__):
             return "The submission wrote to the connection between the rank and the judge, which it did not open."
         case Raised():
-            return advise(root.kind, root.message, drawn)
+            alike = [isinstance(one, Raised) and one.message == root.message for one in broken.outcomes]
+            return advise(root.kind, root.message, drawn, on_all_ranks=all(alike))
         case _:
             return ""
 

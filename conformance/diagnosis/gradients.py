@@ -12,6 +12,7 @@ from itertools import product
 
 import torch
 
+from conformance.checks.traffic import launches
 from conformance.checks.trial import Trial
 from conformance.checks.words import listed
 from conformance.diagnosis.gradient_mistakes import GRADIENT_MISTAKES, Shards
@@ -27,6 +28,14 @@ UNKNOWN = "No known mistake gives these numbers."
 _LATE = (
     "Looks like *one step late*: each step uses the average of the step before. Wait for this step's collectives, and "
     "write their results back, before the optimizer's step."
+)
+_ABORTED = (
+    "A backward pass raised before this step, and what it had launched was kept: handles, flat copies, counts. Drop it "
+    "when the next step begins, in forward or in `on_train_batch_start`."
+)
+_NOTHING_SENT = (
+    "No gradient was sent in this step. Launch a collective for each gradient or bucket; also for a bucket that is not "
+    "full when backward is over."
 )
 
 
@@ -156,7 +165,8 @@ def _explain_gradients(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     which, hint = _in_common(trial.scenario.model, parameters, every)
     where = f"At step {step + 1}, on {_ranks({one.rank for one in alike})}"
     if not best:
-        return f"{UNKNOWN} {where}, the gradient of {which} is wrong.{hint}"
+        wrong_there = f"{where}, the gradient of {which} is wrong."
+        return f"{wrong_there} {_ABORTED}" if _follows_exception(trial, step) else f"{UNKNOWN} {wrong_there}{hint}"
     if best == "missing":
         return f"{where}, there is no gradient of {which} after `on_after_backward`: it was set to None.{hint}"
     if best not in GRADIENT_MISTAKES:
@@ -164,8 +174,29 @@ def _explain_gradients(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
             f"{where}, the gradient of `{parameters[0]}` is {best}: gradients were mixed up. Every rank must launch "
             "its collectives in the same order, and write each result back to the parameter that it belongs to."
         )
-    mistake = GRADIENT_MISTAKES[best]
-    return f"Looks like *{best}*: {where}, the gradient of {which} is {mistake.seen}. {mistake.advice}{hint}"
+    advice = _special_advice(trial, best, step, hint) or f"{GRADIENT_MISTAKES[best].advice}{hint}"
+    return f"Looks like *{best}*: {where}, the gradient of {which} is {GRADIENT_MISTAKES[best].seen}. {advice}"
+
+
+def _follows_exception(trial: Trial, step: int) -> bool:
+    return step == trial.scenario.aborts
+
+
+def _special_advice(trial: Trial, mistake: str, step: int, hint: str) -> str:
+    """Return advice on a mistake that facts beside the numbers give; empty if they give none.
+
+    Args:
+        trial: what failed.
+        mistake: the name of the mistake that gives the numbers.
+        step: the first step with a wrong gradient.
+        hint: what the wrong parameters have in common suggests; empty if nothing.
+    """
+    if _follows_exception(trial, step):
+        return _ABORTED
+    if mistake != "never synchronised":
+        return ""
+    sent = any(launches(seen.happenings[step], trial.scenario) for seen in trial.observations)
+    return hint.strip() if sent else _NOTHING_SENT
 
 
 def _ranks(ranks: Iterable[int]) -> str:

@@ -87,6 +87,7 @@ def _left_out(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
     names, schedule = {one.name for one in wrong}, trial.scenario.schedule
     untrained = {
         "unfrozen parameter never trained": [one.parameters for one in schedule if isinstance(one, Unfreeze)],
+        "only the first group trained": [group.parameters for group in trial.scenario.optimizer.groups[1:]],
         "added group never trained": [one.group.parameters for one in schedule if isinstance(one, AddGroup)],
     }
     known = [TRAINING_MISTAKES[mistake] for mistake, never in untrained.items() if names.issubset(chain(*never))]

@@ -12,6 +12,7 @@ from conformance.scenarios.scenario import (
     AddGroup,
     Decay,
     Event,
+    Group,
     LoadWeights,
     OneCycle,
     Options,
@@ -77,6 +78,16 @@ def _first_group(scenario: Scenario) -> Scenario:
     groups = scenario.optimizer.groups
     first = {**scenario.optimizer.options, **(groups[0].options if groups else {})}
     return _groups(scenario, lambda _: first)
+
+
+def _only_first_group(scenario: Scenario) -> Scenario:
+    """Train the parameters of the first group only, and drop the changes of other groups."""
+    first, *others = scenario.optimizer.groups or (Group((), {}),)
+    still = (replace(group, options={**group.options, "lr": 0.0}) for group in others)
+    kept = (event for event in scenario.schedule if not isinstance(event, OneCycle))
+    kept = (event for event in kept if not isinstance(event, SetOption) or event.group == 0)
+    optimizer = replace(scenario.optimizer, groups=(first, *still) if others else scenario.optimizer.groups)
+    return replace(scenario, optimizer=optimizer, schedule=tuple(kept)) if others else scenario
 
 
 def _never_added(scenario: Scenario) -> Scenario:
@@ -160,6 +171,10 @@ _ALL = (
         "every parameter group was trained with the options given to the constructor",
         "When `params` is a list of dicts, keep every key of each dict, not only `params`.",
         lambda s: _groups(s, lambda _: {})),
+    TrainingMistake("only the first group trained",
+        "parameters of the other parameter groups were never updated",
+        "Deal out the parameters of every group of `param_groups`, not those of `param_groups[0]` alone.",
+        _only_first_group),
     TrainingMistake("added group never trained",
         "the parameters added by `add_param_group` were never updated",
         "`add_param_group` must give each new parameter an owner, and add it to the owner's inner optimizer.",

@@ -13,7 +13,7 @@ from conformance.scenarios.model_spec import ModelSpec
 from conformance.scenarios.scenario import AddGroup, Group, OptimizerSpec, Scenario
 from conformance.submissions.location import Location
 from pytest_ddp.operations.fingerprint import Fingerprint
-from pytest_ddp.outcomes.outcome import Raised, TimedOut
+from pytest_ddp.outcomes.outcome import Raised, Returned, TimedOut
 
 UNEXPECTED = "got an unexpected keyword argument"
 EMPTY = "ValueError", "optimizer got an empty parameter list"
@@ -74,6 +74,14 @@ def test_advice_fits_the_scenario(scenario, raised, said):
     kind, message = raised
     outcomes = tuple(Raised(rank=rank, kind=kind, message=message, traceback="") for rank in range(scenario.world_size))
     assert said in advise_on_crash(Broken(outcomes), scenario, SUBMISSION)
+
+
+def test_a_rank_that_owns_nothing_is_told_from_a_generator_that_was_read_twice():
+    kind, message = EMPTY
+    raised = Raised(rank=1, kind=kind, message=message, traceback="")
+    said = advise_on_crash(Broken((Returned(rank=0), raised)), PLAIN, SUBMISSION)
+    assert "leaves this rank none" in said
+    assert "generator" not in said
 
 
 def test_a_component_advises_on_its_own_cases():

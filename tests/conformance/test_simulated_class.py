@@ -19,7 +19,7 @@ from conformance.components.registry import COMPONENTS
 
 NAMES = ("naive_ddp", "ddp_individual_parameters", "ddp_bucketed", "sharded_optimizer", "fsdp")
 BUGS_PER_SUBMISSION = (0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 3)
-_TENTH = 0.1
+_FEW = 0.15
 
 
 def aspect_of(bug: Bug) -> str | None:
@@ -76,4 +76,4 @@ def test_who_has_more_aspects_right_has_more_points(component, grade_path, tmp_p
     assert not dear
     pairs = [(one, other) for one, other in combinations(graded, 2) if one[2] == other[2] and one[1] != other[1]]
     disagree = [pair for pair in pairs if (pair[0][1] - pair[1][1]) * (pair[0][0] - pair[1][0]) < 0]
-    assert len(disagree) <= _TENTH * len(pairs), disagree
+    assert len(disagree) <= _FEW * len(pairs), disagree

@@ -11,6 +11,13 @@ from conformance.scenarios.layers import BYTES
 
 _SHARE = "from its share of matrices and all vectors"
 _AND_TWO = f"{_SHARE}, and two whole weights"
+_UNSHARDED = (
+    "Nothing is sharded: `parameters()` have all elements of the model on every rank. When wrapping, put this rank's "
+    "part of each weight in its place."
+)
+_CUT_OFF = (
+    "Free what was gathered after its use, and cut a part off by `clone`: a view, contiguous or not, keeps all of it."
+)
 AT_ONCE = 7  # two to come, one in use, one not yet freed, and of some a copy: its parts, or in another dtype
 LEFT = 3  # for the start of backward
 
@@ -18,11 +25,9 @@ LEFT = 3  # for the start of backward
 def parameters_are_sharded(trial: CaseTrial) -> None:
     """Hold the bytes of parameters between steps to about 1/N of each matrix, and all vectors."""
     for excess in _beyond(trial, "parameters_kept", share(trial.case)):
-        raise Violation(
-            excess,
-            "Free what was gathered after its use, and cut a part off by `clone`: a view, contiguous or not, keeps all "
-            "of it.",
-        )
+        whole = sum(math.prod(shape) for shape in trial.case.model.shapes.values())
+        unsharded = all(answer["elements_of_parameters"] >= whole for answer in trial.answers)
+        raise Violation(excess, _UNSHARDED if unsharded else _CUT_OFF)
 
 
 def nothing_whole_is_kept(trial: CaseTrial) -> None:

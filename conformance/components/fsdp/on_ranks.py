@@ -112,6 +112,8 @@ def train(context: Context) -> None:
         memory.leave_out(_storages(p.grad for p in wrapped.parameters() if p.grad is not None))
         _weigh(context, memory, "in_memory_after_a_step")
         context.answer["parameters_kept"] = _kept(wrapped.parameters())
+        elements = sum(part.numel() for parameter in wrapped.parameters() for part in stored(parameter))
+        context.answer["elements_of_parameters"] = torch.tensor(elements)
         if step in case.gathered:
             _gather(context, wrapped, f"parameter/{step}")
         if case.counted:

@@ -5,10 +5,19 @@ the first.
 """
 
 from conformance.checks.check import Violation
-from conformance.checks.traffic import exchanges, last_step, launches
+from conformance.checks.traffic import exchanges, expected_exchanges, last_step, launches
 from conformance.checks.trial import Trial
 from conformance.protocol.messages import Happening, Observation
 from conformance.scenarios.scenario import Scenario
+
+_FROM_A_HOOK = (
+    "Launch each all-reduce with `async_op=True` from a hook that runs when the gradient has been stored "
+    "(`register_post_accumulate_grad_hook`), and wait in `on_after_backward`."
+)
+_NEVER_FULL = (
+    "All gradients travel in one bucket, which is never full before the end: the bytes of what is in it must add up "
+    "(`p.numel() * p.element_size()`), and be compared with `bucket_size_mb * 1024 * 1024`."
+)
 
 
 def overlaps_backward(trial: Trial) -> None:
@@ -28,8 +37,7 @@ def overlaps_backward(trial: Trial) -> None:
                 f"{where}, no collective was launched while backward was computing: the first one, "
                 f"{happened[launch].op}, came {_when(happened, launch)}, when the gradients of {layers - 1} of "
                 f"{layers} layers had long been ready.",
-                "Launch each all-reduce with `async_op=True` from a hook that runs when the gradient has been stored "
-                "(`register_post_accumulate_grad_hook`), and wait in `on_after_backward`.",
+                _NEVER_FULL if _in_one_bucket(happened, scenario) else _FROM_A_HOOK,
             )
         if not any(_goes_on(happened, at) for at in launched if at < last):
             raise Violation(
@@ -71,6 +79,11 @@ def _last_pass(seen: Observation) -> list[Happening]:
     """Return what happened in the last step, from the beginning of its last backward pass on."""
     happened = seen.happenings[-1]
     return happened[max((at for at, one in enumerate(happened) if one.what == "began"), default=0) :]
+
+
+def _in_one_bucket(happened: list[Happening], scenario: Scenario) -> bool:
+    """Whether there was one exchange, where the bucket size asks for several."""
+    return exchanges(happened, scenario) == 1 < expected_exchanges(scenario)[0]
 
 
 def _may_be_late(scenario: Scenario) -> int:

@@ -181,4 +181,5 @@ BUGS = [
     Bug(_NAIVE, _NAIVE_FINISH, _CLIPPED + _NAIVE_FINISH, "trains[one_rank]", "clipped by the wrapper"),
     Bug(_NAIVE, _NAIVE_FINISH, _CLIPPED + _NAIVE_FINISH, "gradients_averaged", "clipped by the wrapper"),
     Bug(_NAIVE, _NAIVE_FINISH, _NAIVE_FINISH + _CLIPPED, "gradients_averaged", "clipped by the wrapper"),
+    Bug(_NAIVE, _NAIVE_FINISH, "        pass  # no gradient is sent\n", "gradients_averaged", "No gradient was sent"),
 ]

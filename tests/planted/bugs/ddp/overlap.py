@@ -96,7 +96,7 @@ BUGS = [
         "                current[kind] = Bucket()\n",
         "                current[kind], max_bytes = Bucket(), max_bytes and float('inf')\n",
         "overlaps_backward",
-        "async_op=True",
+        "must add up",
     ),
     *_WAITING_FOR_FROZEN,
     *_LATE_AFTER_NO_SYNC,
@@ -115,4 +115,11 @@ BUGS = [
     *(Bug(wrapper, _READY, _MET_FIRST, check, "there is a barrier in backward") for wrapper, check in _OVERLAPPING),
     *(Bug(wrapper, _BUCKETS_OF, _NONE_WHERE_ZEROED, check, "async_op=True") for wrapper, check in _OVERLAPPING),
     *(Bug(wrapper, _READY, _READY_IF_WIDE, check, "async_op=True") for wrapper, check in _OVERLAPPING),
+    Bug(
+        "ddp_bucketed",
+        "        self.nbytes += param.numel() * param.element_size()\n",
+        "        self.nbytes = 0\n",
+        "overlaps_backward",
+        "must add up",
+    ),
 ]

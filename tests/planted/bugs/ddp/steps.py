@@ -111,6 +111,7 @@ BUGS = [
         "        if self.synchronises and torch.is_grad_enabled():\n",
         "        if self.synchronises and torch.is_grad_enabled() and not self.buckets:\n",
         "trains[after_an_exception]",
+        "A backward pass raised before this step",
     ),
     Bug(
         _EACH,

@@ -132,4 +132,11 @@ BUGS = [
         "two layers ahead",
     ),
     Bug("fsdp", _RECOMPUTED, _RECOMPUTED_IN_TRAINING, "memory_is_given_back", "in evaluation mode"),
+    Bug(
+        _FSDP,
+        "flat.chunk(dist.get_world_size())[dist.get_rank()].clone()",
+        "flat.clone()",
+        "parameters_are_sharded",
+        "Nothing is sharded",
+    ),
 ]

@@ -1,0 +1,58 @@
+"""Unpacks an archive that somebody else made: nothing of it lands outside its folder, and it has limits."""
+
+import stat
+import tarfile
+import zipfile
+from pathlib import Path
+
+from pytest_ddp.errors import UsageError
+
+ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
+MOST_FILES = 10_000
+MOST_BYTES = 2**28
+
+
+def unpacked(archive: Path, folder: Path) -> Path:
+    """Unpack an archive in a folder; return the folder, or the only one in it.
+
+    Raises:
+        UsageError: it is no archive, it is too large, or an entry is no plain file or lies outside.
+    """
+    try:
+        (_unpack_zip if archive.suffix == ".zip" else _unpack_tar)(archive, folder)
+    except (OSError, tarfile.TarError, zipfile.BadZipFile, EOFError, RuntimeError, NotImplementedError) as error:
+        raise UsageError(f"{archive.name} cannot be unpacked: {error}") from None
+    inside = [path for path in folder.iterdir() if path.name != "__MACOSX"]
+    return inside[0] if len(inside) == 1 and inside[0].is_dir() else folder
+
+
+def _unpack_zip(archive: Path, folder: Path) -> None:
+    with zipfile.ZipFile(archive) as opened:
+        _hold_limits(archive, [one.file_size for one in opened.infolist()])
+        for one in opened.infolist():
+            _hold_inside(archive, folder, one.filename)
+            if stat.S_ISLNK(one.external_attr >> 16):
+                raise UsageError(f"{archive.name} holds a link, {one.filename!r}: it is not unpacked")
+        opened.extractall(folder)  # noqa: S202  each name and the sizes were looked at
+
+
+def _unpack_tar(archive: Path, folder: Path) -> None:
+    with tarfile.open(archive) as opened:
+        sizes = []
+        for one in opened:
+            sizes.append(one.size)
+            _hold_limits(archive, sizes)
+            _hold_inside(archive, folder, one.name)
+            if not (one.isfile() or one.isdir()):
+                raise UsageError(f"{archive.name} holds {one.name!r}, which is no plain file: it is not unpacked")
+        opened.extractall(folder, filter="data")
+
+
+def _hold_limits(archive: Path, sizes: list[int]) -> None:
+    if len(sizes) > MOST_FILES or sum(sizes) > MOST_BYTES:
+        raise UsageError(f"{archive.name} has more than {MOST_FILES} files or {MOST_BYTES >> 20} MiB")
+
+
+def _hold_inside(archive: Path, folder: Path, name: str) -> None:
+    if "\\" in name or not (folder / name).resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"{archive.name} holds {name!r}, which lies outside of its folder: it is not unpacked")

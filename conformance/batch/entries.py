@@ -1,0 +1,102 @@
+"""Finds the submissions of a course: folders, archives, or the rows of a roster."""
+
+import csv
+import hashlib
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from conformance.batch.archives import ARCHIVES, unpacked
+from pytest_ddp.errors import UsageError
+
+_LEFT_OUT = {".git", "__pycache__", ".venv", "node_modules"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One submission of a course.
+
+    Attributes:
+        name: of the student or team, unique, fit to be the name of a folder.
+        path: a folder, an archive, or an adapters' file.
+    """
+
+    name: str
+    path: Path
+
+    def folder(self, place: Path) -> Path:
+        """Return what to grade; an archive is unpacked in the folder `place`. Raise UsageError if it must not be."""
+        if not self.path.exists():
+            raise UsageError(f"{self.path} is not there")
+        if not self.path.name.endswith(ARCHIVES):
+            return self.path
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        return unpacked(self.path, place)
+
+    def digest(self) -> str:
+        """Return a digest of the content: another name or another place is the same submission."""
+        found = hashlib.sha256()
+        for relative, file in sorted(_files(self.path)):
+            found.update(f"{relative}\0{file.stat().st_size}\0".encode(errors="surrogateescape"))
+            with file.open("rb") as opened:
+                found.update(hashlib.file_digest(opened, "sha256").digest())
+        return found.hexdigest()
+
+
+def entries(folder: Path, roster: Path | None = None) -> list[Entry]:
+    """Return the submissions in a folder, or those that a roster names, by name.
+
+    Args:
+        folder: each subfolder, archive and `.py` file in it is a submission.
+        roster: a CSV file with the columns `name` and `path`; paths are relative to `folder`.
+
+    Raises:
+        UsageError: there is no such folder or file, or two submissions have one name.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder of submissions")
+    found = sorted(_in_roster(folder, roster) if roster else _in_folder(folder), key=lambda one: one.name)
+    for one, other in pairwise(found):
+        if one.name == other.name:
+            raise UsageError(f"two submissions are called {one.name}: {one.path} and {other.path}")
+    if not found:
+        raise UsageError(f"{folder} holds no submissions: each folder, .zip, .tar, .tar.gz or .py file in it is one")
+    return found
+
+
+def _in_folder(folder: Path) -> Iterator[Entry]:
+    for path in folder.iterdir():
+        if path.name.startswith((".", "_")):
+            continue
+        if path.is_dir() or path.name.endswith((*ARCHIVES, ".py")):
+            yield Entry(_name(re.sub(r"\.(zip|tar|tar\.gz|tgz|py)$", "", path.name)), path)
+
+
+def _in_roster(folder: Path, roster: Path) -> Iterator[Entry]:
+    try:
+        with roster.open(encoding="utf-8-sig", newline="") as opened:
+            rows = list(csv.DictReader(opened))
+    except OSError as error:
+        raise UsageError(f"{roster}: {error.strerror}") from None
+    for number, row in enumerate(rows, start=2):
+        if not row.get("name") or not row.get("path"):
+            raise UsageError(f"{roster}:{number}: a roster has the columns `name` and `path`, both filled in")
+        yield Entry(_name(row["name"]), folder / row["path"])
+
+
+def _name(text: str) -> str:
+    return re.sub(r"[^\w.@ -]", "_", text.strip()) or "_"
+
+
+def _files(path: Path) -> Iterator[tuple[str, Path]]:
+    if path.is_file():
+        yield path.name, path
+        return
+    for file in path.rglob("*"):
+        relative = file.relative_to(path)
+        if file.is_file() and not _LEFT_OUT & set(relative.parts):
+            yield str(relative), file

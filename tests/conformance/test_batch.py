@@ -1,0 +1,180 @@
+"""A whole course: submissions are found, graded in process trees of their own, and never graded twice."""
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from conformance.batch.archives import MOST_FILES, unpacked
+from conformance.batch.entries import Entry, entries
+from conformance.cli import main
+from pytest_ddp.errors import UsageError
+
+RIGHT = """
+def ddp_overhead(s, w, o, n_b): return s / w / n_b + n_b * o
+def optimal_bucket_size(s, w, o): return (s * w * o) ** 0.5
+"""
+WRONG = RIGHT.replace("n_b * o", "o")
+EXITS = "import os\nos._exit(0)\n"
+
+
+@pytest.fixture
+def course(tmp_path):
+    """A folder with five submissions: right, wrong, one that exits, an archive, and what is no archive."""
+    for name, text in {"ada": RIGHT, "bob": WRONG, "eve": EXITS}.items():
+        (tmp_path / "course" / name).mkdir(parents=True)
+        (tmp_path / "course" / name / "adapters.py").write_text(text, encoding="utf-8")
+    with zipfile.ZipFile(tmp_path / "course" / "dan.zip", "w") as archive:
+        archive.writestr("dan/adapters.py", RIGHT)
+    (tmp_path / "course" / "fay.zip").write_text("no archive", encoding="utf-8")
+    return tmp_path / "course"
+
+
+def command(course, *options):
+    return ["grade", str(course), "--out", str(course.parent / "out"), "--seed", "1", "--core", *options]
+
+
+def rows(course):
+    text = (course.parent / "out" / "gradebook.csv").read_text(encoding="utf-8")
+    return {row["name"]: row for row in csv.DictReader(io.StringIO(text))}
+
+
+ASKED = ("--components", "overhead_model", "--max-examples", "2", "--jobs", "2")
+
+
+def test_a_course_is_graded_once_and_its_gradebook_names_what_to_look_at(course, capsys):
+    assert main(command(course, *ASKED)) == 0
+    found = rows(course)
+    assert [found[name]["overhead_model"] for name in ("ada", "bob", "dan")] == ["5", "1.5", "5"]
+    assert "os._exit(0) ends the process" in found["eve"]["look at"]
+    assert found["fay"]["look at"] == "fay.zip cannot be unpacked: File is not a zip file"
+    assert "bob: 1.5 of 5 points" in capsys.readouterr().err
+    out = course.parent / "out"
+    assert "Failures of one cause" in (out / "class.html").read_text(encoding="utf-8")
+    assert (
+        json.loads((out / "ada" / "report.json").read_text(encoding="utf-8"))["submissions"][0]["submission"] == "ada"
+    )
+    before = (out / "gradebook.csv").read_bytes()
+    parts = {path: path.stat().st_mtime_ns for path in out.glob("*/part-*.json")}
+    assert main(command(course, *ASKED)) == 0
+    assert (out / "gradebook.csv").read_bytes() == before
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*/part-*.json")} == parts, "nothing ran again"
+
+
+@pytest.mark.long
+def test_after_a_kill_of_the_whole_tree_the_gradebook_is_the_same(course):
+    assert main(command(course, *ASKED)) == 0
+    out = course.parent / "out"
+    whole = (out / "gradebook.csv").read_bytes()
+    out.rename(course.parent / "whole")
+    for seconds in (2, 6, 10):  # any moment will do: what was graded by then is kept
+        run = subprocess.Popen(
+            [sys.executable, "-m", "conformance", *command(course, *ASKED)],
+            start_new_session=True,
+            stderr=subprocess.PIPE,
+        )
+        time.sleep(seconds)
+        os.killpg(run.pid, signal.SIGKILL)
+        run.communicate()
+    assert main(command(course, *ASKED)) == 0
+    assert (out / "gradebook.csv").read_bytes() == whole
+
+
+def test_another_rubric_needs_no_other_grade(course, tmp_path):
+    assert main(command(course, *ASKED)) == 0
+    parts = sorted((course.parent / "out").glob("*/part-*.json"))
+    (tmp_path / "rubric.toml").write_text(
+        '[overhead_model.aspects]\n"best bucket size" = {points = 6.5}\n', encoding="utf-8"
+    )
+    assert main(command(course, *ASKED, "--rubric", str(tmp_path / "rubric.toml"))) == 0
+    assert rows(course)["ada"]["overhead_model"] == "10"
+    assert sorted((course.parent / "out").glob("*/part-*.json")) == parts
+
+
+def test_a_roster_gives_names(course):
+    (course / "roster.csv").write_text("name,path\nAda L.,ada\nNobody,absent\n", encoding="utf-8")
+    found = entries(course, course / "roster.csv")
+    assert [(one.name, one.path.name) for one in found] == [("Ada L.", "ada"), ("Nobody", "absent")]
+    with pytest.raises(UsageError, match="absent is not there"):
+        found[1].folder(course / "place")
+
+
+def test_the_digest_is_that_of_the_content(course):
+    ada, bob = Entry("ada", course / "ada"), Entry("x", course / "bob")
+    assert ada.digest() != bob.digest()
+    (course / "bob" / "adapters.py").write_text(RIGHT, encoding="utf-8")
+    (course / "bob" / "__pycache__").mkdir()
+    (course / "bob" / "__pycache__" / "x.pyc").touch()
+    assert ada.digest() == bob.digest()
+
+
+@pytest.mark.parametrize(
+    ("roster", "said"),
+    [
+        ("name,path\nada,\n", "roster.csv:2: a roster has the columns"),
+        ("name,path\na,b\na,c\n", "two submissions are called a"),
+    ],
+)
+def test_a_mistake_in_a_roster_is_named(course, roster, said):
+    (course / "roster.csv").write_text(roster, encoding="utf-8")
+    with pytest.raises(UsageError, match=said):
+        entries(course, course / "roster.csv")
+
+
+def tar_with(path, name, **attributes):
+    with tarfile.open(path, "w") as archive:
+        member = tarfile.TarInfo(name)
+        for attribute, value in attributes.items():
+            setattr(member, attribute, value)
+        archive.addfile(member, io.BytesIO(b"x" * member.size))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda at: tar_with(at, "../evil.py", size=1), "'../evil.py', which lies outside"),
+        (lambda at: tar_with(at, "/etc/evil.py", size=1), "'/etc/evil.py', which lies outside"),
+        (lambda at: tar_with(at, "link", type=tarfile.SYMTYPE, linkname="/etc"), "'link', which is no plain file"),
+        (lambda at: tar_with(at, "device", type=tarfile.CHRTYPE), "'device', which is no plain file"),
+    ],
+    ids=["outside", "absolute", "link", "device"],
+)
+def test_a_hostile_archive_is_refused(tmp_path, make, said):
+    place = tmp_path / "place"
+    place.mkdir()
+    with pytest.raises(UsageError, match=said):
+        unpacked(make(tmp_path / "x.tar"), place)
+    assert list(place.iterdir()) == []
+
+
+def test_an_archive_with_too_many_files_or_names_outside_is_refused(tmp_path):
+    for name, names, said in (
+        ("many", [str(number) for number in range(MOST_FILES + 1)], "more than 10000 files"),
+        ("outside", ["../../evil.py"], "lies outside"),
+        ("backslash", ["..\\evil.py"], "lies outside"),
+    ):
+        with zipfile.ZipFile(tmp_path / f"{name}.zip", "w") as archive:
+            for one in names:
+                archive.writestr(one, "")
+        with pytest.raises(UsageError, match=said):
+            unpacked(tmp_path / f"{name}.zip", tmp_path)
+
+
+def test_a_course_needs_one_folder_and_a_seed(tmp_path, capsys):
+    assert main(["grade", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert "--out: give --seed" in capsys.readouterr().err
+    assert main(["grade", "a", "b", "--out", str(tmp_path / "out"), "--seed", "1"]) == 2
+    assert "--out: give one folder" in capsys.readouterr().err
+    assert main(["grade", str(tmp_path / "none"), "--out", str(tmp_path / "out"), "--seed", "1"]) == 2
+    assert "none is not a folder of submissions" in capsys.readouterr().err
+    assert Path(tmp_path / "out").exists() is False
