@@ -1,6 +1,7 @@
 """All components, in the order in which they are graded: one line each."""
 
 from conformance.checks.validation import validate, validate_strategies
+from conformance.components.both.record import BOTH
 from conformance.components.checkpoint.record import CHECKPOINT
 from conformance.components.component import Component
 from conformance.components.distributed_sampler.record import DISTRIBUTED_SAMPLER
@@ -18,6 +19,7 @@ from conformance.diagnosis.training_mistakes import TRAINING_MISTAKES
 _ALL: tuple[Component, ...] = (
     *WRAPPERS,
     SHARDED_OPTIMIZER,
+    BOTH,
     OVERHEAD_MODEL,
     DISTRIBUTED_SAMPLER,
     EVALUATION,

@@ -64,6 +64,7 @@ class Executor:
     watched: set[str] = field(default_factory=set)  # components that hung: ranks are observed, to end once they stall
     executions: int = 0  # scenarios and cases run so far
     afresh: bool = False  # whether each run has new processes
+    _contracts: dict[str, Contract] = field(default_factory=dict)  # by component; of a pair, with one wrapper
     _known: dict[str, Execution] = field(default_factory=dict)
     _kept: int = 0
     _drawn_ahead: dict[str, list[list[Tensors]]] = field(default_factory=dict)
@@ -157,8 +158,18 @@ class Executor:
         return found
 
     def is_implemented(self, component: Asked) -> bool:
-        """Learn on ranks whether a component does more than raise NotImplementedError; raise as `run` does."""
-        drawn = component.simplest
+        """Learn on ranks whether a component does more than raise NotImplementedError; raise as `run` does.
+
+        From then on, a pair is run with its first wrapper that does more, too.
+        """
+        return any(self._is_implemented(component, contract) for contract in component.contract.alternatives)
+
+    def contract(self, component: Asked) -> Contract:
+        """Return the contract that ranks are asked with: a pair has one wrapper."""
+        return self._contracts.get(component.name, component.contract)
+
+    def _is_implemented(self, component: Asked, contract: Contract) -> bool:
+        self._contracts[component.name], drawn = contract, component.simplest
         with _ranks_or_an_error_of_ours(), _folder(drawn) as folder:
             for phase, given in enumerate(component.numbers(drawn, self.seed(drawn))):
                 tasks = self._tasks(component, drawn, given, phase, folder)
@@ -211,8 +222,9 @@ class Executor:
 
     def _tasks(self, component: Asked, drawn: Drawn, given: list[Tensors], phase: int, folder: str) -> list[bytes]:
         """Return what each rank of a world is asked."""
+        contract = self.contract(component)
         return [
-            Task(self.location, component.contract, component.exercise, drawn, own, phase, folder, self.stubs).encode()
+            Task(self.location, contract, component.exercise, drawn, own, phase, folder, self.stubs).encode()
             for own in given
         ]
 

@@ -128,7 +128,7 @@ def submitted_components(executor: Executor, wanted: Sequence[str]) -> list[str]
     given, found = executor.location.given, executor.look(component.contract for component in COMPONENTS.values())
     if found.error:
         raise UsageError(f"the adapters of {given} cannot be imported:\n{found.error}")
-    wrong = [sentence for name, sentence in found.wrong_signatures if name in wanted]
+    wrong = dict.fromkeys(sentence for name, sentence in found.wrong_signatures if name in wanted)
     if wrong:
         raise UsageError(f"wrong signature in the adapters of {given}: " + "; ".join(wrong))
     defined = [name for name in wanted if name in found.defined]

@@ -107,7 +107,7 @@ class _Run:
         self.model.zero_grad()
         (self._train_on_shards if self.scenario.model.narrow else self._train_on_whole_batch)(step)
         self.schedule.clip()
-        self.schedule.optimizer.step()
+        self.schedule.step(step)
         after = _values(self.named)
         self.trajectory.parameters.append(after)
         if self.scenario.model.narrow:

@@ -14,12 +14,14 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
+import torch
+
 from conformance.submissions.location import Location
 
 _HOME = str(Path(__file__).parents[2])
 _HARNESS = ("conformance", "pytest_ddp")
 _REFERENCE = "reference"
-_SHARED = "conformance.workload"  # a submission may pickle a model, and so its class
+_SHARED = ("conformance.workload", "conformance.scenarios")  # classes of a model, which a submission may pickle
 _FUNCTION_PARTS = ("__code__", "__defaults__", "__kwdefaults__")
 Owns = Callable[[str], bool]
 
@@ -51,12 +53,13 @@ def _inside(package: str) -> str:
 
 
 _OURS = tuple(map(_inside, _HARNESS))
+_READERS = (linecache.__file__, os.path.join(os.path.dirname(torch.__file__), ""))  # noqa: PTH118, PTH120  as text
 
 
-def _asks(owns: Owns, *, source_lines: bool = False) -> bool:
+def _asks(owns: Owns, *, reads: bool = False) -> bool:
     """Whether the submission asks, and not the grader: which of them has the innermost frame.
 
-    With `source_lines`, the lines of a traceback may be asked for by anybody.
+    A traceback and torch's compiler may read what the submission may not: they ask for themselves.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the frames are what counts
     while frame is not None:
@@ -65,7 +68,7 @@ def _asks(owns: Owns, *, source_lines: bool = False) -> bool:
             return False
         if owns(file) or file == "<string>":
             return True
-        if source_lines and file == linecache.__file__:
+        if reads and file.startswith(_READERS):
             return False
         frame = frame.f_back
     return True  # a thread of the submission
@@ -96,7 +99,7 @@ def _watch(owns: Owns, folders: tuple[str, ...]) -> Callable[[str, tuple[Any, ..
     def watch(event: str, details: tuple[Any, ...]) -> None:
         if event == "open" and isinstance(details[0], str | bytes):
             path = os.fsdecode(realpath(details[0]))
-            if path.startswith(folders) and _asks(owns, source_lines=not path.startswith(reference)):
+            if path.startswith(folders) and _asks(owns, reads=not path.startswith(reference)):
                 raise PermissionError(refusal(path))
         elif event == "object.__setattr__" and details[1] in _FUNCTION_PARTS:
             function = details[0]
@@ -109,22 +112,24 @@ def _watch(owns: Owns, folders: tuple[str, ...]) -> Callable[[str, tuple[Any, ..
 def _guarded(owns: Owns) -> type[ModuleType]:
     """Return the class of modules which a submission can neither read nor change."""
 
+    def require(module: ModuleType, name: str, *, reads: bool = False) -> None:
+        if _asks(owns, reads=reads):
+            raise AttributeError(refusal(f"{module.__name__}.{name}"))
+
     class GuardedModule(ModuleType):
         def __getattribute__(self, name: str) -> Any:
-            if (name == "__dict__" or not name.startswith("__")) and _asks(owns):
-                raise AttributeError(refusal(f"{super().__getattribute__('__name__')}.{name}"))
+            if name == "__dict__" and _asks(owns, reads=True):  # `inspect` and `linecache` read what begins with "__"
+                return {key: value for key, value in super().__getattribute__(name).items() if key.startswith("__")}
+            if not name.startswith("__"):
+                require(self, name, reads=True)
             return super().__getattribute__(name)
 
         def __setattr__(self, name: str, value: Any) -> None:
-            self._refuse(name)
+            require(self, name)
             super().__setattr__(name, value)
 
         def __delattr__(self, name: str) -> None:
-            self._refuse(name)
+            require(self, name)
             super().__delattr__(name)
-
-        def _refuse(self, name: str) -> None:
-            if _asks(owns):
-                raise AttributeError(refusal(f"{super().__getattribute__('__name__')}.{name}"))
 
     return GuardedModule

@@ -74,8 +74,13 @@ def function(adapters: ModuleType, wanted: Function | None) -> Callable[..., Any
 
 
 def missing(adapters: ModuleType, contract: Contract) -> list[str]:
-    """Return the functions that the adapters do not define, each with its parameters."""
-    return [str(wanted) for wanted in contract.functions if not callable(getattr(adapters, wanted.name, None))]
+    """Return the functions that the adapters do not define, each with its parameters.
+
+    If a pair has no wrapper, those of its last wrapper are among them.
+    """
+    lacks = [str(wanted) for wanted in contract.functions if not callable(getattr(adapters, wanted.name, None))]
+    without = [missing(adapters, wrapper) for wrapper in contract.wrappers]
+    return lacks + (without[-1] if without and all(without) else [])
 
 
 def wrong_signature(adapters: ModuleType, wanted: Function) -> str | None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -79,7 +79,7 @@ class _Run:
                 seen.alive.append(alive() - len(self.tensors))
         return replace(
             seen,
-            **self._optimizer_at_end() if self.context.task.contract.kind == "optimizer" else {},
+            **self._optimizer_at_end() if self.context.task.contract.optimizer else {},
             offers_no_sync=offers(self.wrapped, "no_sync"),
             offers_module=self.offers_module,
             offers_state_dict=self.saved.offered,
@@ -121,7 +121,7 @@ class _Run:
         self.model = make_model(self.context)
         self.wrapped: Any = self.model
         before = dict(self.model.named_parameters())
-        if self.context.task.contract.kind == "wrapper":
+        if self.context.task.contract.wrapper:
             with noting_moved_generators(self.moved_generators):
                 self.wrapped = wrap(self.context, self.model)
             convert(self.context, self.wrapped, self.model)
@@ -162,10 +162,12 @@ class _Run:
             self.wrong_modes.append("training" if model.training else "evaluation")
 
     def _make_optimizer(self, params: Any, optimizer_cls: Any, **options: Any) -> Any:
-        if self.context.task.contract.kind == "wrapper":
+        contract = self.context.task.contract
+        if contract.optimizer is None:
             return optimizer_cls(params, **options)
-        take_hooks_off(self.named.values())  # those of an earlier optimizer; a new process has none
-        return function(self.context.adapters, self.context.task.contract.get)(params, optimizer_cls, **options)
+        if contract.wrapper is None:
+            take_hooks_off(self.named.values())  # those of an earlier optimizer; a new process has none
+        return function(self.context.adapters, contract.optimizer)(params, optimizer_cls, **options)
 
     def _step(self, step: int) -> float:
         self.bare.step = step
@@ -173,10 +175,9 @@ class _Run:
             self._evaluate(step)
         if step == self.context.scenario.aborts:
             self._abort(step)
-        optimizer = self.plan.optimizer
         started: list[Happening] = []
         with stage("on_train_batch_start", step), noting(started, self.context.scenario):
-            function(self.context.adapters, self.context.task.contract.batch_start)(self.wrapped, optimizer)
+            self._call_hook("batch_start")
         if not (self.context.scenario.clears_late or self.context.scenario.closure):
             self._clear(step)
         if self.context.scenario.closure:
@@ -191,7 +192,7 @@ class _Run:
                 self._keep(f"twin/{step}", self.second.named)
             stepped: list[Happening] = []
             with stage("the optimizer's step", step), noting(stepped, self.context.scenario):
-                optimizer.step()
+                self.plan.step(step)
             self.happened += stepped
         self.happened[:0] = started
         with stage("the scheduler's step", step):
@@ -290,14 +291,18 @@ class _Run:
         self.happened.append(Happening("returned"))
         if synchronise and (is_last or not scenario.finishes_once):
             with stage("on_after_backward", step):
-                function(self.context.adapters, self.context.task.contract.after_backward)(
-                    self.wrapped, self.plan.optimizer
-                )
+                self._call_hook("after_backward")
             self.happened.append(Happening("finished"))
         if self.twin and other is not None:
             self.twin.backward(other, step)
             self._keep(f"twin/{step}", {name: p.grad for name, p in self.twin.named.items() if p.grad is not None})
         return float(loss.detach())
+
+    def _call_hook(self, name: Literal["batch_start", "after_backward"]) -> None:
+        """Call an adapter function of the wrapper, if there is one."""
+        wrapper = self.context.task.contract.wrapper
+        hook = getattr(wrapper, name) if wrapper else None
+        function(self.context.adapters, hook)(self.wrapped, self.plan.optimizer)
 
     def _loss(self, micro: int) -> torch.Tensor:
         self.bare.first = self.context.scenario.is_first(micro)

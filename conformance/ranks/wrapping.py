@@ -28,10 +28,12 @@ def make_model(context: Context) -> Perceptron:
 
 def wrap(context: Context, model: Perceptron) -> Any:
     """Return the model as the submission wraps it."""
-    contract = context.task.contract
-    more = [context.scenario.bucket_size_mb] if contract.takes_bucket_size else []
-    with stage(contract.get.name):
-        return function(context.adapters, contract.get)(model, *more)
+    wrapper = context.task.contract.wrapper
+    if wrapper is None:
+        return model
+    more = [context.scenario.bucket_size_mb] if wrapper.takes_bucket_size else []
+    with stage(wrapper.get.name):
+        return function(context.adapters, wrapper.get)(model, *more)
 
 
 def convert(context: Context, wrapped: Any, model: Perceptron) -> None:

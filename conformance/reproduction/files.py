@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from conformance.checks.check import Theme
@@ -33,6 +34,7 @@ def write(component: Component, result: Result, executor: Executor, folder: Path
     if drawn is None:
         raise ValueError(f"{result.check.id} has not failed on anything")
     message = f"{result.message} {result.diagnosis}"
+    component = replace(component, contract=executor.contract(component))
     failure = script.Failure(location=location, component=component, check=result.check, message=message)
     place = folder / location.subfolder
     place.mkdir(parents=True, exist_ok=True)

@@ -68,4 +68,5 @@ class Replay:
         found = executor.look([COMPONENTS[self.component].contract])
         if found.error:
             raise UsageError(f"the adapters of {self.submission} do not import:\n{found.error}")
+        executor.is_implemented(COMPONENTS[self.component])
         return judged(Search(COMPONENTS[self.component], self.check, executor), self.drawn)

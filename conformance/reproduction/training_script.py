@@ -27,7 +27,7 @@ def flat_text(failure: Failure, scenario: Scenario, seed: int) -> tuple[str, lis
         scenario: what failed.
         seed: the integer that its numbers are drawn from.
     """
-    contract = failure.component.contract
+    contract, wrapper = failure.component.contract, failure.component.contract.wrapper
     if why := _beyond(scenario):
         return "", [why]
     data = _data(scenario, failure.component.numbers(scenario, seed)[0])
@@ -50,13 +50,13 @@ def flat_text(failure: Failure, scenario: Scenario, seed: int) -> tuple[str, lis
         world_size=s.world_size,
         tolerance=tolerance_of(scenario),
         data=[line for name, ranks in data.items() for line in data_lines(name, ranks)],
-        optimizer_component=contract.kind == "optimizer",
-        get=contract.get.name,
-        after_backward=contract.after_backward.name if contract.after_backward else "",
-        batch_start=contract.batch_start.name if contract.batch_start else "",
-        bucket=f", {s.bucket_size_mb!r}" if contract.takes_bucket_size else "",
+        make=contract.optimizer.name if contract.optimizer else "",
+        get=wrapper.get.name if wrapper else "",
+        after_backward=wrapper.after_backward.name if wrapper and wrapper.after_backward else "",
+        batch_start=wrapper.batch_start.name if wrapper and wrapper.batch_start else "",
+        bucket=f", {s.bucket_size_mb!r}" if wrapper and wrapper.takes_bucket_size else "",
     )
-    known = ("seed", "batch", "optimizer", "model")
+    known = ("seed", "batch", "optimizer", "model", "equal_start")
     return text, [*s.unread(*known), *m.unread("inputs", "activation"), *o.unread()]
 
 

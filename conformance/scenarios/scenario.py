@@ -155,6 +155,8 @@ class Scenario(Drawn):
         cleared_by: whose `zero_grad` is called before each step, or by the closure.
         clears_late: `zero_grad` is called between the first forward of a step and its backward.
         closure: whether `step` gets a closure that clears gradients, and computes the loss and new ones.
+        scaler: steps go through a gradient scaler. In the first step, which is to be skipped, one gradient is infinite
+            on all ranks, as after averaging.
         large: targets are so far away, and losses so large, that the gradient of the last layer's bias just fits in
             float16, and the sum of two ranks' gradients does not.
         overflows: targets of the last rank are infinite, and so are the gradients of the losses.
@@ -194,6 +196,7 @@ class Scenario(Drawn):
     cleared_by: Literal["optimizer", "model"] = "optimizer"
     clears_late: bool = False
     closure: bool = False
+    scaler: bool = False
     gated: bool = False
     large: bool = False
     overflows: bool = False

@@ -33,6 +33,7 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 Parameters = Mapping[str, torch.nn.Parameter]
 MakeOptimizer = Callable[..., torch.optim.Optimizer]
 _ABSENT = object()
+_SCALE = 256.0
 
 
 class Schedule:
@@ -54,6 +55,7 @@ class Schedule:
         self.altered: list[str] = []
         self.lost: list[str] = []
         self._scheduler: LRScheduler | None = None
+        self._scaler = torch.amp.GradScaler("cpu", init_scale=_SCALE) if scenario.scaler else None
 
     def before_step(self, step: int) -> None:
         """Apply the events of `step`, before it."""
@@ -85,10 +87,27 @@ class Schedule:
         if self._scenario.clip is not None:
             torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._scenario.clip)
 
+    def step(self, step: int) -> None:
+        """Step the optimizer, through the gradient scaler if there is one."""
+        if self._scaler is None:
+            self.optimizer.step()
+        else:
+            self._scale_gradients(float(self._scaler.scale(torch.ones(()))), overflows=step == 0)
+            self._scaler.step(self.optimizer)
+            self._scaler.update()
+
     def after_step(self) -> None:
         """Step the scheduler, if there is one."""
         if self._scheduler is not None:
             self._scheduler.step()
+
+    def _scale_gradients(self, scale: float, *, overflows: bool) -> None:
+        """Scale gradients as those of a scaled loss are; let one element of the first one overflow, if so asked."""
+        gradients = [p.grad for p in self._parameters.values() if p.grad is not None]
+        for gradient in gradients:
+            gradient.mul_(scale)
+        if overflows:
+            gradients[0][(0,) * gradients[0].dim()] = torch.inf
 
     def _let_train(self, event: Unfreeze | Freeze) -> None:
         for parameter in map(self._parameters.__getitem__, event.parameters):

@@ -80,7 +80,7 @@ def _optimizer(options: Options, model: nn.Module) -> Optimizer:
 def _training_loader(options: Options) -> DataLoader[tuple[Tensor, Tensor]]:
     dataset = _dataset(options, train=True)
     sampler = DistributedSampler(dataset, seed=options.seed)
-    loader = _loader(options, dataset, sampler, drop_last=True)  # batches of an accumulation must be equally large
+    loader = _loader(options, dataset, sampler, drop_last=True)  # the learning rate is for whole batches
     if len(loader) == 0:
         raise ValueError(
             f"{len(dataset)} examples do not fill a batch of {options.batch_size} on each of {dist.get_world_size()} "

@@ -117,7 +117,8 @@ def train_alone(recipe: Recipe, world_size: int) -> list[Tensor]:
             optimizer.zero_grad()
             for indices in together:
                 outputs = model(recipe.dataset.inputs[indices])
-                (recipe.loss_fn(outputs, recipe.dataset.targets[indices]) / len(together)).backward()
+                loss = recipe.loss_fn(outputs, recipe.dataset.targets[indices])
+                (loss * len(indices) / sum(map(len, together))).backward()
             optimizer.step()
             scheduler.step()
     return list(model.state_dict().values())

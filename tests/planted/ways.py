@@ -38,7 +38,7 @@ KEEPS_WHAT_IT_LOADS = {"arguments_stay"}
 # An optimizer that skips frozen parameters at construction never trains them.
 DECIDES_AT_ONCE = {"trains[unfreezing_later]"}
 # An optimizer that steps inside backward does not see how gradients change after backward.
-LATE_GRADIENTS = {"trains[clipped_gradients]", "trains[beside_data_parallel]"}
+LATE_GRADIENTS = {"trains[clipped_gradients]", "trains[beside_data_parallel]", "overflow_reaches_every_rank"}
 ONE_DTYPE = {"trains[mixed_dtypes]"}
 # ZeroRedundancyOptimizer reads a generator of parameters twice; OSS looks at the first group's first parameter.
 READS_TWICE = {"groups[other_kinds]"}

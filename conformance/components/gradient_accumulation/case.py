@@ -20,6 +20,7 @@ class AccumulationCase(Case):
         micro_batches: per step.
         shrinking: whether the last step has one fewer, as at the end of an epoch.
         samples: of each micro-batch, on each rank.
+        uneven: whether each micro-batch has one sample more than the one before.
         scaled: whether a gradient scaler is given.
         overflow: a rank whose gradients of step 0 are infinite; -1 for none.
         at: where the wrapper averages, or decides to: in `backward`, in `forward` as torch's own, or at `finish`.
@@ -28,6 +29,7 @@ class AccumulationCase(Case):
     steps: int = 1
     micro_batches: int = 2
     samples: int = 1
+    uneven: bool = False
     scaled: bool = False
     overflow: int = -1
     at: Literal["backward", "forward", "finish"] = "backward"
@@ -36,6 +38,14 @@ class AccumulationCase(Case):
     def micro(self, step: int) -> int:
         """Return how many micro-batches a step has."""
         return self.micro_batches - (self.shrinking and step == self.steps - 1)
+
+    def samples_of(self, micro: int) -> int:
+        """Return how many samples a micro-batch has."""
+        return self.samples + self.uneven * micro
+
+    def weight(self, step: int, micro: int) -> float:
+        """Return how much a micro-batch counts, by its samples, where on average each counts 1."""
+        return self.samples_of(micro) * self.micro(step) / sum(map(self.samples_of, range(self.micro(step))))
 
     def overflows(self, step: int) -> bool:
         """Return whether a rank has infinite gradients in a step, so that all ranks must skip it."""
@@ -48,8 +58,9 @@ def numbers(case: AccumulationCase, seed: int, rank: int) -> Tensors:
     given = {name: torch.randn(shape, generator=shared, dtype=torch.float64) for name, shape in small_network().items()}
     for step in range(case.steps):
         for micro in range(case.micro(step)):
-            x = torch.randn(case.samples, FEATURES, generator=own, dtype=torch.float64)
-            y = torch.randn(case.samples, 1, generator=own, dtype=torch.float64) + rank + micro
+            samples = case.samples_of(micro)
+            x = torch.randn(samples, FEATURES, generator=own, dtype=torch.float64)
+            y = torch.randn(samples, 1, generator=own, dtype=torch.float64) + rank + micro
             broken = step == 0 and micro == 0 and rank == case.overflow
             given |= {f"x/{step}/{micro}": x * torch.inf if broken else x, f"y/{step}/{micro}": y}
     return given

@@ -29,13 +29,13 @@ def train(trial: CaseTrial, combine: Combine, rank: int = 0, loss_fn: Loss = uns
 
 
 def _gradients(trial: CaseTrial, given: Tensors, parameters: Tensors, step: int, loss_fn: Loss) -> list[Tensors]:
-    """Return the gradients that each of a rank's micro-batches gives."""
+    """Return the gradients that each of a rank's micro-batches gives, weighted by its number of samples."""
     found = []
     for micro in range(trial.case.micro(step)):
         leaves = {name: value.clone().requires_grad_() for name, value in parameters.items()}
         hidden = torch.tanh(given[f"x/{step}/{micro}"] @ leaves["0.weight"].T + leaves["0.bias"])
         output = hidden @ leaves["2.weight"].T + leaves["2.bias"]
-        loss = loss_fn(output, given[f"y/{step}/{micro}"])
+        loss = loss_fn(output, given[f"y/{step}/{micro}"]) * trial.case.weight(step, micro)
         found.append(dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True)))
     return found
 

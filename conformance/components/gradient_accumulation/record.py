@@ -53,7 +53,7 @@ _CHECKS = (
     _equals("fewer_in_the_last_step",
         "A step may have fewer micro-batches than the step before, as the last one of an epoch has.",
         shrinking_accumulations, requires=("steps_start_afresh",),
-        advice="Divide by the number of micro-batches of this call, `len(microbatches)`."),
+        advice="Divide by what this call gets: the number of its micro-batches, or of their samples."),
     _exchange("one_exchange_of_gradients",
         "Gradients are exchanged once a step: all micro-batches but the last run in `no_sync`.", accumulations),
     _equals("scaler_used",
@@ -62,6 +62,12 @@ _CHECKS = (
     _equals("overflow_skips_the_step",
         "An infinite gradient on one rank skips the step on all ranks, and halves the scale.", overflowing,
         requires=("scaler_used",)),
+    _equals("trains[uneven_batches]",
+        "Micro-batches may differ in size: each counts by its number of samples, as in one batch of all of them.",
+        having(accumulations, uneven=True), level="extended",
+        advice="Multiply the loss of each micro-batch, a mean, by its share of the samples: "
+        "`len(x) / sum(len(x) for x, _ in microbatches)`. Divided by the number of micro-batches, samples of a small "
+        "one count more."),
     _exchange("one_exchange_of_gradients[forward_or_scaler]",
         "Gradients are exchanged once a step, with a scaler, and where the wrapper's forward decides, as torch's does.",
         one_of(having(accumulations, at="forward"), having(accumulations, scaled=True)), level="extended",

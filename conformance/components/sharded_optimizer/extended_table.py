@@ -78,6 +78,12 @@ EXTENDED = (
         having(draws.optimized, twins=True), theme="use of the model",
         advice="Another optimizer was made, and steps between. Keep what belongs to one optimizer in that object, not "
         "in its class or in a global of the module."),
+    _train("overflow_reaches_every_rank",
+        "Where one gradient is infinite on all ranks, a gradient scaler skips the step on all, and later ones train.",
+        draws.scaled, theme="robustness", rules_out=STILL,
+        advice="The steps go through a `GradScaler`. It looks for infinite gradients in `optimizer.param_groups`: with "
+        "other parameters on each rank, one rank skips a step that others wait in. Give all of them to "
+        "`Optimizer.__init__`."),
     _check("nothing_grows",
         "Later steps launch no more collectives and keep no more tensors and handles alive than the second one.",
         draws.lasting, nothing_grows, "robustness"),

@@ -1,6 +1,7 @@
 """All bugs that are planted in right submissions, by component and idea."""
 
 from bugs import (
+    both,
     checkpoint,
     ddp,
     distributed_sampler,
@@ -16,6 +17,7 @@ from bugs import (
 BUGS = [
     *ddp.BUGS,
     *sharded_optimizer.BUGS,
+    *both.BUGS,
     *overhead_model.BUGS,
     *distributed_sampler.BUGS,
     *evaluation.BUGS,

@@ -19,12 +19,13 @@ _CLEARED_IF_FINITE = """    params = [p for group in optimizer.param_groups for 
     if all(p.grad is None or p.grad.isfinite().all() for p in params):
         optimizer.zero_grad()
 """
-_LOSS = """            loss = loss_fn(ddp_model(x), y) / len(microbatches)
+_LOSS = """            loss = loss_fn(ddp_model(x), y) * (len(x) / samples)
             (scaler.scale(loss) if scaler else loss).backward()
 """
-_DIVIDED_IN_FLIGHT = f"""{_LOSS.replace(" / len(microbatches)", "")}    for p in ddp_model.parameters():
+_DIVIDED_IN_FLIGHT = f"""{_LOSS.replace(" * (len(x) / samples)", "")}    for p in ddp_model.parameters():
         p.grad /= len(microbatches)
 """
+_SHARE = " * (len(x) / samples)"
 _FINISH = "    ddp_model.finish_gradient_synchronization()\n"
 BUGS = [
     Bug(
@@ -34,7 +35,7 @@ BUGS = [
         "one_optimizer_step",
         "optimizer steps; expected 1",
     ),
-    Bug(_ACCUMULATION, " / len(microbatches)", "", "training_equals_one_process", "losses summed over micro-batches"),
+    Bug(_ACCUMULATION, _SHARE, "", "training_equals_one_process", "losses summed over micro-batches"),
     Bug(_ACCUMULATION, "if is_last else", "if False else", "training_equals_one_process", "each rank trains alone"),
     Bug(
         _ACCUMULATION,
@@ -81,8 +82,8 @@ BUGS = [
     Bug(
         _ACCUMULATION,
         "        with nullcontext() if is_last else ddp_model.no_sync():\n"
-        "            loss = loss_fn(ddp_model(x), y) / len(microbatches)\n",
-        "        loss = loss_fn(ddp_model(x), y) / len(microbatches)\n"
+        "            loss = loss_fn(ddp_model(x), y) * (len(x) / samples)\n",
+        "        loss = loss_fn(ddp_model(x), y) * (len(x) / samples)\n"
         "        with nullcontext() if is_last else ddp_model.no_sync():\n",
         "one_exchange_of_gradients[forward_or_scaler]",
         "inside `with ddp_model.no_sync():` as well",
@@ -138,20 +139,20 @@ BUGS = [
     ),
     Bug(
         _ACCUMULATION,
-        " / len(microbatches)",
+        _SHARE,
         ' / ddp_model.__dict__.setdefault("count", len(microbatches))',
         "fewer_in_the_last_step",
-        "of this call",
+        "what this call gets",
     ),
     Bug(
         _ACCUMULATION,
         _LOSS,
-        _LOSS.replace(" / len(microbatches)", "")
-        + '            optimizer.param_groups[0]["lr"] = 0.1 / len(microbatches)\n'
+        _LOSS.replace(_SHARE, "") + '            optimizer.param_groups[0]["lr"] = 0.1 / len(microbatches)\n'
         '            optimizer.param_groups[1]["lr"] = 0.1 / len(microbatches)\n',
         "training_equals_one_process",
         "is not what one process on all of them gives",
     ),
+    Bug(_ACCUMULATION, _SHARE, " / len(microbatches)", "trains[uneven_batches]", "its share of the samples"),
     Bug(_ACCUMULATION, _LOSS, _DIVIDED_IN_FLIGHT, "finishes_before_the_step", "not done when backward returns"),
     Bug(_ACCUMULATION, _CLEARED, f"{_CLEARED}    ddp_model.train()\n", "modes_stay", "in evaluation mode"),
     Bug(_ACCUMULATION, _CLEARED, _CLEARED_IF_FINITE, "overflow_skips_the_step", "was left out as well"),

@@ -20,7 +20,9 @@ wrappers = pytest.mark.parametrize("wrapper", [*WRAPPERS.values(), TORCH], ids=[
 
 
 def parts_of(rank: int, step: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    return [batch(PARTS * step + part, rank) for part in range(PARTS)]
+    """Return microbatches of different sizes."""
+    parts = enumerate(batch(PARTS * step + part, rank) for part in range(PARTS))
+    return [(x[part:], y[part:]) for part, (x, y) in parts]
 
 
 @distributed(world_size=[1, 2, 4])

@@ -128,6 +128,12 @@ BUGS = [
     _bug(_FORWARD, _ZEROS_AS_DEFAULTS, "groups[own_options]"),
     _bug(_SENT, _LAST_GROUP_AWAITED, "results_are_waited_for[groups]", "Nobody waited at all for broadcast"),
     _bug(_OWNED, _OWNED_ALONE, "param_groups_hold_all", "with other parameters on each rank"),
+    _bug(
+        _OWNED,
+        _OWNED_ALONE.replace("= mine", "= list(mine)"),
+        "overflow_reaches_every_rank",
+        "looks for infinite gradients in",
+    ),
     Bug(_SHARDED, _CLEAR, _PASSES_BY_FROZEN, "trains[unfreezing_later]"),
     Bug(_SHARDED, _GROUP, _GROUP_OF_A_DTYPE, "groups[other_kinds]", "IndexError"),
     _bug(

@@ -1,0 +1,1 @@
+"""The submission's own wrapper together with its own sharded optimizer."""
