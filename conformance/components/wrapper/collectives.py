@@ -71,11 +71,13 @@ def freezing(trial: Trial) -> None:
 
 
 def _counts(trial: Trial) -> Iterator[tuple[str, int]]:
-    """Yield words for each rank in the last step, and how many times it exchanged gradients."""
+    """Yield words for each rank in the last step, and how many times it exchanged gradients; raise if it never did."""
     for rank, seen in enumerate(trial.observations):
-        yield f"On rank {rank} at {last_step(trial.scenario)}", exchanges(seen.happenings[-1], trial.scenario)
+        where, count = f"On rank {rank} at {last_step(trial.scenario)}", exchanges(seen.happenings[-1], trial.scenario)
+        if not count and trial.scenario.model.trainable:
+            raise Violation(f"{where}, no gradient was communicated at all.", "Launch a collective in every step.")
+        yield where, count
 
 
 def _times(count: int) -> str:
-    few = {0: "no collective was launched", 1: "one collective was launched"}
-    return few.get(count, f"{count} collectives were launched")
+    return "one collective was launched" if count == 1 else f"{count} collectives were launched"
