@@ -7,11 +7,11 @@ from conformance.execution.outcome import Broken, Execution
 from pytest_ddp.outcomes.outcome import Raised
 
 _LARGER = re.compile(r"^A larger model, .*?, shows more\. ")
-_WHERE = re.compile(r"\bat step \d+|\bon ranks? \d+(, \d+)*|\b\d+ times", re.IGNORECASE)
+_WHERE = re.compile(r" \(on rank \d+, [^)]*\)|\bat step \d+|\bon ranks? \d+(, \d+)*|\b\d+ times", re.IGNORECASE)
 
 
 def cause_of_failure(advice: str, execution: Execution) -> str:
-    """Return the advice without ranks and steps, which is the same for failures of one cause.
+    """Return the advice without the ranks, steps and parameters that it shows on: the same for failures of one cause.
 
     It is empty if the cause is unknown: advice on ranks that died or hung fits several causes.
     """

@@ -79,7 +79,8 @@ def _clipped(trial: Trial, step: int) -> str:
     limit = max(trial.expected.gradient_limits[step].values())
     for seen in trial.observations:
         value = _flat(seen.gradients(step), names)
-        norms = _norms_clipped(shards, value, limit) if shards.is_floating_point() and len(value) > ranks else ()
+        solvable = shards.is_floating_point() and len(value) > ranks and bool(value.isfinite().all())
+        norms = _norms_clipped(shards, value, limit) if solvable else ()
         if norms and max(norms) - min(norms) < _ALIKE * max(norms) and abs(norms[0] - round(norms[0], _ROUND)) < _ALIKE:
             return f"the gradients of a rank are shortened, all by one factor, to a norm of {round(norms[0], _ROUND):g}"
     return ""
