@@ -32,7 +32,7 @@ class Bug(NamedTuple):
     words: str = ""
 
     def __str__(self):
-        return f"{self.component}: {_brief(self.old, 40)} becomes {_brief(self.new, 90) or 'nothing'}"
+        return f"{self.component}: {self.check}: {_brief(self.old, 40)} becomes {_brief(self.new, 90) or 'nothing'}"
 
     def planted(self) -> dict[str, str]:
         """Return the files of the submission with the bug."""

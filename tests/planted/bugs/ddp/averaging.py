@@ -76,7 +76,7 @@ BUGS = [
         _NAIVE,
         "        self.module = module\n",
         "        self.module = module.float()\n",
-        "runs_to_the_end",
+        "trains[float64]",
         "RuntimeError",
     ),
     Bug(
