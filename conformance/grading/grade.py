@@ -220,7 +220,7 @@ def _told_once(report: CheckReport, before: dict[str, CheckReport]) -> CheckRepo
     """Refer to the first check that failed for the same cause, if there is one, instead of the same advice."""
     alike = (one for one in before.values() if report.cause and one.cause == report.cause)
     first = next((one for one in alike if one.level == "core" or report.level == "extended"), None)
-    return replace(report, diagnosis=f"This follows from {first.id}.") if first else report
+    return replace(report, diagnosis=f"Looks like the same mistake as in {first.id}.") if first else report
 
 
 def _tells_dtype(component: str, check: Check) -> bool:

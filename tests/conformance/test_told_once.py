@@ -52,11 +52,11 @@ def test_ranks_that_shuffle_differently_are_told_of_once(grade_path, submit):
     assert first == "seed_shared_by_ranks"
     assert "Ranks shuffle differently" in found[first]
     assert others
-    assert {found[other] for other in others} == {"This follows from seed_shared_by_ranks."}
+    assert {found[other] for other in others} == {"Looks like the same mistake as in seed_shared_by_ranks."}
 
 
 def test_a_wrapper_that_clips_is_told_so_once(grade_path, submit):
     found = diagnoses(grade_path, submit(CLIPS_FIRST), "naive_ddp")
     assert list(found)[:2] == ["trains[one_rank]", "gradients_averaged"]
     assert "clipped by the wrapper" in found["trains[one_rank]"]
-    assert found["gradients_averaged"] == "This follows from trains[one_rank]."
+    assert found["gradients_averaged"] == "Looks like the same mistake as in trains[one_rank]."
