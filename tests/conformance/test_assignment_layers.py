@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import nn
 from way import CONTROLS, Way
+from ways import RECOVERS
 
 from conformance.components.fsdp.on_ranks import of_the_assignment
 from conformance.workload.modules import SmoothNorm
 
-BY_LAYERS = Way("by_layers", "ByLayers", "fsdp")
+BY_LAYERS = Way("by_layers", "ByLayers", "fsdp", RECOVERS)
 TEMPLATE = "cs336-basics/cs336_basics"
 BASICS = """
 from torch import nn

@@ -51,7 +51,7 @@ def rows(course):
 ASKED = ("--components", "overhead_model", "--max-examples", "2", "--jobs", "2")
 
 
-def test_a_course_is_graded_once_and_its_gradebook_names_what_to_look_at(course, capsys):
+def test_a_course_is_graded_once_and_its_gradebook_names_what_to_look_at(course, capsys, tmp_path):
     assert main(command(course, *ASKED)) == 0
     found = rows(course)
     assert [found[name]["overhead_model"] for name in ("ada", "bob", "dan")] == ["5", "1.5", "5"]
@@ -68,6 +68,10 @@ def test_a_course_is_graded_once_and_its_gradebook_names_what_to_look_at(course,
     assert main(command(course, *ASKED)) == 0
     assert (out / "gradebook.csv").read_bytes() == before
     assert {path: path.stat().st_mtime_ns for path in out.glob("*/part-*.json")} == parts, "nothing ran again"
+    (tmp_path / "rubric.toml").write_text('[overhead_model.aspects]\n"best bucket size" = {points = 6.5}\n')
+    assert main(command(course, *ASKED, "--rubric", str(tmp_path / "rubric.toml"))) == 0
+    assert rows(course)["ada"]["overhead_model"] == "10"
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*/part-*.json")} == parts, "points need no run"
 
 
 @pytest.mark.long
@@ -87,17 +91,6 @@ def test_after_a_kill_of_the_whole_tree_the_gradebook_is_the_same(course):
         run.communicate()
     assert main(command(course, *ASKED)) == 0
     assert (out / "gradebook.csv").read_bytes() == whole
-
-
-def test_another_rubric_needs_no_other_grade(course, tmp_path):
-    assert main(command(course, *ASKED)) == 0
-    parts = sorted((course.parent / "out").glob("*/part-*.json"))
-    (tmp_path / "rubric.toml").write_text(
-        '[overhead_model.aspects]\n"best bucket size" = {points = 6.5}\n', encoding="utf-8"
-    )
-    assert main(command(course, *ASKED, "--rubric", str(tmp_path / "rubric.toml"))) == 0
-    assert rows(course)["ada"]["overhead_model"] == "10"
-    assert sorted((course.parent / "out").glob("*/part-*.json")) == parts
 
 
 def test_a_roster_gives_names(course):

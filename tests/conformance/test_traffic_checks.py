@@ -123,9 +123,10 @@ def test_one_collective_for_each_dtype_or_one_for_both():
     one_collective_per_dtype(trial(wide, narrow, model=MIXED))
     one_collective_per_dtype(trial(wide, model=MIXED))
     one_collective_per_dtype(trial(sent("reduce"), sent("broadcast"), narrow, model=MIXED))
-    for happened, words in (([wide, wide, narrow], "3 collectives were"), ([], "no collective was")):
-        with pytest.raises(Violation, match=f"{words} launched for 2 parameters of 2 dtypes; expected at most 2"):
-            one_collective_per_dtype(trial(*happened, model=MIXED))
+    with pytest.raises(Violation, match="3 collectives were launched for 2 parameters of 2 dtypes; expected at most 2"):
+        one_collective_per_dtype(trial(wide, wide, narrow, model=MIXED))
+    with pytest.raises(Violation, match="no gradient was communicated at all"):
+        one_collective_per_dtype(trial(model=MIXED))
 
 
 def test_nothing_is_sent_where_everything_is_frozen():
