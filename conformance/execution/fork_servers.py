@@ -67,9 +67,7 @@ class _ForkingLauncher(ForkLauncher):
         if not _is_forkable():
             return super().begin_server(fd, preload, environment)
         forked: list[int] = []
-        thread = threading.Thread(target=_fork_server, args=(fd, preload, forked))  # no frame of ours is on its stack
-        thread.start()
-        thread.join()
+        _fork_server(fd, preload, forked)
         return _ForkedServer(forked[0], os.pidfd_open(forked[0]))
 
 
