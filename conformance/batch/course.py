@@ -21,6 +21,10 @@ from conformance.grading.rubric import Rubric
 from pytest_ddp.errors import UsageError
 
 _OUTPUT_BYTES = 2**20  # of the log of a run that are kept
+_ALONE = (  # the grader has a session of its own, and still ends with this process
+    "import sys; from pytest_ddp.pool.parent_death import die_with; die_with({}); "
+    "from conformance.cli import main; sys.exit(main())"
+)
 _RUNS = 3  # of the grader for one submission, if it dies
 
 
@@ -108,7 +112,8 @@ def _grade_one(course: Course, entry: Entry, stop: Event) -> Record:
 
 def _run(course: Course, record: Record, folder: Path, components: Sequence[str], stop: Event) -> str:
     """Run the grader on a submission once; return why it must not run again, if so."""
-    command = [sys.executable, "-P", "-m", "conformance", "grade", str(folder), "--components", ",".join(components)]
+    command = [sys.executable, "-P", "-c", _ALONE.format(os.getpid()), "grade", str(folder)]
+    command += ["--components", ",".join(components)]
     command += ["--seed", str(course.seed), "--json", str(record.next_part())]
     command += ["--repro-dir", str(record.folder / "scripts"), *course.options]
     log = record.folder / "log.txt"

@@ -19,7 +19,7 @@ from conformance.components.registry import COMPONENTS
 
 NAMES = ("naive_ddp", "ddp_individual_parameters", "ddp_bucketed", "sharded_optimizer", "fsdp")
 BUGS_PER_SUBMISSION = (0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 3)
-_FEW = 0.15
+_FEW = 0.1
 
 
 def aspect_of(bug: Bug) -> str | None:

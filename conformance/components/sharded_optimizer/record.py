@@ -134,20 +134,20 @@ _CHECKS = (
     *EXTENDED,
 )
 _ASPECTS = (
-    Aspect("equals the unsharded one", 3,
+    Aspect("equals the unsharded one", 2.5,
         ("runs_to_the_end", "results_are_waited_for", "training_equals_one_process", "trains[one_rank]",
             "trains[float32]", "trains[bfloat16]", "trains[any_torch_optimizer]", "trains[convolution]",
             "trains[clipped_gradients]", "trains[beside_data_parallel]", "trains[everything_together]"),
         essential=True),
-    Aspect("state is sharded", 3, ("state_is_sharded", "state_is_sharded[groups]"), essential=True),
-    Aspect("state is balanced", 1.5, ("state_is_balanced", "state_is_balanced[two_groups]")),
+    Aspect("state is sharded", 2.5, ("state_is_sharded", "state_is_sharded[groups]"), essential=True),
+    Aspect("state is balanced", 2, ("state_is_balanced", "state_is_balanced[two_groups]")),
     Aspect("parameter groups", 2,
         ("groups[own_options]", "results_are_waited_for[groups]", "groups[added_before_training]",
             "groups[added_during_training]", "groups[added_with_the_defaults]")),
     Aspect("changes of options", 2, ("options[lr]", "options[others]", "options[one_group]", "options[scheduler]")),
     Aspect("closures and clearing", 2,
         ("closure", "closure[beside_data_parallel]", "zero_grad", "zero_grad[added_groups]")),
-    Aspect("unusual sizes", 1.5, ("trains[fewer_parameters_than_ranks]", "groups[smaller_than_the_world]",
+    Aspect("unusual sizes", 2, ("trains[fewer_parameters_than_ranks]", "groups[smaller_than_the_world]",
             "closure[ranks_without_parameters]")),
 )
 # fmt: on
