@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code.
 
     0: all that is submitted passed; 1: a component failed; 2: misuse, or a submission that cannot be graded; 3: an
-    error in the grader; 130: interrupted.
+    error in the grader; 130: interrupted. With `--out`, 0 means that the results are written, whatever they are.
     """
     if arguments is None:
         become_forkable()
@@ -159,13 +159,16 @@ def _grade_course(options: argparse.Namespace) -> int:
     """Grade all submissions in a folder, each in a process tree of its own."""
     if len(options.paths) != 1:
         raise UsageError("--out: give one folder, which holds the submissions")
+    if given := [form.option for form in FORMATS if vars(options)[form.option]]:
+        raise UsageError(f"{given[0]} is for one grade: --out writes report.json and report.html for each submission")
     if options.seed is None:
         raise UsageError("--out: give --seed, so that all submissions, and a later run, get the same scenarios")
     from conformance.batch.course import Course, grade_course  # noqa: PLC0415  imports torch with the components
 
     components = _components(options.components)
-    passed_on = ["--world-size", str(_world_size(options.world_size)), "--max-examples", str(options.max_examples)]
-    passed_on += ["--import-seconds", str(options.import_seconds)]
+    passed_on = ["--world-size", str(_world_size(options.world_size)), "--max-examples"]
+    passed_on += [str(_positive("--max-examples", options.max_examples))]
+    passed_on += ["--import-seconds", str(_positive("--import-seconds", options.import_seconds))]
     passed_on += ["--core"] * options.core + ["--from-scratch"] * options.from_scratch
     for option, values in (("--library", options.library), ("--with", options.packages)):
         passed_on += [word for value in values for word in (option, value)]
@@ -178,7 +181,7 @@ def _grade_course(options: argparse.Namespace) -> int:
         _positive("--limit", options.limit),
         read_rubric(options.rubric) if options.rubric else NO_RUBRIC,
     )
-    with course_progress(len(course.entries)) as ended:
+    with course_progress(len(course.entries), course.rubric) as ended:
         grade_course(course, _positive("--jobs", options.jobs), ended)
     sys.stdout.write(f"{options.out / 'gradebook.csv'}\n{options.out / 'class.html'}\n")
     return PASSED
@@ -201,7 +204,10 @@ def _regrade(options: argparse.Namespace) -> int:
     for file in _files(options, reports):
         file.write()
     for report in reports.reports:
-        show(report, Console())
+        if report.not_graded_because:
+            sys.stderr.write(f"conformance: {report.not_graded_because}\n")
+        else:
+            show(report, Console())
     return max((report.exit_code for report in reports.reports), default=NOT_GRADED)
 
 

@@ -3,6 +3,7 @@
 import stat
 import tarfile
 import zipfile
+import zlib
 from pathlib import Path
 
 from pytest_ddp.errors import UsageError
@@ -20,7 +21,7 @@ def unpacked(archive: Path, folder: Path) -> Path:
     """
     try:
         (_unpack_zip if archive.suffix == ".zip" else _unpack_tar)(archive, folder)
-    except (OSError, tarfile.TarError, zipfile.BadZipFile, EOFError, RuntimeError, NotImplementedError) as error:
+    except (OSError, tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as error:
         raise UsageError(f"{archive.name} cannot be unpacked: {error}") from None
     inside = [path for path in folder.iterdir() if path.name != "__MACOSX"]
     return inside[0] if len(inside) == 1 and inside[0].is_dir() else folder
@@ -55,4 +56,6 @@ def _hold_limits(archive: Path, sizes: list[int]) -> None:
 
 def _hold_inside(archive: Path, folder: Path, name: str) -> None:
     if "\\" in name or not (folder / name).resolve().is_relative_to(folder.resolve()):
-        raise UsageError(f"{archive.name} holds {name!r}, which lies outside of its folder: it is not unpacked")
+        raise UsageError(
+            f"{archive.name} holds {name!r}, which lies outside of its folder or has a backslash: it is not unpacked"
+        )

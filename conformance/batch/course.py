@@ -52,7 +52,7 @@ class Course:
 
     def key(self, entry: Entry) -> str:
         """Return what a grade depends on. The rubric is not part of it: other points need no other grade."""
-        parts = [entry.digest(), str(self.seed), version("pytest-ddp"), *self.options]
+        parts = [entry.digest(), str(self.seed), version("pytest-ddp"), *self.components, *self.options]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def record(self, entry: Entry) -> Record:
@@ -95,7 +95,7 @@ def _grade_one(course: Course, entry: Entry, stop: Event) -> Record:
     try:
         folder = entry.folder(record.folder / "submission")
         record.begin(course.key(entry))
-    except UsageError as error:
+    except (UsageError, OSError) as error:
         record.begin("")
         record.settle(str(error))
         return record
@@ -106,7 +106,9 @@ def _grade_one(course: Course, entry: Entry, stop: Event) -> Record:
         if why := _run(course, record, folder, left, stop):
             record.settle(why)
     if record.ungraded(course.components) and not stop.is_set():
-        record.settle(f"the grader ended {_RUNS} times before it was done: see log.txt")
+        record.settle(
+            f"the grader ended {_RUNS} times before it was done: see log.txt; delete {record.folder} to grade it again"
+        )
     return record
 
 
@@ -135,7 +137,11 @@ def _run(course: Course, record: Record, folder: Path, components: Sequence[str]
             with suppress(ProcessLookupError):
                 os.killpg(grader.pid, signal.SIGKILL)
     _cut(log)
-    return "" if ended or stop.is_set() else f"the limit of {course.limit:g} s was reached"
+    return (
+        ""
+        if ended or stop.is_set()
+        else f"{course.limit:g} s (--limit) were over: delete {record.folder} to grade it again, with a larger one"
+    )
 
 
 def _cut(log: Path) -> None:

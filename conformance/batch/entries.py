@@ -82,6 +82,8 @@ def _in_roster(folder: Path, roster: Path) -> Iterator[Entry]:
             rows = list(csv.DictReader(opened))
     except OSError as error:
         raise UsageError(f"{roster}: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{roster} is no CSV file in UTF-8: {error}") from None
     for number, row in enumerate(rows, start=2):
         if not row.get("name") or not row.get("path"):
             raise UsageError(f"{roster}:{number}: a roster has the columns `name` and `path`, both filled in")
@@ -89,12 +91,12 @@ def _in_roster(folder: Path, roster: Path) -> Iterator[Entry]:
 
 
 def _name(text: str) -> str:
-    return re.sub(r"[^\w.@ -]", "_", text.strip()) or "_"
+    return re.sub(r"[^\w.@ -]", "_", text.strip()).lstrip(".") or "_"
 
 
 def _files(path: Path) -> Iterator[tuple[str, Path]]:
     if path.is_file():
-        yield path.name, path
+        yield "", path
         return
     for file in path.rglob("*"):
         relative = file.relative_to(path)

@@ -25,7 +25,7 @@ def gradebook(reports: Mapping[str, Report | None], whys: Mapping[str, str], com
     for name, report in sorted(reports.items()):
         points = {one.name: one for one in report.components} if report else {}
         cells = [f"{points[one].points:g}" if one in points and points[one].graded else "" for one in components]
-        sums = (sum(getattr(one, kind) for one in points.values()) for kind in ("points", "max_points"))
+        sums = (report.points, report.max_points) if report else (0.0, 0.0)
         look_at = "; ".join(reasons(report, whys.get(name, "")))
         table.writerow([_plain(name), *(f"{one:g}" for one in sums), *cells, _plain(look_at)])
     return text.getvalue()
@@ -71,8 +71,7 @@ def _shares(reports: Sequence[Report]) -> list[tuple[str, int]]:
     """Return how many submissions have which tenth of the points."""
     counts = [0] * _BARS
     for report in reports:
-        possible = sum(one.max_points for one in report.components)
-        share = sum(one.points for one in report.components) / possible if possible else 0.0
+        share = report.points / report.max_points if report.max_points else 0.0
         counts[min(int(share * _BARS), _BARS - 1)] += 1
     return [(f"{at * 100 // _BARS} to {(at + 1) * 100 // _BARS} %", count) for at, count in enumerate(counts)]
 

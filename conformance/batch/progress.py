@@ -10,10 +10,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from conformance.batch.entries import Entry
 from conformance.batch.gradebook import reasons
 from conformance.batch.record import Record
+from conformance.grading.rubric import Rubric
 
 
 @contextmanager
-def course_progress(total: int) -> Iterator[Callable[[Entry, Record], None]]:
+def course_progress(total: int, rubric: Rubric) -> Iterator[Callable[[Entry, Record], None]]:
     """Show progress during the block; give the function that is called when a submission has ended."""
     console = Console(stderr=True)
     columns = (TextColumn("graded"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
@@ -21,16 +22,15 @@ def course_progress(total: int) -> Iterator[Callable[[Entry, Record], None]]:
         task = bar.add_task("graded", total=total)
 
         def ended(entry: Entry, record: Record) -> None:
-            sys.stderr.write(f"{summary(entry, record)}\n")
+            sys.stderr.write(f"{summary(entry, record, rubric)}\n")
             bar.advance(task)
 
         yield ended
 
 
-def summary(entry: Entry, record: Record) -> str:
+def summary(entry: Entry, record: Record, rubric: Rubric) -> str:
     """Return a line about a submission: its points, and why a person should look at it."""
-    report = record.report()
-    components = report.components if report else ()
-    points, possible = (sum(getattr(one, kind) for one in components) for kind in ("points", "max_points"))
+    report = record.pointed(rubric)
+    points, possible = (report.points, report.max_points) if report else (0.0, 0.0)
     look_at = "; ".join(reasons(report, record.why))
     return f"{entry.name}: {points:g} of {possible:g} points" + (f" -- look at it: {look_at}" if look_at else "")

@@ -10,7 +10,7 @@ from pathlib import Path
 from conformance.grading.formats import to_json_text
 from conformance.grading.formats.html import to_html
 from conformance.grading.formats.report_file import replace_text
-from conformance.grading.report import Report
+from conformance.grading.report import NONE_DEFINED, Report
 from conformance.grading.rubric import Rubric, regraded
 
 
@@ -92,6 +92,9 @@ def _merged(before: Report, part: Report) -> Report:
     graded = {one.name: one for one in part.components if one.graded}
     components = tuple(graded.get(one.name, one) for one in before.components)
     because = part.not_graded_because or before.not_graded_because
+    if NONE_DEFINED in part.not_graded_because and any(one.graded for one in before.components):
+        components = tuple(one if one.graded else replace(one, submitted=False, graded=True) for one in components)
+        because = before.not_graded_because
     return replace(
         before,
         components=components,

@@ -1,4 +1,4 @@
-"""Whether two failures have one cause: the first one that is reported tells it, and later ones refer to that."""
+"""Finds out whether two failures have one cause, so that a report explains the cause once."""
 
 import re
 

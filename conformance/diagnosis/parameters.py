@@ -159,6 +159,8 @@ def _rounded(trial: Trial, wrong: Sequence[Wrong], step: int) -> str:
 
 def _is_rounding(seen: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> bool:
     """Return whether a tensor is as near to the right one as rounding to `dtype` allows, and `dtype` can hold it."""
+    if seen.shape != right.shape:
+        return False
     eps = torch.finfo(dtype).eps
     near = (wide(seen) - wide(right)).abs() <= eps * wide(right).abs()
     return eps > torch.finfo(seen.dtype).eps and is_rounded(seen, dtype) and bool(near.all())

@@ -66,9 +66,8 @@ class _ForkingLauncher(ForkLauncher):
     def begin_server(self, fd: int, preload: Sequence[str], environment: Mapping[str, str]) -> Server:
         if not _is_forkable():
             return super().begin_server(fd, preload, environment)
-        forked: list[int] = []
-        _fork_server(fd, preload, forked)
-        return _ForkedServer(forked[0], os.pidfd_open(forked[0]))
+        pid = _fork_server(fd, preload)
+        return _ForkedServer(pid, os.pidfd_open(pid))
 
 
 def _is_forkable() -> bool:
@@ -77,14 +76,13 @@ def _is_forkable() -> bool:
     return os.environ.get(_HASH_SEED) == HASH_SEEDS[0] and threads == threading.active_count()
 
 
-def _fork_server(fd: int, preload: Sequence[str], forked: list[int]) -> None:
-    """Fork a server that serves the socket `fd`; append its process id. Nothing of the grade is left open in it."""
+def _fork_server(fd: int, preload: Sequence[str]) -> int:
+    """Fork a server that serves the socket `fd`; return its process id. Nothing of the grade is left open in it."""
     controller = os.getpid()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     if pid := os.fork():
-        forked.append(pid)
-        return
+        return pid
     try:
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

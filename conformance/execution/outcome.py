@@ -134,6 +134,8 @@ def why_no_answer(outcome: Outcome, location: Location) -> str:
             return f"importing them ended the process: it {describe_outcome(outcome).partition(';')[0]}"
         case TimedOut():
             lines = [line for line in outcome.stack.splitlines() if any(root in line for root in location.import_roots)]
-            return "\n".join([f"importing them did not end within {outcome.timeout:g} s (--import-seconds)", *lines])
+            return "\n".join(
+                [f"importing them did not end within {outcome.timeout:g} s; --import-seconds N allows more", *lines]
+            )
         case _:
             return "the rank that has imported them sends something that is no answer"

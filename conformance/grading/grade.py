@@ -24,7 +24,7 @@ from conformance.grading.events import (
     SubmissionBegan,
     SubmissionEnded,
 )
-from conformance.grading.report import GRADER_ERROR, CheckReport, ComponentReport, Environment, Report
+from conformance.grading.report import GRADER_ERROR, NONE_DEFINED, CheckReport, ComponentReport, Environment, Report
 from conformance.grading.rubric import NO_RUBRIC, Rubric, regraded
 from conformance.grading.timeline import timeline
 from conformance.judging.draws import Spared
@@ -135,9 +135,7 @@ def submitted_components(executor: Executor, wanted: Sequence[str]) -> list[str]
     if not defined:
         lacking = [lacks(name, executor.missing[name]) for name in wanted if name in executor.missing]
         looked_for = "looked for " + ", ".join(str(COMPONENTS[name].contract.get) for name in wanted)
-        raise UsageError(
-            f"the adapters of {given} define none of the components asked for; {'; '.join(lacking) or looked_for}"
-        )
+        raise UsageError(f"the adapters of {given} {NONE_DEFINED}; {'; '.join(lacking) or looked_for}")
     return [name for name in defined if executor.is_implemented(COMPONENTS[name])]
 
 

@@ -17,7 +17,7 @@ class Rules:
     Attributes:
         limit: the largest share of a component's points that is left where an essential aspect is missing.
         not_judged: the share of a check's points where it did not run because another one failed.
-        bonus: points besides for extended checks, if all of them pass.
+        bonus: points for extended checks, on top of the others; each one that passes has an equal share.
         hidden: the ids of checks about which a report for students says nothing but their points.
     """
 
@@ -47,8 +47,8 @@ class Mark:
     Attributes:
         aspect: what it is for.
         points: what was earned, of `aspect.points`.
-        status: passed; missing, for an essential aspect of whose checks less than half passed or ended in an error of
-            the grader; not_run, if no check of another one failed; else failed.
+        status: passed; missing, for an essential aspect of whose checks less than half passed or got no verdict;
+            not_run, if no check of another one failed; else failed.
     """
 
     aspect: Aspect
@@ -86,16 +86,20 @@ def marks(aspects: Sequence[Aspect], outcomes: Mapping[str, Outcome], rules: Rul
 
 def _mark(aspect: Aspect, outcomes: Sequence[Outcome], essential: Iterable[str], rules: Rules) -> Mark:
     shares = [_share(outcome, essential, rules) for outcome in outcomes]
-    status = _status(aspect, [outcome.status for outcome in outcomes], sum(shares))
+    status = _status(aspect, outcomes, sum(shares))
     return Mark(aspect, aspect.points * sum(shares) / len(shares), status)
 
 
-def _status(aspect: Aspect, found: Sequence[str], earned: float) -> AspectStatus:
-    if set(found) == {"passed"}:
+def _status(aspect: Aspect, outcomes: Sequence[Outcome], earned: float) -> AspectStatus:
+    found = {outcome.status for outcome in outcomes}
+    if found == {"passed"}:
         return "passed"
-    if aspect.essential and earned + found.count("error") < _MISSING * len(found):
+    unjudged = sum(
+        outcome.status != "failed" and not (outcome.behind or outcome.status == "passed") for outcome in outcomes
+    )
+    if aspect.essential and earned + unjudged < _MISSING * len(outcomes):
         return "missing"
-    return "not_run" if set(found) <= {"passed", "not_run"} else "failed"
+    return "not_run" if found <= {"passed", "not_run"} else "failed"
 
 
 def _share(outcome: Outcome, essential: Iterable[str], rules: Rules) -> float:

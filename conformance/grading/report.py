@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SCHEMA = "pytest-ddp/report/2"
 Verdict: TypeAlias = Literal["passed", "failed", "error", "not_gradable", "not_submitted", "not_graded"]
 PASSED, FAILED, NOT_GRADED, HARNESS_ERROR = 0, 1, 2, 3
+NONE_DEFINED = "define none of the components asked for"
 GRADER_ERROR = "an error in the grader, not in the submission:"
 
 
@@ -129,6 +130,12 @@ class ComponentReport:
         return [check for check in self.checks if check.level == "core"]
 
     @property
+    def unmarked(self) -> list[CheckReport]:
+        """The core checks that belong to no aspect."""
+        marked = {check for aspect in self.aspects for check in aspect.checks}
+        return [check for check in self.core if check.id not in marked]
+
+    @property
     def in_float32(self) -> bool:
         """Whether it was judged in float32, since it does not carry float64."""
         return any(check.in_float32 for check in self.checks)
@@ -213,6 +220,16 @@ class Report:
     finished: bool = True
     not_graded_because: str = ""
     stand_ins: tuple[str, ...] = ()
+
+    @property
+    def points(self) -> float:
+        """What all components together earned."""
+        return round(sum(component.points for component in self.components), 2)
+
+    @property
+    def max_points(self) -> float:
+        """What all components together can earn."""
+        return sum(component.max_points for component in self.components)
 
     @property
     def exit_code(self) -> int:

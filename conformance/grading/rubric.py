@@ -1,10 +1,10 @@
-"""Rubrics: a course's own points, in a TOML file. Nothing here imports torch before a rubric is read.
+"""Rubrics: a course's own points, in a TOML file. Torch is imported when a rubric is read or printed, not before.
 
     limit = 0.4                       # of a component's points, where an essential aspect is missing
     not_judged = 0.5                  # of a check's points, where it did not run because another one failed
 
     [ddp_bucketed]
-    bonus = 1                         # points besides, if all extended checks pass
+    bonus = 1                         # points on top: each extended check that passes has an equal share
     hidden = ["trains[bfloat16]"]     # checks about which students get their points alone
 
     [ddp_bucketed.aspects]
@@ -136,14 +136,21 @@ def _of_component(
             unknown = [one for one in value if one not in checks] if isinstance(value, list) else [value]
             if unknown:
                 yield (key,), f"no check is called {unknown[0]!r}: hidden is a list of ids as docs/checks.md has them"
-        elif key == "aspects" and isinstance(value, dict):
-            for name, changed in value.items():
-                if name not in names:
-                    yield (key, name), f"no aspect is called {name!r}; there are {', '.join(map(repr, names))}"
-                elif not _is_change(changed):
-                    yield (key, name), "an aspect is `{ points = 1.5, essential = true }`, or one of the two"
+        elif key == "aspects":
+            yield from (((key, *keys), words) for keys, words in _of_aspects(value, names))
         elif key not in {"bonus", "hidden"}:
             yield (key,), f"{key!r} is not known; there are aspects, bonus and hidden"
+
+
+def _of_aspects(value: Any, names: Sequence[str]) -> Iterator[tuple[tuple[str, ...], str]]:
+    if not isinstance(value, dict):
+        yield (), "aspects is a table: `[COMPONENT.aspects]`"
+        return
+    for name, changed in value.items():
+        if name not in names:
+            yield (name,), f"no aspect is called {name!r}; there are {', '.join(map(repr, names))}"
+        elif not _is_change(changed):
+            yield (name,), "an aspect is `{ points = 1.5, essential = true }`, or one of the two"
 
 
 def _is_change(value: Any) -> bool:

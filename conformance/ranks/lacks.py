@@ -15,6 +15,7 @@ from conformance.ranks.loading import is_own
 from conformance.submissions.location import Location
 
 _NEWER_SYNTAX = re.compile(r"\s*(type\s+\w|(async\s+)?(def|class)\s+\w+\[)")  # of Python 3.12
+_CHECKPOINT = "checkpoint.pt"  # the name that the judge gives
 _TEMPORARY = (tempfile.gettempdir(), "/dev/shm")  # noqa: S108  what is missing there, the submission has not written
 
 
@@ -34,11 +35,18 @@ def _lacking(error: BaseException, location: Location) -> str:
             return _newer_python(error, newer)
         case AttributeError(obj=ModuleType(__name__=name)) if newer and name in sys.stdlib_module_names:
             return _newer_python(error, newer)
-        case FileNotFoundError(filename=str(name)) if is_own(name, location) or not name.startswith(_TEMPORARY):
+        case FileNotFoundError(filename=str(name)) if _is_data(name, location):
             return f"This machine lacks {name}, which the submission looks for: put it at {os.path.abspath(name)}."  # noqa: PTH100  a `Path` might be the submission's
     if stand_ins.AbsentPackage.__name__ in str(error):
         return _packages("The submission computes with", sorted(stand_ins.packages.allowed))
     return ""
+
+
+def _is_data(name: str, location: Location) -> bool:
+    """Whether a missing file is data of the submission; it writes a checkpoint and temporary files itself."""
+    if os.path.basename(name).startswith(_CHECKPOINT):  # noqa: PTH119  a `Path` might be the submission's
+        return False
+    return is_own(name, location) or not name.startswith(_TEMPORARY)
 
 
 def _not_importable(error: ImportError, package: str, location: Location) -> str:

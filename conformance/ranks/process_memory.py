@@ -51,7 +51,9 @@ _ALLOCATED = _allocated()
 Make = Callable[..., torch.optim.Optimizer]
 
 
-def state_of_process(make: Make, parameters: Iterable[torch.Tensor], kind: Any, options: dict[str, Any]) -> int | None:
+def process_state_bytes(
+    make: Make, parameters: Iterable[torch.Tensor], kind: Any, options: dict[str, Any]
+) -> int | None:
     """Return how many bytes more an optimizer of this kind needs than SGD, which has no state; None if unknown.
 
     Both are made by `make` and step once, with repeated copies of the parameters, so that their state outweighs what

@@ -24,7 +24,7 @@ from conformance.ranks.parameters import (
     plain,
     take_hooks_off,
 )
-from conformance.ranks.process_memory import state_of_process
+from conformance.ranks.process_memory import process_state_bytes
 from conformance.ranks.tracing import alive, noting
 from conformance.ranks.wrapping import SavedWeights, SecondOptimizer, Twin, bare_model, convert, make_model, wrap
 from conformance.workload.models import Listener, call, loss_on
@@ -114,7 +114,7 @@ class _Run:
         if not self.context.scenario.weighed:
             return None
         with stage("the first step of another optimizer"):
-            return state_of_process(self._make_optimizer, self.named.values(), OPTIMIZERS[spec.kind], spec.options)
+            return process_state_bytes(self._make_optimizer, self.named.values(), OPTIMIZERS[spec.kind], spec.options)
 
     def _build(self) -> None:
         scenario = self.context.scenario

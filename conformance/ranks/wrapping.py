@@ -67,7 +67,8 @@ class Twin:
     """A second wrapped model with the same numbers, which are never updated: neither may change the other."""
 
     def __init__(self, context: Context) -> None:
-        self._desk = context
+        self._context = context
+        self._hooks = context.task.contract.wrapper or context.task.contract
         model = make_model(context)
         before = dict(model.named_parameters())
         self._wrapped = wrap(context, model)
@@ -77,20 +78,20 @@ class Twin:
 
     def forward(self, step: int) -> torch.Tensor:
         """Start a training step, and return the loss of the first batch."""
-        self._call(self._desk.task.contract.batch_start, "on_train_batch_start", step)
+        self._call(self._hooks.batch_start, "on_train_batch_start", step)
         self._optimizer.zero_grad()
         with stage("forward of a second model", step):
-            return loss_on(self._desk.scenario, self._wrapped, self._desk.inputs.batches[0])
+            return loss_on(self._context.scenario, self._wrapped, self._context.inputs.batches[0])
 
     def backward(self, loss: torch.Tensor, step: int) -> None:
         """Compute the gradients of that loss, and let the submission average them."""
         with stage("backward of a second model", step):
             torch.autograd.backward(loss)
-        self._call(self._desk.task.contract.after_backward, "on_after_backward", step)
+        self._call(self._hooks.after_backward, "on_after_backward", step)
 
     def _call(self, hook: Any, name: str, step: int) -> None:
         with stage(f"{name} of a second model", step):
-            function(self._desk.adapters, hook)(self._wrapped, self._optimizer)
+            function(self._context.adapters, hook)(self._wrapped, self._optimizer)
 
 
 class SecondOptimizer:
@@ -100,7 +101,7 @@ class SecondOptimizer:
     """
 
     def __init__(self, context: Context, named: Named, make: Callable[..., torch.optim.Optimizer]) -> None:
-        self._desk = context
+        self._context = context
         self.named: Named = {name: nn.Parameter(p.detach().clone(), p.requires_grad) for name, p in named.items()}
         with stage("construction of a second optimizer"):
             self._optimizer = Schedule(context.scenario, self.named, make, lambda: None).optimizer

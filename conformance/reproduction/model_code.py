@@ -85,7 +85,7 @@ def _made(spec: Any) -> Iterator[str]:
     code = [_call(layer, width) for layer, width in zip(spec.layers, spec.widths, strict=False)]
     cast = f".{_CASTS[spec.dtype]}()"
     if spec.mixed:
-        dtypes = (getattr(layer, "dtype", None) or spec.dtype for layer in spec.layers)
+        dtypes = (layers.dtype_of(layer) or spec.dtype for layer in spec.layers)
         code, cast = [f"{made}.{_CASTS[dtype]}()" for made, dtype in zip(code, dtypes, strict=True)], ""
     yield f"self.layers = nn.ModuleList([{', '.join(code)}]){cast}"
     for index, layer in enumerate(spec.layers):

@@ -73,8 +73,10 @@ def shows(trial: Trial) -> bool:
         moments |= {f"gradient/{step}": right.gradients[step], f"parameter/{step}": right.parameters[step]}
     expected = {f"{moment}/{name}": value for moment, named in moments.items() for name, value in named.items()}
     return any(
-        name not in seen.tensors or not torch.allclose(wide(seen.tensors[name]), wide(value), tolerance, tolerance)
-        for seen in trial.observations
+        (seen := observed.tensors.get(name)) is None
+        or seen.shape != value.shape
+        or not torch.allclose(wide(seen), wide(value), tolerance, tolerance)
+        for observed in trial.observations
         for name, value in expected.items()
     )
 

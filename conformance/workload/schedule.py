@@ -17,6 +17,7 @@ from conformance.scenarios.scenario import (
     Decay,
     Freeze,
     Group,
+    LoadWeights,
     OneCycle,
     OptimizerKind,
     Rebuild,
@@ -63,11 +64,8 @@ class Schedule:
             match event:
                 case SetOption():
                     self._set(event)
-                case Decay():
-                    self._scheduler = ExponentialLR(self.optimizer, event.gamma)
-                case OneCycle():
-                    steps = self._scenario.steps + 1
-                    self._scheduler = OneCycleLR(self.optimizer, event.max_lr, steps, cycle_momentum=event.momentum)
+                case Decay() | OneCycle():
+                    self._scheduler = self._scheduled(event)
                 case AddGroup():
                     self.optimizer.add_param_group(self._group(event.group))
                 case Unfreeze() | Freeze():
@@ -79,8 +77,14 @@ class Schedule:
                 case Rebuild():
                     options = [dict(group) for group in self.optimizer.param_groups]
                     self.optimizer = self._make(options, OPTIMIZERS[self._scenario.optimizer.kind])
-                case _:
+                case LoadWeights():
                     self._load_weights()
+
+    def _scheduled(self, event: Decay | OneCycle) -> LRScheduler:
+        if isinstance(event, Decay):
+            return ExponentialLR(self.optimizer, event.gamma)
+        steps = self._scenario.steps + 1
+        return OneCycleLR(self.optimizer, event.max_lr, steps, cycle_momentum=event.momentum)
 
     def clip(self) -> None:
         """Clip the gradients before an optimizer step, if the scenario asks for it."""

@@ -172,3 +172,43 @@ def test_a_course_needs_one_folder_and_a_seed(tmp_path, capsys):
     assert main(["grade", str(tmp_path / "none"), "--out", str(tmp_path / "out"), "--seed", "1"]) == 2
     assert "none is not a folder of submissions" in capsys.readouterr().err
     assert Path(tmp_path / "out").exists() is False
+
+
+def test_components_that_are_asked_for_later_are_graded_then(course):
+    asked = ("--max-examples", "2", "--components")
+    assert main(command(course, *asked, "loader_generator")) == 0
+    assert main(command(course, *asked, "loader_generator,overhead_model")) == 0
+    assert rows(course)["ada"]["overhead_model"] == "5"
+
+
+def test_a_broken_archive_or_file_costs_the_others_nothing(tmp_path):
+    archive = tmp_path / "x.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as opened:
+        opened.writestr("adapters.py", RIGHT * 20)
+    broken = bytearray(archive.read_bytes())
+    broken[45:60] = b"\xff" * 15
+    archive.write_bytes(broken)
+    with pytest.raises(UsageError, match=r"x\.zip cannot be unpacked: "):
+        unpacked(archive, tmp_path / "place")
+
+
+def test_a_name_never_leaves_the_folder_of_results(course):
+    (course / "roster.csv").write_text("name,path\n..,ada\n../x,bob\n", encoding="utf-8")
+    assert [one.name for one in entries(course, course / "roster.csv")] == ["_", "_x"]
+    (course / "roster.csv").write_bytes(b"name,path\nJos\xe9,ada\n")
+    with pytest.raises(UsageError, match=r"roster\.csv is no CSV file in UTF-8"):
+        entries(course, course / "roster.csv")
+
+
+def test_components_that_were_left_when_a_grade_was_cut_off_may_not_be_submitted(course):
+    asked = ("--max-examples", "2", "--jobs", "2", "--components", "overhead_model,loader_generator")
+    assert main(command(course, *asked)) == 0
+    whole = (course.parent / "out" / "gradebook.csv").read_bytes()
+    path = course.parent / "out" / "ada" / "part-000.json"
+    part = json.loads(path.read_text(encoding="utf-8"))
+    part["submissions"][0]["finished"] = False
+    part["submissions"][0]["components"]["loader_generator"]["status"] = "not_graded"
+    path.write_text(json.dumps(part), encoding="utf-8")
+    assert main(command(course, *asked)) == 0
+    assert (path.parent / "part-001.json").exists()
+    assert (course.parent / "out" / "gradebook.csv").read_bytes() == whole

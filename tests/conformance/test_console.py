@@ -29,7 +29,13 @@ WRONG = CheckReport(
 )
 EXTENDED = CheckReport("buffers", "extended", "failed", "Buffers are those of rank 0.", message="They differ.")
 BROKEN = CheckReport("one_rank", "core", "error", "One rank trains.", message="Traceback: no [bold]memory[/]")
-WAITING = replace(RIGHT, id="ranks_stay_identical", status="not_run", message="not run: one_rank must pass first")
+WAITING = replace(
+    RIGHT,
+    id="ranks_stay_identical",
+    status="not_run",
+    message="not run: gradients_averaged must pass first",
+    behind="gradients_averaged",
+)
 ASPECTS = (
     Aspect("gradients are averaged", 2, ("gradients_averaged", "ranks_stay_identical"), essential=True),
     Aspect("training", 3, ("runs_to_the_end",)),
@@ -125,7 +131,7 @@ def test_a_check_says_which_other_one_must_pass_first():
         (WRONG, pytest.fail, "Scenario()\nto repeat it"),
         (BROKEN, pytest.fail, "an error in the grader, not in the submission:\n\nTraceback: no"),
         (EXTENDED, pytest.xfail, "extended check: They differ.\n\nRequired: Buffers are those of rank 0."),
-        (WAITING, pytest.skip, "not run: one_rank must pass first"),
+        (WAITING, pytest.skip, "not run: gradients_averaged must pass first"),
     ],
 )
 def test_as_tests_each_verdict_has_its_words(report, outcome, words):

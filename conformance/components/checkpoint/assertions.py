@@ -86,11 +86,11 @@ def failed_saves_raise(trial: CaseTrial) -> None:
     One breaks off while the state is being put together, one because there is no room for the file.
     """
     model_comes_back(trial)
-    for fact, why in (("unwritable_raised", "what cannot be written"), ("full_disk_raised", "a full disk")):
+    for fact, why in (("unwritable_raised", "the scaler's state"), ("full_disk_raised", "a file to a full disk")):
         for rank in trial.ranks_where(fact, holds=False, world=0):
             raise Violation(
-                f"On rank {rank}, `save_checkpoint` returned although saving had failed, by {why}.",
-                "Let exceptions of writing through: print nothing instead, and catch none.",
+                f"On rank {rank}, `save_checkpoint` returned although it could not write {why}.",
+                "Let the exception reach the caller: do not catch it, or raise it again after cleaning up.",
             )
 
 

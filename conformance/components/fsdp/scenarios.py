@@ -10,7 +10,7 @@ from conformance.components.fsdp.case import FsdpCase
 from conformance.scenarios.layers import Again, Layer, Linear, SmoothNorm, TokenEmbedding
 from conformance.scenarios.model_spec import ModelSpec
 from conformance.scenarios.scenario import OptimizerSpec
-from conformance.strategies.building_blocks import SEEDS, Bounds, Draw, Drawer, called, worlds
+from conformance.strategies.building_blocks import SEEDS, Bounds, Draw, Drawer, called, mapped, worlds
 
 FIRST_LINEAR = 2
 _POSITIONS = 2
@@ -47,11 +47,7 @@ def sharded_trainings(*, wide: bool = False, uneven: bool = False, depths: tuple
 
 def with_model(drawn: Drawer, **options: Any) -> Drawer:
     """Return a strategy of the same trainings, but for some attributes of the model."""
-
-    def changed(case: FsdpCase) -> FsdpCase:
-        return replace(case, model=replace(case.model, **options))
-
-    return called(lambda bounds: drawn(bounds).map(changed), drawn.__qualname__, options)
+    return mapped(drawn, lambda case: replace(case, model=replace(case.model, **options)), options)
 
 
 def _shared_evenly(world_size: int, least: int) -> st.SearchStrategy[int]:

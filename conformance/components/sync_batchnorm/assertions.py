@@ -64,9 +64,10 @@ def statistics(trial: CaseTrial) -> None:
     steps = "1 step" if trial.case.steps == 1 else f"{trial.case.steps} steps"
     ends = trial.under(f"end/{trial.case.prefix}")
     for rank, wrong in mismatches(ends, expected):
+        variance = ends[rank].get("running_var")
         raise Violation(
             f"On rank {rank} after {steps}, `{wrong.name}` is not that of one process: it {wrong.words}.",
-            named_mistake_in_variance(trial, rank, ends[rank]["running_var"]),
+            "" if variance is None else named_mistake_in_variance(trial, rank, variance),
         )
 
 

@@ -89,7 +89,7 @@ def named_mistake_in_variance(trial: CaseTrial, rank: int, seen: torch.Tensor) -
         variance = trial.given[rank]["running_var"]
         for step in range(trial.case.steps):
             x, share = _together(trial, f"x/{step}"), of_mistake or _share(trial, step)
-            variance = (1 - share) * variance + share * (n / (n - 1) if n else 1.0) * _moments(x)[1]
+            variance = (1 - share) * variance + share * (n / max(n - 1, 1) if n else 1.0) * _moments(x)[1]
         if _alike(seen, variance):
             return f"Looks like *{words}*."
     return ""

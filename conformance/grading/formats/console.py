@@ -44,10 +44,12 @@ def show(report: Report, console: Console) -> None:
         console.print(part)
     failed = [(one, check) for one in report.components for check in one.checks if check.status in _WRONG]
     for component, check in failed:
-        if check.level == "core":
+        if check.level == "core" or check.status == "error":
             console.print()
             console.print(_failure(component, check), crop=False)
-    extended = [_brief(component, check) for component, check in failed if check.level == "extended"]
+    extended = [
+        _brief(component, check) for component, check in failed if (check.level, check.status) == ("extended", "failed")
+    ]
     if extended:
         console.print(Text("\nExtended checks that failed (they have no points):", "bold"))
         console.print(Group(*extended), crop=False)
@@ -101,8 +103,7 @@ def _notes(report: Report) -> Iterator[Text]:
 
 def _unmarked(component: ComponentReport) -> str:
     """Name what failed and belongs to no aspect; say why points are limited."""
-    marked = {check for aspect in component.aspects for check in aspect.checks}
-    lines = [check.id for check in component.core if check.id not in marked and check.status != "passed"]
+    lines = [check.id for check in component.unmarked if check.status != "passed"]
     missing = [mark.aspect.name for mark in component.marks if mark.status == "missing"]
     limit = [f"at most {component.rules.limit:.0%} without {name!r}" for name in missing[:1]]
     return "\n".join(lines + limit)

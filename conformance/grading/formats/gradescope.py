@@ -16,7 +16,7 @@ def to_gradescope(reports: Sequence[Report]) -> str:
     """Return the text of `results.json`; the score is that of all components that were asked for, as far as known."""
     components = [component for report in reports for component in report.components]
     results = {
-        "score": round(sum(component.points for component in components), 2),
+        "score": round(sum(report.points for report in reports), 2),
         "execution_time": round(sum(check.seconds for component in components for check in component.checks)),
         "output": "\n\n".join(map(_about, reports)),
         "output_format": "md",
@@ -43,6 +43,9 @@ def _tests(component: ComponentReport) -> Iterator[dict[str, Any]]:
         score = {"score": 0.0, "max_score": component.max_points, "status": "failed"}
         yield {"name": component.name, "output": component.status.replace("_", " "), **score}
         return
+    for check in component.unmarked:
+        if check.status != "passed":
+            yield {"name": f"{component.name}: {check.id}", "output": explained(check), "status": "failed"}
     for mark in component.marks:
         yield _aspect(component, mark)
     for check in component.checks:

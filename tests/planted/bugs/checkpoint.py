@@ -97,7 +97,7 @@ BUGS = [
         "    try:\n        state = torch.load(path)\n"
         "    except RuntimeError:\n        return 0\n",
         "failed_saves_raise",
-        "by a full disk",
+        "a file to a full disk",
     ),
     Bug(
         _CHECKPOINT,
@@ -181,6 +181,6 @@ BUGS = [
         "ranks_draw_apart",
         "from Python's `random`",
     ),
-    Bug(_CHECKPOINT, _WRITTEN, _SILENT, "failed_saves_raise", "although saving had failed"),
+    Bug(_CHECKPOINT, _WRITTEN, _SILENT, "failed_saves_raise", "although it could not write"),
     Bug("checkpoint", f"if {_RANK} == 0:", f'if {_LOCAL_RANK} == "0":', "on_two_machines", _ON_ITS_OWN_MACHINE),
 ]
