@@ -97,7 +97,7 @@ BUGS = [
         "    try:\n        state = torch.load(path)\n"
         "    except RuntimeError:\n        return 0\n",
         "failed_saves_raise",
-        "a file to a full disk",
+        "by a full disk",
     ),
     Bug(
         _CHECKPOINT,
