@@ -115,21 +115,27 @@ def adding_group_without_options(draw: Draw, bounds: Bounds) -> Scenario:
     return replace(grouped(scenario, present), schedule=(AddGroup(step, Group(second, {})),))
 
 
-@st.composite
-def changing_lr(draw: Draw, bounds: Bounds) -> Scenario:
-    """The learning rate is changed through `param_groups`; it may be zero for one step, as at the start of a warm-up.
+def _changing_lr(*, back: bool) -> Drawer:
+    """Return a strategy that changes the learning rate through `param_groups`, and changes it `back` after a step.
 
-    In half of the scenarios it gets its first value back after that step; in a third of them there is one rank.
+    The rate may be zero for one step, as at the start of a warm-up; in a third of the scenarios there is one rank.
     """
-    spec, rate = draw(optimizers()), draw(st.sampled_from((0.0, 0.5, 0.0, 0.001)))
-    steps, step = _draw_between(draw, 2, 4)
-    events: tuple[Event, ...] = (SetOption(step, "lr", rate),)
-    goes_back = draw(st.booleans())
-    if goes_back or not rate:
-        later = spec.options["lr"] if goes_back else 0.2
-        steps, events = step + 2, (*events, SetOption(step + 1, "lr", later))
-    drawn = draw_optimized(draw, bounds, optimizer=spec, steps=steps, schedule=events)
-    return drawn if draw(st.integers(0, 2)) else replace(drawn, world_size=1)
+
+    @st.composite
+    def changing(draw: Draw, bounds: Bounds) -> Scenario:
+        spec, rate = draw(optimizers()), draw(st.sampled_from((0.0, 0.5, 0.0, 0.001)))
+        steps, step = _draw_between(draw, 2, 4)
+        events: tuple[Event, ...] = (SetOption(step, "lr", rate),)
+        if back or not rate:
+            later = spec.options["lr"] if back else 0.2
+            steps, events = step + 2, (*events, SetOption(step + 1, "lr", later))
+        drawn = draw_optimized(draw, bounds, optimizer=spec, steps=steps, schedule=events)
+        return drawn if draw(st.integers(0, 2)) else replace(drawn, world_size=1)
+
+    return called(changing, "changing_lr", {"back": back})
+
+
+changing_lr = one_of(_changing_lr(back=False), _changing_lr(back=True))
 
 
 @st.composite
