@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from conformance.cli import COMMAND, MAX_EXAMPLES, WORLD_SIZE
+from conformance.commands.options import COMMAND, MAX_EXAMPLES, WORLD_SIZE
 from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
 from conformance.execution.fork_servers import fork_servers, ranks_from

@@ -177,7 +177,7 @@ def test_an_error_in_the_grader_itself_has_exit_code_3(capsys, monkeypatch):
     def no_servers():
         raise RuntimeError("a fault of the harness")
 
-    monkeypatch.setattr("conformance.cli.fork_servers", no_servers)
+    monkeypatch.setattr("conformance.commands.grade.fork_servers", no_servers)
     assert main(["grade", str(EXAMPLES / "correct")]) == 3
     said = capsys.readouterr().err
     assert said.startswith("conformance: an error in the grader, not in the submission:\nTraceback")

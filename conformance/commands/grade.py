@@ -1,0 +1,122 @@
+"""`pytest-ddp-grade PATH...`: grades submissions, one after another."""
+
+import argparse
+import secrets
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conformance.commands import course
+from conformance.commands.options import (
+    COMMAND,
+    MAX_EXAMPLES,
+    WORLD_SIZE,
+    add_report_options,
+    add_with,
+    components,
+    positive,
+    report_files,
+    rubric_of,
+    world_size,
+)
+from conformance.execution.deadlines import IMPORT_SECONDS
+from conformance.execution.fork_servers import fork_servers
+from conformance.grading.events import Event, Listener, Reports
+from conformance.grading.formats.console import ConsoleReport
+from conformance.grading.formats.github import InActions, in_actions
+from conformance.grading.formats.report_file import ReportFile
+from conformance.grading.progress import progress
+from conformance.submissions.location import locate
+from pytest_ddp.errors import UsageError
+
+if TYPE_CHECKING:
+    from conformance.grading.grade import Grading
+
+_SEED_BITS = 32
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command and its options."""
+    repeat = f"`{COMMAND} replay FILE` repeats a failure."
+    grade = commands.add_parser("grade", prog=COMMAND, description="Grade data-parallel code.", epilog=repeat)
+    add = grade.add_argument
+    add("paths", nargs="+", metavar="PATH", help="folder, .py file or module with adapter functions")
+    add("--world-size", type=int, default=WORLD_SIZE, metavar="N", help="ranks in the largest world (%(default)s)")
+    add("--components", metavar="A,B", help="names of the components to grade (all)")
+    add_report_options(grade)
+    add("--seed", type=int, metavar="S", help="the seed of an earlier grade, to repeat it (random)")
+    add("--max-examples", type=int, default=MAX_EXAMPLES, metavar="N", help="scenarios per check (%(default)s)")
+    add("--from-scratch", action="store_true", help="fail components that use torch's own implementation")
+    add("--core", action="store_true", help="leave out extended checks, which give no points")
+    add_with(grade)
+    about = "a package that submissions wrap: what it refuses, they refuse; repeatable"
+    add("--library", action="append", default=[], metavar="PACKAGE", help=about)
+    about = "the longest that a submission may take to import (%(default)s)"
+    add("--import-seconds", type=int, default=IMPORT_SECONDS, metavar="N", help=about)
+    course.add_options(grade)
+    add("--repro-dir", type=Path, default="repro", metavar="DIR", help="folder for scripts of failures (%(default)s)")
+    grade.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    return course.grade_submissions(options) if options.out else _grade(options)
+
+
+def _grade(options: argparse.Namespace) -> int:
+    """Check what can be checked without torch, then grade one submission after another."""
+    reports = Reports()
+    files = report_files(options, reports)
+    misplaced = [wrong for path in options.paths if (wrong := _misplaced(path))]
+    if len(misplaced) == len(options.paths) and not files:
+        raise UsageError("\n".join(misplaced))
+    positive("--max-examples", options.max_examples)
+    positive("--import-seconds", options.import_seconds)
+    for file in files:
+        file.write()  # without any submission yet: a path that cannot be written is told at once
+    with progress() as shown, fork_servers() as launcher:
+        from conformance.grading.grade import grade  # noqa: PLC0415  imports torch, while the servers do too
+        from conformance.judging.draws import nothing_kept  # noqa: PLC0415  as above
+
+        grading = _grading(options)
+        printed = InActions(ConsoleReport(reports), reports) if in_actions() else ConsoleReport(reports)
+        with nothing_kept():
+            _report(grade(options.paths, grading, launcher), [reports, shown, printed, *files], files)
+    return max(report.exit_code for report in reports.reports)
+
+
+def _grading(options: argparse.Namespace) -> "Grading":
+    from conformance.grading.grade import Grading  # noqa: PLC0415  imports torch
+
+    return Grading(
+        secrets.randbits(_SEED_BITS) if options.seed is None else options.seed,
+        world_size(options.world_size),
+        components(options.components),
+        options.max_examples,
+        options.repro_dir,
+        options.from_scratch,
+        options.core,
+        tuple(options.library),
+        options.import_seconds,
+        rubric_of(options),
+    )
+
+
+def _report(events: Iterator[Event], listeners: Sequence[Listener], files: Sequence[ReportFile]) -> None:
+    """Let listeners hear every event in their order; where the grade is interrupted, save what there is."""
+    try:
+        for event in events:
+            for listener in listeners:
+                listener(event)
+    except BaseException:
+        for file in files:
+            file.write()
+        raise
+
+
+def _misplaced(path: str) -> str:
+    """Say what is wrong with a path, if anything."""
+    try:
+        locate(path)
+    except UsageError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,72 @@
+"""Options that several commands share, and what their values must be. Nothing here imports torch before it is needed."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from conformance.grading.events import Reports
+from conformance.grading.formats import FORMATS
+from conformance.grading.formats.report_file import ReportFile
+from conformance.grading.rubric import NO_RUBRIC, Rubric, read_rubric
+from pytest_ddp.errors import UsageError
+
+COMMAND = "pytest-ddp-grade"
+WORLD_SIZE = 4
+MAX_EXAMPLES = 10
+
+
+def add_report_options(command: argparse.ArgumentParser, *, rubric_needed: bool = False) -> None:
+    """Add `--rubric`, and an option for each form of a report."""
+    for form in FORMATS:
+        command.add_argument(form.option, dest=form.option, type=Path, metavar="FILE", help=form.help)
+    about = "the points, in TOML; `pytest-ddp-grade rubric` prints the default"
+    command.add_argument("--rubric", type=Path, metavar="FILE", required=rubric_needed, help=about)
+
+
+def add_with(command: argparse.ArgumentParser) -> None:
+    """Add `--with PACKAGE`."""
+    about = "install a package that submissions need, in a cached folder of its own; repeatable"
+    command.add_argument("--with", dest="packages", action="append", default=[], metavar="PACKAGE", help=about)
+
+
+def report_files(options: argparse.Namespace, reports: Reports) -> list[ReportFile]:
+    """Return the report files that the options ask for."""
+    return [ReportFile(path, form, reports) for form in FORMATS if (path := vars(options)[form.option])]
+
+
+def rubric_of(options: argparse.Namespace) -> Rubric:
+    """Return the rubric that `--rubric` names, or none."""
+    return read_rubric(options.rubric) if options.rubric else NO_RUBRIC
+
+
+def components(names: str | None) -> tuple[str, ...]:
+    """Return the components that `--components` names, or all. Raise UsageError if there is none of a name."""
+    from conformance.components.registry import COMPONENTS  # noqa: PLC0415  imports torch
+
+    if names is None:
+        return tuple(COMPONENTS)
+    wanted = tuple(name.strip() for name in names.split(",") if name.strip())
+    unknown: Sequence[str] = [name for name in wanted if name not in COMPONENTS]
+    if unknown or not wanted:
+        wrong = f"--components: there is no {' and no '.join(unknown)}" if unknown else "--components is empty"
+        raise UsageError(f"{wrong}; choose from {', '.join(COMPONENTS)}")
+    return wanted
+
+
+def world_size(wanted: int) -> int:
+    """Return the world size, if this machine can run it; else raise UsageError."""
+    from pytest_ddp.planning.plan import Machine  # noqa: PLC0415  imports torch
+
+    most = Machine.detect().max_world_size("cpu")
+    if wanted == 1:
+        raise UsageError("--world-size 1: a single rank has nothing to synchronise; give 2 or more")
+    if not 1 < wanted <= most:
+        raise UsageError(f"--world-size {wanted}: this machine runs 2 to {most} ranks")
+    return wanted
+
+
+def positive(option: str, value: int) -> int:
+    """Return the value of an option, if it is 1 or more; else raise UsageError."""
+    if value < 1:
+        raise UsageError(f"{option} {value}: give 1 or more")
+    return value

@@ -1,0 +1,46 @@
+"""`pytest-ddp-grade regrade`: gives an earlier grade the points of a rubric."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from conformance.commands.options import add_report_options, report_files
+from conformance.grading.events import Reports
+from conformance.grading.formats.console import show
+from conformance.grading.report import NOT_GRADED, Report
+from conformance.grading.rubric import Rubric, read_rubric, regraded
+from pytest_ddp.errors import UsageError
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command and its options."""
+    regrade = commands.add_parser("regrade", help="give an earlier grade the points of a rubric; no check runs again")
+    regrade.add_argument("report", type=Path, metavar="REPORT", help="what `--json` wrote")
+    add_report_options(regrade, rubric_needed=True)
+    regrade.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Print and write the reports of an earlier grade with other points."""
+    reports = _regraded(options.report, read_rubric(options.rubric))
+    for file in report_files(options, reports):
+        file.write()
+    for report in reports.reports:
+        if report.not_graded_because:
+            sys.stderr.write(f"conformance: {report.not_graded_because}\n")
+        else:
+            show(report, Console())
+    return max((report.exit_code for report in reports.reports), default=NOT_GRADED)
+
+
+def _regraded(path: Path, rubric: Rubric) -> Reports:
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        return Reports([regraded(Report.from_json(one), rubric) for one in plain["submissions"]])
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} is not a report that `--json` wrote: {error!r}") from None
