@@ -23,7 +23,10 @@ from pytest_ddp.pool.parent_death import die_with
 
 ROOT = Path(__file__).parents[2]
 _JUDGE = ROOT / "conformance"
-_NO_PART_IN_VERDICTS = {"cli.py", "__main__.py", "pytest_plugin.py", "test_submission.py", "grading", "reproduction"}
+_NO_PART_IN_VERDICTS = {
+    *("cli.py", "commands", "batch", "grading", "reproduction"),
+    *("__main__.py", "pytest_plugin.py", "test_submission.py"),
+}
 _WORKERS = 2
 _SECTION = re.compile(r"^## (?P<component>\w+)\n\nState: (?P<state>\w+)\.\n\n(?P<table>(?:\|.*\n)+)", re.MULTILINE)
 Found = dict[str, dict[int, int]]  # scenarios, by the key of a row and by seed
