@@ -1,14 +1,21 @@
 """Weighs optimizer state from outside of the objects that may hold it: by the memory that this process has allocated.
 
-State in a closure, a module, an attribute of a class or behind ctypes weighs as much as in an optimizer.
+State in a closure, a module, an attribute of a class or behind ctypes weighs as much as in an optimizer. So does state
+that went elsewhere: to shared memory, to another process, to a file.
 """
 
 import ctypes
 import gc
+import os
+import socket
+import stat
+import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
+import psutil
 import torch
 import torch.distributed as dist
 
@@ -43,12 +50,24 @@ def _allocated() -> Callable[[], int] | None:
     return allocated if counts else None  # another allocator may be in use
 
 
-_WIDER = 4
+_WIDER = 16
+_MORE_STEPS = 2
 _POLL_SECONDS = 0.001
 _POLLS = 200
 _ALIKE = 5
+_BYTES_SENT = slice(200, 208)  # of tcp_info (see linux/tcp.h)
 _ALLOCATED = _allocated()
 Make = Callable[..., torch.optim.Optimizer]
+
+
+class Held(NamedTuple):
+    """Bytes that this process keeps, in its own heaps or in whatever place."""
+
+    allocated: int
+    elsewhere: int
+
+    def __sub__(self, other: "Held") -> "Held":
+        return Held(self.allocated - other.allocated, self.elsewhere - other.elsewhere)
 
 
 def process_state_bytes(
@@ -56,23 +75,41 @@ def process_state_bytes(
 ) -> int | None:
     """Return how many bytes more an optimizer of this kind needs than SGD, which has no state; None if unknown.
 
-    Both are made by `make` and step once, with repeated copies of the parameters, so that their state outweighs what
-    else is allocated. A sharded optimizer's buffers for collectives are allocated for SGD too; those that it
-    allocates but once, for an optimizer before. All are kept to the end, so that none frees what another one has left.
+    To that comes what its later steps add. Both are made by `make` and step, with repeated copies of the parameters, so
+    that their state outweighs what else is allocated. A sharded optimizer's buffers for collectives are allocated for
+    SGD too; those that it allocates but once, for an optimizer before. All are kept to the end, so that none frees what
+    another one has left. Traffic with other processes is the same for SGD, unless state is part of it.
     """
-    if _ALLOCATED is None:
+    allocated = _ALLOCATED
+    if allocated is None:
         return None
     wide, kept = [one.detach().repeat_interleave(_WIDER, 0) for one in parameters], list[Any]()
-    growths = []
-    for cls, given in ((torch.optim.SGD, {"lr": 0.1}), (torch.optim.SGD, {"lr": 0.1}), (kind, options)):
+
+    def grown(cls: Any, **given: Any) -> tuple[Held, int]:
         kept.append(copies := [torch.nn.Parameter(one.clone()) for one in wide])
-        before = _settled(_ALLOCATED)
+        before = _held(allocated)
         kept.append(optimizer := make(copies, cls, **given))
-        torch.autograd.backward([copy.sum() for copy in copies])
-        optimizer.step()
-        growths.append(_settled(_ALLOCATED) - before)
+        _step(optimizer, copies)
+        growth, first = _held(allocated) - before, _settled(allocated)
+        for _ in range(_MORE_STEPS):
+            _step(optimizer, copies)
+        later = max(0, _settled(allocated) - first)
         take_hooks_off(copies)
-    return (growths[2] - growths[1]) // _WIDER
+        return growth, later
+
+    _, (without, _), (with_state, later) = (
+        grown(torch.optim.SGD, lr=0.1), grown(torch.optim.SGD, lr=0.1), grown(kind, **options)
+    )  # fmt: skip
+    return (max(with_state - without) + later) // _WIDER
+
+
+def _step(optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter]) -> None:
+    torch.autograd.backward([parameter.sum() for parameter in parameters])
+    optimizer.step()
+
+
+def _held(allocated: Callable[[], int]) -> Held:
+    return Held(_settled(allocated), _elsewhere())
 
 
 def _settled(allocated: Callable[[], int]) -> int:
@@ -84,3 +121,32 @@ def _settled(allocated: Callable[[], int]) -> int:
         time.sleep(_POLL_SECONDS)
         seen.append(allocated())
     return seen[-1]
+
+
+def _elsewhere() -> int:
+    """Return the bytes in memory of this process and of those that it started, and those that they have sent away.
+
+    That is state in shared memory, in another process or in a file. 0 on systems without /proc.
+    """
+    ctypes.CDLL(None).malloc_trim(0)
+    this = psutil.Process()
+    return _sent() + sum(map(_kept_or_written, (this, *this.children(recursive=True))))
+
+
+def _kept_or_written(process: psutil.Process) -> int:
+    try:
+        return process.memory_full_info().uss + process.io_counters().write_chars
+    except (psutil.Error, OSError):  # it has ended, or the system does not say
+        return 0
+
+
+def _sent() -> int:
+    """Return the bytes that were sent on TCP connections of this process; those by `send` are none that it wrote."""
+    total = 0
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  a `Path` might be the submission's
+        with suppress(OSError):  # it is closed, or a socket of another kind
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                with socket.socket(fileno=os.dup(int(name))) as one:
+                    info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_SENT.stop)
+                total += int.from_bytes(info[_BYTES_SENT], sys.byteorder)
+    return total
