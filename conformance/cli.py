@@ -29,8 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if vars(options).get("packages"):
             sys.path.append(str(installed(options.packages)))  # the ranks have the same path
-        code: int = options.run(options)
-        return code
+        return int(options.run(options))
     except UsageError as error:
         sys.stderr.write(f"conformance: {error}\n")
         return NOT_GRADED

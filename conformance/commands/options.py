@@ -1,7 +1,6 @@
-"""Options that several commands share, and what their values must be. Nothing here imports torch before it is needed."""
+"""Options that several commands share, and what their values must be. No import of torch before it is needed."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 from conformance.grading.events import Reports
@@ -46,7 +45,7 @@ def components(names: str | None) -> tuple[str, ...]:
     if names is None:
         return tuple(COMPONENTS)
     wanted = tuple(name.strip() for name in names.split(",") if name.strip())
-    unknown: Sequence[str] = [name for name in wanted if name not in COMPONENTS]
+    unknown = [name for name in wanted if name not in COMPONENTS]
     if unknown or not wanted:
         wrong = f"--components: there is no {' and no '.join(unknown)}" if unknown else "--components is empty"
         raise UsageError(f"{wrong}; choose from {', '.join(COMPONENTS)}")
