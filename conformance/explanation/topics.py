@@ -157,8 +157,7 @@ OF_ASPECTS: Mapping[str, Topic] = {
     "state is balanced": Topic(
         "The rank with the largest share decides how much memory all need.",
         (
-            "Parameters are dealt by number (`index % world_size`): weights and biases alternate, and one rank gets "
-            "all the weights.",
+            "Dealing by number (`index % world_size`) gives one rank all weights, where weights and biases alternate.",
         ),
         _OWNERS,
     ),
@@ -177,7 +176,7 @@ OF_ASPECTS: Mapping[str, Topic] = {
     "equals one process": Topic(
         "A wrapper and an optimizer that are right by themselves can still disturb one another.",
         (
-            "`zero_grad` of the optimizer clears only owned gradients, which the wrapper then averages into wrong ones.",
+            "The optimizer's `zero_grad` clears only owned gradients, and the wrapper averages what is left of others.",
             "The optimizer gives parameters new memory, and the wrapper still looks at the old one.",
         ),
         over_time(

@@ -62,7 +62,7 @@ def begun(report: Report) -> list[ComponentReport]:
     return [one for one in report.components if one.submitted or one.missing_functions or one.not_implemented]
 
 
-def why_not_begun(component: ComponentReport) -> str:
+def _why_not_begun(component: ComponentReport) -> str:
     """Say what a component that is not submitted lacks."""
     if component.missing_functions:
         return f"The adapters lack {' and '.join(f'`{one}`' for one in component.missing_functions)}."
@@ -85,7 +85,7 @@ def _scripts(check: CheckReport) -> Iterator[tuple[str, str]]:
 
 
 def _begin(report: Report, component: ComponentReport) -> NextStep:
-    words = (why_not_begun(component), f"Write it; it is worth {component.max_points:g} points.")
+    words = (_why_not_begun(component), f"Write it; it is worth {component.max_points:g} points.")
     return NextStep(f"write {component.name}", words, (_read(component), _again(report, component)))
 
 

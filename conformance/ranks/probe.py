@@ -71,7 +71,7 @@ def _attempt(task: Task) -> Probe:
 
 
 def _raises_not_implemented(task: Task) -> str:
-    """Carry out a task; say which adapter function raises NotImplementedError from the submission's own code, and where.
+    """Carry out a task; say which adapter function raises NotImplementedError in the submission's own code.
 
     What an adapter function returned may raise it later: a `forward` or a `step` that does is submitted, and wrong.
     """

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from conformance.grading.events import Event, Reports, SubmissionEnded
 from conformance.grading.formats.console import COLOURS, notes
-from conformance.grading.next_step import begun, in_order, next_step, why_not_begun
+from conformance.grading.next_step import begun, in_order, next_step
 from conformance.grading.report import ComponentReport, Report
 
 _LINE = 160  # characters of a cause that is told in a line
