@@ -1,6 +1,7 @@
 """Run a function on ranks and get rank 0's answer, in this process."""
 
 import json
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,7 @@ def on_ranks(
         RuntimeError: a rank failed; the message has its traceback.
         ValueError: `world_size` is missing, or differs from the job's.
     """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler's library reports each start and stop
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder, "answer.json")
         launch(_answer, world_size, function, arguments, answer, in_job(), backend=backend, device=device)
