@@ -10,8 +10,8 @@ For a layer of width d with feed-forward width f, in a batch of B sequences of L
   are put in order) and one number per head and token; the feed-forward network its input and four hidden tensors (gate,
   its SiLU, up, their product): 11 T d + 4 T f + (heads + 2) T. The loss saves the log-probabilities: T V.
 
-Norms and softmax compute few operations and are left out. A GPU's fused kernels save less: a fused norm saves 2 T d less
-per layer.
+Norms and softmax compute few operations and are left out. A GPU's fused kernels save less: a fused norm saves 2 T d
+less per layer.
 
 Source: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (MLSys 2023), section 4;
 Kaplan et al., "Scaling Laws for Neural Language Models" (2020), table 1.
