@@ -1,6 +1,16 @@
 """All benchmarks by name, in the order in which the report shows them."""
 
-from reference.bench import all_reduce, ddp
+from reference.bench import (
+    all_reduce,
+    ddp,
+    memory,
+)
 from reference.bench.benchmark import Benchmark
 
-BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in (all_reduce.BENCHMARK, ddp.BENCHMARK)}
+_MODULES = (
+    all_reduce,
+    ddp,
+    memory,
+)
+
+BENCHMARKS: dict[str, Benchmark] = {module.BENCHMARK.name: module.BENCHMARK for module in _MODULES}
