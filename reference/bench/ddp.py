@@ -28,7 +28,16 @@ from torch import Tensor
 
 from reference.bench import pictures
 from reference.bench.benchmark import Benchmark
-from reference.bench.contestants import NONE, WRAPPERS, Contestant, Workload, batch, build_model, contestant
+from reference.bench.contestants import (
+    NONE,
+    WRAPPERS,
+    Contestant,
+    Workload,
+    batch,
+    build_model,
+    contestant,
+    submitted_names,
+)
 from reference.bench.method import Spread, cores, differences, interleave, ratios, spread
 from reference.bench.profiling import peak_bytes, profile_intervals
 from reference.bench.ranks import gather, on_ranks
@@ -71,8 +80,9 @@ def measure_on_ranks(workloads: Sequence[Workload], rounds: int, warm_up: int, s
 def _measure_one(workload: Workload, rounds: int, warm_up: int, seconds: float) -> Raw:
     parameters = sum(parameter.numel() for parameter in build_model(workload.model).parameters())
     tokens = batch(workload)
-    peaks = {name: [_peak(name, workload, tokens) for _ in range(_MEMORY_TRIALS)] for name in NAMES}
-    contestants = {name: contestant(name, workload) for name in NAMES}
+    names = (*NAMES, *submitted_names(workload))
+    peaks = {name: [_peak(name, workload, tokens) for _ in range(_MEMORY_TRIALS)] for name in names}
+    contestants = {name: contestant(name, workload) for name in names}
     return {
         "workload": asdict(workload),
         "parameters": parameters,
@@ -143,6 +153,7 @@ def add_workload_options(command: ArgumentParser) -> None:
     command.add_argument("--rounds", type=int, default=20, help="steps of each variant, at most")
     command.add_argument("--warm-up", type=int, default=2, help="steps of each variant before those")
     command.add_argument("--seconds", type=float, default=15.0, help="time for the rounds of one model")
+    command.add_argument("--submission", metavar="PATH", help="train a submission's wrappers beside the references")
     command.add_argument("--backend", help="process group backend (default: nccl with CUDA, else gloo)")
     command.add_argument("--device", choices=["cpu", "cuda"], help="to train on (default: cuda with nccl, else cpu)")
 
@@ -152,7 +163,10 @@ def measure(options: Namespace) -> Raw:
     raw: Raw = on_ranks(
         measure_on_ranks,
         None if in_job() else options.world_size,
-        [Workload(name, options.samples, options.words, options.bucket_mb) for name in options.models],
+        [
+            Workload(name, options.samples, options.words, options.bucket_mb, options.submission)
+            for name in options.models
+        ],
         options.rounds,
         options.warm_up,
         options.seconds,

@@ -2,6 +2,7 @@
 
 from reference.bench import (
     all_reduce,
+    buckets,
     ddp,
     memory,
 )
@@ -10,6 +11,7 @@ from reference.bench.benchmark import Benchmark
 _MODULES = (
     all_reduce,
     ddp,
+    buckets,
     memory,
 )
 
