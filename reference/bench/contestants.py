@@ -3,8 +3,9 @@
 `none` exchanges nothing: it shows what a step costs without communication. It is the base for what the others add.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -13,6 +14,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from reference.bench.method import SEED
+from reference.bench.submission import FSDP, Submission, is_submitted, kind, load_submission, submitted
+from reference.bench.submission import WRAPPERS as SUBMITTED
 from reference.communication.process_group import current_device
 from reference.ddp.bucketed import BucketedDDP
 from reference.ddp.flat import FlatDDP
@@ -24,6 +27,7 @@ NONE = "none"
 WRAPPERS = ("naive", "flat", "overlapped", "bucketed", "torch")
 _HEAD_WIDTH = 64
 _SMALL_VOCABULARY = 1000
+_HOOKS = ("on_train_batch_start", "on_after_backward")
 
 
 @dataclass(frozen=True)
@@ -35,12 +39,14 @@ class Workload:
         samples: sequences in the batch of each rank.
         words: tokens in each sequence.
         bucket_mb: largest size of a bucket, in units of 1024 * 1024 bytes, for the wrappers that have buckets.
+        submission: where a submission is whose wrappers train too.
     """
 
     model: str
     samples: int
     words: int
     bucket_mb: float
+    submission: str | None = None
 
 
 @dataclass(frozen=True)
@@ -52,19 +58,24 @@ class Contestant:
         model: the wrapped model: from token ids (batch, length) to logits.
         finish: called after backward; then every gradient is averaged.
         optimizer: of all parameters.
+        begin: called before forward.
     """
 
     name: str
     model: nn.Module
-    finish: Callable[[], None]
+    finish: Callable[[], object]
     optimizer: torch.optim.Optimizer
+    begin: Callable[[], object] = lambda: None
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        """The mean loss of predicting each next token of (batch, length + 1) token ids: 0-d."""
+        self.begin()
+        return cross_entropy(self.model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
 
     def step(self, tokens: Tensor) -> None:
         """Train on one batch of token ids (batch, length + 1), until the device is done with it."""
         self.optimizer.zero_grad()
-        logits = self.model(tokens[:, :-1])
-        loss = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-        loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+        torch.autograd.backward(self.loss(tokens))
         self.finish()
         self.optimizer.step()
         if tokens.is_cuda:
@@ -104,13 +115,15 @@ def contestant(name: str, workload: Workload) -> Contestant:
     """Wrap a model of its own; all contestants begin with equal parameters.
 
     Args:
-        name: one of `WRAPPERS`, or `NONE`.
+        name: one of `WRAPPERS`, or `NONE`, or one of `submitted_names`.
         workload: says which model.
     """
     model = build_model(workload.model)
+    if is_submitted(name) and workload.submission is not None:
+        return of_submission(load_submission(workload.submission), name, model, workload.bucket_mb, _sgd)
     wrapped = wrap(name, model, workload.bucket_mb)
     finish = getattr(wrapped, "finish_gradient_synchronization", _nothing)
-    return Contestant(name, wrapped, finish, torch.optim.SGD(model.parameters(), lr=0.01))
+    return Contestant(name, wrapped, finish, _sgd(model.parameters()))
 
 
 def wrap(name: str, model: nn.Module, bucket_mb: float) -> nn.Module:
@@ -124,6 +137,40 @@ def wrap(name: str, model: nn.Module, bucket_mb: float) -> nn.Module:
         "torch": lambda: DistributedDataParallel(model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True),
     }
     return makers[name]()
+
+
+def submitted_names(workload: Workload) -> list[str]:
+    """The names of the submission's contestants. A collective, which imports the submission."""
+    if workload.submission is None:
+        return []
+    return [submitted(name) for name in load_submission(workload.submission).wrappers()]
+
+
+def of_submission(
+    submission: Submission,
+    name: str,
+    model: nn.Module,
+    bucket_mb: float | None,
+    optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
+) -> Contestant:
+    """A submission's wrapper around a model, with an optimizer of its parameters.
+
+    Args:
+        submission: that has the wrapper.
+        name: of the contestant; without the mark of a submission, a key of `submission.WRAPPERS`, or `fsdp`.
+        model: to wrap.
+        bucket_mb: as in `Workload`.
+        optimizer: makes the optimizer.
+    """
+    names = {**SUBMITTED, "fsdp": FSDP}[kind(name)]
+    wrapped = submission.wrap(names, model, bucket_mb)
+    made = optimizer(wrapped.parameters())
+    begin, finish = (partial(submission.hook(names, when), wrapped, made) for when in _HOOKS)
+    return Contestant(name, wrapped, finish, made, begin)
+
+
+def _sgd(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.01)
 
 
 def _nothing() -> None:
