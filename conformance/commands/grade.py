@@ -10,6 +10,7 @@ from conformance.commands import course
 from conformance.commands.options import (
     COMMAND,
     MAX_EXAMPLES,
+    SMALL_WORLD_SIZE,
     WORLD_SIZE,
     add_report_options,
     add_with,
@@ -41,13 +42,15 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     grade = commands.add_parser("grade", prog=COMMAND, description="Grade data-parallel code.", epilog=repeat)
     add = grade.add_argument
     add("paths", nargs="+", metavar="PATH", help="folder, .py file or module with adapter functions")
-    add("--world-size", type=int, default=WORLD_SIZE, metavar="N", help="ranks in the largest world (%(default)s)")
+    add("--world-size", type=int, metavar="N", help=f"ranks in the largest world ({WORLD_SIZE})")
     add("--components", metavar="A,B", help="names of the components to grade (all)")
     add_report_options(grade)
     add("--seed", type=int, metavar="S", help="the seed of an earlier grade, to repeat it (random)")
     add("--max-examples", type=int, default=MAX_EXAMPLES, metavar="N", help="scenarios per check (%(default)s)")
     add("--from-scratch", action="store_true", help="fail components that use torch's own implementation")
     add("--core", action="store_true", help="leave out extended checks, which give no points")
+    about = f"use little memory: --core, --world-size {SMALL_WORLD_SIZE}, and ranks that hash texts alike"
+    add("--small", action="store_true", help=about)
     add_with(grade)
     about = "a package that submissions wrap: what it refuses, they refuse; repeatable"
     add("--library", action="append", default=[], metavar="PACKAGE", help=about)
@@ -73,7 +76,7 @@ def _grade(options: argparse.Namespace) -> int:
     positive("--import-seconds", options.import_seconds)
     for file in files:
         file.write()  # without any submission yet: a path that cannot be written is told at once
-    with progress() as shown, fork_servers() as launcher:
+    with progress() as shown, fork_servers(small=options.small) as launcher:
         from conformance.grading.grade import grade  # noqa: PLC0415  imports torch, while the servers do too
         from conformance.judging.draws import nothing_kept  # noqa: PLC0415  as above
 
@@ -89,12 +92,12 @@ def _grading(options: argparse.Namespace) -> "Grading":
 
     return Grading(
         secrets.randbits(_SEED_BITS) if options.seed is None else options.seed,
-        world_size(options.world_size),
+        world_size(options),
         components(options.components),
         options.max_examples,
         options.repro_dir,
         options.from_scratch,
-        options.core,
+        options.core or options.small,
         tuple(options.library),
         options.import_seconds,
         rubric_of(options),
