@@ -20,6 +20,7 @@ from conformance.commands.options import (
     rubric_of,
     world_size,
 )
+from conformance.commands.watch import grade_on_save
 from conformance.execution.deadlines import IMPORT_SECONDS
 from conformance.execution.fork_servers import fork_servers
 from conformance.grading.events import Event, Listener, Reports
@@ -60,6 +61,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     add("--library", action="append", default=[], metavar="PACKAGE", help=about)
     about = "the longest that a submission may take to import (%(default)s)"
     add("--import-seconds", type=int, default=IMPORT_SECONDS, metavar="N", help=about)
+    add("--watch", action="store_true", help="grade the current folder again whenever a file in it is saved")
     course.add_options(grade)
     add("--repro-dir", type=Path, default="repro", metavar="DIR", help="folder for scripts of failures (%(default)s)")
     grade.set_defaults(run=_run)
@@ -70,6 +72,8 @@ def _run(options: argparse.Namespace) -> int:
         return course.grade_submissions(options)
     if student.is_student(options):
         student.fill_in(options)
+    elif options.watch:
+        raise UsageError("--watch grades the current folder: change to the submission's folder, and leave out the path")
     return _grade(options)
 
 
@@ -89,6 +93,9 @@ def _grade(options: argparse.Namespace) -> int:
         from conformance.judging.draws import nothing_kept  # noqa: PLC0415  as above
 
         grading = _grading(options)
+        if options.watch:
+            with nothing_kept():
+                return grade_on_save(lambda now: grade(options.paths, now, launcher), grading, locate(student.HERE))
         printed: Listener = StudentReport(reports) if student.is_student(options) else ConsoleReport(reports)
         printed = InActions(printed, reports) if in_actions() else printed
         with nothing_kept():
