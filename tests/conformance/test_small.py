@@ -47,7 +47,7 @@ def test_a_small_grade_has_core_checks_on_two_ranks(monkeypatch, tmp_path, optio
     asked = []
     (tmp_path / "adapters.py").touch()
 
-    def no_grade(paths, grading, launcher):
+    def no_grade(_, grading, launcher):
         asked.extend([launcher, grading.core, grading.world_size])
         raise UsageError("enough")
 
