@@ -7,8 +7,9 @@ backward until the last bucket has arrived, and the whole step, relative to a st
 
 The model (`reference.communication.overhead`) predicts the wait: with `s` bytes of gradients in `n` buckets, it is
 `s / (n w) + n o`. Bandwidth `w` and overhead `o` are fitted to all-reduces on the same ranks before. The model is best
-at `s / n = sqrt(s w o)` bytes per bucket. Buckets smaller than a parameter hold one parameter each. The model assumes that communication takes nothing from backward, and that backward computes the
-gradients of a bucket as fast as the bucket is sent. On CPUs neither holds, so the sentences compare.
+with `sqrt(s w o)` bytes per bucket. Buckets smaller than a parameter hold one parameter each. The model assumes that
+communication takes nothing from backward, and that backward computes the gradients of a bucket as fast as the bucket is
+sent. On CPUs neither holds, so the sentences compare.
 
 Source: the CS336 assignment on systems, section on bucketed gradients.
 """
@@ -257,8 +258,7 @@ def _sentences(raw: Raw) -> list[str]:
     (w, o), optimum = fitted(raw), best_size(raw)
     near = min(sizes, key=lambda size: max(size.mib / optimum, optimum / size.mib))
     return [
-        f"The all-reduces fit w = {w / 1e9:.2f} GB/s and o = {o * 1e6:.0f} us: by the model the best size is "
-        f"{optimum:.3g} MiB.",
+        f"All-reduces fit w = {w / 1e9:.2f} GB/s and o = {o * 1e6:.0f} us: the model's best size is {optimum:.3g} MiB.",
         _about_flat_part(raw, sizes, near),
         _about_model(raw, near),
     ]

@@ -5,6 +5,7 @@ from reference.bench import (
     buckets,
     ddp,
     memory,
+    trace,
 )
 from reference.bench.benchmark import Benchmark
 
@@ -12,6 +13,7 @@ _MODULES = (
     all_reduce,
     ddp,
     buckets,
+    trace,
     memory,
 )
 
