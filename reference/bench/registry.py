@@ -5,11 +5,13 @@ from reference.bench import (
     buckets,
     ddp,
     memory,
+    roofline,
     trace,
 )
 from reference.bench.benchmark import Benchmark
 
 _MODULES = (
+    roofline,
     all_reduce,
     ddp,
     buckets,
