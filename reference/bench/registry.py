@@ -1,8 +1,8 @@
 """All benchmarks by name, in the order in which the report shows them."""
 
-from reference.bench import all_reduce, memory, trace
+from reference.bench import all_reduce, memory, step, trace
 from reference.bench.benchmark import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
-    benchmark.name: benchmark for benchmark in (all_reduce.BENCHMARK, memory.BENCHMARK, trace.BENCHMARK)
+    benchmark.name: benchmark for benchmark in (all_reduce.BENCHMARK, memory.BENCHMARK, step.BENCHMARK, trace.BENCHMARK)
 }
