@@ -6,6 +6,7 @@ from reference.bench import (
     ddp,
     memory,
     roofline,
+    step,
     trace,
 )
 from reference.bench.benchmark import Benchmark
@@ -17,6 +18,7 @@ _MODULES = (
     buckets,
     trace,
     memory,
+    step,
 )
 
 BENCHMARKS: dict[str, Benchmark] = {module.BENCHMARK.name: module.BENCHMARK for module in _MODULES}

@@ -205,7 +205,7 @@ def gradient_bandwidth(raw: Raw) -> float:
 
 
 def tokens_to_hide(raw: Raw) -> float:
-    """The tokens per rank from which backward is longer than the all-reduce of the gradients."""
+    """The tokens per rank from which backward takes longer than the all-reduce of the gradients."""
     return together(raw, _MULTIPLY, "flops") / gradient_bandwidth(raw)
 
 
@@ -249,12 +249,12 @@ def _sentences(raw: Raw) -> list[str]:
     sentences = [
         f"A rank on {what} computes {flops / 1e9:.0f} GFLOP/s and moves {memory / 1e9:.1f} GB/s of memory.",
         f"An operation with less than {flops / memory:.0f} FLOP per byte waits for memory.",
-        f"If all {at_once} ranks work at once, each keeps {arithmetic:.0%} of the arithmetic, {copies:.0%} of the copies.",
+        f"If all {at_once} ranks work, each keeps {arithmetic:.0%} of the arithmetic and {copies:.0%} of copies.",
     ]
     if at_once > 1:
         tokens = tokens_to_hide(raw)
         sentences.append(
-            f"From {tokens:.0f} tokens per rank on, backward is longer than the all-reduce of its gradients."
+            f"From {tokens:.0f} tokens per rank on, backward takes longer than the all-reduce of its gradients."
         )
     return sentences
 

@@ -57,7 +57,7 @@ def test_one_screen_says_what_the_machine_gives() -> None:
     assert list(found.sentences) == [
         "A rank on a core computes 100 GFLOP/s and moves 10.0 GB/s of memory.",
         "An operation with less than 10 FLOP per byte waits for memory.",
-        "If all 2 ranks work at once, each keeps 50% of the arithmetic, 80% of the copies.",
+        "If all 2 ranks work, each keeps 50% of the arithmetic and 80% of copies.",
         "From 50 tokens per rank on, backward takes longer than the all-reduce of its gradients.",
     ]
 
