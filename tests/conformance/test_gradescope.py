@@ -159,7 +159,7 @@ def get_ddp_generator(seed):
 
     return torch.Generator()
 """
-    grader = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(DIES)} \"$@\" --max-examples 1"
+    grader = f'exec {shlex.quote(sys.executable)} -c {shlex.quote(DIES)} "$@" --max-examples 1'
     course = "COMPONENTS=overhead_model,loader_generator\nSEED=1\n"
     results, said = autograder(grader, files={"a1/adapters.py": adapters}, course=course)
     assert "exit code 137" in said
