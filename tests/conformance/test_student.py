@@ -88,12 +88,22 @@ def test_what_is_not_begun_is_next_where_nothing_fails():
     assert step.words[0] == "The adapters lack `ddp_on_after_backward(ddp_model, optimizer)`."
 
 
-def test_where_everything_passes_extended_checks_are_next_once():
+def test_where_everything_passes_extended_checks_are_next():
     right = ComponentReport("naive_ddp", (RIGHT,), ASPECTS)
     step = next_step(replace(REPORT, components=(right, ABSENT)))
     assert step.commands == (("Run those too", "pytest-ddp-grade . --extended"),)
     with_extended = replace(REPORT.environment, core_only=False)
-    assert next_step(replace(REPORT, environment=with_extended, components=(right,))).words == ("Everything passes.",)
+    step = next_step(replace(REPORT, environment=with_extended, components=(right, ABSENT)))
+    assert (step.words, step.commands) == (("Everything that was graded passes.",), ())
+
+
+def test_where_a_component_passes_alone_the_others_are_next():
+    right = ComponentReport("naive_ddp", (RIGHT,), ASPECTS)
+    step = next_step(replace(REPORT, components=(right,)))
+    assert step.commands == (
+        ("Grade everything", "pytest-ddp-grade ."),
+        ("Run those too", "pytest-ddp-grade . --components naive_ddp --extended"),
+    )
 
 
 @pytest.mark.parametrize("status", ["not_gradable", "error"])
