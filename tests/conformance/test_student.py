@@ -79,6 +79,12 @@ def test_what_keeps_the_adapters_from_loading_is_next_and_nothing_else():
     assert text == "Next: mend the adapters\n  the adapters cannot be imported: SyntaxError: '(' was never closed\n"
 
 
+def test_what_could_not_be_judged_is_told_after_what_failed():
+    broken = replace(SMALL, id="one_rank", status="error", message="Traceback ...")
+    text = shown(replace(REPORT, components=(replace(FLAT, checks=(*FLAT.checks, broken)),)))
+    assert "Not judged\n  flat_ddp: one_rank: an error in the grader, not in your code\n\nflat_ddp   error" in text
+
+
 def test_what_is_not_begun_is_next_where_nothing_fails():
     step = next_step(replace(REPORT, components=(EMPTY, ABSENT)))
     assert (step.heading, step.words[0]) == ("write ddp", f"{RAISES}.")
