@@ -10,8 +10,7 @@ Communication is read from a few further steps under torch's profiler: how long 
 long one runs while the rank computes nothing (*exposed*). Hidden communication is not free on CPUs: its threads use the
 cores that the model needs. So a wrapper can add more time than it exposes.
 
-Memory is the most that tensors hold at once from the model to the end of the second step: the median of three trials,
-because the backend's threads free some tensors late.
+Memory is the most that tensors hold at once from the model to the end of the second step.
 
 Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training" (VLDB 2020), section 5.1.
 """
@@ -53,7 +52,7 @@ NAMES = (NONE, *WRAPPERS)
 _MODELS = ("128x4", "256x4", "512x4")
 _FEWEST = 5  # rounds, however long they take
 _PROFILED_STEPS = 3
-_MEMORY_TRIALS, _MEMORY_STEPS = 3, 2  # wrappers with buckets hold them from the first step on
+_MEMORY_STEPS = 2  # wrappers with buckets hold them from the first step on
 
 
 # On the ranks
@@ -81,7 +80,7 @@ def _measure_one(workload: Workload, rounds: int, warm_up: int, seconds: float) 
     parameters = sum(parameter.numel() for parameter in build_model(workload.model).parameters())
     tokens = batch(workload)
     names = (*NAMES, *submitted_names(workload))
-    peaks = {name: [_peak(name, workload, tokens) for _ in range(_MEMORY_TRIALS)] for name in names}
+    peaks = {name: _peak(name, workload, tokens) for name in names}
     contestants = {name: contestant(name, workload) for name in names}
     return {
         "workload": asdict(workload),
@@ -244,7 +243,7 @@ def _row(model: Raw, name: str) -> list[Any]:
         profiled(model, name, "communication") * 1e3,
         profiled(model, name, "exposed") * 1e3,
         exposed_share(model, name) * 100,
-        median(model["peak_bytes"][name]) / 1e6,
+        model["peak_bytes"][name] / 1e6,
     ]
 
 

@@ -18,7 +18,7 @@ def model(name: str, parameters: int) -> dict[str, Any]:
     return {
         "workload": {"model": name, "samples": 2, "words": 64, "bucket_mb": 1.0},
         "parameters": parameters,
-        "peak_bytes": {key: [12_000_000, 15_000_000, 12_000_000] for key in adds},
+        "peak_bytes": dict.fromkeys(adds, 12_000_000),
         "seconds": {key: [0.01 + more, 0.03 + more, 0.01 + more] for key, more in adds.items()},
         "profiled": {
             key: [{"step": 0.01 + more, "communication": 0.02 if more else 0.0, "exposed": exposed[key]}] * 6
@@ -80,5 +80,5 @@ def test_ranks_measure_every_wrapper() -> None:
     assert {len(times) for times in one["seconds"].values()} == {2}
     assert all(step["communication"] > 0 for name in NAMES[1:] for step in one["profiled"][name])
     assert all(step["communication"] == 0 for step in one["profiled"]["none"])
-    assert min(one["peak_bytes"]["none"]) > 4 * one["parameters"]
+    assert one["peak_bytes"]["none"] > 4 * one["parameters"]
     assert isinstance(ddp.step_spread(one, "flat"), Spread)
