@@ -1,7 +1,6 @@
-"""Options that several commands share, and what their values must be. Nothing here imports torch before it is needed."""
+"""Options that several commands share, and what their values must be. No import of torch before it is needed."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 from conformance.grading.events import Reports
@@ -12,6 +11,7 @@ from pytest_ddp.errors import UsageError
 
 COMMAND = "pytest-ddp-grade"
 WORLD_SIZE = 4
+SMALL_WORLD_SIZE = 2
 MAX_EXAMPLES = 10
 
 
@@ -46,17 +46,19 @@ def components(names: str | None) -> tuple[str, ...]:
     if names is None:
         return tuple(COMPONENTS)
     wanted = tuple(name.strip() for name in names.split(",") if name.strip())
-    unknown: Sequence[str] = [name for name in wanted if name not in COMPONENTS]
+    unknown = [name for name in wanted if name not in COMPONENTS]
     if unknown or not wanted:
         wrong = f"--components: there is no {' and no '.join(unknown)}" if unknown else "--components is empty"
         raise UsageError(f"{wrong}; choose from {', '.join(COMPONENTS)}")
     return wanted
 
 
-def world_size(wanted: int) -> int:
-    """Return the world size, if this machine can run it; else raise UsageError."""
+def world_size(options: argparse.Namespace) -> int:
+    """Return the world size that the options ask for, if this machine can run it; else raise UsageError."""
     from pytest_ddp.planning.plan import Machine  # noqa: PLC0415  imports torch
 
+    usual = SMALL_WORLD_SIZE if options.small else WORLD_SIZE
+    wanted: int = usual if options.world_size is None else options.world_size
     most = Machine.detect().max_world_size("cpu")
     if wanted == 1:
         raise UsageError("--world-size 1: a single rank has nothing to synchronise; give 2 or more")

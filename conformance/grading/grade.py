@@ -2,7 +2,7 @@
 
 import platform
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import torch._dynamo  # torch.optim imports it, slowly, at its first use: better
 from conformance.checks.check import Check
 from conformance.components.registry import COMPONENTS
 from conformance.execution.deadlines import IMPORT_SECONDS
-from conformance.execution.executor import Executor
+from conformance.execution.executor import KEPT_BYTES, Executor
 from conformance.execution.fork_servers import ForkServers, ranks_from
 from conformance.grading.events import (
     CheckBegan,
@@ -29,9 +29,12 @@ from conformance.grading.rubric import NO_RUBRIC, Rubric, regraded
 from conformance.grading.timeline import timeline
 from conformance.judging.draws import Spared
 from conformance.judging.run_check import Result, run_check
+from conformance.oracle.remembered import remembering
 from conformance.reproduction import files
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
+
+_SMALL = 0.25  # of the bytes that a grade remembers, where memory is scarce
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,13 @@ class Grading:
         return tuple(check for check in COMPONENTS[component].checks if check.level == "core" or not self.core)
 
 
-def grade(paths: Sequence[str], grading: Grading, launcher: ForkServers) -> Iterator[Event]:
+def grade(paths: Sequence[str], grading: Grading, launcher: ForkServers) -> Generator[Event]:
     """Grade submissions one after the other, each on ranks that serve no other; no fault of one stops the next."""
     yield GradeBegan(tuple(regraded(_planned(path, grading), grading.rubric) for path in paths))
-    for path in paths:
-        yield SubmissionBegan(path)
-        yield from _grade_submission(path, grading, launcher)
+    with remembering(_SMALL if launcher.small else 1):
+        for path in paths:
+            yield SubmissionBegan(path)
+            yield from _grade_submission(path, grading, launcher)
 
 
 def _planned(path: str, grading: Grading) -> Report:
@@ -98,7 +102,8 @@ def _grade_submission(path: str, grading: Grading, launcher: ForkServers) -> Ite
         with ranks_from(launcher) as ranks:
             location = locate(path)
             location = replace(location, libraries=(*location.libraries, *grading.libraries))
-            executor = Executor(ranks, location, str(grading.seed), grading.import_seconds)
+            kept = KEPT_BYTES * (_SMALL if launcher.small else 1)
+            executor = Executor(ranks, location, str(grading.seed), grading.import_seconds, kept_bytes=kept)
             yield from _grade_components(executor, grading)
             ended = SubmissionEnded(stand_ins=tuple(sorted(executor.stubbed)))
     except UsageError as error:
@@ -127,7 +132,7 @@ def submitted_components(executor: Executor, wanted: Sequence[str]) -> list[str]
     """
     given, found = executor.location.given, executor.look(component.contract for component in COMPONENTS.values())
     if found.error:
-        raise UsageError(f"the adapters of {given} cannot be imported:\n{found.error}")
+        raise UsageError(f"the adapters of {given} cannot be imported: {found.error}")
     wrong = dict.fromkeys(sentence for name, sentence in found.wrong_signatures if name in wanted)
     if wrong:
         raise UsageError(f"wrong signature in the adapters of {given}: " + "; ".join(wrong))
@@ -147,7 +152,14 @@ def lacks(component: str, missing: Sequence[str]) -> str:
 def _not_submitted(name: str, executor: Executor, grading: Grading) -> ComponentReport:
     checks = tuple(_not_run(check) for check in grading.checks(name))
     aspects, missing = COMPONENTS[name].aspects, executor.missing.get(name, ())
-    return ComponentReport(name, checks, aspects, submitted=False, missing_functions=missing)
+    return ComponentReport(
+        name,
+        checks,
+        aspects,
+        submitted=False,
+        missing_functions=missing,
+        not_implemented=executor.not_implemented.get(name, ""),
+    )
 
 
 def _grade_component(name: str, executor: Executor, grading: Grading) -> Iterator[Event]:

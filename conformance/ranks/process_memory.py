@@ -13,7 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import psutil
 import torch
@@ -51,6 +52,7 @@ def _allocated() -> Callable[[], int] | None:
 
 
 _WIDER = 16
+_TIMES = 3
 _MORE_STEPS = 2
 _POLL_SECONDS = 0.001
 _POLLS = 200
@@ -58,16 +60,6 @@ _ALIKE = 5
 _BYTES_SENT = slice(200, 208)  # of tcp_info (see linux/tcp.h)
 _ALLOCATED = _allocated()
 Make = Callable[..., torch.optim.Optimizer]
-
-
-class Held(NamedTuple):
-    """Bytes that this process keeps, in its own heaps or in whatever place."""
-
-    allocated: int
-    elsewhere: int
-
-    def __sub__(self, other: "Held") -> "Held":
-        return Held(self.allocated - other.allocated, self.elsewhere - other.elsewhere)
 
 
 def process_state_bytes(
@@ -78,38 +70,42 @@ def process_state_bytes(
     To that comes what its later steps add. Both are made by `make` and step, with repeated copies of the parameters, so
     that their state outweighs what else is allocated. A sharded optimizer's buffers for collectives are allocated for
     SGD too; those that it allocates but once, for an optimizer before. All are kept to the end, so that none frees what
-    another one has left. Traffic with other processes is the same for SGD, unless state is part of it.
+    another one has left. A thread may free the tensors of a collective late, and so count them for the wrong optimizer.
+    So each is weighed several times, and the result is the least that they may differ. At last both are weighed by
+    what is kept elsewhere; traffic with other processes is the same for SGD, unless state is part of it.
     """
-    allocated = _ALLOCATED
-    if allocated is None:
+    if _ALLOCATED is None:
         return None
     wide, kept = [one.detach().repeat_interleave(_WIDER, 0) for one in parameters], list[Any]()
+    plain, wanted = partial(make, optimizer_cls=torch.optim.SGD, lr=0.1), partial(make, optimizer_cls=kind, **options)
+    weigh = partial(_settled, _ALLOCATED)
+    _, *growths = [_growth(one, wide, kept, weigh) for one in (plain, *(plain, wanted) * _TIMES)]
+    without, with_state = growths[::2], growths[1::2]
+    inside = min(first for first, _ in with_state) - max(first for first, _ in without)
+    later = max(0, min(more for _, more in with_state))
+    (without_any, _), (elsewhere, _) = (_growth(one, wide, kept, _elsewhere) for one in (plain, wanted))
+    return (max(inside, elsewhere - without_any) + later) // _WIDER
 
-    def grown(cls: Any, **given: Any) -> tuple[Held, int]:
-        kept.append(copies := [torch.nn.Parameter(one.clone()) for one in wide])
-        before = _held(allocated)
-        kept.append(optimizer := make(copies, cls, **given))
+
+def _growth(
+    make: Make, parameters: Iterable[torch.Tensor], kept: list[Any], weigh: Callable[[], int]
+) -> tuple[int, int]:
+    """Return how many bytes it takes to make an optimizer of copies of the parameters and to step, and later steps."""
+    kept.append(copies := [torch.nn.Parameter(one.clone()) for one in parameters])
+    before = weigh()
+    kept.append(optimizer := make(copies))
+    _step(optimizer, copies)
+    first = weigh()
+    for _ in range(_MORE_STEPS):
         _step(optimizer, copies)
-        growth, first = _held(allocated) - before, _settled(allocated)
-        for _ in range(_MORE_STEPS):
-            _step(optimizer, copies)
-        later = max(0, _settled(allocated) - first)
-        take_hooks_off(copies)
-        return growth, later
-
-    _, (without, _), (with_state, later) = (
-        grown(torch.optim.SGD, lr=0.1), grown(torch.optim.SGD, lr=0.1), grown(kind, **options)
-    )  # fmt: skip
-    return (max(with_state - without) + later) // _WIDER
+    more = weigh() - first
+    take_hooks_off(copies)
+    return first - before, more
 
 
 def _step(optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter]) -> None:
     torch.autograd.backward([parameter.sum() for parameter in parameters])
     optimizer.step()
-
-
-def _held(allocated: Callable[[], int]) -> Held:
-    return Held(_settled(allocated), _elsewhere())
 
 
 def _settled(allocated: Callable[[], int]) -> int:
@@ -128,6 +124,8 @@ def _elsewhere() -> int:
 
     That is state in shared memory, in another process or in a file. 0 on systems without /proc.
     """
+    dist.barrier()
+    gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     this = psutil.Process()
     return _sent() + sum(map(_kept_or_written, (this, *this.children(recursive=True))))

@@ -22,6 +22,13 @@ def right(component: str) -> dict[str, str]:
     return {path.stem: path.read_text(encoding="utf-8") for path in sorted(_EXAMPLE.glob("*.py"))}
 
 
+# In right wrappers: it refuses what some bugs do.
+REFUSES_SENT = (
+    "        if self.bucket_of[param].handle:\n"
+    '            raise RuntimeError("backward adds to a gradient that was sent: use checkpoint(..., use_reentrant=False)")\n'
+)
+
+
 class Bug(NamedTuple):
     """Lines of a right submission that go wrong, the check that must fail, and words that its report must hold."""
 
@@ -30,6 +37,7 @@ class Bug(NamedTuple):
     new: str
     check: str
     words: str = ""
+    without: str = ""  # lines of the right submission that would refuse what the bug does
 
     def __str__(self):
         return f"{self.component}: {self.check}: {_brief(self.old, 40)} becomes {_brief(self.new, 90) or 'nothing'}"
@@ -39,7 +47,7 @@ class Bug(NamedTuple):
         texts = right(self.component)
         if not any(self.old in text for text in texts.values()):
             raise ValueError(f"the right {self.component} has no {self.old!r}")
-        return {name: text.replace(self.old, self.new) for name, text in texts.items()}
+        return {name: text.replace(self.old, self.new).replace(self.without, "") for name, text in texts.items()}
 
     @property
     def key(self) -> str:

@@ -123,7 +123,7 @@ def trains_any_shape(trial: Trial) -> None:
     elif model.gapped is not None:
         advice = "A weight has gaps between its rows: send a contiguous copy, and copy the result back."
     else:
-        advice = "A parameter has no elements." if model.empty else "A weight is complex: send both parts."
+        advice = "A parameter has no elements." if model.empty else ""  # the diagnosis knows mistakes of complex ones
     _trains(trial, advice)
 
 

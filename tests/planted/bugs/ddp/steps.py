@@ -1,6 +1,6 @@
 """Bugs in how a training loop uses a wrapper: clipping, several backwards, `no_sync`, exceptions."""
 
-from bug import Bug
+from bug import REFUSES_SENT, Bug
 
 _EACH = "ddp_individual_parameters"
 _NAIVE = "naive_ddp"
@@ -112,6 +112,7 @@ BUGS = [
         "        if self.synchronises and torch.is_grad_enabled() and not self.buckets:\n",
         "trains[after_an_exception]",
         "A backward pass raised before this step",
+        REFUSES_SENT,
     ),
     Bug(
         _EACH,
@@ -154,6 +155,7 @@ BUGS = [
             "        if self.synchronises and torch.is_grad_enabled() and self.sent < max(1, len(self.buckets)):\n",
             "trains[accumulation_before_finishing]",
             "out of date by then",
+            REFUSES_SENT,
         )
         for wrapper in (_EACH, _BUCKETED, _DDP)
     ),

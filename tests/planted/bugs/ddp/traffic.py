@@ -1,6 +1,6 @@
 """Bugs in what is sent: results that nobody waits for, too many collectives, too many bytes, work that grows."""
 
-from bug import Bug
+from bug import REFUSES_SENT, Bug
 
 _NAIVE = "naive_ddp"
 _FLAT = "flat_ddp"
@@ -120,6 +120,7 @@ BUGS = [
         "",
         "nothing_grows",
         "hooks on parameters after each step",
+        REFUSES_SENT,
     ),
     Bug(
         _FLAT,

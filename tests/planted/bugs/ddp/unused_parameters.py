@@ -85,7 +85,7 @@ BUGS = [
         _BUCKETED,
         f"{_LAUNCH}{_ZEROS}",
         f"{_KEPT}{_LAUNCH}p.kept",
-        "trains[used_in_some_steps]",
+        "trains[used_on_some_ranks]",
         "gradient of `branches.0.weight`",
     ),
     Bug(

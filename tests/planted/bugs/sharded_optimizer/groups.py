@@ -96,7 +96,7 @@ BUGS = [
         "        if mine:\n",
         "        if mine and (self.local is not None or len(self.param_groups) == 1):\n",
         "groups[smaller_than_the_world]",
-        "did not move on any rank",
+        "were never updated",
     ),
     _bug(
         "kwargs).defaults)\n",
