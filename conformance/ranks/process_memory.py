@@ -78,8 +78,7 @@ def process_state_bytes(
         return None
     wide, kept = [one.detach().repeat_interleave(_WIDER, 0) for one in parameters], list[Any]()
     plain, wanted = partial(make, optimizer_cls=torch.optim.SGD, lr=0.1), partial(make, optimizer_cls=kind, **options)
-    weigh = partial(_settled, _ALLOCATED)
-    _, *growths = [_growth(one, wide, kept, weigh) for one in (plain, *(plain, wanted) * _TIMES)]
+    _, *growths = [_growth(one, wide, kept, _allocated_for_good) for one in (plain, *(plain, wanted) * _TIMES)]
     without, with_state = growths[::2], growths[1::2]
     inside = min(first for first, _ in with_state) - max(first for first, _ in without)
     later = max(0, min(more for _, more in with_state))
@@ -95,12 +94,12 @@ def _growth(
     before = weigh()
     kept.append(optimizer := make(copies))
     _step(optimizer, copies)
-    first = weigh()
+    growth, first = weigh() - before, _allocated_for_good()
     for _ in range(_MORE_STEPS):
         _step(optimizer, copies)
-    more = weigh() - first
+    later = _allocated_for_good() - first
     take_hooks_off(copies)
-    return first - before, more
+    return growth, later
 
 
 def _step(optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter]) -> None:
@@ -108,10 +107,11 @@ def _step(optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter]
     optimizer.step()
 
 
-def _settled(allocated: Callable[[], int]) -> int:
+def _allocated_for_good() -> int:
     """Return the bytes once they stay the same: threads free the tensors of collectives that are over."""
     dist.barrier()
     gc.collect()
+    allocated = _ALLOCATED or (lambda: 0)
     seen = [allocated()]
     while len(seen) < _POLLS and seen[-_ALIKE:] != [seen[-1]] * _ALIKE:
         time.sleep(_POLL_SECONDS)
