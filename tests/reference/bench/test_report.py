@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from reference.bench.__main__ import main
 from reference.bench.benchmark import Benchmark
 from reference.bench.registry import BENCHMARKS
 from reference.bench.report import choose, run_all, sizes
-from reference.bench.report_pages import Section, command
+from reference.bench.report_pages import Section, command, pictures_of
 from reference.bench.result import Column, Result
 
 pytest.importorskip("matplotlib")
@@ -115,6 +116,16 @@ def test_a_report_has_pages_pictures_numbers_and_a_receipt(folder: Path) -> None
     seal = json.loads((folder / "receipt.json").read_text(encoding="utf-8"))["seal"]
     assert seal in markdown
     assert seal in html
+
+
+def test_a_page_shows_every_picture_of_its_benchmarks(tmp_path: Path) -> None:
+    several = replace(BENCHMARKS["trace"], draw=lambda _raw: dict.fromkeys(["naive", "trace"]))
+    names = list(several.pictures({}))
+    assert names == ["trace-naive", "trace"]
+    for name in (*names, "tracer", "ddp"):
+        (tmp_path / f"{name}.svg").touch()
+    found = pictures_of(Result("trace", "", [], [], [], {}), tmp_path)
+    assert sorted(path.stem for path in found) == sorted(names)
 
 
 def test_an_untouched_report_is_right(folder: Path) -> None:
