@@ -178,10 +178,10 @@ def _measured(raw: Raw) -> str:
         return "No size was measured: give more --seconds, or free memory."
     states, activations = (max(abs(row[index] or 0.0) for row in rows.values()) for index in (0, 1))
     speeds = [step_operations(SIZES[name], Batch(1, raw["words"])) / (row[2] or 1) for name, row in rows.items()]
+    share = max(speeds) / raw["operations_per_second"]
     return (
         f"Measured {', '.join(rows)}: states are at most {states:.2f}% and activations {activations:.2f}% from the "
-        "arithmetic, and steps reach "
-        f" {max(speeds) / raw['operations_per_second']:.0%} of the speed of a product of two matrices "
+        f"arithmetic, and steps reach {share:.0%} of the speed of a product of two matrices "
         f"({raw['operations_per_second'] / 1e9:.0f} x 10^9 operations per second)."
     )
 

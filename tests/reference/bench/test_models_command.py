@@ -36,9 +36,8 @@ def test_the_table_is_the_arithmetic() -> None:
     rows = {row[0]: row for row in result.rows}
     assert rows["2.7b"][1] == parameters(SIZES["2.7b"]) / 1e6
     assert rows["2.7b"][2] == round(step_operations(SIZES["2.7b"], Batch(1, WORDS)) / 1e9, 1)
-    assert rows["2.7b"][4:7] == [
-        paper(name, parameters(SIZES["2.7b"]), 4).total / 1e9 for name in ("ddp", "zero1", "fsdp")
-    ]
+    states = [paper(name, parameters(SIZES["2.7b"]), 4).total / 1e9 for name in ("ddp", "zero1", "fsdp")]
+    assert rows["2.7b"][4:7] == pytest.approx(states, rel=1e-3)
     assert rows["2.7b"][7:9] == [0, 0]  # 55 and 34 GB of states
     assert rows["2.7b"][9] > 0
     assert result.sentences[0] == (
