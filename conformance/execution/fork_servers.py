@@ -170,6 +170,7 @@ def fork_servers(*, small: bool = False) -> Iterator[ForkServers]:
         yield launcher
     finally:
         launcher.close()
+        gc.unfreeze()  # or triton would report at the end of the process what was never collected
         gc.unfreeze()  # triton reports at exit all that was not collected as leaked
 
 

@@ -1,11 +1,12 @@
 """A small grade: one fork server, ranks of one size at a time, and less that is remembered."""
 
+import gc
 from contextlib import nullcontext
 
 import pytest
 
 from conformance.cli import main
-from conformance.execution.fork_servers import ForkServers
+from conformance.execution.fork_servers import ForkServers, fork_servers
 from conformance.execution.rank_pools import SizedRanks
 from conformance.oracle.remembered import Remembered, remembering
 from pytest_ddp.errors import UsageError
@@ -18,6 +19,13 @@ def test_all_ranks_of_a_small_grade_come_from_one_server():
     alone, (first, second) = ForkServers((), small=True), ForkServers(())._servers
     assert len(alone._servers) == 1
     assert type(alone.alike) is type(first) is not type(second)
+
+
+def test_nothing_stays_frozen_when_the_servers_have_ended(monkeypatch):
+    monkeypatch.setattr(ForkServers, "begin", lambda _: gc.freeze())
+    with fork_servers():
+        assert gc.get_freeze_count()
+    assert not gc.get_freeze_count()
 
 
 def test_ranks_of_one_size_end_before_others_start(launcher):
