@@ -11,6 +11,7 @@ from conformance.commands.options import (
     COMMAND,
     MAX_EXAMPLES,
     WORLD_SIZE,
+    add_isolation,
     add_report_options,
     add_with,
     components,
@@ -21,6 +22,7 @@ from conformance.commands.options import (
 )
 from conformance.execution.deadlines import IMPORT_SECONDS
 from conformance.execution.fork_servers import fork_servers
+from conformance.execution.restart import restart
 from conformance.grading.events import Event, Listener, Reports
 from conformance.grading.formats.console import ConsoleReport
 from conformance.grading.formats.github import InActions, in_actions
@@ -49,6 +51,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     add("--from-scratch", action="store_true", help="fail components that use torch's own implementation")
     add("--core", action="store_true", help="leave out extended checks, which give no points")
     add_with(grade)
+    add_isolation(grade)
     about = "a package that submissions wrap: what it refuses, they refuse; repeatable"
     add("--library", action="append", default=[], metavar="PACKAGE", help=about)
     about = "the longest that a submission may take to import (%(default)s)"
@@ -73,7 +76,9 @@ def _grade(options: argparse.Namespace) -> int:
     positive("--import-seconds", options.import_seconds)
     for file in files:
         file.write()  # without any submission yet: a path that cannot be written is told at once
-    with progress() as shown, fork_servers() as launcher:
+    if options.restarts:
+        restart(options.given)
+    with progress() as shown, fork_servers(options.isolation) as launcher:
         from conformance.grading.grade import grade  # noqa: PLC0415  imports torch, while the servers do too
         from conformance.judging.draws import nothing_kept  # noqa: PLC0415  as above
 

@@ -21,6 +21,7 @@ from conformance.grading.events import (
     ComponentEnded,
     Event,
     GradeBegan,
+    RanksBegan,
     SubmissionBegan,
     SubmissionEnded,
 )
@@ -95,9 +96,10 @@ def _planned(path: str, grading: Grading) -> Report:
 
 def _grade_submission(path: str, grading: Grading, launcher: ForkServers) -> Iterator[Event]:
     try:
-        with ranks_from(launcher) as ranks:
-            location = locate(path)
-            location = replace(location, libraries=(*location.libraries, *grading.libraries))
+        location = locate(path)
+        location = replace(location, libraries=(*location.libraries, *grading.libraries))
+        with ranks_from(launcher, location) as ranks:
+            yield RanksBegan(ranks.sandbox.enforced)
             executor = Executor(ranks, location, str(grading.seed), grading.import_seconds)
             yield from _grade_components(executor, grading)
             ended = SubmissionEnded(stand_ins=tuple(sorted(executor.stubbed)))
