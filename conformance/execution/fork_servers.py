@@ -18,7 +18,7 @@ from conformance.execution.rank_pools import SizedRanks
 from conformance.sandbox.attempts import Sandboxes
 from conformance.sandbox.plan import Isolation
 from conformance.sandbox.sandbox import Sandbox, SandboxLauncher
-from conformance.sandbox.view import module_files
+from conformance.sandbox.view import NEW, module_files
 from conformance.sandbox.zygotes import Zygote, is_forkable
 from conformance.submissions.location import Location
 from pytest_ddp.pool.launcher import EXIT_SECONDS, Launcher
@@ -112,6 +112,8 @@ class ForkServers:
 
 def own_files(location: Location) -> tuple[str, ...]:
     """Return the files and folders that a submission consists of."""
+    if location.root in NEW and location.file is not None:
+        return (location.file,)
     if location.root is not None:
         return (location.root, *location.import_roots)
     return tuple(module_files(location.module.partition(".")[0], location.import_roots))

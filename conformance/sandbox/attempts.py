@@ -3,7 +3,7 @@
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +31,7 @@ class Sandboxes:
     zygotes: Sequence[Zygote]
     _plans: list[Plan] = field(init=False)
     _refused: list[str] = field(default_factory=list)
+    _cgroups: bool = True
 
     def __post_init__(self) -> None:
         self._plans = [Plan()] if self.isolation == "none" else ladder(root=os.geteuid() == 0)
@@ -56,12 +57,18 @@ class Sandboxes:
                     held.push(trial.pop_all())
                     return made
             except RefusedError as error:
+                if self._cgroups and "cgroup.procs" in str(error):  # it could be made, but not entered
+                    self._cgroups = False
+                    continue
                 self._refused.append(str(error))
                 del self._plans[0]
         raise UsageError(_REQUIRED.format("; ".join(dict.fromkeys(self._refused))))
 
     def _tried(self, plan: Plan, submission: Sequence[str], held: ExitStack) -> tuple[Sandbox, list[SandboxLauncher]]:
-        plan = self._completed(plan, submission, held)
+        try:
+            plan = self._completed(plan, submission, held)
+        except OSError as error:
+            raise RefusedError(str(error)) from error
         sandbox = held.enter_context(Sandbox.made(plan, self.zygotes[0]))
         servers = [SandboxLauncher(zygote=zygote, sandbox=sandbox) for zygote in self.zygotes]
         for server in servers:
@@ -72,13 +79,16 @@ class Sandboxes:
     def _completed(self, plan: Plan, submission: Sequence[str], held: ExitStack) -> Plan:
         if plan.namespaces:
             view = view_of(submission, uid=os.getuid() if plan.uid is None else plan.uid)
-            return completed(plan, view, clean_environment(os.environ), held.enter_context(cgroups()))
+            return completed(plan, view, clean_environment(os.environ), self._groups(held))
         home = Path(held.enter_context(_private_home(plan.uid)))
         environment = clean_environment(os.environ, str(home / "home"), str(home / "tmp"))
         if self.isolation == "none":
             return Plan(environment=environment)
         view = view_of([sys.executable, *submission], uid=os.getuid())
-        return completed(plan, view, environment, held.enter_context(cgroups()))
+        return completed(plan, view, environment, self._groups(held))
+
+    def _groups(self, held: ExitStack) -> Mapping[str, str]:
+        return held.enter_context(cgroups()) if self._cgroups else {}
 
 
 @contextmanager

@@ -1,56 +1,70 @@
 """A cgroup for one sandbox, where this machine has one that can be written: limits its memory and its processes."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
-_PROCESSES = 4096
+PROCESSES = 4096
 _PART_OF_MEMORY = 0.75
+_KILLS = ("memory.events", "memory.oom_control")  # of version 2 and of version 1: both have a line "oom_kill N"
 
 
 @contextmanager
-def cgroups(root: Path = ROOT, belongs_to: str | None = None) -> Iterator[tuple[str, ...]]:
-    """Give the folders of new cgroups that limit memory and processes; none where they cannot be made.
+def cgroups(root: Path = ROOT, belongs_to: str | None = None) -> Iterator[dict[str, str]]:
+    """Give the folders of new cgroups: for "memory" and for "pids", as far as they can be made.
 
-    Version 2 is tried first, then version 1. The new group lies beside the judge's own in version 2, where a group
-    with processes may have no limited children, and below it in version 1.
+    In version 2, the new group lies beside the judge's own one: a group with processes may have no limited children. In
+    version 1, it lies below.
+
+    Args:
+        root: where cgroups are mounted.
+        belongs_to: the text of /proc/self/cgroup.
     """
     belongs_to = Path("/proc/self/cgroup").read_text(encoding="ascii") if belongs_to is None else belongs_to
     with ExitStack() as held:
-        yield tuple(_made(root, belongs_to, held))
+        yield {name: folder for folder, names in _made(root, belongs_to, held) for name in names}
 
 
-def _made(root: Path, belongs_to: str, held: ExitStack) -> list[str]:
+def memory_kills(groups: Mapping[str, str]) -> int:
+    """Return how many processes of the sandbox were killed because it had no memory left; 0 without a cgroup."""
+    for name in _KILLS if "memory" in groups else ():
+        with suppress(OSError):
+            text = Path(groups["memory"], name).read_text(encoding="ascii")
+            return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill "))
+    return 0
+
+
+def _made(root: Path, belongs_to: str, held: ExitStack) -> Iterator[tuple[str, tuple[str, ...]]]:
     name = f"pytest-ddp-{os.getpid()}-{os.urandom(4).hex()}"
-    memory, processes = str(int(_physical_memory() * _PART_OF_MEMORY)), str(_PROCESSES)
+    memory, processes = str(int(_physical_memory() * _PART_OF_MEMORY)), str(PROCESSES)
     of = {names: path for _, names, path in (line.split(":", 2) for line in belongs_to.splitlines())}
-    if "" in of and (root / "cgroup.controllers").exists():
-        beside = (root / of[""].lstrip("/")).parent if of[""] != "/" else root
-        return _group(beside / name, {"memory.max": memory, "pids.max": processes}, held)
-    wanted = {"memory": {"memory.limit_in_bytes": memory}, "pids": {"pids.max": processes}}
-    found = []
-    for controller, limits in wanted.items():
-        path = next((path for names, path in of.items() if controller in names.split(",")), None)
-        if path is not None:
-            found += _group(root / controller / path.lstrip("/") / name, limits, held)
-    return found
+    if (root / "cgroup.controllers").exists():
+        beside = (root / of.get("", "/").lstrip("/")).parent if of.get("", "/") != "/" else root
+        if _group(beside / name, {"memory.max": memory, "pids.max": processes}, held):
+            yield str(beside / name), ("memory", "pids")
+        return
+    for controller, limits in (
+        ("memory", {"memory.limit_in_bytes": memory}),
+        ("pids", {"pids.max": processes}),
+    ):
+        path = next((path for names, path in of.items() if controller in names.split(",")), "/")
+        folder = root / controller / path.lstrip("/") / name
+        if _group(folder, limits, held):
+            yield str(folder), (controller,)
 
 
-def _group(folder: Path, limits: dict[str, str], held: ExitStack) -> list[str]:
-    """Make a group with limits; return its folder, or nothing if that is not allowed."""
+def _group(folder: Path, limits: dict[str, str], held: ExitStack) -> bool:
+    """Make a group with limits; return whether that is allowed."""
     try:
         folder.mkdir()
-    except OSError:
-        return []
-    held.callback(_remove, folder)
-    try:
+        held.callback(_remove, folder)
         for name, value in limits.items():
             (folder / name).write_text(value, encoding="ascii")
     except OSError:
-        return []
-    return [str(folder)]
+        return False
+    return True
 
 
 def _remove(folder: Path) -> None:

@@ -80,10 +80,13 @@ def start_loopback() -> None:
 def become(uid: int, gid: int, *, reads_all: bool) -> None:
     """Become another user for good; keep the capability to read every file if so asked, also in programs."""
     keep = 1 << READ_ALL if reads_all else 0
-    os.setgroups([])
     _prctl(_PR_SET_KEEPCAPS, 1)
-    os.setresgid(gid, gid, gid)
-    os.setresuid(uid, uid, uid)
+    try:
+        os.setgroups([])
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+    except OSError as error:
+        raise OSError(error.errno, f"become user {uid}: {error.strerror}") from error
     drop_capabilities(keep)
 
 

@@ -21,12 +21,13 @@ TMP_BYTES = 2 * GIB
 _UNUSED = range(61184, 65520)  # user ids that systemd gives to services for their time; no person has one
 _KEPT = (
     "PATH", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "PYTHONHOME",
-    "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED",
+    "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONDONTWRITEBYTECODE",
 )  # fmt: skip
 _KEPT_FAMILIES = ("LC_", "MALLOC_")
 _LIMITS = {"CORE": 0, "FSIZE": 2 * GIB, "NOFILE": 4096}
 _THREADS = 4096  # of all ranks together: each has about ten
 _ADDRESS_SPACE = 16 * GIB  # more than a rank has when it begins
+_CGROUPS = {"memory": "memory", "pids": "processes"}
 _NOTHING = View(())
 
 
@@ -41,7 +42,7 @@ class Plan:
         view: what they see of the file system, if they have a mount namespace.
         limits: resource limits, by the name that Python's `resource` module has for them, without "RLIMIT_".
         environment: their environment variables.
-        cgroups: the folders of the cgroups that they belong to.
+        cgroups: the folders of the cgroups that limit "memory" and "pids", as far as there are any.
     """
 
     namespaces: bool = False
@@ -50,7 +51,7 @@ class Plan:
     view: View = _NOTHING
     limits: Mapping[str, int] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    cgroups: tuple[str, ...] = ()
+    cgroups: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return what `json.dumps` takes."""
@@ -60,7 +61,7 @@ class Plan:
     def from_json(cls, plain: dict[str, Any]) -> Self:
         """Return the plan that `to_json` made."""
         view = {name: tuple(map(_unlisted, values)) for name, values in plain["view"].items()}
-        return cls(**{**plain, "view": View(**view), "cgroups": tuple(plain["cgroups"])})
+        return cls(**{**plain, "view": View(**view)})
 
     @property
     def enforced(self) -> str:
@@ -69,9 +70,10 @@ class Plan:
         if not (self.namespaces or self.uid is not None or self.limits):
             return "none; clean environment"
         names = ["user"] * self.user_namespace + ["PID", "mount", "IPC", "network"]
-        spaces = f", {', '.join(names)} namespaces, no network, {TMP_BYTES // GIB} GiB /tmp" if self.namespaces else ""
-        groups = "memory and processes" if self.cgroups else "none"
-        return f"{user}{spaces}; clean environment, limits on {_words(self.limits)}; cgroup: {groups}"
+        listed = f"{', '.join(names[:-1])} and {names[-1]} namespaces"
+        spaces = f"; {listed}; no network; {TMP_BYTES // GIB} GiB /tmp" if self.namespaces else ""
+        groups = " and ".join(_CGROUPS[name] for name in self.cgroups) or "none"
+        return f"{user}{spaces}; clean environment; limits on {_words(self.limits)}; cgroup: {groups}"
 
 
 def _unlisted(value: Any) -> Any:
@@ -131,7 +133,7 @@ def _linux() -> tuple[int, ...]:
     return tuple(map(int, os.uname().release.split("-")[0].split(".")[:2]))
 
 
-def completed(plan: Plan, view: View, environment: Mapping[str, str], cgroups: tuple[str, ...]) -> Plan:
+def completed(plan: Plan, view: View, environment: Mapping[str, str], cgroups: Mapping[str, str]) -> Plan:
     """Return a plan with all that it needs to be carried out."""
     return replace(plan, view=view, environment=environment, cgroups=cgroups, limits=limits(plan))
 

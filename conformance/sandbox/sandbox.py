@@ -55,8 +55,9 @@ class Sandbox:
             control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             held.enter_context(control)
             with theirs:
-                process = WatchedProcess.of(zygote.ask("build", plan, [theirs.fileno()]))
-            held.callback(_end, process)
+                pid = zygote.ask("build", plan, [theirs.fileno()])
+            with suppress(LaunchError):  # where it has ended already, it says why
+                held.callback(_end, WatchedProcess.of(pid))
             fds, port = _received(control, held)
             spaces, (tmp, shared_memory) = fds[: len(kernel.NAMESPACES)], fds[len(kernel.NAMESPACES) :]
             yield cls(plan, _InsideStore(port=port), spaces, {TMP: tmp, SHARED_MEMORY: shared_memory})
@@ -131,7 +132,8 @@ def _received(control: socket.socket, held: ExitStack) -> tuple[list[int], int]:
         for fd in fds:
             held.callback(os.close, fd)
         said = json.loads(message or b"{}") if not fds else json.loads(control.recv(4096) or b"{}")
-        control.send(b"go")
+        if "port" in said:
+            control.send(b"go")
     except OSError as error:
         raise LaunchError(f"a sandbox could not be made: {error}") from error
     if "port" not in said:

@@ -8,19 +8,19 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
-from pathlib import Path
 
 TMP, SHARED_MEMORY = "/tmp", "/dev/shm"  # noqa: S108  those of the sandbox
 HOME = f"{TMP}/home"
 WORK = f"{TMP}/work"
 USER = "submission"
 _SYSTEM = (
-    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt/cuda", "/etc/alternatives", "/etc/ld.so.cache",
-    "/etc/localtime", "/etc/timezone", "/sys/devices/system/cpu", "/sys/devices/system/node",
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store",
+    "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime", "/etc/timezone",
+    "/sys/devices/system/cpu", "/sys/devices/system/node",
 )  # fmt: skip
 DEVICES = ("null", "zero", "full", "random", "urandom")
 _OURS = ("pytest_ddp", "conformance")
-_NEW = (TMP, "/dev", "/proc")  # folders of their own in each sandbox
+NEW = (TMP, "/dev", "/proc")  # folders of their own in each sandbox
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,14 @@ def _importable(path: Sequence[str], submission: Sequence[str], private: tuple[s
     """
     ours = [place for name in _OURS for place in module_files(name)]
     yield from ours
-    hidden = (*_NEW, *private, *(os.path.realpath(place) for place in (*ours, *submission)))
+    hidden = (*NEW, *private, *(os.path.realpath(place) for place in (*ours, *submission)))
     for folder in path:
         if folder and not any(_is_in(place, os.path.realpath(folder)) for place in hidden):
             yield folder
 
 
 def _private_folders() -> list[str]:
-    return [os.getcwd(), str(Path.home())]  # noqa: PTH109  compared as text
+    return [os.getcwd(), os.path.expanduser("~")]  # noqa: PTH109, PTH111  compared as text; there may be no home
 
 
 def _resolved(places: Iterable[str]) -> tuple[list[str], dict[str, str]]:

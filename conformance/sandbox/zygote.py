@@ -10,6 +10,7 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -66,7 +67,7 @@ def _reap(*_: object) -> None:
 
 def _build(plan: Plan, fds: list[int]) -> dict[str, Any]:
     """Fork the first process of a sandbox; answer with its process id."""
-    return _through_a_child(plan, lambda between: _become_first(plan, fds[0], between))
+    return _through_a_child(plan, fds, lambda between: _become_first(plan, fds[0], between))
 
 
 def _become_first(plan: Plan, control_fd: int, between: socket.socket) -> None:
@@ -80,13 +81,13 @@ def _become_first(plan: Plan, control_fd: int, between: socket.socket) -> None:
         between.close()
         os.setsid()
         be_first(plan, socket.socket(fileno=control_fd))
-    between.send(json.dumps({"pid": pid}).encode())
+    between.send(json.dumps({"pid": pid, "entered": True}).encode())
 
 
 def _start_server(plan: Plan, fds: list[int]) -> dict[str, Any]:
     """Fork a fork server into a sandbox; answer with its process id."""
     control_fd, *namespaces = fds
-    return _through_a_child(plan, lambda between: _become_server(plan, control_fd, namespaces, between))
+    return _through_a_child(plan, fds, lambda between: _become_server(plan, control_fd, namespaces, between))
 
 
 def _become_server(plan: Plan, control_fd: int, namespaces: Sequence[int], between: socket.socket) -> None:
@@ -97,17 +98,22 @@ def _become_server(plan: Plan, control_fd: int, namespaces: Sequence[int], betwe
         between.send(json.dumps({"pid": pid}).encode())
         if namespaces:
             return
-    between.close()
     for fd in namespaces:
         os.close(fd)
     if pid == 0:
         os.chdir("/")
     os.setsid()
-    set_environment(plan)
-    set_limits(plan)
-    drop_privileges(plan)
+    try:
+        set_environment(plan)
+        set_limits(plan)
+        drop_privileges(plan)
+    except (OSError, ValueError) as error:
+        between.send(json.dumps({"refused": str(error)}).encode())
+        os._exit(1)
     if pid:
         die_with(zygote)
+    between.send(b'{"entered": true}')
+    between.close()
     fork_server.serve(socket.socket(fileno=control_fd))
 
 
@@ -120,13 +126,16 @@ def _fork_into(namespaces: Sequence[int]) -> int:
     return os.fork()
 
 
-def _through_a_child(plan: Plan, work: Callable[[socket.socket], None]) -> dict[str, Any]:
-    """Let a child do what only a process can that has no threads and leaves its namespaces; return what it says."""
+def _through_a_child(plan: Plan, fds: list[int], work: Callable[[socket.socket], None]) -> dict[str, Any]:
+    """Let a child do what only a process can that may leave its namespaces; return what it says.
+
+    It keeps no files of this process but those of `fds`: they would reach ranks.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     child = os.fork()
     if child == 0:
         try:
-            ours.close()
+            _close_all_but([0, 1, 2, *fds, theirs.fileno()])
             work(theirs)
         except OSError as error:
             theirs.send(json.dumps({"refused": str(error)}).encode())
@@ -134,16 +143,21 @@ def _through_a_child(plan: Plan, work: Callable[[socket.socket], None]) -> dict[
             os._exit(0)
     theirs.close()
     with ours:
-        said = _said(ours)
-        if "unshared" in said:
-            said = _map_users(plan, child)
-            if not said:
+        said = dict[str, Any]()
+        while not ("refused" in said or {"pid", "entered"} <= said.keys()):
+            said |= _said(ours)
+            if said.pop("unshared", False):
+                said |= _map_users(plan, child)
                 ours.send(b"mapped")
-                said = _said(ours)
     if "refused" in said or plan.namespaces:  # otherwise the child is the server
         with suppress(ChildProcessError):  # it has been reaped already
             os.waitpid(child, 0)
     return said
+
+
+def _close_all_but(kept: list[int]) -> None:
+    for low, high in pairwise([*sorted(kept), os.sysconf("SC_OPEN_MAX")]):
+        os.closerange(low + 1, high)
 
 
 def _said(between: socket.socket) -> dict[str, Any]:
@@ -162,5 +176,5 @@ def _map_users(plan: Plan, pid: int) -> dict[str, Any]:
 
 
 def _enter_cgroups(plan: Plan) -> None:
-    for folder in plan.cgroups:
+    for folder in set(plan.cgroups.values()):
         Path(folder, "cgroup.procs").write_text("0", encoding="ascii")

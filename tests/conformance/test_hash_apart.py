@@ -52,14 +52,13 @@ def test_ranks_of_one_server_hash_alike(launcher):
 
 @pytest.mark.long
 def test_a_server_that_died_is_replaced_and_none_is_left():
-    with fork_servers() as servers:
-        with ranks_from(servers) as ranks:
-            before = hashes(ranks)
-            started = [psutil.Process(server._server.pid) for server in ranks.launcher.servers]
-            started[1].kill()
-            started[1].wait(EXIT_SECONDS)
-            assert hashes(ranks) == before
-            started = [psutil.Process(server._server.pid) for server in ranks.launcher.servers]
+    with fork_servers() as servers, ranks_from(servers) as ranks:
+        before = hashes(ranks)
+        started = [psutil.Process(server._server.pid) for server in ranks.launcher.servers]
+        started[1].kill()
+        started[1].wait(EXIT_SECONDS)
+        assert hashes(ranks) == before
+        started = [psutil.Process(server._server.pid) for server in ranks.launcher.servers]
     assert not any(server.is_running() for server in started)
 
 
