@@ -53,7 +53,7 @@ def _passed_on(options: argparse.Namespace) -> list[str]:
     passed_on += [str(positive("--max-examples", options.max_examples))]
     passed_on += ["--import-seconds", str(positive("--import-seconds", options.import_seconds))]
     passed_on += ["--isolation", options.isolation]
-    passed_on += ["--core"] * options.core + ["--from-scratch"] * options.from_scratch
+    passed_on += ["--core"] * bool(options.core) + ["--from-scratch"] * options.from_scratch
     for option, values in (("--library", options.library), ("--with", options.packages)):
         passed_on += [word for value in values for word in (option, value)]
     return passed_on

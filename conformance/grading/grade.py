@@ -2,7 +2,7 @@
 
 import platform
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -68,7 +68,7 @@ class Grading:
         return tuple(check for check in COMPONENTS[component].checks if check.level == "core" or not self.core)
 
 
-def grade(paths: Sequence[str], grading: Grading, launcher: ForkServers) -> Iterator[Event]:
+def grade(paths: Sequence[str], grading: Grading, launcher: ForkServers) -> Generator[Event]:
     """Grade submissions one after the other, each on ranks that serve no other; no fault of one stops the next."""
     yield GradeBegan(tuple(regraded(_planned(path, grading), grading.rubric) for path in paths))
     for path in paths:
@@ -129,7 +129,7 @@ def submitted_components(executor: Executor, wanted: Sequence[str]) -> list[str]
     """
     given, found = executor.location.given, executor.look(component.contract for component in COMPONENTS.values())
     if found.error:
-        raise UsageError(f"the adapters of {given} cannot be imported:\n{found.error}")
+        raise UsageError(f"the adapters of {given} cannot be imported: {found.error}")
     wrong = dict.fromkeys(sentence for name, sentence in found.wrong_signatures if name in wanted)
     if wrong:
         raise UsageError(f"wrong signature in the adapters of {given}: " + "; ".join(wrong))
@@ -149,7 +149,14 @@ def lacks(component: str, missing: Sequence[str]) -> str:
 def _not_submitted(name: str, executor: Executor, grading: Grading) -> ComponentReport:
     checks = tuple(_not_run(check) for check in grading.checks(name))
     aspects, missing = COMPONENTS[name].aspects, executor.missing.get(name, ())
-    return ComponentReport(name, checks, aspects, submitted=False, missing_functions=missing)
+    return ComponentReport(
+        name,
+        checks,
+        aspects,
+        submitted=False,
+        missing_functions=missing,
+        not_implemented=executor.not_implemented.get(name, ""),
+    )
 
 
 def _grade_component(name: str, executor: Executor, grading: Grading) -> Iterator[Event]:
