@@ -148,7 +148,8 @@ class Executor:
         asked = {"submission": asdict(self.location), "contracts": [asdict(contract) for contract in contracts]}
         with _ranks_or_an_error_of_ours():
             payload = json.dumps(asked).encode()
-            (outcome,) = self.ranks.run(World(1), "conformance.ranks.probe:look", payload, timeout=self.import_limit)
+            seen = self.ranks.run(World(1), "conformance.ranks.probe:look", payload, timeout=self.import_limit)
+        (outcome,) = self.ranks.sandbox.explained(seen)
         self._deadlines.import_seconds = max(self._deadlines.import_seconds, outcome.seconds)
         found = self._probe(outcome)
         if found is None:
@@ -274,7 +275,7 @@ class Executor:
     def _broken(self, component: Asked, drawn: Drawn, outcomes: list[Outcome]) -> Execution:
         if not failures(outcomes):
             return Malformed(outcomes[0].rank, "it says that it has skipped its task")
-        broken = Broken(tuple(outcomes))
+        broken = Broken(tuple(self.ranks.sandbox.explained(outcomes)))
         root = broken.root
         if broken.lacking:
             raise LackError(broken.lacking)

@@ -11,6 +11,7 @@ import torch._dynamo  # torch.optim imports it, slowly, at its first use: better
 
 from conformance.checks.check import Check
 from conformance.components.registry import COMPONENTS
+from conformance.diagnosis.limits import limit_met
 from conformance.execution.deadlines import IMPORT_SECONDS
 from conformance.execution.executor import Executor
 from conformance.execution.fork_servers import ForkServers, ranks_from
@@ -129,7 +130,8 @@ def submitted_components(executor: Executor, wanted: Sequence[str]) -> list[str]
     """
     given, found = executor.location.given, executor.look(component.contract for component in COMPONENTS.values())
     if found.error:
-        raise UsageError(f"the adapters of {given} cannot be imported: {found.error}")
+        why = "\n".join(filter(None, [found.error, limit_met("", found.error)]))
+        raise UsageError(f"the adapters of {given} cannot be imported: {why}")
     wrong = dict.fromkeys(sentence for name, sentence in found.wrong_signatures if name in wanted)
     if wrong:
         raise UsageError(f"wrong signature in the adapters of {given}: " + "; ".join(wrong))

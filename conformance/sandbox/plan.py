@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
+from conformance.sandbox.cgroups import PROCESSES
 from conformance.sandbox.view import HOME, TMP, USER, View
 from pytest_ddp.pool.launcher import ONE_THREAD
 
@@ -24,8 +25,9 @@ _KEPT = (
     "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONDONTWRITEBYTECODE",
 )  # fmt: skip
 _KEPT_FAMILIES = ("LC_", "MALLOC_")
-_LIMITS = {"CORE": 0, "FSIZE": 2 * GIB, "NOFILE": 4096}
-_THREADS = 4096  # of all ranks together: each has about ten
+FILE_BYTES = 2 * GIB
+OPEN_FILES = 4096
+_LIMITS = {"CORE": 0, "FSIZE": FILE_BYTES, "NOFILE": OPEN_FILES}
 _ADDRESS_SPACE = 16 * GIB  # more than a rank has when it begins
 _CGROUPS = {"memory": "memory", "pids": "processes"}
 _NOTHING = View(())
@@ -114,7 +116,7 @@ def limits(plan: Plan) -> dict[str, int]:
     """
     found = {**_LIMITS, "AS": _address_space() + _ADDRESS_SPACE}
     if plan.uid is not None or (plan.user_namespace and _linux() >= (5, 14)):
-        found["NPROC"] = _THREADS
+        found["NPROC"] = PROCESSES
     return {name: value for name, value in found.items() if _may_set(name, value)}
 
 

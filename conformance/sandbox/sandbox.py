@@ -7,19 +7,22 @@ import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from conformance.sandbox import kernel
+from conformance.sandbox.cgroups import memory_kills
 from conformance.sandbox.plan import Plan
 from conformance.sandbox.view import SHARED_MEMORY, TMP, WORK
 from conformance.sandbox.zygotes import RefusedError, WatchedProcess, Zygote
 from pytest_ddp.errors import LaunchError
+from pytest_ddp.outcomes.outcome import Died, Outcome
 from pytest_ddp.pool.launcher import EXIT_SECONDS, ForkLauncher, Server
 from pytest_ddp.pool.rendezvous import HOST, Rendezvous
 from pytest_ddp.protocol.shared_files import SharedFiles
 
 _MAKE_SECONDS = 60.0
+_NO_MEMORY = "the memory that the ranks of a submission may have together was used up (--isolation)"
 _ALL_CAN_WRITE = 0o777
 
 
@@ -43,6 +46,7 @@ class Sandbox:
     rendezvous: Rendezvous = field(default_factory=Rendezvous)
     namespaces: Sequence[int] = ()
     _folders: Mapping[str, int] = field(default_factory=dict)
+    _memory_kills: int = 0
 
     @classmethod
     @contextmanager
@@ -71,6 +75,16 @@ class Sandbox:
     def working_folder(self) -> str:
         """The folder in which ranks start."""
         return WORK if self.plan.namespaces else self.plan.environment["TMPDIR"]
+
+    def explained(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        """Return the outcomes of a run; ranks that were killed because the sandbox had no memory left say so."""
+        before, self._memory_kills = self._memory_kills, memory_kills(self.plan.cgroups)
+        if self._memory_kills == before:
+            return outcomes
+        return [
+            replace(one, exit_note=_NO_MEMORY) if isinstance(one, Died) and one.signal == "SIGKILL" else one
+            for one in outcomes
+        ]
 
     @contextmanager
     def folder(self, *, in_memory: bool) -> Iterator[str]:

@@ -8,17 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from conformance.diagnosis.advice import advise
+from conformance.diagnosis.limits import limit_met
 from conformance.execution.deadlines import Deadlines
 from conformance.execution.fork_servers import own_files
 from conformance.sandbox import plan as plans
 from conformance.sandbox.attempts import Sandboxes
 from conformance.sandbox.cgroups import cgroups, memory_kills
 from conformance.sandbox.plan import Plan, clean_environment, completed, ladder
+from conformance.sandbox.sandbox import Sandbox
 from conformance.sandbox.view import View, view_of
 from conformance.sandbox.zygotes import RefusedError
 from conformance.scenarios.scenario import Scenario
 from conformance.submissions.location import Location, locate
 from pytest_ddp.errors import UsageError
+from pytest_ddp.outcomes.failure import describe_outcome
+from pytest_ddp.outcomes.outcome import Died
 
 
 @pytest.fixture
@@ -194,3 +199,31 @@ def test_arguments_and_environment_wait_until_the_zygote_is_forked():
     assert "resume" in run.stdout
     assert "12345" not in run.stdout
     assert "secret" not in run.stdout
+
+
+@pytest.mark.parametrize(("kind", "message", "words"), [
+    ("OSError", "[Errno 28] No space left on device", "private /tmp and /dev/shm of a submission hold 2 GiB each"),
+    ("OSError", "[Errno 101] Network is unreachable", "Submissions run without a network (--isolation)"),
+    ("gaierror", "[Errno -3] Temporary failure in name resolution", "Submissions run without a network (--isolation)"),
+    ("OSError", "[Errno 30] Read-only file system: 'log'", "its own folder is read-only (--isolation)"),
+    ("OSError", "[Errno 27] File too large", "may write files of 2 GiB at most"),
+    ("RuntimeError", "can't start new thread", "4096 processes and threads together"),
+    ("BlockingIOError", "[Errno 11] Resource temporarily unavailable", "4096 processes and threads together"),
+    ("OSError", "[Errno 24] Too many open files", "may have 4096 open files"),
+    ("RuntimeError", "DefaultCPUAllocator: can't allocate memory: you tried", "The memory of a rank is limited"),
+    ("ValueError", "no limit", ""),
+])  # fmt: skip
+def test_a_limit_that_was_met_is_named(kind, message, words):
+    assert words in limit_met(kind, message)
+    assert bool(words) == bool(advise(kind, message, Scenario(), on_all_ranks=True))
+
+
+def test_ranks_that_the_cgroup_killed_say_so(tmp_path):
+    died = Died(rank=0, seconds=1.0, output="", signal="SIGKILL")
+    sandbox = Sandbox(Plan(cgroups={"memory": str(tmp_path)}))
+    (tmp_path / "memory.events").write_text("oom_kill 0\n")
+    assert sandbox.explained([died]) == [died]
+    (tmp_path / "memory.events").write_text("oom_kill 1\n")
+    (explained,) = sandbox.explained([died])
+    assert "killed by SIGKILL: the memory that the ranks of a submission may have" in describe_outcome(explained)
+    assert sandbox.explained([died]) == [died]
