@@ -40,9 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return HARNESS_ERROR
 
 
-def resume(kept: int) -> int:
+def resume(kept: int, small: bool) -> int:  # noqa: FBT001  called from text
     """Go on with a command that started itself again."""
-    return restart.resume(kept, main)
+    return restart.resume(kept, main, small=small)
 
 
 def _parser() -> argparse.ArgumentParser:

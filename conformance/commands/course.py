@@ -49,11 +49,12 @@ def grade_submissions(options: argparse.Namespace) -> int:
 
 def _passed_on(options: argparse.Namespace) -> list[str]:
     """Return the options that the grade of each submission gets."""
-    passed_on = ["--world-size", str(world_size(options.world_size)), "--max-examples"]
+    passed_on = ["--world-size", str(world_size(options)), "--max-examples"]
     passed_on += [str(positive("--max-examples", options.max_examples))]
     passed_on += ["--import-seconds", str(positive("--import-seconds", options.import_seconds))]
     passed_on += ["--isolation", options.isolation]
-    passed_on += ["--core"] * bool(options.core) + ["--from-scratch"] * options.from_scratch
+    passed_on += ["--core"] * bool(options.core) + ["--small"] * options.small
+    passed_on += ["--from-scratch"] * options.from_scratch
     for option, values in (("--library", options.library), ("--with", options.packages)):
         passed_on += [word for value in values for word in (option, value)]
     return passed_on

@@ -2,6 +2,7 @@
 
 import argparse
 import secrets
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from conformance.commands import course, student
 from conformance.commands.options import (
     COMMAND,
     MAX_EXAMPLES,
+    SMALL_WORLD_SIZE,
     WORLD_SIZE,
     add_isolation,
     add_report_options,
@@ -25,6 +27,7 @@ from conformance.execution.deadlines import IMPORT_SECONDS
 from conformance.execution.fork_servers import fork_servers
 from conformance.execution.restart import restart
 from conformance.grading.events import Event, Listener, Reports
+from conformance.grading.formats import FORMATS
 from conformance.grading.formats.console import ConsoleReport
 from conformance.grading.formats.github import InActions, in_actions
 from conformance.grading.formats.report_file import ReportFile
@@ -46,7 +49,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     add = grade.add_argument
     about = "folder, .py file or module with adapter functions (the current folder, graded as a student's own)"
     add("paths", nargs="*", metavar="PATH", help=about)
-    add("--world-size", type=int, default=WORLD_SIZE, metavar="N", help="ranks in the largest world (%(default)s)")
+    add("--world-size", type=int, metavar="N", help=f"ranks in the largest world ({WORLD_SIZE})")
     add("--components", metavar="A,B", help="names of the components to grade (all)")
     add_report_options(grade)
     add("--seed", type=int, metavar="S", help="the seed of an earlier grade, to repeat it (random)")
@@ -55,6 +58,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     about = "leave out extended checks, which give no points (in the current folder: as without it)"
     add("--core", action="store_true", default=None, help=about)
     add("--extended", dest="core", action="store_false", help="run extended checks too, in the current folder")
+    about = f"use little memory: --core, --world-size {SMALL_WORLD_SIZE}, and ranks that hash texts alike"
+    add("--small", action="store_true", help=about)
     add_with(grade)
     add_isolation(grade)
     about = "a package that submissions wrap: what it refuses, they refuse; repeatable"
@@ -74,35 +79,56 @@ def _run(options: argparse.Namespace) -> int:
         student.fill_in(options)
     elif options.watch:
         raise UsageError("--watch grades the current folder: change to the submission's folder, and leave out the path")
-    return _grade(options)
+    return _watch(options) if options.watch else _grade(options)
 
 
 def _grade(options: argparse.Namespace) -> int:
     """Check what can be checked without torch, then grade one submission after another."""
     reports = Reports()
     files = report_files(options, reports)
-    misplaced = [wrong for path in options.paths if (wrong := _misplaced(path))]
-    if len(misplaced) == len(options.paths) and not files:
-        raise UsageError("\n".join(misplaced))
-    positive("--max-examples", options.max_examples)
-    positive("--import-seconds", options.import_seconds)
+    _check(options, anything_written=bool(files))
     for file in files:
         file.write()  # without any submission yet: a path that cannot be written is told at once
     if options.restarts:
-        restart(options.given)
-    with progress() as shown, fork_servers(options.isolation) as launcher:
+        restart(options.given, small=options.small)
+    shown_as = progress(verdicts=student.is_student(options))
+    with shown_as as shown, fork_servers(options.isolation, small=options.small) as launcher:
         from conformance.grading.grade import grade  # noqa: PLC0415  imports torch, while the servers do too
         from conformance.judging.draws import nothing_kept  # noqa: PLC0415  as above
 
         grading = _grading(options)
-        if options.watch:
-            with nothing_kept():
-                return grade_on_save(lambda now: grade(options.paths, now, launcher), grading, locate(student.HERE))
         printed: Listener = StudentReport(reports) if student.is_student(options) else ConsoleReport(reports)
         printed = InActions(printed, reports) if in_actions() else printed
         with nothing_kept():
             _report(grade(options.paths, grading, launcher), [reports, shown, printed, *files], files)
     return max(report.exit_code for report in reports.reports)
+
+
+def _watch(options: argparse.Namespace) -> int:
+    """Grade the current folder again and again."""
+    if given := [form.option for form in FORMATS if vars(options)[form.option]]:
+        raise UsageError(f"{given[0]}: --watch writes no file; grade without it")
+    _check(options)
+    location = locate(student.HERE)
+    if options.restarts:
+        restart(options.given)
+    sys.stdout.write("Starting rank processes ...\n")
+    sys.stdout.flush()
+    with fork_servers(options.isolation) as launcher:
+        from conformance.grading.grade import grade  # noqa: PLC0415  as in `_grade`
+        from conformance.judging.draws import nothing_kept  # noqa: PLC0415  as in `_grade`
+
+        with nothing_kept():
+            return grade_on_save(lambda now: grade(options.paths, now, launcher), _grading(options), location)
+
+
+def _check(options: argparse.Namespace, *, anything_written: bool = False) -> None:
+    """Raise UsageError for an option that is wrong, or if no path is right and no file is to say so."""
+    misplaced = [wrong for path in options.paths if (wrong := _misplaced(path))]
+    if len(misplaced) == len(options.paths) and not anything_written:
+        raise UsageError("\n".join(misplaced))
+    positive("--max-examples", options.max_examples)
+    positive("--import-seconds", options.import_seconds)
 
 
 def _grading(options: argparse.Namespace) -> "Grading":
@@ -112,12 +138,12 @@ def _grading(options: argparse.Namespace) -> "Grading":
     asked = student.course_of(options, rubric) if student.is_student(options) else components(options.components)
     return Grading(
         secrets.randbits(_SEED_BITS) if options.seed is None else options.seed,
-        world_size(options.world_size),
+        world_size(options),
         asked,
         options.max_examples,
         options.repro_dir,
         options.from_scratch,
-        bool(options.core),
+        bool(options.core or options.small),
         tuple(options.library),
         options.import_seconds,
         rubric,

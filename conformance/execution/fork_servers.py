@@ -2,6 +2,7 @@
 
 Each interpreter draws a seed for `hash` when it starts. Ranks forked from one server share its seed: a set of names has
 the same order on all of them, so code that takes its buckets from a set, or deals by `hash(name)`, would seem right.
+A small grade accepts that: its one server comes from the judge, and torch is in memory once.
 
 Both servers of a submission live in its sandbox. Two zygotes, which all submissions share, fork them there.
 """
@@ -69,24 +70,32 @@ class RankServers:
 
 @dataclass
 class ForkServers:
-    """Two zygotes with different hash seeds, from which each submission gets fork servers of its own."""
+    """Two zygotes with different hash seeds, from which each submission gets fork servers of its own.
+
+    Attributes:
+        isolation: whether submissions have sandboxes.
+        small: whether memory is scarce: then there is one zygote, and ranks hash texts alike.
+    """
 
     isolation: Isolation = "none"
+    small: bool = False
     _zygotes: tuple[Zygote, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._zygotes = tuple(Zygote((*PRELOAD, *_OURS), seed) for seed in HASH_SEEDS)
+        self._zygotes = tuple(Zygote((*PRELOAD, *_OURS), seed) for seed in HASH_SEEDS[: 1 if self.small else None])
 
     def begin(self) -> None:
-        """Start both zygotes; do not wait for their imports.
+        """Start the zygotes; do not wait for their imports.
 
         One that is forked from here shares torch, and has nothing of the judge: this must not be imported yet.
         """
-        first, second = self._zygotes
-        second.begin()
+        first, *others = self._zygotes
+        for zygote in others:
+            zygote.begin()
         if forked := is_forkable(first.hash_seed):
             for module in PRELOAD:
                 import_module(module)
+            gc.freeze()  # a collection writes to every object, and would leave judge and zygote little to share
         first.begin(forked=forked)
 
     @cached_property
@@ -105,7 +114,7 @@ class ForkServers:
             yield RankServers(sandbox, servers)
 
     def close(self) -> None:
-        """End both zygotes."""
+        """End the zygotes."""
         for zygote in self._zygotes:
             zygote.close()
 
@@ -122,18 +131,21 @@ def own_files(location: Location) -> tuple[str, ...]:
 _ahead: list[ForkServers] = []
 
 
-def begin_ahead() -> None:
+def begin_ahead(*, small: bool = False) -> None:
     """Begin to start what `fork_servers` gives next."""
-    servers = ForkServers()
+    servers = ForkServers(small=small)
     servers.begin()
     _ahead.append(servers)
 
 
 @contextmanager
-def fork_servers(isolation: Isolation = "none") -> Iterator[ForkServers]:
-    """Give what starts ranks; it is starting, or has begun already. End it at last, with every rank."""
+def fork_servers(isolation: Isolation = "none", *, small: bool = False) -> Iterator[ForkServers]:
+    """Give what starts ranks; it is starting, or has begun already. End it at last, with every rank.
+
+    A `small` grade has one server.
+    """
     if not _ahead:
-        begin_ahead()
+        begin_ahead(small=small)
     servers = _ahead.pop()
     servers.isolation = isolation
     try:
@@ -148,10 +160,15 @@ def ranks_from(launcher: ForkServers, location: Location | None = None) -> Itera
 
     A grade makes much garbage; `gc.freeze` keeps the collector from looking through torch's objects each time.
     """
+    frozen = gc.get_freeze_count()
     gc.collect()
     gc.freeze()
     try:
-        with launcher.serving(location) as servers, SizedRanks(servers, servers.sandbox) as ranks:
+        with (
+            launcher.serving(location) as servers,
+            SizedRanks(servers, servers.sandbox, one_size=launcher.small) as ranks,
+        ):
             yield ranks
     finally:
-        gc.unfreeze()
+        if not frozen:  # else it was `begin` that froze what torch is made of
+            gc.unfreeze()

@@ -4,7 +4,8 @@ What is remembered is bounded by bytes. Results are kept packed for long, and as
 small tensors take twenty times as much memory as their numbers.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -29,7 +30,7 @@ class Remembered(Generic[T]):
         size: how many bytes a value takes.
     """
 
-    limit: int
+    limit: float
     size: Callable[[T], int]
     _values: dict[tuple[Scenario, int], T] = field(default_factory=dict)
     _taken: int = 0
@@ -92,3 +93,17 @@ def _of_right(right: Trajectory) -> int:
 _INPUTS: Remembered[list[RankInputs]] = Remembered(2**24, _of_inputs)
 _RIGHT: Remembered[Trajectory] = Remembered(2**24, _of_right)
 _PACKED: Remembered[bytes] = Remembered(2**26, len)
+
+
+@contextmanager
+def remembering(share: float) -> Iterator[None]:
+    """Remember this share of the usual bytes meanwhile: the rest is computed again."""
+    caches: tuple[Remembered[Any], ...] = (_INPUTS, _RIGHT, _PACKED)
+    usual = [cache.limit for cache in caches]
+    for cache in caches:
+        cache.limit *= share
+    try:
+        yield
+    finally:
+        for cache, limit in zip(caches, usual, strict=True):
+            cache.limit = limit

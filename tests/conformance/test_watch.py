@@ -95,9 +95,16 @@ def test_python_files_that_are_saved_are_noticed_also_in_new_folders(tmp_path):
         saves.wait()
 
 
-def test_another_folder_is_not_watched(capsys, tmp_path):
-    assert main([str(tmp_path), "--watch"]) == 2
-    assert "--watch grades the current folder: change to the submission's folder" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["another/folder"], "--watch grades the current folder: change to the submission's folder"),
+        (["--html", "x.html"], "--html: --watch writes no file; grade without it"),
+    ],
+)
+def test_misuse_is_told(capsys, arguments, words):
+    assert main(["--watch", *arguments]) == 2
+    assert words in capsys.readouterr().err
 
 
 class Watched:

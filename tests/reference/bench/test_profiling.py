@@ -20,10 +20,13 @@ def test_a_gloo_step_with_a_known_overlap() -> None:
     found = intervals_of(
         [
             event("aten::mm", 0e6, 2e6),
-            event("autograd::engine::evaluate_function", 2e6, 6e6),
+            event("autograd::engine::evaluate_function: MmBackward0", 2e6, 9e6),  # with a hook that waits at its end
+            event("MmBackward0", 2e6, 9e6),
+            event("aten::mm", 2e6, 6e6),
             event("c10d::allreduce_", 2.5e6, 9e6),
             event("gloo:all_reduce", 3e6, 7e6),
         ],
+        9.0,
         on_cuda=False,
     )
     assert found.communication == [(3, 7)]
@@ -39,6 +42,7 @@ def test_on_cuda_only_kernels_count() -> None:
             event("sgemm_kernel", 1e6, 3e6, DeviceType.CUDA),
             event("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 2e6, 6e6, DeviceType.CUDA),
         ],
+        9.0,
         on_cuda=True,
     )
     assert (found.communication, found.computation) == ([(2, 6)], [(1, 3)])
