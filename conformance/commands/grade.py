@@ -111,10 +111,10 @@ def _watch(options: argparse.Namespace) -> int:
     _check(options)
     location = locate(student.HERE)
     if options.restarts:
-        restart(options.given)
+        restart(options.given, small=options.small)
     sys.stdout.write("Starting rank processes ...\n")
     sys.stdout.flush()
-    with fork_servers(options.isolation) as launcher:
+    with fork_servers(options.isolation, small=options.small) as launcher:
         from conformance.grading.grade import grade  # noqa: PLC0415  as in `_grade`
         from conformance.judging.draws import nothing_kept  # noqa: PLC0415  as in `_grade`
 
