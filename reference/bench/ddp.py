@@ -37,10 +37,11 @@ from reference.bench.contestants import (
     contestant,
     submitted_names,
 )
-from reference.bench.method import Spread, cores, differences, interleave, ratios, spread
+from reference.bench.method import Spread, cores, differences, interleave, ratios, repeat_error, spread
 from reference.bench.profiling import peak_bytes, profile_intervals
 from reference.bench.ranks import gather, on_ranks
 from reference.bench.result import Column, Raw, Result
+from reference.bench.submission import is_submitted, kind
 from reference.communication.launch import in_job
 from reference.communication.process_group import current_device
 
@@ -151,7 +152,7 @@ def add_workload_options(command: ArgumentParser) -> None:
     command.add_argument("--bucket-mb", type=float, default=1.0, help="size of buckets, in 1024 * 1024 bytes")
     command.add_argument("--rounds", type=int, default=20, help="steps of each variant, at most")
     command.add_argument("--warm-up", type=int, default=2, help="steps of each variant before those")
-    command.add_argument("--seconds", type=float, default=15.0, help="time for the rounds of one model")
+    command.add_argument("--seconds", type=float, default=10.0, help="time for the rounds of one model")
     command.add_argument("--submission", metavar="PATH", help="train a submission's wrappers beside the references")
     command.add_argument("--backend", help="process group backend (default: nccl with CUDA, else gloo)")
     command.add_argument("--device", choices=["cpu", "cuda"], help="to train on (default: cuda with nccl, else cpu)")
@@ -249,29 +250,39 @@ def _row(model: Raw, name: str) -> list[Any]:
 
 def _sentences(raw: Raw) -> list[str]:
     largest = max(raw["models"], key=lambda model: model["parameters"])
-    wrappers = [name for name in largest["seconds"] if name != NONE]
-    fastest = min(wrappers, key=lambda name: step_spread(largest, name).median)
-    slowest = max(wrappers, key=lambda name: step_spread(largest, name).median)
-    ratio = ratios(largest["seconds"][fastest], largest["seconds"][slowest])
-    sentences = [
-        "On the largest model ({}, {:.1f} million parameters), {} is the fastest: its step takes {:.2f} of {}'s "
-        "(quartiles {:.2f} to {:.2f}).".format(
-            largest["workload"]["model"],
-            largest["parameters"] / 1e6,
-            fastest,
-            ratio.median,
-            slowest,
-            ratio.first,
-            ratio.third,
-        )
-    ]
-    shares = [(name, hidden_share(largest, name)) for name in wrappers]
-    hidden = ", ".join(f"{name} {share:.0%}" for name, share in shares if share is not None)
+    wrappers = [name for name in largest["seconds"] if hidden_share(largest, name) is not None]
+    sentences = [_about_speed(largest, wrappers)] if wrappers else []
+    hidden = ", ".join(f"{name} {hidden_share(largest, name):.0%}" for name in wrappers)
     if hidden:
         sentences.append(f"Communication hidden behind computation: {hidden}.")
+    sentences += [_about_submitted(largest, name) for name in largest["seconds"] if is_submitted(name)]
+    if wrappers:
+        error = max(repeat_error(largest["seconds"][name], largest["seconds"][NONE]) for name in wrappers)
+        sentences.append(f"Measured twice, in every other round, the ratios to {NONE} differ by at most {error:.0%}.")
     if raw["device"] == "cpu":
         sentences.append(_about_cpu(raw))
     return sentences
+
+
+def _about_speed(model: Raw, wrappers: Sequence[str]) -> str:
+    fastest = min(wrappers, key=lambda name: step_spread(model, name).median)
+    slowest = max(wrappers, key=lambda name: step_spread(model, name).median)
+    what = f"{model['workload']['model']}, {model['parameters'] / 1e6:.1f} million parameters"
+    relative = _relative(model, fastest, slowest)
+    return f"On the largest model ({what}), {fastest} is the fastest: its step takes {relative}."
+
+
+def _about_submitted(model: Raw, name: str) -> str:
+    """A submission's wrapper beside the reference of the same kind, or beside torch's."""
+    if hidden_share(model, name) is None:
+        return f"The step of {name} has no collective: nothing averages its gradients."
+    beside = kind(name) if kind(name) in WRAPPERS else "torch"
+    return f"The step of {name} takes {_relative(model, name, beside)}."
+
+
+def _relative(model: Raw, name: str, beside: str) -> str:
+    ratio = ratios(model["seconds"][name], model["seconds"][beside])
+    return f"{ratio.median:.2f} of {beside}'s (quartiles {ratio.first:.2f} to {ratio.third:.2f})"
 
 
 def _about_cpu(raw: Raw) -> str:
@@ -312,7 +323,7 @@ def _draw_bars(axes: "Axes", model: Raw) -> None:
     communication = [profiled(model, name, "communication") * 1e3 for name in names]
     beside = [place + 0.34 for place in places]
     axes.bar(beside, communication, width=0.12, color=sending, label="all communication (profiled)")
-    axes.set_xticks(list(places), names)
+    axes.set_xticks(list(places), [name.replace(" ", "\n") for name in names])
     axes.legend()
 
 

@@ -57,7 +57,20 @@ def test_rows_and_sentences_come_from_the_numbers() -> None:
         "128x4, 2.0 million parameters), bucketed is the fastest: its step takes 0.50 of naive's" in found.sentences[0]
     )
     assert found.sentences[1] == "Communication hidden behind computation: naive 0%, bucketed 75%."
-    assert "share 2 cores" in found.sentences[2]
+    assert found.sentences[2] == "Measured twice, in every other round, the ratios to none differ by at most 80%."
+    assert "share 2 cores" in found.sentences[3]
+
+
+def test_a_submission_is_compared_with_the_reference_of_its_kind() -> None:
+    one = model("128x4", 2_000_000)
+    mine = "bucketed (submission)"
+    one["seconds"][mine] = [2 * step for step in one["seconds"]["bucketed"]]
+    one["profiled"][mine], one["peak_bytes"][mine] = one["profiled"]["bucketed"], one["peak_bytes"]["bucketed"]
+    found = evaluate({**RAW, "models": [one]})
+    assert f"The step of {mine} takes 2.00 of bucketed's (quartiles 2.00 to 2.00)." in found.sentences
+    one["profiled"][mine] = one["profiled"]["none"]
+    silent = evaluate({**RAW, "models": [one]})
+    assert f"The step of {mine} has no collective: nothing averages its gradients." in silent.sentences
 
 
 def test_the_picture_has_bars_for_the_largest_model_and_lines_over_sizes() -> None:
