@@ -167,20 +167,24 @@ def measure(options: Namespace) -> Raw:
 
 
 def evaluate(raw: Raw) -> Result:
-    """The table: what each rank keeps, beside the paper; the sentences: where they differ, and why."""
+    """The table: what each rank keeps, beside the paper; the sentences: where they differ, and why.
+
+    The parameters are what a rank holds at initialisation. `kept` is all that it keeps between steps.
+    """
     workload = Workload(**raw["workload"])
     return Result(
         name=BENCHMARK.name,
         title=f"Memory of the transformer {workload.model} on {raw['world_size']} ranks ({raw['backend']}, "
-        f"{raw['device']}), {workload.samples} x {workload.words} tokens per rank, float32, AdamW",
+        f"{raw['device']}), {workload.samples} x {workload.words} tokens per rank, float32, AdamW; kept and paper: "
+        "bytes per parameter; saved: activations",
         columns=[
             Column("training"),
             Column("rank"),
-            *(Column(name, "MB") for name in ("parameters", "gradients", "optimizer state", "activations")),
-            Column("states", "bytes per parameter"),
-            Column("on paper", "bytes per parameter"),
-            Column("difference", "%"),
-            *(Column(name, "MB") for name in ("at initialisation", "before the step", "after the step", "peak")),
+            *(Column(name, "MB") for name in ("params", "grads", "state", "saved")),
+            Column("kept", "bytes"),
+            Column("paper", "bytes"),
+            Column("off", "%"),
+            *(Column(name, "MB") for name in ("before step", "after step", "peak")),
         ],
         rows=[_row(raw, name, rank) for name, every in raw["moments"].items() for rank in range(len(every))],
         sentences=[_saving(raw), *_explanations(raw), _activations(raw), _GPU[raw["device"]]],
@@ -199,8 +203,8 @@ def _row(raw: Raw, name: str, rank: int) -> list[Any]:
         *(each / MEGABYTE for each in (states.parameters, states.gradients, states.optimizer, found.activations)),
         states.total / formula.parameters,
         formula.formula.total / formula.parameters,
-        100 * (states.total / formula.formula.total - 1),
-        *(held[moment] / MEGABYTE for moment in ("initialisation", "before the step", "after the step")),
+        round(100 * (states.total / formula.formula.total - 1), 2) + 0.0,  # never -0
+        *(held[moment] / MEGABYTE for moment in ("before the step", "after the step")),
         found.peak / MEGABYTE,
     ]
 
