@@ -96,6 +96,9 @@ def run_all(
         start = time.monotonic()
         try:
             sections.append(Section(size.arguments, run(benchmarks[name], size.arguments)))
+        except KeyboardInterrupt:
+            missing |= dict.fromkeys(names[index:], "it was interrupted")
+            break
         except Exception as error:  # noqa: BLE001  # a report has the other benchmarks, whatever one raises
             missing[name] = f"it failed: {_last_line(error)}"
         planned, spent = planned + size.seconds, spent + time.monotonic() - start
