@@ -46,6 +46,7 @@ _SIZES: dict[str, list[Size]] = {  # the largest first; the defaults are empty
     "trace": [Size(40), Size(16, "--model 64x2")],
     "memory": [Size(60), Size(16, "--model 128x4")],
     "step": [Size(60), Size(16, "--model 64x2 --rounds 5")],
+    "models": [Size(60), Size(12, "--seconds 0.2 --sizes tiny small xl 2.7b")],
 }
 
 
