@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from reference.bench.__main__ import main
 from reference.bench.benchmark import Benchmark
 from reference.bench.registry import BENCHMARKS
 from reference.bench.report import choose, run_all, sizes
-from reference.bench.report_pages import Section, command
+from reference.bench.report_pages import Section, command, pictures_of
 from reference.bench.result import Column, Result
 
 pytest.importorskip("matplotlib")
@@ -54,6 +55,17 @@ def test_a_benchmark_that_fails_or_finds_no_time_is_missing_with_the_reason() ->
     assert [section.result.name for section in sections] == ["roofline"]
     assert missing == {"ddp": "it failed: ValueError: no such model"}
     assert run_all(some, 1, run)[1] == dict.fromkeys(some, "no time was left; give more --minutes")
+
+
+def test_an_interrupted_report_has_what_was_measured_before() -> None:
+    def run(benchmark: Benchmark, arguments: str) -> Result:
+        if benchmark.name == "ddp":
+            raise KeyboardInterrupt
+        return Result(benchmark.name, arguments, [], [], [], {})
+
+    sections, missing = run_all({name: BENCHMARKS[name] for name in ("roofline", "ddp", "step")}, 3600, run)
+    assert [section.result.name for section in sections] == ["roofline"]
+    assert missing == dict.fromkeys(("ddp", "step"), "it was interrupted")
 
 
 def measured() -> Result:
@@ -115,6 +127,16 @@ def test_a_report_has_pages_pictures_numbers_and_a_receipt(folder: Path) -> None
     seal = json.loads((folder / "receipt.json").read_text(encoding="utf-8"))["seal"]
     assert seal in markdown
     assert seal in html
+
+
+def test_a_page_shows_every_picture_of_its_benchmarks(tmp_path: Path) -> None:
+    several = replace(BENCHMARKS["trace"], draw=lambda _raw: dict.fromkeys(["naive", "trace"]))
+    names = list(several.pictures({}))
+    assert names == ["trace-naive", "trace"]
+    for name in (*names, "tracer", "ddp"):
+        (tmp_path / f"{name}.svg").touch()
+    found = pictures_of(Result("trace", "", [], [], [], {}), tmp_path)
+    assert sorted(path.stem for path in found) == sorted(names)
 
 
 def test_an_untouched_report_is_right(folder: Path) -> None:
