@@ -52,6 +52,7 @@ def _passed_on(options: argparse.Namespace) -> list[str]:
     passed_on = ["--world-size", str(world_size(options)), "--max-examples"]
     passed_on += [str(positive("--max-examples", options.max_examples))]
     passed_on += ["--import-seconds", str(positive("--import-seconds", options.import_seconds))]
+    passed_on += ["--isolation", options.isolation]
     passed_on += ["--core"] * bool(options.core) + ["--small"] * options.small
     passed_on += ["--from-scratch"] * options.from_scratch
     for option, values in (("--library", options.library), ("--with", options.packages)):

@@ -46,6 +46,7 @@ _SIZES: dict[str, list[Size]] = {  # the largest first; the defaults are empty
     "trace": [Size(40), Size(16, "--model 64x2")],
     "memory": [Size(60), Size(16, "--model 128x4")],
     "step": [Size(60), Size(16, "--model 64x2 --rounds 5")],
+    "models": [Size(60), Size(20, "--words 64 --seconds 0.5")],
 }
 
 
@@ -96,6 +97,9 @@ def run_all(
         start = time.monotonic()
         try:
             sections.append(Section(size.arguments, run(benchmarks[name], size.arguments)))
+        except KeyboardInterrupt:
+            missing |= dict.fromkeys(names[index:], "it was interrupted")
+            break
         except Exception as error:  # noqa: BLE001  # a report has the other benchmarks, whatever one raises
             missing[name] = f"it failed: {_last_line(error)}"
         planned, spent = planned + size.seconds, spent + time.monotonic() - start

@@ -57,6 +57,17 @@ def test_a_benchmark_that_fails_or_finds_no_time_is_missing_with_the_reason() ->
     assert run_all(some, 1, run)[1] == dict.fromkeys(some, "no time was left; give more --minutes")
 
 
+def test_an_interrupted_report_has_what_was_measured_before() -> None:
+    def run(benchmark: Benchmark, arguments: str) -> Result:
+        if benchmark.name == "ddp":
+            raise KeyboardInterrupt
+        return Result(benchmark.name, arguments, [], [], [], {})
+
+    sections, missing = run_all({name: BENCHMARKS[name] for name in ("roofline", "ddp", "step")}, 3600, run)
+    assert [section.result.name for section in sections] == ["roofline"]
+    assert missing == dict.fromkeys(("ddp", "step"), "it was interrupted")
+
+
 def measured() -> Result:
     environment = {
         "cores": 2, "others": 0.1, "steal": 0.0, "load_before": 1.0, "load_after": 2.0, "gpus": [], "processor": "<P>",
