@@ -8,7 +8,7 @@ same step is seen twice, and the two are compared: collectives, their order and 
 The overlap is the share of communication during which the rank computed. On CPU the profiler sees a collective on
 gloo's thread and operators on the thread of the model.
 
-Files: NAME.profiler.json (torch's profiler) and NAME.observed.json (the record) have all ranks. https://ui.perfetto.dev
+Files: trace-NAME.profiler.json (torch's profiler) and trace-NAME.observed.json (the record) have all ranks. https://ui.perfetto.dev
 and chrome://tracing open both.
 """
 
@@ -79,7 +79,7 @@ def _makers(workload: Workload) -> dict[str, Callable[[], Contestant]]:
 def trace_training(
     make: Callable[[], Contestant], tokens: Tensor, record: "Collectives", folder: Path, name: str
 ) -> list[Step]:
-    """One step of a training on every rank; rank 0 writes `NAME.profiler.json` and `NAME.observed.json`."""
+    """One step of a training on every rank; rank 0 writes the traces of all ranks into the folder."""
     training = make()
     for _ in range(_WARM_UP):
         training.step(tokens)
@@ -127,8 +127,8 @@ def _step_in_phases(training: Contestant, tokens: Tensor) -> None:
 
 
 def file_name(name: str) -> str:
-    """A training's name as a file has it."""
-    return name.replace(" (", "-").replace(")", "")
+    """The beginning of the names of a training's files."""
+    return "trace-" + name.replace(" (", "-").replace(")", "")
 
 
 def _read(path: Path) -> list[TraceEvent]:
