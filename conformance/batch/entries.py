@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 
 from conformance.batch.archives import ARCHIVES, unpacked
@@ -47,11 +48,12 @@ class Entry:
         return found.hexdigest()
 
 
-def entries(folder: Path, roster: Path | None = None) -> list[Entry]:
+def entries(folder: Path, roster: Path | None = None, out: Path | None = None) -> list[Entry]:
     """Return the submissions in a folder, or those that a roster names, by name.
 
     Args:
         folder: each subfolder, archive and `.py` file in it is a submission.
+        out: the folder of results, which is no submission.
         roster: a CSV file with the columns `name` and `path`; paths are relative to `folder`.
 
     Raises:
@@ -59,7 +61,10 @@ def entries(folder: Path, roster: Path | None = None) -> list[Entry]:
     """
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder of submissions")
-    found = sorted(_in_roster(folder, roster) if roster else _in_folder(folder), key=lambda one: one.name)
+    listed = _in_roster(folder, roster) if roster else _in_folder(folder)
+    found = sorted(
+        (one for one in listed if out is None or one.path.resolve() != out.resolve()), key=attrgetter("name")
+    )
     for one, other in pairwise(found):
         if one.name == other.name:
             raise UsageError(f"two submissions are called {one.name}: {one.path} and {other.path}")

@@ -57,19 +57,24 @@ def test_a_course_is_graded_once_and_its_gradebook_names_what_to_look_at(course,
     assert [found[name]["overhead_model"] for name in ("ada", "bob", "dan")] == ["5", "1.5", "5"]
     assert "os._exit(0) ends the process" in found["eve"]["look at"]
     assert found["fay"]["look at"] == "fay.zip cannot be unpacked: File is not a zip file"
-    assert "bob: 1.5 of 5 points" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "of 5: bob: 1.5 of 5 points; " in shown.err
+    assert "5 submissions, 2 of them for a person to look at\n" in shown.out
     out = course.parent / "out"
-    assert "Failures of one cause" in (out / "class.html").read_text(encoding="utf-8")
+    assert "Similar failures" in (out / "class.html").read_text(encoding="utf-8")
     assert (
         json.loads((out / "ada" / "report.json").read_text(encoding="utf-8"))["submissions"][0]["submission"] == "ada"
     )
     before = (out / "gradebook.csv").read_bytes()
     parts = {path: path.stat().st_mtime_ns for path in out.glob("*/part-*.json")}
-    assert main(command(course, *ASKED)) == 0
+    assert main(command(course, *ASKED)) == 2
+    assert "add --resume to go on with them" in capsys.readouterr().err
+    assert main(command(course, *ASKED, "--resume")) == 0
+    assert "5 of 5 submissions are graded already" in capsys.readouterr().err
     assert (out / "gradebook.csv").read_bytes() == before
     assert {path: path.stat().st_mtime_ns for path in out.glob("*/part-*.json")} == parts, "nothing ran again"
     (tmp_path / "rubric.toml").write_text('[overhead_model.aspects]\n"best bucket size" = {points = 6.5}\n')
-    assert main(command(course, *ASKED, "--rubric", str(tmp_path / "rubric.toml"))) == 0
+    assert main(["regrade", str(out), "--rubric", str(tmp_path / "rubric.toml")]) == 0
     assert rows(course)["ada"]["overhead_model"] == "10"
     assert {path: path.stat().st_mtime_ns for path in out.glob("*/part-*.json")} == parts, "points need no run"
 
@@ -82,7 +87,7 @@ def test_after_a_kill_the_gradebook_is_the_same(course):
     out.rename(course.parent / "whole")
     for seconds in (2, 6, 10):  # any moment will do: what was graded by then is kept
         run = subprocess.Popen(
-            [sys.executable, "-m", "conformance", *command(course, *ASKED)],
+            [sys.executable, "-m", "conformance", *command(course, *ASKED, "--resume")],
             stderr=subprocess.PIPE,
         )
         time.sleep(seconds)
@@ -90,7 +95,7 @@ def test_after_a_kill_the_gradebook_is_the_same(course):
         run.kill()
         run.communicate()
         assert not psutil.wait_procs(tree, EXIT_SECONDS)[1], "what it started ends with it"
-    assert main(command(course, *ASKED)) == 0
+    assert main(command(course, *ASKED, "--resume")) == 0
     assert (out / "gradebook.csv").read_bytes() == whole
 
 
@@ -177,8 +182,11 @@ def test_a_course_needs_one_folder_and_a_seed(tmp_path, capsys):
 def test_components_that_are_asked_for_later_are_graded_then(course):
     asked = ("--max-examples", "2", "--components")
     assert main(command(course, *asked, "loader_generator")) == 0
-    assert main(command(course, *asked, "loader_generator,overhead_model")) == 0
+    part = course.parent / "out" / "ada" / "part-001.json"
+    before = part.stat().st_mtime_ns
+    assert main(command(course, *asked, "loader_generator,overhead_model", "--resume")) == 0
     assert rows(course)["ada"]["overhead_model"] == "5"
+    assert part.stat().st_mtime_ns == before, "what is graded stays"
 
 
 def test_a_broken_archive_or_file_costs_the_others_nothing(tmp_path):
@@ -204,11 +212,11 @@ def test_components_that_were_left_when_a_grade_was_cut_off_may_not_be_submitted
     asked = ("--max-examples", "2", "--jobs", "2", "--components", "overhead_model,loader_generator")
     assert main(command(course, *asked)) == 0
     whole = (course.parent / "out" / "gradebook.csv").read_bytes()
-    path = course.parent / "out" / "ada" / "part-000.json"
+    path = course.parent / "out" / "ada" / "part-001.json"
     part = json.loads(path.read_text(encoding="utf-8"))
     part["submissions"][0]["finished"] = False
     part["submissions"][0]["components"]["loader_generator"]["status"] = "not_graded"
     path.write_text(json.dumps(part), encoding="utf-8")
-    assert main(command(course, *asked)) == 0
-    assert (path.parent / "part-001.json").exists()
+    assert main(command(course, *asked, "--resume")) == 0
+    assert (path.parent / "part-002.json").exists()
     assert (course.parent / "out" / "gradebook.csv").read_bytes() == whole
