@@ -5,7 +5,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from conformance.commands import grade, regrade, replay, rubric
+from conformance.commands import explain, grade, regrade, replay, rubric
 from conformance.commands.options import COMMAND
 from conformance.execution.fork_servers import become_forkable
 from conformance.grading.report import GRADER_ERROR, HARNESS_ERROR, NOT_GRADED
@@ -13,7 +13,7 @@ from conformance.submissions.packages import installed
 from pytest_ddp.errors import UsageError
 
 INTERRUPTED = 130
-_COMMANDS = {"grade": grade, "replay": replay, "regrade": regrade, "rubric": rubric}
+_COMMANDS = {"grade": grade, "explain": explain, "replay": replay, "regrade": regrade, "rubric": rubric}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from conformance.batch.entries import entries
 from conformance.batch.progress import course_progress
 from conformance.batch.results import require_new
-from conformance.commands.options import components, positive, rubric_of, world_size
+from conformance.commands.options import positive, rubric_of, world_size
+from conformance.commands.student import course_of
 from conformance.grading.formats import FORMATS
 from conformance.grading.report import PASSED
 from pytest_ddp.errors import UsageError
@@ -64,16 +65,17 @@ def show_course(submissions: "Sequence[Graded]", out: Path) -> None:
 def _grading(options: argparse.Namespace) -> "Grading":
     from conformance.grading.grade import Grading  # noqa: PLC0415  imports torch
 
+    rubric = rubric_of(options)
     return Grading(
         options.seed,
         world_size(options.world_size),
-        components(options.components),
+        course_of(options, rubric),
         positive("--max-examples", options.max_examples),
         from_scratch=options.from_scratch,
         core=bool(options.core),
         libraries=tuple(options.library),
         import_seconds=positive("--import-seconds", options.import_seconds),
-        rubric=rubric_of(options),
+        rubric=rubric,
     )
 
 

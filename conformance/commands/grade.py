@@ -1,4 +1,4 @@
-"""`pytest-ddp-grade PATH...`: grades submissions, one after another."""
+"""`pytest-ddp-grade PATH...`: grades submissions, one after another; without PATH, as a student grades their own."""
 
 import argparse
 import secrets
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformance.commands import course
+from conformance.commands import course, student
 from conformance.commands.options import (
     COMMAND,
     MAX_EXAMPLES,
@@ -25,6 +25,7 @@ from conformance.grading.events import Event, Listener, Reports
 from conformance.grading.formats.console import ConsoleReport
 from conformance.grading.formats.github import InActions, in_actions
 from conformance.grading.formats.report_file import ReportFile
+from conformance.grading.formats.student import StudentReport
 from conformance.grading.progress import progress
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
@@ -40,14 +41,17 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     repeat = f"`{COMMAND} replay FILE` repeats a failure."
     grade = commands.add_parser("grade", prog=COMMAND, description="Grade data-parallel code.", epilog=repeat)
     add = grade.add_argument
-    add("paths", nargs="+", metavar="PATH", help="folder, .py file or module with adapter functions")
+    about = "folder, .py file or module with adapter functions (the current folder, graded as a student's own)"
+    add("paths", nargs="*", metavar="PATH", help=about)
     add("--world-size", type=int, default=WORLD_SIZE, metavar="N", help="ranks in the largest world (%(default)s)")
     add("--components", metavar="A,B", help="names of the components to grade (all)")
     add_report_options(grade)
     add("--seed", type=int, metavar="S", help="the seed of an earlier grade, to repeat it (random)")
     add("--max-examples", type=int, default=MAX_EXAMPLES, metavar="N", help="scenarios per check (%(default)s)")
     add("--from-scratch", action="store_true", help="fail components that use torch's own implementation")
-    add("--core", action="store_true", help="leave out extended checks, which give no points")
+    about = "leave out extended checks, which give no points (in the current folder: as without it)"
+    add("--core", action="store_true", default=None, help=about)
+    add("--extended", dest="core", action="store_false", help="run extended checks too, in the current folder")
     add_with(grade)
     about = "a package that submissions wrap: what it refuses, they refuse; repeatable"
     add("--library", action="append", default=[], metavar="PACKAGE", help=about)
@@ -59,7 +63,11 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 def _run(options: argparse.Namespace) -> int:
-    return course.grade_submissions(options) if options.out else _grade(options)
+    if options.out:
+        return course.grade_submissions(options)
+    if student.is_student(options):
+        student.fill_in(options)
+    return _grade(options)
 
 
 def _grade(options: argparse.Namespace) -> int:
@@ -78,7 +86,8 @@ def _grade(options: argparse.Namespace) -> int:
         from conformance.judging.draws import nothing_kept  # noqa: PLC0415  as above
 
         grading = _grading(options)
-        printed = InActions(ConsoleReport(reports), reports) if in_actions() else ConsoleReport(reports)
+        printed: Listener = StudentReport(reports) if student.is_student(options) else ConsoleReport(reports)
+        printed = InActions(printed, reports) if in_actions() else printed
         with nothing_kept():
             _report(grade(options.paths, grading, launcher), [reports, shown, printed, *files], files)
     return max(report.exit_code for report in reports.reports)
@@ -87,17 +96,19 @@ def _grade(options: argparse.Namespace) -> int:
 def _grading(options: argparse.Namespace) -> "Grading":
     from conformance.grading.grade import Grading  # noqa: PLC0415  imports torch
 
+    rubric = rubric_of(options)
+    asked = student.course_of(options, rubric) if student.is_student(options) else components(options.components)
     return Grading(
         secrets.randbits(_SEED_BITS) if options.seed is None else options.seed,
         world_size(options.world_size),
-        components(options.components),
+        asked,
         options.max_examples,
         options.repro_dir,
         options.from_scratch,
-        options.core,
+        bool(options.core),
         tuple(options.library),
         options.import_seconds,
-        rubric_of(options),
+        rubric,
     )
 
 

@@ -60,6 +60,7 @@ class Executor:
     stubbed: set[str] = field(default_factory=set)  # what was used in place of something absent, so far
     borrowed: dict[str, set[str]] = field(default_factory=dict)  # torch's own implementations used, by component
     missing: dict[str, tuple[str, ...]] = field(default_factory=dict)  # functions that a component lacks, by its name
+    not_implemented: dict[str, str] = field(default_factory=dict)  # which function raises that, by component
     alone: set[str] = field(default_factory=set)  # components that fail only in used processes: each run has new ones
     watched: set[str] = field(default_factory=set)  # components that hung: ranks are observed, to end once they stall
     executions: int = 0  # scenarios and cases run so far
@@ -180,6 +181,7 @@ class Executor:
                         return True
                     self._use(component, found.borrowed)
                     if found.unimplemented:
+                        self.not_implemented[component.name] = found.unimplemented
                         return False
         return True
 

@@ -127,7 +127,7 @@ def submitted_components(executor: Executor, wanted: Sequence[str]) -> list[str]
     """
     given, found = executor.location.given, executor.look(component.contract for component in COMPONENTS.values())
     if found.error:
-        raise UsageError(f"the adapters of {given} cannot be imported:\n{found.error}")
+        raise UsageError(f"the adapters of {given} cannot be imported: {found.error}")
     wrong = dict.fromkeys(sentence for name, sentence in found.wrong_signatures if name in wanted)
     if wrong:
         raise UsageError(f"wrong signature in the adapters of {given}: " + "; ".join(wrong))
@@ -147,7 +147,14 @@ def lacks(component: str, missing: Sequence[str]) -> str:
 def _not_submitted(name: str, executor: Executor, grading: Grading) -> ComponentReport:
     checks = tuple(_not_run(check) for check in grading.checks(name))
     aspects, missing = COMPONENTS[name].aspects, executor.missing.get(name, ())
-    return ComponentReport(name, checks, aspects, submitted=False, missing_functions=missing)
+    return ComponentReport(
+        name,
+        checks,
+        aspects,
+        submitted=False,
+        missing_functions=missing,
+        not_implemented=executor.not_implemented.get(name, ""),
+    )
 
 
 def _grade_component(name: str, executor: Executor, grading: Grading) -> Iterator[Event]:

@@ -82,9 +82,15 @@ class CheckReport:
 
     @property
     def explanation(self) -> tuple[str, ...]:
-        """What is wrong, in paragraphs: the cause or the remedy if it is known, what was seen, what is required."""
-        found = (self.diagnosis, self.message, f"Required: {self.requirement}")
-        return tuple(paragraph for paragraph in found if paragraph)
+        """What is wrong, in paragraphs: the cause or the remedy if it is known, what was seen, what is required.
+
+        Advice that fits several causes, as on a hang, follows on the first line of what was seen.
+        """
+        found: tuple[str, ...] = (self.diagnosis, self.message)
+        if not self.cause:
+            first, _, rest = self.message.partition("\n")
+            found = (first, self.diagnosis, rest)
+        return tuple(paragraph for paragraph in (*found, f"Required: {self.requirement}") if paragraph)
 
     def to_json(self) -> dict[str, Any]:
         """Return what `json.dumps` takes."""
@@ -111,6 +117,7 @@ class ComponentReport:
         graded: whether its grade is complete.
         uses_from_torch: torch's own implementations that it uses.
         missing_functions: the adapter functions that are missing, if others of the component are there.
+        not_implemented: which adapter function raises NotImplementedError, and where; empty if none does.
         new_processes: whether each run of it needed new processes.
     """
 
@@ -122,6 +129,7 @@ class ComponentReport:
     graded: bool = True
     uses_from_torch: tuple[str, ...] = ()
     missing_functions: tuple[str, ...] = ()
+    not_implemented: str = ""
     new_processes: bool = False
 
     @property
@@ -181,6 +189,7 @@ class ComponentReport:
             "rules": asdict(self.rules),
             "uses_from_torch": list(self.uses_from_torch),
             "missing_functions": list(self.missing_functions),
+            "not_implemented": self.not_implemented,
             "new_processes": self.new_processes,
             "checks": [check.to_json() for check in self.checks],
         }
@@ -197,6 +206,7 @@ class ComponentReport:
             graded=plain["status"] != "not_graded",
             uses_from_torch=tuple(plain["uses_from_torch"]),
             missing_functions=tuple(plain["missing_functions"]),
+            not_implemented=plain["not_implemented"],
             new_processes=plain["new_processes"],
         )
 

@@ -211,7 +211,7 @@ class Probe:
     defined: list[str] = field(default_factory=list)  # components whose functions are all defined
     missing: dict[str, list[str]] = field(default_factory=dict)  # of components defined in part, functions that lack
     wrong_signatures: list[tuple[str, str]] = field(default_factory=list)  # component; why a function cannot be called
-    unimplemented: list[str] = field(default_factory=list)  # components with a function that is not implemented
+    unimplemented: str = ""  # which function of a component is not implemented, in words; empty if all are
     stubs: list[str] = field(default_factory=list)  # packages that a stub had to be offered for
     borrowed: list[str] = field(default_factory=list)  # torch's own implementations that were used
 

@@ -93,10 +93,12 @@ def _own_frames(error: BaseException, location: Location) -> str:
     return "".join(traceback.format_list(own or last)).rstrip()
 
 
-def trimmed_traceback(error: BaseException, location: Location) -> str:
-    """Return the traceback of an error with the submission's frames alone; a syntax error names its line itself."""
-    frames = [] if isinstance(error, SyntaxError) else [_own_frames(error, location)]
-    return _printable("\n".join([*frames, "".join(traceback.format_exception_only(error)).rstrip()]))
+def in_words(error: BaseException, location: Location) -> tuple[str, str]:
+    """Return what an error says, and the submission's own frames; a syntax error names its line itself."""
+    said = traceback.format_exception_only(error)
+    if isinstance(error, SyntaxError):
+        return _printable(said[-1].rstrip()), _printable("".join(said[:-1]).rstrip())
+    return _printable("".join(said).rstrip()), _printable(_own_frames(error, location))
 
 
 def _printable(text: str) -> str:

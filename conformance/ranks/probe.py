@@ -1,5 +1,6 @@
 """The first two targets of a grade: does the submission import, and which components does it have?"""
 
+import os
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -9,7 +10,7 @@ from unittest.mock import patch
 
 from conformance.protocol.messages import Probe, Task
 from conformance.ranks import stand_ins
-from conformance.ranks.boundary import boundary, trimmed_traceback
+from conformance.ranks.boundary import boundary, in_words
 from conformance.ranks.lacks import lacking
 from conformance.ranks.loading import is_own, load, missing, with_stubs, wrong_signature
 from conformance.ranks.run import carry_out
@@ -31,8 +32,8 @@ def _look(location: Location, contracts: list[Contract]) -> Probe:
     try:
         adapters = load(location)
     except BaseException as error:  # noqa: BLE001  a submission may raise anything at import
-        said = (trimmed_traceback(error, location), lacking(error, location))
-        return Probe(error="\n".join(filter(None, said)))
+        what, where = in_words(error, location)
+        return Probe(error="\n".join(filter(None, [what, lacking(error, location), where])))
     absent = [(contract, missing(adapters, contract)) for contract in contracts]
     defined = [contract for contract, lacks in absent if not lacks]
     signatures = [(contract.name, wrong_signature(adapters, f)) for contract in defined for f in contract.functions]
@@ -56,50 +57,51 @@ def attempt(payload: bytes) -> bytes:
 
 def _attempt(task: Task) -> Probe:
     if missing(load(task.submission, task.stubs), task.contract):
-        return Probe(unimplemented=[task.contract.name])
-    unimplemented, borrowed = False, set[str]()
+        return Probe(unimplemented="a function is missing")
+    unimplemented, borrowed = "", set[str]()
     for _ in range(2):
         with noticing() as used:
-            unimplemented |= _raises_not_implemented(task)
+            unimplemented = _raises_not_implemented(task) or unimplemented
         borrowed |= used
     return Probe(
-        unimplemented=[task.contract.name] if unimplemented else [],
+        unimplemented=unimplemented,
         stubs=sorted(stand_ins.packages.allowed),
         borrowed=sorted(borrowed),
     )
 
 
-def _raises_not_implemented(task: Task) -> bool:
-    """Carry out a task; return whether an adapter function raises NotImplementedError from the submission's own code.
+def _raises_not_implemented(task: Task) -> str:
+    """Carry out a task; say which adapter function raises NotImplementedError in the submission's own code.
 
     What an adapter function returned may raise it later: a `forward` or a `step` that does is submitted, and wrong.
     """
-    raised: list[NotImplementedError] = []
+    raised: list[tuple[str, NotImplementedError]] = []
     with suppress(BaseException), _noting(task, raised):  # the checks will see any other exception, and report it
         with_stubs(lambda: carry_out(task), task.submission)
-    return any(is_own(_last_file(error), task.submission) for error in raised)
+    for name, error in raised:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        if is_own(last.filename, task.submission):
+            file = os.path.relpath(last.filename, task.submission.root or "/")
+            return f"`{name}` raises NotImplementedError ({file}, line {last.lineno})"
+    return ""
 
 
 @contextmanager
-def _noting(task: Task, raised: list[NotImplementedError]) -> Iterator[None]:
+def _noting(task: Task, raised: list[tuple[str, NotImplementedError]]) -> Iterator[None]:
     """Note each NotImplementedError that leaves an adapter function during the block."""
     adapters = load(task.submission, task.stubs)
 
-    def noted(real: Callable[..., Any]) -> Callable[..., Any]:
+    def noted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
             try:
                 return real(*args, **options)
             except NotImplementedError as error:
-                raised.append(error)
+                raised.append((name, error))
                 raise
 
         return call
 
     with ExitStack() as stack:
         for wanted in (*task.contract.functions, *(f for one in task.contract.wrappers for f in one.functions)):
-            stack.enter_context(patch.object(adapters, wanted.name, noted(getattr(adapters, wanted.name))))
+            stack.enter_context(patch.object(adapters, wanted.name, noted(wanted.name, getattr(adapters, wanted.name))))
         yield
-
-
-def _last_file(error: BaseException) -> str:
-    return traceback.extract_tb(error.__traceback__)[-1].filename

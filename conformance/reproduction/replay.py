@@ -67,6 +67,6 @@ class Replay:
         executor = Executor(ranks, locate(self.submission), self.secret)
         found = executor.look([COMPONENTS[self.component].contract])
         if found.error:
-            raise UsageError(f"the adapters of {self.submission} do not import:\n{found.error}")
+            raise UsageError(f"the adapters of {self.submission} cannot be imported: {found.error}")
         executor.is_implemented(COMPONENTS[self.component])
         return judged(Search(COMPONENTS[self.component], self.check, executor), self.drawn)

@@ -84,8 +84,8 @@ def _nested(path: Path) -> Path:
     ours = [folder for folder in folders if _ADAPTER.search((folder / _PLACES[0]).read_text("utf-8", "replace"))]
     if len(ours) == 1:
         return ours[0]
-    several = f"; give one of {', '.join(map(str, ours))}" if ours else ""
-    raise UsageError(f"no adapters in {path}: neither {' nor '.join(_PLACES)} is there{several}")
+    what = f"give one of {', '.join(map(str, ours))}" if ours else "start in your repository, or give its path"
+    raise UsageError(f"no adapters in {path.resolve()}: neither {' nor '.join(_PLACES)} is there; {what}")
 
 
 def _at_file(given: str, path: Path) -> Location:

@@ -24,6 +24,7 @@ WRONG = CheckReport(
     "Every gradient is the average over the ranks.",
     message="On rank 0, the gradient of `w` is 4, expected 2.",
     diagnosis="Looks like *summed, not averaged*: divide by the number of ranks.",
+    cause="summed",
     script="repro/a/folder/with/a/path/that/is/longer/than/a/line/naive_ddp-gradients_averaged.py",
     scenario=Scenario(),
 )

@@ -27,6 +27,7 @@ WRONG = CheckReport(
     "Every gradient is the average.",
     message=HOSTILE,
     diagnosis="Looks like *summed, not averaged*: divide by `dist.get_world_size()`.",
+    cause="summed",
     script="repro/naive_ddp-gradients_averaged.py",
     scenario=Scenario(),
     timeline=(("backward", "all_reduce 16 B", "<b>wait 0</b>"), ("backward",)),

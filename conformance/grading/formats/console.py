@@ -13,7 +13,7 @@ from conformance.grading.events import Event, Reports, SubmissionEnded
 from conformance.grading.marks import Mark
 from conformance.grading.report import CheckReport, ComponentReport, Report
 
-_COLOURS = {"passed": "green", "failed": "red", "error": "magenta", "not_gradable": "magenta", "missing": "bold red"}
+COLOURS = {"passed": "green", "failed": "red", "error": "magenta", "not_gradable": "magenta", "missing": "bold red"}
 _WRONG = {"failed", "error", "not_gradable"}
 
 
@@ -40,7 +40,7 @@ def show(report: Report, console: Console) -> None:
     core = ", core checks only" if about.core_only else ""
     console.print(Text(report.submission, "bold"))
     console.print(Text(f"up to {about.world_size} ranks, torch {about.torch}, seed {about.seed}{core}"))
-    for part in (_table(report), *_notes(report)):
+    for part in (_table(report), *_not_submitted(report), *notes(report)):
         console.print(part)
     failed = [(one, check) for one in report.components for check in one.checks if check.status in _WRONG]
     for component, check in failed:
@@ -64,7 +64,7 @@ def _table(report: Report) -> Table:
     table.add_column("core checks that did not pass", overflow="fold")
     for component in report.components:
         if component.submitted and component.graded:
-            verdict = Text(component.status, _COLOURS[component.status])
+            verdict = Text(component.status, COLOURS[component.status])
             points = f"{component.points:g} / {component.max_points:g}"
             if component.status == "not_gradable":
                 table.add_row(Text(component.name, "bold"), verdict, "", Text(_lack(component)))
@@ -78,27 +78,33 @@ def _table(report: Report) -> Table:
 def _aspect_row(mark: Mark, component: ComponentReport) -> tuple[Text, Text, str, Text]:
     """Return the cells of an aspect."""
     checks = [check for check in component.core if check.id in mark.aspect.checks]
-    verdict = Text(mark.status.replace("_", " "), _COLOURS.get(mark.status, ""))
+    verdict = Text(mark.status.replace("_", " "), COLOURS.get(mark.status, ""))
     points = f"{round(mark.points, 2):g} / {mark.aspect.points:g}"
     return Text(f"  {mark.aspect.name}"), verdict, points, Text(_not_passed(checks))
 
 
-def _notes(report: Report) -> Iterator[Text]:
-    """Say which components are not submitted, and under which conditions the others ran."""
+def _not_submitted(report: Report) -> Iterator[Text]:
+    """Say which components are not submitted, and what those that are begun lack."""
     absent = [component for component in report.components if component.status == "not_submitted"]
     if absent:
         yield Text(f"Not submitted: {', '.join(component.name for component in absent)}", "dim")
-    notes = [
-        ("Missing", f"{name}, for {component.name}") for component in absent for name in component.missing_functions
-    ]
-    notes += [("Not on this machine, replaced", name) for name in report.stand_ins]
+    for component in absent:
+        yield from (_note("Missing", f"{name}, for {component.name}") for name in component.missing_functions)
+
+
+def notes(report: Report) -> Iterator[Text]:
+    """Say under which conditions the components ran."""
+    yield from (_note("Not on this machine, replaced", name) for name in report.stand_ins)
     for component in report.components:
-        notes += [("Torch's own", f"{component.name} uses {name}") for name in component.uses_from_torch]
+        yield from (_note("Torch's own", f"{component.name} uses {name}") for name in component.uses_from_torch)
         if component.in_float32:
-            notes.append(("In float32", f"{component.name} is right there; it does not carry float64"))
+            yield _note("In float32", f"{component.name} is right there; it does not carry float64")
         if component.new_processes:
-            notes.append(("In new processes", f"{component.name} fails in a process that ran something before"))
-    yield from (Text.assemble((title, "yellow"), ": ", words) for title, words in notes)
+            yield _note("In new processes", f"{component.name} fails in a process that ran something before")
+
+
+def _note(title: str, words: str) -> Text:
+    return Text.assemble((title, "yellow"), ": ", words)
 
 
 def _unmarked(component: ComponentReport) -> str:

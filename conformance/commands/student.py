@@ -1,0 +1,39 @@
+"""What differs where a student grades the repository that they stand in: `pytest-ddp-grade`, also with the PATH `.`."""
+
+import argparse
+from pathlib import Path
+
+from conformance.commands.options import components
+from conformance.grading.rubric import Rubric
+
+HERE = "."
+PUBLIC_SEED = 336  # two grades of a student show the same; a course's staff take another seed
+_RUBRIC = Path("rubric.toml")
+
+
+def is_student(options: argparse.Namespace) -> bool:
+    """Whether the current folder is graded."""
+    return options.paths in ([], [HERE])
+
+
+def fill_in(options: argparse.Namespace) -> None:
+    """Fill in what a student leaves out: the folder, the public seed, core checks alone, and the course's rubric."""
+    options.paths = [HERE]
+    options.seed = PUBLIC_SEED if options.seed is None else options.seed
+    options.core = options.core is not False
+    if options.rubric is None and _RUBRIC.is_file():
+        options.rubric = _RUBRIC
+
+
+def course_of(options: argparse.Namespace, rubric: Rubric) -> tuple[str, ...]:
+    """Return the components that the options or the rubric name; if neither does, all that have functions of their own.
+
+    A pair has none: it is the wrapper and the optimizer of a submission together, for which the assignment gives no
+    points. Raise UsageError if there is none of a name.
+    """
+    from conformance.components.registry import COMPONENTS  # noqa: PLC0415  imports torch
+
+    if options.components is not None:
+        return components(options.components)
+    named = [name for name in COMPONENTS if name in rubric.aspects]
+    return tuple(named or (name for name, one in COMPONENTS.items() if one.contract.kind != "pair"))

@@ -1,0 +1,1 @@
+"""Explains components and checks: what is required, why, what usually goes wrong, and a picture."""

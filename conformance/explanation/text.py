@@ -1,0 +1,107 @@
+"""The explanation of a component or a check, as rich prints it."""
+
+import difflib
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from conformance.checks.check import Check
+from conformance.components.component import Component
+from conformance.components.registry import COMPONENTS
+from conformance.explanation.mistakes import mistakes_of, usual_mistakes
+from conformance.explanation.topics import OF_ASPECTS, topic
+from pytest_ddp.errors import UsageError
+
+_CLOSEST = 3
+
+
+def explained(words: Sequence[str]) -> Iterator[RenderableType]:
+    """Yield the explanation of `COMPONENT`, `CHECK`, `COMPONENT CHECK` or `COMPONENT: CHECK`, as reports have it.
+
+    Raises:
+        UsageError: there is no such component or check; the message says the closest names.
+    """
+    first, *rest = " ".join(words).replace(":", " ").split()
+    if first in COMPONENTS and not rest:
+        return _component(COMPONENTS[first])
+    if first in COMPONENTS:
+        return _checks(rest[0], [COMPONENTS[first]])
+    return _checks(first, list(COMPONENTS.values()))
+
+
+def _checks(name: str, components: Sequence[Component]) -> Iterator[RenderableType]:
+    """Explain a check; components of another kind, or that have it with another property, get a text of their own."""
+    having: dict[tuple[str, str], list[tuple[Component, Check]]] = {}
+    for component in components:
+        for check in component.checks:
+            if check.id == name:
+                having.setdefault((check.property, component.contract.kind), []).append((component, check))
+    if not having:
+        raise UsageError(_unknown(name, components))
+    return (part for alike in having.values() for part in _check(*alike[0], [component for component, _ in alike]))
+
+
+def _check(component: Component, check: Check, alike: Sequence[Component]) -> Iterator[RenderableType]:
+    about = topic(component, check)
+    yield Text.assemble("\n", (check.id, "bold yellow"), f" ({', '.join(one.name for one in alike)})")
+    yield from _titled("What is required", Text(check.property))
+    yield from _titled("Points", Text(_points(check, alike)))
+    yield from _titled("Why it matters", Text(about.why))
+    yield from _titled("Usual mistakes", _listed(usual_mistakes(component, check)))
+    yield from _titled("How it should be", about.picture)
+
+
+def _component(component: Component) -> Iterator[RenderableType]:
+    yield Text.assemble("\n", (component.name, "bold yellow"), f": {component.about}")
+    wanted = component.contract.functions
+    yield from _titled("Functions in the adapters' file", *(Text(f"{one}") for one in wanted))
+    yield from _titled("What gives points", _aspects(component))
+    for aspect in component.aspects:
+        if aspect.essential and (about := OF_ASPECTS.get(aspect.name)):
+            mistakes = _listed(mistakes_of(about, component))
+            yield from _titled(f"{aspect.name[0].upper()}{aspect.name[1:]}", Text(about.why), about.picture)
+            yield from _titled("Usual mistakes", mistakes)
+
+
+def _aspects(component: Component) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for aspect in component.aspects:
+        worth = f"{aspect.points:g}{', essential' if aspect.essential else ''}"
+        table.add_row(aspect.name, worth, Text(", ".join(aspect.checks)))
+    return table
+
+
+def _listed(sentences: Sequence[str]) -> Table:
+    table = Table.grid(padding=(0, 1, 0, 0))
+    for one in sentences:
+        table.add_row("-", Text(one))
+    return table
+
+
+def _points(check: Check, components: Sequence[Component]) -> str:
+    """Say which aspects a check belongs to, each with its points in these components."""
+    aspects = [aspect for one in components for aspect in one.aspects if check.id in aspect.checks]
+    if not aspects:
+        return "None: it is an extended check, which asks for what torch's own implementation does."
+    worth: dict[tuple[str, bool], list[str]] = {}
+    for one in aspects:
+        worth.setdefault((one.name, one.essential), []).append(f"{one.points:g}")
+    return "\n".join(
+        f'A share of "{name}" ({" or ".join(dict.fromkeys(points))} points{", essential" if essential else ""}).'
+        for (name, essential), points in worth.items()
+    )
+
+
+def _titled(title: str, *parts: RenderableType) -> Iterator[RenderableType]:
+    yield Text(f"\n{title}", "bold")
+    yield from (Padding(part, (0, 0, 0, 2)) for part in parts)
+
+
+def _unknown(name: str, components: Sequence[Component]) -> str:
+    names = list(dict.fromkeys([*COMPONENTS, *(check.id for one in components for check in one.checks)]))
+    close = difflib.get_close_matches(name, names, _CLOSEST, 0.4) or [one for one in names if name in one][:_CLOSEST]
+    meant = f"; do you mean {' or '.join(close)}?" if close else f"; there are the components {', '.join(COMPONENTS)}"
+    return f"no component and no check is called {name}{meant}"

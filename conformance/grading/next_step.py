@@ -1,0 +1,110 @@
+"""What a student does next, from a report: the first thing that is wrong, or that is not begun. Imports no torch."""
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from conformance.grading.report import CheckReport, ComponentReport, Report
+
+_COMMAND = "pytest-ddp-grade"
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """One thing to do.
+
+    Attributes:
+        heading: what it is about, in a few words.
+        words: paragraphs; the first one is the cause.
+        commands: what to run, each after a few words that say what for.
+        check: the check that failed, if it is about one.
+    """
+
+    heading: str
+    words: tuple[str, ...]
+    commands: tuple[tuple[str, str], ...] = ()
+    check: CheckReport | None = None
+
+
+def next_step(report: Report) -> NextStep:
+    """Return what to do next.
+
+    The order: what keeps the submission from being graded; the first check of an essential aspect that failed; the
+    first other core check that failed; what this machine lacks; the first component that is not begun.
+    """
+    if report.not_graded_because:
+        return NextStep("mend the adapters", (report.not_graded_because,))
+    for component, check in in_order(report):
+        return _after_failure(report, component, check)
+    for component in report.components:
+        if component.status in {"not_gradable", "error"}:
+            check = next(one for one in component.core if one.status == component.status)
+            return NextStep(f"{component.name} could not be judged", check.explanation, check=check)
+    for component in begun(report):
+        if component.status == "not_submitted":
+            return _begin(report, component)
+    if not report.finished:
+        return NextStep("nothing yet", ("The grade has not ended, and nothing failed so far.",))
+    return _done(report)
+
+
+def in_order(report: Report) -> list[tuple[ComponentReport, CheckReport]]:
+    """Return the core checks that failed, those of essential aspects first; else in the order of the assignment."""
+    failed = [
+        (component, check) for component in report.components for check in component.core if check.status == "failed"
+    ]
+    return sorted(failed, key=lambda one: not _is_essential(*one))
+
+
+def begun(report: Report) -> list[ComponentReport]:
+    """Return the components of which the adapters define a function at least."""
+    return [one for one in report.components if one.submitted or one.missing_functions or one.not_implemented]
+
+
+def _why_not_begun(component: ComponentReport) -> str:
+    """Say what a component that is not submitted lacks."""
+    if component.missing_functions:
+        return f"The adapters lack {' and '.join(f'`{one}`' for one in component.missing_functions)}."
+    return f"{component.not_implemented}." if component.not_implemented else "The adapters have no function of it."
+
+
+def _is_essential(component: ComponentReport, check: CheckReport) -> bool:
+    return any(check.id in aspect.checks for aspect in component.aspects if aspect.essential)
+
+
+def _after_failure(report: Report, component: ComponentReport, check: CheckReport) -> NextStep:
+    commands = (*_scripts(check), _read(component, check.id), _again(report, component))
+    return NextStep(f"{component.name}: {check.id} failed", check.explanation, commands, check)
+
+
+def _scripts(check: CheckReport) -> Iterator[tuple[str, str]]:
+    if check.script:
+        yield "See it", f"python {shlex.quote(check.script)}"
+        yield "Try it again", f"{_COMMAND} replay {shlex.quote(str(Path(check.script).with_suffix('.json')))}"
+
+
+def _begin(report: Report, component: ComponentReport) -> NextStep:
+    words = (_why_not_begun(component), f"Write it; it is worth {component.max_points:g} points.")
+    return NextStep(f"write {component.name}", words, (_read(component), _again(report, component)))
+
+
+def _done(report: Report) -> NextStep:
+    if not begun(report):
+        return NextStep("write the adapters", ("The adapters define no function of any component.",))
+    if not report.environment.core_only:
+        return NextStep("nothing", ("Everything passes.",))
+    words = "Every check that gives points passes. Extended checks give none: they ask for what torch's own code does."
+    return NextStep("nothing", (words,), (("Run those too", f"{_grade(report)} --extended"),))
+
+
+def _again(report: Report, component: ComponentReport) -> tuple[str, str]:
+    return "Grade it alone", f"{_grade(report)} --components {component.name}"
+
+
+def _read(component: ComponentReport, *check: str) -> tuple[str, str]:
+    return "Read about it", shlex.join([_COMMAND, "explain", component.name, *check])
+
+
+def _grade(report: Report) -> str:
+    return f"{_COMMAND} {shlex.quote(report.submission)}"

@@ -1,0 +1,211 @@
+"""How every benchmark measures, so that its numbers can be believed on a machine that others use too.
+
+- **Interleaved rounds.** Variants run in turn, one repetition of each per round, another one first in each round. What
+  else the machine does falls on all of them.
+- **Ratios within a round.** A ratio of two variants is taken within each round, where both met nearly the same machine.
+- **Medians and quartiles** over rounds: a mean would follow one repetition that was disturbed.
+- **Warm-up.** The first repetitions open connections and allocate memory. They are not counted.
+- **Noise** is measured: cores that other processes used, cores that the hypervisor took away (steal), load average.
+  A result says so if the machine was noisy.
+
+Timing never decides whether code is correct.
+"""
+
+import os
+import platform
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+import psutil
+import torch
+
+Key = TypeVar("Key")
+
+NOISY_SHARE = 0.1  # of the cores, used by other processes or taken by the hypervisor
+NOISY_SPREAD = 0.2  # quartile range of repetitions, as a share of their median
+SEED = 0  # of models and batches; ranks add their number where they must differ
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The median of repetitions, with the quartiles around it."""
+
+    first: float
+    median: float
+    third: float
+
+    @property
+    def relative(self) -> float:
+        """The range between the quartiles, as a share of the median."""
+        return (self.third - self.first) / self.median if self.median else 0.0
+
+    def scaled(self, factor: float) -> "Spread":
+        """In another unit."""
+        return Spread(self.first * factor, self.median * factor, self.third * factor)
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """The median and the quartiles of one or more values."""
+    if len(values) == 1:
+        return Spread(values[0], values[0], values[0])
+    first, _, third = statistics.quantiles(values, n=4, method="inclusive")
+    return Spread(first, statistics.median(values), third)
+
+
+def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Spread:
+    """The spread of the ratios of two variants, each taken within one round."""
+    return spread([above / below for above, below in zip(numerators, denominators, strict=True)])
+
+
+def differences(minuends: Sequence[float], subtrahends: Sequence[float]) -> Spread:
+    """The spread of the differences of two variants, each taken within one round."""
+    return spread([more - less for more, less in zip(minuends, subtrahends, strict=True)])
+
+
+def interleave(
+    variants: Mapping[Key, Callable[[], float]], rounds: int, warm_up: int, seconds: float | None = None
+) -> dict[Key, list[float]]:
+    """Run all variants in turn, another one first in each round.
+
+    Ranks that call this must run the same variants in the same order, and may not pass `seconds`: each would stop at
+    a round of its own.
+
+    Args:
+        variants: each runs one repetition and returns its number, for example its seconds.
+        rounds: repetitions of each variant that count.
+        warm_up: rounds before those, which do not count.
+        seconds: begin no further round after this time; at least one counts.
+
+    Returns:
+        The numbers of each variant, round by round.
+    """
+    names = list(variants)
+    for _ in range(warm_up):
+        for name in names:
+            variants[name]()
+    found: dict[Key, list[float]] = {name: [] for name in names}
+    began = time.perf_counter()
+    for number in range(rounds):
+        if number and seconds is not None and time.perf_counter() - began > seconds:
+            break
+        for place in range(len(names)):
+            name = names[(number + place) % len(names)]
+            found[name].append(variants[name]())
+    return found
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where and when numbers were measured.
+
+    Attributes:
+        torch: version of torch.
+        python: version of Python.
+        system: kernel and architecture.
+        processor: its model name.
+        cores: the cores that this process may use.
+        memory_gb: of the machine, in units of 10^9 bytes.
+        gpus: names of the GPUs that torch sees.
+        seed: of the random numbers.
+        load_before: the machine's load average over a minute, when the benchmark began.
+        load_after: the same when it had ended; the benchmark's own ranks are in it.
+        seconds: how long it ran.
+        others: cores that other processes used meanwhile, on average.
+        steal: cores that the hypervisor gave to other machines meanwhile, on average.
+    """
+
+    torch: str
+    python: str
+    system: str
+    processor: str
+    cores: int
+    memory_gb: float
+    gpus: Sequence[str]
+    seed: int
+    load_before: float
+    load_after: float
+    seconds: float
+    others: float
+    steal: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The attributes as JSON can hold them."""
+        return asdict(self)
+
+
+@contextmanager
+def watch_machine() -> Iterator[Callable[[], Environment]]:
+    """Watch the machine while a benchmark runs: yields a function that returns the environment up to now.
+
+    Started processes count as the benchmark's own once they have ended and were waited for.
+    """
+    load, began = os.getloadavg()[0], time.perf_counter()
+    busy, own, steal = _busy(), _own(), _steal()
+
+    def environment() -> Environment:
+        seconds = time.perf_counter() - began
+        others = (_busy() - busy) - (_own() - own)
+        return Environment(
+            torch=torch.__version__,
+            python=platform.python_version(),
+            system=f"{platform.system()} {platform.release()} {platform.machine()}",
+            processor=_processor(),
+            cores=cores(),
+            memory_gb=psutil.virtual_memory().total / 1e9,
+            gpus=[torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+            seed=SEED,
+            load_before=load,
+            load_after=os.getloadavg()[0],
+            seconds=seconds,
+            others=max(0.0, others / seconds),
+            steal=max(0.0, (_steal() - steal) / seconds),
+        )
+
+    yield environment
+
+
+def noise(environment: Mapping[str, Any]) -> str:
+    """One sentence: whether the machine was noisy while it measured, and how that was seen."""
+    others, steal, available = environment["others"], environment["steal"], environment["cores"]
+    seen = (
+        f"other processes used {others:.2f} of {available} cores, the hypervisor took {steal:.2f}, and the load "
+        f"average was {environment['load_before']:.1f} before and {environment['load_after']:.1f} after"
+    )
+    if max(others, steal) > NOISY_SHARE * available:
+        return f"The machine was noisy, so trust the ratios more than the times: {seen}."
+    return f"The machine was quiet: {seen}."
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _busy() -> float:
+    """Seconds in which the machine's cores ran processes."""
+    times = psutil.cpu_times()
+    return float(times.user + times.system + getattr(times, "nice", 0.0))
+
+
+def _own() -> float:
+    """CPU seconds of this process and of the processes that it started and waited for."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def _steal() -> float:
+    return float(getattr(psutil.cpu_times(), "steal", 0.0))
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:  # noqa: PTH123  # a file of the kernel
+            names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()

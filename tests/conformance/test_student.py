@@ -1,0 +1,162 @@
+"""A student's own grade: what is next comes first, and what is not begun is no failure."""
+
+import argparse
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from conformance.checks.aspect import Aspect
+from conformance.cli import main
+from conformance.commands import student
+from conformance.components.registry import COMPONENTS
+from conformance.grading.events import GradeBegan, Reports, SubmissionBegan, SubmissionEnded
+from conformance.grading.formats.student import StudentReport
+from conformance.grading.next_step import next_step
+from conformance.grading.report import CheckReport, ComponentReport, Environment, Report
+from conformance.grading.rubric import NO_RUBRIC, read_rubric
+
+RIGHT = CheckReport("runs_to_the_end", "core", "passed", "Training runs to its end.")
+SMALL = replace(RIGHT, id="trains[one_rank]", status="failed", message="On rank 0, w is 1, expected 2.")
+WRONG = CheckReport(
+    "gradients_averaged",
+    "core",
+    "failed",
+    "Every gradient is the average.",
+    message="On rank 0, the gradient of `w` is 4, expected 2.",
+    diagnosis="Looks like *summed, not averaged*: divide by the number of ranks.",
+    cause="summed",
+    script="repro/a folder/flat_ddp-gradients_averaged.py",
+)
+ASPECTS = (Aspect("averaged", 3, ("gradients_averaged",), essential=True), Aspect("use", 1, ("trains[one_rank]",)))
+NAIVE = ComponentReport("naive_ddp", (SMALL, replace(WRONG, status="passed")), ASPECTS)
+FLAT = ComponentReport("flat_ddp", (SMALL, WRONG), ASPECTS)
+RAISES = "`get_ddp` raises NotImplementedError (tests/adapters.py, line 57)"
+EMPTY = ComponentReport("ddp", (replace(RIGHT, status="not_run"),), ASPECTS, submitted=False, not_implemented=RAISES)
+ABSENT = replace(EMPTY, name="fsdp", not_implemented="")
+REPORT = Report(".", Environment("2.15", "3.11", "gloo", "cpu", 4, 336, core_only=True), (NAIVE, FLAT, EMPTY, ABSENT))
+SHOWN = """\
+Next: flat_ddp: gradients_averaged failed
+  Looks like *summed, not averaged*: divide by the number of ranks.
+  On rank 0, the gradient of `w` is 4, expected 2.
+  Required: Every gradient is the average.
+  See it:         python 'repro/a folder/flat_ddp-gradients_averaged.py'
+  Try it again:   pytest-ddp-grade replay 'repro/a folder/flat_ddp-gradients_averaged.json'
+  Read about it:  pytest-ddp-grade explain flat_ddp gradients_averaged
+  Grade it alone: pytest-ddp-grade . --components flat_ddp
+
+After that
+  naive_ddp: trains[one_rank]: On rank 0, w is 1, expected 2.
+  flat_ddp: trains[one_rank]: On rank 0, w is 1, expected 2.
+
+naive_ddp   failed         3 of 4 points
+flat_ddp    failed         0 of 4 points
+ddp         not started    0 of 4 points
+all                       3 of 12 points
+up to 4 ranks, seed 336, core checks only
+"""
+
+
+def shown(report, **ended):
+    written = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    collected = Reports()
+    listener = StudentReport(collected, Console(file=written, width=80))
+    for event in (GradeBegan((report,)), SubmissionBegan("."), SubmissionEnded(**ended)):
+        collected(event)
+        listener(event)
+    written.seek(0)
+    return "\n".join(line.rstrip() for line in written.read().splitlines())
+
+
+def test_the_first_essential_failure_is_next_and_the_rest_takes_a_line_each():
+    assert shown(REPORT) == SHOWN
+
+
+def test_what_keeps_the_adapters_from_loading_is_next_and_nothing_else():
+    text = shown(REPORT, not_graded_because="the adapters cannot be imported: SyntaxError: '(' was never closed")
+    assert text == "Next: mend the adapters\n  the adapters cannot be imported: SyntaxError: '(' was never closed\n"
+
+
+def test_what_is_not_begun_is_next_where_nothing_fails():
+    step = next_step(replace(REPORT, components=(EMPTY, ABSENT)))
+    assert (step.heading, step.words[0]) == ("write ddp", f"{RAISES}.")
+    assert ("Read about it", "pytest-ddp-grade explain ddp") in step.commands
+    lacking = replace(EMPTY, missing_functions=("ddp_on_after_backward(ddp_model, optimizer)",))
+    step = next_step(replace(REPORT, components=(lacking,)))
+    assert step.words[0] == "The adapters lack `ddp_on_after_backward(ddp_model, optimizer)`."
+
+
+def test_where_everything_passes_extended_checks_are_next_once():
+    right = ComponentReport("naive_ddp", (RIGHT,), ASPECTS)
+    step = next_step(replace(REPORT, components=(right, ABSENT)))
+    assert step.commands == (("Run those too", "pytest-ddp-grade . --extended"),)
+    with_extended = replace(REPORT.environment, core_only=False)
+    assert next_step(replace(REPORT, environment=with_extended, components=(right,))).words == ("Everything passes.",)
+
+
+@pytest.mark.parametrize("status", ["not_gradable", "error"])
+def test_what_could_not_be_judged_is_next_where_nothing_fails(status):
+    part = ComponentReport("ddp", (replace(RIGHT, status=status, message="einops is missing: --with einops"),))
+    step = next_step(replace(REPORT, components=(part,)))
+    assert (step.heading, step.words[0]) == ("ddp could not be judged", "einops is missing: --with einops")
+
+
+def test_where_nothing_is_begun_the_adapters_are_next():
+    assert next_step(replace(REPORT, components=(ABSENT,))).heading == "write the adapters"
+    assert next_step(replace(REPORT, components=(ABSENT,), finished=False)).heading == "nothing yet"
+
+
+def options(**given):
+    return argparse.Namespace(**{"paths": [], "seed": None, "core": None, "rubric": None, "components": None} | given)
+
+
+def test_a_student_leaves_out_seed_extended_checks_and_rubric(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    left_out = options()
+    student.fill_in(left_out)
+    assert (left_out.paths, left_out.seed, left_out.core) == (["."], student.PUBLIC_SEED, True)
+    assert left_out.rubric is None
+    Path("rubric.toml").write_text("[flat_ddp]\nbonus = 1\n[sharded_optimizer]\nbonus = 1\n", encoding="utf-8")
+    asked = options(seed=0, core=False)
+    student.fill_in(asked)
+    assert (asked.seed, asked.core, asked.rubric) == (0, False, Path("rubric.toml"))
+    assert student.course_of(asked, read_rubric(asked.rubric)) == ("flat_ddp", "sharded_optimizer")
+    assert student.is_student(options(paths=["."]))
+    assert not student.is_student(options(paths=[str(tmp_path)]))
+
+
+def test_without_a_rubric_the_course_is_all_that_has_functions_of_its_own():
+    course = student.course_of(options(), NO_RUBRIC)
+    assert set(COMPONENTS) - set(course) == {"both"}
+    assert student.course_of(options(components="ddp,both"), NO_RUBRIC) == ("ddp", "both")
+
+
+TEMPLATE = """
+    def get_ddp(module):
+        raise NotImplementedError
+    def ddp_on_after_backward(ddp_model, optimizer):
+        raise NotImplementedError
+    def get_sharded_optimizer(params, optimizer_cls, **kwargs):
+        raise NotImplementedError
+    """
+
+
+@pytest.mark.usefixtures("one_server")
+def test_an_empty_template_is_not_started(submit, monkeypatch, capsys):
+    monkeypatch.chdir(submit("", tests__adapters=TEMPLATE))
+    Path("adapters.py").unlink()
+    assert main(["--world-size", "2"]) == 2
+    said = capsys.readouterr()
+    assert said.out.startswith(
+        "Next: write ddp\n  `get_ddp` raises NotImplementedError (tests/adapters.py, line 3)."
+    ), said
+    assert said.out.count("not started") == 2
+    assert "seed 336, core checks only" in said.out
+
+
+def test_where_there_are_no_adapters_the_message_says_where_to_start(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([]) == 2
+    assert "; start in your repository, or give its path" in capsys.readouterr().err

@@ -1,0 +1,58 @@
+"""Rounds are interleaved, ratios are taken within a round, and a noisy machine is reported."""
+
+from collections.abc import Callable
+
+import pytest
+
+from reference.bench.method import Spread, differences, interleave, noise, ratios, spread, watch_machine
+
+
+def test_quartiles_lie_around_the_median() -> None:
+    assert spread([5.0, 1.0, 2.0, 3.0, 4.0]) == Spread(2, 3, 4)
+    assert spread([7.0]) == Spread(7, 7, 7)
+    assert spread([5.0, 1.0, 2.0, 3.0, 4.0]).relative == pytest.approx(2 / 3)
+    assert spread([1.0, 2.0, 3.0]).scaled(1000) == Spread(1500, 2000, 2500)
+
+
+def test_a_ratio_is_taken_within_its_round() -> None:
+    """A machine that is ten times slower in one round changes no ratio."""
+    assert ratios([2.0, 20.0, 2.0], [1.0, 10.0, 1.0]) == Spread(2, 2, 2)
+    assert differences([2.0, 20.0, 2.0], [1.0, 19.0, 1.0]) == Spread(1, 1, 1)
+
+
+def test_another_variant_is_first_in_each_round() -> None:
+    order: list[str] = []
+
+    def repetition(name: str) -> Callable[[], float]:
+        return lambda: order.append(name) or float(len(order))
+
+    found = interleave({name: repetition(name) for name in "abc"}, rounds=3, warm_up=1)
+    assert "".join(order) == "abc" + "abc" + "bca" + "cab"
+    assert found == {"a": [4.0, 9.0, 11.0], "b": [5.0, 7.0, 12.0], "c": [6.0, 8.0, 10.0]}
+
+
+def test_no_further_round_begins_after_the_time_is_over() -> None:
+    assert interleave({"a": lambda: 1.0}, rounds=5, warm_up=0, seconds=0) == {"a": [1.0]}
+
+
+def test_the_environment_says_where_numbers_were_measured() -> None:
+    with watch_machine() as environment:
+        found = environment().to_json()
+    assert found["cores"] >= 1
+    assert found["seconds"] > 0
+    assert found["others"] >= 0
+
+
+ENVIRONMENT = {"cores": 2, "others": 0.05, "steal": 0.0, "load_before": 0.2, "load_after": 2.1}
+
+
+def test_a_quiet_machine_is_reported_with_numbers() -> None:
+    assert noise(ENVIRONMENT) == (
+        "The machine was quiet: other processes used 0.05 of 2 cores, the hypervisor took 0.00, "
+        "and the load average was 0.2 before and 2.1 after."
+    )
+
+
+@pytest.mark.parametrize("cause", ["others", "steal"])
+def test_a_noisy_machine_is_reported(cause: str) -> None:
+    assert noise({**ENVIRONMENT, cause: 0.5}).startswith("The machine was noisy")
