@@ -1,13 +1,9 @@
 """Grades every submission of a course in a process tree of its own; goes on where an earlier grade was cut off."""
 
 import fcntl
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -15,17 +11,13 @@ from threading import Event
 
 from conformance.batch.entries import Entry
 from conformance.batch.gradebook import Graded
+from conformance.batch.graders import Graders
 from conformance.batch.progress import CourseProgress
 from conformance.batch.record import Record
 from conformance.batch.results import LOCK, Results
 from conformance.grading.grade import Grading, planned
 from pytest_ddp.errors import UsageError
 
-_OUTPUT_BYTES = 2**20  # of the log of a run that are kept
-_ALONE = (  # the grader has a session of its own, and still ends with this process
-    "import sys; from pytest_ddp.pool.parent_death import die_with; die_with({}); "
-    "from conformance.cli import main; sys.exit(main())"
-)
 _RUNS = 3  # of the grader for one submission, if it dies
 
 
@@ -69,13 +61,13 @@ class Course:
 def grade_course(course: Course, jobs: int, progress: CourseProgress) -> list[Graded]:
     """Grade what is not graded yet, `jobs` submissions at a time; write the results and return them, by name."""
     stop = Event()
-    with _alone(course.out), ThreadPoolExecutor(jobs) as pool:
+    with _alone(course.out), Graders(course.grading, stop) as graders, ThreadPoolExecutor(jobs) as pool:
         course.results.begin()
         again: dict[str, list[str]] = {}
         left = [entry for entry in course.entries if _prepare(course, entry, again)]
         progress.planned(len(course.entries), len(left), again)
         try:
-            list(pool.map(lambda entry: _grade_one(course, entry, progress, stop), left))
+            list(pool.map(lambda entry: _grade_one(course, graders, entry, progress), left))
         except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)
@@ -111,8 +103,8 @@ def _prepare(course: Course, entry: Entry, again: dict[str, list[str]]) -> bool:
     return bool(record.ungraded())
 
 
-def _grade_one(course: Course, entry: Entry, progress: CourseProgress, stop: Event) -> None:
-    if stop.is_set():
+def _grade_one(course: Course, graders: Graders, entry: Entry, progress: CourseProgress) -> None:
+    if graders.stop.is_set():
         return
     record = course.results.record(entry.name)
     progress.began(record)
@@ -121,55 +113,25 @@ def _grade_one(course: Course, entry: Entry, progress: CourseProgress, stop: Eve
     except (UsageError, OSError) as error:
         record.settle(str(error))
     else:
-        _grade_folder(course, record, folder, stop)
-    if not stop.is_set():
+        _grade_folder(course, graders, record, folder)
+    if not graders.stop.is_set():
         progress.ended(course.results.write_one(entry.name, course.grading.rubric))
 
 
-def _grade_folder(course: Course, record: Record, folder: Path, stop: Event) -> None:
+def _grade_folder(course: Course, graders: Graders, record: Record, folder: Path) -> None:
     """Run the grader until nothing is left to do; a submission that ends it again and again is given up."""
     for _ in range(_RUNS):
         left = record.ungraded()
-        if not left or stop.is_set():
+        if not left or graders.stop.is_set():
             return
-        if not _run(course, record, folder, left, stop):
+        if not _run(course, graders, record, folder, left):
             record.settle(f"cut off after {course.limit:g} s: --resume with a larger --limit goes on", course.limit)
-    if record.ungraded() and not stop.is_set():
+    if record.ungraded() and not graders.stop.is_set():
         record.settle(f"the grader ended {_RUNS} times before it was done, see log.txt: delete its folder to try again")
 
 
-def _run(course: Course, record: Record, folder: Path, components: Sequence[str], stop: Event) -> bool:
+def _run(course: Course, graders: Graders, record: Record, folder: Path, components: Sequence[str]) -> bool:
     """Run the grader on a submission once; return whether it ended within the limit, or was to stop."""
-    command = [sys.executable, "-P", "-c", _ALONE.format(os.getpid()), "grade", str(folder)]
-    command += ["--components", ",".join(components)]
-    command += ["--seed", str(course.grading.seed), "--json", str(record.next_part())]
-    command += ["--repro-dir", str(record.folder / "scripts"), *course.options]
-    log = record.folder / "log.txt"
-    with (
-        log.open("ab") as opened,
-        subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=opened, stderr=subprocess.STDOUT, start_new_session=True
-        ) as grader,
-    ):
-        waited, step = 0.0, 0.2
-        try:
-            while waited < course.limit and not stop.is_set():
-                with suppress(subprocess.TimeoutExpired):
-                    grader.wait(step)
-                    break
-                waited += step
-        finally:
-            ended = grader.poll() is not None
-            with suppress(ProcessLookupError):
-                os.killpg(grader.pid, signal.SIGKILL)
-    _cut(log)
-    return ended or stop.is_set()
-
-
-def _cut(log: Path) -> None:
-    """Keep the end of a log that has grown too long."""
-    if log.stat().st_size > _OUTPUT_BYTES:
-        with log.open("rb") as opened:
-            opened.seek(-_OUTPUT_BYTES, os.SEEK_END)
-            end = opened.read()
-        log.write_bytes(b"... the beginning is cut off\n" + end)
+    arguments = ["grade", str(folder), "--components", ",".join(components), "--seed", str(course.grading.seed)]
+    arguments += ["--json", str(record.next_part()), "--repro-dir", str(record.folder / "scripts"), *course.options]
+    return graders.run(arguments, record.folder / "log.txt", course.limit)

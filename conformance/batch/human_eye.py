@@ -18,9 +18,11 @@ def reasons(report: Report, why: str) -> list[str]:
         why: why it was not graded any further; empty if it was graded to its end.
     """
     if report.not_graded_because:
-        lines = report.not_graded_because.strip().splitlines()
-        return [" ".join(dict.fromkeys([lines[0], lines[-1]]))]
+        first, *others = report.not_graded_because.strip().splitlines()
+        return [f"{first} {others[-1].strip()}" if first.endswith(":") else first]
     found = [why] if why else []
+    if all(component.graded and not component.submitted for component in report.components):
+        found.append("none of the components is submitted")
     for component in report.components:
         found += [f"{component.name}: {words}" for words in _of_component(component, cut_off=bool(why))]
     return found

@@ -119,16 +119,26 @@ class Record:
 
 
 def _merged(before: Report, part: Report) -> Report:
-    """Return a report with what a later run graded."""
-    components = {one.name: one for one in before.components}
-    components |= {one.name: one for one in part.components if one.graded or one.name not in components}
-    because = part.not_graded_because or before.not_graded_because
+    """Return a report with what a later run graded, or with further components that are planned."""
+    known = {one.name for one in before.components}
+    others = tuple(one for one in part.components if one.name not in known)
+    if others and NONE_DEFINED in before.not_graded_because:
+        before = _not_submitted(before)
+    graded = {one.name: one for one in part.components if one.graded}
+    merged = replace(
+        before,
+        components=(*(graded.get(one.name, one) for one in before.components), *others),
+        stand_ins=tuple(sorted({*before.stand_ins, *part.stand_ins})),
+    )
     if NONE_DEFINED in part.not_graded_because and any(one.graded for one in before.components):
-        not_there = {name: replace(one, submitted=False, graded=True) for name, one in components.items()}
-        components = {name: one if one.graded else not_there[name] for name, one in components.items()}
-        because = before.not_graded_because
-    stand_ins = tuple(sorted({*before.stand_ins, *part.stand_ins}))
-    return replace(before, components=tuple(components.values()), not_graded_because=because, stand_ins=stand_ins)
+        return _not_submitted(merged)
+    return replace(merged, not_graded_because=part.not_graded_because or before.not_graded_because)
+
+
+def _not_submitted(report: Report) -> Report:
+    """Return the report of a submission that has none of the components that are not graded."""
+    components = (one if one.graded else replace(one, submitted=False, graded=True) for one in report.components)
+    return replace(report, components=tuple(components), not_graded_because="")
 
 
 def read_json(path: Path) -> dict[str, Any]:

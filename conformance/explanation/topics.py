@@ -156,9 +156,7 @@ OF_ASPECTS: Mapping[str, Topic] = {
     ),
     "state is balanced": Topic(
         "The rank with the largest share decides how much memory all need.",
-        (
-            "Dealing by number (`index % world_size`) gives one rank all weights, where weights and biases alternate.",
-        ),
+        ("Dealing by number (`index % world_size`) gives one rank all weights, where weights and biases alternate.",),
         _OWNERS,
     ),
     "closures and clearing": Topic(

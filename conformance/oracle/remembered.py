@@ -4,7 +4,9 @@ What is remembered is bounded by bytes. Results are kept packed for long, and as
 small tensors take twenty times as much memory as their numbers.
 """
 
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -27,23 +29,36 @@ class Remembered(Generic[T]):
     Attributes:
         limit: in bytes.
         size: how many bytes a value takes.
+        taken: how many bytes all values take.
     """
 
     limit: int
     size: Callable[[T], int]
+    taken: int = 0
     _values: dict[tuple[Scenario, int], T] = field(default_factory=dict)
-    _taken: int = 0
 
     def get(self, scenario: Scenario, seed: int, make: Callable[[], T]) -> T:
         """Return the value, which `make` makes if it is not remembered."""
         key = (scenario, seed)
         if (value := self._values.pop(key, None)) is None:
             value = make()
-            self._taken += self.size(value)
+            self.taken += self.size(value)
         self._values[key] = value
-        while self._taken > self.limit and len(self._values) > 1:
-            self._taken -= self.size(self._values.pop(next(iter(self._values))))
+        while self.taken > self.limit and len(self._values) > 1:
+            self.taken -= self.size(self._values.pop(next(iter(self._values))))
         return value
+
+
+@contextmanager
+def all_remembered() -> Iterator[None]:
+    """Forget nothing of what is computed in the block, for forks of this process, which share it."""
+    all_values: tuple[Remembered[Any], ...] = (_INPUTS, _PACKED)
+    limits = [one.limit for one in all_values]
+    for one in all_values:
+        one.limit = sys.maxsize
+    yield
+    for one, limit in zip(all_values, limits, strict=True):
+        one.limit = max(limit, one.taken)
 
 
 def inputs_of(scenario: Scenario, seed: int) -> list[RankInputs]:

@@ -17,7 +17,7 @@ from conformance.checks.aspect import Aspect
 from conformance.cli import main
 from conformance.grading.formats import to_json_text
 from conformance.grading.grade import Grading
-from conformance.grading.report import CheckReport, ComponentReport, Environment, Report
+from conformance.grading.report import NONE_DEFINED, CheckReport, ComponentReport, Environment, Report
 from conformance.grading.rubric import NO_RUBRIC
 from pytest_ddp.errors import UsageError
 
@@ -94,6 +94,18 @@ def test_components_that_are_asked_for_later_are_planned_then(record):
     later.plan(report(replace(UNGRADED, name="zero"), replace(UNGRADED, name="ddp")))
     assert later.ungraded() == ("zero",)
     assert [one.name for one in later.report().components] == ["fsdp", "zero", "ddp"]
+
+
+def test_who_has_none_of_the_first_components_may_have_those_that_are_asked_for_later(record):
+    none = f"the adapters of ada {NONE_DEFINED}; looked for f()"
+    write_part(record, UNGRADED, replace(UNGRADED, name="fsdp"), not_graded_because=none)
+    assert (record.ungraded(), reasons(record.report(), "")) == ((), [none])
+    later = replace(record, components=("ddp", "fsdp", "zero"))
+    later.plan(report(UNGRADED, replace(UNGRADED, name="fsdp"), replace(UNGRADED, name="zero")))
+    assert later.ungraded() == ("zero",)
+    write_part(record, replace(UNGRADED, name="zero"), not_graded_because=none)
+    assert [one.status for one in later.report().components] == ["not_submitted"] * 3
+    assert reasons(later.report(), "") == ["none of the components is submitted"]
 
 
 LIMITED = component(check("averages", "failed"), check("sums", "failed"), check("overlaps"))
