@@ -2,6 +2,7 @@
 
 import argparse
 import secrets
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,9 +20,11 @@ from conformance.commands.options import (
     rubric_of,
     world_size,
 )
+from conformance.commands.watch import grade_on_save
 from conformance.execution.deadlines import IMPORT_SECONDS
 from conformance.execution.fork_servers import fork_servers
 from conformance.grading.events import Event, Listener, Reports
+from conformance.grading.formats import FORMATS
 from conformance.grading.formats.console import ConsoleReport
 from conformance.grading.formats.github import InActions, in_actions
 from conformance.grading.formats.report_file import ReportFile
@@ -57,6 +60,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     add("--library", action="append", default=[], metavar="PACKAGE", help=about)
     about = "the longest that a submission may take to import (%(default)s)"
     add("--import-seconds", type=int, default=IMPORT_SECONDS, metavar="N", help=about)
+    add("--watch", action="store_true", help="grade the current folder again whenever a file in it is saved")
     course.add_options(grade)
     add("--repro-dir", type=Path, default="repro", metavar="DIR", help="folder for scripts of failures (%(default)s)")
     grade.set_defaults(run=_run)
@@ -67,21 +71,19 @@ def _run(options: argparse.Namespace) -> int:
         return course.grade_submissions(options)
     if student.is_student(options):
         student.fill_in(options)
-    return _grade(options)
+    elif options.watch:
+        raise UsageError("--watch grades the current folder: change to the submission's folder, and leave out the path")
+    return _watch(options) if options.watch else _grade(options)
 
 
 def _grade(options: argparse.Namespace) -> int:
     """Check what can be checked without torch, then grade one submission after another."""
     reports = Reports()
     files = report_files(options, reports)
-    misplaced = [wrong for path in options.paths if (wrong := _misplaced(path))]
-    if len(misplaced) == len(options.paths) and not files:
-        raise UsageError("\n".join(misplaced))
-    positive("--max-examples", options.max_examples)
-    positive("--import-seconds", options.import_seconds)
+    _check(options, anything_written=bool(files))
     for file in files:
         file.write()  # without any submission yet: a path that cannot be written is told at once
-    with progress() as shown, fork_servers() as launcher:
+    with progress(verdicts=student.is_student(options)) as shown, fork_servers() as launcher:
         from conformance.grading.grade import grade  # noqa: PLC0415  imports torch, while the servers do too
         from conformance.judging.draws import nothing_kept  # noqa: PLC0415  as above
 
@@ -91,6 +93,31 @@ def _grade(options: argparse.Namespace) -> int:
         with nothing_kept():
             _report(grade(options.paths, grading, launcher), [reports, shown, printed, *files], files)
     return max(report.exit_code for report in reports.reports)
+
+
+def _watch(options: argparse.Namespace) -> int:
+    """Grade the current folder again and again."""
+    if given := [form.option for form in FORMATS if vars(options)[form.option]]:
+        raise UsageError(f"{given[0]}: --watch writes no file; grade without it")
+    _check(options)
+    location = locate(student.HERE)
+    sys.stdout.write("Starting rank processes ...\n")
+    sys.stdout.flush()
+    with fork_servers() as launcher:
+        from conformance.grading.grade import grade  # noqa: PLC0415  as in `_grade`
+        from conformance.judging.draws import nothing_kept  # noqa: PLC0415  as in `_grade`
+
+        with nothing_kept():
+            return grade_on_save(lambda now: grade(options.paths, now, launcher), _grading(options), location)
+
+
+def _check(options: argparse.Namespace, *, anything_written: bool = False) -> None:
+    """Raise UsageError for an option that is wrong, or if no path is right and no file is to say so."""
+    misplaced = [wrong for path in options.paths if (wrong := _misplaced(path))]
+    if len(misplaced) == len(options.paths) and not anything_written:
+        raise UsageError("\n".join(misplaced))
+    positive("--max-examples", options.max_examples)
+    positive("--import-seconds", options.import_seconds)
 
 
 def _grading(options: argparse.Namespace) -> "Grading":

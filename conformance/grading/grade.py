@@ -2,7 +2,7 @@
 
 import platform
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,7 +67,7 @@ class Grading:
         return tuple(check for check in COMPONENTS[component].checks if check.level == "core" or not self.core)
 
 
-def grade(paths: Sequence[str], grading: Grading, launcher: ForkServers) -> Iterator[Event]:
+def grade(paths: Sequence[str], grading: Grading, launcher: ForkServers) -> Generator[Event]:
     """Grade submissions one after the other, each on ranks that serve no other; no fault of one stops the next."""
     yield GradeBegan(tuple(regraded(planned(path, grading), grading.rubric) for path in paths))
     for path in paths:

@@ -1,10 +1,15 @@
-"""Shows on standard error how far a grade is: on a terminal the check that runs, elsewhere a line per component."""
+"""Shows on standard error how far a grade is: on a terminal the check that runs, elsewhere a line per component.
+
+A student sees verdicts as soon as they are there: a line for each core check that fails, and for each component.
+"""
 
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -13,29 +18,42 @@ from rich.text import Text
 
 from conformance.grading import events
 
+_CAUSE = 120  # characters of the cause of a failure
 _REFRESHES_PER_SECOND = 2.0  # ranks need the processors
 
 
 @contextmanager
-def progress() -> Iterator[events.Listener]:
-    """Show progress from now until the end of the block; give the listener that it follows."""
+def progress(*, verdicts: bool = False) -> Iterator[events.Listener]:
+    """Show progress, and verdicts at once if so asked, from now until the end of the block; give its listener."""
     console = Console(stderr=True)
     if not console.is_terminal or console.is_dumb_terminal:
-        yield write_lines
+        yield partial(write_lines, verdicts=verdicts)
         return
-    shown = LiveProgress(console)
+    shown = LiveProgress(console, verdicts=verdicts)
     with shown.live:
         yield shown
 
 
-def write_lines(event: events.Event) -> None:
+def write_lines(event: events.Event, *, verdicts: bool = False) -> None:
     """Write one line when a submission begins, and one when a submitted component ends; a listener."""
     match event:
+        case events.CheckEnded() if verdicts and (said := _verdict(event)):
+            sys.stderr.write(f"conformance: {said}\n")
         case events.SubmissionBegan():
             sys.stderr.write(f"conformance: grading {event.submission}\n")
         case events.ComponentEnded(report) if report.submitted:
-            points = f"{report.points:g} of {report.max_points:g} points"
-            sys.stderr.write(f"conformance: {report.name} {report.status}, {points}\n")
+            sys.stderr.write(f"conformance: {_verdict(event)}\n")
+
+
+def _verdict(event: events.CheckEnded | events.ComponentEnded) -> str:
+    """Return a line about a core check that failed, or about a submitted component; else nothing."""
+    match event:
+        case events.CheckEnded(component, check) if check.level == "core" and check.status == "failed":
+            cause = check.explanation[0].partition("\n")[0]
+            return f"{component}: {check.id} failed: {textwrap.shorten(cause, _CAUSE, placeholder=' ...')}"
+        case events.ComponentEnded(report) if report.submitted:
+            return f"{report.name} {report.status}, {report.points:g} of {report.max_points:g} points"
+    return ""
 
 
 @dataclass
@@ -58,9 +76,10 @@ class LiveProgress:
     The lines are gone between the end of a submission and the beginning of the next: its report is printed there.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, verdicts: bool = False) -> None:
         rate = _REFRESHES_PER_SECOND
         self.live = Live(self, console=console, refresh_per_second=rate, transient=True, redirect_stdout=False)
+        self._verdicts = verdicts
         self._grade = _Timed("starting rank processes")
         self._component: events.ComponentBegan | None = None
         self._check: _Timed | None = None
@@ -68,6 +87,12 @@ class LiveProgress:
 
     def __call__(self, event: events.Event) -> None:
         """Take in one event."""
+        if (
+            self._verdicts
+            and isinstance(event, events.CheckEnded | events.ComponentEnded)
+            and (said := _verdict(event))
+        ):
+            self.live.console.print(Text(said))
         match event:
             case events.GradeBegan(reports):
                 self._submissions = len(reports)

@@ -1,14 +1,17 @@
-"""Run a function on ranks and get rank 0's answer, in this process."""
+"""Run a function on ranks, gather what they found, and get rank 0's answer in this process."""
 
 import json
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
 from reference.communication.launch import in_job, launch
+
+Answer = TypeVar("Answer")
 
 
 def on_ranks(
@@ -31,10 +34,18 @@ def on_ranks(
         RuntimeError: a rank failed; the message has its traceback.
         ValueError: `world_size` is missing, or differs from the job's.
     """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler's library reports each start and stop
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder, "answer.json")
         launch(_answer, world_size, function, arguments, answer, in_job(), backend=backend, device=device)
         return json.loads(answer.read_text(encoding="utf-8"))
+
+
+def gather(mine: Answer) -> list[Answer]:
+    """Every rank's object, in rank order, on every rank."""
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, mine)
+    return every
 
 
 def _answer(function: Callable[..., Any], arguments: tuple[object, ...], path: Path, every_rank: bool) -> None:  # noqa: FBT001  # `launch` passes arguments by position

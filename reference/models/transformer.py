@@ -32,6 +32,7 @@ class Size:
 
 
 SIZES = {
+    "tiny": Size(64, 256, 2, 4),  # 1.4 million parameters, for a first try
     "50m": Size(512, 2048, 10, 8),  # 52 million parameters, for the benchmarks
     "small": Size(768, 3072, 12, 12),
     "medium": Size(1024, 4096, 24, 16),

@@ -128,24 +128,51 @@ def test_html_shows_what_a_submission_says_as_text():
     assert "&lt;b&gt;wait 0&lt;/b&gt;</text>" in page
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_BROWSER = next(filter(None, map(shutil.which, _BROWSERS)), None)
+# What the browser finds is written to attributes of the page, which it prints as it stands then.
+_LOOK = """<script>
+const found = document.body.dataset, button = document.querySelector(".command button");
+found.fits = document.documentElement.scrollWidth <= innerWidth;
+found.fetched = performance.getEntriesByType("resource").length;
+found.first = document.querySelector("h2").textContent;
+button.click();
+setTimeout(() => {
+  found.copied = button.textContent === "Copied" || getSelection().toString() === button.nextElementSibling.textContent;
+}, 500);
+</script></body>"""
+
+
+@pytest.mark.skipif(_BROWSER is None, reason="nothing opens the HTML report: no chromium (apt-get install chromium)")
 @pytest.mark.parametrize("width", [390, 1200])
-def test_html_fits_a_phone_and_a_desktop(tmp_path, width):
-    """The browser writes the page as it stands after a script has compared the widths of page and window."""
-    page = to_html([REPORT]).replace(
-        "</body>",
-        "<script>document.body.dataset.fits = document.documentElement.scrollWidth <= innerWidth</script></body>",
-    )
-    (tmp_path / "page.html").write_text(page, encoding="utf-8")
-    call = [
-        "chromium",
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        f"--user-data-dir={tmp_path}/profile",
-    ]
-    address = (tmp_path / "page.html").as_uri()
-    call += [f"--window-size={width},800", "--dump-dom", address]
+def test_a_browser_shows_the_html_on_a_phone_and_on_a_desktop(tmp_path, width):
+    (tmp_path / "page.html").write_text(to_html([REPORT]).replace("</body>", _LOOK), encoding="utf-8")
+    call = [_BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    call += [f"--user-data-dir={tmp_path}/profile", f"--window-size={width},800", "--virtual-time-budget=5000"]
+    call += ["--dump-dom", (tmp_path / "page.html").as_uri()]
     run = subprocess.run(call, check=False, capture_output=True, text=True)
-    assert 'data-fits="true"' in run.stdout, run.stderr
+    for seen in (
+        'data-fits="true"',
+        'data-fetched="0"',
+        'data-copied="true"',
+        'data-first="Next: naive_ddp: gradients_averaged failed"',
+        "<title>pytest-ddp: students/&lt;b&gt;a*b&lt;/b&gt;</title>",
+    ):
+        assert seen in run.stdout, run.stderr
+
+
+def test_html_says_first_what_to_do_and_lets_nothing_be_fetched():
+    page = to_html([REPORT, replace(REPORT, submission=".")])
+    assert page.index("Next:") < page.index('<section class="component"')
+    assert "<h1>Your code</h1>" in page
+    assert "pytest-ddp-grade explain naive_ddp gradients_averaged" in page
+    assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
+    assert "Looks like <em>summed, not averaged</em>: divide by <code>dist.get_world_size()</code>" in page
+
+
+def test_marks_in_messages_that_nothing_closes_stay_as_they_are():
+    message = "2 * 3 *kwargs `open <b>"
+    page = to_html(
+        [replace(REPORT, components=(ComponentReport("ddp", (replace(WRONG, cause="", message=message),)),))]
+    )
+    assert "2 * 3 *kwargs `open &lt;b&gt;" in page

@@ -88,6 +88,22 @@ def test_elsewhere_there_is_a_line_for_each_submitted_component(capsys):
     assert capsys.readouterr() == ("", "conformance: grading a/b\nconformance: naive_ddp failed, 2 of 4 points\n")
 
 
+def test_a_student_is_told_of_a_failure_at_once(capsys, terminal):
+    told = "naive_ddp: gradients_averaged failed: "
+    events = CheckEnded("naive_ddp", WRONG), ComponentEnded(GRADED)
+    for event in events:
+        write_lines(event, verdicts=True)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"conformance: {told}")
+    assert second == "conformance: naive_ddp failed, 2 of 4 points"
+    shown = LiveProgress(terminal, verdicts=True)
+    with shown.live:
+        for event in events:
+            shown(event)
+        assert told in terminal.file.getvalue()
+        assert "naive_ddp failed, 2 of 4 points" in terminal.file.getvalue()
+
+
 def on_a_terminal(*arguments, **variables):
     """Run the command with standard error on a terminal of 80 columns; return that, and standard output."""
     reading, writing = pty.openpty()

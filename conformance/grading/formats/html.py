@@ -8,6 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from conformance.grading.formats.drawing import timeline_svg
+from conformance.grading.next_step import begun, next_step
 from conformance.grading.report import CheckReport, ComponentReport, Report
 
 _TEMPLATES = Environment(
@@ -20,13 +21,33 @@ _TEMPLATES = Environment(
 _MOST_SCRIPT_BYTES = 2**16
 
 
-_TEMPLATES.filters["code"] = lambda text: Markup(re.sub("`([^`\n]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704  escaped
+def _marked_up(text: str) -> Markup:
+    """Return a text as HTML, with what is in backquotes as code and what is between asterisks emphasised."""
+    parts = str(escape(text)).split("`")
+    parts[::2] = [re.sub(r"(?<!\w)\*(\S[^*\n]*)\*(?!\w)", r"<em>\1</em>", part) for part in parts[::2]]
+    if len(parts) % 2 == 0:  # a backquote that nothing closes
+        parts[-2:] = ["`".join(parts[-2:])]
+    parts[1::2] = [f"<code>{part}</code>" for part in parts[1::2]]
+    return Markup("".join(parts))  # noqa: S704  escaped
+
+
+def _title(report: Report) -> str:
+    return "Your code" if report.submission == "." else report.submission
+
+
+_TEMPLATES.filters |= {"code": _marked_up, "title_of": _title}
 
 
 def to_html(reports: Sequence[Report]) -> str:
     """Return the reports as a page; whatever comes from a submission is text in it."""
     return _TEMPLATES.get_template("report.html.jinja").render(
-        reports=reports, timeline_svg=timeline_svg, checks_of=_checks_of, extended_of=_extended_of, script_of=_script_of
+        reports=reports,
+        next_step=next_step,
+        begun=begun,
+        timeline_svg=timeline_svg,
+        checks_of=_checks_of,
+        extended_of=_extended_of,
+        script_of=_script_of,
     )
 
 

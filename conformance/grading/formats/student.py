@@ -76,8 +76,9 @@ def _points(report: Report) -> Iterator[RenderableType]:
     table.add_column(no_wrap=True, justify="right")
     for component in graded:
         verdict = _WORDS.get(component.status, component.status)
-        table.add_row(component.name, Text(verdict, COLOURS.get(component.status, "dim")), _of(component))
-    earned, most = sum(one.points for one in graded), sum(one.max_points for one in graded)
+        points = _of(component) if component.graded else ""
+        table.add_row(component.name, Text(verdict, COLOURS.get(component.status, "dim")), points)
+    earned, most = sum(one.points for one in graded if one.graded), sum(one.max_points for one in graded)
     table.add_row("all", "", f"{earned:g} of {most:g} points")
     yield table
     about, core = report.environment, ", core checks only" if report.environment.core_only else ""

@@ -11,7 +11,7 @@ from reference.models import IMAGE_SHAPES, NAMES, build
 from reference.models.transformer import SIZES, Attention, Size, Transformer, rotary_angles, rotate
 
 TINY = Size(d_model=16, d_ff=24, layers=2, heads=2)
-MILLIONS = {"50m": 52, "small": 129, "medium": 423, "large": 969, "xl": 1998, "xl-0.5b": 501, "2.7b": 3407}
+MILLIONS = {"tiny": 1, "50m": 52, "small": 129, "medium": 423, "large": 969, "xl": 1998, "xl-0.5b": 501, "2.7b": 3407}
 
 
 @pytest.fixture(autouse=True)

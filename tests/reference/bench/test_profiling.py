@@ -1,0 +1,79 @@
+"""The profiler's events are sorted into communication and computation; memory is counted at its peak."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.autograd import DeviceType
+
+from pytest_ddp import distributed
+from reference.bench.contestants import NONE, WRAPPERS, Workload, batch, contestant, size_of
+from reference.bench.profiling import intervals_of, peak_bytes, profile_intervals
+
+
+def event(name: str, start: float, end: float, device: DeviceType = DeviceType.CPU) -> SimpleNamespace:
+    return SimpleNamespace(name=name, time_range=SimpleNamespace(start=start, end=end), device_type=device)
+
+
+def test_a_gloo_step_with_a_known_overlap() -> None:
+    """The all-reduce runs for 4 s. In the first 3 of them, backward computes."""
+    found = intervals_of(
+        [
+            event("aten::mm", 0e6, 2e6),
+            event("autograd::engine::evaluate_function", 2e6, 6e6),
+            event("c10d::allreduce_", 2.5e6, 9e6),
+            event("gloo:all_reduce", 3e6, 7e6),
+        ],
+        on_cuda=False,
+    )
+    assert found.communication == [(3, 7)]
+    assert found.computation == [(0, 6)]
+    assert (found.communication_seconds, found.exposed_seconds) == (4, 1)
+
+
+def test_on_cuda_only_kernels_count() -> None:
+    found = intervals_of(
+        [
+            event("aten::mm", 0, 1e6),
+            event("nccl:all_reduce", 0, 1e6),
+            event("sgemm_kernel", 1e6, 3e6, DeviceType.CUDA),
+            event("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 2e6, 6e6, DeviceType.CUDA),
+        ],
+        on_cuda=True,
+    )
+    assert (found.communication, found.computation) == ([(2, 6)], [(1, 3)])
+    assert found.exposed_seconds == 3
+
+
+def test_the_peak_counts_what_tensors_hold_at_once() -> None:
+    def function() -> None:
+        one = torch.ones(1000, dtype=torch.float64)
+        two = torch.ones(500, dtype=torch.float64)
+        del one, two
+        torch.ones(1200, dtype=torch.float64)
+
+    assert peak_bytes(function) == 12_000
+
+
+def test_models_have_names() -> None:
+    size, vocabulary = size_of("128x3")
+    assert (size.d_model, size.d_ff, size.layers, size.heads, vocabulary) == (128, 512, 3, 2, 1000)
+    assert size_of("small")[0].layers == 12
+    with pytest.raises(ValueError, match="no model 'x3'"):
+        size_of("x3")
+
+
+@distributed(world_size=2)
+def test_every_contestant_takes_the_same_step_and_only_none_is_silent() -> None:
+    workload = Workload("16x1", 2, 4, bucket_mb=0.02)
+    results = {}
+    for name in WRAPPERS:
+        one = contestant(name, workload)
+        found = profile_intervals(lambda one=one: one.step(batch(workload)))
+        assert found.communication_seconds > 0, name
+        assert found.computation, name
+        results[name] = torch.cat([p.detach().flatten() for p in one.model.parameters()])
+    for name in WRAPPERS:
+        torch.testing.assert_close(results[name], results["naive"])
+    silent = contestant(NONE, workload)
+    assert profile_intervals(lambda: silent.step(batch(workload))).communication == []
