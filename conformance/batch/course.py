@@ -134,4 +134,4 @@ def _run(course: Course, graders: Graders, record: Record, folder: Path, compone
     """Run the grader on a submission once; return whether it ended within the limit, or was to stop."""
     arguments = ["grade", str(folder), "--components", ",".join(components), "--seed", str(course.grading.seed)]
     arguments += ["--json", str(record.next_part()), "--repro-dir", str(record.folder / "scripts"), *course.options]
-    return graders.run(arguments, record.folder / "log.txt", course.limit)
+    return graders.run(arguments, record.folder / "log.txt", record.temporary, course.limit)

@@ -22,7 +22,7 @@ class Entry:
 
     Attributes:
         name: of the student or team, unique, fit to be the name of a folder.
-        path: a folder, an archive, or an adapters' file.
+        path: a folder, an archive, a folder with nothing but an archive, or an adapters' file.
     """
 
     name: str
@@ -32,11 +32,17 @@ class Entry:
         """Return what to grade; an archive is unpacked in the folder `place`. Raise UsageError if it must not be."""
         if not self.path.exists():
             raise UsageError(f"{self.path} is not there")
-        if not self.path.name.endswith(ARCHIVES):
+        archive = self._archive()
+        if archive is None:
             return self.path
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
-        return unpacked(self.path, place)
+        return unpacked(archive, place)
+
+    def _archive(self) -> Path | None:
+        """Return the archive that this is, or the only one in its folder: so course systems export uploads."""
+        inside = [one for one in self.path.iterdir() if one.name[0] not in "._"] if self.path.is_dir() else [self.path]
+        return inside[0] if len(inside) == 1 and inside[0].is_file() and inside[0].name.endswith(ARCHIVES) else None
 
     def digest(self) -> str:
         """Return a digest of the content: another name or another place is the same submission."""

@@ -41,9 +41,15 @@ class Graders:
     def __exit__(self, *_: object) -> None:
         self._close()
 
-    def run(self, arguments: Sequence[str], log: Path, limit: float) -> bool:
-        """Run the grader with these arguments; return whether it ended within the limit, or was to stop."""
-        temporary = log.with_name("tmp")
+    def run(self, arguments: Sequence[str], log: Path, temporary: Path, limit: float) -> bool:
+        """Run the grader with these arguments; return whether it ended within the limit, or was to stop.
+
+        Args:
+            arguments: its command line.
+            log: the file to which its output is added.
+            temporary: a folder for temporary files, which is made anew and removed.
+            limit: in seconds.
+        """
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         with log.open("ab") as opened:

@@ -6,6 +6,7 @@ is graded. The report is made of all parts.
 
 import json
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +38,7 @@ class Record:
     def begin(self, key: Mapping[str, str], limit: float = math.inf) -> list[str]:
         """Forget what was found under another key, and a limit that was lower; return what of the key has changed."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self.temporary, ignore_errors=True)
         known = self.folder / "key.json"
         before = read_json(known)
         if before != key:
@@ -61,6 +63,11 @@ class Record:
     def settle(self, why: str, limit: float = math.inf) -> None:
         """Note why this submission is not graded any further, with a limit that is not higher."""
         replace_text(self._settled, json.dumps({"why": why} | ({"limit": limit} if limit < math.inf else {})))
+
+    @property
+    def temporary(self) -> Path:
+        """A folder for the temporary files of a run; what a killed run left goes when the next one begins."""
+        return self.folder / "tmp"
 
     @property
     def why(self) -> str:
