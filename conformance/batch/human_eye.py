@@ -46,6 +46,7 @@ def _of_component(component: ComponentReport, *, cut_off: bool) -> Iterator[str]
 def _limited(component: ComponentReport) -> Iterator[str]:
     """Say that a missing essential aspect has cost much of what was earned."""
     earned = sum(mark.points for mark in component.marks)
-    if earned > max(component.points, _MUCH * component.max_points):
-        names = " and ".join(f'"{mark.aspect.name}"' for mark in component.marks if mark.status == "missing")
-        yield f"{earned:g} points are limited to {component.points:g}, because {names} is missing"
+    missing = [f'"{mark.aspect.name}"' for mark in component.marks if mark.status == "missing"]
+    if missing and earned > max(component.points, _MUCH * component.max_points):
+        names = " and ".join(missing)
+        yield f"{round(earned, 2):g} points are limited to {component.points:g}, because {names} is missing"

@@ -116,6 +116,7 @@ LIMITED = component(check("averages", "failed"), check("sums", "failed"), check(
     [
         (report(RIGHT), "", []),
         (report(WRONG), "", []),
+        (report(replace(WRONG, aspects=(replace(ASPECTS[0], points=1 / 3), ASPECTS[1]))), "", []),
         (report(UNGRADED, not_graded_because="no import:\nTraceback\nKeyError: 1"), "", ["no import: KeyError: 1"]),
         (report(UNGRADED), "cut off after 60 s", ["cut off after 60 s"]),
         (report(UNGRADED), "", ["ddp: not graded"]),
