@@ -142,6 +142,7 @@ LIMITED = component(check("averages", "failed"), check("sums", "failed"), check(
     ids=[
         "right",
         "wrong",
+        "rounded",
         "import",
         "cut_off",
         "not_graded",
