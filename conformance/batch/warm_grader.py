@@ -23,10 +23,11 @@ from conformance.components.registry import COMPONENTS
 from conformance.grading.grade import Grading
 from conformance.judging.ahead import draw_ahead
 from conformance.judging.draws import nothing_kept
-from conformance.oracle.remembered import all_remembered
+from conformance.oracle.remembered import remembering
 from pytest_ddp.pool.parent_death import die_with
 
-REQUEST_BYTES = 2**18
+_REQUEST_BYTES = 2**18
+_MORE = 6  # times the usual bytes are remembered: all graders share them
 
 
 @dataclass(frozen=True)
@@ -52,15 +53,15 @@ def main(control_fd: int, parent: int, plain: dict[str, Any]) -> NoReturn:
     try:
         die_with(parent)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        _draw_ahead(Grading(**plain))
-        with selectors.DefaultSelector() as selector:
+        with remembering(_MORE), selectors.DefaultSelector() as selector:
+            _draw_ahead(Grading(**plain))
             _serve(socket.socket(fileno=control_fd), selector)
     finally:
         os._exit(0)
 
 
 def _draw_ahead(grading: Grading) -> None:
-    with nothing_kept(), all_remembered():
+    with nothing_kept():
         for name in grading.components:
             drawing = {"world_size": grading.world_size, "seed": grading.seed, "examples": grading.examples}
             draw_ahead(COMPONENTS[name], grading.checks(name), **drawing)
@@ -75,7 +76,7 @@ def _serve(control: socket.socket, selector: selectors.BaseSelector) -> None:
                 selector.unregister(grader.channel)
                 grader.end()
                 continue
-            request, fds, _, _ = socket.recv_fds(control, REQUEST_BYTES, 2)
+            request, fds, _, _ = socket.recv_fds(control, _REQUEST_BYTES, 2)
             if not fds:
                 return
             forked = _fork(json.loads(request), *fds)

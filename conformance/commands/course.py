@@ -68,11 +68,11 @@ def _grading(options: argparse.Namespace) -> "Grading":
     rubric = rubric_of(options)
     return Grading(
         options.seed,
-        world_size(options.world_size),
+        world_size(options),
         course_of(options, rubric),
         positive("--max-examples", options.max_examples),
         from_scratch=options.from_scratch,
-        core=bool(options.core),
+        core=bool(options.core) or options.small,
         libraries=tuple(options.library),
         import_seconds=positive("--import-seconds", options.import_seconds),
         rubric=rubric,
@@ -81,9 +81,10 @@ def _grading(options: argparse.Namespace) -> "Grading":
 
 def _passed_on(options: argparse.Namespace) -> list[str]:
     """Return the options that the grade of each submission gets."""
-    passed_on = ["--world-size", str(options.world_size), "--max-examples", str(options.max_examples)]
+    passed_on = ["--world-size", str(world_size(options)), "--max-examples", str(options.max_examples)]
     passed_on += ["--import-seconds", str(options.import_seconds)]
-    passed_on += ["--core"] * bool(options.core) + ["--from-scratch"] * options.from_scratch
+    passed_on += ["--core"] * bool(options.core) + ["--small"] * options.small
+    passed_on += ["--from-scratch"] * options.from_scratch
     for option, values in (("--library", options.library), ("--with", options.packages)):
         passed_on += [word for value in values for word in (option, value)]
     return passed_on

@@ -11,6 +11,7 @@ from conformance.commands import course, student
 from conformance.commands.options import (
     COMMAND,
     MAX_EXAMPLES,
+    SMALL_WORLD_SIZE,
     WORLD_SIZE,
     add_report_options,
     add_with,
@@ -46,7 +47,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     add = grade.add_argument
     about = "folder, .py file or module with adapter functions (the current folder, graded as a student's own)"
     add("paths", nargs="*", metavar="PATH", help=about)
-    add("--world-size", type=int, default=WORLD_SIZE, metavar="N", help="ranks in the largest world (%(default)s)")
+    add("--world-size", type=int, metavar="N", help=f"ranks in the largest world ({WORLD_SIZE})")
     add("--components", metavar="A,B", help="names of the components to grade (all)")
     add_report_options(grade)
     add("--seed", type=int, metavar="S", help="the seed of an earlier grade, to repeat it (random)")
@@ -55,6 +56,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     about = "leave out extended checks, which give no points (in the current folder: as without it)"
     add("--core", action="store_true", default=None, help=about)
     add("--extended", dest="core", action="store_false", help="run extended checks too, in the current folder")
+    about = f"use little memory: --core, --world-size {SMALL_WORLD_SIZE}, and ranks that hash texts alike"
+    add("--small", action="store_true", help=about)
     add_with(grade)
     about = "a package that submissions wrap: what it refuses, they refuse; repeatable"
     add("--library", action="append", default=[], metavar="PACKAGE", help=about)
@@ -83,7 +86,8 @@ def _grade(options: argparse.Namespace) -> int:
     _check(options, anything_written=bool(files))
     for file in files:
         file.write()  # without any submission yet: a path that cannot be written is told at once
-    with progress(verdicts=student.is_student(options)) as shown, fork_servers() as launcher:
+    shown_as = progress(verdicts=student.is_student(options))
+    with shown_as as shown, fork_servers(small=options.small) as launcher:
         from conformance.grading.grade import grade  # noqa: PLC0415  imports torch, while the servers do too
         from conformance.judging.draws import nothing_kept  # noqa: PLC0415  as above
 
@@ -127,12 +131,12 @@ def _grading(options: argparse.Namespace) -> "Grading":
     asked = student.course_of(options, rubric) if student.is_student(options) else components(options.components)
     return Grading(
         secrets.randbits(_SEED_BITS) if options.seed is None else options.seed,
-        world_size(options.world_size),
+        world_size(options),
         asked,
         options.max_examples,
         options.repro_dir,
         options.from_scratch,
-        bool(options.core),
+        bool(options.core or options.small),
         tuple(options.library),
         options.import_seconds,
         rubric,

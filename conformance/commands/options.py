@@ -11,6 +11,7 @@ from pytest_ddp.errors import UsageError
 
 COMMAND = "pytest-ddp-grade"
 WORLD_SIZE = 4
+SMALL_WORLD_SIZE = 2
 MAX_EXAMPLES = 10
 
 
@@ -52,10 +53,12 @@ def components(names: str | None) -> tuple[str, ...]:
     return wanted
 
 
-def world_size(wanted: int) -> int:
-    """Return the world size, if this machine can run it; else raise UsageError."""
+def world_size(options: argparse.Namespace) -> int:
+    """Return the world size that the options ask for, if this machine can run it; else raise UsageError."""
     from pytest_ddp.planning.plan import Machine  # noqa: PLC0415  imports torch
 
+    usual = SMALL_WORLD_SIZE if options.small else WORLD_SIZE
+    wanted: int = usual if options.world_size is None else options.world_size
     most = Machine.detect().max_world_size("cpu")
     if wanted == 1:
         raise UsageError("--world-size 1: a single rank has nothing to synchronise; give 2 or more")

@@ -38,7 +38,7 @@ from pytest_ddp.outcomes.failure import failures
 from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned
 from pytest_ddp.planning.world import World
 
-_KEPT_BYTES = 2**25
+KEPT_BYTES = 2**25
 _TARGET = "conformance.ranks.run:run"
 
 
@@ -65,6 +65,7 @@ class Executor:
     watched: set[str] = field(default_factory=set)  # components that hung: ranks are observed, to end once they stall
     executions: int = 0  # scenarios and cases run so far
     afresh: bool = False  # whether each run has new processes
+    kept_bytes: float = KEPT_BYTES  # answers of ranks that are kept for checks that draw the same
     _contracts: dict[str, Contract] = field(default_factory=dict)  # by component; of a pair, with one wrapper
     _known: dict[str, Execution] = field(default_factory=dict)
     _kept: int = 0
@@ -262,7 +263,7 @@ class Executor:
         """Remember what came of a run for checks that draw the same; forget the largest where all take too much."""
         self._known[key] = execution
         self._kept += execution.size
-        while self._kept > _KEPT_BYTES and len(self._known) > 1:
+        while self._kept > self.kept_bytes and len(self._known) > 1:
             largest = max((one for one in self._known if one != key), key=lambda one: self._known[one].size)
             self._kept -= self._known.pop(largest).size
 

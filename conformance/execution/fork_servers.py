@@ -2,6 +2,7 @@
 
 Each interpreter draws a seed for `hash` when it starts. Ranks forked from one server share its seed: a set of names has
 the same order on all of them, so code that takes its buckets from a set, or deals by `hash(name)`, would seem right.
+A small grade accepts that: its one server is forked from the judge, and torch is in memory once.
 """
 
 import gc
@@ -96,15 +97,22 @@ def _fork_server(fd: int, preload: Sequence[str]) -> int:
 
 @dataclass
 class ForkServers:
-    """Two fork servers with different hash seeds: one for ranks of even places, one for those of odd ones."""
+    """Two fork servers with different hash seeds: one for ranks of even places, one for those of odd ones.
 
-    preload: Sequence[str]  # modules that both import
+    Attributes:
+        preload: modules that both import.
+        small: whether memory is scarce: then one server starts all ranks, which hash texts alike.
+    """
+
+    preload: Sequence[str]
+    small: bool = False
     _servers: tuple[ForkLauncher, ...] = field(init=False)
     _server_of: dict[int, ForkLauncher] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         first, second = ({_HASH_SEED: seed} for seed in HASH_SEEDS)
-        self._servers = (_ForkingLauncher(self.preload, first), ForkLauncher(self.preload, second))
+        others = () if self.small else (ForkLauncher(self.preload, second),)
+        self._servers = (_ForkingLauncher(self.preload, first), *others)
 
     @property
     def alike(self) -> Launcher:
@@ -112,15 +120,17 @@ class ForkServers:
         return self._servers[0]
 
     def begin(self) -> None:
-        """Start both servers; do not wait for their imports.
+        """Start the servers; do not wait for their imports.
 
         One that is forked from here shares torch, and has nothing of the judge: this must not be imported yet.
         """
-        first, second = self._servers
-        second.start_server()
+        first, *others = self._servers
+        for server in others:
+            server.start_server()
         if _is_forkable():
             for module in PRELOAD:
                 import_module(module)
+            gc.freeze()  # a collection writes to every object, and would leave judge and server little to share
         first.start_server()
 
     def start(self, shared: SharedFiles) -> int:
@@ -136,7 +146,7 @@ class ForkServers:
         return None if server is None else server.exit_code(pid, seconds)
 
     def close(self) -> None:
-        """End both servers, and every rank that is left."""
+        """End the servers, and every rank that is left."""
         for server in self._servers:
             server.close()
 
@@ -149,9 +159,12 @@ _OURS = ("conformance.ranks.train", "conformance.ranks.probe", *_ON_RANKS)
 
 
 @contextmanager
-def fork_servers() -> Iterator[ForkServers]:
-    """Give fork servers that are starting; end them, and every rank that came from them, at last."""
-    launcher = ForkServers((*PRELOAD, *_OURS))
+def fork_servers(*, small: bool = False) -> Iterator[ForkServers]:
+    """Give fork servers that are starting; end them, and every rank that came from them, at last.
+
+    A `small` grade has one server.
+    """
+    launcher = ForkServers((*PRELOAD, *_OURS), small)
     launcher.begin()
     try:
         yield launcher
@@ -165,10 +178,12 @@ def ranks_from(launcher: ForkServers) -> Iterator[SizedRanks]:
 
     A grade makes much garbage; `gc.freeze` keeps the collector from looking through torch's objects each time.
     """
+    frozen = gc.get_freeze_count()
     gc.collect()
     gc.freeze()
     try:
-        with SizedRanks(launcher) as ranks:
+        with SizedRanks(launcher, one_size=launcher.small) as ranks:
             yield ranks
     finally:
-        gc.unfreeze()
+        if not frozen:  # else it was `begin` that froze what torch is made of
+            gc.unfreeze()

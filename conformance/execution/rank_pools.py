@@ -28,6 +28,7 @@ class SizedRanks:
 
     launcher: Launcher  # starts the processes
     counts: Counter[str] = field(default_factory=Counter)  # processes started, and places in groups that they served
+    one_size: bool = False  # whether ranks of one size end before others start: memory is scarce
     _rendezvous: Rendezvous = field(default_factory=Rendezvous)
     _pools: dict[int, RankPool] = field(default_factory=dict)
     _prepared: set[int] = field(default_factory=set)
@@ -54,17 +55,26 @@ class SizedRanks:
 
     def fresh(self) -> "SizedRanks":
         """Return others with processes of their own; close them before these."""
-        return SizedRanks(self.launcher, self.counts, self._rendezvous)
+        if self.one_size:
+            self.close()
+        return SizedRanks(self.launcher, self.counts, self.one_size, self._rendezvous)
+
+    def close(self) -> None:
+        """Let every rank end; others start when they are wanted."""
+        self._prepared.clear()
+        while self._pools:
+            self._pools.popitem()[1].close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for ranks in self._pools.values():
-            ranks.close()
+        self.close()
 
     def _of(self, world: World) -> RankPool:
         if world.size not in self._pools:
+            if self.one_size:
+                self.close()
             shared: dict[str, Any] = {"rendezvous": self._rendezvous, "counts": self.counts}
             self._pools[world.size] = RankPool(self.launcher, grace=_GRACE_SECONDS, prepares_groups=False, **shared)
         return self._pools[world.size]

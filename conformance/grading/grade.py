@@ -12,7 +12,7 @@ import torch._dynamo  # torch.optim imports it, slowly, at its first use: better
 from conformance.checks.check import Check
 from conformance.components.registry import COMPONENTS
 from conformance.execution.deadlines import IMPORT_SECONDS
-from conformance.execution.executor import Executor
+from conformance.execution.executor import KEPT_BYTES, Executor
 from conformance.execution.fork_servers import ForkServers, ranks_from
 from conformance.grading.events import (
     CheckBegan,
@@ -29,9 +29,12 @@ from conformance.grading.rubric import NO_RUBRIC, Rubric, regraded
 from conformance.grading.timeline import timeline
 from conformance.judging.draws import Spared
 from conformance.judging.run_check import Result, run_check
+from conformance.oracle.remembered import remembering
 from conformance.reproduction import files
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
+
+_SMALL = 0.25  # of the bytes that a grade remembers, where memory is scarce
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,10 @@ class Grading:
 def grade(paths: Sequence[str], grading: Grading, launcher: ForkServers) -> Generator[Event]:
     """Grade submissions one after the other, each on ranks that serve no other; no fault of one stops the next."""
     yield GradeBegan(tuple(regraded(planned(path, grading), grading.rubric) for path in paths))
-    for path in paths:
-        yield SubmissionBegan(path)
-        yield from _grade_submission(path, grading, launcher)
+    with remembering(_SMALL if launcher.small else 1):
+        for path in paths:
+            yield SubmissionBegan(path)
+            yield from _grade_submission(path, grading, launcher)
 
 
 def planned(path: str, grading: Grading) -> Report:
@@ -98,7 +102,8 @@ def _grade_submission(path: str, grading: Grading, launcher: ForkServers) -> Ite
         with ranks_from(launcher) as ranks:
             location = locate(path)
             location = replace(location, libraries=(*location.libraries, *grading.libraries))
-            executor = Executor(ranks, location, str(grading.seed), grading.import_seconds)
+            kept = KEPT_BYTES * (_SMALL if launcher.small else 1)
+            executor = Executor(ranks, location, str(grading.seed), grading.import_seconds, kept_bytes=kept)
             yield from _grade_components(executor, grading)
             ended = SubmissionEnded(stand_ins=tuple(sorted(executor.stubbed)))
     except UsageError as error:

@@ -4,7 +4,6 @@ What is remembered is bounded by bytes. Results are kept packed for long, and as
 small tensors take twenty times as much memory as their numbers.
 """
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,36 +28,23 @@ class Remembered(Generic[T]):
     Attributes:
         limit: in bytes.
         size: how many bytes a value takes.
-        taken: how many bytes all values take.
     """
 
-    limit: int
+    limit: float
     size: Callable[[T], int]
-    taken: int = 0
     _values: dict[tuple[Scenario, int], T] = field(default_factory=dict)
+    _taken: int = 0
 
     def get(self, scenario: Scenario, seed: int, make: Callable[[], T]) -> T:
         """Return the value, which `make` makes if it is not remembered."""
         key = (scenario, seed)
         if (value := self._values.pop(key, None)) is None:
             value = make()
-            self.taken += self.size(value)
+            self._taken += self.size(value)
         self._values[key] = value
-        while self.taken > self.limit and len(self._values) > 1:
-            self.taken -= self.size(self._values.pop(next(iter(self._values))))
+        while self._taken > self.limit and len(self._values) > 1:
+            self._taken -= self.size(self._values.pop(next(iter(self._values))))
         return value
-
-
-@contextmanager
-def all_remembered() -> Iterator[None]:
-    """Forget nothing of what is computed in the block, for forks of this process, which share it."""
-    all_values: tuple[Remembered[Any], ...] = (_INPUTS, _PACKED)
-    limits = [one.limit for one in all_values]
-    for one in all_values:
-        one.limit = sys.maxsize
-    yield
-    for one, limit in zip(all_values, limits, strict=True):
-        one.limit = max(limit, one.taken)
 
 
 def inputs_of(scenario: Scenario, seed: int) -> list[RankInputs]:
@@ -107,3 +93,17 @@ def _of_right(right: Trajectory) -> int:
 _INPUTS: Remembered[list[RankInputs]] = Remembered(2**24, _of_inputs)
 _RIGHT: Remembered[Trajectory] = Remembered(2**24, _of_right)
 _PACKED: Remembered[bytes] = Remembered(2**26, len)
+
+
+@contextmanager
+def remembering(share: float) -> Iterator[None]:
+    """Remember this share of the usual bytes meanwhile: the rest is computed again."""
+    caches: tuple[Remembered[Any], ...] = (_INPUTS, _RIGHT, _PACKED)
+    usual = [cache.limit for cache in caches]
+    for cache in caches:
+        cache.limit *= share
+    try:
+        yield
+    finally:
+        for cache, limit in zip(caches, usual, strict=True):
+            cache.limit = limit

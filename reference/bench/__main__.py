@@ -12,6 +12,8 @@ from rich.console import Console
 from reference.bench.benchmark import Benchmark, run
 from reference.bench.registry import BENCHMARKS
 
+_WIDTH = 120
+
 
 def parser() -> argparse.ArgumentParser:
     """The command line: one subcommand for each benchmark."""
@@ -29,7 +31,13 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", benchma
         "--out", type=Path, help=f"folder for CSV, JSON and pictures (default: bench/{benchmark.name})"
     )
     benchmark.add_options(command)
-    command.set_defaults(run=lambda options: run(benchmark, options, Console()))
+    command.set_defaults(run=lambda options: run(benchmark, options, _console()))
+
+
+def _console() -> Console:
+    """The terminal; in a file or a pipe, lines are wide enough for every table."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDTH)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

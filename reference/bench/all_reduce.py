@@ -26,7 +26,7 @@ import torch.distributed as dist
 from reference.bench import pictures
 from reference.bench.benchmark import Benchmark
 from reference.bench.method import Spread, cores, spread
-from reference.bench.ranks import on_ranks
+from reference.bench.ranks import gather, on_ranks
 from reference.bench.result import Column, Raw, Result
 from reference.communication.launch import in_job
 from reference.communication.overhead import fit
@@ -133,8 +133,7 @@ def _slowest(seconds: float) -> float:
 
 
 def _gather(mine: Mapping[tuple[int, int], Sequence[float]]) -> list[dict[str, Any]]:
-    every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, dict(mine))
+    every = gather(dict(mine))
     return [
         {
             "world_size": world_size,
@@ -294,8 +293,9 @@ def draw(raw: Raw) -> "Mapping[str, Figure]":
         line = lines[world_size]
         if not isinstance(line, str):
             label += f": w = {line[0] / 1e9:.2f} GB/s, o = {line[1] * 1e6:.0f} us"
-            modelled = [(one.size / line[0] + line[1]) * 1e3 for one in of_size]
-            times.plot(megabytes, modelled, "--", color=colour, linewidth=1)
+            between = pictures.log_range(megabytes[0], megabytes[-1])
+            modelled = [(size * MEGABYTE / line[0] + line[1]) * 1e3 for size in between]
+            times.plot(between, modelled, "--", color=colour, linewidth=1)
         below, above = zip(*((one.median - one.first, one.third - one.median) for one in slowest), strict=True)
         medians = [one.median for one in slowest]
         times.errorbar(megabytes, medians, [below, above], fmt="o", capsize=3, color=colour, label=label)
@@ -307,9 +307,10 @@ def draw(raw: Raw) -> "Mapping[str, Figure]":
             f"{world_size} ranks",
             colour,
         )
-    times.set(xscale="log", yscale="log")
+    for axis in (times.xaxis, times.yaxis, bandwidths.xaxis):
+        pictures.plain_log(axis)
     times.legend(title="dashed: fit bytes / w + o")
-    bandwidths.set(xscale="log", ylim=(0, None))
+    bandwidths.set_ylim(bottom=0)
     bandwidths.legend()
     return {BENCHMARK.name: picture}
 

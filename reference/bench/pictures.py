@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 MISSING = "No pictures: they need matplotlib. Install it with: pip install 'pytest-ddp[bench]'"
@@ -92,6 +93,29 @@ def line(axes: "Axes", xs: Sequence[float], ys: Iterable[tuple[float, float, flo
     first, median, third = zip(*ys, strict=True)
     axes.plot(xs, median, "o-", label=label, color=colour)
     axes.fill_between(xs, first, third, color=colour, alpha=0.18, linewidth=0)
+
+
+def plain_log(axis: "Axis") -> None:
+    """Make an axis logarithmic, with plain numbers such as 0.01 at its ticks."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter  # noqa: PLC0415
+
+    (axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale)("log")
+    axis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def tick_at(axes: "Axes", xs: Sequence[float]) -> None:
+    """Make the horizontal axis logarithmic, with a tick at each of a few numbers and none elsewhere."""
+    from matplotlib.ticker import NullLocator  # noqa: PLC0415
+
+    axes.set_xscale("log")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(xs, [f"{x:.3g}" for x in xs])
+
+
+def log_range(low: float, high: float, points: int = 60) -> list[float]:
+    """Numbers from `low` to `high`, each by the same factor larger, to draw a curve on a logarithmic axis."""
+    return [low * (high / low) ** (number / (points - 1)) for number in range(points)]
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """What torch's profiler saw in a step: when collectives ran, when the model was computed, and the peak of memory."""
 
 import gc
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,10 +22,12 @@ class Profile:
     """When one function communicated and computed, in seconds since the profiler started.
 
     Attributes:
+        seconds: how long the function took.
         communication: when each collective ran, from the backend's thread or kernel; it also waits for other ranks.
         computation: when operators or, on CUDA, kernels ran; disjoint, in order.
     """
 
+    seconds: float
     communication: list[Interval]
     computation: list[Interval]
 
@@ -44,11 +47,13 @@ def profile_intervals(function: Callable[[], object]) -> Profile:
     on_cuda = current_device().type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_cuda else [])]
     with profile(activities=activities) as profiler:
+        began = time.perf_counter()
         function()
-    return intervals_of(profiler.events(), on_cuda=on_cuda)
+        seconds = time.perf_counter() - began
+    return intervals_of(profiler.events(), seconds, on_cuda=on_cuda)
 
 
-def intervals_of(events: Any, *, on_cuda: bool) -> Profile:
+def intervals_of(events: Any, seconds: float, *, on_cuda: bool) -> Profile:
     """Sort the profiler's events into communication and computation.
 
     On CUDA, computation is what the GPU's kernels did, and NCCL's kernels are communication. gloo communicates in
@@ -64,7 +69,7 @@ def intervals_of(events: Any, *, on_cuda: bool) -> Profile:
                 communication.append(interval)
         elif on_gpu == on_cuda and not name.startswith(_LAUNCHES):
             computation.append(interval)
-    return Profile(sorted(communication), union(computation))
+    return Profile(seconds, sorted(communication), union(computation))
 
 
 def peak_bytes(function: Callable[[], object]) -> int:

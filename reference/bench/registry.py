@@ -1,6 +1,22 @@
 """All benchmarks by name, in the order in which the report shows them."""
 
-from reference.bench import all_reduce, memory
+from reference.bench import (
+    all_reduce,
+    buckets,
+    ddp,
+    memory,
+    step,
+    trace,
+)
 from reference.bench.benchmark import Benchmark
 
-BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in (all_reduce.BENCHMARK, memory.BENCHMARK)}
+_MODULES = (
+    all_reduce,
+    ddp,
+    buckets,
+    trace,
+    memory,
+    step,
+)
+
+BENCHMARKS: dict[str, Benchmark] = {module.BENCHMARK.name: module.BENCHMARK for module in _MODULES}

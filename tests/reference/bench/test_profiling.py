@@ -24,6 +24,7 @@ def test_a_gloo_step_with_a_known_overlap() -> None:
             event("c10d::allreduce_", 2.5e6, 9e6),
             event("gloo:all_reduce", 3e6, 7e6),
         ],
+        9.0,
         on_cuda=False,
     )
     assert found.communication == [(3, 7)]
@@ -39,6 +40,7 @@ def test_on_cuda_only_kernels_count() -> None:
             event("sgemm_kernel", 1e6, 3e6, DeviceType.CUDA),
             event("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 2e6, 6e6, DeviceType.CUDA),
         ],
+        9.0,
         on_cuda=True,
     )
     assert (found.communication, found.computation) == ([(2, 6)], [(1, 3)])

@@ -1,0 +1,57 @@
+"""A small grade: one fork server, ranks of one size at a time, and less that is remembered."""
+
+from contextlib import nullcontext
+
+import pytest
+
+from conformance.cli import main
+from conformance.execution.fork_servers import ForkServers
+from conformance.execution.rank_pools import SizedRanks
+from conformance.oracle.remembered import Remembered, remembering
+from pytest_ddp.errors import UsageError
+from pytest_ddp.planning.world import World
+
+RANK = "rank_targets:hash_of_a_text"
+
+
+def test_all_ranks_of_a_small_grade_come_from_one_server():
+    alone, (first, second) = ForkServers((), small=True), ForkServers(())._servers
+    assert len(alone._servers) == 1
+    assert type(alone.alike) is type(first) is not type(second)
+
+
+def test_ranks_of_one_size_end_before_others_start(launcher):
+    with SizedRanks(launcher, one_size=True) as ranks:
+        ranks.run(World(1), RANK, timeout=60)
+        ranks.prepare(World(1))
+        ranks.run(World(2), RANK, timeout=60)
+        assert list(ranks._pools) == [2]
+        with ranks.fresh() as others:
+            assert not ranks._pools
+            others.run(World(2), RANK, timeout=60)
+        assert (others.one_size, ranks.counts["started"]) == (True, 5)
+
+
+def test_a_share_of_what_is_remembered_is_enough_for_a_while(monkeypatch):
+    cache = Remembered(100, len)
+    monkeypatch.setattr("conformance.oracle.remembered._PACKED", cache)
+    with remembering(0.5):
+        for seed in range(3):
+            cache.get("scenario", seed, lambda: b"." * 30)
+        assert cache._taken == 30
+    assert cache.limit == 100
+
+
+@pytest.mark.parametrize(("options", "ranks"), [([], 2), (["--world-size", "3"], 3)], ids=["usual", "three ranks"])
+def test_a_small_grade_has_core_checks_on_two_ranks(monkeypatch, tmp_path, options, ranks):
+    asked = []
+    (tmp_path / "adapters.py").touch()
+
+    def no_grade(_, grading, launcher):
+        asked.extend([launcher, grading.core, grading.world_size])
+        raise UsageError("enough")
+
+    monkeypatch.setattr("conformance.commands.grade.fork_servers", lambda *, small: nullcontext(small))
+    monkeypatch.setattr("conformance.grading.grade.grade", no_grade)
+    assert main([str(tmp_path), "--small", *options]) == 2
+    assert asked == [True, True, ranks]

@@ -1,0 +1,84 @@
+"""The benchmark of wrappers compares steps within a round, and tells hidden from exposed communication."""
+
+from typing import Any
+
+import pytest
+
+from pytest_ddp import distributed
+from reference.bench import ddp
+from reference.bench.contestants import Workload
+from reference.bench.ddp import NAMES, added, draw, evaluate, exposed_share, hidden_share
+from reference.bench.method import Spread
+
+
+def model(name: str, parameters: int) -> dict[str, Any]:
+    """Steps of 10 ms without exchange in a quiet round and 30 ms in a noisy one; naive adds 20 ms, bucketed 5."""
+    adds = {"none": 0.0, "naive": 0.02, "bucketed": 0.005}
+    exposed = {"none": 0.0, "naive": 0.02, "bucketed": 0.005}
+    return {
+        "workload": {"model": name, "samples": 2, "words": 64, "bucket_mb": 1.0},
+        "parameters": parameters,
+        "peak_bytes": {key: [12_000_000, 15_000_000, 12_000_000] for key in adds},
+        "seconds": {key: [0.01 + more, 0.03 + more, 0.01 + more] for key, more in adds.items()},
+        "profiled": {
+            key: [{"step": 0.01 + more, "communication": 0.02 if more else 0.0, "exposed": exposed[key]}] * 6
+            for key, more in adds.items()
+        },
+    }
+
+
+RAW = {
+    "backend": "gloo",
+    "device": "cpu",
+    "world_size": 2,
+    "cores": 2,
+    "models": [model("128x4", 2_000_000), model("64x2", 300_000)],
+}
+
+
+def test_what_a_wrapper_adds_is_taken_within_a_round() -> None:
+    found = added(model("128x4", 1), "naive")
+    assert (found.first, found.median, found.third) == pytest.approx((0.02, 0.02, 0.02))
+
+
+def test_exposed_and_hidden_communication() -> None:
+    one = model("128x4", 1)
+    assert exposed_share(one, "naive") == pytest.approx(2 / 3)
+    assert hidden_share(one, "naive") == 0
+    assert hidden_share(one, "bucketed") == pytest.approx(0.75)
+    assert hidden_share(one, "none") is None
+
+
+def test_rows_and_sentences_come_from_the_numbers() -> None:
+    found = evaluate(RAW)
+    assert len(found.rows) == 6
+    assert found.rows[1] == ["128x4", 2, "naive", *map(pytest.approx, (30, 30, 40, 20, 20, 20, 200 / 3, 12))]
+    assert (
+        "128x4, 2.0 million parameters), bucketed is the fastest: its step takes 0.50 of naive's" in found.sentences[0]
+    )
+    assert found.sentences[1] == "Communication hidden behind computation: naive 0%, bucketed 75%."
+    assert "share 2 cores" in found.sentences[2]
+
+
+def test_the_picture_has_bars_for_the_largest_model_and_lines_over_sizes() -> None:
+    pytest.importorskip("matplotlib")
+    bars, lines = draw(RAW)["ddp"].axes
+    assert "128x4, 2.0 million parameters" in bars.get_title(loc="left")
+    assert [label.get_text() for label in bars.get_xticklabels()] == ["none", "naive", "bucketed"]
+    heights = [bar.get_height() for bar in bars.patches]
+    assert heights == pytest.approx([10, 10, 10, 0, 20, 5, 0, 20, 20])  # computation, exposed, all communication
+    assert (lines.get_xlabel(), lines.get_ylabel()) == ("parameters (million)", "ratio")
+    assert [text.get_text() for text in lines.get_legend().get_texts()] == ["naive", "bucketed"]
+    assert list(lines.lines[0].get_xdata()) == [0.3, 2]
+
+
+@distributed(world_size=2)
+def test_ranks_measure_every_wrapper() -> None:
+    found = ddp.measure_on_ranks([Workload("16x1", 1, 4, 0.01)], rounds=2, warm_up=1, seconds=10)
+    [one] = found["models"]
+    assert tuple(one["seconds"]) == tuple(one["profiled"]) == tuple(one["peak_bytes"]) == NAMES
+    assert {len(times) for times in one["seconds"].values()} == {2}
+    assert all(step["communication"] > 0 for name in NAMES[1:] for step in one["profiled"][name])
+    assert all(step["communication"] == 0 for step in one["profiled"]["none"])
+    assert min(one["peak_bytes"]["none"]) > 4 * one["parameters"]
+    assert isinstance(ddp.step_spread(one, "flat"), Spread)
