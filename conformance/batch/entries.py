@@ -79,6 +79,12 @@ def entries(folder: Path, roster: Path | None = None, out: Path | None = None) -
     return found
 
 
+def left_out(folder: Path, out: Path) -> list[str]:
+    """Return the names of files in a folder of submissions that are none, such as archives of another kind."""
+    known = {one.path for one in _in_folder(folder)} | {folder / out.name}
+    return sorted(path.name for path in folder.iterdir() if path not in known and path.name[0] not in "._")
+
+
 def _in_folder(folder: Path) -> Iterator[Entry]:
     for path in folder.iterdir():
         if path.name.startswith((".", "_")):

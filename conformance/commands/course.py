@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformance.batch.entries import entries
+from conformance.batch.entries import entries, left_out
 from conformance.batch.progress import course_progress
 from conformance.batch.results import require_new
 from conformance.commands.options import positive, rubric_of, world_size
@@ -43,6 +43,8 @@ def grade_submissions(options: argparse.Namespace) -> int:
         raise UsageError("--out: give --seed, so that all submissions, and a later run, get the same scenarios")
     found = entries(Path(options.paths[0]), options.roster, options.out)
     require_new(options.out, resume=options.resume)
+    if options.roster is None and (others := left_out(Path(options.paths[0]), options.out)):
+        sys.stderr.write(f"conformance: left out, since no folder, archive or .py file: {', '.join(others)}\n")
     from conformance.batch.course import Course, grade_course  # noqa: PLC0415  imports torch with the components
 
     limit = positive("--limit", options.limit)

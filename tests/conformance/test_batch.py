@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from conformance.batch.archives import MOST_FILES, unpacked
-from conformance.batch.entries import Entry, entries
+from conformance.batch.entries import Entry, entries, left_out
 from conformance.cli import main
 from pytest_ddp.errors import UsageError
 from pytest_ddp.pool.launcher import EXIT_SECONDS
@@ -154,6 +154,23 @@ def test_a_hostile_archive_is_refused(tmp_path, make, said):
     with pytest.raises(UsageError, match=said):
         unpacked(make(tmp_path / "x.tar"), place)
     assert list(place.iterdir()) == []
+
+
+def test_the_kind_of_an_archive_is_that_of_its_content(tmp_path):
+    tar_with(tmp_path / "really_a_tar.zip", "adapters.py", size=3)
+    with zipfile.ZipFile(tmp_path / "really_a_zip.tar.gz", "w") as archive:
+        archive.writestr("adapters.py", "xxx")
+    for name in ("really_a_tar.zip", "really_a_zip.tar.gz"):
+        place = tmp_path / f"{name} unpacked"
+        place.mkdir()
+        assert (unpacked(tmp_path / name, place) / "adapters.py").read_text(encoding="utf-8") == "xxx"
+
+
+def test_what_is_no_submission_is_named(course):
+    for name in ("bea.rar", "notes.txt", ".hidden", "_old"):
+        (course / name).touch()
+    (course / "out").mkdir()
+    assert left_out(course, course / "out") == ["bea.rar", "notes.txt"]
 
 
 def test_an_archive_with_too_many_files_or_names_outside_is_refused(tmp_path):
