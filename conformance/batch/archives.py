@@ -19,6 +19,8 @@ def unpacked(archive: Path, folder: Path) -> Path:
     Raises:
         UsageError: it is no archive, it is too large, or an entry is no plain file or lies outside.
     """
+    if not archive.stat().st_size:
+        raise UsageError(f"{archive.name} cannot be unpacked: it is empty")
     try:
         (_unpack_zip if _is_zip(archive) else _unpack_tar)(archive, folder)
     except (OSError, tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as error:

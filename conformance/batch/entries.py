@@ -33,6 +33,8 @@ class Entry:
         if not self.path.exists():
             raise UsageError(f"{self.path} is not there")
         archive = self._archive()
+        if archive is None and self.path.is_file() and self.path.suffix != ".py":
+            raise UsageError(f"{self.path.name} is neither a folder nor a {', '.join(ARCHIVES)} or .py file")
         if archive is None:
             return self.path
         shutil.rmtree(place, ignore_errors=True)
@@ -108,7 +110,7 @@ def _in_roster(folder: Path, roster: Path) -> Iterator[Entry]:
 
 
 def _name(text: str) -> str:
-    return re.sub(r"[^\w.@ -]", "_", text.strip()).lstrip(".") or "_"
+    return re.sub(r"[^\w.,'()@ -]", "_", text.strip()).lstrip(".") or "_"
 
 
 def _files(path: Path) -> Iterator[tuple[str, Path]]:

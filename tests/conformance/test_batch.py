@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -37,6 +38,15 @@ def course(tmp_path):
         archive.writestr("dan/adapters.py", RIGHT)
     (tmp_path / "course" / "fay.zip").write_text("no archive", encoding="utf-8")
     return tmp_path / "course"
+
+
+@pytest.fixture
+def ada_alone(course):
+    """The course with one submission, which is right."""
+    for path in course.iterdir():
+        if path.name != "ada":
+            path.unlink() if path.is_file() else shutil.rmtree(path)
+    return course
 
 
 def command(course, *options):
@@ -105,6 +115,9 @@ def test_a_roster_gives_names(course):
     assert [(one.name, one.path.name) for one in found] == [("Ada L.", "ada"), ("Nobody", "absent")]
     with pytest.raises(UsageError, match="absent is not there"):
         found[1].folder(course / "place")
+    (course / "bea.rar").touch()
+    with pytest.raises(UsageError, match=r"bea\.rar is neither a folder nor a \.zip, \.tar, .* or \.py file"):
+        Entry("bea", course / "bea.rar").folder(course / "place")
 
 
 def test_the_digest_is_that_of_the_content(course):
@@ -166,6 +179,12 @@ def test_the_kind_of_an_archive_is_that_of_its_content(tmp_path):
         assert (unpacked(tmp_path / name, place) / "adapters.py").read_text(encoding="utf-8") == "xxx"
 
 
+def test_an_empty_upload_is_named_as_such(tmp_path):
+    (tmp_path / "x.zip").touch()
+    with pytest.raises(UsageError, match=r"x\.zip cannot be unpacked: it is empty"):
+        unpacked(tmp_path / "x.zip", tmp_path)
+
+
 def test_what_is_no_submission_is_named(course):
     for name in ("bea.rar", "notes.txt", ".hidden", "_old"):
         (course / name).touch()
@@ -196,13 +215,13 @@ def test_a_course_needs_one_folder_and_a_seed(tmp_path, capsys):
     assert Path(tmp_path / "out").exists() is False
 
 
-def test_components_that_are_asked_for_later_are_graded_then(course):
+def test_components_that_are_asked_for_later_are_graded_then(ada_alone):
     asked = ("--max-examples", "2", "--components")
-    assert main(command(course, *asked, "loader_generator")) == 0
-    part = course.parent / "out" / "ada" / "part-001.json"
+    assert main(command(ada_alone, *asked, "loader_generator")) == 0
+    part = ada_alone.parent / "out" / "ada" / "part-001.json"
     before = part.stat().st_mtime_ns
-    assert main(command(course, *asked, "loader_generator,overhead_model", "--resume")) == 0
-    assert rows(course)["ada"]["overhead_model"] == "5"
+    assert main(command(ada_alone, *asked, "loader_generator,overhead_model", "--resume")) == 0
+    assert rows(ada_alone)["ada"]["overhead_model"] == "5"
     assert part.stat().st_mtime_ns == before, "what is graded stays"
 
 
@@ -220,20 +239,22 @@ def test_a_broken_archive_or_file_costs_the_others_nothing(tmp_path):
 def test_a_name_never_leaves_the_folder_of_results(course):
     (course / "roster.csv").write_text("name,path\n..,ada\n../x,bob\n", encoding="utf-8")
     assert [one.name for one in entries(course, course / "roster.csv")] == ["_", "_x"]
+    (course / "roster.csv").write_text('name,path\n"O\'Brien, Pat",ada\n', encoding="utf-8")
+    assert [one.name for one in entries(course, course / "roster.csv")] == ["O'Brien, Pat"]
     (course / "roster.csv").write_bytes(b"name,path\nJos\xe9,ada\n")
     with pytest.raises(UsageError, match=r"roster\.csv is no CSV file in UTF-8"):
         entries(course, course / "roster.csv")
 
 
-def test_components_that_were_left_when_a_grade_was_cut_off_may_not_be_submitted(course):
+def test_components_that_were_left_when_a_grade_was_cut_off_may_not_be_submitted(ada_alone):
     asked = ("--max-examples", "2", "--jobs", "2", "--components", "overhead_model,loader_generator")
-    assert main(command(course, *asked)) == 0
-    whole = (course.parent / "out" / "gradebook.csv").read_bytes()
-    path = course.parent / "out" / "ada" / "part-001.json"
+    assert main(command(ada_alone, *asked)) == 0
+    whole = (ada_alone.parent / "out" / "gradebook.csv").read_bytes()
+    path = ada_alone.parent / "out" / "ada" / "part-001.json"
     part = json.loads(path.read_text(encoding="utf-8"))
     part["submissions"][0]["finished"] = False
     part["submissions"][0]["components"]["loader_generator"]["status"] = "not_graded"
     path.write_text(json.dumps(part), encoding="utf-8")
-    assert main(command(course, *asked, "--resume")) == 0
+    assert main(command(ada_alone, *asked, "--resume")) == 0
     assert (path.parent / "part-002.json").exists()
-    assert (course.parent / "out" / "gradebook.csv").read_bytes() == whole
+    assert (ada_alone.parent / "out" / "gradebook.csv").read_bytes() == whole

@@ -44,6 +44,7 @@ def hand_in(folder: Path) -> None:
         place = folder / f"student{number:02}"
         place.mkdir(parents=True)
         for name, text in files.items():
+            (place / f"{name}.py").parent.mkdir(parents=True, exist_ok=True)
             (place / f"{name}.py").write_text(text, encoding="utf-8")
         if number % 5 == 0:
             shutil.make_archive(str(place), "zip", place)
