@@ -107,7 +107,7 @@ def _watch(options: argparse.Namespace) -> int:
     location = locate(student.HERE)
     sys.stdout.write("Starting rank processes ...\n")
     sys.stdout.flush()
-    with fork_servers() as launcher:
+    with fork_servers(small=options.small) as launcher:
         from conformance.grading.grade import grade  # noqa: PLC0415  as in `_grade`
         from conformance.judging.draws import nothing_kept  # noqa: PLC0415  as in `_grade`
 

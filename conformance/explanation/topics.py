@@ -42,7 +42,8 @@ def topic(component: Component, check: Check) -> Topic:
 
 def promise(component: Component) -> Topic:
     """Return the topic of the first essential aspect of a component."""
-    return OF_ASPECTS[next(aspect.name for aspect in component.aspects if aspect.essential)]
+    names = (aspect.name for aspect in component.aspects if aspect.essential)
+    return next((OF_ASPECTS[name] for name in names if name in OF_ASPECTS), OF_THEMES["numbers"])
 
 
 _OWNERS = held(
@@ -291,6 +292,16 @@ OF_ASPECTS: Mapping[str, Topic] = {
     ),
 }
 OF_THEMES: Mapping[Theme, Topic] = {
+    "numbers": Topic(
+        "What ranks compute together must be what one process computes on all of their data.",
+        ("A rank uses what it has itself, and nothing of the other ranks.",),
+        held(
+            "            | data          | result",
+            "rank 0      | the first half | the same as in one process",
+            "rank 1      | the other half | the same as in one process",
+            "one process | all            | what is right",
+        ),
+    ),
     "kinds of parameters and layers": Topic(
         "Real models have more than plain matrices: frozen, shared, scalar and transposed parameters, convolutions.",
         (

@@ -84,12 +84,13 @@ class CheckReport:
     def explanation(self) -> tuple[str, ...]:
         """What is wrong, in paragraphs: the cause or the remedy if it is known, what was seen, what is required.
 
-        Advice that fits several causes, as on a hang, follows on the first line of what was seen.
+        The first line on an exception, a death or a hang, before the stack, comes before the advice, as does any line
+        where the advice fits several causes.
         """
         found: tuple[str, ...] = (self.diagnosis, self.message)
-        if not self.cause:
-            first, _, rest = self.message.partition("\n")
-            found = (first, self.diagnosis, rest)
+        first, _, stack = self.message.partition("\n")
+        if stack or not self.cause:
+            found = (first, self.diagnosis, stack)
         return tuple(paragraph for paragraph in (*found, f"Required: {self.requirement}") if paragraph)
 
     def to_json(self) -> dict[str, Any]:

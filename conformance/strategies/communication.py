@@ -80,17 +80,28 @@ def _draw_bucket_for(draw: Draw, bounds: Bounds, model: ModelSpec, share: float)
     return draw_wrapped(draw, bounds, model, steps=2, bucket_size_mb=share * total / MIB)
 
 
-@st.composite
-def with_bucket_size(draw: Draw, bounds: Bounds) -> Scenario:
-    """At least three layers, and a bucket that holds all of them, or a fourth; or half of six, or a third of twelve.
+def _with_bucket(models: Models, share: float) -> Drawer:
+    """Return a strategy of layers of many KiB, beside which flags and alignment weigh little, and a bucket for some."""
 
-    All have many KiB: flags and alignment weigh little next to them.
-    """
+    @st.composite
+    def drawn(draw: Draw, bounds: Bounds) -> Scenario:
+        return _draw_bucket_for(draw, bounds, broadened(draw(models)), share)
+
+    return blocks.called(drawn, "with_bucket", (models, share))
+
+
+@st.composite
+def _alike(draw: Draw, layers: int) -> ModelSpec:
     width = draw(st.integers(2, 4))
-    six, twelve = (ModelSpec(width, (Linear(width, bias=False),) * count) for count in (6, 12))
-    some = draw(perceptrons((3, 4)))
-    model, share = draw(st.sampled_from(((some, _ALL), (some, 1 / 4), (six, 1 / 2), (twelve, 1 / 3))))
-    return _draw_bucket_for(draw, bounds, broadened(model), share)
+    return ModelSpec(width, (Linear(width, bias=False),) * layers)
+
+
+with_bucket_size = blocks.one_of(
+    _with_bucket(perceptrons((3, 4)), _ALL),
+    _with_bucket(perceptrons((3, 4)), 1 / 4),
+    _with_bucket(_alike(6), 1 / 2),
+    _with_bucket(_alike(12), 1 / 3),
+)
 
 
 @st.composite

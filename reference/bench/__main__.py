@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from reference.bench import report
 from reference.bench.benchmark import Benchmark, run
 from reference.bench.registry import BENCHMARKS
 
@@ -21,6 +22,7 @@ def parser() -> argparse.ArgumentParser:
     commands = made.add_subparsers(required=True, metavar="NAME")
     for benchmark in BENCHMARKS.values():
         add(commands, benchmark)
+    add_report(commands)
     return made
 
 
@@ -32,6 +34,14 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", benchma
     )
     benchmark.add_options(command)
     command.set_defaults(run=lambda options: run(benchmark, options, _console()))
+
+
+def add_report(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the subcommand that runs all benchmarks."""
+    about = "Run all benchmarks in a given time and write one report, or verify one."
+    command = commands.add_parser("report", help=about, description=about)
+    report.add_options(command)
+    command.set_defaults(run=lambda options: report.run(options, _console()))
 
 
 def _console() -> Console:

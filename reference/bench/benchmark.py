@@ -2,7 +2,7 @@
 
 import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +28,6 @@ class Benchmark:
         measure: runs the benchmark. Its raw numbers contain the options that a reader needs to understand them.
         evaluate: computes the table and the sentences from the raw numbers; it leaves the environment empty.
         draw: makes the pictures from the raw numbers; the keys become names of files.
-        for_budget: the command line that fits into so many seconds on two cores, for the report; None: not in it.
     """
 
     name: str
@@ -37,7 +36,12 @@ class Benchmark:
     measure: Callable[[Namespace], Raw]
     evaluate: Callable[[Raw], Result]
     draw: Callable[[Raw], "Mapping[str, Figure]"]
-    for_budget: Callable[[float], list[str]] | None = None
+
+    def parse(self, arguments: Sequence[str]) -> Namespace:
+        """The options of a command line, without the command's name."""
+        parser = ArgumentParser(prog=self.name)
+        self.add_options(parser)
+        return parser.parse_args(arguments)
 
     def result(self, options: Namespace) -> Result:
         """Measure, and evaluate the numbers, with a sentence about noise at the end."""

@@ -259,13 +259,28 @@ def _sentences(raw: Raw) -> list[str]:
     near = min(sizes, key=lambda size: max(size.mib / optimum, optimum / size.mib))
     return [
         f"All-reduces fit w = {w / 1e9:.2f} GB/s and o = {o * 1e6:.0f} us: the model's best size is {optimum:.3g} MiB.",
-        _about_flat_part(raw, sizes, near),
+        _about_flat_part(raw, near),
         _about_model(raw, near),
+        *(_about_submitted(raw, name, best_of(raw, name)) for name in raw["names"] if name != _BUCKETED),
     ]
 
 
-def _about_flat_part(raw: Raw, sizes: Sequence[Size], near: Size) -> str:
-    best = min(sizes, key=lambda size: size.step.median)
+def best_of(raw: Raw, name: str) -> Size:
+    """The size at which this wrapper's step is shortest."""
+    return min((size for size in sizes_of(raw) if size.name == name), key=lambda size: size.step.median)
+
+
+def _about_submitted(raw: Raw, name: str, best: Size) -> str:
+    steps = raw["seconds"]
+    ratio = ratios(steps[f"{name} {best.mib!r}"], steps[f"{_BUCKETED} {best.mib!r}"])
+    return (
+        f"The step of {name} is shortest with {best.mib:.3g} MiB; there it takes {ratio.median:.2f} of {_BUCKETED}'s "
+        f"(quartiles {ratio.first:.2f} to {ratio.third:.2f})."
+    )
+
+
+def _about_flat_part(raw: Raw, near: Size) -> str:
+    best = best_of(raw, _BUCKETED)
     low, high = flat_part(raw)
     place = "inside" if low <= near.mib <= high else "outside"
     return (

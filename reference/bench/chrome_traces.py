@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from reference.bench.intervals import Interval, overlap, total, union
+from reference.bench.profiling import computes
 
 TraceEvent = dict[str, Any]
 
 PHASE = "phase: "
 CLOCK = "clock"
-_COMPUTES_NOTHING = ("autograd::", "torch::autograd::", "c10d::", "record_param_comms")
 _KINDS = ("allreduce", "allgather", "reducescatter", "broadcast", "alltoall", "barrier", "gather", "scatter", "reduce")
 _BY_GLOO = {"reducescatter": "allreduce"}
 _GAP = 0.01  # ms: shorter pauses between operators do not count
@@ -166,8 +166,7 @@ def _computes(event: TraceEvent, *, on_gpu: bool) -> bool:
     """Whether an event is an operator that computes; autograd's and c10d's only call others, or wait."""
     if on_gpu:
         return event.get("cat") == "kernel" and not _communicates(event)
-    name: str = event["name"]
-    return event.get("cat") == "cpu_op" and "::" in name and not name.startswith(_COMPUTES_NOTHING)
+    return event.get("cat") == "cpu_op" and computes(event["name"])
 
 
 def _communicates(event: TraceEvent) -> bool:

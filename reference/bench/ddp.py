@@ -10,8 +10,7 @@ Communication is read from a few further steps under torch's profiler: how long 
 long one runs while the rank computes nothing (*exposed*). Hidden communication is not free on CPUs: its threads use the
 cores that the model needs. So a wrapper can add more time than it exposes.
 
-Memory is the most that tensors hold at once from the model to the end of the second step: the median of three trials,
-because the backend's threads free some tensors late.
+Memory is the most that tensors hold at once from the model to the end of the second step.
 
 Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training" (VLDB 2020), section 5.1.
 """
@@ -42,6 +41,7 @@ from reference.bench.method import Spread, cores, differences, interleave, ratio
 from reference.bench.profiling import peak_bytes, profile_intervals
 from reference.bench.ranks import gather, on_ranks
 from reference.bench.result import Column, Raw, Result
+from reference.bench.submission import is_submitted, kind
 from reference.communication.launch import in_job
 from reference.communication.process_group import current_device
 
@@ -53,7 +53,7 @@ NAMES = (NONE, *WRAPPERS)
 _MODELS = ("128x4", "256x4", "512x4")
 _FEWEST = 5  # rounds, however long they take
 _PROFILED_STEPS = 3
-_MEMORY_TRIALS, _MEMORY_STEPS = 3, 2  # wrappers with buckets hold them from the first step on
+_MEMORY_STEPS = 2  # wrappers with buckets hold them from the first step on
 
 
 # On the ranks
@@ -81,7 +81,7 @@ def _measure_one(workload: Workload, rounds: int, warm_up: int, seconds: float) 
     parameters = sum(parameter.numel() for parameter in build_model(workload.model).parameters())
     tokens = batch(workload)
     names = (*NAMES, *submitted_names(workload))
-    peaks = {name: [_peak(name, workload, tokens) for _ in range(_MEMORY_TRIALS)] for name in names}
+    peaks = {name: _peak(name, workload, tokens) for name in names}
     contestants = {name: contestant(name, workload) for name in names}
     return {
         "workload": asdict(workload),
@@ -244,35 +244,42 @@ def _row(model: Raw, name: str) -> list[Any]:
         profiled(model, name, "communication") * 1e3,
         profiled(model, name, "exposed") * 1e3,
         exposed_share(model, name) * 100,
-        median(model["peak_bytes"][name]) / 1e6,
+        model["peak_bytes"][name] / 1e6,
     ]
 
 
 def _sentences(raw: Raw) -> list[str]:
     largest = max(raw["models"], key=lambda model: model["parameters"])
-    wrappers = [name for name in largest["seconds"] if name != NONE]
-    fastest = min(wrappers, key=lambda name: step_spread(largest, name).median)
-    slowest = max(wrappers, key=lambda name: step_spread(largest, name).median)
-    ratio = ratios(largest["seconds"][fastest], largest["seconds"][slowest])
-    sentences = [
-        "On the largest model ({}, {:.1f} million parameters), {} is the fastest: its step takes {:.2f} of {}'s "
-        "(quartiles {:.2f} to {:.2f}).".format(
-            largest["workload"]["model"],
-            largest["parameters"] / 1e6,
-            fastest,
-            ratio.median,
-            slowest,
-            ratio.first,
-            ratio.third,
-        )
-    ]
-    shares = [(name, hidden_share(largest, name)) for name in wrappers]
-    hidden = ", ".join(f"{name} {share:.0%}" for name, share in shares if share is not None)
+    wrappers = [name for name in largest["seconds"] if hidden_share(largest, name) is not None]
+    sentences = [_about_speed(largest, wrappers)] if wrappers else []
+    hidden = ", ".join(f"{name} {hidden_share(largest, name):.0%}" for name in wrappers)
     if hidden:
         sentences.append(f"Communication hidden behind computation: {hidden}.")
+    sentences += [_about_submitted(largest, name) for name in largest["seconds"] if is_submitted(name)]
     if raw["device"] == "cpu":
         sentences.append(_about_cpu(raw))
     return sentences
+
+
+def _about_speed(model: Raw, wrappers: Sequence[str]) -> str:
+    fastest = min(wrappers, key=lambda name: step_spread(model, name).median)
+    slowest = max(wrappers, key=lambda name: step_spread(model, name).median)
+    what = f"{model['workload']['model']}, {model['parameters'] / 1e6:.1f} million parameters"
+    relative = _relative(model, fastest, slowest)
+    return f"On the largest model ({what}), {fastest} is the fastest: its step takes {relative}."
+
+
+def _about_submitted(model: Raw, name: str) -> str:
+    """A submission's wrapper beside the reference of the same kind, or beside torch's."""
+    if hidden_share(model, name) is None:
+        return f"The step of {name} has no collective: nothing averages its gradients."
+    beside = kind(name) if kind(name) in WRAPPERS else "torch"
+    return f"The step of {name} takes {_relative(model, name, beside)}."
+
+
+def _relative(model: Raw, name: str, beside: str) -> str:
+    ratio = ratios(model["seconds"][name], model["seconds"][beside])
+    return f"{ratio.median:.2f} of {beside}'s (quartiles {ratio.first:.2f} to {ratio.third:.2f})"
 
 
 def _about_cpu(raw: Raw) -> str:
@@ -313,7 +320,7 @@ def _draw_bars(axes: "Axes", model: Raw) -> None:
     communication = [profiled(model, name, "communication") * 1e3 for name in names]
     beside = [place + 0.34 for place in places]
     axes.bar(beside, communication, width=0.12, color=sending, label="all communication (profiled)")
-    axes.set_xticks(list(places), names)
+    axes.set_xticks(list(places), [name.replace(" ", "\n") for name in names])
     axes.legend()
 
 

@@ -1,20 +1,19 @@
 """What torch's profiler saw in a step: when collectives ran, when the model was computed, and the peak of memory."""
 
-import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from reference.bench.allocations import watch_allocations
 from reference.bench.intervals import Interval, exposed, total, union
 from reference.communication.process_group import current_device
 
 _COLLECTIVES = ("gloo:", "nccl:", "nccldevkernel", "ncclkernel")
-_LAUNCHES = ("c10d::", "record_param_comms")  # on the thread that computes: they only start a collective
+_CALLERS = ("autograd::", "torch::autograd::", "c10d::", "record_param_comms")  # they call others, or wait
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,9 @@ def profile_intervals(function: Callable[[], object]) -> Profile:
 def intervals_of(events: Any, seconds: float, *, on_cuda: bool) -> Profile:
     """Sort the profiler's events into communication and computation.
 
-    On CUDA, computation is what the GPU's kernels did, and NCCL's kernels are communication. gloo communicates in
-    threads of its own on any device.
+    On CUDA, computation is what the GPU's kernels did, and NCCL's kernels are communication. On CPU, computation is
+    what operators did; autograd's nodes call operators, and hooks, which may wait for a collective. gloo communicates
+    in threads of its own on any device.
     """
     communication, computation = [], []
     for event in events:
@@ -67,37 +67,22 @@ def intervals_of(events: Any, seconds: float, *, on_cuda: bool) -> Profile:
         if name.startswith(_COLLECTIVES):
             if on_gpu or not name.startswith("nccl"):  # on the CPU, NCCL is only launched
                 communication.append(interval)
-        elif on_gpu == on_cuda and not name.startswith(_LAUNCHES):
+        elif on_gpu if on_cuda else computes(name):
             computation.append(interval)
     return Profile(seconds, sorted(communication), union(computation))
+
+
+def computes(operator: str) -> bool:
+    """Whether an event on the CPU is an operator that computes, by its name."""
+    return "::" in operator and not operator.startswith(_CALLERS)
 
 
 def peak_bytes(function: Callable[[], object]) -> int:
     """The most bytes that tensors on this rank's device hold at once while the function runs, beyond those before.
 
-    The allocator counts them: on CUDA by itself, on CPU for the profiler. Memory of the backend is not in it.
+    Memory of the backend is not in it.
     """
-    gc.collect()
-    if current_device().type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
+    with watch_allocations(current_device()) as watch:
         function()
-        return torch.cuda.max_memory_allocated() - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        function()
-    found = [event.typed[1] for event in _flat(_tree(profiler)) if event.name == "[memory]"]
-    if not found:
-        return 0
-    before = found[0].total_allocated - found[0].alloc_size
-    return int(max(memory.total_allocated for memory in found) - before)
-
-
-def _tree(profiler: profile) -> Any:
-    kineto: Any = profiler.profiler
-    return kineto.kineto_results.experimental_event_tree()
-
-
-def _flat(tree: list[Any]) -> Iterator[Any]:
-    for event in tree:
-        yield event
-        yield from _flat(event.children)
+        watch.mark("over")
+    return watch.moments[-1].peak

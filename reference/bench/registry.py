@@ -5,12 +5,14 @@ from reference.bench import (
     buckets,
     ddp,
     memory,
+    roofline,
     step,
     trace,
 )
 from reference.bench.benchmark import Benchmark
 
 _MODULES = (
+    roofline,
     all_reduce,
     ddp,
     buckets,

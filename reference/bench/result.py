@@ -64,7 +64,7 @@ class Result:
         for index, column in enumerate(self.columns):
             is_text = any(isinstance(row[index], str) for row in self.rows)
             heading = "\n".join([*column.name.split(), *([f"({column.unit})"] if column.unit else [])])
-            table.add_column(heading, justify="left" if is_text else "right", vertical="bottom")
+            table.add_column(heading, justify="left" if is_text else "right", vertical="bottom", no_wrap=is_text)
         for row in self.rows:
             table.add_row(*map(text, row))
         return table

@@ -1,17 +1,22 @@
 """`pytest-ddp-grade explain`: each check and each component explains itself, with words and a picture."""
 
 import io
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console, Group
 
+from conformance.checks.aspect import Aspect
 from conformance.checks.check import Theme
 from conformance.cli import main
+from conformance.commands import student
 from conformance.components.registry import COMPONENTS
 from conformance.explanation.mistakes import KNOWN, mistakes_of, usual_mistakes
 from conformance.explanation.text import explained
 from conformance.explanation.topics import OF_ASPECTS, OF_THEMES, promise, topic
 
+PAGE = Path(__file__).parents[2] / "docs/student.md"
 _ALL = [(component, check) for component in COMPONENTS.values() for check in component.checks]
 _PARTS = ("What is required", "Points", "Why it matters", "Usual mistakes", "How it should be")
 
@@ -44,7 +49,7 @@ def test_every_component_explains_what_is_essential_in_it():
 
 
 def test_topics_name_what_there_is():
-    assert set(OF_THEMES) | {"numbers"} == set(Theme.__args__)
+    assert set(OF_THEMES) == set(Theme.__args__)
     assert set(OF_ASPECTS) <= {aspect.name for component in COMPONENTS.values() for aspect in component.aspects}
     for one in (mistake for about in (*OF_ASPECTS.values(), *OF_THEMES.values()) for mistake in about.mistakes):
         assert one in KNOWN or one.endswith((".", "?")), f"no mistake is called {one!r}"
@@ -66,6 +71,18 @@ def test_a_mistake_is_in_the_words_of_the_diagnosis():
         one.startswith("*summed, not averaged*: the gradient is the sum") for one in usual_mistakes(wrapper, averaged)
     )
     assert topic(wrapper, check) is OF_ASPECTS["overlap with backward"]
+
+
+def test_the_page_for_students_shows_pictures_as_they_are():
+    page = PAGE.read_text(encoding="utf-8")
+    for name in ("overlap with backward", "buckets"):
+        assert f"```\n{shown(OF_ASPECTS[name].picture).strip(chr(10))}\n```" in page
+    assert str(student.PUBLIC_SEED) in page
+
+
+def test_a_component_of_your_own_needs_no_topic_of_its_own():
+    own = replace(COMPONENTS["ddp"], aspects=(Aspect("something new", 1, ("gradients_averaged",), essential=True),))
+    assert promise(own) is OF_THEMES["numbers"]
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,8 @@ def test_junit_is_xml_with_a_case_for_each_check():
         "1",
     )
     wrong = first.find("testcase[@name='gradients_averaged']")
-    assert wrong.find("failure").get("message").startswith("Looks like *summed, not averaged*")
-    assert "alert(1)" in wrong.find("failure").text
+    assert wrong.find("failure").get("message") == "</pre><script>alert(1)</script>"
+    assert "Looks like *summed, not averaged*" in wrong.find("failure").text
     assert {one.get("name"): one.get("value") for one in wrong.find("properties")}["aspect"] == "gradients are averaged"
 
 
@@ -105,9 +105,8 @@ def test_in_github_actions_only_our_own_commands_are_obeyed(capsys):
     end = lines.index(f"::{token}::")
     assert "::error::forged \x00\x1b[31m ]]> &" in lines[:end]
     (annotation,) = lines[end + 1 :]
-    assert annotation.startswith(
-        "::error title=a%3Ab%3A naive_ddp%3A gradients_averaged::Looks like *summed, not averaged*"
-    )
+    title = "::error title=a%3Ab%3A naive_ddp%3A gradients_averaged::"
+    assert annotation.startswith(f"{title}</pre><script>alert(1)</script>%0ALooks like *summed, not averaged*")
     assert "%0A::error::forged" in annotation
 
 

@@ -79,6 +79,12 @@ def test_what_keeps_the_adapters_from_loading_is_next_and_nothing_else():
     assert text == "Next: mend the adapters\n  the adapters cannot be imported: SyntaxError: '(' was never closed\n"
 
 
+def test_what_could_not_be_judged_is_told_after_what_failed():
+    broken = replace(SMALL, id="one_rank", status="error", message="Traceback ...")
+    text = shown(replace(REPORT, components=(replace(FLAT, checks=(*FLAT.checks, broken)),)))
+    assert "Not judged\n  flat_ddp: one_rank: an error in the grader, not in your code\n\nflat_ddp   error" in text
+
+
 def test_what_is_not_begun_is_next_where_nothing_fails():
     step = next_step(replace(REPORT, components=(EMPTY, ABSENT)))
     assert (step.heading, step.words[0]) == ("write ddp", f"{RAISES}.")
@@ -88,12 +94,22 @@ def test_what_is_not_begun_is_next_where_nothing_fails():
     assert step.words[0] == "The adapters lack `ddp_on_after_backward(ddp_model, optimizer)`."
 
 
-def test_where_everything_passes_extended_checks_are_next_once():
+def test_where_everything_passes_extended_checks_are_next():
     right = ComponentReport("naive_ddp", (RIGHT,), ASPECTS)
     step = next_step(replace(REPORT, components=(right, ABSENT)))
     assert step.commands == (("Run those too", "pytest-ddp-grade . --extended"),)
     with_extended = replace(REPORT.environment, core_only=False)
-    assert next_step(replace(REPORT, environment=with_extended, components=(right,))).words == ("Everything passes.",)
+    step = next_step(replace(REPORT, environment=with_extended, components=(right, ABSENT)))
+    assert (step.words, step.commands) == (("Everything that was graded passes.",), ())
+
+
+def test_where_a_component_passes_alone_the_others_are_next():
+    right = ComponentReport("naive_ddp", (RIGHT,), ASPECTS)
+    step = next_step(replace(REPORT, components=(right,)))
+    assert step.commands == (
+        ("Grade everything", "pytest-ddp-grade ."),
+        ("Run those too", "pytest-ddp-grade . --components naive_ddp --extended"),
+    )
 
 
 @pytest.mark.parametrize("status", ["not_gradable", "error"])

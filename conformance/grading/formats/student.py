@@ -1,7 +1,7 @@
 """The report for students: the next thing to do in full, what comes after it in a line each, and the points."""
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
@@ -12,7 +12,7 @@ from rich.text import Text
 from conformance.grading.events import Event, Reports, SubmissionEnded
 from conformance.grading.formats.console import COLOURS, notes
 from conformance.grading.next_step import begun, in_order, next_step
-from conformance.grading.report import ComponentReport, Report
+from conformance.grading.report import CheckReport, ComponentReport, Report
 
 _LINE = 160  # characters of a cause that is told in a line
 _WORDS = {"not_submitted": "not started", "not_graded": "not graded yet", "not_gradable": "not judged"}
@@ -52,17 +52,24 @@ def _next(report: Report) -> Iterator[RenderableType]:
 
 
 def _later(report: Report) -> Iterator[RenderableType]:
-    """Yield a line for each further check that failed."""
+    """Yield a line for each further check that failed, and for each that could not be judged."""
     if report.not_graded_because:
         return
-    later = in_order(report)[1:]
-    if later:
-        yield Text("After that", "bold")
-    for component, check in later:
-        cause = textwrap.shorten(check.explanation[0], _LINE, placeholder=" ...")
-        yield Padding(Text.assemble((f"{component.name}: {check.id}: ", "bold"), cause), (0, 0, 0, 2))
-    if later:
-        yield Text()
+    yield from _list("After that", [(*one, one[1].explanation[0]) for one in in_order(report)[1:]])
+    checks = [(component, check) for component in report.components for check in component.checks]
+    broken = [(*one, "an error in the grader, not in your code") for one in checks if one[1].status == "error"]
+    lacking = [(*one, one[1].message) for one in checks if one[1].status == "not_gradable"]
+    yield from _list("Not judged", [*broken, *lacking])
+
+
+def _list(title: str, lines: Sequence[tuple[ComponentReport, CheckReport, str]]) -> Iterator[RenderableType]:
+    if not lines:
+        return
+    yield Text(title, "bold")
+    for component, check, words in lines:
+        short = textwrap.shorten(words, _LINE, placeholder=" ...")
+        yield Padding(Text.assemble((f"{component.name}: {check.id}: ", "bold"), short), (0, 0, 0, 2))
+    yield Text()
 
 
 def _points(report: Report) -> Iterator[RenderableType]:

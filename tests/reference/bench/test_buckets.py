@@ -72,6 +72,16 @@ def test_exact_numbers_agree_with_the_model() -> None:
     )
 
 
+def test_a_submission_is_compared_at_its_best_size() -> None:
+    numbers, mine = raw(), "bucketed (submission)"
+    for mib in SIZES:
+        numbers["seconds"][f"{mine} {mib!r}"] = [2 * step for step in numbers["seconds"][f"bucketed {mib!r}"]]
+        numbers["waits"][f"{mine} {mib!r}"] = numbers["waits"][f"bucketed {mib!r}"]
+    found = evaluate({**numbers, "names": ["bucketed", mine]})
+    expected = f"The step of {mine} is shortest with 4 MiB; there it takes 2.00 of bucketed's (quartiles 2.00 to 2.00)."
+    assert found.sentences[-1] == expected
+
+
 def test_sizes_reach_from_below_one_parameter_to_above_the_model() -> None:
     sizes = spaced_sizes([1024, 4096, 8192], 5)
     assert sizes[0] * MIB == 512

@@ -1,0 +1,172 @@
+"""`report`: all benchmarks in a given time, as one report in HTML and Markdown with a receipt.
+
+    python -m reference.bench report --minutes 10
+    python -m reference.bench report --verify bench/report/receipt.json
+
+Each benchmark runs at the largest of a few sizes that fits into its share of the time that is left. The sizes were
+timed on two quiet cores; if the machine is slower, later benchmarks get smaller.
+"""
+
+import json
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from reference.bench import receipt, verification
+from reference.bench.benchmark import Benchmark, write_pictures
+from reference.bench.registry import BENCHMARKS
+from reference.bench.report_pages import About, Section, html_page, markdown_page
+from reference.bench.result import Result
+
+_SECONDS = 60.0  # of a benchmark whose time is not known
+
+
+@dataclass(frozen=True)
+class Size:
+    """A command line of a benchmark, and its seconds on two quiet cores."""
+
+    seconds: float
+    arguments: str = ""
+
+
+_SIZES: dict[str, list[Size]] = {  # the largest first; the defaults are empty
+    "roofline": [Size(35), Size(12, "--width 512 --elements 8000000 --seconds 0.5")],
+    "all-reduce": [
+        Size(115),
+        Size(40, "--megabytes 0.001 0.01 0.1 1 10 100 --seconds 1"),
+        Size(14, "--world-sizes 2 --megabytes 0.001 0.1 1 10 --seconds 0.5"),
+    ],
+    "ddp": [Size(110), Size(50, "--models 128x4 256x4 --seconds 8"), Size(20, "--models 64x2 128x2 --seconds 3")],
+    "buckets": [Size(60), Size(16, "--model 64x2 --points 6 --seconds 3")],
+    "trace": [Size(40), Size(16, "--model 64x2")],
+    "memory": [Size(60), Size(16, "--model 128x4")],
+    "step": [Size(60), Size(16, "--model 64x2 --rounds 5")],
+}
+
+
+def sizes(name: str) -> list[Size]:
+    """The sizes of a benchmark, the largest first."""
+    return _SIZES.get(name, [Size(_SECONDS)])
+
+
+def choose(names: Sequence[str], left: float, slowness: float) -> Size | None:
+    """The size at which the first of these benchmarks runs; None if there is no time for it.
+
+    Args:
+        names: the benchmarks that have not run yet.
+        left: seconds for all of them.
+        slowness: how many times longer than on two quiet cores the benchmarks took so far.
+    """
+    wanted = [sizes(name)[0].seconds for name in names]
+    share = left * wanted[0] / sum(wanted)
+    first = sizes(names[0])
+    fitting = [size for size in first if size.seconds * slowness <= share]
+    smallest = first[-1]
+    return fitting[0] if fitting else smallest if smallest.seconds * slowness <= left else None
+
+
+def run_all(
+    benchmarks: Mapping[str, Benchmark], seconds: float, run: Callable[[Benchmark, str], Result]
+) -> tuple[list[Section], dict[str, str]]:
+    """Run benchmarks one after the other at sizes that fit into the time.
+
+    Args:
+        benchmarks: by name.
+        seconds: for all of them.
+        run: runs one benchmark with a command line.
+
+    Returns:
+        The results with their command lines, and why benchmarks are missing, by name.
+    """
+    began = time.monotonic()
+    sections, missing = list[Section](), dict[str, str]()
+    names, planned, spent = list(benchmarks), 0.0, 0.0
+    for index, name in enumerate(names):
+        size = choose(
+            names[index:], seconds - (time.monotonic() - began), max(1.0, spent / planned if planned else 1.0)
+        )
+        if size is None:
+            missing[name] = "no time was left; give more --minutes"
+            continue
+        start = time.monotonic()
+        try:
+            sections.append(Section(size.arguments, run(benchmarks[name], size.arguments)))
+        except (RuntimeError, ValueError) as error:
+            missing[name] = f"it failed: {str(error).strip().splitlines()[-1]}"
+        planned, spent = planned + size.seconds, spent + time.monotonic() - start
+    return sections, missing
+
+
+def write(folder: Path, sections: Sequence[Section], about: About, console: Console) -> list[Path]:
+    """Write tables, raw numbers, pictures, the receipt and the report into a folder. Returns all paths."""
+    files: list[Path] = []
+    for section in sections:
+        table, _ = section.result.write(folder)
+        files += [table, *write_pictures(BENCHMARKS[section.result.name], section.result, folder, console)]
+    made = receipt.make(
+        {section.result.name: section.result for section in sections},
+        {path.name: path for path in files},
+        about.to_json(),
+    )
+    text = json.dumps(made, indent=1)
+    (folder / "receipt.json").write_text(text, encoding="utf-8")
+    pages = {"report.md": markdown_page, "report.html": html_page}
+    for name, page in pages.items():
+        (folder / name).write_text(page(about, sections, made["seal"], folder), encoding="utf-8")
+    return [folder / name for name in (*pages, "receipt.json")]
+
+
+# The command
+
+
+def add_options(command: ArgumentParser) -> None:
+    """Add the options of this command."""
+    command.add_argument("--minutes", type=float, default=10.0, help="time for all benchmarks")
+    command.add_argument("--only", nargs="+", choices=list(BENCHMARKS), help="benchmarks to run (default: all)")
+    command.add_argument("--out", type=Path, default=Path("bench", "report"), help="folder (default: bench/report)")
+    command.add_argument(
+        "--verify", type=Path, metavar="FILE", help="check a receipt, or the report beside it, instead"
+    )
+
+
+def run(options: Namespace, console: Console) -> None:
+    """Make a report, or verify one.
+
+    Raises:
+        SystemExit: the report that is verified does not follow from its raw numbers, or a benchmark failed.
+    """
+    if options.verify is not None:
+        raise SystemExit(verify(options.verify, console))
+    benchmarks = {name: BENCHMARKS[name] for name in options.only or BENCHMARKS}
+    sections, missing = run_all(benchmarks, options.minutes * 60, lambda one, line: _run_one(one, line, console))
+    about = About(datetime.now(UTC).isoformat(timespec="seconds"), options.minutes, _lines(sections), missing)
+    options.out.mkdir(parents=True, exist_ok=True)
+    for path in write(options.out, sections, about, console):
+        console.print(f"Written: {path}", soft_wrap=True)
+    if any(reason.startswith("it failed") for reason in missing.values()):
+        raise SystemExit("\n".join(f"{name} is missing: {reason}" for name, reason in missing.items()))
+
+
+def _lines(sections: Sequence[Section]) -> dict[str, str]:
+    return {section.result.name: section.arguments for section in sections}
+
+
+def _run_one(benchmark: Benchmark, arguments: str, console: Console) -> Result:
+    console.print(f"[bold]{benchmark.name}[/bold] {arguments}")
+    result = benchmark.result(benchmark.parse(arguments.split()))
+    console.print(result.table())
+    return result
+
+
+def verify(file: Path, console: Console) -> int:
+    """Print what a receipt's check finds. Returns 0 if the report follows from its raw numbers, else 1."""
+    findings = verification.verify(file)
+    for finding in findings:
+        mark = "[green]right[/green]" if finding.is_right else "[red]wrong[/red]"
+        console.print(f"{'[yellow]note[/yellow]' if finding.is_note else mark}: {finding.text}", soft_wrap=True)
+    return 0 if all(finding.is_right or finding.is_note for finding in findings) else 1

@@ -1,0 +1,183 @@
+"""A report fits a time, holds every result and picture, and can be computed again from its raw numbers."""
+
+import io
+import json
+import shutil
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from reference.bench import report, verification
+from reference.bench.benchmark import Benchmark
+from reference.bench.registry import BENCHMARKS
+from reference.bench.report import choose, run_all, sizes
+from reference.bench.report_pages import Section, command
+from reference.bench.result import Column, Result
+
+pytest.importorskip("matplotlib")
+ALL = list(BENCHMARKS)
+
+
+@pytest.mark.parametrize("minutes", [2, 5, 10, 30])
+@pytest.mark.parametrize("slowness", [1.0, 2.0])
+def test_the_planned_sizes_fit_the_time(minutes: float, slowness: float) -> None:
+    left = minutes * 60.0
+    for index in range(len(ALL)):
+        size = choose(ALL[index:], left, slowness)
+        left -= size.seconds * slowness if size else 0
+    assert left >= 0
+
+
+def test_with_time_enough_every_benchmark_runs_at_its_default_size() -> None:
+    assert [choose(ALL[index:], 3600, 1.0) for index in range(len(ALL))] == [sizes(name)[0] for name in ALL]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_size_is_a_command_line(name: str) -> None:
+    for size in sizes(name):
+        assert isinstance(BENCHMARKS[name].parse(size.arguments.split()), Namespace)
+    assert [size.seconds for size in sizes(name)] == sorted((size.seconds for size in sizes(name)), reverse=True)
+
+
+def test_a_benchmark_that_fails_or_finds_no_time_is_missing_with_the_reason() -> None:
+    def run(benchmark: Benchmark, arguments: str) -> Result:
+        if benchmark.name == "ddp":
+            raise RuntimeError("rank 0 failed:\n  File ...\nValueError: no such model")
+        return Result(benchmark.name, arguments, [], [], [], {})
+
+    some = {name: BENCHMARKS[name] for name in ("roofline", "ddp")}
+    sections, missing = run_all(some, 3600, run)
+    assert [section.result.name for section in sections] == ["roofline"]
+    assert missing == {"ddp": "it failed: ValueError: no such model"}
+    assert run_all(some, 1, run)[1] == dict.fromkeys(some, "no time was left; give more --minutes")
+
+
+def measured() -> Result:
+    environment = {
+        "cores": 2, "others": 0.1, "steal": 0.0, "load_before": 1.0, "load_after": 2.0, "gpus": [], "processor": "<P>",
+        "memory_gb": 16.0, "system": "Linux", "python": "3.11", "torch": "2", "seed": 0,
+    }  # fmt: skip
+    raw = {
+        "backend": "gloo", "device": "cpu", "cores": 2, "warm_up": 1, "left_out_bytes": [],
+        "measurements": [
+            {"world_size": 2, "bytes": size, "seconds": [[size / 1e9 + 1e-4] * 2] * 3} for size in (10**3, 10**6, 10**8)
+        ],
+    }  # fmt: skip
+    return BENCHMARKS["all-reduce"].evaluated(raw, environment)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of one benchmark, whose ranks are replaced by given numbers."""
+    out = tmp_path_factory.mktemp("report")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Benchmark, "result", lambda _self, _options: measured())
+        options = Namespace(verify=None, only=["all-reduce"], minutes=10.0, out=out)
+        report.run(options, Console(file=io.StringIO()))
+    return out
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """A copy of that report, to be changed."""
+    return shutil.copytree(made, tmp_path / "report")
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are not drawn again, which takes most of the time."""
+    monkeypatch.setattr("reference.bench.pictures.can_draw", lambda: False)
+
+
+def wrong(folder: Path) -> list[str]:
+    return [one.text for one in verification.verify(folder / "receipt.json") if not (one.is_right or one.is_note)]
+
+
+def test_a_report_has_pages_pictures_numbers_and_a_receipt(folder: Path) -> None:
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        "report.md",
+        "report.html",
+        "receipt.json",
+        *(f"all-reduce.{end}" for end in ("csv", "json", "svg")),
+    }
+    markdown = (folder / "report.md").read_text(encoding="utf-8")
+    assert "![all-reduce](all-reduce.svg)" in markdown
+    assert "w = 1.00 GB/s, o = 100 us per call" in markdown
+    assert "`python -m reference.bench all-reduce`" in markdown
+    html = (folder / "report.html").read_text(encoding="utf-8")
+    assert "data:image/svg+xml;base64," in html
+    assert "&lt;P&gt;, 2 cores" in html
+    seal = json.loads((folder / "receipt.json").read_text(encoding="utf-8"))["seal"]
+    assert seal in markdown
+    assert seal in html
+
+
+def test_an_untouched_report_is_right(folder: Path) -> None:
+    assert report.verify(folder / "report.html", Console(file=io.StringIO())) == 0
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(
+    ("name", "old", "new", "finding"),
+    [
+        ("report.md", "w = 1.00", "w = 9.00", "report.md shows these results and this receipt."),
+        ("report.html", "w = 1.00", "w = 9.00", "report.html shows these results and this receipt."),
+        ("all-reduce.csv", "1.0", "9.0", "all-reduce.csv is the receipt's."),
+        ("all-reduce.svg", "</svg>", " </svg>", "all-reduce.svg is the receipt's."),
+        (
+            "all-reduce.json",
+            "w = 1.00",
+            "w = 9.00",
+            "all-reduce: the table and the sentences follow from the raw numbers.",
+        ),
+        ("all-reduce.json", '"bytes": 1000,', '"bytes": 1001,', "all-reduce: the raw numbers are the receipt's."),
+        ("receipt.json", '"minutes": 10.0', '"minutes": 1.0', "The seal belongs to the receipt."),
+    ],
+)
+def test_an_edit_is_found(folder: Path, name: str, old: str, new: str, finding: str) -> None:
+    edit(folder / name, old, new)
+    assert finding in wrong(folder)
+    console = Console(file=io.StringIO())
+    assert report.verify(folder, console) == 1
+    assert isinstance(console.file, io.StringIO)
+    assert f"wrong: {finding}" in console.file.getvalue()
+
+
+def test_a_picture_of_other_numbers_is_found(folder: Path) -> None:
+    edit(folder / "all-reduce.svg", "</svg>", " </svg>")
+    assert "all-reduce.svg shows the raw numbers." in wrong(folder)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_other_code_is_a_note(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reference.bench.receipt.hash_of_code", lambda: "other")
+    assert wrong(folder) == []
+    assert "Other code measured; the present code recomputes." in [f.text for f in verification.verify(folder)]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_numbers_of_another_kind_are_wrong_rather_than_an_error(folder: Path) -> None:
+    data: dict[str, Any] = json.loads((folder / "all-reduce.json").read_text(encoding="utf-8"))
+    (folder / "all-reduce.json").write_text(json.dumps({**data, "raw": {}}), encoding="utf-8")
+    assert wrong(folder)
+
+
+def test_without_a_receipt_there_is_one_finding(tmp_path: Path) -> None:
+    [finding] = verification.verify(tmp_path / "receipt.json")
+    assert not finding.is_right
+    assert "cannot be read" in finding.text
+
+
+def test_sections_name_their_command() -> None:
+    section = Section("--seconds 1", Result("ddp", "", [Column("a")], [], [], {}))
+    assert command(section) == "python -m reference.bench ddp --seconds 1"
