@@ -97,7 +97,7 @@ def _points(check: Check, components: Sequence[Component]) -> str:
 
 def _titled(title: str, *parts: RenderableType) -> Iterator[RenderableType]:
     yield Text(f"\n{title}", "bold")
-    yield from (Padding(part, (0, 0, 0, 2)) for part in parts)
+    yield from (Padding(part, (0, 0, 0, 2), expand=False) for part in parts)
 
 
 def _unknown(name: str, components: Sequence[Component]) -> str:

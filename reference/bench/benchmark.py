@@ -27,7 +27,7 @@ class Benchmark:
         add_options: adds the command's own options to its parser; `--out` is added for all.
         measure: runs the benchmark. Its raw numbers contain the options that a reader needs to understand them.
         evaluate: computes the table and the sentences from the raw numbers; it leaves the environment empty.
-        draw: makes the pictures from the raw numbers; the keys become names of files.
+        draw: makes the pictures from the raw numbers, by name; the benchmark's own name if there is only one.
     """
 
     name: str
@@ -37,17 +37,22 @@ class Benchmark:
     evaluate: Callable[[Raw], Result]
     draw: Callable[[Raw], "Mapping[str, Figure]"]
 
-    def parse(self, arguments: Sequence[str]) -> Namespace:
-        """The options of a command line, without the command's name."""
+    def parse(self, arguments: Sequence[str], out: Path) -> Namespace:
+        """The options of a command line, without the command's name; `out` is the folder for files."""
         parser = ArgumentParser(prog=self.name)
         self.add_options(parser)
-        return parser.parse_args(arguments)
+        return parser.parse_args(arguments, Namespace(out=out))
 
     def result(self, options: Namespace) -> Result:
         """Measure, and evaluate the numbers, with a sentence about noise at the end."""
         with watch_machine() as environment:
             raw = self.measure(options)
             return self.evaluated(raw, environment().to_json())
+
+    def pictures(self, raw: Raw) -> "Mapping[str, Figure]":
+        """The pictures by the names of their files, each of which begins with the benchmark's name."""
+        drawn = self.draw(raw)
+        return {name if name == self.name else f"{self.name}-{name}": figure for name, figure in drawn.items()}
 
     def evaluated(self, raw: Raw, environment: Mapping[str, object]) -> Result:
         """The result that follows from these raw numbers, measured in this environment."""
@@ -73,4 +78,5 @@ def write_pictures(benchmark: Benchmark, result: Result, folder: Path, console: 
     if not pictures.can_draw():
         console.print(pictures.MISSING)
         return []
-    return [pictures.save(figure, folder / f"{name}.svg") for name, figure in benchmark.draw(result.raw).items()]
+    drawn = benchmark.pictures(result.raw)
+    return [pictures.save(figure, folder / f"{name}.svg") for name, figure in drawn.items()]

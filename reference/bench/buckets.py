@@ -284,9 +284,9 @@ def _about_flat_part(raw: Raw, near: Size) -> str:
     low, high = flat_part(raw)
     place = "inside" if low <= near.mib <= high else "outside"
     return (
-        f"Measured, the step is shortest with {best.mib:.3g} MiB ({best.step.median * 1e3:.1f} ms), and at most "
+        f"Measured, the median step is shortest with {best.mib:.3g} MiB ({best.step.median * 1e3:.1f} ms), and at most "
         f"{_FLAT:.0%} longer from {low:.3g} to {high:.3g} MiB. The size next to the model's best, {near.mib:.3g} MiB, "
-        f"lies {place} this flat part: its step takes {_to_best(raw, near, best):.2f} of the shortest."
+        f"lies {place} this flat part: within a round its step takes {_to_best(raw, near, best):.2f} of that one's."
     )
 
 

@@ -65,7 +65,7 @@ class Kept:
 def measure_on_ranks(workload: Workload) -> Raw:
     """Train two steps of each strategy: the moments of each rank."""
     tokens = batch(workload)
-    found = {name: gather(watch_training(recipe, tokens)) for name, recipe in strategies(workload).items()}
+    found = {name: gather(watch_training(recipe, tokens)[1]) for name, recipe in strategies(workload).items()}
     return {
         "workload": asdict(workload),
         "world_size": dist.get_world_size(),
@@ -75,8 +75,8 @@ def measure_on_ranks(workload: Workload) -> Raw:
     }
 
 
-def watch_training(recipe: Recipe, tokens: Tensor) -> list[dict[str, Any]]:
-    """The moments of two steps: names, bytes held, peak since the moment before."""
+def watch_training(recipe: Recipe, tokens: Tensor) -> tuple[Contestant, list[dict[str, Any]]]:
+    """A training after two steps, and their moments: names, bytes held, peak since the moment before."""
     with watch_allocations(tokens.device) as watch:
         training = recipe()
         watch.mark("initialisation")
@@ -84,7 +84,7 @@ def watch_training(recipe: Recipe, tokens: Tensor) -> list[dict[str, Any]]:
         training.optimizer.zero_grad()
         watch.mark("between steps")
         _step(training, tokens, watch)
-    return [asdict(moment) for moment in watch.moments]
+    return training, [asdict(moment) for moment in watch.moments]
 
 
 def _step(training: Contestant, tokens: Tensor, watch: Watch) -> None:
@@ -167,20 +167,24 @@ def measure(options: Namespace) -> Raw:
 
 
 def evaluate(raw: Raw) -> Result:
-    """The table: what each rank keeps, beside the paper; the sentences: where they differ, and why."""
+    """The table: what each rank keeps, beside the paper; the sentences: where they differ, and why.
+
+    The parameters are what a rank holds at initialisation. `kept` is all that it keeps between steps.
+    """
     workload = Workload(**raw["workload"])
     return Result(
         name=BENCHMARK.name,
         title=f"Memory of the transformer {workload.model} on {raw['world_size']} ranks ({raw['backend']}, "
-        f"{raw['device']}), {workload.samples} x {workload.words} tokens per rank, float32, AdamW",
+        f"{raw['device']}), {workload.samples} x {workload.words} tokens per rank, float32, AdamW; kept and paper: "
+        "bytes per parameter; saved: activations",
         columns=[
             Column("training"),
             Column("rank"),
-            *(Column(name, "MB") for name in ("parameters", "gradients", "optimizer state", "activations")),
-            Column("states", "bytes per parameter"),
-            Column("on paper", "bytes per parameter"),
-            Column("difference", "%"),
-            *(Column(name, "MB") for name in ("at initialisation", "before the step", "after the step", "peak")),
+            *(Column(name, "MB") for name in ("params", "grads", "state", "saved")),
+            Column("kept", "bytes"),
+            Column("paper", "bytes"),
+            Column("off", "%"),
+            *(Column(name, "MB") for name in ("before step", "after step", "peak")),
         ],
         rows=[_row(raw, name, rank) for name, every in raw["moments"].items() for rank in range(len(every))],
         sentences=[_saving(raw), *_explanations(raw), _activations(raw), _GPU[raw["device"]]],
@@ -199,8 +203,8 @@ def _row(raw: Raw, name: str, rank: int) -> list[Any]:
         *(each / MEGABYTE for each in (states.parameters, states.gradients, states.optimizer, found.activations)),
         states.total / formula.parameters,
         formula.formula.total / formula.parameters,
-        100 * (states.total / formula.formula.total - 1),
-        *(held[moment] / MEGABYTE for moment in ("initialisation", "before the step", "after the step")),
+        round(100 * (states.total / formula.formula.total - 1), 2) + 0.0,  # never -0
+        *(held[moment] / MEGABYTE for moment in ("before the step", "after the step")),
         found.peak / MEGABYTE,
     ]
 

@@ -5,6 +5,7 @@ from reference.bench import (
     buckets,
     ddp,
     memory,
+    models,
     roofline,
     step,
     trace,
@@ -19,6 +20,7 @@ _MODULES = (
     trace,
     memory,
     step,
+    models,
 )
 
 BENCHMARKS: dict[str, Benchmark] = {module.BENCHMARK.name: module.BENCHMARK for module in _MODULES}

@@ -72,7 +72,7 @@ def html_page(about: About, sections: Sequence[Section], seal: str, folder: Path
 
 def pictures_of(result: Result, folder: Path) -> list[Path]:
     """The pictures of a result in a folder, in the order of their names."""
-    return [path for path in sorted(folder.glob("*.svg")) if path.stem.startswith(result.name)]
+    return [path for path in sorted(folder.glob("*.svg")) if f"{path.stem}-".startswith(f"{result.name}-")]
 
 
 def command(section: Section) -> str:

@@ -164,19 +164,20 @@ def evaluate(raw: Raw) -> Result:
     return Result(
         name=BENCHMARK.name,
         title=f"A step of the transformer {workload.model} with and without sharding, on {raw['world_size']} ranks "
-        f"({raw['backend']}, {raw['device']}), {workload.samples} x {workload.words} tokens per rank",
+        f"({raw['backend']}, {raw['device']}), {workload.samples} x {workload.words} tokens per rank; ratio to "
+        "ddp; from and to are quartiles",
         columns=[
             Column("training"),
             Column("step", "ms"),
-            Column("first quartile", "ms"),
-            Column("third quartile", "ms"),
-            Column("time to ddp"),
-            Column("first quartile"),
-            Column("third quartile"),
-            Column("collectives"),
-            Column("sent per rank", "MB"),
-            Column("by formula", "MB"),
-            Column("difference", "%"),
+            Column("from", "ms"),
+            Column("to", "ms"),
+            Column("ratio"),
+            Column("from"),
+            Column("to"),
+            Column("calls"),
+            Column("sent", "MB"),
+            Column("formula", "MB"),
+            Column("off", "%"),
         ],
         rows=[*(_row(raw, name) for name in raw["seconds"]), _paper_row(raw)],
         sentences=[_times(raw), _volumes(raw), *_gloo(raw), _GPU[raw["device"]]],
@@ -189,7 +190,7 @@ def _row(raw: Raw, name: str) -> list[Any]:
     step, ratio = spread(seconds).scaled(1e3), ratios(seconds, raw["seconds"][_BASE])
     seen, formula = sum(measured_bytes(raw, name).values()), sum(formula_bytes(raw, name).values())
     count = sum(each["count"] for each in raw["traffic"][name].values())
-    volumes = [seen / _MEGABYTE, formula / _MEGABYTE, 100 * (seen / formula - 1) if formula else None]
+    volumes = [seen / _MEGABYTE, formula / _MEGABYTE, round(100 * (seen / formula - 1), 2) if formula else None]
     return [
         name,
         step.median,

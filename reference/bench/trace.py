@@ -193,24 +193,29 @@ def steps_of(raw: Raw) -> dict[str, list[Step]]:
 
 
 def evaluate(raw: Raw) -> Result:
-    """The table: communication of each training, and how much is hidden; the sentences: overlap and agreement."""
+    """The table: communication of each training, and how much is hidden; the sentences: overlap and agreement.
+
+    `profiler` and `record` are the numbers of collectives that each saw, `running` is how long at least one ran,
+    `waited` how long the program waited by the record, and `differ` by how much the two disagree about a launch.
+    """
     workload, found = Workload(**raw["workload"]), steps_of(raw)
     return Result(
         name=BENCHMARK.name,
         title=f"One step of the transformer {workload.model} on {raw['world_size']} ranks ({raw['backend']}, "
-        f"{raw['device']}), {workload.samples} x {workload.words} tokens per rank",
+        f"{raw['device']}), {workload.samples} x {workload.words} tokens per rank; collectives seen by "
+        "the profiler and by the record",
         columns=[
             Column("training"),
             Column("rank"),
-            Column("collectives, profiler"),
-            Column("collectives, record"),
+            Column("profiler"),
+            Column("record"),
             Column("passed", "MB"),
             Column("step", "ms"),
-            Column("communication", "ms"),
+            Column("running", "ms"),
             Column("hidden", "ms"),
             Column("overlap", "%"),
-            Column("waited, record", "ms"),
-            Column("launches differ", "ms"),
+            Column("waited", "ms"),
+            Column("differ", "ms"),
         ],
         rows=[_row(name, rank, step) for name, every in found.items() for rank, step in enumerate(every)],
         sentences=[_overlaps(found), _agreement(found), _GPU[raw["device"]]],

@@ -68,7 +68,7 @@ def _list(title: str, lines: Sequence[tuple[ComponentReport, CheckReport, str]])
     yield Text(title, "bold")
     for component, check, words in lines:
         short = textwrap.shorten(words, _LINE, placeholder=" ...")
-        yield Padding(Text.assemble((f"{component.name}: {check.id}: ", "bold"), short), (0, 0, 0, 2))
+        yield Padding(Text.assemble((f"{component.name}: {check.id}: ", "bold"), short), (0, 0, 0, 2), expand=False)
     yield Text()
 
 
@@ -99,4 +99,4 @@ def _of(component: ComponentReport) -> str:
 
 
 def _indented(words: str, style: str = "") -> Padding:
-    return Padding(Text(words, style), (0, 0, 0, 2))
+    return Padding(Text(words, style), (0, 0, 0, 2), expand=False)

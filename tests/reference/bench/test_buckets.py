@@ -65,7 +65,7 @@ def test_exact_numbers_agree_with_the_model() -> None:
     waited, modelled = zip(*(row[-2:] for row in found.rows), strict=True)
     assert waited == pytest.approx(modelled)
     assert "the model's best size is 3.91 MiB" in found.sentences[0]
-    assert "4 MiB, lies inside this flat part: its step takes 1.00 of the shortest" in found.sentences[1]
+    assert "4 MiB, lies inside this flat part: within a round its step takes 1.00 of that one's" in found.sentences[1]
     assert (
         "With 4 MiB the wait after backward is 8.2 ms, by the model 8.2 ms; the step is 8.2 ms longer"
         in found.sentences[2]

@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 from rich.console import Console
 
 from reference.bench import report, verification
+from reference.bench.__main__ import main
 from reference.bench.benchmark import Benchmark
 from reference.bench.registry import BENCHMARKS
 from reference.bench.report import choose, run_all, sizes
-from reference.bench.report_pages import Section, command
+from reference.bench.report_pages import Section, command, pictures_of
 from reference.bench.result import Column, Result
 
 pytest.importorskip("matplotlib")
@@ -38,7 +40,7 @@ def test_with_time_enough_every_benchmark_runs_at_its_default_size() -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_every_size_is_a_command_line(name: str) -> None:
     for size in sizes(name):
-        assert isinstance(BENCHMARKS[name].parse(size.arguments.split()), Namespace)
+        assert isinstance(BENCHMARKS[name].parse(size.arguments.split(), Path("out")), Namespace)
     assert [size.seconds for size in sizes(name)] == sorted((size.seconds for size in sizes(name)), reverse=True)
 
 
@@ -53,6 +55,17 @@ def test_a_benchmark_that_fails_or_finds_no_time_is_missing_with_the_reason() ->
     assert [section.result.name for section in sections] == ["roofline"]
     assert missing == {"ddp": "it failed: ValueError: no such model"}
     assert run_all(some, 1, run)[1] == dict.fromkeys(some, "no time was left; give more --minutes")
+
+
+def test_an_interrupted_report_has_what_was_measured_before() -> None:
+    def run(benchmark: Benchmark, arguments: str) -> Result:
+        if benchmark.name == "ddp":
+            raise KeyboardInterrupt
+        return Result(benchmark.name, arguments, [], [], [], {})
+
+    sections, missing = run_all({name: BENCHMARKS[name] for name in ("roofline", "ddp", "step")}, 3600, run)
+    assert [section.result.name for section in sections] == ["roofline"]
+    assert missing == dict.fromkeys(("ddp", "step"), "it was interrupted")
 
 
 def measured() -> Result:
@@ -116,8 +129,25 @@ def test_a_report_has_pages_pictures_numbers_and_a_receipt(folder: Path) -> None
     assert seal in html
 
 
+def test_a_page_shows_every_picture_of_its_benchmarks(tmp_path: Path) -> None:
+    several = replace(BENCHMARKS["trace"], draw=lambda _raw: dict.fromkeys(["naive", "trace"]))
+    names = list(several.pictures({}))
+    assert names == ["trace-naive", "trace"]
+    for name in (*names, "tracer", "ddp"):
+        (tmp_path / f"{name}.svg").touch()
+    found = pictures_of(Result("trace", "", [], [], [], {}), tmp_path)
+    assert sorted(path.stem for path in found) == sorted(names)
+
+
 def test_an_untouched_report_is_right(folder: Path) -> None:
     assert report.verify(folder / "report.html", Console(file=io.StringIO())) == 0
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_command_verifies(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["report", "--verify", str(folder / "receipt.json")])
+    assert "right: report.md shows these results and this receipt." in capsys.readouterr().out
 
 
 def edit(path: Path, old: str, new: str) -> None:
