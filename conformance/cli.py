@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from conformance.commands import explain, grade, regrade, replay, rubric
 from conformance.commands.options import COMMAND
-from conformance.execution.fork_servers import become_forkable
+from conformance.execution import restart
 from conformance.grading.report import GRADER_ERROR, HARNESS_ERROR, NOT_GRADED
 from conformance.submissions.packages import installed
 from pytest_ddp.errors import UsageError
@@ -22,10 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: all that is submitted passed; 1: a component failed; 2: misuse, or a submission that cannot be graded; 3: an
     error in the grader; 130: interrupted. With `--out`, 0 means that the results are written, whatever they are.
     """
-    if arguments is None:
-        become_forkable()
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(given if given and given[0] in _COMMANDS else ["grade", *given])
+    options.given, options.restarts = given, arguments is None
     try:
         if vars(options).get("packages"):
             sys.path.append(str(installed(options.packages)))  # the ranks have the same path
@@ -39,6 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception:  # noqa: BLE001  whatever happens, the exit code tells whose fault it is
         sys.stderr.write(f"conformance: {GRADER_ERROR}\n{traceback.format_exc()}")
         return HARNESS_ERROR
+
+
+def resume(kept: int, small: bool) -> int:  # noqa: FBT001  called from text
+    """Go on with a command that started itself again."""
+    return restart.resume(kept, main, small=small)
 
 
 def _parser() -> argparse.ArgumentParser:

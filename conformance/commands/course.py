@@ -85,6 +85,7 @@ def _passed_on(options: argparse.Namespace) -> list[str]:
     """Return the options that the grade of each submission gets."""
     passed_on = ["--world-size", str(world_size(options)), "--max-examples", str(options.max_examples)]
     passed_on += ["--import-seconds", str(options.import_seconds)]
+    passed_on += ["--isolation", options.isolation]
     passed_on += ["--core"] * bool(options.core) + ["--small"] * options.small
     passed_on += ["--from-scratch"] * options.from_scratch
     for option, values in (("--library", options.library), ("--with", options.packages)):

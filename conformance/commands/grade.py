@@ -13,6 +13,7 @@ from conformance.commands.options import (
     MAX_EXAMPLES,
     SMALL_WORLD_SIZE,
     WORLD_SIZE,
+    add_isolation,
     add_report_options,
     add_with,
     components,
@@ -24,6 +25,7 @@ from conformance.commands.options import (
 from conformance.commands.watch import grade_on_save
 from conformance.execution.deadlines import IMPORT_SECONDS
 from conformance.execution.fork_servers import fork_servers
+from conformance.execution.restart import restart
 from conformance.grading.events import Event, Listener, Reports
 from conformance.grading.formats import FORMATS
 from conformance.grading.formats.console import ConsoleReport
@@ -59,6 +61,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     about = f"use little memory: --core, --world-size {SMALL_WORLD_SIZE}, and ranks that hash texts alike"
     add("--small", action="store_true", help=about)
     add_with(grade)
+    add_isolation(grade)
     about = "a package that submissions wrap: what it refuses, they refuse; repeatable"
     add("--library", action="append", default=[], metavar="PACKAGE", help=about)
     about = "the longest that a submission may take to import (%(default)s)"
@@ -86,8 +89,10 @@ def _grade(options: argparse.Namespace) -> int:
     _check(options, anything_written=bool(files))
     for file in files:
         file.write()  # without any submission yet: a path that cannot be written is told at once
+    if options.restarts:
+        restart(options.given, small=options.small)
     shown_as = progress(verdicts=student.is_student(options))
-    with shown_as as shown, fork_servers(small=options.small) as launcher:
+    with shown_as as shown, fork_servers(options.isolation, small=options.small) as launcher:
         from conformance.grading.grade import grade  # noqa: PLC0415  imports torch, while the servers do too
         from conformance.judging.draws import nothing_kept  # noqa: PLC0415  as above
 
@@ -105,9 +110,11 @@ def _watch(options: argparse.Namespace) -> int:
         raise UsageError(f"{given[0]}: --watch writes no file; grade without it")
     _check(options)
     location = locate(student.HERE)
+    if options.restarts:
+        restart(options.given, small=options.small)
     sys.stdout.write("Starting rank processes ...\n")
     sys.stdout.flush()
-    with fork_servers(small=options.small) as launcher:
+    with fork_servers(options.isolation, small=options.small) as launcher:
         from conformance.grading.grade import grade  # noqa: PLC0415  as in `_grade`
         from conformance.judging.draws import nothing_kept  # noqa: PLC0415  as in `_grade`
 

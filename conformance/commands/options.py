@@ -7,6 +7,7 @@ from conformance.grading.events import Reports
 from conformance.grading.formats import FORMATS
 from conformance.grading.formats.report_file import ReportFile
 from conformance.grading.rubric import NO_RUBRIC, Rubric, read_rubric
+from conformance.sandbox.plan import ISOLATIONS
 from pytest_ddp.errors import UsageError
 
 COMMAND = "pytest-ddp-grade"
@@ -27,6 +28,12 @@ def add_with(command: argparse.ArgumentParser) -> None:
     """Add `--with PACKAGE`."""
     about = "install a package that submissions need, in a cached folder of its own; repeatable"
     command.add_argument("--with", dest="packages", action="append", default=[], metavar="PACKAGE", help=about)
+
+
+def add_isolation(command: argparse.ArgumentParser) -> None:
+    """Add `--isolation`."""
+    about = "whether ranks run in a sandbox: if this machine allows it, or else not at all, or never (%(default)s)"
+    command.add_argument("--isolation", choices=ISOLATIONS, default=ISOLATIONS[0], help=about)
 
 
 def report_files(options: argparse.Namespace, reports: Reports) -> list[ReportFile]:

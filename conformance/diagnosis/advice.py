@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from conformance.checks.words import ONE_FILE
+from conformance.diagnosis.limits import limit_met
 from conformance.scenarios.drawn import Drawn
 from conformance.scenarios.scenario import AddGroup, Scenario
 
@@ -32,7 +33,8 @@ def advise(kind: str, message: str, drawn: Drawn, *, on_all_ranks: bool) -> str:
                 and row.applies(drawn)
             ):
                 return row.advice.format(ranks=drawn.world_size, smallest=_smallest_group(drawn))
-    return next((row.advice for row in _ON_CALLS if re.search(row.pattern, said, re.DOTALL)), "")
+    found = next((row.advice for row in _ON_CALLS if re.search(row.pattern, said, re.DOTALL)), "")
+    return found or limit_met(kind, message)
 
 
 def _smallest_group(scenario: Scenario) -> int:

@@ -47,6 +47,9 @@ _WAITING = (
 _DEATHS = {  # by signal
     "SIGABRT": "gloo ends a process whose tensor in a collective has another size than on the other ranks. Do all "
     "ranks give tensors of the same sizes, in the same order, to their collectives?",
+    "SIGKILL": "Something else than the rank's own code killed it: the system, as memory was used up, or a process "
+    "of the submission.",
+    "SIGXFSZ": "The rank wrote a file beyond the limit of its size (--isolation).",
     None: "The rank ended its own process, by `os._exit` or the like. A rank must not end its process.",
 }
 

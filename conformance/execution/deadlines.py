@@ -12,6 +12,7 @@ _SLOWER = 100.0
 _LONGEST_RUN = 60.0
 _LONGEST_IMPORT = 60.0
 _SLOWER_AT_LEAST = 10.0
+_LONGEST_OF_ALL = 300.0  # however slow the fastest run was
 _SLOWER_IMPORT = 10.0  # all ranks import the submission at one time, new ones while others compute
 _GATED_STEP_SECONDS = 10.0  # `comm_threads` waits for other threads of the submission, in each step
 
@@ -35,4 +36,4 @@ class Deadlines:
         if math.isinf(self.fastest):
             return _FIRST_RUN_SECONDS
         bounded = min(_SLOWER * self.fastest, _LONGEST_RUN)
-        return max(_RUN_SECONDS, bounded, _SLOWER_AT_LEAST * self.fastest)
+        return max(_RUN_SECONDS, bounded, min(_SLOWER_AT_LEAST * self.fastest, _LONGEST_OF_ALL))

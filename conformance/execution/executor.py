@@ -5,16 +5,14 @@ What comes back is a value: the answers of all ranks, or the outcomes of a run t
 
 import ctypes
 import json
-import tempfile
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
-from pathlib import Path
 
 from conformance.execution.asked import Asked
 from conformance.execution.deadlines import IMPORT_SECONDS, Deadlines
-from conformance.execution.fork_servers import ForkServers
+from conformance.execution.fork_servers import RankServers
 from conformance.execution.outcome import (
     Broken,
     Execution,
@@ -95,7 +93,7 @@ class Executor:
     def run_afresh(self, component: Asked, drawn: Drawn, *, alike: bool = False) -> Execution:
         """Run a scenario or a case on new processes, of which all hash texts alike if so asked; raise as `run` does."""
         with self.ranks.fresh() as own:
-            if alike and isinstance(own.launcher, ForkServers):
+            if alike and isinstance(own.launcher, RankServers):
                 own.launcher = own.launcher.alike
             return replace(self, ranks=own, alone=set(), afresh=True).run_again(component, drawn)
 
@@ -151,7 +149,8 @@ class Executor:
         asked = {"submission": asdict(self.location), "contracts": [asdict(contract) for contract in contracts]}
         with _ranks_or_an_error_of_ours():
             payload = json.dumps(asked).encode()
-            (outcome,) = self.ranks.run(World(1), "conformance.ranks.probe:look", payload, timeout=self.import_limit)
+            seen = self.ranks.run(World(1), "conformance.ranks.probe:look", payload, timeout=self.import_limit)
+        (outcome,) = self.ranks.sandbox.explained(seen)
         self._deadlines.import_seconds = max(self._deadlines.import_seconds, outcome.seconds)
         found = self._probe(outcome)
         if found is None:
@@ -172,7 +171,7 @@ class Executor:
 
     def _is_implemented(self, component: Asked, contract: Contract) -> bool:
         self._contracts[component.name], drawn = contract, component.simplest
-        with _ranks_or_an_error_of_ours(), _folder(drawn) as folder:
+        with _ranks_or_an_error_of_ours(), self._folder(drawn) as folder:
             for phase, given in enumerate(component.numbers(drawn, self.seed(drawn))):
                 tasks = self._tasks(component, drawn, given, phase, folder)
                 world, seconds = self._world(component, drawn, len(given)), self._deadlines.of(drawn)
@@ -204,7 +203,7 @@ class Executor:
         run, key = _Run(), self.key(component, drawn)
         numbers = self._drawn_ahead.pop(key, None) or component.numbers(drawn, self.seed(drawn))
         answered: list[list[Outcome]] = []
-        with _ranks_or_an_error_of_ours(), _folder(drawn) as folder:
+        with _ranks_or_an_error_of_ours(), self._folder(drawn) as folder:
             for phase, given in enumerate(numbers):
                 tasks = self._tasks(component, drawn, given, phase, folder)
                 with self.ranks.group(self._world(component, drawn, len(given))) as group:
@@ -256,6 +255,10 @@ class Executor:
         missing = seen.missing(drawn)
         return f"{len(missing)} tensors are missing, {missing[0]} among them" if missing else ""
 
+    def _folder(self, drawn: Drawn) -> AbstractContextManager[str]:
+        """Give a folder that all ranks share, where it is asked for on another disk than that of temporary files."""
+        return self.ranks.sandbox.folder(in_memory=getattr(drawn, "other_disk", False))
+
     def _use(self, component: Asked, borrowed: Iterable[str]) -> None:
         self.borrowed.setdefault(component.name, set()).update(borrowed)
 
@@ -273,7 +276,7 @@ class Executor:
     def _broken(self, component: Asked, drawn: Drawn, outcomes: list[Outcome]) -> Execution:
         if not failures(outcomes):
             return Malformed(outcomes[0].rank, "it says that it has skipped its task")
-        broken = Broken(tuple(outcomes))
+        broken = Broken(tuple(self.ranks.sandbox.explained(outcomes)))
         root = broken.root
         if broken.lacking:
             raise LackError(broken.lacking)
@@ -292,12 +295,3 @@ def _ranks_or_an_error_of_ours() -> Iterator[None]:
         yield
     except PytestDDPError as error:
         raise HarnessError(f"no ranks to run on: {error}") from error
-
-
-@contextmanager
-def _folder(drawn: Drawn) -> Iterator[str]:
-    """Give a folder that all ranks share, where it is asked for on another disk than that of temporary files."""
-    memory = Path("/dev/shm")  # noqa: S108  a folder of random name is made in it
-    disk = memory if getattr(drawn, "other_disk", False) and memory.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="conformance-", dir=disk) as folder:
-        yield folder

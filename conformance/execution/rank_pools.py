@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
+from conformance.sandbox.sandbox import Sandbox
 from pytest_ddp.outcomes.outcome import Outcome
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.group import RankGroup
 from pytest_ddp.pool.launcher import Launcher
 from pytest_ddp.pool.pool import RankPool
-from pytest_ddp.pool.rendezvous import Rendezvous
 
 _GRACE_SECONDS = 0.3
 
@@ -27,9 +27,9 @@ class SizedRanks:
     """
 
     launcher: Launcher  # starts the processes
+    sandbox: Sandbox  # where they run
     counts: Counter[str] = field(default_factory=Counter)  # processes started, and places in groups that they served
     one_size: bool = False  # whether ranks of one size end before others start: memory is scarce
-    _rendezvous: Rendezvous = field(default_factory=Rendezvous)
     _pools: dict[int, RankPool] = field(default_factory=dict)
     _prepared: set[int] = field(default_factory=set)
 
@@ -57,7 +57,7 @@ class SizedRanks:
         """Return others with processes of their own; close them before these."""
         if self.one_size:
             self.close()
-        return SizedRanks(self.launcher, self.counts, self.one_size, self._rendezvous)
+        return SizedRanks(self.launcher, self.sandbox, self.counts, self.one_size)
 
     def close(self) -> None:
         """Let every rank end; others start when they are wanted."""
@@ -75,6 +75,13 @@ class SizedRanks:
         if world.size not in self._pools:
             if self.one_size:
                 self.close()
-            shared: dict[str, Any] = {"rendezvous": self._rendezvous, "counts": self.counts}
-            self._pools[world.size] = RankPool(self.launcher, grace=_GRACE_SECONDS, prepares_groups=False, **shared)
+            self._pools[world.size] = RankPool(
+                self.launcher,
+                grace=_GRACE_SECONDS,
+                rendezvous=self.sandbox.rendezvous,
+                counts=self.counts,
+                prepares_groups=False,
+                environment=self.sandbox.plan.environment,
+                cwd=self.sandbox.working_folder,
+            )
         return self._pools[world.size]

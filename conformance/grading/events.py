@@ -25,6 +25,13 @@ class SubmissionBegan:
 
 
 @dataclass(frozen=True)
+class RanksBegan:
+    """The submission has got ranks; `isolation` says what keeps them apart from the rest of the machine."""
+
+    isolation: str
+
+
+@dataclass(frozen=True)
 class ComponentBegan:
     """The checks of a component begin; `checks` is their number."""
 
@@ -71,7 +78,14 @@ class SubmissionEnded:
 
 
 Event: TypeAlias = (
-    GradeBegan | SubmissionBegan | ComponentBegan | CheckBegan | CheckEnded | ComponentEnded | SubmissionEnded
+    GradeBegan
+    | SubmissionBegan
+    | RanksBegan
+    | ComponentBegan
+    | CheckBegan
+    | CheckEnded
+    | ComponentEnded
+    | SubmissionEnded
 )
 Listener: TypeAlias = Callable[[Event], None]
 
@@ -107,6 +121,9 @@ class Reports:
                 self.reports = list(reports)
             case SubmissionBegan():
                 self._at += 1
+            case RanksBegan(isolation):
+                environment = replace(self.current.environment, isolation=isolation)
+                self.reports[self._at] = replace(self.current, environment=environment)
             case CheckEnded(name, check):
                 component = next(one for one in self.current.components if one.name == name)
                 self.reports[self._at] = self.current.with_component(component.with_check(check))

@@ -11,6 +11,7 @@ import torch._dynamo  # torch.optim imports it, slowly, at its first use: better
 
 from conformance.checks.check import Check
 from conformance.components.registry import COMPONENTS
+from conformance.diagnosis.limits import limit_met
 from conformance.execution.deadlines import IMPORT_SECONDS
 from conformance.execution.executor import KEPT_BYTES, Executor
 from conformance.execution.fork_servers import ForkServers, ranks_from
@@ -21,6 +22,7 @@ from conformance.grading.events import (
     ComponentEnded,
     Event,
     GradeBegan,
+    RanksBegan,
     SubmissionBegan,
     SubmissionEnded,
 )
@@ -99,9 +101,10 @@ def planned(path: str, grading: Grading) -> Report:
 
 def _grade_submission(path: str, grading: Grading, launcher: ForkServers) -> Iterator[Event]:
     try:
-        with ranks_from(launcher) as ranks:
-            location = locate(path)
-            location = replace(location, libraries=(*location.libraries, *grading.libraries))
+        location = locate(path)
+        location = replace(location, libraries=(*location.libraries, *grading.libraries))
+        with ranks_from(launcher, location) as ranks:
+            yield RanksBegan(ranks.sandbox.enforced)
             kept = KEPT_BYTES * (_SMALL if launcher.small else 1)
             executor = Executor(ranks, location, str(grading.seed), grading.import_seconds, kept_bytes=kept)
             yield from _grade_components(executor, grading)
@@ -132,7 +135,8 @@ def submitted_components(executor: Executor, wanted: Sequence[str]) -> list[str]
     """
     given, found = executor.location.given, executor.look(component.contract for component in COMPONENTS.values())
     if found.error:
-        raise UsageError(f"the adapters of {given} cannot be imported: {found.error}")
+        why = "\n".join(filter(None, [found.error, limit_met("", found.error)]))
+        raise UsageError(f"the adapters of {given} cannot be imported: {why}")
     wrong = dict.fromkeys(sentence for name, sentence in found.wrong_signatures if name in wanted)
     if wrong:
         raise UsageError(f"wrong signature in the adapters of {given}: " + "; ".join(wrong))

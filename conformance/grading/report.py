@@ -33,6 +33,7 @@ class Environment:
         world_size: the number of ranks in the largest world.
         seed: the seed of the grade.
         core_only: whether extended checks were left out.
+        isolation: what kept the submission's ranks apart from the rest of the machine; empty if it got none.
     """
 
     torch: str
@@ -42,6 +43,7 @@ class Environment:
     world_size: int
     seed: int
     core_only: bool = False
+    isolation: str = ""
 
 
 @dataclass(frozen=True)

@@ -198,11 +198,11 @@ def describe_outcome(outcome: Outcome, *, several: bool = False) -> str:
 
 
 def _death(outcome: Died, was: str = "was", it: str = "it") -> str:
-    if outcome.signal is not None:
-        return f"{was} killed by {outcome.signal}"
-    if outcome.exit_code is None:
+    if outcome.signal is None and outcome.exit_code is None:
         return outcome.exit_note or "ended in an unknown way"
     exited = f"exited with code {outcome.exit_code} before {it} finished"
+    if outcome.signal is not None:
+        exited = f"{was} killed by {outcome.signal}"
     return f"{exited}: {outcome.exit_note}" if outcome.exit_note else exited
 
 

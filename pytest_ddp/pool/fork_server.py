@@ -27,17 +27,31 @@ _ranks: set[int] = set()
 
 
 def main(control_fd: int, parent: int, preload: Sequence[str]) -> NoReturn:
-    """Serve until the controller is gone."""
-    control = socket.socket(fileno=control_fd)
+    """Import modules, and serve until the controller is gone."""
+    try:
+        import_modules(preload)
+        if os.getppid() == parent:
+            serve(socket.socket(fileno=control_fd))
+    except BaseException:  # noqa: BLE001  os._exit below would print nothing
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+def import_modules(preload: Sequence[str]) -> None:
+    """Import what ranks need; garbage collection in ranks skips the objects of all these modules."""
+    for module in preload:
+        importlib.import_module(module)
+    importlib.import_module("pytest_ddp.rank.collective_hooks").install()  # imports torch
+    gc.freeze()
+
+
+def serve(control: socket.socket) -> NoReturn:
+    """Fork ranks until the controller is gone; modules must have been imported."""
     try:
         adopt_orphans()
-        for module in preload:
-            importlib.import_module(module)
-        importlib.import_module("pytest_ddp.rank.collective_hooks").install()  # imports torch
-        gc.freeze()  # garbage collection in ranks skips the objects of all imported modules
         _send(control, {"ready": True})
-        if os.getppid() == parent:
-            _serve(control)
+        _serve(control)
     except ConnectionResetError:  # the controller left before it had read everything
         pass
     except BaseException:  # noqa: BLE001  os._exit below would print nothing

@@ -115,7 +115,7 @@ class ForkLauncher:
     def begin_server(self, fd: int, preload: Sequence[str], environment: Mapping[str, str]) -> Server:
         """Start the server's process: a fresh interpreter that serves the socket `fd`."""
         call = f"from pytest_ddp.pool.fork_server import main; main({fd}, {os.getpid()}, {preload!r})"
-        return _start_interpreter(call, [fd], environment)
+        return start_interpreter(call, [fd], environment)
 
     def start(self, shared: SharedFiles) -> int:
         """Fork one rank. A server that has ended is replaced once; one that cannot fork is kept, with its ranks."""
@@ -201,7 +201,7 @@ class SpawnLauncher:
     def start(self, shared: SharedFiles) -> int:
         """Start one interpreter."""
         call = f"from pytest_ddp.pool.launcher import run_spawned_rank as run; run({os.getpid()}, {shared.fds!r})"
-        process = _start_interpreter(call, shared.fds, {**os.environ, **ONE_THREAD})
+        process = start_interpreter(call, shared.fds, {**os.environ, **ONE_THREAD})
         shared.rank_channel.close()
         self._ranks[process.pid] = process
         return process.pid
@@ -238,9 +238,14 @@ def run_spawned_rank(parent: int, fds: tuple[int, ...]) -> None:
     run_rank(RankFiles(*fds))
 
 
-def _start_interpreter(call: str, fds: Sequence[int], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    """Run `call` in a fresh interpreter with our flags and import path, in a session of its own."""
+def start_interpreter(call: str, fds: Sequence[int], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    """Run `call` in a fresh interpreter, in a session of its own."""
+    return subprocess.Popen(
+        interpreter_command(call), pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True, env=environment
+    )
+
+
+def interpreter_command(call: str) -> list[str]:
+    """Return the command that runs `call` in a fresh interpreter with our flags and import path; `sys` is imported."""
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001  as multiprocessing does
-    code = f"import sys; sys.path[:] = {sys.path!r}; {call}"
-    command = [sys.executable, *flags, "-c", code]
-    return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True, env=environment)
+    return [sys.executable, *flags, "-c", f"import sys; sys.path[:] = {sys.path!r}; {call}"]

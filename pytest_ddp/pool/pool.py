@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -45,6 +45,8 @@ class RankPool:
         counts: how many processes were "started", and how many ranks of groups they "served".
         prepares_groups: whether ranks that leave a group join the next one at once; useful if it has the same world.
         timeout_margin: seconds by which a process group's own timeout is longer than that of a run.
+        environment: the environment variables of ranks; by default those of this process.
+        cwd: the working directory of ranks; by default that of this process.
         exit_output: what each rank printed while it ended, such as exceptions in its `atexit` handlers.
         latest_group: the name of the newest group; ranks have left all others. Empty if there are no ranks.
         ranks_with_fixtures: fixtures may be alive between runs on this many ranks, from rank 0 on. If one of these
@@ -60,6 +62,8 @@ class RankPool:
     counts: Counter[str] = field(default_factory=Counter)
     prepares_groups: bool = True
     timeout_margin: float = GROUP_TIMEOUT_MARGIN
+    environment: Mapping[str, str] | None = None
+    cwd: str | None = None
     exit_output: dict[int, str] = field(default_factory=dict)
     latest_group: str = field(default="", init=False)
     ranks_with_fixtures: int = field(default=0, init=False)
@@ -200,8 +204,8 @@ class RankPool:
         launch = Launch(
             rank=rank,
             sys_path=sys.path,
-            cwd=os.getcwd(),  # noqa: PTH109  sent as a plain string
-            env=dict(os.environ),
+            cwd=os.getcwd() if self.cwd is None else self.cwd,  # noqa: PTH109  sent as a plain string
+            env=dict(os.environ if self.environment is None else self.environment),
             store=self.rendezvous.address,
             capture=self.capture,
             host=self.host,

@@ -262,10 +262,10 @@ def _bandwidth_sentences(raw: Raw, found: Sequence[Measurement]) -> list[str]:
     highest = f"{best.bandwidths.median / 1e9:.2f} GB/s, with {best.world_size} ranks and {best.size / MEGABYTE:g} MB"
     sentences = [f"The highest bus bandwidth is {highest}."]
     most = max(one.world_size for one in found)
-    if raw["device"] == "cpu" and most > raw["cores"]:
+    if raw["device"] == "cpu":
+        sharing = f", {most} ranks on {raw['cores']} cores" if most > raw["cores"] else ""
         sentences.append(
-            f"{most} ranks share {raw['cores']} cores, so the larger groups measure the cores as much as the links; "
-            "with one GPU for each rank and nccl, every rank has its own."
+            f"Here the cores copy and add the numbers{sharing}; with a GPU for each rank, nccl does both on the GPUs."
         )
     if raw["left_out_bytes"]:
         sizes = ", ".join(f"{size / MEGABYTE:g}" for size in raw["left_out_bytes"])

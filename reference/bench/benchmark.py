@@ -37,11 +37,11 @@ class Benchmark:
     evaluate: Callable[[Raw], Result]
     draw: Callable[[Raw], "Mapping[str, Figure]"]
 
-    def parse(self, arguments: Sequence[str]) -> Namespace:
-        """The options of a command line, without the command's name."""
+    def parse(self, arguments: Sequence[str], out: Path) -> Namespace:
+        """The options of a command line, without the command's name; `out` is the folder for files."""
         parser = ArgumentParser(prog=self.name)
         self.add_options(parser)
-        return parser.parse_args(arguments)
+        return parser.parse_args(arguments, Namespace(out=out))
 
     def result(self, options: Namespace) -> Result:
         """Measure, and evaluate the numbers, with a sentence about noise at the end."""

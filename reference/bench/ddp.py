@@ -37,7 +37,7 @@ from reference.bench.contestants import (
     contestant,
     submitted_names,
 )
-from reference.bench.method import Spread, cores, differences, interleave, ratios, spread
+from reference.bench.method import Spread, cores, differences, interleave, ratios, repeat_error, spread
 from reference.bench.profiling import peak_bytes, profile_intervals
 from reference.bench.ranks import gather, on_ranks
 from reference.bench.result import Column, Raw, Result
@@ -152,7 +152,7 @@ def add_workload_options(command: ArgumentParser) -> None:
     command.add_argument("--bucket-mb", type=float, default=1.0, help="size of buckets, in 1024 * 1024 bytes")
     command.add_argument("--rounds", type=int, default=20, help="steps of each variant, at most")
     command.add_argument("--warm-up", type=int, default=2, help="steps of each variant before those")
-    command.add_argument("--seconds", type=float, default=15.0, help="time for the rounds of one model")
+    command.add_argument("--seconds", type=float, default=10.0, help="time for the rounds of one model")
     command.add_argument("--submission", metavar="PATH", help="train a submission's wrappers beside the references")
     command.add_argument("--backend", help="process group backend (default: nccl with CUDA, else gloo)")
     command.add_argument("--device", choices=["cpu", "cuda"], help="to train on (default: cuda with nccl, else cpu)")
@@ -256,6 +256,9 @@ def _sentences(raw: Raw) -> list[str]:
     if hidden:
         sentences.append(f"Communication hidden behind computation: {hidden}.")
     sentences += [_about_submitted(largest, name) for name in largest["seconds"] if is_submitted(name)]
+    if wrappers:
+        error = max(repeat_error(largest["seconds"][name], largest["seconds"][NONE]) for name in wrappers)
+        sentences.append(f"Measured twice, in every other round, the ratios to {NONE} differ by at most {error:.0%}.")
     if raw["device"] == "cpu":
         sentences.append(_about_cpu(raw))
     return sentences

@@ -65,7 +65,7 @@ class Kept:
 def measure_on_ranks(workload: Workload) -> Raw:
     """Train two steps of each strategy: the moments of each rank."""
     tokens = batch(workload)
-    found = {name: gather(watch_training(recipe, tokens)) for name, recipe in strategies(workload).items()}
+    found = {name: gather(watch_training(recipe, tokens)[1]) for name, recipe in strategies(workload).items()}
     return {
         "workload": asdict(workload),
         "world_size": dist.get_world_size(),
@@ -75,8 +75,8 @@ def measure_on_ranks(workload: Workload) -> Raw:
     }
 
 
-def watch_training(recipe: Recipe, tokens: Tensor) -> list[dict[str, Any]]:
-    """The moments of two steps: names, bytes held, peak since the moment before."""
+def watch_training(recipe: Recipe, tokens: Tensor) -> tuple[Contestant, list[dict[str, Any]]]:
+    """A training after two steps, and their moments: names, bytes held, peak since the moment before."""
     with watch_allocations(tokens.device) as watch:
         training = recipe()
         watch.mark("initialisation")
@@ -84,7 +84,7 @@ def watch_training(recipe: Recipe, tokens: Tensor) -> list[dict[str, Any]]:
         training.optimizer.zero_grad()
         watch.mark("between steps")
         _step(training, tokens, watch)
-    return [asdict(moment) for moment in watch.moments]
+    return training, [asdict(moment) for moment in watch.moments]
 
 
 def _step(training: Contestant, tokens: Tensor, watch: Watch) -> None:

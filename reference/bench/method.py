@@ -27,7 +27,6 @@ import torch
 Key = TypeVar("Key")
 
 NOISY_SHARE = 0.1  # of the cores, used by other processes or taken by the hypervisor
-NOISY_SPREAD = 0.2  # quartile range of repetitions, as a share of their median
 SEED = 0  # of models and batches; ranks add their number where they must differ
 
 
@@ -38,11 +37,6 @@ class Spread:
     first: float
     median: float
     third: float
-
-    @property
-    def relative(self) -> float:
-        """The range between the quartiles, as a share of the median."""
-        return (self.third - self.first) / self.median if self.median else 0.0
 
     def scaled(self, factor: float) -> "Spread":
         """In another unit."""
@@ -60,6 +54,18 @@ def spread(values: Sequence[float]) -> Spread:
 def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Spread:
     """The spread of the ratios of two variants, each taken within one round."""
     return spread([above / below for above, below in zip(numerators, denominators, strict=True)])
+
+
+def repeat_error(numerators: Sequence[float], denominators: Sequence[float]) -> float:
+    """By how much a ratio changes if it is measured twice: the first, third, ... rounds against the others.
+
+    Returns:
+        The difference of the two medians, as a share of the smaller one; 0 with fewer than two rounds.
+    """
+    if len(numerators) < 2:  # noqa: PLR2004  # two measurements
+        return 0.0
+    low, high = sorted(ratios(numerators[half::2], denominators[half::2]).median for half in (0, 1))
+    return high / low - 1
 
 
 def differences(minuends: Sequence[float], subtrahends: Sequence[float]) -> Spread:

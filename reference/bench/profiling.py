@@ -64,6 +64,8 @@ def intervals_of(events: Any, seconds: float, *, on_cuda: bool) -> Profile:
         name = event.name.lower()
         interval = (event.time_range.start / 1e6, event.time_range.end / 1e6)
         on_gpu = event.device_type == DeviceType.CUDA
+        if on_gpu and event.is_user_annotation:  # the span of a step or a collective on the GPU's timeline, with gaps
+            continue
         if name.startswith(_COLLECTIVES):
             if on_gpu or not name.startswith("nccl"):  # on the CPU, NCCL is only launched
                 communication.append(interval)

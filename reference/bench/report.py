@@ -96,10 +96,15 @@ def run_all(
         start = time.monotonic()
         try:
             sections.append(Section(size.arguments, run(benchmarks[name], size.arguments)))
-        except (RuntimeError, ValueError) as error:
-            missing[name] = f"it failed: {str(error).strip().splitlines()[-1]}"
+        except Exception as error:  # noqa: BLE001  # a report has the other benchmarks, whatever one raises
+            missing[name] = f"it failed: {_last_line(error)}"
         planned, spent = planned + size.seconds, spent + time.monotonic() - start
     return sections, missing
+
+
+def _last_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else repr(error)
 
 
 def write(folder: Path, sections: Sequence[Section], about: About, console: Console) -> list[Path]:
@@ -143,9 +148,11 @@ def run(options: Namespace, console: Console) -> None:
     if options.verify is not None:
         raise SystemExit(verify(options.verify, console))
     benchmarks = {name: BENCHMARKS[name] for name in options.only or BENCHMARKS}
-    sections, missing = run_all(benchmarks, options.minutes * 60, lambda one, line: _run_one(one, line, console))
-    about = About(datetime.now(UTC).isoformat(timespec="seconds"), options.minutes, _lines(sections), missing)
     options.out.mkdir(parents=True, exist_ok=True)
+    sections, missing = run_all(
+        benchmarks, options.minutes * 60, lambda one, line: _run_one(one, line, options.out, console)
+    )
+    about = About(datetime.now(UTC).isoformat(timespec="seconds"), options.minutes, _lines(sections), missing)
     for path in write(options.out, sections, about, console):
         console.print(f"Written: {path}", soft_wrap=True)
     if any(reason.startswith("it failed") for reason in missing.values()):
@@ -156,9 +163,9 @@ def _lines(sections: Sequence[Section]) -> dict[str, str]:
     return {section.result.name: section.arguments for section in sections}
 
 
-def _run_one(benchmark: Benchmark, arguments: str, console: Console) -> Result:
+def _run_one(benchmark: Benchmark, arguments: str, folder: Path, console: Console) -> Result:
     console.print(f"[bold]{benchmark.name}[/bold] {arguments}")
-    result = benchmark.result(benchmark.parse(arguments.split()))
+    result = benchmark.result(benchmark.parse(arguments.split(), folder))
     console.print(result.table())
     return result
 

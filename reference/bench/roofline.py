@@ -256,6 +256,8 @@ def _sentences(raw: Raw) -> list[str]:
         sentences.append(
             f"From {tokens:.0f} tokens per rank on, backward takes longer than the all-reduce of its gradients."
         )
+    if raw["device"] == "cpu":
+        sentences.append("A GPU for each rank would raise all of these roofs; to measure one: --device cuda.")
     return sentences
 
 

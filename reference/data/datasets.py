@@ -1,4 +1,4 @@
-"""The datasets that the references train on: MNIST, CIFAR-10, and synthetic images that need no network.
+"""The datasets that the references train on: MNIST, CIFAR-10, and synthetic images and text that need no network.
 
 Every rank builds the same dataset; a sampler decides which rank reads which examples. Ranks that share a disk download
 one after the other: the first one downloads the files, and the others find them.
@@ -16,6 +16,7 @@ Shape = tuple[int, int, int]
 MNIST_SHAPE, CIFAR10_SHAPE = (1, 28, 28), (3, 32, 32)
 NAMES = ("synthetic", "mnist", "cifar10")
 _CLASSES = 10
+_SURPRISES = 0.1  # of the tokens in a synthetic text
 _MEAN_AND_STD = {  # of each channel over the training images, which ToTensor scales to 0 to 1
     "mnist": ((0.1307,), (0.3081,)),
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
@@ -79,6 +80,43 @@ class Synthetic(Dataset[tuple[Tensor, int]]):
         pattern = self.patterns[label % _CLASSES].roll((down % 9 - 4, right % 9 - 4), dims=(1, 2))
         noise = torch.randn(pattern.shape, generator=generator)
         return 0.3 * pattern + noise, label % _CLASSES
+
+
+class SyntheticText(Dataset[tuple[Tensor, Tensor]]):
+    """Sequences of tokens for a language model: after each token, one other token follows nine times of ten.
+
+    The tenth time, any of the `TOKENS` follows. So the best accuracy is about 90%, and guessing gets 2%. Sequence
+    `index` is drawn from a generator of its own when it is read, as in `Synthetic`. Training and test sequences follow
+    the same rule.
+    """
+
+    TOKENS = 64  # of the model's vocabulary
+
+    def __init__(self, *, train: bool = True, size: int | None = None, length: int = 32, seed: int = 0) -> None:
+        self.size = size if size is not None else (2048 if train else 256)
+        self.length = length
+        self.first_seed = (2 * seed + (not train)) << 23
+        self.next_token = torch.randperm(self.TOKENS, generator=torch.Generator().manual_seed(seed)).tolist()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """The tokens of sequence `index` and, for each, the token that follows: int64, of shape (length,).
+
+        Raises:
+            IndexError: `index` is not below the size.
+        """
+        if not 0 <= index < self.size:
+            raise IndexError(f"sequence {index} of {self.size}: indices are 0 to {self.size - 1}")
+        generator = torch.Generator().manual_seed(self.first_seed + index)
+        draws = torch.randint(0, self.TOKENS, (self.length + 1,), generator=generator).tolist()
+        surprises = (torch.rand(self.length + 1, generator=generator) < _SURPRISES).tolist()
+        tokens = draws[:1]
+        for draw, surprise in zip(draws[1:], surprises[1:], strict=True):
+            tokens.append(draw if surprise else self.next_token[tokens[-1]])
+        whole = torch.tensor(tokens)
+        return whole[:-1], whole[1:]
 
 
 def _download(name: str, root: Path, *, train: bool) -> Dataset[tuple[Tensor, int]]:

@@ -68,18 +68,26 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         parser.error("--ddp fsdp shards the optimizer's state already: leave --sharded out")
     if options.checkpoint_every is not None and options.checkpoint is None:
         parser.error("--checkpoint-every needs a file to save to: add --checkpoint FILE")
+    if options.model not in models.IMAGE_SHAPES and options.data != "synthetic":
+        parser.error(f"{options.model} trains on text, and {options.data} has images: use --data synthetic")
     return options
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m reference.train",
-        description="Train an image classifier on several ranks, and print its accuracy after each epoch.",
+        description="Train an image classifier or a language model on several ranks, and print its accuracy after each "
+        "epoch. Ctrl-C ends the training after the current step and leaves a checkpoint.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--model", choices=[*models.IMAGE_SHAPES], default="cnn", help="the model to train")
-    add("--data", choices=datasets.NAMES, default="synthetic", help="the dataset; synthetic data need no network")
+    add("--model", choices=models.NAMES, default="cnn", help="the model; transformers predict the next token")
+    add(
+        "--data",
+        choices=datasets.NAMES,
+        default="synthetic",
+        help="the dataset; synthetic images or text need no network",
+    )
     add("--data-root", type=Path, default=Path("data"), metavar="FOLDER", help="folder of downloaded datasets")
     add("--ddp", choices=[*WRAPPERS], default="bucketed", help="the data-parallel wrapper")
     add("--sharded", action="store_true", help="shard the optimizer's state over the ranks")

@@ -2,13 +2,18 @@
 
     python -m reference.train --model cnn --data synthetic --ddp bucketed --world-size 2 --epochs 2
     python -m reference.train --world-size 2 --amp bf16 --accumulate 4 --sync-bn --sharded --checkpoint last.pt
+    python -m reference.train --model transformer-tiny --world-size 2 --epochs 1
     torchrun --nproc-per-node 2 -m reference.train --epochs 2
 
 Options and advice: docs/training.md.
 """
 
 import os
+import signal
+import sys
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,11 +30,14 @@ from reference.data import datasets
 from reference.data.samplers import DistributedSampler, EvaluationSampler
 from reference.data.seeds import ddp_generator, rank_seed, seed_worker
 from reference.fsdp.fsdp import FSDP
+from reference.training.interruption import Interrupted, Interruption, ranks_stop_first
 from reference.training.mixed_precision import precision
 from reference.training.options import WRAPPERS, Options, parse
 from reference.training.sync_batchnorm import convert_sync_batchnorm
 from reference.training.trainer import Trainer
 from reference.zero1.sharded_optimizer import ShardedOptimizer
+
+_INTERRUPTED = 128 + signal.SIGINT  # as a shell reports it
 
 
 def train(options: Options) -> None:
@@ -37,11 +45,29 @@ def train(options: Options) -> None:
     device = current_device()
     if device.type == "cpu":  # ranks that each use all cores slow each other down
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-    trainer = make_trainer(options, device)
-    _print_summary(options, trainer)
-    if options.resume is not None:
-        trainer.resume(options.resume)
-    trainer.train(options.epochs, evaluation=make_evaluation_loader(options))
+    with Interruption(device) as interruption:
+        trainer = make_trainer(options, device)
+        trainer.interruption = interruption
+        _print_summary(options, trainer)
+        if options.resume is not None:
+            trainer.resume(options.resume)
+        try:
+            trainer.train(options.epochs, evaluation=make_evaluation_loader(options))
+        except Interrupted:
+            _leave_checkpoint(options, trainer)
+
+
+def _leave_checkpoint(options: Options, trainer: Trainer) -> None:
+    """Save after an interruption, and say how to go on."""
+    trainer.checkpoint = options.checkpoint or Path("interrupted.pt")
+    trainer.save()
+    progress = trainer.progress
+    trainer.console.print(
+        f"Stopped by Ctrl-C in epoch {progress.epoch + 1}, after step {progress.steps}. Everything up to this step is "
+        f"in {trainer.checkpoint}: to continue, give the same options and --resume {trainer.checkpoint}",
+        soft_wrap=True,
+        highlight=False,
+    )
 
 
 def make_trainer(options: Options, device: torch.device) -> Trainer:
@@ -61,7 +87,7 @@ def make_trainer(options: Options, device: torch.device) -> Trainer:
     return Trainer(
         model,
         _optimizer(options, model),
-        loss_fn=autocast(cross_entropy),
+        loss_fn=autocast(mean_cross_entropy),
         loader=_training_loader(options),
         accumulate=options.accumulate,
         scaler=scaler,
@@ -69,6 +95,11 @@ def make_trainer(options: Options, device: torch.device) -> Trainer:
         checkpoint_every=options.checkpoint_every,
         whole_model=_whole_model(options, model) if isinstance(model, FSDP) else None,
     )
+
+
+def mean_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The mean over all targets: of outputs (batch, classes), or (batch, length, vocabulary) of a language model."""
+    return cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 
 def _optimizer(options: Options, model: nn.Module) -> Optimizer:
@@ -96,7 +127,9 @@ def make_evaluation_loader(options: Options) -> DataLoader[tuple[Tensor, Tensor]
 
 
 def _dataset(options: Options, *, train: bool) -> Any:
-    shape = models.IMAGE_SHAPES[options.model]
+    shape = models.IMAGE_SHAPES.get(options.model)
+    if shape is None:
+        return datasets.SyntheticText(train=train)
     return datasets.build(options.data, options.data_root, train=train, shape=shape)
 
 
@@ -137,4 +170,7 @@ def _print_summary(options: Options, trainer: Trainer) -> None:
 def main() -> None:
     """Read the command line, start the ranks (or use those of the torchrun job), and train."""
     options = parse()
-    launch(train, options.world_size, options, backend=options.backend)
+    with ranks_stop_first() as was_interrupted, suppress(KeyboardInterrupt):
+        launch(train, options.world_size, options, backend=options.backend)
+    if was_interrupted():
+        sys.exit(_INTERRUPTED)

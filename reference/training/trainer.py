@@ -19,7 +19,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from rich.console import Console
-from rich.progress import Progress as ProgressBar
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -28,7 +27,9 @@ from torch.utils.data import DataLoader
 from reference.collectives import broadcast
 from reference.training.accumulation import accumulate_and_step
 from reference.training.checkpoint import load_checkpoint, save_checkpoint
+from reference.training.epoch_bar import EpochBar
 from reference.training.evaluation import evaluate
+from reference.training.interruption import Interrupted, Interruption
 from reference.training.progress import Batch, EpochBatches, Progress
 from reference.training.rank_zero import rank, world_size
 
@@ -66,6 +67,7 @@ class Trainer:
         progress: how far the training is.
         whole_model: makes the model to evaluate, if `model` communicates in forward, as FSDP does: ranks may have
             different numbers of evaluation batches. Called on every rank.
+        interruption: asks after each step whether a rank was interrupted; then `train` raises `Interrupted`.
     """
 
     model: nn.Module
@@ -80,6 +82,7 @@ class Trainer:
     console: Console = field(default_factory=lambda: Console(quiet=rank() != 0))
     progress: Progress = field(default_factory=Progress)
     whole_model: Callable[[], nn.Module] | None = None
+    interruption: Interruption | None = None
 
     def __post_init__(self) -> None:
         self._device = next(self.model.parameters()).device
@@ -94,6 +97,9 @@ class Trainer:
 
         Returns:
             The results of the epochs that ran here.
+
+        Raises:
+            Interrupted: on every rank, after the same step.
         """
         results = []
         while self.progress.epoch < epochs:
@@ -136,18 +142,22 @@ class Trainer:
         """Train to the end of the epoch. Returns the mean loss over the examples of all ranks."""
         self.model.train()
         total = torch.zeros(2, dtype=torch.float64, device=self._device)  # loss times examples, examples
-        with ProgressBar(console=self.console, transient=True, disable=not self.console.is_terminal) as bar:
-            batches_done = self.progress.examples // self._batches.examples_per_batch
-            task = bar.add_task(title, total=len(self.loader), completed=batches_done)
+        with EpochBar(self.console, title, len(self.loader), self._batches_done) as bar:
             for microbatches in self._microbatches_of_steps():
                 loss = accumulate_and_step(self.model, self.optimizer, microbatches, self.loss_fn, self.scaler)
                 examples = sum(len(targets) for _, targets in microbatches)
                 total += torch.stack([loss.detach().double() * examples, total.new_tensor(examples)])
                 self._step_done(len(microbatches))
-                bar.advance(task, len(microbatches))
+                bar.advance(len(microbatches), examples * world_size(), loss)
+                if self.interruption is not None and self.interruption.on_any_rank():
+                    raise Interrupted
         if world_size() > 1:
             dist.all_reduce(total)
         return (total[0] / total[1]).item()
+
+    @property
+    def _batches_done(self) -> int:
+        return self.progress.examples // self._batches.examples_per_batch
 
     def _microbatches_of_steps(self) -> Iterator[list[Batch]]:
         batches = self._batches.remaining(self.progress)

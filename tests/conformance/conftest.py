@@ -27,7 +27,7 @@ def launcher() -> Iterator[ForkServers]:
 @pytest.fixture
 def one_server(launcher: ForkServers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the command use the session's fork servers instead of starting some."""
-    monkeypatch.setattr("conformance.commands.grade.fork_servers", lambda **_: nullcontext(launcher))
+    monkeypatch.setattr("conformance.commands.grade.fork_servers", lambda *_, **__: nullcontext(launcher))
 
 
 @pytest.fixture

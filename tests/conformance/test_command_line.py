@@ -174,7 +174,7 @@ def test_an_error_in_the_grader_in_one_submission_costs_the_next_nothing(capsys,
 
 
 def test_an_error_in_the_grader_itself_has_exit_code_3(capsys, monkeypatch):
-    def no_servers(**_):
+    def no_servers(*_, **__):
         raise RuntimeError("a fault of the harness")
 
     monkeypatch.setattr("conformance.commands.grade.fork_servers", no_servers)

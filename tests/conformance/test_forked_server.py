@@ -16,7 +16,7 @@ from conformance.execution.fork_servers import fork_servers, ranks_from
 from pytest_ddp.planning.world import World
 with fork_servers() as servers, ranks_from(servers) as ranks:
     outcomes = ranks.run(World(3), "rank_targets:hash_of_a_text", timeout=60)
-    print([outcome.body for outcome in outcomes], [server._server.pid for server in servers._servers], flush=True)
+    print([outcome.body for outcome in outcomes], [server._server.pid for server in ranks.launcher.servers], flush=True)
     sys.stdin.read()
 """
 

@@ -12,9 +12,10 @@ from rank_targets import hash_of_a_text, leaves
 
 from conformance.execution.fork_servers import fork_servers, ranks_from
 from conformance.judging.triage import HASH_APART
+from conformance.sandbox.zygotes import Zygote
 from pytest_ddp.outcomes.outcome import Died, Returned
 from pytest_ddp.planning.world import World
-from pytest_ddp.pool.launcher import EXIT_SECONDS, ForkLauncher
+from pytest_ddp.pool.launcher import EXIT_SECONDS
 
 SECONDS = 60
 REPLAYS = "from conformance.cli import main"
@@ -45,26 +46,37 @@ def test_a_rank_that_takes_the_place_of_another_hashes_like_it(launcher):
 
 def test_ranks_of_one_server_hash_alike(launcher):
     with ranks_from(launcher) as ranks, ranks.fresh() as own:
-        own.launcher = launcher.alike
+        own.launcher = ranks.launcher.alike
         assert len(set(hashes(own))) == 1
 
 
 @pytest.mark.long
 def test_a_server_that_died_is_replaced_and_none_is_left():
-    with fork_servers() as servers:
-        with ranks_from(servers) as ranks:
-            before = hashes(ranks)
-            started = [psutil.Process(server._server.pid) for server in servers._servers]
-            started[1].kill()
-            started[1].wait(EXIT_SECONDS)
-            assert hashes(ranks) == before
-        started = [psutil.Process(server._server.pid) for server in servers._servers]
+    with fork_servers() as servers, ranks_from(servers) as ranks:
+        before = hashes(ranks)
+        started = [psutil.Process(server._server.pid) for server in ranks.launcher.servers]
+        started[1].kill()
+        started[1].wait(EXIT_SECONDS)
+        assert hashes(ranks) == before
+        started = [psutil.Process(server._server.pid) for server in ranks.launcher.servers]
     assert not any(server.is_running() for server in started)
 
 
-def test_both_servers_begin_at_once(monkeypatch):
+@pytest.mark.long
+def test_a_zygote_that_died_is_replaced():
+    with fork_servers() as servers:
+        with ranks_from(servers) as ranks:
+            before = hashes(ranks)
+        zygote = psutil.Process(servers._zygotes[1]._process.pid)
+        zygote.kill()
+        zygote.wait(EXIT_SECONDS)
+        with ranks_from(servers) as ranks:
+            assert hashes(ranks) == before
+
+
+def test_both_zygotes_begin_at_once(monkeypatch):
     begun = []
-    monkeypatch.setattr(ForkLauncher, "start_server", lambda server: begun.append(server.environment["PYTHONHASHSEED"]))
+    monkeypatch.setattr(Zygote, "begin", lambda zygote, *, forked=False: begun.append(zygote.hash_seed))  # noqa: ARG005
     with fork_servers():
         assert len(set(begun)) == 2
 

@@ -40,6 +40,8 @@ def show(report: Report, console: Console) -> None:
     core = ", core checks only" if about.core_only else ""
     console.print(Text(report.submission, "bold"))
     console.print(Text(f"up to {about.world_size} ranks, torch {about.torch}, seed {about.seed}{core}"))
+    if about.isolation:
+        console.print(Text(f"isolation: {about.isolation}"))
     for part in (_table(report), *_not_submitted(report), *notes(report)):
         console.print(part)
     failed = [(one, check) for one in report.components for check in one.checks if check.status in _WRONG]

@@ -46,6 +46,8 @@ def _pieces(report: Report) -> Iterator[str]:
         return
     about = report.environment
     yield f"Up to {about.world_size} ranks, torch {about.torch}, seed {about.seed}\n\n"
+    if about.isolation:
+        yield f"Isolation: {about.isolation}\n\n"
     yield "| component | verdict | points |\n|---|---|---:|\n"
     for component in report.components:
         if component.submitted:

@@ -14,7 +14,7 @@ SLACK = 40  # descriptors and threads of groups whose destruction is still under
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_two_thousand_mixed_tests_leak_nothing(pytester, tmp_path, monkeypatch):
-    temporary, shared = tmp_path / "temporary", Path("/dev/shm")  # noqa: S108  looked at, not written to
+    temporary, shared = tmp_path / "temporary", Path("/dev/shm")
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     pytester.makeconftest(CONFTEST)

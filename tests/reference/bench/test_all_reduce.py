@@ -54,7 +54,7 @@ def test_sentences_are_computed_from_the_numbers() -> None:
     text = " ".join(found.sentences)
     assert "2 ranks: w = 2.00 GB/s, o = 100 us per call; 4 ranks: w = 1.00 GB/s, o = 200 us per call" in text
     assert "The highest bus bandwidth is 2.00 GB/s, with 2 ranks and 1000 MB." in text
-    assert "4 ranks share 2 cores" in text
+    assert "Here the cores copy and add the numbers, 4 ranks on 2 cores; with a GPU for each rank" in text
     assert "Tensors of 2000 MB are left out" in text
 
 

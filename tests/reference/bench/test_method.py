@@ -4,13 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from reference.bench.method import Spread, differences, interleave, noise, ratios, spread, watch_machine
+from reference.bench.method import Spread, differences, interleave, noise, ratios, repeat_error, spread, watch_machine
 
 
 def test_quartiles_lie_around_the_median() -> None:
     assert spread([5.0, 1.0, 2.0, 3.0, 4.0]) == Spread(2, 3, 4)
     assert spread([7.0]) == Spread(7, 7, 7)
-    assert spread([5.0, 1.0, 2.0, 3.0, 4.0]).relative == pytest.approx(2 / 3)
     assert spread([1.0, 2.0, 3.0]).scaled(1000) == Spread(1500, 2000, 2500)
 
 
@@ -18,6 +17,11 @@ def test_a_ratio_is_taken_within_its_round() -> None:
     """A machine that is ten times slower in one round changes no ratio."""
     assert ratios([2.0, 20.0, 2.0], [1.0, 10.0, 1.0]) == Spread(2, 2, 2)
     assert differences([2.0, 20.0, 2.0], [1.0, 19.0, 1.0]) == Spread(1, 1, 1)
+
+
+def test_the_repeat_error_compares_every_other_round() -> None:
+    assert repeat_error([2.0, 30.0, 2.0, 33.0], [1.0, 10.0, 1.0, 11.0]) == pytest.approx(0.5)
+    assert repeat_error([2.0], [1.0]) == 0
 
 
 def test_another_variant_is_first_in_each_round() -> None:

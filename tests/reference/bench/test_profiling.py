@@ -12,7 +12,9 @@ from reference.bench.profiling import intervals_of, peak_bytes, profile_interval
 
 
 def event(name: str, start: float, end: float, device: DeviceType = DeviceType.CPU) -> SimpleNamespace:
-    return SimpleNamespace(name=name, time_range=SimpleNamespace(start=start, end=end), device_type=device)
+    span = SimpleNamespace(start=start, end=end)
+    is_annotation = name.startswith("Optimizer.step")
+    return SimpleNamespace(name=name, time_range=span, device_type=device, is_user_annotation=is_annotation)
 
 
 def test_a_gloo_step_with_a_known_overlap() -> None:
@@ -39,6 +41,7 @@ def test_on_cuda_only_kernels_count() -> None:
         [
             event("aten::mm", 0, 1e6),
             event("nccl:all_reduce", 0, 1e6),
+            event("Optimizer.step#SGD.step", 0, 9e6, DeviceType.CUDA),
             event("sgemm_kernel", 1e6, 3e6, DeviceType.CUDA),
             event("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 2e6, 6e6, DeviceType.CUDA),
         ],

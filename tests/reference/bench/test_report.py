@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from reference.bench import report, verification
+from reference.bench.__main__ import main
 from reference.bench.benchmark import Benchmark
 from reference.bench.registry import BENCHMARKS
 from reference.bench.report import choose, run_all, sizes
@@ -38,7 +39,7 @@ def test_with_time_enough_every_benchmark_runs_at_its_default_size() -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_every_size_is_a_command_line(name: str) -> None:
     for size in sizes(name):
-        assert isinstance(BENCHMARKS[name].parse(size.arguments.split()), Namespace)
+        assert isinstance(BENCHMARKS[name].parse(size.arguments.split(), Path("out")), Namespace)
     assert [size.seconds for size in sizes(name)] == sorted((size.seconds for size in sizes(name)), reverse=True)
 
 
@@ -118,6 +119,13 @@ def test_a_report_has_pages_pictures_numbers_and_a_receipt(folder: Path) -> None
 
 def test_an_untouched_report_is_right(folder: Path) -> None:
     assert report.verify(folder / "report.html", Console(file=io.StringIO())) == 0
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_command_verifies(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["report", "--verify", str(folder / "receipt.json")])
+    assert "right: report.md shows these results and this receipt." in capsys.readouterr().out
 
 
 def edit(path: Path, old: str, new: str) -> None:

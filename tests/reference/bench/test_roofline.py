@@ -59,6 +59,7 @@ def test_one_screen_says_what_the_machine_gives() -> None:
         "An operation with less than 10 FLOP per byte waits for memory.",
         "If all 2 ranks work, each keeps 50% of the arithmetic and 80% of copies.",
         "From 50 tokens per rank on, backward takes longer than the all-reduce of its gradients.",
+        "A GPU for each rank would raise all of these roofs; to measure one: --device cuda.",
     ]
 
 

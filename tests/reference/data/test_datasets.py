@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pytest_ddp import distributed
-from reference.data.datasets import MNIST_SHAPE, NAMES, Synthetic, build
+from reference.data.datasets import MNIST_SHAPE, NAMES, Synthetic, SyntheticText, build
 from reference.models import IMAGE_SHAPES
 from reference.models import build as build_model
 
@@ -157,3 +157,22 @@ def test_without_torchvision_the_synthetic_data_is_offered(monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "torchvision", None)
     with pytest.raises(ModuleNotFoundError, match=r"cifar10 needs torchvision: .* or use the synthetic data"):
         build("cifar10", tmp_path)
+
+
+def test_synthetic_text_follows_one_rule_nine_times_of_ten() -> None:
+    for train in (True, False):
+        text = SyntheticText(train=train, size=50, length=40)
+        tokens, following = (torch.stack(parts) for parts in zip(*(text[i] for i in range(50)), strict=True))
+        assert tokens.shape == following.shape == (50, 40)
+        assert torch.equal(tokens[:, 1:], following[:, :-1])
+        assert 0 <= int(tokens.min()) <= int(tokens.max()) < SyntheticText.TOKENS
+        expected = torch.tensor(text.next_token)[tokens]
+        assert 0.86 < (expected == following).double().mean() < 0.95
+
+
+def test_synthetic_text_is_the_same_in_any_order_and_test_sequences_differ() -> None:
+    text = SyntheticText()
+    assert torch.equal(text[7][0], SyntheticText()[7][0])
+    assert not torch.equal(text[7][0], SyntheticText(train=False)[7][0])
+    with pytest.raises(IndexError, match="sequence 2048 of 2048"):
+        text[len(text)]

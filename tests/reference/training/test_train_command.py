@@ -2,11 +2,13 @@
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -21,17 +23,18 @@ from torch import nn
 from pytest_ddp import DDPContext, distributed
 from reference import models
 from reference.data import datasets
-from reference.data.datasets import Synthetic
+from reference.data.datasets import Synthetic, SyntheticText
 from reference.fsdp.fsdp import FSDP
+from reference.training import train as train_module
 from reference.training.options import WRAPPERS, Options, parse
-from reference.training.train import make_evaluation_loader, make_trainer
+from reference.training.train import make_evaluation_loader, make_trainer, mean_cross_entropy
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
 CPU = torch.device("cpu")
 
 
-def start(command: str, folder: Path) -> subprocess.Popen[str]:
+def start(command: str, folder: Path, **more: Any) -> subprocess.Popen[str]:
     """Start a command of the page in a folder, with this Python, without the environment variables of pytest's ranks.
 
     It uses CPUs, because there may be fewer GPUs than ranks.
@@ -46,6 +49,7 @@ def start(command: str, folder: Path) -> subprocess.Popen[str]:
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        **more,
     )
 
 
@@ -185,6 +189,58 @@ def test_components_work_together(options: dict[str, Any], ddp: DDPContext) -> N
         assert_same_on_all_ranks(trainer.model.state_dict().values())
 
 
+@distributed(world_size=2)
+def test_a_transformer_learns_to_predict_tokens(ddp: DDPContext) -> None:
+    text = partial(SyntheticText, size=64, length=16)
+    chosen = small(model="transformer-tiny", batch_size=4, lr=0.01, epochs=2)
+    with patch.object(datasets, "SyntheticText", text):
+        results = make_trainer(chosen, CPU).train(2, make_evaluation_loader(chosen))
+    assert [result.epoch for result in results] == [1, 2]
+    assert results[1].loss < results[0].loss < 10  # guessing gets log(10000) = 9.2
+    assert results[1].accuracy is not None
+    del ddp
+
+
+@distributed(world_size=2)
+def test_an_interrupted_training_says_so_and_leaves_a_checkpoint(
+    ddp: DDPContext, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ddp.shared_path)
+
+    def interrupt_rank_1(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if ddp.rank == 1:
+            signal.raise_signal(signal.SIGINT)
+        return mean_cross_entropy(outputs, targets)
+
+    built_small = patch.object(datasets, "build", few), patch.object(models, "build", lambda _: normalized())
+    with built_small[0], built_small[1], patch.object(train_module, "mean_cross_entropy", interrupt_rank_1):
+        train_module.train(small(batch_size=4, epochs=5))
+    assert signal.getsignal(signal.SIGINT) is not None
+    output = capfd.readouterr().out
+    sentence = (
+        "Stopped by Ctrl-C in epoch 1, after step 2. Everything up to this step is in interrupted.pt: to continue, "
+        "give the same options and --resume interrupted.pt"
+    )
+    assert (sentence in output) == (ddp.rank == 0)
+    progress = torch.load("interrupted.pt", weights_only=True)["others"]["progress"]
+    assert (progress["epoch"], progress["steps"]) == (0, 2)
+
+
+@pytest.mark.long
+def test_ctrl_c_ends_all_ranks_between_two_steps(tmp_path: Path) -> None:
+    command = "python -m reference.train --model mnist-mlp --world-size 2 --epochs 50"
+    job = start(f"{command} --checkpoint last.pt --checkpoint-every 5", tmp_path, start_new_session=True)
+    while not (tmp_path / "last.pt").exists():
+        assert job.poll() is None
+    os.killpg(job.pid, signal.SIGINT)  # as a terminal does
+    output, _ = job.communicate(timeout=200)
+    assert job.returncode == 130, output
+    assert "Traceback" not in output
+    [steps] = re.findall(r"Stopped by Ctrl-C in epoch 1, after step (\d+)\.", output)
+    state = torch.load(tmp_path / "last.pt", weights_only=True)
+    assert state["others"]["progress"]["steps"] == int(steps)
+
+
 def test_the_command_offers_every_wrapper() -> None:
     assert tuple(WRAPPERS) == ("naive", "flat", "overlapped", "bucketed", "torch", "fsdp")
     assert WRAPPERS["fsdp"] is FSDP
@@ -202,7 +258,8 @@ def test_a_dataset_smaller_than_a_batch_is_refused() -> None:
         ("--ddp fsdp --sharded", "--ddp fsdp shards the optimizer's state already: leave --sharded out"),
         ("--checkpoint-every 5", "--checkpoint-every needs a file to save to: add --checkpoint FILE"),
         ("--accumulate 0", "argument --accumulate: 0 is less than 1"),
-        ("--model transformer-small", "invalid choice: 'transformer-small'"),
+        ("--model vgg", "invalid choice: 'vgg'"),
+        ("--model transformer-tiny --data mnist", "transformer-tiny trains on text, and mnist has images: use --data"),
     ],
 )
 def test_contradicting_options_are_refused(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

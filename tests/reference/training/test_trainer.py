@@ -1,5 +1,6 @@
 """A training on N ranks equals that of one process on the same global batches, also if it was interrupted."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
@@ -167,8 +168,10 @@ def test_only_rank_0_prints(ddp: DDPContext, capfd: pytest.CaptureFixture[str]) 
 def test_a_terminal_shows_progress() -> None:
     terminal = StringIO()
     make_trainer(Recipe(), console=Console(file=terminal, force_terminal=True)).train(1)
-    assert "epoch 1/1 " in terminal.getvalue()
-    assert "100%" in terminal.getvalue()
+    shown = terminal.getvalue()
+    assert "epoch 1/1 " in shown
+    assert "100%" in shown
+    assert re.search(r"loss \d+\.\d{4}, \d+ examples/s", shown)
 
 
 @distributed(world_size=2)
