@@ -61,7 +61,11 @@ class Course:
 def grade_course(course: Course, jobs: int, progress: CourseProgress) -> list[Graded]:
     """Grade what is not graded yet, `jobs` submissions at a time; write the results and return them, by name."""
     stop = Event()
-    with _alone(course.out), Graders(course.grading, stop) as graders, ThreadPoolExecutor(jobs) as pool:
+    with (
+        _alone(course.out),
+        Graders(course.grading, stop, small="--small" in course.options) as graders,
+        ThreadPoolExecutor(jobs) as pool,
+    ):
         course.results.begin()
         again: dict[str, list[str]] = {}
         left = [entry for entry in course.entries if _prepare(course, entry, again)]

@@ -19,8 +19,8 @@ from pytest_ddp.pool.launcher import EXIT_SECONDS, ONE_THREAD
 
 _OUTPUT_BYTES = 2**20  # of the log of a run that are kept
 _POLL_SECONDS = 0.2
-# Its graders start fork servers of their own: what they import must not be forked from it. Without GPUs, autograd has
-# no threads, which a fork would lose.
+# Another hash seed than that of zygotes, so that none is forked from a process that has the judge. Without GPUs,
+# autograd has no threads, which a fork would lose.
 _ENVIRONMENT = {**ONE_THREAD, "PYTHONHASHSEED": "0", "CUDA_VISIBLE_DEVICES": ""}
 
 
@@ -30,6 +30,7 @@ class Graders:
 
     grading: Grading
     stop: Event  # ends all graders
+    small: bool = False  # whether memory is scarce
     _lock: Lock = field(default_factory=Lock)
     _process: "subprocess.Popen[bytes] | None" = None
     _control: socket.socket = field(init=False)
@@ -85,7 +86,8 @@ class Graders:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         asked = ("seed", "world_size", "components", "examples", "core")
         plain = {name: getattr(self.grading, name) for name in asked}
-        call = f"from conformance.batch.warm_grader import main; main({theirs.fileno()}, {os.getpid()}, {plain!r})"
+        given = f"{theirs.fileno()}, {os.getpid()}, {plain!r}, small={self.small}"
+        call = f"from conformance.batch.warm_grader import main; main({given})"
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", f"import sys; sys.path[:] = {sys.path!r}; {call}"],

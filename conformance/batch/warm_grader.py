@@ -16,10 +16,12 @@ import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from conformance.cli import main as grade
 from conformance.components.registry import COMPONENTS
+from conformance.execution.fork_servers import ForkServers, give_next
 from conformance.grading.grade import Grading
 from conformance.judging.ahead import draw_ahead
 from conformance.judging.draws import nothing_kept
@@ -48,14 +50,19 @@ class _Grader:
             self.channel.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
-def main(control_fd: int, parent: int, plain: dict[str, Any]) -> NoReturn:
-    """Draw what all graders will draw, and fork graders until the course's process is gone."""
+def main(control_fd: int, parent: int, plain: dict[str, Any], *, small: bool) -> NoReturn:
+    """Draw what all graders will draw, and fork graders until the course's process is gone.
+
+    They share zygotes, which start meanwhile, each as an interpreter of its own: nothing of this process is in them.
+    """
     try:
         die_with(parent)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        zygotes = ForkServers(small=small)
+        zygotes.begin()
         with remembering(_MORE), selectors.DefaultSelector() as selector:
             _draw_ahead(Grading(**plain))
-            _serve(socket.socket(fileno=control_fd), selector)
+            _serve(socket.socket(fileno=control_fd), selector, zygotes)
     finally:
         os._exit(0)
 
@@ -67,7 +74,7 @@ def _draw_ahead(grading: Grading) -> None:
             draw_ahead(COMPONENTS[name], grading.checks(name), **drawing)
 
 
-def _serve(control: socket.socket, selector: selectors.BaseSelector) -> None:
+def _serve(control: socket.socket, selector: selectors.BaseSelector, zygotes: ForkServers) -> None:
     selector.register(control, selectors.EVENT_READ)
     while True:
         for grader in {key.data for key, _ in selector.select()}:
@@ -79,20 +86,26 @@ def _serve(control: socket.socket, selector: selectors.BaseSelector) -> None:
             request, fds, _, _ = socket.recv_fds(control, _REQUEST_BYTES, 2)
             if not fds:
                 return
-            forked = _fork(json.loads(request), *fds)
+            forked = _fork(json.loads(request), zygotes, *fds)
             for source in (forked.process, forked.channel):
                 selector.register(source, selectors.EVENT_READ, forked)
 
 
-def _fork(request: dict[str, Any], channel: int, log: int) -> _Grader:
+def _fork(request: dict[str, Any], zygotes: ForkServers, channel: int, log: int) -> _Grader:
+    try:
+        shared = zygotes.connected()
+    except OSError:  # one has ended: the grader starts its own
+        shared = None
     server, pid = os.getpid(), os.fork()
     if pid == 0:
-        _become_grader(server, log, **request)
+        _become_grader(server, log, shared, **request)
     os.close(log)
+    if shared:
+        shared.close()
     return _Grader(pid, os.pidfd_open(pid), socket.socket(fileno=channel))
 
 
-def _become_grader(server: int, log: int, arguments: list[str], temporary: str) -> NoReturn:
+def _become_grader(server: int, log: int, shared: ForkServers | None, arguments: list[str], temporary: str) -> NoReturn:
     code = 1
     try:
         os.setsid()
@@ -100,7 +113,10 @@ def _become_grader(server: int, log: int, arguments: list[str], temporary: str) 
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for fd, source in enumerate((os.open(os.devnull, os.O_RDONLY), log, log)):
             os.dup2(source, fd)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        if shared:
+            give_next(shared)
+        for low, high in pairwise([2, *sorted(shared.descriptors if shared else ()), os.sysconf("SC_OPEN_MAX")]):
+            os.closerange(low + 1, high)
         os.environ["TMPDIR"] = tempfile.tempdir = temporary
         code = grade(arguments)
     finally:
