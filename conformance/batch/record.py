@@ -122,7 +122,12 @@ class Record:
         return sorted(self.folder.glob("part-*.json"))
 
     def _parts(self) -> list[Report]:
-        return [Report.from_json(one) for path in self._paths() for one in read_json(path).get("submissions", ())]
+        plain = (one for path in self._paths() for one in read_json(path).get("submissions", ()))
+        return [self._named(Report.from_json(one)) for one in plain]
+
+    def _named(self, part: Report) -> Report:
+        """Return a part that calls the submission by its name: the place where it was graded tells nothing."""
+        return replace(part, not_graded_because=part.not_graded_because.replace(part.submission, self.name))
 
 
 def _merged(before: Report, part: Report) -> Report:

@@ -108,6 +108,12 @@ def test_who_has_none_of_the_first_components_may_have_those_that_are_asked_for_
     assert reasons(later.report(), "") == ["none of the components is submitted"]
 
 
+def test_a_submission_is_called_by_its_name_not_by_the_place_where_it_was_graded(record):
+    because = "no adapters in out/ada/submission: nothing is there"
+    write_part(record, UNGRADED, name="out/ada/submission", not_graded_because=because)
+    assert reasons(record.report(), "") == ["no adapters in ada: nothing is there"]
+
+
 LIMITED = component(check("averages", "failed"), check("sums", "failed"), check("overlaps"))
 
 
