@@ -86,8 +86,8 @@ def trace_training(
     profiled, observed, clock = trace_step(training, tokens, record)
     every = gather((profiled, observed, clock))
     if dist.get_rank() == 0:
-        _write(folder / f"{file_name(name)}.profiler.json", _merged(every))
-        _write_observed(folder / f"{file_name(name)}.observed.json", [made for _, made, _ in every])
+        _write(folder / f"trace-{file_name(name)}.profiler.json", _merged(every))
+        _write_observed(folder / f"trace-{file_name(name)}.observed.json", [made for _, made, _ in every])
     steps = [read_step(*one) for one in every]
     first = min(step.phases[0].start for step in steps)
     return [step.shifted(-first) for step in steps]
@@ -127,8 +127,8 @@ def _step_in_phases(training: Contestant, tokens: Tensor) -> None:
 
 
 def file_name(name: str) -> str:
-    """The beginning of the names of a training's files."""
-    return "trace-" + name.replace(" (", "-").replace(")", "")
+    """A training's name as it stands in the names of files."""
+    return name.replace(" (", "-").replace(")", "")
 
 
 def _read(path: Path) -> list[TraceEvent]:
