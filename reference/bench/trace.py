@@ -35,7 +35,7 @@ from reference.bench.observed import observed_group
 from reference.bench.ranks import gather, on_ranks
 from reference.bench.result import Column, Raw, Result
 from reference.bench.strategies import strategies
-from reference.bench.submission import kind
+from reference.bench.submission import kind, submission_path
 from reference.communication.launch import in_job
 from reference.communication.process_group import current_device
 
@@ -174,7 +174,9 @@ def add_options(command: ArgumentParser) -> None:
     command.add_argument("--bucket-mb", type=float, default=1.0, help="largest size of a bucket, in 1024 * 1024 bytes")
     command.add_argument("--world-size", type=int, default=2, help="ranks to start")
     command.add_argument("--backend", help="process group backend (default: nccl with CUDA, else gloo)")
-    command.add_argument("--submission", metavar="PATH", help="trace a submission's wrappers beside the references")
+    command.add_argument(
+        "--submission", type=submission_path, metavar="PATH", help="trace a submission's wrappers beside the references"
+    )
 
 
 def measure(options: Namespace) -> Raw:
