@@ -96,7 +96,7 @@ def add_options(command: ArgumentParser) -> None:
     command.add_argument(
         "--memory-gb", type=float, help="memory of each rank, in 10^9 bytes (default: this GPU's, or 80)"
     )
-    command.add_argument("--seconds", type=float, default=2.0, help="train sizes whose step takes at most so long")
+    command.add_argument("--seconds", type=float, default=5.0, help="train sizes whose step takes at most so long")
 
 
 def measure(options: Namespace) -> Raw:
