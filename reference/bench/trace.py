@@ -35,7 +35,7 @@ from reference.bench.observed import observed_group
 from reference.bench.ranks import gather, on_ranks
 from reference.bench.result import Column, Raw, Result
 from reference.bench.strategies import strategies
-from reference.bench.submission import kind
+from reference.bench.submission import kind, submission_path
 from reference.communication.launch import in_job
 from reference.communication.process_group import current_device
 
@@ -86,8 +86,8 @@ def trace_training(
     profiled, observed, clock = trace_step(training, tokens, record)
     every = gather((profiled, observed, clock))
     if dist.get_rank() == 0:
-        _write(folder / f"{file_name(name)}.profiler.json", _merged(every))
-        _write_observed(folder / f"{file_name(name)}.observed.json", [made for _, made, _ in every])
+        _write(folder / f"trace-{file_name(name)}.profiler.json", _merged(every))
+        _write_observed(folder / f"trace-{file_name(name)}.observed.json", [made for _, made, _ in every])
     steps = [read_step(*one) for one in every]
     first = min(step.phases[0].start for step in steps)
     return [step.shifted(-first) for step in steps]
@@ -127,8 +127,8 @@ def _step_in_phases(training: Contestant, tokens: Tensor) -> None:
 
 
 def file_name(name: str) -> str:
-    """The beginning of the names of a training's files."""
-    return "trace-" + name.replace(" (", "-").replace(")", "")
+    """A training's name as it stands in the names of files."""
+    return name.replace(" (", "-").replace(")", "")
 
 
 def _read(path: Path) -> list[TraceEvent]:
@@ -174,7 +174,9 @@ def add_options(command: ArgumentParser) -> None:
     command.add_argument("--bucket-mb", type=float, default=1.0, help="largest size of a bucket, in 1024 * 1024 bytes")
     command.add_argument("--world-size", type=int, default=2, help="ranks to start")
     command.add_argument("--backend", help="process group backend (default: nccl with CUDA, else gloo)")
-    command.add_argument("--submission", metavar="PATH", help="trace a submission's wrappers beside the references")
+    command.add_argument(
+        "--submission", type=submission_path, metavar="PATH", help="trace a submission's wrappers beside the references"
+    )
 
 
 def measure(options: Namespace) -> Raw:

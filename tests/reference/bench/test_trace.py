@@ -74,8 +74,8 @@ def test_a_disagreement_is_said() -> None:
 def test_each_training_has_a_picture_with_two_rows_for_each_rank() -> None:
     pytest.importorskip("matplotlib")
     found = trace.draw(raw(**{"naive": [step(0), step(0)], "ddp (submission)": [step(2), step(2)]}))
-    assert list(found) == ["trace-naive", "trace-ddp-submission"]
-    [axes] = found["trace-ddp-submission"].axes
+    assert list(found) == ["naive", "ddp-submission"]
+    [axes] = found["ddp-submission"].axes
     assert axes.get_title(loc="left") == "One step with ddp (submission): 50% of communication is hidden"
     assert axes.get_xlabel() == "time since the first rank began (ms)"
     assert [label.get_text() for label in axes.get_yticklabels()] == [
