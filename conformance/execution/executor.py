@@ -86,9 +86,21 @@ class Executor:
         """Run a scenario or a case, also where it has run already; raise as `run` does."""
         if component.name in self.alone:
             return self.run_afresh(component, drawn)
-        with self._running(component, drawn) as run:
-            pass
+        try:
+            with self._running(component, drawn) as run:
+                pass
+        except HarnessError:
+            return self._run_after_all_ended(component, drawn)
         return run.execution
+
+    def _run_after_all_ended(self, component: Asked, drawn: Drawn) -> Execution:
+        """Run on new processes after an error of ours, unless these are new: an earlier run may have left too many."""
+        if self.afresh:
+            raise  # noqa: PLE0704  called where an exception is handled
+        self.ranks.close()
+        if isinstance(self.ranks.launcher, RankServers):
+            self.ranks.launcher.wait_until_empty()
+        return self.run_afresh(component, drawn)
 
     def run_afresh(self, component: Asked, drawn: Drawn, *, alike: bool = False) -> Execution:
         """Run a scenario or a case on new processes, of which all hash texts alike if so asked; raise as `run` does."""
@@ -120,9 +132,15 @@ class Executor:
         for one, then in zip_longest(drawn, drawn[1:]):
             key = self.key(component, one)
             if key not in self._known and component.name not in self.alone:
-                with self._running(component, one, then) as run:
-                    yield from ready
-                self._keep(key, run.execution)
+                told = iter(ready)
+                try:
+                    with self._running(component, one, then) as run:
+                        yield from told
+                    execution = run.execution
+                except HarnessError:
+                    execution = self._run_after_all_ended(component, one)
+                    yield from told
+                self._keep(key, execution)
             else:
                 yield from ready
             ready = (one,)
