@@ -90,20 +90,26 @@ class Executor:
             with self._running(component, drawn) as run:
                 pass
         except HarnessError:
-            return self._run_after_all_ended(component, drawn)
+            if self.afresh:
+                raise
+            return self.run_afresh(component, drawn)
         return run.execution
 
-    def _run_after_all_ended(self, component: Asked, drawn: Drawn) -> Execution:
-        """Run on new processes after an error of ours, unless these are new: an earlier run may have left too many."""
-        if self.afresh:
-            raise  # noqa: PLE0704  called where an exception is handled
-        self.ranks.close()
-        if isinstance(self.ranks.launcher, RankServers):
-            self.ranks.launcher.wait_until_empty()
-        return self.run_afresh(component, drawn)
-
     def run_afresh(self, component: Asked, drawn: Drawn, *, alike: bool = False) -> Execution:
-        """Run a scenario or a case on new processes, of which all hash texts alike if so asked; raise as `run` does."""
+        """Run a scenario or a case on new processes, of which all hash texts alike if so asked; raise as `run` does.
+
+        After an error of ours, run it once more when all other ranks have ended: one may have started so many processes
+        that there can be no more.
+        """
+        try:
+            return self._run_afresh(component, drawn, alike=alike)
+        except HarnessError:
+            self.ranks.close()
+            if isinstance(self.ranks.launcher, RankServers):
+                self.ranks.launcher.wait_until_empty()
+            return self._run_afresh(component, drawn, alike=alike)
+
+    def _run_afresh(self, component: Asked, drawn: Drawn, *, alike: bool) -> Execution:
         with self.ranks.fresh() as own:
             if alike and isinstance(own.launcher, RankServers):
                 own.launcher = own.launcher.alike
@@ -138,7 +144,7 @@ class Executor:
                         yield from told
                     execution = run.execution
                 except HarnessError:
-                    execution = self._run_after_all_ended(component, one)
+                    execution = self.run_afresh(component, one)
                     yield from told
                 self._keep(key, execution)
             else:
