@@ -8,7 +8,7 @@ torch_index=${TORCH_INDEX:-https://download.pytorch.org/whl/cpu} # torch without
 
 if command -v apt-get >/dev/null; then
     apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends python3 python3-venv bubblewrap util-linux
+    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends python3 python3-venv
 fi
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: choose Ubuntu 24.04 as the base image")'
 python3 -m venv "$venv"

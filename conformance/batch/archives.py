@@ -19,12 +19,19 @@ def unpacked(archive: Path, folder: Path) -> Path:
     Raises:
         UsageError: it is no archive, it is too large, or an entry is no plain file or lies outside.
     """
+    if not archive.stat().st_size:
+        raise UsageError(f"{archive.name} cannot be unpacked: it is empty")
     try:
-        (_unpack_zip if archive.suffix == ".zip" else _unpack_tar)(archive, folder)
+        (_unpack_zip if _is_zip(archive) else _unpack_tar)(archive, folder)
     except (OSError, tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as error:
         raise UsageError(f"{archive.name} cannot be unpacked: {error}") from None
     inside = [path for path in folder.iterdir() if path.name != "__MACOSX"]
     return inside[0] if len(inside) == 1 and inside[0].is_dir() else folder
+
+
+def _is_zip(archive: Path) -> bool:
+    """Whether it is a zip archive: by its content, since names are given by hand; by its name if it is broken."""
+    return zipfile.is_zipfile(archive) or (archive.suffix == ".zip" and not tarfile.is_tarfile(archive))
 
 
 def _unpack_zip(archive: Path, folder: Path) -> None:

@@ -1,30 +1,23 @@
 """Grades every submission of a course in a process tree of its own; goes on where an earlier grade was cut off."""
 
-import hashlib
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+import fcntl
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from threading import Event
 
 from conformance.batch.entries import Entry
-from conformance.batch.gradebook import class_page, gradebook
+from conformance.batch.gradebook import Graded
+from conformance.batch.graders import Graders
+from conformance.batch.progress import CourseProgress
 from conformance.batch.record import Record
-from conformance.grading.formats.report_file import replace_text
-from conformance.grading.rubric import Rubric
+from conformance.batch.results import LOCK, Results
+from conformance.grading.grade import Grading, planned
 from pytest_ddp.errors import UsageError
 
-_OUTPUT_BYTES = 2**20  # of the log of a run that are kept
-_ALONE = (  # the grader has a session of its own, and still ends with this process
-    "import sys; from pytest_ddp.pool.parent_death import die_with; die_with({}); "
-    "from conformance.cli import main; sys.exit(main())"
-)
 _RUNS = 3  # of the grader for one submission, if it dies
 
 
@@ -35,119 +28,114 @@ class Course:
     Attributes:
         entries: its submissions.
         out: the folder of results: one folder for each submission, `gradebook.csv` and `class.html`.
-        components: names of the components.
-        seed: the seed of every grade.
-        options: further options of `pytest-ddp-grade`.
+        grading: how each of them is graded.
+        options: what says the same to `pytest-ddp-grade`, but for seed, components and rubric.
         limit: the seconds that one run for a submission may take.
-        rubric: the points.
     """
 
     entries: Sequence[Entry]
     out: Path
-    components: tuple[str, ...]
-    seed: int
+    grading: Grading
     options: tuple[str, ...]
     limit: float
-    rubric: Rubric
 
-    def key(self, entry: Entry) -> str:
-        """Return what a grade depends on. The rubric is not part of it: other points need no other grade."""
-        parts = [entry.digest(), str(self.seed), version("pytest-ddp"), *self.components, *self.options]
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    @property
+    def results(self) -> Results:
+        """Where the results are."""
+        return Results(self.out, tuple(entry.name for entry in self.entries), self.grading.components)
 
-    def record(self, entry: Entry) -> Record:
-        """Return the record of a submission."""
-        return Record(entry.name, self.out / entry.name)
+    def key(self, entry: Entry) -> dict[str, str]:
+        """Return what a grade depends on, by the words for it.
+
+        The rubric is not part of it, since other points need no other grade, nor are the components, each of which is
+        graded by itself.
+        """
+        return {
+            "its content": entry.digest(),
+            "the seed": str(self.grading.seed),
+            "the version of pytest-ddp": version("pytest-ddp"),
+            "the options": " ".join(self.options),
+        }
 
 
-def grade_course(course: Course, jobs: int, ended: Callable[[Entry, Record], None]) -> None:
-    """Grade what is not graded yet, `jobs` submissions at a time; then write the gradebook and the page of the class.
-
-    Args:
-        course: how.
-        jobs: submissions at the same time.
-        ended: is called when a submission has ended, in the thread that graded it.
-    """
+def grade_course(course: Course, jobs: int, progress: CourseProgress) -> list[Graded]:
+    """Grade what is not graded yet, `jobs` submissions at a time; write the results and return them, by name."""
     stop = Event()
-    with ThreadPoolExecutor(jobs) as pool:
+    with (
+        _alone(course.out),
+        Graders(course.grading, stop, small="--small" in course.options) as graders,
+        ThreadPoolExecutor(jobs) as pool,
+    ):
+        course.results.begin()
+        again: dict[str, list[str]] = {}
+        left = [entry for entry in course.entries if _prepare(course, entry, again)]
+        progress.planned(len(course.entries), len(left), again)
         try:
-            list(pool.map(lambda entry: ended(entry, _grade_one(course, entry, stop)), course.entries))
+            list(pool.map(lambda entry: _grade_one(course, graders, entry, progress), left))
         except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)
             raise
-    write_results(course)
+        return course.results.write(course.grading.rubric)
 
 
-def write_results(course: Course) -> None:
-    """Write the report of each submission with the points of the rubric, the gradebook and the page of the class."""
-    reports, whys = {}, {}
-    for entry in course.entries:
-        record = course.record(entry)
-        record.write(course.rubric)
-        reports[entry.name], whys[entry.name] = record.pointed(course.rubric), record.why
-    replace_text(course.out / "gradebook.csv", gradebook(reports, whys, course.components))
-    replace_text(course.out / "class.html", class_page(reports, whys))
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Keep other graders from a folder of results; raise UsageError if one is there."""
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"--out {out}: another grade writes to this folder at the moment") from None
+        yield
 
 
-def _grade_one(course: Course, entry: Entry, stop: Event) -> Record:
-    record = course.record(entry)
+def _prepare(course: Course, entry: Entry, again: dict[str, list[str]]) -> bool:
+    """Begin the record of a submission, or find that of an earlier grade; return whether something is left to do.
+
+    Where there is one that no longer holds, note in `again` what has changed.
+    """
+    record = course.results.record(entry.name)
+    try:
+        key = course.key(entry)
+    except OSError as error:
+        key = {"its content": str(error)}
+    if changed := record.begin(key, course.limit):
+        again.setdefault(" and ".join(changed), []).append(entry.name)
+    record.plan(planned(str(entry.path), course.grading))
+    return bool(record.ungraded())
+
+
+def _grade_one(course: Course, graders: Graders, entry: Entry, progress: CourseProgress) -> None:
+    if graders.stop.is_set():
+        return
+    record = course.results.record(entry.name)
+    progress.began(record)
     try:
         folder = entry.folder(record.folder / "submission")
-        record.begin(course.key(entry))
     except (UsageError, OSError) as error:
-        record.begin("")
         record.settle(str(error))
-        return record
+    else:
+        _grade_folder(course, graders, record, folder)
+    if not graders.stop.is_set():
+        progress.ended(course.results.write_one(entry.name, course.grading.rubric))
+
+
+def _grade_folder(course: Course, graders: Graders, record: Record, folder: Path) -> None:
+    """Run the grader until nothing is left to do; a submission that ends it again and again is given up."""
     for _ in range(_RUNS):
-        left = record.ungraded(course.components)
-        if not left or stop.is_set():
-            return record
-        if why := _run(course, record, folder, left, stop):
-            record.settle(why)
-    if record.ungraded(course.components) and not stop.is_set():
-        record.settle(
-            f"the grader ended {_RUNS} times before it was done: see log.txt; delete {record.folder} to grade it again"
-        )
-    return record
+        left = record.ungraded()
+        if not left or graders.stop.is_set():
+            return
+        if not _run(course, graders, record, folder, left):
+            record.settle(f"cut off after {course.limit:g} s: --resume with a larger --limit goes on", course.limit)
+    if record.ungraded() and not graders.stop.is_set():
+        record.settle(f"the grader ended {_RUNS} times before it was done, see log.txt: delete its folder to try again")
 
 
-def _run(course: Course, record: Record, folder: Path, components: Sequence[str], stop: Event) -> str:
-    """Run the grader on a submission once; return why it must not run again, if so."""
-    command = [sys.executable, "-P", "-c", _ALONE.format(os.getpid()), "grade", str(folder)]
-    command += ["--components", ",".join(components)]
-    command += ["--seed", str(course.seed), "--json", str(record.next_part())]
-    command += ["--repro-dir", str(record.folder / "scripts"), *course.options]
-    log = record.folder / "log.txt"
-    with (
-        log.open("ab") as opened,
-        subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=opened, stderr=subprocess.STDOUT, start_new_session=True
-        ) as grader,
-    ):
-        waited, step = 0.0, 0.2
-        try:
-            while waited < course.limit and not stop.is_set():
-                with suppress(subprocess.TimeoutExpired):
-                    grader.wait(step)
-                    break
-                waited += step
-        finally:
-            ended = grader.poll() is not None
-            with suppress(ProcessLookupError):
-                os.killpg(grader.pid, signal.SIGKILL)
-    _cut(log)
-    return (
-        ""
-        if ended or stop.is_set()
-        else f"{course.limit:g} s (--limit) were over: delete {record.folder} to grade it again, with a larger one"
-    )
-
-
-def _cut(log: Path) -> None:
-    """Keep the end of a log that has grown too long."""
-    if log.stat().st_size > _OUTPUT_BYTES:
-        with log.open("rb") as opened:
-            opened.seek(-_OUTPUT_BYTES, os.SEEK_END)
-            end = opened.read()
-        log.write_bytes(b"... the beginning is cut off\n" + end)
+def _run(course: Course, graders: Graders, record: Record, folder: Path, components: Sequence[str]) -> bool:
+    """Run the grader on a submission once; return whether it ended within the limit, or was to stop."""
+    arguments = ["grade", str(folder), "--components", ",".join(components), "--seed", str(course.grading.seed)]
+    arguments += ["--json", str(record.next_part()), "--repro-dir", str(record.folder / "scripts"), *course.options]
+    return graders.run(arguments, record.folder / "log.txt", record.temporary, course.limit)

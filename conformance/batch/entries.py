@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 
 from conformance.batch.archives import ARCHIVES, unpacked
@@ -21,7 +22,7 @@ class Entry:
 
     Attributes:
         name: of the student or team, unique, fit to be the name of a folder.
-        path: a folder, an archive, or an adapters' file.
+        path: a folder, an archive, a folder with nothing but an archive, or an adapters' file.
     """
 
     name: str
@@ -31,11 +32,19 @@ class Entry:
         """Return what to grade; an archive is unpacked in the folder `place`. Raise UsageError if it must not be."""
         if not self.path.exists():
             raise UsageError(f"{self.path} is not there")
-        if not self.path.name.endswith(ARCHIVES):
+        archive = self._archive()
+        if archive is None and self.path.is_file() and self.path.suffix != ".py":
+            raise UsageError(f"{self.path.name} is neither a folder nor a {', '.join(ARCHIVES)} or .py file")
+        if archive is None:
             return self.path
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
-        return unpacked(self.path, place)
+        return unpacked(archive, place)
+
+    def _archive(self) -> Path | None:
+        """Return the archive that this is, or the only one in its folder: so course systems export uploads."""
+        inside = [one for one in self.path.iterdir() if one.name[0] not in "._"] if self.path.is_dir() else [self.path]
+        return inside[0] if len(inside) == 1 and inside[0].is_file() and inside[0].name.endswith(ARCHIVES) else None
 
     def digest(self) -> str:
         """Return a digest of the content: another name or another place is the same submission."""
@@ -47,11 +56,12 @@ class Entry:
         return found.hexdigest()
 
 
-def entries(folder: Path, roster: Path | None = None) -> list[Entry]:
+def entries(folder: Path, roster: Path | None = None, out: Path | None = None) -> list[Entry]:
     """Return the submissions in a folder, or those that a roster names, by name.
 
     Args:
         folder: each subfolder, archive and `.py` file in it is a submission.
+        out: the folder of results, which is no submission.
         roster: a CSV file with the columns `name` and `path`; paths are relative to `folder`.
 
     Raises:
@@ -59,13 +69,22 @@ def entries(folder: Path, roster: Path | None = None) -> list[Entry]:
     """
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder of submissions")
-    found = sorted(_in_roster(folder, roster) if roster else _in_folder(folder), key=lambda one: one.name)
+    listed = _in_roster(folder, roster) if roster else _in_folder(folder)
+    found = sorted(
+        (one for one in listed if out is None or one.path.resolve() != out.resolve()), key=attrgetter("name")
+    )
     for one, other in pairwise(found):
         if one.name == other.name:
             raise UsageError(f"two submissions are called {one.name}: {one.path} and {other.path}")
     if not found:
         raise UsageError(f"{folder} holds no submissions: each folder, .zip, .tar, .tar.gz or .py file in it is one")
     return found
+
+
+def left_out(folder: Path, out: Path) -> list[str]:
+    """Return the names of files in a folder of submissions that are none, such as archives of another kind."""
+    known = {one.path for one in _in_folder(folder)} | {folder / out.name}
+    return sorted(path.name for path in folder.iterdir() if path not in known and path.name[0] not in "._")
 
 
 def _in_folder(folder: Path) -> Iterator[Entry]:
@@ -91,7 +110,7 @@ def _in_roster(folder: Path, roster: Path) -> Iterator[Entry]:
 
 
 def _name(text: str) -> str:
-    return re.sub(r"[^\w.@ -]", "_", text.strip()).lstrip(".") or "_"
+    return re.sub(r"[^\w.,'()@ -]", "_", text.strip()).lstrip(".") or "_"
 
 
 def _files(path: Path) -> Iterator[tuple[str, Path]]:

@@ -3,68 +3,114 @@
 import csv
 import io
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from conformance.grading.report import Report
+from conformance.batch.human_eye import reasons
+from conformance.grading.report import CheckReport, Report
 
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True, undefined=StrictUndefined
 )
 _BARS = 10
-_ODD = {"error": "an error of the grader", "not_gradable": "this machine lacks something", "not_graded": "not graded"}
+_MOST_ASPECTS, _MOST_FAILURES = 20, 30
+_ALIKE = "Looks like the same mistake as in "
 
 
-def gradebook(reports: Mapping[str, Report | None], whys: Mapping[str, str], components: Sequence[str]) -> str:
-    """Return a CSV table: a row for each submission, by name, and what a person should look at."""
+@dataclass(frozen=True)
+class Graded:
+    """One submission at the end.
+
+    Attributes:
+        report: what was found, with the points of the rubric; its name is that of the student or team.
+        look_at: why a person should look at it; empty for most.
+    """
+
+    report: Report
+    look_at: tuple[str, ...]
+
+    @classmethod
+    def of(cls, report: Report, why: str) -> "Graded":
+        """Return a submission with the reasons to look at it; `why` says why it was not graded to its end, if so."""
+        return cls(report, tuple(reasons(report, why)))
+
+    @property
+    def name(self) -> str:
+        """The student or team."""
+        return self.report.submission
+
+    @property
+    def points(self) -> str:
+        """What it has of what it can have."""
+        return f"{self.report.points:g} of {self.report.max_points:g}"
+
+    def __str__(self) -> str:
+        look_at = f" -- look at it: {'; '.join(self.look_at)}" if self.look_at else ""
+        return f"{self.name}: {self.points} points{look_at}"
+
+
+class Failure(NamedTuple):
+    """A failure that submissions share: the same check of the same component, for the same known mistake."""
+
+    component: str
+    check: str
+    mistake: str  # empty if it is not known
+
+
+def gradebook(submissions: Sequence[Graded], components: Sequence[str]) -> str:
+    """Return a CSV table: a row for each submission, and what a person should look at."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["name", "points", "of", *components, "look at"])
-    for name, report in sorted(reports.items()):
-        points = {one.name: one for one in report.components} if report else {}
-        cells = [f"{points[one].points:g}" if one in points and points[one].graded else "" for one in components]
-        sums = (report.points, report.max_points) if report else (0.0, 0.0)
-        look_at = "; ".join(reasons(report, whys.get(name, "")))
-        table.writerow([_plain(name), *(f"{one:g}" for one in sums), *cells, _plain(look_at)])
+    for one in submissions:
+        points = {graded.name: f"{graded.points:g}" for graded in one.report.components if graded.graded}
+        sums = f"{one.report.points:g}", f"{one.report.max_points:g}"
+        cells = [points.get(name, "") for name in components]
+        table.writerow([_plain(one.name), *sums, *cells, _plain("; ".join(one.look_at))])
     return text.getvalue()
 
 
-def reasons(report: Report | None, why: str) -> list[str]:
-    """Return why a person should look at a submission; none for most."""
-    if report is None or report.not_graded_because:
-        because = report.not_graded_because.strip().splitlines() if report else []
-        return [why or " ".join(dict.fromkeys([*because[:1], *because[-1:]])) or "not graded"]
-    found = [why] if why else []
-    found += [f"{one.name}: {_ODD[one.status]}" for one in report.components if one.status in _ODD]
-    found += [f"{one.name} uses {', '.join(one.uses_from_torch)}" for one in report.components if one.uses_from_torch]
-    return found
-
-
-def class_page(reports: Mapping[str, Report | None], whys: Mapping[str, str]) -> str:
-    """Return a page about the class: points, the aspects that fail most, failures of one cause together."""
-    graded = {name: report for name, report in sorted(reports.items()) if report is not None}
-    missed: Counter[tuple[str, str]] = Counter()
-    causes: dict[str, list[str]] = {}
-    for name, report in graded.items():
-        for component in report.components:
-            if not (component.submitted and component.graded):
-                continue
-            missed.update((component.name, mark.aspect.name) for mark in component.marks if mark.status != "passed")
-            for check in component.core:
-                if check.status == "failed":
-                    cause = check.cause or f"{component.name}: {check.id}"
-                    causes.setdefault(cause, []).append(name)
+def class_page(submissions: Sequence[Graded]) -> str:
+    """Return a page about the class: points, the aspects that fail most, similar failures together."""
     return _TEMPLATES.get_template("class.html.jinja").render(
-        graded=graded,
-        shares=_shares(list(graded.values())),
-        missed=missed.most_common(20),
-        causes=sorted(causes.items(), key=lambda item: (-len(set(item[1])), item[0]))[:30],
-        look_at={
-            name: found for name, report in sorted(reports.items()) if (found := reasons(report, whys.get(name, "")))
-        },
+        submissions=submissions,
+        shares=_shares([one.report for one in submissions]),
+        missed=_missed([one.report for one in submissions]),
+        failures=list(_failures(submissions).items())[:_MOST_FAILURES],
     )
+
+
+def _missed(reports: Sequence[Report]) -> list[tuple[str, str, int, int]]:
+    """Return the aspects that most submissions do not have, each with how many of how many do not."""
+    missed: Counter[tuple[str, str]] = Counter()
+    submitted: Counter[str] = Counter()
+    for report in reports:
+        for component in report.components:
+            if component.submitted and component.graded:
+                submitted[component.name] += 1
+                missed.update((component.name, mark.aspect.name) for mark in component.marks if mark.status != "passed")
+    most = missed.most_common(_MOST_ASPECTS)
+    return [(component, aspect, count, submitted[component]) for (component, aspect), count in most]
+
+
+def _failures(submissions: Sequence[Graded]) -> dict[Failure, list[str]]:
+    """Return who shares a failure, the most frequent first; failures that follow from another one are left out."""
+    found: dict[Failure, list[str]] = {}
+    for one in submissions:
+        for component in one.report.components:
+            for check in component.core:
+                if check.status == "failed" and not check.diagnosis.startswith(_ALIKE):
+                    failure = Failure(component.name, check.id, _mistake(check))
+                    found.setdefault(failure, []).append(one.name)
+    return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))
+
+
+def _mistake(check: CheckReport) -> str:
+    return check.cause or (check.diagnosis.splitlines() or [""])[0]
 
 
 def _shares(reports: Sequence[Report]) -> list[tuple[str, int]]:

@@ -1,17 +1,24 @@
 """What is known of one submission of a course: a folder that survives whatever ends the grade.
 
-Each run of the grader writes a part, `part-N.json`, after every component. The report is made of all parts.
+Each run of the grader writes a part, `part-N.json`, after every component; the first part is the plan, in which nothing
+is graded. The report is made of all parts.
 """
 
 import json
+import math
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from conformance.grading.formats import to_json_text
 from conformance.grading.formats.html import to_html
 from conformance.grading.formats.report_file import replace_text
-from conformance.grading.report import NONE_DEFINED, Report
+from conformance.grading.report import NONE_DEFINED, ComponentReport, Report
 from conformance.grading.rubric import Rubric, regraded
+
+_NOT_GRADED = "not_graded"
 
 
 @dataclass(frozen=True)
@@ -21,84 +28,135 @@ class Record:
     Attributes:
         name: of the student or team.
         folder: where its parts, reports and scripts are.
+        components: the components of the course, in their order.
     """
 
     name: str
     folder: Path
+    components: tuple[str, ...]
 
-    def begin(self, key: str) -> None:
-        """Forget what was found of other content, or with other options."""
+    def begin(self, key: Mapping[str, str], limit: float = math.inf) -> list[str]:
+        """Forget what was found under another key, and a limit that was lower; return what of the key has changed."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        known = self.folder / "key.txt"
-        if not known.is_file() or known.read_text(encoding="utf-8") != key:
-            for file in self.folder.glob("part-*.json"):
-                file.unlink()
-            (self.folder / "why.txt").unlink(missing_ok=True)
-            replace_text(known, key)
+        shutil.rmtree(self.temporary, ignore_errors=True)
+        known = self.folder / "key.json"
+        before = read_json(known)
+        if before != key:
+            for file in (*self.folder.glob("part-*.json"), self._settled):
+                file.unlink(missing_ok=True)
+            replace_text(known, json.dumps(key, indent=1))
+        elif read_json(self._settled).get("limit", math.inf) < limit:
+            self._settled.unlink()
+        return [name for name in key if name in before and before[name] != key[name]]
+
+    def plan(self, planned: Report) -> None:
+        """Note which components are to be graded, unless all of them are known."""
+        known = self.report()
+        if known is None or len(known.components) < len(self.components):
+            replace_text(self.next_part(), to_json_text([replace(planned, submission=self.name)]))
 
     def next_part(self) -> Path:
         """Return the path that the next run writes to."""
-        return self.folder / f"part-{len(self._parts()):03}.json"
+        numbers = [int(path.stem.removeprefix("part-")) for path in self._paths()]
+        return self.folder / f"part-{max(numbers, default=-1) + 1:03}.json"
 
-    def settle(self, why: str) -> None:
-        """Note why this submission is not graded any further."""
-        replace_text(self.folder / "why.txt", why)
+    def settle(self, why: str, limit: float = math.inf) -> None:
+        """Note why this submission is not graded any further, with a limit that is not higher."""
+        replace_text(self._settled, json.dumps({"why": why} | ({"limit": limit} if limit < math.inf else {})))
+
+    @property
+    def temporary(self) -> Path:
+        """A folder for the temporary files of a run; what a killed run left goes when the next one begins."""
+        return self.folder / "tmp"
 
     @property
     def why(self) -> str:
         """Why it is not graded any further; empty if nothing says so."""
-        path = self.folder / "why.txt"
-        return path.read_text(encoding="utf-8") if path.is_file() else ""
+        return str(read_json(self._settled).get("why", ""))
 
     def report(self) -> Report | None:
-        """Return what is known: every component from the part that graded it."""
-        merged: Report | None = None
-        for part in self._parts():
-            merged = part if merged is None else _merged(merged, part)
-        if merged is None:
+        """Return what is known: every component from the part that graded it. None if nothing is known."""
+        parts = list(self._parts())
+        if not parts:
             return None
-        return replace(merged, finished=merged.finished or bool(self.why))
+        merged = parts[0]
+        for part in parts[1:]:
+            merged = _merged(merged, part)
+        merged = replace(merged, components=self._asked(merged))
+        graded = all(one.graded for one in merged.components)
+        return replace(merged, submission=self.name, finished=graded or bool(merged.not_graded_because or self.why))
 
-    def ungraded(self, components: tuple[str, ...]) -> tuple[str, ...]:
+    def ungraded(self) -> tuple[str, ...]:
         """Return the components that are still to be graded; none if the submission is settled."""
         report = self.report()
         if self.why or (report is not None and report.not_graded_because):
             return ()
         graded = {one.name for one in report.components if one.graded} if report else set()
-        return tuple(name for name in components if name not in graded)
+        return tuple(name for name in self.components if name not in graded)
 
-    def pointed(self, rubric: Rubric) -> Report | None:
-        """Return what is known, with the points of a rubric."""
+    def current(self) -> str:
+        """Return the component that the last run is at, from the part that it writes; cheap."""
+        plain = read_json(max(self._paths(), default=self.folder / "part-000.json"))
+        found = plain["submissions"][0]["components"] if plain else {}
+        return next((name for name, one in found.items() if one["status"] == _NOT_GRADED), "")
+
+    def write(self, rubric: Rubric) -> Report:
+        """Write the report with the points of a rubric, as JSON and HTML, and return it; a plan must be there."""
         report = self.report()
-        return None if report is None else regraded(replace(report, submission=self.name), rubric)
+        if report is None:
+            raise FileNotFoundError(self.folder)
+        pointed = regraded(report, rubric)
+        replace_text(self.folder / "report.json", to_json_text([pointed]))
+        replace_text(self.folder / "report.html", to_html([pointed]))
+        return pointed
 
-    def write(self, rubric: Rubric) -> None:
-        """Write the report with the points of a rubric, as JSON and HTML."""
-        pointed = self.pointed(rubric)
-        if pointed is not None:
-            replace_text(self.folder / "report.json", to_json_text([pointed]))
-            replace_text(self.folder / "report.html", to_html([pointed]))
+    @property
+    def _settled(self) -> Path:
+        return self.folder / "settled.json"
+
+    def _asked(self, report: Report) -> tuple[ComponentReport, ...]:
+        known = {one.name: one for one in report.components}
+        return tuple(known[name] for name in self.components if name in known)
+
+    def _paths(self) -> Sequence[Path]:
+        return sorted(self.folder.glob("part-*.json"))
 
     def _parts(self) -> list[Report]:
-        found = []
-        for path in sorted(self.folder.glob("part-*.json")):
-            plain = json.loads(path.read_text(encoding="utf-8"))
-            found += [Report.from_json(one) for one in plain["submissions"]]
-        return found
+        plain = (one for path in self._paths() for one in read_json(path).get("submissions", ()))
+        return [self._named(Report.from_json(one)) for one in plain]
+
+    def _named(self, part: Report) -> Report:
+        """Return a part that calls the submission by its name: the place where it was graded tells nothing."""
+        return replace(part, not_graded_because=part.not_graded_because.replace(part.submission, self.name))
 
 
 def _merged(before: Report, part: Report) -> Report:
-    """Return a report with what a later run graded."""
+    """Return a report with what a later run graded, or with further components that are planned."""
+    known = {one.name for one in before.components}
+    others = tuple(one for one in part.components if one.name not in known)
+    if others and NONE_DEFINED in before.not_graded_because:
+        before = _not_submitted(before)
     graded = {one.name: one for one in part.components if one.graded}
-    components = tuple(graded.get(one.name, one) for one in before.components)
-    because = part.not_graded_because or before.not_graded_because
-    if NONE_DEFINED in part.not_graded_because and any(one.graded for one in before.components):
-        components = tuple(one if one.graded else replace(one, submitted=False, graded=True) for one in components)
-        because = before.not_graded_because
-    return replace(
+    merged = replace(
         before,
-        components=components,
-        finished=all(one.graded for one in components) or bool(because),
-        not_graded_because=because,
+        components=(*(graded.get(one.name, one) for one in before.components), *others),
         stand_ins=tuple(sorted({*before.stand_ins, *part.stand_ins})),
     )
+    if NONE_DEFINED in part.not_graded_because and any(one.graded for one in before.components):
+        return _not_submitted(merged)
+    return replace(merged, not_graded_because=part.not_graded_because or before.not_graded_because)
+
+
+def _not_submitted(report: Report) -> Report:
+    """Return the report of a submission that has none of the components that are not graded."""
+    components = (one if one.graded else replace(one, submitted=False, graded=True) for one in report.components)
+    return replace(report, components=tuple(components), not_graded_because="")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return what a JSON file holds; nothing if it is not there, or was being written when the machine went down."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from conformance.scenarios.scenario import Scenario
 
+RACE = "This is a race"
 WAIT = (
     "Every collective with `async_op=True` returns a handle: call its `wait()` before its result is used. Without "
     "that, numbers are wrong now and then, on a fast network more often."

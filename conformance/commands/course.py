@@ -3,13 +3,22 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from conformance.batch.entries import entries
+from conformance.batch.entries import entries, left_out
 from conformance.batch.progress import course_progress
-from conformance.commands.options import components, positive, rubric_of, world_size
+from conformance.batch.results import require_new
+from conformance.commands.options import positive, rubric_of, world_size
+from conformance.commands.student import course_of
 from conformance.grading.formats import FORMATS
 from conformance.grading.report import PASSED
 from pytest_ddp.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from conformance.batch.gradebook import Graded
+    from conformance.grading.grade import Grading
 
 
 def add_options(grade: argparse.ArgumentParser) -> None:
@@ -20,6 +29,8 @@ def add_options(grade: argparse.ArgumentParser) -> None:
     add("--jobs", type=int, default=1, metavar="N", help="with --out: submissions at the same time (%(default)s)")
     add("--limit", type=int, default=1800, metavar="N", help="with --out: seconds for one submission (%(default)s)")
     add("--roster", type=Path, metavar="FILE", help="with --out: a CSV file with the columns name and path")
+    about = "with --out: go on with the results in DIR; what is graded is not graded again"
+    add("--resume", action="store_true", help=about)
 
 
 def grade_submissions(options: argparse.Namespace) -> int:
@@ -30,28 +41,50 @@ def grade_submissions(options: argparse.Namespace) -> int:
         raise UsageError(f"{given[0]} is for one grade: --out writes report.json and report.html for each submission")
     if options.seed is None:
         raise UsageError("--out: give --seed, so that all submissions, and a later run, get the same scenarios")
+    found = entries(Path(options.paths[0]), options.roster, options.out)
+    require_new(options.out, resume=options.resume)
+    if options.roster is None and (others := left_out(Path(options.paths[0]), options.out)):
+        sys.stderr.write(f"conformance: left out, since no folder, archive or .py file: {', '.join(others)}\n")
     from conformance.batch.course import Course, grade_course  # noqa: PLC0415  imports torch with the components
 
-    course = Course(
-        entries(Path(options.paths[0]), options.roster),
-        options.out,
-        components(options.components),
-        options.seed,
-        tuple(_passed_on(options)),
-        positive("--limit", options.limit),
-        rubric_of(options),
-    )
-    with course_progress(len(course.entries), course.rubric) as ended:
-        grade_course(course, positive("--jobs", options.jobs), ended)
-    sys.stdout.write(f"{options.out / 'gradebook.csv'}\n{options.out / 'class.html'}\n")
+    limit = positive("--limit", options.limit)
+    course = Course(found, options.out, _grading(options), tuple(_passed_on(options)), limit)
+    with course_progress() as progress:
+        submissions = grade_course(course, positive("--jobs", options.jobs), progress)
+    show_course(submissions, options.out)
     return PASSED
+
+
+def show_course(submissions: "Sequence[Graded]", out: Path) -> None:
+    """Print a line for each submission, those at which a person should look at the end, and where the results are."""
+    for one in sorted(submissions, key=lambda one: bool(one.look_at)):
+        sys.stdout.write(f"{one}\n")
+    look_at = sum(bool(one.look_at) for one in submissions)
+    sys.stdout.write(f"{len(submissions)} submissions, {look_at} of them for a person to look at\n")
+    sys.stdout.write(f"{out / 'gradebook.csv'}\n{out / 'class.html'}\n")
+
+
+def _grading(options: argparse.Namespace) -> "Grading":
+    from conformance.grading.grade import Grading  # noqa: PLC0415  imports torch
+
+    rubric = rubric_of(options)
+    return Grading(
+        options.seed,
+        world_size(options),
+        course_of(options, rubric),
+        positive("--max-examples", options.max_examples),
+        from_scratch=options.from_scratch,
+        core=bool(options.core) or options.small,
+        libraries=tuple(options.library),
+        import_seconds=positive("--import-seconds", options.import_seconds),
+        rubric=rubric,
+    )
 
 
 def _passed_on(options: argparse.Namespace) -> list[str]:
     """Return the options that the grade of each submission gets."""
-    passed_on = ["--world-size", str(world_size(options)), "--max-examples"]
-    passed_on += [str(positive("--max-examples", options.max_examples))]
-    passed_on += ["--import-seconds", str(positive("--import-seconds", options.import_seconds))]
+    passed_on = ["--world-size", str(world_size(options)), "--max-examples", str(options.max_examples)]
+    passed_on += ["--import-seconds", str(options.import_seconds)]
     passed_on += ["--isolation", options.isolation]
     passed_on += ["--core"] * bool(options.core) + ["--small"] * options.small
     passed_on += ["--from-scratch"] * options.from_scratch

@@ -97,7 +97,9 @@ def _grade(options: argparse.Namespace) -> int:
         from conformance.judging.draws import nothing_kept  # noqa: PLC0415  as above
 
         grading = _grading(options)
-        printed: Listener = StudentReport(reports) if student.is_student(options) else ConsoleReport(reports)
+        printed: Listener = ConsoleReport(reports)
+        if student.is_student(options):
+            printed = StudentReport(reports, student.named(grading.components))
         printed = InActions(printed, reports) if in_actions() else printed
         with nothing_kept():
             _report(grade(options.paths, grading, launcher), [reports, shown, printed, *files], files)

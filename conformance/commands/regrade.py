@@ -1,4 +1,4 @@
-"""`pytest-ddp-grade regrade`: gives an earlier grade the points of a rubric."""
+"""`pytest-ddp-grade regrade`: gives an earlier grade, of one submission or of a course, the points of a rubric."""
 
 import argparse
 import json
@@ -7,10 +7,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from conformance.batch.results import Results
+from conformance.commands.course import show_course
 from conformance.commands.options import add_report_options, report_files
 from conformance.grading.events import Reports
 from conformance.grading.formats.console import show
-from conformance.grading.report import NOT_GRADED, Report
+from conformance.grading.report import NOT_GRADED, PASSED, Report
 from conformance.grading.rubric import Rubric, read_rubric, regraded
 from pytest_ddp.errors import UsageError
 
@@ -18,14 +20,19 @@ from pytest_ddp.errors import UsageError
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command and its options."""
     regrade = commands.add_parser("regrade", help="give an earlier grade the points of a rubric; no check runs again")
-    regrade.add_argument("report", type=Path, metavar="REPORT", help="what `--json` wrote")
+    about = "what `--json` wrote, or the folder of `--out`, whose gradebook and reports are written anew"
+    regrade.add_argument("report", type=Path, metavar="REPORT", help=about)
     add_report_options(regrade, rubric_needed=True)
     regrade.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
     """Print and write the reports of an earlier grade with other points."""
-    reports = _regraded(options.report, read_rubric(options.rubric))
+    rubric = read_rubric(options.rubric)
+    if options.report.is_dir():
+        show_course(Results.found(options.report).write(rubric), options.report)
+        return PASSED
+    reports = _regraded(options.report, rubric)
     for file in report_files(options, reports):
         file.write()
     for report in reports.reports:

@@ -28,12 +28,23 @@ def fill_in(options: argparse.Namespace) -> None:
 def course_of(options: argparse.Namespace, rubric: Rubric) -> tuple[str, ...]:
     """Return the components that the options or the rubric name; if neither does, all that have functions of their own.
 
-    A pair has none: it is the wrapper and the optimizer of a submission together, for which the assignment gives no
-    points. Raise UsageError if there is none of a name.
+    Raise UsageError if there is none of a name.
+    """
+    if options.components is not None:
+        return components(options.components)
+    return tuple(name for name in components(None) if name in rubric.aspects) or _with_own_functions()
+
+
+def named(course: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the components of a course if somebody has named them, else none."""
+    return () if course == _with_own_functions() else course
+
+
+def _with_own_functions() -> tuple[str, ...]:
+    """Return the components that have functions of their own.
+
+    A pair has none: the assignment does not ask for a submission's wrapper and its optimizer together.
     """
     from conformance.components.registry import COMPONENTS  # noqa: PLC0415  imports torch
 
-    if options.components is not None:
-        return components(options.components)
-    named = [name for name in COMPONENTS if name in rubric.aspects]
-    return tuple(named or (name for name, one in COMPONENTS.items() if one.contract.kind != "pair"))
+    return tuple(name for name, one in COMPONENTS.items() if one.contract.kind != "pair")

@@ -20,6 +20,7 @@ from watchdog.events import (
 )
 from watchdog.observers import Observer
 
+from conformance.commands.student import named
 from conformance.grading.events import (
     CheckEnded,
     ComponentBegan,
@@ -41,7 +42,8 @@ _FIRST = {"failed": 0, "not_submitted": 1}  # components by their last verdict; 
 
 def grade_on_save(grade: Callable[["Grading"], Generator[Event]], grading: "Grading", location: Location) -> int:
     """Grade, then again whenever a file is saved where a submission imports from; return the exit code after Ctrl-C."""
-    watch, scripts = Watch(grading, Console()), grading.repro_dir or Path("repro")
+    watch = Watch(grading, Console())
+    scripts = grading.repro_dir or Path("repro")
     with Saves(map(Path, location.import_roots), scripts) as saves, suppress(KeyboardInterrupt):
         while True:
             watch.follow(grade, saves)
@@ -139,7 +141,8 @@ class Watch:
     def _write(self, report: Report, going_on: str) -> None:
         """Write the screen again, with the last line about what goes on."""
         self._console.clear()
-        show(replace(report, components=tuple(self._components(report))), self._console)
+        shown = replace(report, components=tuple(self._components(report)))
+        show(shown, self._console, named(self._grading.components))
         self._console.print(Text(going_on, "dim"))
 
     def _components(self, report: Report) -> Iterator[ComponentReport]:

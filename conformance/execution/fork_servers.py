@@ -121,8 +121,19 @@ class ForkServers:
         with self._sandboxes.servers(own_files(location) if location else ()) as (sandbox, servers):
             yield RankServers(sandbox, servers)
 
+    def connected(self) -> "ForkServers":
+        """Return the same zygotes with connections of their own, for a fork; raise OSError if one has ended."""
+        found = ForkServers(small=self.small)
+        found._zygotes = tuple(zygote.connected() for zygote in self._zygotes)
+        return found
+
+    @property
+    def descriptors(self) -> list[int]:
+        """The descriptors of the connections to the zygotes."""
+        return [zygote.descriptor for zygote in self._zygotes]
+
     def close(self) -> None:
-        """End the zygotes."""
+        """End the zygotes, or the connections to them."""
         for zygote in self._zygotes:
             zygote.close()
 
@@ -144,6 +155,11 @@ def begin_ahead(*, small: bool = False) -> None:
     servers = ForkServers(small=small)
     servers.begin()
     _ahead.append(servers)
+
+
+def give_next(servers: ForkServers) -> None:
+    """Let `fork_servers` give these, which have begun."""
+    _ahead[:] = [servers]
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from conformance.checks.check import Check, Violation
 from conformance.components.component import Component
 from conformance.diagnosis.gradient_mistakes import GRADIENT_MISTAKES
 from conformance.diagnosis.training_mistakes import TRAINING_MISTAKES
-from conformance.explanation.topics import Topic, topic
+from conformance.explanation.topic import Topic
+from conformance.explanation.topics import topic
 
 _FIT_ALL = {"never synchronised", "never trained"}  # mistakes that most checks rule out
 

@@ -11,8 +11,9 @@ from rich.text import Text
 from conformance.checks.check import Check
 from conformance.components.component import Component
 from conformance.components.registry import COMPONENTS
+from conformance.explanation.aspects import OF_ASPECTS
 from conformance.explanation.mistakes import mistakes_of, usual_mistakes
-from conformance.explanation.topics import OF_ASPECTS, topic
+from conformance.explanation.topics import topic
 from pytest_ddp.errors import UsageError
 
 _CLOSEST = 3

@@ -74,14 +74,14 @@ class Grading:
 
 def grade(paths: Sequence[str], grading: Grading, launcher: ForkServers) -> Generator[Event]:
     """Grade submissions one after the other, each on ranks that serve no other; no fault of one stops the next."""
-    yield GradeBegan(tuple(regraded(_planned(path, grading), grading.rubric) for path in paths))
+    yield GradeBegan(tuple(regraded(planned(path, grading), grading.rubric) for path in paths))
     with remembering(_SMALL if launcher.small else 1):
         for path in paths:
             yield SubmissionBegan(path)
             yield from _grade_submission(path, grading, launcher)
 
 
-def _planned(path: str, grading: Grading) -> Report:
+def planned(path: str, grading: Grading) -> Report:
     """Return the report of a submission before its grade: every check is there, and none has run."""
     environment = Environment(
         torch=torch.__version__,

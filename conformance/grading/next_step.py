@@ -1,7 +1,7 @@
 """What a student does next, from a report: the first thing that is wrong, or that is not begun. Imports no torch."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,11 +27,11 @@ class NextStep:
     check: CheckReport | None = None
 
 
-def next_step(report: Report) -> NextStep:
-    """Return what to do next.
+def next_step(report: Report, named: Collection[str] = ()) -> NextStep:
+    """Return what to do next; the course asks for all components that are named, also if nothing of one is there.
 
     The order: what keeps the submission from being graded; the first check of an essential aspect that failed; the
-    first other core check that failed; what this machine lacks; the first component that is not begun.
+    first other check that failed, extended ones last; what this machine lacks; the first component that is not begun.
     """
     if report.not_graded_because:
         return NextStep("mend the adapters", (report.not_graded_because,))
@@ -41,7 +41,7 @@ def next_step(report: Report) -> NextStep:
         if component.status in {"not_gradable", "error"}:
             check = next(one for one in component.core if one.status == component.status)
             return NextStep(f"{component.name} could not be judged", check.explanation, check=check)
-    for component in begun(report):
+    for component in begun(report, named):
         if component.status == "not_submitted":
             return _begin(report, component)
     if not report.finished:
@@ -50,16 +50,20 @@ def next_step(report: Report) -> NextStep:
 
 
 def in_order(report: Report) -> list[tuple[ComponentReport, CheckReport]]:
-    """Return the core checks that failed, those of essential aspects first; else in the order of the assignment."""
+    """Return the checks that failed: those of essential aspects, then other core checks, then extended ones."""
     failed = [
-        (component, check) for component in report.components for check in component.core if check.status == "failed"
+        (component, check) for component in report.components for check in component.checks if check.status == "failed"
     ]
-    return sorted(failed, key=lambda one: not _is_essential(*one))
+    return sorted(failed, key=lambda one: (one[1].level == "extended", not _is_essential(*one)))
 
 
-def begun(report: Report) -> list[ComponentReport]:
-    """Return the components of which the adapters define a function at least."""
-    return [one for one in report.components if one.submitted or one.missing_functions or one.not_implemented]
+def begun(report: Report, named: Collection[str] = ()) -> list[ComponentReport]:
+    """Return the components of which the adapters define a function at least, and those that are named."""
+    return [
+        one
+        for one in report.components
+        if one.submitted or one.missing_functions or one.not_implemented or one.name in named
+    ]
 
 
 def _why_not_begun(component: ComponentReport) -> str:
@@ -75,7 +79,8 @@ def _is_essential(component: ComponentReport, check: CheckReport) -> bool:
 
 def _after_failure(report: Report, component: ComponentReport, check: CheckReport) -> NextStep:
     commands = (*_scripts(check), _read(component, check.id), _again(report, component))
-    return NextStep(f"{component.name}: {check.id} failed", check.explanation, commands, check)
+    no_points = " (extended, no points)" if check.level == "extended" else ""
+    return NextStep(f"{component.name}: {check.id} failed{no_points}", check.explanation, commands, check)
 
 
 def _scripts(check: CheckReport) -> Iterator[tuple[str, str]]:

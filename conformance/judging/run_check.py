@@ -62,9 +62,15 @@ def run_check(
     spared: Spared = NOTHING_SPARED,
 ) -> Result:
     """Test one property of a component on up to `examples` scenarios of up to `world_size` ranks."""
-    bounds = Bounds(world_size, bucketed=component.contract.takes_bucket_size)
-    draws = Draws(check.scenarios, check.rules_out, bounds, seed, executor.secret, examples, spared)
+    drawing = {"world_size": world_size, "seed": seed, "examples": examples}
+    draws = replace(draws_of(component, check, executor.secret, **drawing), spared=spared)
     return _settled(Search(component, check, executor), partial(_run, draws=draws))
+
+
+def draws_of(component: Component, check: Check, secret: str, *, world_size: int, seed: int, examples: int) -> Draws:
+    """Return what is drawn for a check: the same for every submission, unless it is spared something."""
+    bounds = Bounds(world_size, bucketed=component.contract.takes_bucket_size)
+    return Draws(check.scenarios, check.rules_out, bounds, seed, secret, examples)
 
 
 def judged(search: Search, drawn: Drawn) -> Result:

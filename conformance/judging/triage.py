@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from conformance.checks.check import NotOffered, Violation
 from conformance.checks.trial import Trial
+from conformance.checks.words import RACE
 from conformance.components.component import trial_of_training
 from conformance.diagnosis.causes import cause_of_failure
 from conformance.diagnosis.crashes import advise_on_crash
@@ -69,7 +70,7 @@ def _race(search: Search, scenario: Drawn, execution: Execution) -> str:
     if failed > repeats:
         return ""
     return (
-        f"This is a race: with the same numbers, {failed} of {repeats + 1} runs failed. Something is used before it is "
+        f"{RACE}: with the same numbers, {failed} of {repeats + 1} runs failed. Something is used before it is "
         "ready, or depends on chance: a wait that is missing, a random choice, what an earlier run left behind."
     )
 

@@ -6,6 +6,7 @@ descriptors; each is answered by one message.
 
 import json
 import os
+import select
 import signal
 import socket
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from pytest_ddp.pool import fork_server
 from pytest_ddp.pool.parent_death import adopt_orphans, die_with
 
 MESSAGE_BYTES = 2**18
+CONNECT = b"connect"  # with the descriptor of a further socket to serve
 _DESCRIPTORS = 16
 
 
@@ -41,21 +43,33 @@ def main(control_fd: int, parent: int, preload: Sequence[str]) -> NoReturn:
 
 
 def _serve(control: socket.socket) -> None:
+    """Answer the judge, and forks of it that have connections of their own."""
+    controls = [control]
     while True:
-        message, fds, _, _ = socket.recv_fds(control, MESSAGE_BYTES, _DESCRIPTORS)
-        if not message:
-            return
-        asked = json.loads(message)
-        plan = Plan.from_json(asked["plan"])
-        do = _build if asked["do"] == "build" else _start_server
-        try:
-            answer = do(plan, fds)
-        except OSError as error:
-            answer = {"refused": str(error)}
-        for fd in fds:
-            os.close(fd)
-        with suppress(BrokenPipeError):
-            control.send(json.dumps(answer).encode())
+        for asking in select.select(controls, [], [])[0]:
+            message, fds, _, _ = socket.recv_fds(asking, MESSAGE_BYTES, _DESCRIPTORS)
+            if not message and asking is control:
+                return
+            if not message:
+                controls.remove(asking)
+                asking.close()
+            elif message == CONNECT:
+                controls.append(socket.socket(fileno=fds[0]))
+            else:
+                _answer(asking, json.loads(message), fds)
+
+
+def _answer(asking: socket.socket, asked: dict[str, Any], fds: list[int]) -> None:
+    plan = Plan.from_json(asked["plan"])
+    do = _build if asked["do"] == "build" else _start_server
+    try:
+        answer = do(plan, fds)
+    except OSError as error:
+        answer = {"refused": str(error)}
+    for fd in fds:
+        os.close(fd)
+    with suppress(BrokenPipeError):
+        asking.send(json.dumps(answer).encode())
 
 
 def _reap(*_: object) -> None:

@@ -83,6 +83,24 @@ class Zygote:
             else:
                 self._process = self._interpreter(theirs.fileno())
 
+    def connected(self) -> "Zygote":
+        """Return the same zygote with a connection of its own, for a fork of this process; wait until it is ready.
+
+        Raises:
+            OSError: it has ended.
+        """
+        self._wait()
+        found = Zygote(self.preload, self.hash_seed, _ready=True)
+        found._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            socket.send_fds(self._control, [zygote.CONNECT], [theirs.fileno()])
+        return found
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of the connection to it."""
+        return self._control.fileno()
+
     def ask(self, do: str, plan: Plan, fds: Sequence[int]) -> int:
         """Let it fork what is asked for; return the process id. A zygote that has ended is replaced once.
 
@@ -105,11 +123,14 @@ class Zygote:
         return int(answer["pid"])
 
     def _ask(self, message: bytes, fds: Sequence[int]) -> dict[str, Any]:
+        self._wait()
+        socket.send_fds(self._control, [message], fds)
+        return self._answer(_FORK_SECONDS)
+
+    def _wait(self) -> None:
         if not self._ready:
             self._answer(_START_SECONDS)
             self._ready = True
-        socket.send_fds(self._control, [message], fds)
-        return self._answer(_FORK_SECONDS)
 
     def _answer(self, seconds: float) -> dict[str, Any]:
         self._control.settimeout(seconds)
@@ -121,9 +142,11 @@ class Zygote:
 
     def close(self) -> None:
         """End it."""
+        if self._ready or self._process:
+            self._control.close()
+            self._ready = False
         if self._process is None:
             return
-        self._control.close()
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(EXIT_SECONDS)

@@ -84,7 +84,7 @@ def measure_on_ranks(world_sizes: Sequence[int], sizes: Sequence[int], warm_up: 
     """Time all-reduces of float32 tensors of these sizes in bytes, on groups of these numbers of ranks.
 
     Args:
-        world_sizes: each at most the number of ranks.
+        world_sizes: those above the number of ranks are left out.
         sizes: bytes of the tensors.
         warm_up: all-reduces before measuring, if they fit into `seconds`; at least one.
         most: repetitions that are measured, if they fit into `seconds`; at least three.
@@ -93,6 +93,7 @@ def measure_on_ranks(world_sizes: Sequence[int], sizes: Sequence[int], warm_up: 
     Returns:
         The seconds of each repetition on each rank, for each size and group.
     """
+    world_sizes = _at_most(world_sizes, dist.get_world_size())  # a torchrun job may have fewer ranks
     groups = {world_size: dist.new_group(list(range(world_size))) for world_size in world_sizes}
     memory = torch.zeros(max(sizes) // 4, device=current_device())  # zeros: repeated sums would grow to inf
     variants = [(world_size, size) for world_size in world_sizes for size in sizes]
@@ -157,7 +158,9 @@ def _synchronize(device: torch.device) -> None:
 
 def add_options(command: ArgumentParser) -> None:
     """Add the options of this command."""
-    command.add_argument("--world-sizes", type=int, nargs="+", default=_WORLD_SIZES, help="numbers of ranks")
+    command.add_argument(
+        "--world-sizes", type=int, nargs="+", help="numbers of ranks (default: 2 4 6, with nccl as many as GPUs)"
+    )
     command.add_argument("--megabytes", type=float, nargs="+", default=_MEGABYTES, help="sizes, in 10^6 bytes")
     command.add_argument("--warm-up", type=int, default=5, help="all-reduces before measuring")
     command.add_argument("--repetitions", type=int, default=20, help="all-reduces measured, at most")
@@ -168,13 +171,14 @@ def add_options(command: ArgumentParser) -> None:
 
 def measure(options: Namespace) -> Raw:
     """Start as many ranks as the largest world size needs, and measure on them."""
-    ranks = max(options.world_sizes)
+    world_sizes = options.world_sizes or default_world_sizes(options.backend, options.device)
+    ranks = max(world_sizes)
     sizes = [int(megabytes * MEGABYTE) for megabytes in sorted(options.megabytes)]
     fitting = [size for size in sizes if size * _COPIES * ranks <= psutil.virtual_memory().available]
     raw = on_ranks(
         measure_on_ranks,
         None if in_job() else ranks,
-        sorted(options.world_sizes),
+        sorted(world_sizes),
         fitting,
         options.warm_up,
         options.repetitions,
@@ -184,6 +188,16 @@ def measure(options: Namespace) -> Raw:
     )
     left_out = [size for size in sizes if size not in fitting]
     return {**raw, "cores": cores(), "left_out_bytes": left_out, "warm_up": options.warm_up}
+
+
+def default_world_sizes(backend: str | None, device: str | None) -> list[int]:
+    """2, 4 and 6 ranks; with nccl, those for which there are GPUs, or one rank for each GPU if there are fewer."""
+    is_nccl = backend == "nccl" or (backend is None and device != "cpu" and torch.cuda.is_available())
+    return _at_most(_WORLD_SIZES, torch.cuda.device_count() or 1) if is_nccl else list(_WORLD_SIZES)
+
+
+def _at_most(world_sizes: Sequence[int], ranks: int) -> list[int]:
+    return [world_size for world_size in world_sizes if world_size <= ranks] or [ranks]
 
 
 def evaluate(raw: Raw) -> Result:

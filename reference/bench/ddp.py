@@ -41,7 +41,7 @@ from reference.bench.method import Spread, cores, differences, interleave, ratio
 from reference.bench.profiling import peak_bytes, profile_intervals
 from reference.bench.ranks import gather, on_ranks
 from reference.bench.result import Column, Raw, Result
-from reference.bench.submission import is_submitted, kind
+from reference.bench.submission import is_submitted, kind, submission_path
 from reference.communication.launch import in_job
 from reference.communication.process_group import current_device
 
@@ -153,7 +153,9 @@ def add_workload_options(command: ArgumentParser) -> None:
     command.add_argument("--rounds", type=int, default=20, help="steps of each variant, at most")
     command.add_argument("--warm-up", type=int, default=2, help="steps of each variant before those")
     command.add_argument("--seconds", type=float, default=10.0, help="time for the rounds of one model")
-    command.add_argument("--submission", metavar="PATH", help="train a submission's wrappers beside the references")
+    command.add_argument(
+        "--submission", type=submission_path, metavar="PATH", help="train a submission's wrappers beside the references"
+    )
     command.add_argument("--backend", help="process group backend (default: nccl with CUDA, else gloo)")
     command.add_argument("--device", choices=["cpu", "cuda"], help="to train on (default: cuda with nccl, else cpu)")
 

@@ -29,7 +29,7 @@ from reference.bench.contestants import Contestant, Workload, batch, size_of
 from reference.bench.ranks import gather, on_ranks
 from reference.bench.result import Column, Raw, Result
 from reference.bench.strategies import Recipe, strategies
-from reference.bench.submission import kind
+from reference.bench.submission import kind, submission_path
 from reference.bench.transformer_costs import Batch, activation_bytes, parameters, shapes
 from reference.communication.launch import in_job
 from reference.communication.process_group import current_device
@@ -155,7 +155,9 @@ def add_options(command: ArgumentParser) -> None:
     command.add_argument("--words", type=int, default=128, help="tokens in each sequence")
     command.add_argument("--world-size", type=int, default=2, help="ranks to start")
     command.add_argument("--backend", help="process group backend (default: nccl with CUDA, else gloo)")
-    command.add_argument("--submission", metavar="PATH", help="measure a submission beside the references")
+    command.add_argument(
+        "--submission", type=submission_path, metavar="PATH", help="measure a submission beside the references"
+    )
 
 
 def measure(options: Namespace) -> Raw:

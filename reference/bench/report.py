@@ -3,8 +3,8 @@
     python -m reference.bench report --minutes 10
     python -m reference.bench report --verify bench/report/receipt.json
 
-Each benchmark runs at the largest of a few sizes that fits into its share of the time that is left. The sizes were
-timed on two quiet cores; if the machine is slower, later benchmarks get smaller.
+Each benchmark runs at the largest of a few sizes that fits into its share of the time that is left. The seconds of the
+sizes are estimates for two quiet cores; if the machine is slower, later benchmarks get smaller.
 """
 
 import json
@@ -28,7 +28,7 @@ _SECONDS = 60.0  # of a benchmark whose time is not known
 
 @dataclass(frozen=True)
 class Size:
-    """A command line of a benchmark, and its seconds on two quiet cores."""
+    """A command line of a benchmark, and about how many seconds it takes on two quiet cores."""
 
     seconds: float
     arguments: str = ""
@@ -46,6 +46,7 @@ _SIZES: dict[str, list[Size]] = {  # the largest first; the defaults are empty
     "trace": [Size(40), Size(16, "--model 64x2")],
     "memory": [Size(60), Size(16, "--model 128x4")],
     "step": [Size(60), Size(16, "--model 64x2 --rounds 5")],
+    "models": [Size(60), Size(20, "--words 64 --seconds 0.5")],
 }
 
 

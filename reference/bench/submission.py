@@ -6,14 +6,18 @@ torch, because this is for measuring. The grader judges.
 
 import importlib
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.optim import SGD, Optimizer
+
+if TYPE_CHECKING:
+    from conformance.submissions.location import Location
 
 _SUFFIX = " (submission)"
 
@@ -104,6 +108,15 @@ class Submission:
         return True
 
 
+def submission_path(given: str) -> str:
+    """The type of the option `--submission`: refuses what is no submission before ranks are started."""
+    try:
+        _find(given)
+    except SubmissionError as error:
+        raise ArgumentTypeError(str(error)) from error
+    return given
+
+
 @cache
 def load_submission(path: str) -> Submission:
     """Import a submission's adapters, once in a process.
@@ -114,13 +127,7 @@ def load_submission(path: str) -> Submission:
     Raises:
         SubmissionError: it is not there, or it cannot be imported.
     """
-    from conformance.submissions.location import locate  # noqa: PLC0415  # needed for a submission only
-    from pytest_ddp.errors import UsageError  # noqa: PLC0415
-
-    try:
-        location = locate(path)
-    except UsageError as error:
-        raise SubmissionError(f"--submission {path}: {error}") from error
+    location = _find(path)
     _forget(location.module)
     sys.path[:0] = [root for root in location.import_roots if root not in sys.path]
     try:
@@ -130,6 +137,16 @@ def load_submission(path: str) -> Submission:
             f"--submission {path}: {location.file or location.module} cannot be imported ({error}). Install what it "
             "needs in this Python"
         ) from error
+
+
+def _find(path: str) -> "Location":
+    from conformance.submissions.location import locate  # noqa: PLC0415  # needed for a submission only
+    from pytest_ddp.errors import UsageError  # noqa: PLC0415
+
+    try:
+        return locate(path)
+    except UsageError as error:
+        raise SubmissionError(str(error)) from error
 
 
 def _forget(module: str) -> None:

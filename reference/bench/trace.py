@@ -8,7 +8,7 @@ same step is seen twice, and the two are compared: collectives, their order and 
 The overlap is the share of communication during which the rank computed. On CPU the profiler sees a collective on
 gloo's thread and operators on the thread of the model.
 
-Files: NAME.profiler.json (torch's profiler) and NAME.observed.json (the record) have all ranks. https://ui.perfetto.dev
+Files: trace-NAME.profiler.json (torch's profiler) and trace-NAME.observed.json (the record) have all ranks. https://ui.perfetto.dev
 and chrome://tracing open both.
 """
 
@@ -35,7 +35,7 @@ from reference.bench.observed import observed_group
 from reference.bench.ranks import gather, on_ranks
 from reference.bench.result import Column, Raw, Result
 from reference.bench.strategies import strategies
-from reference.bench.submission import kind
+from reference.bench.submission import kind, submission_path
 from reference.communication.launch import in_job
 from reference.communication.process_group import current_device
 
@@ -79,15 +79,15 @@ def _makers(workload: Workload) -> dict[str, Callable[[], Contestant]]:
 def trace_training(
     make: Callable[[], Contestant], tokens: Tensor, record: "Collectives", folder: Path, name: str
 ) -> list[Step]:
-    """One step of a training on every rank; rank 0 writes `NAME.profiler.json` and `NAME.observed.json`."""
+    """One step of a training on every rank; rank 0 writes the traces of all ranks into the folder."""
     training = make()
     for _ in range(_WARM_UP):
         training.step(tokens)
     profiled, observed, clock = trace_step(training, tokens, record)
     every = gather((profiled, observed, clock))
     if dist.get_rank() == 0:
-        _write(folder / f"{file_name(name)}.profiler.json", _merged(every))
-        _write_observed(folder / f"{file_name(name)}.observed.json", [made for _, made, _ in every])
+        _write(folder / f"trace-{file_name(name)}.profiler.json", _merged(every))
+        _write_observed(folder / f"trace-{file_name(name)}.observed.json", [made for _, made, _ in every])
     steps = [read_step(*one) for one in every]
     first = min(step.phases[0].start for step in steps)
     return [step.shifted(-first) for step in steps]
@@ -127,7 +127,7 @@ def _step_in_phases(training: Contestant, tokens: Tensor) -> None:
 
 
 def file_name(name: str) -> str:
-    """A training's name as a file has it."""
+    """A training's name as it stands in the names of files."""
     return name.replace(" (", "-").replace(")", "")
 
 
@@ -174,7 +174,9 @@ def add_options(command: ArgumentParser) -> None:
     command.add_argument("--bucket-mb", type=float, default=1.0, help="largest size of a bucket, in 1024 * 1024 bytes")
     command.add_argument("--world-size", type=int, default=2, help="ranks to start")
     command.add_argument("--backend", help="process group backend (default: nccl with CUDA, else gloo)")
-    command.add_argument("--submission", metavar="PATH", help="trace a submission's wrappers beside the references")
+    command.add_argument(
+        "--submission", type=submission_path, metavar="PATH", help="trace a submission's wrappers beside the references"
+    )
 
 
 def measure(options: Namespace) -> Raw:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -14,7 +15,7 @@ import psutil
 import pytest
 
 from conformance.batch.archives import MOST_FILES, unpacked
-from conformance.batch.entries import Entry, entries
+from conformance.batch.entries import Entry, entries, left_out
 from conformance.cli import main
 from pytest_ddp.errors import UsageError
 from pytest_ddp.pool.launcher import EXIT_SECONDS
@@ -39,6 +40,15 @@ def course(tmp_path):
     return tmp_path / "course"
 
 
+@pytest.fixture
+def ada_alone(course):
+    """The course with one submission, which is right."""
+    for path in course.iterdir():
+        if path.name != "ada":
+            path.unlink() if path.is_file() else shutil.rmtree(path)
+    return course
+
+
 def command(course, *options):
     return ["grade", str(course), "--out", str(course.parent / "out"), "--seed", "1", "--core", *options]
 
@@ -57,19 +67,24 @@ def test_a_course_is_graded_once_and_its_gradebook_names_what_to_look_at(course,
     assert [found[name]["overhead_model"] for name in ("ada", "bob", "dan")] == ["5", "1.5", "5"]
     assert "os._exit(0) ends the process" in found["eve"]["look at"]
     assert found["fay"]["look at"] == "fay.zip cannot be unpacked: File is not a zip file"
-    assert "bob: 1.5 of 5 points" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "of 5: bob: 1.5 of 5 points; " in shown.err
+    assert "5 submissions, 2 of them for a person to look at\n" in shown.out
     out = course.parent / "out"
-    assert "Failures of one cause" in (out / "class.html").read_text(encoding="utf-8")
+    assert "Similar failures" in (out / "class.html").read_text(encoding="utf-8")
     assert (
         json.loads((out / "ada" / "report.json").read_text(encoding="utf-8"))["submissions"][0]["submission"] == "ada"
     )
     before = (out / "gradebook.csv").read_bytes()
     parts = {path: path.stat().st_mtime_ns for path in out.glob("*/part-*.json")}
-    assert main(command(course, *ASKED)) == 0
+    assert main(command(course, *ASKED)) == 2
+    assert "add --resume to go on with them" in capsys.readouterr().err
+    assert main(command(course, *ASKED, "--resume")) == 0
+    assert "5 of 5 submissions are graded already" in capsys.readouterr().err
     assert (out / "gradebook.csv").read_bytes() == before
     assert {path: path.stat().st_mtime_ns for path in out.glob("*/part-*.json")} == parts, "nothing ran again"
     (tmp_path / "rubric.toml").write_text('[overhead_model.aspects]\n"best bucket size" = {points = 6.5}\n')
-    assert main(command(course, *ASKED, "--rubric", str(tmp_path / "rubric.toml"))) == 0
+    assert main(["regrade", str(out), "--rubric", str(tmp_path / "rubric.toml")]) == 0
     assert rows(course)["ada"]["overhead_model"] == "10"
     assert {path: path.stat().st_mtime_ns for path in out.glob("*/part-*.json")} == parts, "points need no run"
 
@@ -82,7 +97,7 @@ def test_after_a_kill_the_gradebook_is_the_same(course):
     out.rename(course.parent / "whole")
     for seconds in (2, 6, 10):  # any moment will do: what was graded by then is kept
         run = subprocess.Popen(
-            [sys.executable, "-m", "conformance", *command(course, *ASKED)],
+            [sys.executable, "-m", "conformance", *command(course, *ASKED, "--resume")],
             stderr=subprocess.PIPE,
         )
         time.sleep(seconds)
@@ -90,7 +105,7 @@ def test_after_a_kill_the_gradebook_is_the_same(course):
         run.kill()
         run.communicate()
         assert not psutil.wait_procs(tree, EXIT_SECONDS)[1], "what it started ends with it"
-    assert main(command(course, *ASKED)) == 0
+    assert main(command(course, *ASKED, "--resume")) == 0
     assert (out / "gradebook.csv").read_bytes() == whole
 
 
@@ -100,6 +115,9 @@ def test_a_roster_gives_names(course):
     assert [(one.name, one.path.name) for one in found] == [("Ada L.", "ada"), ("Nobody", "absent")]
     with pytest.raises(UsageError, match="absent is not there"):
         found[1].folder(course / "place")
+    (course / "bea.rar").touch()
+    with pytest.raises(UsageError, match=r"bea\.rar is neither a folder nor a \.zip, \.tar, .* or \.py file"):
+        Entry("bea", course / "bea.rar").folder(course / "place")
 
 
 def test_the_digest_is_that_of_the_content(course):
@@ -151,6 +169,29 @@ def test_a_hostile_archive_is_refused(tmp_path, make, said):
     assert list(place.iterdir()) == []
 
 
+def test_the_kind_of_an_archive_is_that_of_its_content(tmp_path):
+    tar_with(tmp_path / "really_a_tar.zip", "adapters.py", size=3)
+    with zipfile.ZipFile(tmp_path / "really_a_zip.tar.gz", "w") as archive:
+        archive.writestr("adapters.py", "xxx")
+    for name in ("really_a_tar.zip", "really_a_zip.tar.gz"):
+        place = tmp_path / f"{name} unpacked"
+        place.mkdir()
+        assert (unpacked(tmp_path / name, place) / "adapters.py").read_text(encoding="utf-8") == "xxx"
+
+
+def test_an_empty_upload_is_named_as_such(tmp_path):
+    (tmp_path / "x.zip").touch()
+    with pytest.raises(UsageError, match=r"x\.zip cannot be unpacked: it is empty"):
+        unpacked(tmp_path / "x.zip", tmp_path)
+
+
+def test_what_is_no_submission_is_named(course):
+    for name in ("bea.rar", "notes.txt", ".hidden", "_old"):
+        (course / name).touch()
+    (course / "out").mkdir()
+    assert left_out(course, course / "out") == ["bea.rar", "notes.txt"]
+
+
 def test_an_archive_with_too_many_files_or_names_outside_is_refused(tmp_path):
     for name, names, said in (
         ("many", [str(number) for number in range(MOST_FILES + 1)], "more than 10000 files"),
@@ -174,11 +215,14 @@ def test_a_course_needs_one_folder_and_a_seed(tmp_path, capsys):
     assert Path(tmp_path / "out").exists() is False
 
 
-def test_components_that_are_asked_for_later_are_graded_then(course):
+def test_components_that_are_asked_for_later_are_graded_then(ada_alone):
     asked = ("--max-examples", "2", "--components")
-    assert main(command(course, *asked, "loader_generator")) == 0
-    assert main(command(course, *asked, "loader_generator,overhead_model")) == 0
-    assert rows(course)["ada"]["overhead_model"] == "5"
+    assert main(command(ada_alone, *asked, "loader_generator")) == 0
+    part = ada_alone.parent / "out" / "ada" / "part-001.json"
+    before = part.stat().st_mtime_ns
+    assert main(command(ada_alone, *asked, "loader_generator,overhead_model", "--resume")) == 0
+    assert rows(ada_alone)["ada"]["overhead_model"] == "5"
+    assert part.stat().st_mtime_ns == before, "what is graded stays"
 
 
 def test_a_broken_archive_or_file_costs_the_others_nothing(tmp_path):
@@ -195,20 +239,22 @@ def test_a_broken_archive_or_file_costs_the_others_nothing(tmp_path):
 def test_a_name_never_leaves_the_folder_of_results(course):
     (course / "roster.csv").write_text("name,path\n..,ada\n../x,bob\n", encoding="utf-8")
     assert [one.name for one in entries(course, course / "roster.csv")] == ["_", "_x"]
+    (course / "roster.csv").write_text('name,path\n"O\'Brien, Pat",ada\n', encoding="utf-8")
+    assert [one.name for one in entries(course, course / "roster.csv")] == ["O'Brien, Pat"]
     (course / "roster.csv").write_bytes(b"name,path\nJos\xe9,ada\n")
     with pytest.raises(UsageError, match=r"roster\.csv is no CSV file in UTF-8"):
         entries(course, course / "roster.csv")
 
 
-def test_components_that_were_left_when_a_grade_was_cut_off_may_not_be_submitted(course):
+def test_components_that_were_left_when_a_grade_was_cut_off_may_not_be_submitted(ada_alone):
     asked = ("--max-examples", "2", "--jobs", "2", "--components", "overhead_model,loader_generator")
-    assert main(command(course, *asked)) == 0
-    whole = (course.parent / "out" / "gradebook.csv").read_bytes()
-    path = course.parent / "out" / "ada" / "part-000.json"
+    assert main(command(ada_alone, *asked)) == 0
+    whole = (ada_alone.parent / "out" / "gradebook.csv").read_bytes()
+    path = ada_alone.parent / "out" / "ada" / "part-001.json"
     part = json.loads(path.read_text(encoding="utf-8"))
     part["submissions"][0]["finished"] = False
     part["submissions"][0]["components"]["loader_generator"]["status"] = "not_graded"
     path.write_text(json.dumps(part), encoding="utf-8")
-    assert main(command(course, *asked)) == 0
-    assert (path.parent / "part-001.json").exists()
-    assert (course.parent / "out" / "gradebook.csv").read_bytes() == whole
+    assert main(command(ada_alone, *asked, "--resume")) == 0
+    assert (path.parent / "part-002.json").exists()
+    assert (ada_alone.parent / "out" / "gradebook.csv").read_bytes() == whole

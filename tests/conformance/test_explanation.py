@@ -12,9 +12,11 @@ from conformance.checks.check import Theme
 from conformance.cli import main
 from conformance.commands import student
 from conformance.components.registry import COMPONENTS
+from conformance.explanation.aspects import OF_ASPECTS
 from conformance.explanation.mistakes import KNOWN, mistakes_of, usual_mistakes
 from conformance.explanation.text import explained
-from conformance.explanation.topics import OF_ASPECTS, OF_THEMES, promise, topic
+from conformance.explanation.themes import OF_THEMES
+from conformance.explanation.topics import promise, topic
 
 PAGE = Path(__file__).parents[2] / "docs/student.md"
 _ALL = [(component, check) for component in COMPONENTS.values() for check in component.checks]

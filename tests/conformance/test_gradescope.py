@@ -54,7 +54,7 @@ def dying(component, *others, **options):
         os.kill(os.getpid(), signal.SIGKILL)
     return judge(component, *others, **options)
 grade.run_check = dying
-sys.exit(main())
+sys.exit(main(sys.argv[1:]))
 """
 
 

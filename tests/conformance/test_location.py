@@ -1,11 +1,14 @@
 """Where a submission imports from, and where files about it go: one's failure is never taken for another's."""
 
 import os
+import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from conformance.batch.entries import Entry
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
 
@@ -127,3 +130,29 @@ def test_the_official_layout_imports_the_package_of_another_assignment(tmp_path)
             '[tool.uv.sources]\ncs336-basics = { path = "./cs336-basics", editable = true }'
         )
     assert roots(tmp_path) == [".", "cs336-basics", "cs336-extra", "cs336-extra/src"]
+
+
+OFFICIAL_LAYOUTS = {  # by year: where the adapters are, and where packages of the student are
+    2024: ("cs336-systems/tests/adapters.py", ("cs336-systems/cs336_systems", "cs336-basics/cs336_basics")),
+    2025: ("tests/adapters.py", ("cs336_systems", "cs336-basics/cs336_basics")),
+    2026: ("tests/adapters.py", ("cs336_systems", "cs336-basics/cs336_basics")),
+}
+ADAPTERS = {2024: OFFICIAL, 2025: OFFICIAL, 2026: "def get_ddp(module): ...\ndef get_fsdp(module): ..."}
+
+
+@pytest.mark.parametrize("year", OFFICIAL_LAYOUTS)
+@pytest.mark.parametrize("as_archive", [False, True], ids=["folder", "archive"])
+def test_the_official_layouts_are_found_with_the_packages_that_they_import(tmp_path, year, as_archive):
+    adapters, packages = OFFICIAL_LAYOUTS[year]
+    for package in packages:
+        (tmp_path / "ada" / package).mkdir(parents=True)
+        (tmp_path / "ada" / package / "__init__.py").touch()
+    (tmp_path / "ada" / adapters).parent.mkdir(parents=True)
+    (tmp_path / "ada" / adapters).write_text(ADAPTERS[year])
+    entry = Entry("ada", tmp_path / "ada")
+    if as_archive:  # as the course's script makes it: everything is at the top of the archive
+        entry = Entry("ada", Path(shutil.make_archive(str(tmp_path / "upload" / "ada"), "zip", tmp_path / "ada")))
+        entry = replace(entry, path=entry.path.parent)  # as a course system exports it
+    found = locate(str(entry.folder(tmp_path / "unpacked")))
+    assert found.module == "tests.adapters"
+    assert all(any(Path(root, Path(package).name).is_dir() for root in found.import_roots) for package in packages)

@@ -1,11 +1,12 @@
 """A small grade: one fork server, ranks of one size at a time, and less that is remembered."""
 
+import gc
 from contextlib import nullcontext
 
 import pytest
 
 from conformance.cli import main
-from conformance.execution.fork_servers import ForkServers
+from conformance.execution.fork_servers import ForkServers, fork_servers
 from conformance.execution.rank_pools import SizedRanks
 from conformance.oracle.remembered import Remembered, remembering
 from pytest_ddp.errors import UsageError
@@ -17,6 +18,13 @@ RANK = "rank_targets:hash_of_a_text"
 def test_all_ranks_of_a_small_grade_come_from_one_server():
     alone, two = ForkServers(small=True), ForkServers()
     assert [zygote.hash_seed for zygote in alone._zygotes] == [zygote.hash_seed for zygote in two._zygotes][:1]
+
+
+def test_nothing_stays_frozen_when_the_servers_have_ended(monkeypatch):
+    monkeypatch.setattr(ForkServers, "begin", lambda _: gc.freeze())
+    with fork_servers():
+        assert gc.get_freeze_count()
+    assert not gc.get_freeze_count()
 
 
 def test_ranks_of_one_size_end_before_others_start(launcher):

@@ -62,7 +62,7 @@ up to 4 ranks, seed 336, core checks only
 def shown(report, **ended):
     written = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     collected = Reports()
-    listener = StudentReport(collected, Console(file=written, width=80))
+    listener = StudentReport(collected, console=Console(file=written, width=80))
     for event in (GradeBegan((report,)), SubmissionBegan("."), SubmissionEnded(**ended)):
         collected(event)
         listener(event)
@@ -94,6 +94,12 @@ def test_what_is_not_begun_is_next_where_nothing_fails():
     assert step.words[0] == "The adapters lack `ddp_on_after_backward(ddp_model, optimizer)`."
 
 
+def test_what_a_course_names_is_next_also_if_nothing_of_it_is_there():
+    right = ComponentReport("naive_ddp", (RIGHT,), ASPECTS)
+    step = next_step(replace(REPORT, components=(right, ABSENT)), ("naive_ddp", "fsdp"))
+    assert (step.heading, step.words[0]) == ("write fsdp", "The adapters have no function of it.")
+
+
 def test_where_everything_passes_extended_checks_are_next():
     right = ComponentReport("naive_ddp", (RIGHT,), ASPECTS)
     step = next_step(replace(REPORT, components=(right, ABSENT)))
@@ -101,6 +107,15 @@ def test_where_everything_passes_extended_checks_are_next():
     with_extended = replace(REPORT.environment, core_only=False)
     step = next_step(replace(REPORT, environment=with_extended, components=(right, ABSENT)))
     assert (step.words, step.commands) == (("Everything that was graded passes.",), ())
+
+
+def test_extended_checks_that_failed_come_last():
+    extended = replace(WRONG, id="trains[buffers]", level="extended")
+    report = replace(REPORT, components=(replace(NAIVE, checks=(extended, *NAIVE.checks)),))
+    assert next_step(report).heading == "naive_ddp: trains[one_rank] failed"
+    right = replace(NAIVE, checks=(RIGHT, extended))
+    heading = next_step(replace(report, components=(right,))).heading
+    assert heading == "naive_ddp: trains[buffers] failed (extended, no points)"
 
 
 def test_where_a_component_passes_alone_the_others_are_next():
@@ -147,6 +162,8 @@ def test_without_a_rubric_the_course_is_all_that_has_functions_of_its_own():
     course = student.course_of(options(), NO_RUBRIC)
     assert set(COMPONENTS) - set(course) == {"both"}
     assert student.course_of(options(components="ddp,both"), NO_RUBRIC) == ("ddp", "both")
+    assert student.named(course) == ()
+    assert student.named(("ddp",)) == ("ddp",)
 
 
 TEMPLATE = """

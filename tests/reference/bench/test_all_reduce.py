@@ -9,7 +9,7 @@ import pytest
 from pytest_ddp import distributed
 from reference.bench import all_reduce
 from reference.bench.__main__ import main
-from reference.bench.all_reduce import Measurement, bus_bandwidth, draw, evaluate, fits
+from reference.bench.all_reduce import Measurement, bus_bandwidth, default_world_sizes, draw, evaluate, fits
 from reference.bench.method import Spread
 
 
@@ -78,6 +78,13 @@ def test_the_picture_shows_times_with_their_fit_and_bandwidths() -> None:
     )
 
 
+def test_with_nccl_there_are_no_more_ranks_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert default_world_sizes("gloo", None) == [2, 4, 6]
+    for gpus, world_sizes in ((1, [1]), (2, [2]), (5, [2, 4]), (8, [2, 4, 6])):
+        monkeypatch.setattr("torch.cuda.device_count", lambda gpus=gpus: gpus)
+        assert default_world_sizes("nccl", None) == world_sizes
+
+
 @distributed(world_size=3)
 def test_a_group_of_the_first_ranks_is_measured_round_by_round(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[tuple[int, int]] = []
@@ -88,7 +95,7 @@ def test_a_group_of_the_first_ranks_is_measured_round_by_round(monkeypatch: pyte
         return one(tensor, group)
 
     monkeypatch.setattr(all_reduce, "_time_one", recorded)
-    found = all_reduce.measure_on_ranks([2, 3], [400, 4000], warm_up=1, most=2, seconds=10)
+    found = all_reduce.measure_on_ranks([2, 3, 4], [400, 4000], warm_up=1, most=2, seconds=10)
     assert [size for size, _ in order] == [400, 4000] * 6  # a warm-up and two repetitions of each group
     assert (found["backend"], found["device"]) == ("gloo", "cpu")
     shapes = [

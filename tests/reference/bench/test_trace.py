@@ -27,7 +27,7 @@ def test_profiler_and_record_agree_about_a_step(name: str, ddp: DDPContext) -> N
     assert len({len(step.observed) for step in steps}) == 1
     if ddp.rank == 0:
         for kind in ("profiler", "observed"):
-            events = json.loads((folder / f"{name}.{kind}.json").read_text())["traceEvents"]
+            events = json.loads((folder / f"trace-{name}.{kind}.json").read_text())["traceEvents"]
             assert {event["pid"] for event in events} == {0, 1}
 
 

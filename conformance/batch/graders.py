@@ -1,0 +1,114 @@
+"""Runs the grader for submissions: forks it from a warm process, and ends it at its limit."""
+
+import json
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from io import BufferedIOBase
+from pathlib import Path
+from threading import Event, Lock
+from typing import Self
+
+from conformance.grading.grade import Grading
+from pytest_ddp.pool.launcher import EXIT_SECONDS, ONE_THREAD
+
+_OUTPUT_BYTES = 2**20  # of the log of a run that are kept
+_POLL_SECONDS = 0.2
+# Another hash seed than that of zygotes, so that none is forked from a process that has the judge. Without GPUs,
+# autograd has no threads, which a fork would lose.
+_ENVIRONMENT = {**ONE_THREAD, "PYTHONHASHSEED": "0", "CUDA_VISIBLE_DEVICES": ""}
+
+
+@dataclass
+class Graders:
+    """Forks graders from one process (see `warm_grader`); use as a context manager."""
+
+    grading: Grading
+    stop: Event  # ends all graders
+    small: bool = False  # whether memory is scarce
+    _lock: Lock = field(default_factory=Lock)
+    _process: "subprocess.Popen[bytes] | None" = None
+    _control: socket.socket = field(init=False)
+
+    def __enter__(self) -> Self:
+        self._begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def run(self, arguments: Sequence[str], log: Path, temporary: Path, limit: float) -> bool:
+        """Run the grader with these arguments; return whether it ended within the limit, or was to stop.
+
+        Args:
+            arguments: its command line.
+            log: the file to which its output is added.
+            temporary: a folder for temporary files, which is made anew and removed.
+            limit: in seconds.
+        """
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        with log.open("ab") as opened:
+            ended = self._run({"arguments": list(arguments), "temporary": str(temporary.resolve())}, opened, limit)
+        shutil.rmtree(temporary, ignore_errors=True)
+        _cut(log)
+        return ended
+
+    def _run(self, request: dict[str, object], log: BufferedIOBase, limit: float) -> bool:
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                self._ask(json.dumps(request).encode(), [theirs.fileno(), log.fileno()])
+            for _ in range(max(1, round(limit / _POLL_SECONDS))):
+                if select.select([ours], [], [], _POLL_SECONDS)[0] or self.stop.is_set():
+                    return True
+            ours.shutdown(socket.SHUT_WR)
+            ours.settimeout(EXIT_SECONDS)
+            ours.recv(16)  # it is killed when this returns
+        return False
+
+    def _ask(self, request: bytes, fds: Sequence[int]) -> None:
+        """Send a request; a process that has ended is replaced."""
+        with self._lock:
+            try:
+                socket.send_fds(self._control, [request], fds)
+            except OSError:
+                self._close()
+                self._begin()
+                socket.send_fds(self._control, [request], fds)
+
+    def _begin(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        asked = ("seed", "world_size", "components", "examples", "core")
+        plain = {name: getattr(self.grading, name) for name in asked}
+        given = f"{theirs.fileno()}, {os.getpid()}, {plain!r}, small={self.small}"
+        call = f"from conformance.batch.warm_grader import main; main({given})"
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", f"import sys; sys.path[:] = {sys.path!r}; {call}"],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **_ENVIRONMENT},
+                start_new_session=True,
+            )
+
+    def _close(self) -> None:
+        """End the process, and with it its graders."""
+        if self._process:
+            self._control.close()
+            self._process.kill()
+            self._process.wait()
+
+
+def _cut(log: Path) -> None:
+    """Keep the end of a log that has grown too long."""
+    if log.stat().st_size > _OUTPUT_BYTES:
+        with log.open("rb") as opened:
+            opened.seek(-_OUTPUT_BYTES, os.SEEK_END)
+            end = opened.read()
+        log.write_bytes(b"... the beginning is cut off\n" + end)

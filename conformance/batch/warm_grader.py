@@ -1,0 +1,125 @@
+"""A process that has imported the grader and drawn the scenarios of a course; it forks one grader per submission.
+
+A fork takes milliseconds. An interpreter that imports torch and draws the same scenarios takes ten seconds of CPU time.
+The process runs nothing of a submission, nor do the graders: their ranks do.
+
+The course's process (see `graders`) sends a command line with two descriptors: a socket and a log file. The grader's
+exit code is sent through the socket when it has ended. A grader is killed when its socket is shut down.
+"""
+
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NoReturn
+
+from conformance.cli import main as grade
+from conformance.components.registry import COMPONENTS
+from conformance.execution.fork_servers import ForkServers, give_next
+from conformance.grading.grade import Grading
+from conformance.judging.ahead import draw_ahead
+from conformance.judging.draws import nothing_kept
+from conformance.oracle.remembered import remembering
+from pytest_ddp.pool.parent_death import die_with
+
+_REQUEST_BYTES = 2**18
+_MORE = 6  # times the usual bytes are remembered: all graders share them
+
+
+@dataclass(frozen=True)
+class _Grader:
+    """A grader that runs: its process, a descriptor of it, and the socket through which its end is reported."""
+
+    pid: int
+    process: int
+    channel: socket.socket
+
+    def end(self) -> None:
+        """Kill what is left of it, and report its exit code."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self.process)
+        with self.channel, suppress(OSError):
+            self.channel.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def main(control_fd: int, parent: int, plain: dict[str, Any], *, small: bool) -> NoReturn:
+    """Draw what all graders will draw, and fork graders until the course's process is gone.
+
+    They share zygotes, which start meanwhile, each as an interpreter of its own: nothing of this process is in them.
+    """
+    try:
+        die_with(parent)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        zygotes = ForkServers(small=small)
+        zygotes.begin()
+        with remembering(_MORE), selectors.DefaultSelector() as selector:
+            _draw_ahead(Grading(**plain))
+            _serve(socket.socket(fileno=control_fd), selector, zygotes)
+    finally:
+        os._exit(0)
+
+
+def _draw_ahead(grading: Grading) -> None:
+    with nothing_kept():
+        for name in grading.components:
+            drawing = {"world_size": grading.world_size, "seed": grading.seed, "examples": grading.examples}
+            draw_ahead(COMPONENTS[name], grading.checks(name), **drawing)
+
+
+def _serve(control: socket.socket, selector: selectors.BaseSelector, zygotes: ForkServers) -> None:
+    selector.register(control, selectors.EVENT_READ)
+    while True:
+        for grader in {key.data for key, _ in selector.select()}:
+            if grader is not None:
+                selector.unregister(grader.process)
+                selector.unregister(grader.channel)
+                grader.end()
+                continue
+            request, fds, _, _ = socket.recv_fds(control, _REQUEST_BYTES, 2)
+            if not fds:
+                return
+            forked = _fork(json.loads(request), zygotes, *fds)
+            for source in (forked.process, forked.channel):
+                selector.register(source, selectors.EVENT_READ, forked)
+
+
+def _fork(request: dict[str, Any], zygotes: ForkServers, channel: int, log: int) -> _Grader:
+    try:
+        shared = zygotes.connected()
+    except OSError:  # one has ended: the grader starts its own
+        shared = None
+    server, pid = os.getpid(), os.fork()
+    if pid == 0:
+        _become_grader(server, log, shared, **request)
+    os.close(log)
+    if shared:
+        shared.close()
+    return _Grader(pid, os.pidfd_open(pid), socket.socket(fileno=channel))
+
+
+def _become_grader(server: int, log: int, shared: ForkServers | None, arguments: list[str], temporary: str) -> NoReturn:
+    code = 1
+    try:
+        os.setsid()
+        die_with(server)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for fd, source in enumerate((os.open(os.devnull, os.O_RDONLY), log, log)):
+            os.dup2(source, fd)
+        if shared:
+            give_next(shared)
+        for low, high in pairwise([2, *sorted(shared.descriptors if shared else ()), os.sysconf("SC_OPEN_MAX")]):
+            os.closerange(low + 1, high)
+        os.environ["TMPDIR"] = tempfile.tempdir = temporary
+        code = grade(arguments)
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)

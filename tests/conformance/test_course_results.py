@@ -1,0 +1,258 @@
+"""The results of a course, without a grade: what is kept, what is said at the end, and what a person should look at."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from conformance.batch.course import Course, grade_course
+from conformance.batch.entries import Entry, entries
+from conformance.batch.gradebook import Graded, class_page, gradebook
+from conformance.batch.human_eye import reasons
+from conformance.batch.progress import CourseProgress, LiveCourseProgress
+from conformance.batch.record import Record
+from conformance.batch.results import LOCK, Results, require_new
+from conformance.checks.aspect import Aspect
+from conformance.cli import main
+from conformance.grading.formats import to_json_text
+from conformance.grading.grade import Grading
+from conformance.grading.report import NONE_DEFINED, CheckReport, ComponentReport, Environment, Report
+from conformance.grading.rubric import NO_RUBRIC
+from pytest_ddp.errors import UsageError
+
+ASPECTS = (Aspect("averages", 5, ("averages", "sums"), essential=True), Aspect("overlaps", 5, ("overlaps",)))
+KEY = {"its content": "a", "the seed": "1"}
+
+
+def check(name, status="passed", **more):
+    return CheckReport(name, "core", status, "", **more)
+
+
+def component(*checks, name="ddp", **more):
+    return ComponentReport(name, checks, ASPECTS, **more)
+
+
+def report(*components, name="ada", **more):
+    return Report(name, Environment("2", "3", "gloo", "cpu", 4, 1), components, **more)
+
+
+RIGHT = component(check("averages"), check("sums"), check("overlaps"))
+WRONG = component(check("averages", "failed", cause="sums instead of averaging"), check("sums"), check("overlaps"))
+UNGRADED = component(check("averages", "not_run"), graded=False)
+
+
+@pytest.fixture
+def record(tmp_path):
+    found = Record("ada", tmp_path / "ada", ("ddp", "fsdp"))
+    found.begin(KEY)
+    found.plan(report(UNGRADED, replace(UNGRADED, name="fsdp")))
+    return found
+
+
+def write_part(record, *components, **more):
+    record.next_part().write_text(to_json_text([report(*components, **more)]), encoding="utf-8")
+
+
+def test_what_one_run_graded_is_left_out_of_the_next(record):
+    assert record.ungraded() == ("ddp", "fsdp")
+    write_part(record, RIGHT, replace(UNGRADED, name="fsdp"), finished=False)
+    assert (record.ungraded(), record.current()) == (("fsdp",), "fsdp")
+    write_part(record, replace(WRONG, name="fsdp"))
+    assert record.ungraded() == ()
+    assert [one.status for one in record.report().components] == ["passed", "failed"]
+
+
+def test_another_key_forgets_what_was_found_and_says_what_changed(record):
+    write_part(record, RIGHT)
+    assert record.begin(KEY) == []
+    assert record.ungraded() == ("fsdp",)
+    assert record.begin(KEY | {"the seed": "2"}) == ["the seed"]
+    assert record.report() is None
+
+
+def test_a_part_that_was_being_written_when_the_machine_went_down_is_as_good_as_none(record):
+    record.next_part().write_text('{"submissions": [', encoding="utf-8")
+    assert record.ungraded() == ("ddp", "fsdp")
+    assert record.next_part().name == "part-002.json"
+
+
+def test_a_larger_limit_goes_on_with_what_was_cut_off(record):
+    record.settle("cut off", 60)
+    record.begin(KEY, 60)
+    assert (record.why, record.ungraded()) == ("cut off", ())
+    record.begin(KEY, 120)
+    assert (record.why, record.ungraded()) == ("", ("ddp", "fsdp"))
+    record.settle("the grader ended 3 times")
+    record.begin(KEY, 1e9)
+    assert record.why == "the grader ended 3 times"
+
+
+def test_components_that_are_asked_for_later_are_planned_then(record):
+    write_part(record, RIGHT, replace(RIGHT, name="fsdp"))
+    later = replace(record, components=("fsdp", "zero", "ddp"))
+    later.plan(report(replace(UNGRADED, name="zero"), replace(UNGRADED, name="ddp")))
+    assert later.ungraded() == ("zero",)
+    assert [one.name for one in later.report().components] == ["fsdp", "zero", "ddp"]
+
+
+def test_who_has_none_of_the_first_components_may_have_those_that_are_asked_for_later(record):
+    none = f"the adapters of ada {NONE_DEFINED}; looked for f()"
+    write_part(record, UNGRADED, replace(UNGRADED, name="fsdp"), not_graded_because=none)
+    assert (record.ungraded(), reasons(record.report(), "")) == ((), [none])
+    later = replace(record, components=("ddp", "fsdp", "zero"))
+    later.plan(report(UNGRADED, replace(UNGRADED, name="fsdp"), replace(UNGRADED, name="zero")))
+    assert later.ungraded() == ("zero",)
+    write_part(record, replace(UNGRADED, name="zero"), not_graded_because=none)
+    assert [one.status for one in later.report().components] == ["not_submitted"] * 3
+    assert reasons(later.report(), "") == ["none of the components is submitted"]
+
+
+def test_a_submission_is_called_by_its_name_not_by_the_place_where_it_was_graded(record):
+    because = "no adapters in out/ada/submission: nothing is there"
+    write_part(record, UNGRADED, name="out/ada/submission", not_graded_because=because)
+    assert reasons(record.report(), "") == ["no adapters in ada: nothing is there"]
+
+
+LIMITED = component(check("averages", "failed"), check("sums", "failed"), check("overlaps"))
+
+
+@pytest.mark.parametrize(
+    ("graded", "why", "said"),
+    [
+        (report(RIGHT), "", []),
+        (report(WRONG), "", []),
+        (report(replace(WRONG, aspects=(replace(ASPECTS[0], points=1 / 3), ASPECTS[1]))), "", []),
+        (report(UNGRADED, not_graded_because="no import:\nTraceback\nKeyError: 1"), "", ["no import: KeyError: 1"]),
+        (report(UNGRADED), "cut off after 60 s", ["cut off after 60 s"]),
+        (report(UNGRADED), "", ["ddp: not graded"]),
+        (report(component(check("averages", "error"))), "", ["ddp: an error of the grader"]),
+        (report(component(check("averages", "not_gradable"))), "", ["ddp: this machine lacks something"]),
+        (report(replace(RIGHT, uses_from_torch=("DDP",))), "", ["ddp: uses DDP"]),
+        (
+            report(component(check("averages", "failed", diagnosis="This is a race: 3 of 11"), check("sums"))),
+            "",
+            ["ddp: averages failed only sometimes"],
+        ),
+        (
+            report(component(check("sums", "failed", message="x has been replaced; the grader measures with it"))),
+            "",
+            ["ddp: sums failed because of what belongs to the grader: read its message"],
+        ),
+        (
+            report(replace(LIMITED, aspects=(replace(ASPECTS[0], points=2), ASPECTS[1]))),
+            "",
+            ['ddp: 5 points are limited to 2.8, because "averages" is missing'],
+        ),
+    ],
+    ids=[
+        "right",
+        "wrong",
+        "rounded",
+        "import",
+        "cut_off",
+        "not_graded",
+        "error",
+        "lacks",
+        "borrowed",
+        "race",
+        "integrity",
+        "limited",
+    ],
+)
+def test_a_person_is_asked_to_look_where_the_grade_may_not_do_justice(graded, why, said):
+    assert reasons(graded, why) == said
+
+
+def test_the_gradebook_has_a_row_for_each_and_no_formulas():
+    rows = gradebook([Graded(report(WRONG), ()), Graded(report(UNGRADED, name="=1+1"), ("+x",))], ("ddp", "fsdp"))
+    assert rows.splitlines() == [
+        "name,points,of,ddp,fsdp,look at",
+        "ada,7.5,10,7.5,,",
+        "'=1+1,0,10,,,'+x",
+    ]
+
+
+def test_the_class_page_groups_similar_failures_and_counts_missed_aspects():
+    again = check("overlaps", "failed", diagnosis="Looks like the same mistake as in averages.")
+    others = component(WRONG.checks[0], check("sums"), again)
+    page = class_page([Graded(report(WRONG), ()), Graded(report(others, name="bob & co"), ("a race",))])
+    shared = page[page.index("Similar failures") :]
+    assert shared.count("sums instead of averaging") == 1
+    assert '2: <a href="ada/report.html">ada</a>, <a href="bob%20%26%20co/report.html">bob &amp; co</a>' in shared
+    assert "Looks like" not in shared
+    assert "2 of 2" in page[page.index("Aspects that fail most") :]
+    assert "A person should look at 1" in page
+
+
+def test_a_folder_of_results_is_neither_mixed_with_others_nor_overwritten(tmp_path, capsys):
+    require_new(tmp_path / "new", resume=False)
+    (tmp_path / LOCK).touch()
+    require_new(tmp_path, resume=False)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UsageError, match="holds something else than results; give a new one"):
+        require_new(tmp_path, resume=True)
+    Results(tmp_path, ("ada",), ("ddp",)).begin()
+    require_new(tmp_path, resume=True)
+    with pytest.raises(UsageError, match="add --resume to go on with them"):
+        require_new(tmp_path, resume=False)
+    (tmp_path / "rubric.toml").touch()
+    assert main(["regrade", str(tmp_path / "none"), "--rubric", str(tmp_path / "rubric.toml")]) == 2
+    assert main(["regrade", str(tmp_path.parent), "--rubric", str(tmp_path / "rubric.toml")]) == 2
+    assert "holds no results of a course: it has no course.json" in capsys.readouterr().err
+
+
+def test_two_graders_never_write_to_one_folder(tmp_path):
+    (tmp_path / "ada.py").touch()
+    course = Course(entries(tmp_path), tmp_path / "out", Grading(1, 2, ("naive_ddp",), 1), (), 60)
+
+    class Nested(CourseProgress):
+        def planned(self, *_):
+            with pytest.raises(UsageError, match="another grade writes to this folder"):
+                grade_course(course, 1, CourseProgress())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        grade_course(course, 1, Nested())
+
+
+def test_the_folder_of_results_is_no_submission(tmp_path):
+    for name in ("ada", "out"):
+        (tmp_path / name).mkdir()
+    assert entries(tmp_path, None, tmp_path / "out") == [Entry("ada", tmp_path / "ada")]
+
+
+def test_progress_in_lines_counts_from_where_an_earlier_grade_was_cut_off(capsys):
+    progress = CourseProgress()
+    progress.planned(10, 2, {"the seed": list("abcdef")})
+    progress.ended(Graded(report(RIGHT), ()))
+    progress.ended(Graded(report(WRONG), ("a race",)))
+    assert capsys.readouterr().err.splitlines() == [
+        "conformance: 8 of 10 submissions are graded already",
+        "conformance: 6 are graded again, because the seed changed: a, b, c, d, e, ...",
+        "conformance: 9 of 10: ada: 10 of 10 points; about 1 min left",
+        "conformance: 10 of 10: ada: 7.5 of 10 points -- look at it: a race; all done",
+    ]
+
+
+def test_progress_on_a_terminal_has_a_line_for_each_that_is_graded_at_the_moment(record):
+    console = Console(force_terminal=True, width=80)
+    progress = LiveCourseProgress(console)
+    progress.planned(3, 3, {})
+    progress.began(record)
+    progress.began(replace(record, name="bob"))
+    progress.ended(Graded(report(RIGHT, name="bob"), ("a race",)))
+    with console.capture() as shown:
+        console.print(progress)
+    first, last = shown.get().splitlines()
+    assert first.split() == ["ada", "ddp", "00:00"]
+    assert "1 of 3 submissions, look at 1" in last
+    assert "about 1 min left" in last
+
+
+def test_a_report_is_written_with_the_points_of_a_rubric_and_without_the_grade(record):
+    write_part(record, RIGHT, replace(RIGHT, name="fsdp"), name="place/of/ada")
+    written = record.write(NO_RUBRIC)
+    plain = json.loads((record.folder / "report.json").read_text(encoding="utf-8"))
+    assert plain["submissions"][0]["submission"] == written.submission == "ada"
+    assert (record.folder / "report.html").stat().st_size
