@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
-PROCESSES = 4096  # and threads, of all ranks together: each rank has about ten
+PROCESSES = 2048  # and threads, of all ranks together: each rank has about ten
 _PART_OF_MEMORY = 0.75
 _KILLS = ("memory.events", "memory.oom_control")  # of version 2 and of version 1: both have a line "oom_kill N"
 
