@@ -86,12 +86,30 @@ class Executor:
         """Run a scenario or a case, also where it has run already; raise as `run` does."""
         if component.name in self.alone:
             return self.run_afresh(component, drawn)
-        with self._running(component, drawn) as run:
-            pass
+        try:
+            with self._running(component, drawn) as run:
+                pass
+        except HarnessError:
+            if self.afresh:
+                raise
+            return self.run_afresh(component, drawn)
         return run.execution
 
     def run_afresh(self, component: Asked, drawn: Drawn, *, alike: bool = False) -> Execution:
-        """Run a scenario or a case on new processes, of which all hash texts alike if so asked; raise as `run` does."""
+        """Run a scenario or a case on new processes, of which all hash texts alike if so asked; raise as `run` does.
+
+        After an error of ours, run it once more when all other ranks have ended: one may have started so many processes
+        that there can be no more.
+        """
+        try:
+            return self._run_afresh(component, drawn, alike=alike)
+        except HarnessError:
+            self.ranks.close()
+            if isinstance(self.ranks.launcher, RankServers):
+                self.ranks.launcher.wait_until_empty()
+            return self._run_afresh(component, drawn, alike=alike)
+
+    def _run_afresh(self, component: Asked, drawn: Drawn, *, alike: bool) -> Execution:
         with self.ranks.fresh() as own:
             if alike and isinstance(own.launcher, RankServers):
                 own.launcher = own.launcher.alike
@@ -120,9 +138,15 @@ class Executor:
         for one, then in zip_longest(drawn, drawn[1:]):
             key = self.key(component, one)
             if key not in self._known and component.name not in self.alone:
-                with self._running(component, one, then) as run:
-                    yield from ready
-                self._keep(key, run.execution)
+                told = iter(ready)
+                try:
+                    with self._running(component, one, then) as run:
+                        yield from told
+                    execution = run.execution
+                except HarnessError:
+                    execution = self.run_afresh(component, one)
+                    yield from told
+                self._keep(key, execution)
             else:
                 yield from ready
             ready = (one,)

@@ -15,6 +15,8 @@ from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 
+import psutil
+
 from conformance.execution.rank_pools import SizedRanks
 from conformance.sandbox.attempts import Sandboxes
 from conformance.sandbox.plan import Isolation
@@ -29,6 +31,7 @@ from pytest_ddp.protocol.targets import PRELOAD
 # Constant, so that a grading can be repeated. Of the pairs below 60, the one for which names of layers differ most in
 # the order of their sets and in which rank they are dealt to.
 HASH_SEEDS = ("14", "30")
+_EMPTY_SECONDS = 60.0  # the end of a thousand processes takes a while
 
 _COMPONENTS = Path(__file__).parents[1] / "components"
 _ON_RANKS = [
@@ -61,6 +64,11 @@ class RankServers:
         """Ask the server that has forked the rank how it ended."""
         server = self._server_of.get(pid)
         return None if server is None else server.exit_code(pid, seconds)
+
+    def wait_until_empty(self) -> None:
+        """Wait until all processes that ranks have left behind have ended, once no rank is left."""
+        for server in self.servers:
+            psutil.wait_procs(server.descendants(), _EMPTY_SECONDS)
 
     def close(self) -> None:
         """End both servers, and every rank that is left."""

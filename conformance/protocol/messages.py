@@ -145,6 +145,7 @@ class Observation(Answer):
     dropped: list[str] = field(default_factory=list)  # parameters whose gradient that `zero_grad` set to None
     extra_parameters: list[str] = field(default_factory=list)  # parameters that the wrapper adds to the model's
     state_bytes: int | None = None  # of optimizer state on this rank at the end; None if no optimizer could be found
+    spoiled: list[str] = field(default_factory=list)  # if collectives gave NaN at last, parameters with such a gradient
     process_bytes: int | None = None  # if weighed, what this process needs for the state; None if that is not known
 
     @property

@@ -1,12 +1,17 @@
 """Keeps a submission away from the grader's packages, although both share a process.
 
-It may not import them, read their modules, change them, or open their files. A name of a package that the submission
-has itself means its own one.
+It may not import them, read their modules, change them, or open their files. Nor may it look for their objects in
+the frames of the process, or in what the garbage collector lists. A name of a package that the submission has itself
+means its own one.
 """
 
+import inspect
 import linecache
+import logging
 import os
 import sys
+import threading
+import traceback
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -23,6 +28,13 @@ _HARNESS = ("conformance", "pytest_ddp")
 _REFERENCE = "reference"
 _SHARED = ("conformance.workload", "conformance.scenarios")  # classes of a model, which a submission may pickle
 _FUNCTION_PARTS = ("__code__", "__defaults__", "__kwdefaults__")
+_LEADING = {
+    *("sys._getframe", "sys._current_frames", "sys.settrace", "sys.setprofile"),
+    *("gc.get_objects", "gc.get_referrers", "gc.get_referents"),
+}  # audit events of what leads to every object
+_OF_FILES = {"open", "os.chmod", "os.link", "os.remove", "os.rename", "os.truncate"}
+_FRAMES = {"tb_frame", "gi_frame", "cr_frame", "ag_frame"}
+_FRAME_READERS = (inspect.__file__, traceback.__file__, logging.__file__)
 Owns = Callable[[str], bool]
 
 
@@ -37,6 +49,8 @@ def install(location: Location, owns: Owns) -> None:
     packages = [name for name in (*_HARNESS, _REFERENCE) if name != submitted and not owns(_inside(name))]
     sys.meta_path.insert(0, _Finder(owns, location.import_roots, packages))
     sys.addaudithook(_watch(owns, tuple(map(_inside, packages))))
+    for name in ("stack", "trace"):
+        setattr(inspect, name, _without_frames(getattr(inspect, name)))
     guarded = _guarded(owns)
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in _HARNESS and not name.startswith(_SHARED):
@@ -46,6 +60,16 @@ def install(location: Location, owns: Owns) -> None:
 def refusal(what: str) -> str:
     """Say that something is not for the submission."""
     return f"{what} belongs to the grader: a submission may neither use nor change it"
+
+
+def _without_frames(real: Callable[..., list[inspect.FrameInfo]]) -> Callable[..., list[inspect.FrameInfo]]:
+    """Return `inspect.stack` or `inspect.trace` such that it tells of frames and gives none."""
+
+    def told(context: int = 1) -> list[Any]:
+        nothing: Any = None
+        return [info._replace(frame=nothing) for info in real(context) if info.filename != __file__]
+
+    return told
 
 
 def _inside(package: str) -> str:
@@ -74,6 +98,15 @@ def _asks(owns: Owns, *, reads: bool = False) -> bool:
     return True  # a thread of the submission
 
 
+def _asks_itself(owns: Owns) -> bool:
+    """Whether code of the submission asks, or a function of the standard library that hands it what it reads."""
+    frame: FrameType | None = sys._getframe(3)  # noqa: SLF001  the caller of the audit hook
+    if frame is not None and frame.f_code.co_filename in _FRAME_READERS:
+        frame = frame.f_back
+    file = "" if frame is None else frame.f_code.co_filename
+    return owns(file) or file == "<string>"
+
+
 class _Finder(MetaPathFinder):
     """The first import finder: finds a submission's own package of a guarded name, and none of ours for it."""
 
@@ -94,10 +127,22 @@ class _Finder(MetaPathFinder):
 
 def _watch(owns: Owns, folders: tuple[str, ...]) -> Callable[[str, tuple[Any, ...]], None]:
     """Return an audit hook that refuses the submission our files, and changes of our functions."""
-    realpath, reference = os.path.realpath, _inside(_REFERENCE)
+    realpath, reference, local = os.path.realpath, _inside(_REFERENCE), threading.local()
+
+    def look(event: str, details: tuple[Any, ...]) -> None:
+        if (event in _LEADING or details[1] in _FRAMES) and _asks_itself(owns):
+            raise PermissionError(refusal(f"what `{event if event in _LEADING else details[1]}` leads to"))
 
     def watch(event: str, details: tuple[Any, ...]) -> None:
-        if event == "open" and isinstance(details[0], str | bytes):
+        if event in _LEADING or event == "object.__getattr__":
+            if not getattr(local, "looks", False):
+                local.looks = True  # to look is an event, too
+                try:
+                    look(event, details)
+                finally:
+                    local.looks = False
+            return
+        if event in _OF_FILES and isinstance(details[0], str | bytes):
             path = os.fsdecode(realpath(details[0]))
             if path.startswith(folders) and _asks(owns, reads=not path.startswith(reference)):
                 raise PermissionError(refusal(path))

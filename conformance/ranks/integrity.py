@@ -1,22 +1,29 @@
-"""Notices that a submission has replaced what measures it: functions of the grader, of torch, of `gc`."""
+"""Notices that a submission has replaced what measures it: functions of the grader, of torch, of Python."""
 
+import builtins
 import gc
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from inspect import getattr_static
 from operator import is_
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
 
+from pytest_ddp.rank.worker import Rank
+
 _FROM_OUTSIDE = {
     torch.Tensor: "clone contiguous copy_ data_ptr detach element_size numel to_dense untyped_storage",
+    torch.UntypedStorage: "data_ptr nbytes",
     torch: "empty view_as_real",
     torch.autograd: "backward",
     safetensors.torch: "save",
     gc: "collect get_objects get_referents",
+    socket.socket: "send sendall sendmsg",
+    builtins: "all any getattr hasattr id isinstance issubclass iter len map max min set sorted sum type vars zip",
 }
 _ON_RANKS = (
     "conformance.ranks.", "conformance.components.", "conformance.protocol.", "conformance.workload.",
@@ -74,15 +81,21 @@ def snapshot() -> Callable[[], None]:
 
 
 def _raise(owner: Any, name: str) -> None:
-    module = f"{owner.__module__}." if isinstance(owner, type) else ""
+    named = owner if isinstance(owner, type | ModuleType) else type(owner)
+    module = f"{named.__module__}." if isinstance(named, type) else ""
     raise ReplacedError(
-        f"{module}{owner.__name__}.{name} has been replaced since the adapters were imported; the grader measures with "
+        f"{module}{named.__name__}.{name} has been replaced since the adapters were imported; the grader measures with "
         "it, so the results prove nothing"
     )
 
 
 def _places_of_ours() -> Iterator[_Place]:
-    """Yield the modules of ours that measure, and their classes."""
+    """Yield the modules of ours that measure, their classes, and the objects that send what was measured."""
+    if hasattr(Rank, "current"):  # not in a test of this module
+        rank: Any = Rank.current
+        for owner, holds in ((rank, "_inbox"), (rank._inbox, "channel")):  # noqa: SLF001  the answer goes there
+            names = [holds, *_methods(type(owner))]
+            yield _Place(owner, names, list(map(vars(owner).get, names)))
     for module in [module for name, module in sys.modules.items() if name.startswith(_ON_RANKS)]:
         held = {name: value for name, value in vars(module).items() if isinstance(value, _REPLACEABLE)}
         yield _Place(module, list(held), list(held.values()))

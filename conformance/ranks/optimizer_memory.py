@@ -40,9 +40,15 @@ def _state_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.Tensor]
 def _memory(tensors: Iterable[torch.Tensor]) -> int:
     """Return the bytes of memory under these tensors; some may be views of one buffer, or the same tensor."""
     taken = end = 0
-    for first, last in sorted((one.data_ptr(), one.data_ptr() + one.numel() * one.element_size()) for one in tensors):
+    for first, last in sorted(map(_place, tensors)):
         taken, end = taken + max(0, last - max(first, end)), max(last, end)
     return taken
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return where the numbers of a tensor begin and end; an expanded tensor has fewer than elements."""
+    first, storage = tensor.data_ptr(), tensor.untyped_storage()
+    return first, min(first + tensor.numel() * tensor.element_size(), storage.data_ptr() + storage.nbytes())
 
 
 def stored(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -1,14 +1,22 @@
 """Weighs optimizer state from outside of the objects that may hold it: by the memory that this process has allocated.
 
-State in a closure, a module, an attribute of a class or behind ctypes weighs as much as in an optimizer.
+State in a closure, a module, an attribute of a class or behind ctypes weighs as much as in an optimizer. So does state
+that went elsewhere: to shared memory, to another process, to a file.
 """
 
 import ctypes
 import gc
+import os
+import socket
+import stat
+import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 
@@ -43,11 +51,13 @@ def _allocated() -> Callable[[], int] | None:
     return allocated if counts else None  # another allocator may be in use
 
 
-_WIDER = 4
+_WIDER = 16
 _TIMES = 3
+_MORE_STEPS = 2
 _POLL_SECONDS = 0.001
 _POLLS = 200
 _ALIKE = 5
+_BYTES_SENT = slice(200, 208)  # of tcp_info (see linux/tcp.h)
 _ALLOCATED = _allocated()
 Make = Callable[..., torch.optim.Optimizer]
 
@@ -57,41 +67,84 @@ def process_state_bytes(
 ) -> int | None:
     """Return how many bytes more an optimizer of this kind needs than SGD, which has no state; None if unknown.
 
-    Both are made by `make` and step once, with repeated copies of the parameters, so that their state outweighs what
-    else is allocated. A sharded optimizer's buffers for collectives are allocated for SGD too; those that it
-    allocates but once, for an optimizer before. All are kept to the end, so that none frees what another one has left.
-    A thread may free the tensors of a collective late, and so count them for the wrong optimizer. So each is weighed
-    several times, and the result is the least that they may differ.
+    To that comes what its later steps add. Both are made by `make` and step, with repeated copies of the parameters, so
+    that their state outweighs what else is allocated. A sharded optimizer's buffers for collectives are allocated for
+    SGD too; those that it allocates but once, for an optimizer before. All are kept to the end, so that none frees what
+    another one has left. A thread may free the tensors of a collective late, and so count them for the wrong optimizer.
+    So each is weighed several times, and the result is the least that they may differ. At last both are weighed by
+    what is kept elsewhere; traffic with other processes is the same for SGD, unless state is part of it.
     """
     if _ALLOCATED is None:
         return None
     wide, kept = [one.detach().repeat_interleave(_WIDER, 0) for one in parameters], list[Any]()
-    plain, wanted = (torch.optim.SGD, {"lr": 0.1}), (kind, options)
-    _, *growths = [
-        _growth(lambda copies, cls=cls, given=given: make(copies, cls, **given), wide, kept, _ALLOCATED)
-        for cls, given in (plain, *(plain, wanted) * _TIMES)
-    ]
-    return (min(growths[1::2]) - max(growths[::2])) // _WIDER
+    plain, wanted = partial(make, optimizer_cls=torch.optim.SGD, lr=0.1), partial(make, optimizer_cls=kind, **options)
+    _, *growths = [_growth(one, wide, kept, _allocated_for_good) for one in (plain, *(plain, wanted) * _TIMES)]
+    without, with_state = growths[::2], growths[1::2]
+    inside = min(first for first, _ in with_state) - max(first for first, _ in without)
+    later = max(0, min(more for _, more in with_state))
+    (without_any, _), (elsewhere, _) = (_growth(one, wide, kept, _elsewhere) for one in (plain, wanted))
+    return (max(inside, elsewhere - without_any) + later) // _WIDER
 
 
-def _growth(make: Make, parameters: Iterable[torch.Tensor], kept: list[Any], allocated: Callable[[], int]) -> int:
-    """Return how many bytes it takes to make an optimizer of copies of the parameters, and to step once."""
+def _growth(
+    make: Make, parameters: Iterable[torch.Tensor], kept: list[Any], weigh: Callable[[], int]
+) -> tuple[int, int]:
+    """Return how many bytes it takes to make an optimizer of copies of the parameters and to step, and later steps."""
     kept.append(copies := [torch.nn.Parameter(one.clone()) for one in parameters])
-    before = _settled(allocated)
+    before = weigh()
     kept.append(optimizer := make(copies))
-    torch.autograd.backward([copy.sum() for copy in copies])
-    optimizer.step()
-    growth = _settled(allocated) - before
+    _step(optimizer, copies)
+    growth, first = weigh() - before, _allocated_for_good()
+    for _ in range(_MORE_STEPS):
+        _step(optimizer, copies)
+    later = _allocated_for_good() - first
     take_hooks_off(copies)
-    return growth
+    return growth, later
 
 
-def _settled(allocated: Callable[[], int]) -> int:
+def _step(optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter]) -> None:
+    torch.autograd.backward([parameter.sum() for parameter in parameters])
+    optimizer.step()
+
+
+def _allocated_for_good() -> int:
     """Return the bytes once they stay the same: threads free the tensors of collectives that are over."""
     dist.barrier()
     gc.collect()
+    allocated = _ALLOCATED or (lambda: 0)
     seen = [allocated()]
     while len(seen) < _POLLS and seen[-_ALIKE:] != [seen[-1]] * _ALIKE:
         time.sleep(_POLL_SECONDS)
         seen.append(allocated())
     return seen[-1]
+
+
+def _elsewhere() -> int:
+    """Return the bytes in memory of this process and of those that it started, and those that they have sent away.
+
+    That is state in shared memory, in another process or in a file. 0 on systems without /proc.
+    """
+    dist.barrier()
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    this = psutil.Process()
+    return _sent() + sum(map(_kept_or_written, (this, *this.children(recursive=True))))
+
+
+def _kept_or_written(process: psutil.Process) -> int:
+    try:
+        return process.memory_full_info().uss + process.io_counters().write_chars
+    except (psutil.Error, OSError):  # it has ended, or the system does not say
+        return 0
+
+
+def _sent() -> int:
+    """Return the bytes that were sent on TCP connections of this process; those by `send` are none that it wrote."""
+    total = 0
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  a `Path` might be the submission's
+        with suppress(OSError):  # it is closed, or a socket of another kind
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                with socket.socket(fileno=os.dup(int(name))) as one:
+                    info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_SENT.stop)
+                total += int.from_bytes(info[_BYTES_SENT], sys.byteorder)
+    return total

@@ -1,10 +1,11 @@
 """Records what a rank communicates, and lets results arrive only when the submission waits for them."""
 
 import gc
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from threading import get_ident, get_native_id
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,7 @@ from pytest_ddp.observed import (
     Entry,
     Event,
     Shuffled,
+    Spoiled,
     collectives,
     current,
 )
@@ -31,6 +33,25 @@ from pytest_ddp.rank.collective_hooks import watch_collectives
 def gate(drawn: Drawn) -> AbstractContextManager[None]:
     """If this is gated, let operations complete in a shuffled order, each only when the submission waits for it."""
     return collectives().gate(Shuffled(drawn.seed)) if drawn.gated else nullcontext()
+
+
+def leading_nowhere(call: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that calls another one, which the submission cannot reach from it, as from a closure.
+
+    A generator's frame is what `guard` keeps from the submission.
+    """
+
+    def calling() -> Generator[None, tuple[Any, ...], None]:
+        while True:
+            call(*(yield))
+
+    next(generator := calling())
+    return lambda *given: generator.send(given)
+
+
+def spoiling() -> AbstractContextManager[None]:
+    """Let operations that are issued in the block give NaN for good."""
+    return collectives().gate(Spoiled())
 
 
 @contextmanager

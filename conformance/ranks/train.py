@@ -1,7 +1,7 @@
 """Trains a whole scenario with the submission's code, and records what the checks need."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ from conformance.ranks.parameters import (
     take_hooks_off,
 )
 from conformance.ranks.process_memory import process_state_bytes
-from conformance.ranks.tracing import alive, noting
+from conformance.ranks.tracing import alive, leading_nowhere, noting, spoiling
 from conformance.ranks.wrapping import SavedWeights, SecondOptimizer, Twin, bare_model, convert, make_model, wrap
 from conformance.workload.models import Listener, call, loss_on
 from conformance.workload.numbers import Tensors
@@ -52,6 +52,7 @@ class _Run:
     wrong_modes: list[str] = field(default_factory=list)
     forwards: int = 0
     moved_generators: list[str] = field(default_factory=list)
+    in_backward: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def observe(self) -> Observation:
         self._build()
@@ -79,6 +80,7 @@ class _Run:
                 seen.alive.append(alive() - len(self.tensors))
         return replace(
             seen,
+            spoiled=self._spoiled() if self.context.scenario.spoiled else [],
             **self._optimizer_at_end() if self.context.task.contract.optimizer else {},
             offers_no_sync=offers(self.wrapped, "no_sync"),
             offers_module=self.offers_module,
@@ -90,6 +92,17 @@ class _Run:
             generators=self.moved_generators,
             lost=self.plan.lost,
         )
+
+    def _spoiled(self) -> list[str]:
+        """Return the names of parameters with a gradient that is NaN, if collectives of its backward pass give NaN."""
+        scenario = self.context.scenario
+        self.happened, self.in_backward = [], spoiling
+        with stage("on_train_batch_start"):
+            self._call_hook("batch_start")
+        self._clear(scenario.steps)
+        with noting(self.happened, scenario):
+            self._pass(scenario.steps - 1, [scenario.micro(scenario.steps - 1)[-1]], is_last=True)
+        return [name for name, p in self.named.items() if p.grad is not None and not plain(p.grad).isfinite().all()]
 
     def _optimizer_at_end(self) -> dict[str, Any]:
         """Return the facts about an optimizer after the last step."""
@@ -131,7 +144,7 @@ class _Run:
             self._keep("wrapped", self.named)
             self.early = [name for name, p in self.named.items() if p.grad is not None]
             self.bare = bare = bare_model(self.wrapped, self.model)
-        bare.register_forward_pre_hook(self._note_forward)
+        bare.register_forward_pre_hook(leading_nowhere(self._note_forward))
         bare.listener = self._layer_noter()  # after wrapping: a wrapper may copy the model by pickling
         with stage("a look at the buffers of the wrapped model"):
             self._keep("buffer", dict(bare.named_buffers()))
@@ -154,7 +167,7 @@ class _Run:
                 Alongside(self.happened).let_launch()
             self.happened.append(Happening("reached", layer=layer))
 
-        return note
+        return leading_nowhere(note)
 
     def _note_forward(self, model: torch.nn.Module, _: object) -> None:
         self.forwards += 1
@@ -285,7 +298,7 @@ class _Run:
                     call(scenario, self.wrapped, self.context.inputs.batches[micro[0]][0])
             other = self.twin.forward(step) if self.twin else None
             self.happened.append(Happening("began"))
-            with stage("backward", step):
+            with stage("backward", step), self.in_backward():
                 if scenario.trains(step):
                     torch.autograd.backward(loss)
         self.happened.append(Happening("returned"))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import shutil
 import socket
 import tempfile
@@ -9,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import psutil
 
 from conformance.sandbox import kernel
 from conformance.sandbox.cgroups import memory_kills
@@ -22,6 +25,7 @@ from pytest_ddp.pool.rendezvous import HOST, Rendezvous
 from pytest_ddp.protocol.shared_files import SharedFiles
 
 _MAKE_SECONDS = 60.0
+_TRIES, _PAUSE_SECONDS = 5, 0.2
 _NO_MEMORY = "the memory that the ranks of a submission may have together was used up (--isolation)"
 _ALL_CAN_WRITE = 0o777
 
@@ -126,12 +130,26 @@ class SandboxLauncher(ForkLauncher):
 
     def start(self, shared: SharedFiles) -> int:
         """Fork one rank; return its process id outside of the sandbox."""
-        inside = super().start(shared)
+        inside = self._start(shared)
         if not self.sandbox.namespaces or self._server is None:
             return inside
         outside = _outside(self._server.pid, inside)
         self._inside[outside] = inside
         return outside
+
+    def _start(self, shared: SharedFiles) -> int:
+        """Fork one rank; try again for a while: processes of an earlier run that were killed may still be ending."""
+        for _ in range(_TRIES):
+            with suppress(LaunchError):
+                return super().start(shared)
+            select.select([], [], [], _PAUSE_SECONDS)
+        return super().start(shared)
+
+    def descendants(self) -> list[psutil.Process]:
+        """Return all processes below the server."""
+        with suppress(psutil.NoSuchProcess):
+            return psutil.Process(self._server.pid).children(recursive=True) if self._server else []
+        return []
 
     def exit_code(self, pid: int, seconds: float = EXIT_SECONDS) -> int | None:
         """Wait until the server reports the exit code."""

@@ -168,6 +168,7 @@ class Scenario(Drawn):
             of copies of the parameters steps with the same gradients before the first one.
         counted: tensors and handles that are alive after each step are counted.
         weighed: after training, the memory that the state of another optimizer needs is weighed.
+        spoiled: after training, there is a backward pass more, in which collectives give NaN.
         schedule: what happens between steps.
     """
 
@@ -206,6 +207,7 @@ class Scenario(Drawn):
     counted: bool = False
     two_machines: bool = False
     weighed: bool = False
+    spoiled: bool = False
     schedule: tuple[Event, ...] = ()
     seed: int = 0
 

@@ -29,7 +29,7 @@ def _in_small_buckets(models: Models, **attributes: Any) -> Drawer:
         elements = max(1, min(map(math.prod, model.shapes.values())) / 2)
         size = BYTES[model.dtype] * elements / MIB if bounds.bucketed else 1.0
         optimizer = blocks.optimizers(NARROW_RATES if model.narrow else RATES)
-        settled = {"steps": 3, "gated": True, "bucket_size_mb": size, "optimizer": optimizer}
+        settled = {"steps": 3, "gated": True, "spoiled": True, "bucket_size_mb": size, "optimizer": optimizer}
         return draw_wrapped(draw, bounds, model, **settled, **attributes)
 
     return blocks.called(drawn, "in_small_buckets", (models, attributes))

@@ -17,7 +17,7 @@ from pytest_ddp.observed.events import (
     GradientReady,
     Moment,
 )
-from pytest_ddp.observed.gates.schedule import Delay, HoldUntilBackward, InOrder, Schedule, Shuffled
+from pytest_ddp.observed.gates.schedule import Delay, HoldUntilBackward, InOrder, Schedule, Shuffled, Spoiled
 from pytest_ddp.observed.inspection.chrome_trace import merge_traces
 from pytest_ddp.observed.inspection.overlap import BackwardOverlap, Overlap
 from pytest_ddp.observed.recording import current
@@ -42,6 +42,7 @@ __all__ = [
     "Overlap",
     "Schedule",
     "Shuffled",
+    "Spoiled",
     "collectives",
     "merge_traces",
 ]

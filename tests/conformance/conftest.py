@@ -16,12 +16,26 @@ from conformance.grading.report import CheckReport, Report
 from conformance.judging.run_check import Result, run_check
 from conformance.submissions.location import locate
 from conformance.test_submission import Grader  # an inner run of pytester would import it and forget it
+from pytest_ddp.errors import UsageError
 
 
 @pytest.fixture(scope="session")
 def launcher() -> Iterator[ForkServers]:
     with fork_servers() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def sandboxed(launcher: ForkServers) -> ForkServers:
+    """Fork servers whose submissions must have sandboxes."""
+    servers = ForkServers("require")
+    servers._zygotes = launcher._zygotes
+    try:
+        with ranks_from(servers):
+            pass
+    except UsageError as refused:
+        pytest.skip(str(refused))
+    return servers
 
 
 @pytest.fixture

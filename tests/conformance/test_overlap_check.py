@@ -1,5 +1,7 @@
 """Overlap is judged by the order of events: real overlap passes, whatever its granularity; the rest is told apart."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -89,3 +91,16 @@ def test_of_another_thread_no_more_than_one_early_launch_is_asked():
 
 def test_what_is_sent_again_after_backward_does_not_count():
     overlaps_backward(trial(LAUNCH, reached(1), *[LAUNCH] * 3, reached(0), *[LAUNCH] * 2, RETURNED, *[LAUNCH] * 6))
+
+
+@pytest.mark.parametrize(("spoiled", "words"), [(["layers.1.weight"] * 2, ""), ([], "whose results it does not use")])
+def test_collectives_of_backward_must_give_the_gradients(spoiled, words):
+    six = [LAUNCH, reached(1), *[LAUNCH] * 3, reached(0), *[LAUNCH] * 2, RETURNED, FINISHED]
+    scenario = replace(PER_PARAMETER.scenario, spoiled=True)
+    seen = Observation({"x": torch.zeros(1)}, happenings=[six], spoiled=spoiled * 2)
+    judged = Trial(scenario, 0, (seen,))
+    if not words:
+        overlaps_backward(judged)
+        return
+    with pytest.raises(Violation, match=words):
+        overlaps_backward(judged)

@@ -170,13 +170,22 @@ def test_a_cgroup_of_version_1_is_made_below_the_own_one(tmp_path):
         assert memory_kills(groups) == 2
 
 
+def test_cgroups_of_judges_that_were_killed_are_removed(tmp_path):
+    stale, other = tmp_path / "pids" / "pytest-ddp-99999999-ab", tmp_path / "pids" / f"pytest-ddp-{os.getpid()}-ab"
+    for folder in (stale, other):
+        folder.mkdir(parents=True)
+    with cgroups(tmp_path, VERSION_1):
+        assert not stale.exists()
+        assert other.exists()
+
+
 def test_a_cgroup_of_version_2_is_made_beside_the_own_one(tmp_path):
     (tmp_path / "user" / "shell").mkdir(parents=True)
     (tmp_path / "cgroup.controllers").touch()
     with cgroups(tmp_path, "0::/user/shell\n") as groups:
         assert groups["memory"] == groups["pids"]
         assert Path(groups["memory"]).parent == tmp_path / "user"
-        assert Path(groups["pids"], "pids.max").read_text() == "4096"
+        assert Path(groups["pids"], "pids.max").read_text() == "2048"
 
 
 def test_without_a_writable_cgroup_there_is_none(tmp_path):
@@ -207,8 +216,8 @@ def test_arguments_and_environment_wait_until_the_zygote_is_forked():
     ("gaierror", "[Errno -3] Temporary failure in name resolution", "Submissions run without a network (--isolation)"),
     ("OSError", "[Errno 30] Read-only file system: 'log'", "its own folder is read-only (--isolation)"),
     ("OSError", "[Errno 27] File too large", "may write files of 2 GiB at most"),
-    ("RuntimeError", "can't start new thread", "4096 processes and threads together"),
-    ("BlockingIOError", "[Errno 11] Resource temporarily unavailable", "4096 processes and threads together"),
+    ("RuntimeError", "can't start new thread", "2048 processes and threads together"),
+    ("BlockingIOError", "[Errno 11] Resource temporarily unavailable", "2048 processes and threads together"),
     ("OSError", "[Errno 24] Too many open files", "may have 4096 open files"),
     ("RuntimeError", "DefaultCPUAllocator: can't allocate memory: you tried", "The memory of a rank is limited"),
     ("ValueError", "no limit", ""),

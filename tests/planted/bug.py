@@ -25,7 +25,8 @@ def right(component: str) -> dict[str, str]:
 # In right wrappers: it refuses what some bugs do.
 REFUSES_SENT = (
     "        if self.bucket_of[param].handle:\n"
-    '            raise RuntimeError("backward adds to a gradient that was sent: use checkpoint(..., use_reentrant=False)")\n'
+    '            raise RuntimeError("backward adds to a gradient that was sent: '
+    'use checkpoint(..., use_reentrant=False)")\n'
 )
 
 

@@ -14,6 +14,9 @@ _FROM_A_HOOK = (
     "Launch each all-reduce with `async_op=True` from a hook that runs when the gradient has been stored "
     "(`register_post_accumulate_grad_hook`), and wait in `on_after_backward`."
 )
+_USE = (
+    "Put what the collective of a gradient gives into its `.grad`, and communicate it by nothing else after backward."
+)
 _NEVER_FULL = (
     "All gradients travel in one bucket, which is never full before the end: the bytes of what is in it must add up "
     "(`p.numel() * p.element_size()`), and be compared with `bucket_size_mb * 1024 * 1024`."
@@ -26,7 +29,8 @@ def overlaps_backward(trial: Trial) -> None:
     The first layer's gradients are computed last. Those of all other layers are ready by then, and on their way.
     """
     scenario, layers = trial.scenario, len(trial.scenario.model.layers)
-    for rank, happened in enumerate(map(_last_pass, trial.observations)):
+    for rank, seen in enumerate(trial.observations):
+        happened = _last_pass(seen)
         where, launched = f"On rank {rank} at {last_step(scenario)}", launches(happened, scenario)
         if not launched:
             raise Violation(f"{where}, no gradient was communicated at all.")
@@ -61,6 +65,19 @@ def overlaps_backward(trial: Trial) -> None:
                 "Launch each bucket as soon as its last gradient is there, not the first one alone: does what points "
                 "to the next bucket move on?",
             )
+        if scenario.spoiled and least > 0:
+            _hold_used(where, seen, min(early, count))
+
+
+def _hold_used(where: str, seen: Observation, exchanged: int) -> None:
+    """Hold as many gradients to coming from collectives of backward as there were exchanges of gradients in it."""
+    if len(seen.spoiled) < exchanged:
+        raise Violation(
+            f"{where}, {exchanged} exchanges of gradients began before those of the first layer were computed. When "
+            f"the collectives of backward gave NaN, {len(seen.spoiled)} gradients were NaN after `on_after_backward`; "
+            f"expected {exchanged} at least. The submission launches collectives whose results it does not use.",
+            _USE,
+        )
 
 
 def starts_in_backward(trial: Trial) -> None:

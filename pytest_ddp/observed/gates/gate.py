@@ -45,7 +45,7 @@ class ScheduledGate(Gate):
         if not entry.asynchronous:
             self._require_open(f"{entry} waits there for the other ranks", entry.line, "pass async_op=True, and wait")
             return call.issue()
-        shadow = ShadowTensors(call, entry)
+        shadow = ShadowTensors(call, entry, spoils=self._schedule.spoils)
         work = shadow.call.issue()
         shadow.poison()
         return self._hold(work, [entry], [shadow])

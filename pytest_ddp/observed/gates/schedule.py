@@ -17,9 +17,11 @@ class Schedule:
 
     Attributes:
         holds_in_backward: whether no operation completes while a backward pass has gradients to compute.
+        spoils: whether the program gets NaN in place of results.
     """
 
     holds_in_backward: ClassVar[bool] = False
+    spoils: ClassVar[bool] = False
 
     def place(self, number: int) -> tuple[Any, int]:
         """Return the sort key of an operation: lower ones complete first."""
@@ -83,3 +85,10 @@ class Shuffled(Schedule):
     def place(self, number: int) -> tuple[Any, int]:
         """Return a pseudorandom key that depends only on the seed and the number."""
         return Random(f"{self.seed} {number}").random(), number  # noqa: S311  no secret
+
+
+@dataclass(frozen=True)
+class Spoiled(Schedule):
+    """Floating-point results are NaN for good: what the program computes with them is NaN, and nothing else is."""
+
+    spoils = True

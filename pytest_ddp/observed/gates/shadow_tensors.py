@@ -11,9 +11,12 @@ from pytest_ddp.torch_internals import sparse_values
 
 
 class ShadowTensors:
-    """Copies of the caller's tensors; `call` is the caller's call with the copies as its arguments."""
+    """Copies of the caller's tensors; `call` is the caller's call with the copies as its arguments.
 
-    def __init__(self, call: Call, entry: Entry) -> None:
+    If it `spoils`, floating-point results are NaN in the copies and in the caller's tensors.
+    """
+
+    def __init__(self, call: Call, entry: Entry, *, spoils: bool = False) -> None:
         # The root of a broadcast only reads. In a reduce every rank writes: gloo keeps partial sums in its tensors.
         reads_only = entry.op == "broadcast" and entry.root == call.ranks[call.real.rank()]
         written = [] if reads_only else call.outputs
@@ -23,6 +26,8 @@ class ShadowTensors:
         self._pairs = [(tensor, copies[id(tensor)]) for tensor in written]
         keywords = {name: _replaced(value, copies) for name, value in call.keywords.items()}
         self.call = replace(call, args=_replaced(call.args, copies), keywords=keywords)
+        self._spoiled = [filled for _, filled in self._pairs if spoils and filled.dtype.is_floating_point]
+        self._spoil()  # what an operation in place takes
 
     @property
     def devices(self) -> set[torch.device]:
@@ -35,8 +40,14 @@ class ShadowTensors:
             with torch.no_grad():
                 _poison(tensor)
 
+    def _spoil(self) -> None:
+        for filled in self._spoiled:
+            with torch.no_grad():
+                _poison(filled)
+
     def write_back(self) -> None:
         """Copy the results to the caller's tensors."""
+        self._spoil()
         for tensor, filled in self._pairs:
             with torch.no_grad():
                 (tensor.data if _is_strided(tensor) else tensor).copy_(filled)

@@ -26,13 +26,13 @@ def test_parameters_and_shapes_are_those_of_the_model(size: Size) -> None:
     assert sorted(costs.shapes(size)) == sorted(tuple(p.shape) for p in model.parameters())
 
 
-@pytest.mark.parametrize(("name", "length"), [("small", 256), ("2.7b", 16)])
-def test_operations_are_those_that_torch_counts(name: str, length: int) -> None:
+@pytest.mark.parametrize(("size", "length"), [(SIZES["small"], 256), (SMALL, 16)], ids=["small", "narrow"])
+def test_operations_are_those_that_torch_counts(size: Size, length: int) -> None:
     with torch.device("meta"):
-        model, tokens = Transformer(SIZES[name]), torch.zeros(2, length + 1, dtype=torch.long)
+        model, tokens = Transformer(size), torch.zeros(2, length + 1, dtype=torch.long)
     with FlopCounterMode(display=False) as counted:
         loss_of(model, tokens).backward()
-    assert counted.get_total_flops() == costs.step_operations(SIZES[name], Batch(2, length))
+    assert counted.get_total_flops() == costs.step_operations(size, Batch(2, length))
 
 
 @pytest.mark.parametrize(("sequences", "length"), [(1, 8), (3, 16)])
