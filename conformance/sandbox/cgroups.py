@@ -8,6 +8,7 @@ from pathlib import Path
 ROOT = Path("/sys/fs/cgroup")
 PROCESSES = 2048  # and threads, of all ranks together: each rank has about ten
 _PART_OF_MEMORY = 0.75
+_NAME = "pytest-ddp"
 _KILLS = ("memory.events", "memory.oom_control")  # of version 2 and of version 1: both have a line "oom_kill N"
 
 
@@ -37,7 +38,7 @@ def memory_kills(groups: Mapping[str, str]) -> int:
 
 
 def _made(root: Path, belongs_to: str, held: ExitStack) -> Iterator[tuple[str, tuple[str, ...]]]:
-    name = f"pytest-ddp-{os.getpid()}-{os.urandom(4).hex()}"
+    name = f"{_NAME}-{os.getpid()}-{os.urandom(4).hex()}"
     memory, processes = str(int(_physical_memory() * _PART_OF_MEMORY)), str(PROCESSES)
     of = {names: path for _, names, path in (line.split(":", 2) for line in belongs_to.splitlines())}
     if (root / "cgroup.controllers").exists():
@@ -57,6 +58,7 @@ def _made(root: Path, belongs_to: str, held: ExitStack) -> Iterator[tuple[str, t
 
 def _group(folder: Path, limits: dict[str, str], held: ExitStack) -> bool:
     """Make a group with limits; return whether that is allowed."""
+    _remove_stale(folder.parent)
     try:
         folder.mkdir()
         held.callback(_remove, folder)
@@ -65,6 +67,13 @@ def _group(folder: Path, limits: dict[str, str], held: ExitStack) -> bool:
     except OSError:
         return False
     return True
+
+
+def _remove_stale(parent: Path) -> None:
+    """Remove what judges that were killed have left behind."""
+    for folder in parent.glob(f"{_NAME}-*-*"):
+        if not Path("/proc", folder.name.split("-")[-2]).exists():
+            _remove(folder)
 
 
 def _remove(folder: Path) -> None:

@@ -208,11 +208,11 @@ def draw(raw: Raw) -> "Mapping[str, Figure]":
         states.bar(places, held, 0.25, color=colour, label=strategy)
         largest.bar(places, [batches(raw, name)[index] for name in names], 0.25, color=colour, label=strategy)
     states.axhline(raw["memory_gb"], color="black", linewidth=1, linestyle="--", label="memory of a rank")
-    states.set(ylim=(None, 8 * raw["memory_gb"]))  # room for the legend
     for axes in (states, largest):
         axes.set(yscale="log")
         axes.set_xticks(range(len(names)), names)
         axes.grid(visible=False, axis="x")
+        axes.set(ylim=(None, 8 * axes.get_ylim()[1]))  # room for the legend
         axes.legend(ncols=4)
     return {BENCHMARK.name: picture}
 

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -65,7 +66,8 @@ def kill_when(out: Path, graded: int, run: "subprocess.Popen[bytes]") -> None:
             run.wait(0.2)
     tree = [psutil.Process(run.pid), *psutil.Process(run.pid).children(recursive=True)]
     for process in tree:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):  # it ended with the one before
+            process.kill()
     run.wait()
     assert not psutil.wait_procs(tree, EXIT_SECONDS)[1]
 

@@ -170,6 +170,15 @@ def test_a_cgroup_of_version_1_is_made_below_the_own_one(tmp_path):
         assert memory_kills(groups) == 2
 
 
+def test_cgroups_of_judges_that_were_killed_are_removed(tmp_path):
+    stale, other = tmp_path / "pids" / "pytest-ddp-99999999-ab", tmp_path / "pids" / f"pytest-ddp-{os.getpid()}-ab"
+    for folder in (stale, other):
+        folder.mkdir(parents=True)
+    with cgroups(tmp_path, VERSION_1):
+        assert not stale.exists()
+        assert other.exists()
+
+
 def test_a_cgroup_of_version_2_is_made_beside_the_own_one(tmp_path):
     (tmp_path / "user" / "shell").mkdir(parents=True)
     (tmp_path / "cgroup.controllers").touch()

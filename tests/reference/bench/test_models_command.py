@@ -74,5 +74,9 @@ def test_the_picture_has_a_bar_for_each_size_and_strategy() -> None:
     [states, largest] = models.draw(raw())["models"].axes
     assert (states.get_ylabel(), largest.get_ylabel()) == ("memory (GB)", "sequences per rank")
     assert [text.get_text() for text in largest.get_legend().get_texts()] == ["ddp", "zero1", "fsdp"]
+    for axes in (states, largest):  # logarithmic, and the shortest bar is in it
+        assert axes.get_yscale() == "log"
+        heights = [bar.get_height() for bar in axes.patches if bar.get_height()]
+        assert min(heights) / 10 < axes.get_ylim()[0] <= min(heights)
     assert len(states.patches) == len(largest.patches) == 9
     assert [label.get_text() for label in states.get_xticklabels()] == ["tiny", "medium", "2.7b"]
