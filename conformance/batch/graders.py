@@ -87,7 +87,7 @@ class Graders:
         asked = ("seed", "world_size", "components", "examples", "core")
         plain = {name: getattr(self.grading, name) for name in asked}
         given = f"{theirs.fileno()}, {os.getpid()}, {plain!r}, small={self.small}"
-        call = f"from conformance.batch.warm_grader import main; main({given})"
+        call = f"from conformance import cli; from conformance.batch.warm_grader import main; main(cli.main, {given})"
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", f"import sys; sys.path[:] = {sys.path!r}; {call}"],

@@ -14,12 +14,13 @@ import signal
 import socket
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from conformance.cli import main as grade
 from conformance.components.registry import COMPONENTS
 from conformance.execution.fork_servers import ForkServers, give_next
 from conformance.grading.grade import Grading
@@ -28,6 +29,7 @@ from conformance.judging.draws import nothing_kept
 from conformance.oracle.remembered import remembering
 from pytest_ddp.pool.parent_death import die_with
 
+Command = Callable[[Sequence[str]], int]
 _REQUEST_BYTES = 2**18
 _MORE = 6  # times the usual bytes are remembered: all graders share them
 
@@ -50,8 +52,8 @@ class _Grader:
             self.channel.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
-def main(control_fd: int, parent: int, plain: dict[str, Any], *, small: bool) -> NoReturn:
-    """Draw what all graders will draw, and fork graders until the course's process is gone.
+def main(command: Command, control_fd: int, parent: int, plain: dict[str, Any], *, small: bool) -> NoReturn:
+    """Draw what all graders will draw, and fork graders, which run the command, until the course's process is gone.
 
     They share zygotes, which start meanwhile, each as an interpreter of its own: nothing of this process is in them.
     """
@@ -62,7 +64,7 @@ def main(control_fd: int, parent: int, plain: dict[str, Any], *, small: bool) ->
         zygotes.begin()
         with remembering(_MORE), selectors.DefaultSelector() as selector:
             _draw_ahead(Grading(**plain))
-            _serve(socket.socket(fileno=control_fd), selector, zygotes)
+            _serve(socket.socket(fileno=control_fd), selector, zygotes, command)
     finally:
         os._exit(0)
 
@@ -74,7 +76,7 @@ def _draw_ahead(grading: Grading) -> None:
             draw_ahead(COMPONENTS[name], grading.checks(name), **drawing)
 
 
-def _serve(control: socket.socket, selector: selectors.BaseSelector, zygotes: ForkServers) -> None:
+def _serve(control: socket.socket, selector: selectors.BaseSelector, zygotes: ForkServers, command: Command) -> None:
     selector.register(control, selectors.EVENT_READ)
     while True:
         for grader in {key.data for key, _ in selector.select()}:
@@ -86,26 +88,28 @@ def _serve(control: socket.socket, selector: selectors.BaseSelector, zygotes: Fo
             request, fds, _, _ = socket.recv_fds(control, _REQUEST_BYTES, 2)
             if not fds:
                 return
-            forked = _fork(json.loads(request), zygotes, *fds)
+            forked = _fork(command, json.loads(request), zygotes, *fds)
             for source in (forked.process, forked.channel):
                 selector.register(source, selectors.EVENT_READ, forked)
 
 
-def _fork(request: dict[str, Any], zygotes: ForkServers, channel: int, log: int) -> _Grader:
+def _fork(command: Command, request: dict[str, Any], zygotes: ForkServers, channel: int, log: int) -> _Grader:
     try:
         shared = zygotes.connected()
     except OSError:  # one has ended: the grader starts its own
         shared = None
     server, pid = os.getpid(), os.fork()
     if pid == 0:
-        _become_grader(server, log, shared, **request)
+        _become_grader(server, log, shared, partial(command, request["arguments"]), request["temporary"])
     os.close(log)
     if shared:
         shared.close()
     return _Grader(pid, os.pidfd_open(pid), socket.socket(fileno=channel))
 
 
-def _become_grader(server: int, log: int, shared: ForkServers | None, arguments: list[str], temporary: str) -> NoReturn:
+def _become_grader(
+    server: int, log: int, shared: ForkServers | None, grade: Callable[[], int], temporary: str
+) -> NoReturn:
     code = 1
     try:
         os.setsid()
@@ -118,7 +122,7 @@ def _become_grader(server: int, log: int, shared: ForkServers | None, arguments:
         for low, high in pairwise([2, *sorted(shared.descriptors if shared else ()), os.sysconf("SC_OPEN_MAX")]):
             os.closerange(low + 1, high)
         os.environ["TMPDIR"] = tempfile.tempdir = temporary
-        code = grade(arguments)
+        code = grade()
     finally:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from conformance.sandbox.cgroups import cgroups
 from conformance.sandbox.plan import Isolation, Plan, clean_environment, completed, ladder
 from conformance.sandbox.sandbox import Sandbox, SandboxLauncher
 from conformance.sandbox.view import view_of
-from conformance.sandbox.zygotes import RefusedError, Zygote
+from conformance.sandbox.zygotes import BusyError, RefusedError, Zygote
 from pytest_ddp.errors import UsageError
 
 _REQUIRED = (
@@ -20,6 +21,8 @@ _REQUIRED = (
     "user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; in a "
     "container: its seccomp profile, and an unmasked /proc), or grade with --isolation=auto"
 )
+_TRIES = 10  # at a sandbox, on a machine that is too busy to make one
+_PAUSE_SECONDS = 1.0
 _LINUX_ONLY = "--isolation=require: sandboxes need Linux; grade with --isolation=auto"
 
 
@@ -50,12 +53,18 @@ class Sandboxes:
             yield self._servers(submission, held)
 
     def _servers(self, submission: Sequence[str], held: ExitStack) -> tuple[Sandbox, list[SandboxLauncher]]:
+        busy = 0
         while self._plans:
             try:
                 with ExitStack() as trial:
                     made = self._tried(self._plans[0], submission, trial)
                     held.push(trial.pop_all())
                     return made
+            except BusyError:  # less isolation than the machine allows is no answer
+                busy += 1
+                if busy == _TRIES:
+                    raise
+                time.sleep(_PAUSE_SECONDS)
             except RefusedError as error:
                 if self._cgroups and "cgroup.procs" in str(error):  # it could be made, but not entered
                     self._cgroups = False

@@ -4,6 +4,7 @@ It runs no code of a submission, so it can be used for all of them. The judge as
 descriptors; each is answered by one message.
 """
 
+import errno
 import json
 import os
 import select
@@ -25,6 +26,7 @@ from pytest_ddp.pool.parent_death import adopt_orphans, die_with
 MESSAGE_BYTES = 2**18
 CONNECT = b"connect"  # with the descriptor of a further socket to serve
 _DESCRIPTORS = 16
+_FOR_NOW = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}  # what a busy machine says, and not for ever
 
 
 def main(control_fd: int, parent: int, preload: Sequence[str]) -> NoReturn:
@@ -152,7 +154,7 @@ def _through_a_child(plan: Plan, fds: list[int], work: Callable[[socket.socket],
             _close_all_but([0, 1, 2, *fds, theirs.fileno()])
             work(theirs)
         except OSError as error:
-            theirs.send(json.dumps({"refused": str(error)}).encode())
+            theirs.send(json.dumps(_refusal(error)).encode())
         finally:
             os._exit(0)
     theirs.close()
@@ -172,6 +174,11 @@ def _through_a_child(plan: Plan, fds: list[int], work: Callable[[socket.socket],
 def _close_all_but(kept: list[int]) -> None:
     for low, high in pairwise([*sorted(kept), os.sysconf("SC_OPEN_MAX")]):
         os.closerange(low + 1, high)
+
+
+def _refusal(error: OSError) -> dict[str, Any]:
+    """Return the answer to a request that the system refused, and whether it may allow the same later."""
+    return {"refused": str(error), "for_now": error.errno in _FOR_NOW}
 
 
 def _said(between: socket.socket) -> dict[str, Any]:

@@ -30,6 +30,10 @@ class RefusedError(LaunchError):
     """This machine refuses something that a sandbox needs; the message is the system's."""
 
 
+class BusyError(LaunchError):
+    """This machine has no more processes, memory or files for a sandbox at the moment; the message is the system's."""
+
+
 @dataclass(frozen=True)
 class WatchedProcess:
     """A process that need not be a child of this one; its exit code is not known."""
@@ -106,6 +110,7 @@ class Zygote:
 
         Raises:
             RefusedError: this machine does not allow it.
+            BusyError: it does not allow it now.
             LaunchError: the zygote does not answer.
         """
         message = json.dumps({"do": do, "plan": plan.to_json()}).encode()
@@ -119,7 +124,7 @@ class Zygote:
             except OSError as error:
                 raise LaunchError(f"no process can be forked for ranks: {error}") from error
         if "refused" in answer:
-            raise RefusedError(answer["refused"])
+            raise (BusyError if answer.get("for_now") else RefusedError)(answer["refused"])
         return int(answer["pid"])
 
     def _ask(self, message: bytes, fds: Sequence[int]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from conformance.sandbox.cgroups import cgroups, memory_kills
 from conformance.sandbox.plan import Plan, clean_environment, completed, ladder
 from conformance.sandbox.sandbox import Sandbox
 from conformance.sandbox.view import View, view_of
-from conformance.sandbox.zygotes import RefusedError
+from conformance.sandbox.zygotes import BusyError, RefusedError
 from conformance.scenarios.scenario import Scenario
 from conformance.submissions.location import Location, locate
 from pytest_ddp.errors import UsageError
@@ -156,6 +156,21 @@ def test_a_sandbox_that_is_required_and_refused_ends_the_grade():
 
 
 VERSION_1 = "4:memory:/box\n3:cpuset:/\n8:pids:/\n0::/\n"
+
+
+def test_a_busy_machine_is_asked_again_for_the_same_sandbox(monkeypatch):
+    asked = []
+
+    class Busy:
+        def ask(self, _, plan, *__):
+            asked.append(plan.namespaces)
+            raise BusyError("[Errno 11] Resource temporarily unavailable")
+
+    monkeypatch.setattr("conformance.sandbox.attempts._PAUSE_SECONDS", 0)
+    with pytest.raises(BusyError, match="temporarily"), Sandboxes("auto", (Busy(), Busy())).servers([]):
+        pass
+    assert asked == [True] * len(asked)
+    assert len(asked) > 1
 
 
 def test_a_cgroup_of_version_1_is_made_below_the_own_one(tmp_path):
