@@ -16,7 +16,7 @@ from conformance.grading.formats import to_json_text
 from conformance.grading.formats.html import to_html
 from conformance.grading.formats.report_file import replace_text
 from conformance.grading.report import NONE_DEFINED, ComponentReport, Report
-from conformance.grading.rubric import Rubric, regraded
+from conformance.grading.rubric import Rubric, for_students, regraded
 
 _NOT_GRADED = "not_graded"
 
@@ -101,13 +101,13 @@ class Record:
         return next((name for name, one in found.items() if one["status"] == _NOT_GRADED), "")
 
     def write(self, rubric: Rubric) -> Report:
-        """Write the report with the points of a rubric, as JSON and HTML, and return it; a plan must be there."""
+        """Write the report with the points of a rubric, for staff (JSON) and students (HTML); return the former."""
         report = self.report()
         if report is None:
             raise FileNotFoundError(self.folder)
         pointed = regraded(report, rubric)
         replace_text(self.folder / "report.json", to_json_text([pointed]))
-        replace_text(self.folder / "report.html", to_html([pointed]))
+        replace_text(self.folder / "report.html", to_html([for_students(pointed)]))
         return pointed
 
     @property

@@ -22,10 +22,11 @@ from typing import Any
 
 from conformance.checks.aspect import Aspect
 from conformance.grading.marks import RULES, Rules
-from conformance.grading.report import ComponentReport, Report
+from conformance.grading.report import CheckReport, ComponentReport, Report
 from pytest_ddp.errors import UsageError
 
 _SHARES = ("limit", "not_judged")
+_HIDDEN = "Your course does not show what this check looks at."
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,21 @@ NO_RUBRIC = Rubric()
 def regraded(report: Report, rubric: Rubric) -> Report:
     """Return a report with the points of a rubric."""
     return replace(report, components=tuple(map(rubric.applied, report.components)))
+
+
+def for_students(report: Report) -> Report:
+    """Return a report that says nothing of hidden checks but their verdict, and so their points."""
+
+    def shown(component: ComponentReport) -> ComponentReport:
+        hidden = component.rules.hidden
+        return replace(component, checks=tuple(_closed(one) if one.id in hidden else one for one in component.checks))
+
+    return replace(report, components=tuple(map(shown, report.components)))
+
+
+def _closed(check: CheckReport) -> CheckReport:
+    message = "" if check.status == "passed" else _HIDDEN
+    return CheckReport(check.id, check.level, check.status, _HIDDEN, message, behind=check.behind)
 
 
 def read_rubric(path: Path) -> Rubric:

@@ -17,8 +17,9 @@ from conformance.checks.aspect import Aspect
 from conformance.cli import main
 from conformance.grading.formats import to_json_text
 from conformance.grading.grade import Grading
+from conformance.grading.marks import RULES
 from conformance.grading.report import NONE_DEFINED, CheckReport, ComponentReport, Environment, Report
-from conformance.grading.rubric import NO_RUBRIC
+from conformance.grading.rubric import NO_RUBRIC, Rubric
 from pytest_ddp.errors import UsageError
 
 ASPECTS = (Aspect("averages", 5, ("averages", "sums"), essential=True), Aspect("overlaps", 5, ("overlaps",)))
@@ -256,3 +257,13 @@ def test_a_report_is_written_with_the_points_of_a_rubric_and_without_the_grade(r
     plain = json.loads((record.folder / "report.json").read_text(encoding="utf-8"))
     assert plain["submissions"][0]["submission"] == written.submission == "ada"
     assert (record.folder / "report.html").stat().st_size
+
+
+def test_a_students_page_says_nothing_of_a_hidden_check(record):
+    write_part(record, component(check("averages", "failed", message="off by 3", diagnosis="summed"), check("sums")))
+    rules = replace(RULES, hidden=("averages",))
+    record.write(Rubric(rules={"ddp": rules}))
+    page, plain = ((record.folder / name).read_text(encoding="utf-8") for name in ("report.html", "report.json"))
+    assert "off by 3" in plain
+    assert not any(said in page for said in ("off by 3", "summed"))
+    assert "does not show what this check looks at" in page
