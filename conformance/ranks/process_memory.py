@@ -52,7 +52,7 @@ def _allocated() -> Callable[[], int] | None:
 
 
 _WIDER = 16
-_TIMES = 3
+_TIMES = 2
 _MORE_STEPS = 2
 _POLL_SECONDS = 0.001
 _POLLS = 200
@@ -71,35 +71,36 @@ def process_state_bytes(
     that their state outweighs what else is allocated. A sharded optimizer's buffers for collectives are allocated for
     SGD too; those that it allocates but once, for an optimizer before. All are kept to the end, so that none frees what
     another one has left. A thread may free the tensors of a collective late, and so count them for the wrong optimizer.
-    So each is weighed several times, and the result is the least that they may differ. At last both are weighed by
-    what is kept elsewhere; traffic with other processes is the same for SGD, unless state is part of it.
+    So each is weighed twice, and the result is the least that they may differ. Traffic with other processes is
+    the same for SGD, unless state is part of it.
     """
     if _ALLOCATED is None:
         return None
     wide, kept = [one.detach().repeat_interleave(_WIDER, 0) for one in parameters], list[Any]()
     plain, wanted = partial(make, optimizer_cls=torch.optim.SGD, lr=0.1), partial(make, optimizer_cls=kind, **options)
-    _, *growths = [_growth(one, wide, kept, _allocated_for_good) for one in (plain, *(plain, wanted) * _TIMES)]
-    without, with_state = growths[::2], growths[1::2]
-    inside = min(first for first, _ in with_state) - max(first for first, _ in without)
-    later = max(0, min(more for _, more in with_state))
-    (without_any, _), (elsewhere, _) = (_growth(one, wide, kept, _elsewhere) for one in (plain, wanted))
-    return (max(inside, elsewhere - without_any) + later) // _WIDER
+    _, *growths = [_growth(one, wide, kept) for one in (plain, *(plain, wanted) * _TIMES)]
+    (inside_plain, elsewhere_plain, _), (inside, elsewhere, later) = (
+        zip(*growths[first::2], strict=True) for first in (0, 1)
+    )
+    found = max(min(inside) - max(inside_plain), min(elsewhere) - max(elsewhere_plain))
+    return int(found + max(0, min(later))) // _WIDER
 
 
-def _growth(
-    make: Make, parameters: Iterable[torch.Tensor], kept: list[Any], weigh: Callable[[], int]
-) -> tuple[int, int]:
-    """Return how many bytes it takes to make an optimizer of copies of the parameters and to step, and later steps."""
+def _growth(make: Make, parameters: Iterable[torch.Tensor], kept: list[Any]) -> tuple[int, int, int]:
+    """Return how many bytes it takes to make an optimizer of copies of the parameters and to step.
+
+    They are those that are allocated, those that are kept anywhere, and those that later steps allocate.
+    """
     kept.append(copies := [torch.nn.Parameter(one.clone()) for one in parameters])
-    before = weigh()
+    inside, elsewhere = _allocated_for_good(), _elsewhere()
     kept.append(optimizer := make(copies))
     _step(optimizer, copies)
-    growth, first = weigh() - before, _allocated_for_good()
+    first, more = _allocated_for_good(), _elsewhere() - elsewhere
     for _ in range(_MORE_STEPS):
         _step(optimizer, copies)
     later = _allocated_for_good() - first
     take_hooks_off(copies)
-    return growth, later
+    return first - inside, more, later
 
 
 def _step(optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter]) -> None:
