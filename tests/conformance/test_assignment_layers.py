@@ -47,6 +47,7 @@ def failures(report) -> dict[str, str]:
     return {check.id: check.message for check in graded.checks if check.status != "passed"}
 
 
+@pytest.mark.long
 def test_who_shards_the_assignments_layers_passes(grade_path, submit):
     folder = with_the_template(submit(BY_LAYERS.adapters, **CONTROLS))
     assert failures(grade_path(folder, components=["fsdp"], examples=2)).keys() <= set(BY_LAYERS.not_held_to)

@@ -246,6 +246,7 @@ def test_a_name_never_leaves_the_folder_of_results(course):
         entries(course, course / "roster.csv")
 
 
+@pytest.mark.long
 def test_components_that_were_left_when_a_grade_was_cut_off_may_not_be_submitted(ada_alone):
     asked = ("--max-examples", "2", "--jobs", "2", "--components", "overhead_model,loader_generator")
     assert main(command(ada_alone, *asked)) == 0

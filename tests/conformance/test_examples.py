@@ -20,12 +20,16 @@ BUGS = [
     ("stale_learning_rate", "sharded_optimizer", "options[lr]", "change of an option ignored"),
 ]
 REFUSED = {"trains[recomputed_activations]": "not_run"}  # by the references' bucketed wrapper, in a sentence
+QUICK = {"summed_gradients", "unsynchronised_flat", "stale_learning_rate"}  # the others are in the long lane
 SHOWN = {"last_bucket_lost", "stale_learning_rate"}  # by a script: one of a wrapper, one of an optimizer
 
 
 @pytest.mark.parametrize(
     ("submission", "components"),
-    [(str(EXAMPLES / "correct"), len(WRAPPERS_AND_OPTIMIZER)), ("reference.adapters", len(COMPONENTS))],
+    [
+        (str(EXAMPLES / "correct"), len(WRAPPERS_AND_OPTIMIZER)),
+        pytest.param("reference.adapters", len(COMPONENTS), marks=pytest.mark.long),
+    ],
 )
 def test_correct_submissions_pass_every_core_check_and_the_references_all(grade_path, submission, components):
     ours = submission == "reference.adapters"
@@ -42,7 +46,9 @@ def test_correct_submissions_pass_every_core_check_and_the_references_all(grade_
 
 
 @pytest.mark.usefixtures("one_server")
-@pytest.mark.parametrize("bug", BUGS, ids=[bug[0] for bug in BUGS])
+@pytest.mark.parametrize(
+    "bug", [pytest.param(bug, id=bug[0], marks=[] if bug[0] in QUICK else [pytest.mark.long]) for bug in BUGS]
+)
 def test_a_check_fails_first_and_its_scenario_fails_again(first_failed, capsys, bug):
     folder, component, check, words = bug
     found = first_failed(EXAMPLES / folder, component, examples=5)

@@ -132,6 +132,7 @@ def test_a_terminal_shows_progress_and_leaves_standard_output_alone(tmp_path):
     assert "naive_ddp: gradients_averaged  failed" in report
 
 
+@pytest.mark.long
 def test_a_dumb_terminal_is_told_no_more_than_a_file(tmp_path):
     shown, _ = on_a_terminal(str(EXAMPLE), "--components", "flat_ddp", "--json", str(tmp_path / "x"), TERM="dumb")
     assert "\x1b" not in shown

@@ -30,7 +30,7 @@ def run_inside(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
     ("start", "plants"),
     [
         pytest.param(CONSOLE_SCRIPT, {**PLANTS, "conformance____main__": PLANTED}, id="console script"),
-        pytest.param(["-m", "conformance"], PLANTS, id="python -m"),
+        pytest.param(["-m", "conformance"], PLANTS, id="python -m", marks=pytest.mark.long),
     ],
 )
 def test_what_is_planted_in_the_folder_is_not_imported(submit, start, plants):

@@ -1,5 +1,7 @@
 """One fault costs its own check: what does not start equal, or carries no float64, is judged for the rest."""
 
+import pytest
+
 FLAT = """
 import torch
 import torch.distributed as dist
@@ -30,6 +32,7 @@ def graded(grade_path, submission, *, core=False):
     return component, failed
 
 
+@pytest.mark.long
 def test_a_buffer_of_float32_costs_the_check_about_float64(grade_path, submit):
     component, failed = graded(grade_path, submit(FLAT))
     assert component.status == "passed"

@@ -1,5 +1,7 @@
 """One cause is told once: a check that fails for the same cause as an earlier one refers to it."""
 
+import pytest
+
 SHUFFLES_APART = """
 import torch
 
@@ -47,6 +49,7 @@ def diagnoses(grade_path, submission, component):
     return {check.id: check.diagnosis for check in report.checks if check.status == "failed"}
 
 
+@pytest.mark.long
 def test_ranks_that_shuffle_differently_are_told_of_once(grade_path, submit):
     first, *others = (found := diagnoses(grade_path, submit(SHUFFLES_APART), "distributed_sampler"))
     assert first == "seed_shared_by_ranks"
