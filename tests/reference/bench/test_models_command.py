@@ -16,7 +16,7 @@ WORDS = 32
 
 
 def moments(name: str, activations: float) -> list[dict[str, Any]]:
-    """Of a training whose states are those of the formula."""
+    """Give what a training measured whose states have the sizes of the formula."""
     elements = parameters(SIZES[name])
     held = (4 * elements, 0, 8 * elements, 16 * elements, 12 * elements, 12 * elements + activations, 0, 16 * elements)
     return [{"name": str(number), "bytes": each, "peak": each} for number, each in enumerate(held)]
