@@ -123,5 +123,10 @@ def content_files(path: Path) -> Iterator[tuple[str, Path]]:
         return
     for file in path.rglob("*"):
         relative = file.relative_to(path)
-        if file.is_file() and not _LEFT_OUT & set(relative.parts):
+        if file.is_file() and not is_left_out(relative):
             yield str(relative), file
+
+
+def is_left_out(relative: Path) -> bool:
+    """Whether a path in a submission belongs to version control or a package manager."""
+    return not _LEFT_OUT.isdisjoint(relative.parts)

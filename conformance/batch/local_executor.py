@@ -50,7 +50,7 @@ class LocalExecutor:
         while self._left:
             job, future = self._ended.get()
             self._left -= 1
-            yield job, future.result()
+            yield job, Outcome("stopped") if future.cancelled() else future.result()
 
     def cancel(self) -> None:
         """End all jobs, also those that run."""

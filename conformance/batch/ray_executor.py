@@ -6,6 +6,7 @@ drawn the scenarios (see `graders`) and forks the grader of each job from it, in
 
 import logging
 import pickle
+import re
 import socket
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -22,6 +23,7 @@ from pytest_ddp.errors import UsageError
 
 _AHEAD = 2  # times what the cluster can run is sent, so that no node waits for a submission
 _REQUESTS = {"cpu": "num_cpus", "gpu": "num_gpus"}
+_REQUEST = re.compile(r"(?P<name>\w+)=(?P<amount>\d+(\.\d+)?)(?P<unit>[KMG]iB)?")
 _BYTES = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
@@ -34,16 +36,16 @@ def ray_options(request: str) -> dict[str, Any]:
     options: dict[str, Any] = {"num_cpus": 1.0}
     resources: dict[str, float] = {}
     for one in request.split(",") if request else ():
-        name, _, amount = (part.strip() for part in one.partition("="))
-        try:
-            if name == "memory":
-                options["memory"] = int(float(amount[:-3]) * _BYTES[amount[-3:]])
-            elif name in _REQUESTS:
-                options[_REQUESTS[name]] = float(amount)
-            else:
-                resources[name] = float(amount)
-        except (ValueError, KeyError):
-            raise UsageError(f"--ray-request {one!r}: give, for example, cpu=2,gpu=1,memory=2GiB") from None
+        read = _REQUEST.fullmatch(one.strip())
+        if not read or (read["name"] == "memory") != bool(read["unit"]):
+            raise UsageError(f"--ray-request {one!r}: give, for example, cpu=2,gpu=1,memory=2GiB")
+        name, amount = read["name"], float(read["amount"])
+        if name == "memory":
+            options["memory"] = int(amount * _BYTES[read["unit"]])
+        elif name in _REQUESTS:
+            options[_REQUESTS[name]] = amount
+        else:
+            resources[name] = amount
     return options | ({"resources": resources} if resources else {})
 
 
@@ -141,10 +143,10 @@ class RayExecutor:
         running = self._running[stream]
         try:
             update: Update = self._ray.get(next(stream))
-        except UsageError:  # of the node: it would refuse every job
-            raise
         except (self._ray.exceptions.RayError, StopIteration) as error:
-            why = _lost(running.node, error)
+            if isinstance(error, self._ray.exceptions.RayTaskError) and not isinstance(error, OSError):
+                raise _refused(error) from None
+            why = f"{running.node or 'a node'} was lost: {type(error).__name__}: {_first_line(error)}"
             running.inbox.note(f"conformance: {why}")
             return Outcome("lost", why)
         if not running.node:
@@ -164,9 +166,16 @@ def _ray() -> Any:
     return ray
 
 
-def _lost(node: str, error: Exception) -> str:
-    first = (str(error).strip().splitlines() or [""])[0]
-    return f"{node or 'a Ray task that had not begun'} was lost: {type(error).__name__}: {first}"
+def _refused(error: Any) -> UsageError:
+    """Return what says that a node cannot grade: it would refuse every job."""
+    if isinstance(error.cause, UsageError):
+        return error.cause
+    why = f"{type(error.cause).__name__}: {_first_line(error.cause)}" if error.cause else str(error)
+    return UsageError(f"a Ray node cannot grade, which needs pytest-ddp on every node; then use --resume. {why}")
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "")
 
 
 def _graded_on_node(grading: bytes, shipment: Shipment) -> Generator[Update]:

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Literal, NamedTuple
 
 from conformance.batch.archives import hold_limits, unpacked
-from conformance.batch.entries import content_files
+from conformance.batch.entries import content_files, is_left_out
 from conformance.batch.executor import Job, grade_command
 from conformance.batch.graders import Graders, cut
 from conformance.grading.formats.report_file import replace_text
@@ -39,7 +39,8 @@ class Shipment:
     Attributes:
         name: of the submission's folder or file.
         archive: its files, as a tar archive.
-        job: the arguments of the grader, and its limit in seconds.
+        arguments: of the job.
+        limit: in seconds.
         versions: which Python, torch and pytest-ddp must be there.
     """
 
@@ -86,6 +87,7 @@ def packed(submission: Path) -> bytes:
     Raises:
         UsageError: it is too large, or a link in it leads to a folder or outside.
     """
+    _hold_links(submission)
     files = list(content_files(submission))
     hold_limits(submission.name, [file.stat().st_size for _, file in files])
     found = io.BytesIO()
@@ -93,7 +95,6 @@ def packed(submission: Path) -> bytes:
         if submission.is_dir():
             archive.addfile(_folder(submission.name))
         for relative, file in files:
-            _hold_inside(submission, relative, file)
             archive.add(file, str(Path(submission.name, relative)), recursive=False)
     return found.getvalue()
 
@@ -104,9 +105,13 @@ def _folder(name: str) -> tarfile.TarInfo:
     return found
 
 
-def _hold_inside(submission: Path, relative: str, file: Path) -> None:
-    if file.is_symlink() and not file.resolve().is_relative_to(submission):
-        raise UsageError(f"{submission.name} holds a link that leads outside, {relative!r}: no other machine gets it")
+def _hold_links(submission: Path) -> None:
+    for path in submission.rglob("*"):
+        if not path.is_symlink() or not path.exists() or is_left_out(relative := path.relative_to(submission)):
+            continue
+        if path.is_dir() or not path.resolve().is_relative_to(submission):
+            where = "to a folder" if path.is_dir() else "that leads outside"
+            raise UsageError(f"{submission.name} holds a link {where}, {str(relative)!r}: no other machine can get it")
 
 
 def graded(shipment: Shipment, graders: Graders, node: str) -> Generator[Update]:
