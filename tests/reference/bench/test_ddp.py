@@ -60,8 +60,6 @@ def test_rows_and_sentences_come_from_the_numbers() -> None:
     )
     assert found.sentences[1] == "Communication hidden behind computation: naive 0%, bucketed 75%."
     assert "in every other round, the ratios to none differ by at most 80%" in found.sentences[2]
-        "Measured twice, in every other round, the ratios to none differ by at most 80%"
-    )
     assert found.sentences[3] == (
         "512x4 is left out: it would take about 140 s, and 31 s were left; give more --seconds."
     )
