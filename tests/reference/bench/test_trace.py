@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_ddp import DDPContext, distributed
-from reference.bench import trace
+from reference.bench import trace, traced_steps
 from reference.bench.contestants import Workload, batch, contestant
 from reference.bench.ranks import on_ranks
 from reference.bench.result import Raw
@@ -19,7 +19,9 @@ WORKLOAD = Workload("64x1", samples=1, words=8, bucket_mb=0.1)
 @pytest.mark.parametrize("name", ["naive", "bucketed", "torch"])
 def test_profiler_and_record_agree_about_a_step(name: str, ddp: DDPContext) -> None:
     folder = ddp.shared_path
-    steps = trace.trace_training(lambda: contestant(name, WORKLOAD), batch(WORKLOAD), ddp.collectives, folder, name)
+    steps = traced_steps.trace_training(
+        lambda: contestant(name, WORKLOAD), batch(WORKLOAD), ddp.collectives, folder, name
+    )
     assert len(steps) == 2
     assert all(step.agree for step in steps)
     assert [phase.name for phase in steps[0].phases] == ["forward", "backward", "exchange", "optimizer"]
@@ -88,7 +90,7 @@ def test_each_training_has_a_picture_with_two_rows_for_each_rank() -> None:
 def test_the_command_traces_every_training_and_a_submission(tmp_path: Path) -> None:
     submission = str(Path(__file__).parents[3] / "examples" / "correct")
     workload = Workload("64x1", samples=1, words=8, bucket_mb=0.1, submission=submission)
-    steps = trace.steps_of(on_ranks(trace.measure_on_ranks, 2, workload, str(tmp_path), device="cpu"))
+    steps = trace.steps_of(on_ranks(traced_steps.measure_on_ranks, 2, workload, str(tmp_path), device="cpu"))
     assert {"naive", "torch", "zero1", "fsdp", "bucketed (submission)", "zero1 (submission)"} <= set(steps)
     assert all(step.agree for ranks in steps.values() for step in ranks)
     assert len(list(tmp_path.glob("*.observed.json"))) == len(steps)
