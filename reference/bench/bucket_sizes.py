@@ -56,16 +56,19 @@ def measure_on_ranks(
 
     Args:
         workload: the model and the batch.
-        sizes: bucket sizes in MiB; or how many, from half the smallest parameter to twice the model.
+        sizes: bucket sizes in MiB; or how many, from half the smallest parameter to twice the model, beside the best
+            size by the model.
         rounds: steps of each size, at most.
         warm_up: steps before those.
         seconds: time for all rounds; at least five are measured.
     """
     parameters = [parameter.nbytes for parameter in build_model(workload.model).parameters()]
-    mib = spaced_sizes(parameters, sizes) if isinstance(sizes, int) else list(sizes)
     all_reduces = all_reduce_times.measure_on_ranks(
         [dist.get_world_size()], [*_ALL_REDUCE_BYTES, sum(parameters)], 3, _ALL_REDUCES, _ALL_REDUCE_SECONDS
-    )
+    )["measurements"]
+    model = fitted({"all_reduces": all_reduces, "parameter_bytes": parameters})
+    best = [model.best_mib] if isinstance(model, Model) else []
+    mib = [*spaced_sizes(parameters, sizes), *best] if isinstance(sizes, int) else list(sizes)
     names = [BUCKETED, *(name for name in submitted_names(workload) if name.startswith(BUCKETED))]
     made = {key_of(name, size): contestant(name, replace(workload, bucket_mb=size)) for name in names for size in mib}
     waits: dict[str, list[float]] = {key: [] for key in made}
@@ -79,7 +82,7 @@ def measure_on_ranks(
         "world_size": dist.get_world_size(),
         "workload": asdict(workload),
         "parameter_bytes": parameters,
-        "all_reduces": all_reduces["measurements"],
+        "all_reduces": all_reduces,
         "contended": contention.measure_on_ranks([bucket_bytes(parameters, size) for size in mib]),
         "names": names,
         "mib": mib,

@@ -51,7 +51,9 @@ def add_options(command: ArgumentParser) -> None:
     """Add the options of this command."""
     add_model_option(command, "256x4")
     command.add_argument("--sizes", type=float, nargs="+", help="bucket sizes in MiB (default: --points, spaced)")
-    command.add_argument("--points", type=int, default=9, help="number of sizes, from below one parameter to the model")
+    command.add_argument(
+        "--points", type=int, default=8, help="number of sizes, from below one parameter to above the model"
+    )
     add_training_options(command)
     add_round_options(command, rounds=20, warm_up=1, seconds=40.0, what="all rounds")
 
@@ -63,13 +65,16 @@ def measure(options: Namespace) -> Raw:
 
 
 def evaluate(raw: Raw) -> Result:
-    """The table of all sizes, and whether the model's best size lies where steps are shortest."""
+    """The table of all sizes, and whether the model's best size lies where steps are shortest.
+
+    `wait` is that of the slowest rank. Parts of it are `of it late`, which is for ranks whose backward ends later, and
+    `of it own`, the wrapper's own work. `modelled` is the wait by the model.
+    """
     workload, model = raw["workload"], fitted(raw)
     return Result(
         name=BENCHMARK.name,
         title=f"Bucket sizes on {raw['world_size']} ranks ({raw['backend']}, {raw['device']}): {workload['model']}, "
-        f"{sum(raw['parameter_bytes']) / MEGABYTE:.1f} MB of gradients; the wait after backward on the slowest rank, "
-        "how much of it is for late ranks and the wrapper's own work, and the wait by the model",
+        f"{sum(raw['parameter_bytes']) / MEGABYTE:.1f} MB of gradients",
         columns=[
             Column("wrapper"),
             Column("bucket", "MiB"),
@@ -77,9 +82,9 @@ def evaluate(raw: Raw) -> Result:
             *STEP_COLUMNS,
             Column("relative to none"),
             Column("wait", "ms"),
-            Column("late", "ms"),
-            Column("own", "ms"),
-            Column("model", "ms"),
+            Column("of it late", "ms"),
+            Column("of it own", "ms"),
+            Column("modelled", "ms"),
         ],
         rows=[_row(size, model) for size in sizes_of(raw)],
         sentences=_sentences(raw, model),
@@ -107,6 +112,10 @@ def _sentences(raw: Raw, model: Model | str) -> list[str]:
             _about_contention(near),
             _about_added(raw, near),
         ]
+    if raw["device"] == "cpu":
+        sentences.append(
+            "A GPU has units of its own for copies between devices, so all-reduces take less from backward."
+        )
     sentences.append(repeatability(steps, [key_of(BUCKETED, size.mib) for size in sizes], NONE))
     return sentences + [_about_submitted(raw, name) for name in raw["names"] if name != BUCKETED]
 
@@ -123,7 +132,7 @@ def _about_optimum(model: Model, near: Size, best: Size, flat: tuple[float, floa
     ratio = ratios(near.seconds, best.seconds).median
     fit = (
         f"All-reduces fit w = {model.w / 1e9:.2f} GB/s and o = {model.o * 1e6:.0f} us: the model's best size is "
-        f"{model.best_mib:.3g} MiB. The measured size next to it, {near.mib:.3g} MiB,"
+        f"{model.best_mib:.3g} MiB. The measured size nearest to it, {near.mib:.3g} MiB,"
     )
     if flat[0] <= near.mib <= flat[1]:
         return f"{fit} lies inside this flat part: within a round its step takes {ratio:.2f} of the shortest one's."
@@ -177,11 +186,10 @@ def _about_added(raw: Raw, near: Size) -> str:
     )
     if before <= 0:
         return f"{sentence}: the exchange does not slow backward down."
-    sentence += (
-        f". The other {before * 1e3:.1f} ms are backward, which fills buckets and shares {where} with all-reduces"
+    return (
+        f"{sentence}. The other {before * 1e3:.1f} ms are backward, which fills buckets and shares {where} with "
+        "all-reduces."
     )
-    gpu = "; a GPU has units of its own for copies between devices" if raw["device"] == "cpu" else ""
-    return f"{sentence}{gpu}."
 
 
 def _about_submitted(raw: Raw, name: str) -> str:

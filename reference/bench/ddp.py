@@ -42,7 +42,7 @@ def add_options(command: ArgumentParser) -> None:
     add_training_options(command)
     add_bucket_option(command)
     add_round_options(
-        command, rounds=20, warm_up=1, seconds=80.0, what="all models; those that do not fit are left out"
+        command, rounds=20, warm_up=1, seconds=85.0, what="all models; those that do not fit are left out"
     )
 
 
@@ -99,8 +99,7 @@ def _sentences(raw: Raw) -> list[str]:
     else:
         sentences += [_about_submitted(largest, name) for name in largest["seconds"] if is_submitted(name)]
     sentences.append(repeatability(largest["seconds"], [name for name in largest["seconds"] if name != NONE], NONE))
-    sentences += [_about_left_out(model) for model in raw["left_out"]]
-    return [*sentences, _about_device(raw)]
+    return [*sentences, *_about_left_out(raw), _about_device(raw)]
 
 
 def _about_wrappers(model: Raw, wrappers: Sequence[str]) -> list[str]:
@@ -123,11 +122,13 @@ def _about_submitted(model: Raw, name: str) -> str:
     return f"The step of {name} takes {compared(model['seconds'], name, beside)}."
 
 
-def _about_left_out(model: Raw) -> str:
-    return (
-        f"{model['model']} is left out: it would take about {model['needed']:.0f} s, and {max(0, model['left']):.0f} s "
-        "were left; give more --seconds."
-    )
+def _about_left_out(raw: Raw) -> list[str]:
+    left = max(0.0, raw["left"])
+    return [
+        f"{model['model']} is left out: it would take about {model['needed']:.0f} s, and the smaller models leave "
+        f"{left:.0f} s; give more --seconds."
+        for model in raw["left_out"]
+    ]
 
 
 def _about_device(raw: Raw) -> str:

@@ -6,13 +6,14 @@ that the model needs. So a wrapper can add more time than it exposes.
 
 Memory is the most that tensors hold at once from the model to the end of the second step.
 
-All models must fit into one time. So the smallest is measured first, in at most its share of the time, and before each
-further one a few steps show how long the model would take. If it would take longer than what is left, it is left out.
+All models must fit into one time. So a step of each shows first how long the model would take, with as few rounds as
+mean something. The largest are left out if not all of them fit. The others share what is left for further rounds.
 """
 
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import accumulate
 from statistics import median
 
 import torch.distributed as dist
@@ -56,23 +57,35 @@ def measure_on_ranks(workloads: Sequence[Workload], rounds: int, warm_up: int, s
         seconds: time for all workloads. The smallest one is measured however long it takes.
     """
     began = time.perf_counter()
-    models: list[Raw] = []
-    left_out: list[Raw] = []
     ordered = sorted(workloads, key=lambda workload: _parameters(workload.model))
-    for number, workload in enumerate(ordered):
-        needed = seconds_needed(_step_seconds(workload), _names(workload), min(rounds, FEWEST_ROUNDS) + warm_up + 1)
+    steps = min(rounds, FEWEST_ROUNDS) + warm_up + 1
+    needed = [seconds_needed(_step_seconds(workload), _names(workload), steps) for workload in ordered]
+    count = fitting(needed, seconds - slowest(time.perf_counter() - began))
+    models = []
+    for number, workload in enumerate(ordered[:count]):
         left = seconds - slowest(time.perf_counter() - began)
-        if models and needed > left:
-            left_out.append({"model": workload.model, "needed": needed, "left": left})
-        else:
-            models.append(_measure_one(workload, rounds, warm_up, left / (len(ordered) - number)))
+        share = min(left / (count - number), left - sum(needed[number + 1 : count]))
+        models.append(_measure_one(workload, rounds, warm_up, share))
+    left_out = zip(ordered[count:], needed[count:], strict=True)
     return {
         "backend": dist.get_backend(),
         "device": current_device().type,
         "world_size": dist.get_world_size(),
         "models": models,
-        "left_out": left_out,
+        "left_out": [{"model": workload.model, "needed": most} for workload, most in left_out],
+        "left": seconds - sum(needed[:count]),
     }
+
+
+def fitting(needed: Sequence[float], seconds: float) -> int:
+    """How many workloads fit into a time, one after the other; at least one.
+
+    Args:
+        needed: seconds of each.
+        seconds: for all.
+    """
+    totals = list(accumulate(needed))
+    return max(1, sum(total <= seconds for total in totals))
 
 
 def seconds_needed(step: float, names: Sequence[str], timed_steps: int) -> float:

@@ -65,6 +65,13 @@ def test_times_that_do_not_fit_are_reported() -> None:
     assert "2 ranks: no fit, all-reduces of 1 different sizes" in evaluate(raw).sentences[0]
 
 
+def test_a_single_rank_has_no_link() -> None:
+    raw = exact() | {"backend": "nccl", "device": "cuda"}
+    raw["measurements"] = [{"world_size": 1, "bytes": size, "seconds": [[1e-5]] * 3} for size in (10**3, 10**6)]
+    assert evaluate(raw).sentences == ["A single rank sends nothing."]
+    assert [row[6] for row in evaluate(raw).rows] == [0, 0]
+
+
 def test_the_picture_shows_times_with_their_fit_and_bandwidths() -> None:
     pytest.importorskip("matplotlib")
     times, bandwidths = draw(exact())["all-reduce"].axes

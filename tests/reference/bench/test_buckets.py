@@ -81,7 +81,9 @@ def test_exact_numbers_agree_with_the_model() -> None:
     waited, modelled = zip(*((row[7], row[10]) for row in found.rows), strict=True)
     assert waited == pytest.approx(modelled)
     text = " ".join(found.sentences)
-    assert "the model's best size is 3.91 MiB. The measured size next to it, 4 MiB, lies inside this flat part" in text
+    assert (
+        "the model's best size is 3.91 MiB. The measured size nearest to it, 4 MiB, lies inside this flat part" in text
+    )
     assert "within a round its step takes 1.00 of the shortest one's." in text
     assert "With 4 MiB the wait after backward is 8.2 ms on the slowest rank, by the model 8.2 ms, so the two" in text
     assert "1.00 MB, takes 5.00 ms while the ranks compute, 2.5 times as long as alone (2.00 ms)" in text
@@ -95,9 +97,9 @@ def test_a_best_size_outside_the_flat_part_is_explained_by_the_parts_of_the_step
     text = " ".join(evaluate(numbers).sentences)
     assert "the median step is shortest with 8 MiB (48.4 ms)" in text
     assert (
-        "The measured size next to it, 4 MiB, lies outside this flat part: within a round its step takes 1.20 of the "
-        "shortest one's, which is +9.8 ms. The wait after the last rank's backward makes -2.2 ms of them (by the model "
-        "-2.2 ms), and the step before it +12.0 ms, which the model leaves out."
+        "The measured size nearest to it, 4 MiB, lies outside this flat part: within a round its step takes 1.20 of "
+        "the shortest one's, which is +9.8 ms. The wait after the last rank's backward makes -2.2 ms of them (by the "
+        "model -2.2 ms), and the step before it +12.0 ms, which the model leaves out."
     ) in text
     assert (
         "There the step is 18.2 ms longer than without exchange, and 8.2 ms are the wait after the last rank's" in text
@@ -175,6 +177,8 @@ def test_the_picture_shows_measured_and_modelled_waits_and_the_flat_part() -> No
 def test_ranks_measure_every_size() -> None:
     found = bucket_sizes.measure_on_ranks(Workload("16x1", 1, 4, 1.0), 3, rounds=2, warm_up=1, seconds=10)
     keys = [f"bucketed {mib!r}" for mib in found["mib"]]
+    model = fitted(found)
+    assert found["mib"][3:] == ([model.best_mib] if isinstance(model, Model) else [])
     assert list(found["seconds"]) == ["none", *keys]
     assert {len(times) for times in [*found["seconds"].values(), *found["waits"].values()]} == {2}
     assert all(

@@ -9,7 +9,15 @@ from reference.bench import wrapper_steps
 from reference.bench.contestants import Workload
 from reference.bench.ddp import draw, evaluate
 from reference.bench.method import Spread
-from reference.bench.wrapper_steps import NAMES, added, exposed_share, hidden_share, seconds_needed, step_spread
+from reference.bench.wrapper_steps import (
+    NAMES,
+    added,
+    exposed_share,
+    fitting,
+    hidden_share,
+    seconds_needed,
+    step_spread,
+)
 
 
 def model(name: str, parameters: int) -> dict[str, Any]:
@@ -34,7 +42,8 @@ RAW = {
     "world_size": 2,
     "cores": 2,
     "models": [model("128x4", 2_000_000), model("64x2", 300_000)],
-    "left_out": [{"model": "512x4", "needed": 140.0, "left": 31.0}],
+    "left_out": [{"model": "512x4", "needed": 140.0}],
+    "left": 31.0,
 }
 
 
@@ -61,7 +70,7 @@ def test_rows_and_sentences_come_from_the_numbers() -> None:
     assert found.sentences[1] == "Communication hidden behind computation: naive 0%, bucketed 75%."
     assert "in every other round, the ratios to none differ by at most 80%" in found.sentences[2]
     assert found.sentences[3] == (
-        "512x4 is left out: it would take about 140 s, and 31 s were left; give more --seconds."
+        "512x4 is left out: it would take about 140 s, and the smaller models leave 31 s; give more --seconds."
     )
     assert "share 2 cores" in found.sentences[4]
 
@@ -90,6 +99,12 @@ def test_a_submission_is_compared_with_the_reference_of_its_kind() -> None:
     one["profiled"][mine] = one["profiled"]["none"]
     silent = evaluate({**RAW, "models": [one]})
     assert f"The step of {mine} has no collective: nothing averages its gradients." in silent.sentences
+
+
+def test_models_are_left_out_from_the_first_that_does_not_fit() -> None:
+    assert fitting([10, 20, 40], 70) == 3
+    assert fitting([10, 20, 40], 69) == 2
+    assert fitting([10, 20, 40], 5) == 1
 
 
 def test_the_picture_has_bars_for_the_largest_model_and_lines_over_sizes() -> None:

@@ -73,6 +73,15 @@ def test_a_disagreement_is_said() -> None:
     )
 
 
+def test_a_single_rank_is_compared_by_its_launches() -> None:
+    alone = {**step(0), "profiled": []}  # NCCL runs nothing there
+    found = {**raw(naive=[alone]), "world_size": 1, "backend": "nccl", "device": "cuda"}
+    result = trace.evaluate(found)
+    assert result.sentences[0] == "No collective was seen to run, so there is no overlap."
+    assert "saw the same 1 collectives in the same order" in result.sentences[1]
+    assert "disagree about the collectives of naive" in trace.evaluate({**found, "world_size": 2}).sentences[1]
+
+
 def test_each_training_has_a_picture_with_two_rows_for_each_rank() -> None:
     pytest.importorskip("matplotlib")
     found = trace.draw(raw(**{"naive": [step(0), step(0)], "ddp (submission)": [step(2), step(2)]}))
