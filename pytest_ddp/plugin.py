@@ -1,5 +1,6 @@
 """The pytest plugin: hooks and fixtures that call plain functions."""
 
+import os
 from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -25,6 +26,7 @@ _MARKER = (
     "distributed(world_size, backend, device, timeout, isolation, observe, group): "
     "run the test on every rank of a fresh torch process group (pytest-ddp)"
 )
+_AUTO = "; --ddp-device=auto runs on CPUs where there are no GPUs"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,7 +43,6 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     if _on_rank(config):
         return
-    _require_cuda(settings)
     from pytest_ddp.controller import session  # noqa: PLC0415  not on ranks
     from pytest_ddp.controller.xdist import Workers  # noqa: PLC0415  likewise
 
@@ -49,6 +50,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(summary, SUMMARY)
     config.pluginmanager.register(session.Controller(config, settings, summary), session.PLUGIN)
     config.pluginmanager.register(Workers(config))
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Refuse a run that needs GPUs which are not there; a list of tests (`--collect-only`) needs none."""
+    if not _on_rank(session.config) and not session.config.option.collectonly:
+        _require_cuda(session.config)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -115,14 +122,23 @@ def ddp_ranks(request: pytest.FixtureRequest) -> "Callable[..., RankCaller]":
     return rank_callers(cast("Controller", request.config.pluginmanager.get_plugin(PLUGIN)))
 
 
-def _require_cuda(settings: Settings) -> None:
-    if settings.require_cuda:
-        import torch.cuda  # noqa: PLC0415  the user has asked for the check
+def _require_cuda(config: pytest.Config) -> None:
+    settings = config.stash[_settings]
+    required = max(settings.require_cuda, int(settings.device == "cuda"))
+    if not required:
+        return
+    import torch.cuda  # noqa: PLC0415  the user has asked for GPUs
 
-        if (found := torch.cuda.device_count()) < settings.require_cuda:
-            raise pytest.UsageError(
-                f"--ddp-require-cuda={settings.require_cuda}: torch {torch.__version__} finds {found} GPUs here"
-            )
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if found < required:
+        by_count = f"--ddp-require-cuda={settings.require_cuda}"
+        option, advice = (by_count, "") if settings.require_cuda else ("--ddp-device=cuda", _AUTO)
+        raise pytest.UsageError(f"{option}: torch {torch.__version__} finds {found} GPUs here{_hidden()}{advice}")
+
+
+def _hidden() -> str:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return "" if visible is None else f" with CUDA_VISIBLE_DEVICES={visible!r}"
 
 
 def _on_rank(config: pytest.Config) -> bool:

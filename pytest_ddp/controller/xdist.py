@@ -1,6 +1,6 @@
 """Shares the machine among the workers of an xdist run: cores for tests on CPU, GPUs for tests on CUDA.
 
-A test on CPU holds one core per rank (all cores, if it has more ranks than that), a test on CUDA one GPU per rank.
+A test on CPU holds one core per rank, a test on CUDA one GPU per rank: all of them, if it has more ranks than that.
 Without xdist there are no locks, and a test uses the GPUs from 0 on.
 """
 
@@ -65,8 +65,10 @@ class Leases:
         if self.folder is None:
             yield world
         elif world.device == "cuda":
-            with self._slots_of(self.folder, "gpu", machine.cuda_devices).take(world.size) as gpus:
-                yield replace(world, gpus=tuple(gpus))
+            with self._slots_of(self.folder, "gpu", machine.cuda_devices).take(
+                min(world.size, machine.cuda_devices)
+            ) as gpus:
+                yield replace(world, gpus=tuple(gpus[rank % len(gpus)] for rank in range(world.size)))
         else:
             with self._slots_of(self.folder, "core", machine.cores).take(min(world.size, machine.cores)):
                 yield world

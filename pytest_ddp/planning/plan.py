@@ -10,6 +10,7 @@ from pytest_ddp.planning.world import DEFAULT_BACKEND, World
 from pytest_ddp.settings import Settings
 
 _RANKS_PER_CORE = 8
+_RANKS_PER_GPU = {"gloo": 8}  # NCCL refuses two ranks on one GPU
 
 
 def core_count() -> int:
@@ -36,9 +37,17 @@ class Machine:
         backends = {name for name in ("gloo", "nccl", "mpi", "ucc") if dist.is_backend_available(name)}
         return cls(core_count(), gpus, frozenset(backends if gpus else backends - {"nccl"}))
 
-    def max_world_size(self, device: str) -> int:
-        """Return how many ranks fit: one per GPU on "cuda", a fixed number per core on "cpu"."""
-        return self.cuda_devices if device == "cuda" else _RANKS_PER_CORE * self.cores
+    def max_world_size(self, device: str, backend: str = "gloo") -> int:
+        """Return how many ranks fit: a fixed number per core on "cpu"; on "cuda" one per GPU, over gloo several."""
+        if device == "cuda":
+            return self.cuda_devices * _RANKS_PER_GPU.get(backend, 1)
+        return _RANKS_PER_CORE * self.cores
+
+    def gpus(self, size: int, device: str) -> tuple[int, ...]:
+        """Return the GPUs of ranks that have to share GPUs, in turn; () if each rank has its own, or none."""
+        if device != "cuda" or size <= self.cuda_devices:
+            return ()
+        return tuple(rank % self.cuda_devices for rank in range(size))
 
 
 @dataclass(frozen=True)
@@ -88,13 +97,25 @@ def _plan(settings: Settings, request: Request, machine: Machine) -> Plan:
         if request.device == "cpu":
             return Refuse('backend="nccl" sends CUDA tensors only: remove device="cpu", or write backend="gloo"')
         device = "cuda"
-    limit = machine.max_world_size(device)
+    limit = machine.max_world_size(device, backend)
     if device == "cuda" and size > limit:
-        need = "1 rank on cuda needs 1 GPU" if size == 1 else f"{size} ranks on cuda need {size} GPUs"
-        return Skip(f"{need}; this machine has {limit}")
+        return Skip(f"{_need(size, backend)}; this machine has {machine.cuda_devices}")
     if backend not in machine.backends:
         return Skip(f"backend {backend!r} is not available here; torch offers {', '.join(sorted(machine.backends))}")
     if size > limit:
         return Refuse(f"world size {size} is too large: {machine.cores} cores run at most {limit} ranks")
-    world = World(size, backend, device, observe=bool(request.observe), has_group=request.group is not False)
+    world = World(
+        size,
+        backend,
+        device,
+        machine.gpus(size, device),
+        observe=bool(request.observe),
+        has_group=request.group is not False,
+    )
     return RunOnRanks(world, request.timeout or settings.timeout, request.isolation)
+
+
+def _need(size: int, backend: str) -> str:
+    gpus = -(-size // _RANKS_PER_GPU.get(backend, 1))
+    ranks = "1 rank on cuda needs" if size == 1 else f"{size} ranks on cuda need"
+    return f"{ranks} {gpus} GPU{'' if gpus == 1 else 's'}"

@@ -13,7 +13,7 @@ from pytest_ddp.outcomes.failure import RankFailure, details, failures
 from pytest_ddp.outcomes.outcome import Deadlocked, Died, Ended, Outcome, Raised, Returned, Stopped, TimedOut
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.deadline import Deadline
-from pytest_ddp.pool.detector import LOOK_SECONDS, Detector
+from pytest_ddp.pool.detector import LOOK_SECONDS, Detector, Refresh, up_to_date
 from pytest_ddp.pool.launcher import Launcher
 from pytest_ddp.pool.rank_process import RankProcess, answer_outcome, common_fields, death_outcome
 from pytest_ddp.pool.rendezvous import reserve_port
@@ -45,6 +45,7 @@ class RankGroup:
         on_debugging: called when a rank's debugger takes the terminal (True) or gives it back (False). Ranks may stop
             the clock only where somebody listens: a debugger has no deadline, and a hostile rank shall have one.
         master_port: a free port for a store that the test makes itself.
+        refresh: brings the flight recorder up to date, where ranks of other nodes do not write to it themselves.
         disconnected: whether ranks broke their connections because others waited for them; the group is of no more use.
     """
 
@@ -57,6 +58,7 @@ class RankGroup:
     lost_processes: list[RankProcess] = field(default_factory=list)
     timeout_margin: float = GROUP_TIMEOUT_MARGIN
     on_debugging: Callable[[RankProcess, bool], None] | None = None
+    refresh: Refresh = up_to_date
     disconnected: bool = False
     lost: bool = False
     master_port: int = 0
@@ -179,7 +181,7 @@ class RankGroup:
 
     @cached_property
     def _detector(self) -> Detector:
-        return Detector(self.recorder.fileno(), self.world.size, self.name, self.world.observe)
+        return Detector(self.recorder.fileno(), self.world.size, self.name, self.world.observe, self.refresh)
 
     def _end_deadlocked(self, deadline: Deadline) -> None:
         """End the ranks that wait for ever, unless other ranks are to break the connections for that."""
@@ -231,6 +233,7 @@ class RankGroup:
 
     def _end(self, processes: list[RankProcess], outcome: Callable[..., Ended]) -> list[Ended]:
         """End ranks that still run, after taking their stacks; return their outcomes."""
+        self.refresh(now=True)
         halted = {process.rank: process.is_halted for process in processes}
         waits = self._detector.waits(self._pending, self._outcomes)
         known = [{**common_fields(process, self._seconds), **waits[process.rank]} for process in processes]

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_ddp.operations.fingerprint import Fingerprints
 from pytest_ddp.outcomes.outcome import Died, Outcome, Raised, Returned, Skipped
-from pytest_ddp.pool.stack_dumps import trim_stacks
+from pytest_ddp.pool.stack_dumps import Dump, StackDump, trim_stacks
 from pytest_ddp.protocol.flight_recorder import Reader
 from pytest_ddp.protocol.messages import DUMP_SIGNAL, READ_BYTES, Answer, Decoder, Message, encode
 from pytest_ddp.protocol.shared_files import OutputFile, SharedFiles
@@ -102,14 +102,16 @@ class RankProcess:
     @property
     def is_running(self) -> bool:
         """Whether the process has not ended."""
-        return self._status() not in {"gone", "zombie"}
+        return self.status not in {"gone", "zombie"}
 
     @property
     def is_halted(self) -> bool:
         """Whether a signal such as SIGSTOP has stopped the process."""
-        return self._status() == "stopped"
+        return self.status == "stopped"
 
-    def _status(self) -> str:
+    @property
+    def status(self) -> str:
+        """What the process does, in the words of psutil; "gone" if it has ended."""
         import psutil  # noqa: PLC0415  needed only after a failure
 
         try:
@@ -136,6 +138,12 @@ class RankProcess:
             times = psutil.Process(self.pid).cpu_times()
             return float(times.user + times.system)
         return 0.0
+
+    def begin_dump(self) -> Dump:
+        """Make the process write its Python stacks."""
+        dump = StackDump(self)
+        self.request_stacks()
+        return dump
 
     def request_stacks(self) -> None:
         """Make the process write its Python stacks. Works while it holds the GIL; wakes it if it is stopped."""

@@ -142,7 +142,8 @@ class Summary:
         """Yield the lines of the summary."""
         total = self._total()
         if self._too_few():
-            yield f"FAILED: {total} executed, --ddp-min-executed requires {self.settings.min_executed}"
+            skipped = f" and {self.skipped.total()} skipped" if self.skipped else ""
+            yield f"FAILED: {total} executed{skipped}, --ddp-min-executed requires {self.settings.min_executed}"
         worlds = "; ".join(f"{world}: {count}" for world, count in sorted(self.executed.items()))
         yield f"executed: {total}{f' ({worlds})' if worlds else ''}"
         for reason, count in self.skipped.most_common():

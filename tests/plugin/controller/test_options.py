@@ -57,7 +57,23 @@ def test_strict_makes_an_error_of_what_this_machine_lacks(run_suite):
 def test_a_run_that_needs_more_gpus_than_there_are_does_not_start(run_suite):
     result = run_suite("def test_it(): pass", "--ddp-require-cuda=99")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --ddp-require-cuda=99: torch * finds * GPUs here"])
+    result.stderr.fnmatch_lines(["ERROR: --ddp-require-cuda=99: torch * finds * GPUs here*"])
+    run_suite("def test_it(): pass", "--ddp-require-cuda=99", "--collect-only").assert_outcomes()
+
+
+def test_a_run_on_gpus_does_not_start_without_any(run_suite, pytester, monkeypatch):
+    """A suite that skips itself where there is no GPU would be green else."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    suite = "@pytest.mark.skipif(not torch.cuda.is_available(), reason='no GPU')\ndef test_it(): pass"
+    finds = "torch * finds 0 GPUs here with CUDA_VISIBLE_DEVICES=''; --ddp-device=auto runs on CPUs where *"
+    result = run_suite(suite, "--ddp-device=cuda")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: --ddp-device=cuda: {finds}"])
+    run_suite(suite, "--ddp-device=auto").assert_outcomes(skipped=1)
+    pytester.makeini("[pytest]\nddp_device = cuda")
+    run_suite(suite).stderr.fnmatch_lines([f"ERROR: --ddp-device=cuda: {finds}"])
+    run_suite(suite, "--collect-only").assert_outcomes()
 
 
 def test_a_run_that_executed_too_few_tests_fails(run_suite):
@@ -75,7 +91,9 @@ def test_a_run_that_executed_too_few_tests_fails(run_suite):
         """
     result = run_suite(suite, "--ddp-min-executed=2")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["*= distributed tests =*", "FAILED: 1 executed, --ddp-min-executed requires 2"])
+    failed = "FAILED: 1 executed and 2 skipped, --ddp-min-executed requires 2"
+    result.stdout.fnmatch_lines(["*= distributed tests =*", failed, "executed: 1 *", "skipped: 1 (*"])
+    result.stdout.fnmatch_lines(["skipped: 1 (not today)"])
     assert run_suite(suite, "--ddp-min-executed=1").ret == pytest.ExitCode.OK
     assert run_suite("", "--ddp-min-executed=1").ret == pytest.ExitCode.TESTS_FAILED
 

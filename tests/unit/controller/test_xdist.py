@@ -33,6 +33,13 @@ def test_ranks_on_cuda_get_gpus_of_their_own(tmp_path):
     others.close()
 
 
+def test_more_ranks_than_gpus_hold_all_gpus_and_share_them(tmp_path):
+    leases = Leases(tmp_path)
+    with leases.hold(World(6, "gloo", "cuda"), SERVER) as world:
+        assert world == World(6, "gloo", "cuda", gpus=(0, 1, 2, 3, 0, 1))
+    leases.close()
+
+
 @pytest.mark.parametrize(("ranks", "cores"), [(1, 1), (3, 3), (4, 4), (9, 4)])
 def test_ranks_on_cpu_hold_one_core_each_or_all_cores(tmp_path, ranks, cores):
     leases, slots = Leases(tmp_path), Slots(tmp_path, "core", SERVER.cores)

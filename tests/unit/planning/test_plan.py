@@ -23,6 +23,7 @@ SERVER = Machine(cores=16, cuda_devices=4, backends=frozenset({"gloo", "nccl"}))
         (Settings(device="cuda"), Request(), SERVER, World(2, "nccl", "cuda")),
         (Settings(device="cuda"), Request(backend="gloo"), SERVER, World(2, "gloo", "cuda")),
         (Settings(), Request(backend="nccl"), SERVER, World(2, "nccl", "cuda")),
+        (Settings(), Request((6,), "gloo", "cuda"), SERVER, World(6, "gloo", "cuda", gpus=(0, 1, 2, 3, 0, 1))),
     ],
 )
 def test_runs_on_the_world_asked_for(settings, request_, machine, world):
@@ -34,11 +35,19 @@ def test_runs_on_the_world_asked_for(settings, request_, machine, world):
     [
         (Request((2,), device="cuda"), "2 ranks on cuda need 2 GPUs; this machine has 0"),
         (Request(backend="nccl"), "2 ranks on cuda need 2 GPUs; this machine has 0"),
+        (Request((2,), "gloo", "cuda"), "2 ranks on cuda need 1 GPU; this machine has 0"),
         (Request(backend="mpi"), "backend 'mpi' is not available here; torch offers gloo"),
     ],
 )
 def test_skips_what_this_machine_lacks(request_, reason):
     assert plan(Settings(), request_, LAPTOP) == Skip(reason)
+
+
+def test_ranks_over_nccl_do_not_share_a_gpu():
+    assert plan(Settings(), Request((5,), "nccl"), SERVER) == Skip("5 ranks on cuda need 5 GPUs; this machine has 4")
+    assert plan(Settings(), Request((33,), "gloo", "cuda"), SERVER) == Skip(
+        "33 ranks on cuda need 5 GPUs; this machine has 4"
+    )
 
 
 def test_strict_refuses_what_would_be_skipped():
