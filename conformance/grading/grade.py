@@ -26,7 +26,16 @@ from conformance.grading.events import (
     SubmissionBegan,
     SubmissionEnded,
 )
-from conformance.grading.report import GRADER_ERROR, NONE_DEFINED, CheckReport, ComponentReport, Environment, Report
+from conformance.grading.report import (
+    CAN_BE_CALLED,
+    FROM_SCRATCH,
+    GRADER_ERROR,
+    NONE_DEFINED,
+    CheckReport,
+    ComponentReport,
+    Environment,
+    Report,
+)
 from conformance.grading.rubric import NO_RUBRIC, Rubric, regraded
 from conformance.grading.timeline import timeline
 from conformance.judging.draws import Spared
@@ -194,11 +203,11 @@ def failed_as_a_whole(component: str, executor: Executor, grading: Grading) -> C
     """
     borrowed = sorted(executor.borrowed.get(component, ()))
     if why := executor.not_callable.get(component):
-        return _failed("can_be_called", "Each adapter function takes the arguments of the assignment.", why)
+        return _failed(CAN_BE_CALLED, "Each adapter function takes the arguments of the assignment.", why)
     if not grading.from_scratch or not borrowed:
         return None
     return _failed(
-        "written_from_scratch",
+        FROM_SCRATCH,
         "The component is written by hand: it uses none of torch's own implementations.",
         f"{component} uses {' and '.join(borrowed)}, so its other checks did not run. Write it with "
         "torch.distributed's collectives, or grade it without --from-scratch (in pytest: --ddp-from-scratch).",
