@@ -188,8 +188,9 @@ class ForkLauncher:
                 return message
 
     def _read(self, seconds: float) -> bytes:
-        readable, _, _ = select.select([self._control], [], [], seconds)
-        if not readable:
+        waiting = select.poll()  # which takes any descriptor, unlike `select`
+        waiting.register(self._control, select.POLLIN)
+        if not waiting.poll(seconds * 1000):
             raise LaunchError(f"the fork server did not answer within {seconds:g} s")
         data = self._control.recv(65536)
         if not data:
