@@ -1,0 +1,173 @@
+"""Rank hosts on the nodes of a Ray cluster: a task in each bundle of a placement group starts the ranks of the bundle.
+
+Ray decides on which node a bundle is, and moves it to another one if that node is lost: then the ranks of the bundle
+get a new host when they are needed next.
+"""
+
+import itertools
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from pytest_ddp.errors import LaunchError, UsageError
+from pytest_ddp.hosts.hosts import Host, Hosts
+from pytest_ddp.hosts.launcher import HostLauncher
+from pytest_ddp.hosts.messages import Preload
+from pytest_ddp.hosts.serving import serve_host
+from pytest_ddp.protocol.targets import PRELOAD
+
+_PLACE_SECONDS = 60.0  # until a bundle must have a node, and its host must have connected
+_POLL_SECONDS = 0.1
+# Variables of a node that its ranks keep; all others are those of the controller.
+_OF_THE_NODE = ("PATH", "HOME", "HOSTNAME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
+
+
+def _ray() -> Any:
+    """Return the package `ray`; raise UsageError if it is not installed."""
+    try:
+        import ray  # noqa: PLC0415  an optional package
+        import ray.util.scheduling_strategies  # noqa: PLC0415
+    except ImportError:
+        raise UsageError("--ddp-launcher=ray needs the package ray: pip install 'pytest-ddp[ray]'") from None
+    return ray
+
+
+@dataclass
+class Bundle:
+    """A bundle of the placement group: it reserves a CPU for each of its ranks, on one node.
+
+    Attributes:
+        index: its number in the placement group.
+        ranks: the ranks of the job that it has.
+        task: Ray's reference to the task that serves them.
+        host: their rank host, once it has connected.
+    """
+
+    index: int
+    ranks: tuple[int, ...]
+    task: Any = None
+    host: Host | None = None
+
+
+@dataclass
+class RayCluster:
+    """The rank hosts of a run on a Ray cluster; use as a context manager.
+
+    Attributes:
+        hosts: where they connect.
+        bundles: one for each node that the run uses.
+    """
+
+    hosts: Hosts
+    bundles: Sequence[Bundle]
+    _group: Any
+    _connected_here: bool
+    _ray: Any = field(default_factory=_ray)
+
+    @classmethod
+    def reserve(cls, ranks: Sequence[int], address: str | None = None) -> Self:
+        """Reserve so many ranks on each of so many nodes of a cluster, and start their hosts; do not wait for them.
+
+        Args:
+            ranks: how many ranks each node has.
+            address: of the cluster; None for the one that Ray finds, or else one that it starts here.
+
+        Raises:
+            UsageError: Ray is not installed.
+        """
+        ray = _ray()
+        connects = not ray.is_initialized()
+        if connects:
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+        group = ray.util.placement_group([{"CPU": count} for count in ranks], strategy="STRICT_SPREAD")
+        numbers = itertools.count()
+        bundles = [Bundle(index, tuple(itertools.islice(numbers, count))) for index, count in enumerate(ranks)]
+        cluster = cls(Hosts.listen(ray.util.get_node_ip_address()), bundles, group, connects)
+        for bundle in bundles:
+            cluster._start(bundle)
+        return cluster
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close(0)
+
+    def close(self, exit_code: int) -> None:
+        """End all ranks and their hosts, and give back what was reserved."""
+        self.hosts.close(exit_code)
+        if self._ray.is_initialized():
+            self._ray.util.remove_placement_group(self._group)
+        if self._connected_here:
+            self._ray.shutdown()
+
+    def host_of(self, rank: int) -> Host:
+        """Return the host of a rank; wait for it, or for another one if its node was lost.
+
+        Raises:
+            LaunchError: no node has room for the bundle of this rank, or its host cannot be started there.
+        """
+        bundle = next(one for one in self.bundles if rank in one.ranks)
+        if bundle.host is None or bundle.host.lost:
+            if bundle.host is not None:
+                self._start(bundle)
+            bundle.host = self._connected(bundle)
+            bundle.host.send(Preload(tuple(PRELOAD)))
+        return bundle.host
+
+    def _start(self, bundle: Bundle) -> None:
+        strategy = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
+            self._group, placement_group_bundle_index=bundle.index
+        )
+        serve = self._ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=strategy)(_serve)
+        address = self.hosts.listener.getsockname()[0], self.hosts.port
+        bundle.task = serve.remote(address, self.hosts.secret, bundle.ranks, dict(os.environ), list(sys.path))
+
+    def _connected(self, bundle: Bundle) -> Host:
+        end = time.monotonic() + _PLACE_SECONDS
+        while time.monotonic() < end:
+            for host in self.hosts.hosts:
+                if host.hello.ranks == bundle.ranks and not host.lost:
+                    return host
+            if self._ray.wait([bundle.task], timeout=_POLL_SECONDS)[0]:
+                raise LaunchError(f"{self._name(bundle)} cannot be started: {self._ended(bundle)}")
+        before = f"{bundle.host.lost}, and " if bundle.host else ""
+        raise LaunchError(
+            f"{before}no node of the Ray cluster had {len(bundle.ranks)} CPUs for {self._name(bundle)} within "
+            f"{_PLACE_SECONDS:g} s: see `ray status`"
+        )
+
+    def _name(self, bundle: Bundle) -> str:
+        return f"the host of ranks {', '.join(map(str, bundle.ranks))}"
+
+    def _ended(self, bundle: Bundle) -> str:
+        try:
+            return str(self._ray.get(bundle.task))
+        except self._ray.exceptions.RayError as error:
+            return f"{type(error).__name__}: {error}"
+
+
+@dataclass
+class RayLauncher(HostLauncher):
+    """A launcher whose ranks run on the nodes of a Ray cluster."""
+
+    cluster: RayCluster = field(kw_only=True)
+
+    def host_of(self, rank: int) -> Host:
+        """Return the host that starts a rank; see `RayCluster.host_of`."""
+        return self.cluster.host_of(rank)
+
+
+def _serve(
+    address: tuple[str, int], secret: bytes, ranks: tuple[int, ...], environment: dict[str, str], path: list[str]
+) -> str:
+    """Serve ranks in a Ray worker, until the run ends; return why it has ended."""
+    sys.path[:] = path
+    own = {name: os.environ[name] for name in _OF_THE_NODE if name in os.environ}
+    node = f"{socket.gethostname()} (Ray node {_ray().get_runtime_context().get_node_id()[:8]})"
+    return serve_host(address, secret, node=node, ranks=ranks, environment=environment | own).reason
