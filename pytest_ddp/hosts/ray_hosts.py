@@ -10,16 +10,22 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Self
 
 from pytest_ddp.errors import LaunchError, UsageError
 from pytest_ddp.hosts.hosts import Host, Hosts
-from pytest_ddp.hosts.launcher import HostLauncher
+from pytest_ddp.hosts.launcher import HostLauncher, preload
 from pytest_ddp.hosts.messages import Preload
+from pytest_ddp.hosts.pool import HostedPool
 from pytest_ddp.hosts.serving import serve_host
-from pytest_ddp.protocol.targets import PRELOAD
+from pytest_ddp.planning.nodes import ranks_of_job
+from pytest_ddp.planning.world import World
+from pytest_ddp.pool.launcher import launcher_for
+from pytest_ddp.pool.rendezvous import Rendezvous
+from pytest_ddp.protocol.targets import modules_to_preload
 
 _PLACE_SECONDS = 60.0  # until a bundle must have a node, and its host must have connected
 _POLL_SECONDS = 0.1
@@ -78,12 +84,15 @@ class RayCluster:
             address: of the cluster; None for the one that Ray finds, or else one that it starts here.
 
         Raises:
-            UsageError: Ray is not installed.
+            UsageError: Ray is not installed, or there is no cluster at this address.
         """
         ray = _ray()
         connects = not ray.is_initialized()
         if connects:
-            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+            try:
+                ray.init(address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+            except (ConnectionError, ValueError) as error:
+                raise UsageError(f"--ddp-launcher=ray: {error}") from None
         group = ray.util.placement_group([{"CPU": count} for count in ranks], strategy="STRICT_SPREAD")
         numbers = itertools.count()
         bundles = [Bundle(index, tuple(itertools.islice(numbers, count))) for index, count in enumerate(ranks)]
@@ -106,6 +115,11 @@ class RayCluster:
         if self._connected_here:
             self._ray.shutdown()
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where hosts connect."""
+        return self.hosts.listener.getsockname()[0], self.hosts.port
+
     def host_of(self, rank: int) -> Host:
         """Return the host of a rank; wait for it, or for another one if its node was lost.
 
@@ -117,7 +131,7 @@ class RayCluster:
             if bundle.host is not None:
                 self._start(bundle)
             bundle.host = self._connected(bundle)
-            bundle.host.send(Preload(tuple(PRELOAD)))
+            bundle.host.send(Preload(modules_to_preload()))
         return bundle.host
 
     def _start(self, bundle: Bundle) -> None:
@@ -125,8 +139,7 @@ class RayCluster:
             self._group, placement_group_bundle_index=bundle.index
         )
         serve = self._ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=strategy)(_serve)
-        address = self.hosts.listener.getsockname()[0], self.hosts.port
-        bundle.task = serve.remote(address, self.hosts.secret, bundle.ranks, dict(os.environ), list(sys.path))
+        bundle.task = serve.remote(self.address, self.hosts.secret, bundle.ranks, dict(os.environ), list(sys.path))
 
     def _connected(self, bundle: Bundle) -> Host:
         end = time.monotonic() + _PLACE_SECONDS
@@ -154,13 +167,75 @@ class RayCluster:
 
 @dataclass
 class RayLauncher(HostLauncher):
-    """A launcher whose ranks run on the nodes of a Ray cluster."""
+    """A launcher whose ranks run on the nodes of a Ray cluster.
+
+    Attributes:
+        cluster: has their hosts.
+        ranks: the rank of the job that is each rank of a world.
+    """
 
     cluster: RayCluster = field(kw_only=True)
+    ranks: Sequence[int] = field(kw_only=True)
 
     def host_of(self, rank: int) -> Host:
         """Return the host that starts a rank; see `RayCluster.host_of`."""
-        return self.cluster.host_of(rank)
+        return self.cluster.host_of(self.ranks[rank])
+
+
+@dataclass
+class RayJob:
+    """The ranks that a run has on a Ray cluster, in the form of `job.Job`; none of them is on this machine.
+
+    Attributes:
+        ranks: how many ranks each node has.
+        address: of the cluster; None for the one that Ray finds, or else one that it starts here.
+        at_first: the environment variables with which this process began.
+    """
+
+    ranks: tuple[int, ...]
+    address: str | None = None
+    at_first: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    _cluster: RayCluster | None = None
+
+    def __str__(self) -> str:
+        return f"{sum(self.ranks)} ranks on {len(self.ranks)} Ray node{'s' * (len(self.ranks) > 1)}"
+
+    @cached_property
+    def nodes(self) -> tuple[int, ...]:
+        """The number of the node of each rank."""
+        return tuple(node for node, count in enumerate(self.ranks) for _ in range(count))
+
+    @property
+    def cluster(self) -> RayCluster:
+        """The hosts; they are started when this is first read. Raises UsageError, see `RayCluster.reserve`."""
+        if self._cluster is None:
+            self._cluster = RayCluster.reserve(self.ranks, self.address)
+        return self._cluster
+
+    @cached_property
+    def rendezvous(self) -> Rendezvous:
+        """The store that ranks of all nodes reach."""
+        return Rendezvous(self.cluster.address[0])
+
+    def layout(self, world: World) -> tuple[int, ...]:
+        """Return what tells the pool of a world from others: () for the first ranks of the job."""
+        return () if world.nodes in {(), self.nodes[: world.size]} else world.nodes
+
+    def pool(self, world: World, **options: Any) -> HostedPool:
+        """Return a new pool for worlds with the layout of this one; `options` are those of `RankPool`."""
+        ranks = ranks_of_job(self.layout(world) or self.nodes, self.nodes)
+        hosts, local = self.cluster.hosts, launcher_for(world.device)
+        launcher = RayLauncher(hosts, local, (), world.device, cluster=self.cluster, ranks=ranks)
+        return HostedPool(launcher=launcher, rendezvous=self.rendezvous, at_first=self.at_first, **options)
+
+    def preload(self, device: str = "cpu") -> None:
+        """Let the hosts that have connected import what ranks need, unless they have done so."""
+        preload(self.cluster.hosts, modules_to_preload(), device)
+
+    def close(self) -> None:
+        """End all ranks and their hosts."""
+        if self._cluster is not None:
+            self._cluster.close(0)
 
 
 def _serve(
