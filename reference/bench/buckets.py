@@ -67,8 +67,8 @@ def measure(options: Namespace) -> Raw:
 def evaluate(raw: Raw) -> Result:
     """The table of all sizes, and whether the model's best size lies where steps are shortest.
 
-    `wait` is that of the slowest rank. Parts of it are `of it late`, which is for ranks whose backward ends later, and
-    `of it own`, the wrapper's own work. `modelled` is the wait by the model.
+    `wait` is that of the slowest rank. `late ranks` and `own work` are parts of it; `by the model` is the wait that the
+    model predicts.
     """
     workload, model = raw["workload"], fitted(raw)
     return Result(
@@ -82,9 +82,9 @@ def evaluate(raw: Raw) -> Result:
             *STEP_COLUMNS,
             Column("relative to none"),
             Column("wait", "ms"),
-            Column("of it late", "ms"),
-            Column("of it own", "ms"),
-            Column("modelled", "ms"),
+            Column("late ranks", "ms"),
+            Column("own work", "ms"),
+            Column("by the model", "ms"),
         ],
         rows=[_row(size, model) for size in sizes_of(raw)],
         sentences=_sentences(raw, model),

@@ -255,6 +255,8 @@ def test_a_report_of_all_benchmarks_follows_from_its_raw_numbers(
         } <= {one.text for one in findings}
         drawn = f"{name}-naive.svg" if name == "trace" else f"{name}.svg"
         assert f"{drawn} shows the raw numbers." in [one.text for one in findings]
+        sentences = json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8"))["sentences"]
+        assert any("GPU" in sentence for sentence in sentences)  # what one would change
     assert not list(tmp_path.glob("*.profiler.json"))
 
 
