@@ -5,7 +5,6 @@ get a new host when they are needed next.
 """
 
 import itertools
-import logging
 import os
 import socket
 import sys
@@ -13,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from typing import Any, Self
 
 from pytest_ddp.errors import LaunchError, UsageError
@@ -21,6 +21,7 @@ from pytest_ddp.hosts.launcher import HostLauncher, preload
 from pytest_ddp.hosts.messages import Preload
 from pytest_ddp.hosts.pool import HostedPool
 from pytest_ddp.hosts.serving import serve_host
+from pytest_ddp.hosts.ray_connection import connect, ray_package
 from pytest_ddp.planning.nodes import ranks_of_job
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.launcher import launcher_for
@@ -29,17 +30,14 @@ from pytest_ddp.protocol.targets import modules_to_preload
 
 _PLACE_SECONDS = 60.0  # until a bundle must have a node, and its host must have connected
 _POLL_SECONDS = 0.1
+_OPTION = "--ddp-launcher=ray"
 # Variables of a node that its ranks keep; all others are those of the controller.
 _OF_THE_NODE = ("PATH", "HOME", "HOSTNAME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
 
 
 def _ray() -> Any:
-    """Return the package `ray`; raise UsageError if it is not installed."""
-    try:
-        import ray  # noqa: PLC0415  an optional package
-        import ray.util.scheduling_strategies  # noqa: PLC0415
-    except ImportError:
-        raise UsageError("--ddp-launcher=ray needs the package ray: pip install 'pytest-ddp[ray]'") from None
+    ray = ray_package(_OPTION)
+    import_module("ray.util.scheduling_strategies")  # is not imported with ray itself
     return ray
 
 
@@ -87,12 +85,7 @@ class RayCluster:
             UsageError: Ray is not installed, or there is no cluster at this address.
         """
         ray = _ray()
-        connects = not ray.is_initialized()
-        if connects:
-            try:
-                ray.init(address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
-            except (ConnectionError, ValueError) as error:
-                raise UsageError(f"--ddp-launcher=ray: {error}") from None
+        connects = connect(ray, address, _OPTION)
         group = ray.util.placement_group([{"CPU": count} for count in ranks], strategy="STRICT_SPREAD")
         numbers = itertools.count()
         bundles = [Bundle(index, tuple(itertools.islice(numbers, count))) for index, count in enumerate(ranks)]
@@ -223,6 +216,8 @@ class RayJob:
 
     def pool(self, world: World, **options: Any) -> HostedPool:
         """Return a new pool for worlds with the layout of this one; `options` are those of `RankPool`."""
+        if world.device != "cpu":
+            raise LaunchError("ranks on Ray nodes use CPUs, and this test asks for GPUs")
         ranks = ranks_of_job(self.layout(world) or self.nodes, self.nodes)
         hosts, local = self.cluster.hosts, launcher_for(world.device)
         launcher = RayLauncher(hosts, local, (), world.device, cluster=self.cluster, ranks=ranks)

@@ -17,31 +17,18 @@ from pytest_ddp.outcomes.outcome import Died, Stopped
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.launcher import ForkLauncher
 
-ray = pytest.importorskip("ray", reason="ranks on Ray nodes need the package ray (pytest-ddp[ray])")
-from ray.cluster_utils import Cluster  # noqa: E402  only if there is Ray
-
+pytest.importorskip("ray", reason="ranks on Ray nodes need the package ray (pytest-ddp[ray])")
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
 TIMEOUT = 60.0
 LONG = 300.0  # seconds; nothing here may need them
 
 
-@pytest.fixture
-def cluster(monkeypatch) -> Iterator[Cluster]:
-    """A cluster of which the head runs nothing, and two nodes of two CPUs."""
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    cluster.nodes = [cluster.add_node(num_cpus=2) for _ in range(2)]
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
-
-
 @contextmanager
-def pool_on(cluster: Cluster, *ranks: int) -> Iterator[HostedPool]:
+def pool_on(cluster, *ranks: int) -> Iterator[HostedPool]:
     with (
         RayCluster.reserve(ranks, cluster.address) as nodes,
-        HostedPool(launcher=RayLauncher(nodes.hosts, ForkLauncher(), (), cluster=nodes)) as pool,
+        HostedPool(launcher=RayLauncher(nodes.hosts, ForkLauncher(), (), cluster=nodes, ranks=range(8))) as pool,
     ):
         yield pool
 
@@ -55,30 +42,21 @@ def bodies(outcomes) -> list[bytes]:
     return [outcome.body for outcome in outcomes]
 
 
-def raylet(node: object) -> psutil.Process:
-    return psutil.Process(node.all_processes["raylet"][0].process.pid)
-
-
-def node_of(pid: bytes, nodes: list[object]) -> object:
-    parents = psutil.Process(int(pid)).parents()
-    return next(node for node in nodes if raylet(node) in parents)
-
-
-def test_ranks_of_two_nodes_form_a_group_and_stay_warm(cluster):
+def test_ranks_of_two_nodes_form_a_group_and_stay_warm(cluster, node_of):
     with pool_on(cluster, 2, 2) as pool:
         assert bodies(run(pool, rank_targets.all_reduce)) == [b"16"] * 4
         first = bodies(run(pool, rank_targets.process_id))
         assert bodies(run(pool, rank_targets.process_id)) == first
-        nodes = [node_of(pid, cluster.nodes) for pid in first]
+        nodes = [node_of(pid) for pid in first]
         assert nodes[0] is nodes[1] is not nodes[2] is nodes[3]
         ranks = [psutil.Process(int(pid)) for pid in first]
     assert not psutil.wait_procs(ranks, TIMEOUT)[1], "a rank outlives the run"
 
 
-def test_a_node_that_is_lost_is_named_and_costs_the_runs_on_it_only(cluster):
+def test_a_node_that_is_lost_is_named_and_costs_the_runs_on_it_only(cluster, node_of):
     with pool_on(cluster, 2, 2) as pool:
         pids = bodies(run(pool, rank_targets.process_id))
-        lost = node_of(pids[3], cluster.nodes)
+        lost = node_of(pids[3])
         name = pool.launcher.host_of(3).node
         Timer(0.5, cluster.remove_node, [lost], {"allow_graceful": False}).start()
         outcomes = run(pool, rank_targets.says_its_id_and_hangs, timeout=LONG)
