@@ -15,7 +15,7 @@ from conformance.commands.options import COMMAND, MAX_EXAMPLES, WORLD_SIZE
 from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
 from conformance.execution.fork_servers import fork_servers, ranks_from
-from conformance.grading.grade import Grading, grade_check, lacks, not_from_scratch, submitted_components
+from conformance.grading.grade import Grading, failed_as_a_whole, grade_check, lacks, submitted_components
 from conformance.grading.report import GRADER_ERROR, CheckReport
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
@@ -38,10 +38,10 @@ class Grader:
     _known: dict[str, dict[str, CheckReport]] = field(default_factory=dict)
 
     def verdict(self, component: str, check_id: str) -> CheckReport:
-        """Return what became of a check, or the failure of a component that had to be written by hand and was not."""
-        copied = partial(not_from_scratch, component, self.executor, self.grading)
-        report = copied() or self.report(component, check_id)
-        return copied() or report
+        """Return what became of a check, or the failure of its whole component."""
+        failed = partial(failed_as_a_whole, component, self.executor, self.grading)
+        report = failed() or self.report(component, check_id)
+        return failed() or report
 
     def again(self, component: str) -> str:
         """Say how to run the same scenarios with the same numbers again."""

@@ -4,6 +4,7 @@ import stat
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_ddp.errors import UsageError
@@ -36,7 +37,7 @@ def _is_zip(archive: Path) -> bool:
 
 def _unpack_zip(archive: Path, folder: Path) -> None:
     with zipfile.ZipFile(archive) as opened:
-        _hold_limits(archive, [one.file_size for one in opened.infolist()])
+        hold_limits(archive.name, [one.file_size for one in opened.infolist()])
         for one in opened.infolist():
             _hold_inside(archive, folder, one.filename)
             if stat.S_ISLNK(one.external_attr >> 16):
@@ -49,16 +50,17 @@ def _unpack_tar(archive: Path, folder: Path) -> None:
         sizes = []
         for one in opened:
             sizes.append(one.size)
-            _hold_limits(archive, sizes)
+            hold_limits(archive.name, sizes)
             _hold_inside(archive, folder, one.name)
             if not (one.isfile() or one.isdir()):
                 raise UsageError(f"{archive.name} holds {one.name!r}, which is no plain file: it is not unpacked")
         opened.extractall(folder, filter="data")
 
 
-def _hold_limits(archive: Path, sizes: list[int]) -> None:
+def hold_limits(name: str, sizes: Sequence[int]) -> None:
+    """Raise UsageError if the files of a submission are too many or too large."""
     if len(sizes) > MOST_FILES or sum(sizes) > MOST_BYTES:
-        raise UsageError(f"{archive.name} has more than {MOST_FILES} files or {MOST_BYTES >> 20} MiB")
+        raise UsageError(f"{name} has more than {MOST_FILES} files or {MOST_BYTES >> 20} MiB")
 
 
 def _hold_inside(archive: Path, folder: Path, name: str) -> None:

@@ -2,23 +2,21 @@
 
 import fcntl
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from threading import Event
 
 from conformance.batch.entries import Entry
+from conformance.batch.executor import BatchExecutor, Job, Outcome
 from conformance.batch.gradebook import Graded
-from conformance.batch.graders import Graders
 from conformance.batch.progress import CourseProgress
-from conformance.batch.record import Record
 from conformance.batch.results import LOCK, Results
 from conformance.grading.grade import Grading, planned
 from pytest_ddp.errors import UsageError
 
 _RUNS = 3  # of the grader for one submission, if it dies
+_GIVEN_UP = f"the grader ended {_RUNS} times before it was done, see log.txt: delete its folder to try again"
 
 
 @dataclass(frozen=True)
@@ -58,23 +56,24 @@ class Course:
         }
 
 
-def grade_course(course: Course, jobs: int, progress: CourseProgress) -> list[Graded]:
-    """Grade what is not graded yet, `jobs` submissions at a time; write the results and return them, by name."""
-    stop = Event()
-    with (
-        _alone(course.out),
-        Graders(course.grading, stop, small="--small" in course.options) as graders,
-        ThreadPoolExecutor(jobs) as pool,
-    ):
+def grade_course(course: Course, executor: BatchExecutor, progress: CourseProgress) -> list[Graded]:
+    """Grade what is not graded yet; write the results and return them, by name."""
+    with _alone(course.out), executor:
         course.results.begin()
         again: dict[str, list[str]] = {}
         left = [entry for entry in course.entries if _prepare(course, entry, again)]
         progress.planned(len(course.entries), len(left), again)
         try:
-            list(pool.map(lambda entry: _grade_one(course, graders, entry, progress), left))
+            for entry in left:
+                executor.submit(_job(course, entry))
+            for job, outcome in executor.as_completed():
+                _settle(course, job, outcome, progress)
+                if job.record.ungraded():
+                    executor.submit(_job(course, job.entry, job.number + 1))
+                else:
+                    progress.ended(course.results.write_one(job.record.name, course.grading.rubric))
         except BaseException:
-            stop.set()
-            pool.shutdown(cancel_futures=True)
+            executor.cancel()
             raise
         return course.results.write(course.grading.rubric)
 
@@ -107,35 +106,22 @@ def _prepare(course: Course, entry: Entry, again: dict[str, list[str]]) -> bool:
     return bool(record.ungraded())
 
 
-def _grade_one(course: Course, graders: Graders, entry: Entry, progress: CourseProgress) -> None:
-    if graders.stop.is_set():
-        return
+def _job(course: Course, entry: Entry, number: int = 1) -> Job:
+    """Return the run of the grader that is next for a submission: it grades the components that are left."""
     record = course.results.record(entry.name)
-    progress.began(record)
-    try:
-        folder = entry.folder(record.folder / "submission")
-    except (UsageError, OSError) as error:
-        record.settle(str(error))
-    else:
-        _grade_folder(course, graders, record, folder)
-    if not graders.stop.is_set():
-        progress.ended(course.results.write_one(entry.name, course.grading.rubric))
+    components = record.ungraded()
+    arguments = ("--components", ",".join(components), "--seed", str(course.grading.seed), *course.options)
+    return Job(entry, record, components, arguments, course.limit, number)
 
 
-def _grade_folder(course: Course, graders: Graders, record: Record, folder: Path) -> None:
-    """Run the grader until nothing is left to do; a submission that ends it again and again is given up."""
-    for _ in range(_RUNS):
-        left = record.ungraded()
-        if not left or graders.stop.is_set():
-            return
-        if not _run(course, graders, record, folder, left):
-            record.settle(f"cut off after {course.limit:g} s: --resume with a larger --limit goes on", course.limit)
-    if record.ungraded() and not graders.stop.is_set():
-        record.settle(f"the grader ended {_RUNS} times before it was done, see log.txt: delete its folder to try again")
-
-
-def _run(course: Course, graders: Graders, record: Record, folder: Path, components: Sequence[str]) -> bool:
-    """Run the grader on a submission once; return whether it ended within the limit, or was to stop."""
-    arguments = ["grade", str(folder), "--components", ",".join(components), "--seed", str(course.grading.seed)]
-    arguments += ["--json", str(record.next_part()), "--repro-dir", str(record.folder / "scripts"), *course.options]
-    return graders.run(arguments, record.folder / "log.txt", record.temporary, course.limit)
+def _settle(course: Course, job: Job, outcome: Outcome, progress: CourseProgress) -> None:
+    """Note why a submission is not graded any further, if so; one that ends the grader again and again is given up."""
+    if outcome.kind == "refused":
+        job.record.settle(outcome.why)
+    elif outcome.kind == "cut off":
+        why = f"cut off after {course.limit:g} s: --resume with a larger --limit goes on"
+        job.record.settle(why, course.limit)
+    elif outcome.kind == "lost":
+        progress.lost(job.record, outcome.why)
+    if job.number == _RUNS and job.record.ungraded():
+        job.record.settle(_GIVEN_UP)

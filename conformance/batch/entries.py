@@ -49,7 +49,7 @@ class Entry:
     def digest(self) -> str:
         """Return a digest of the content: another name or another place is the same submission."""
         found = hashlib.sha256()
-        for relative, file in sorted(_files(self.path)):
+        for relative, file in sorted(content_files(self.path)):
             found.update(f"{relative}\0{file.stat().st_size}\0".encode(errors="surrogateescape"))
             with file.open("rb") as opened:
                 found.update(hashlib.file_digest(opened, "sha256").digest())
@@ -113,11 +113,20 @@ def _name(text: str) -> str:
     return re.sub(r"[^\w.,'()@ -]", "_", text.strip()).lstrip(".") or "_"
 
 
-def _files(path: Path) -> Iterator[tuple[str, Path]]:
+def content_files(path: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the files of a submission, each with its path below `path`, which is empty for a submission of one file.
+
+    What version control and package managers keep is left out.
+    """
     if path.is_file():
         yield "", path
         return
     for file in path.rglob("*"):
         relative = file.relative_to(path)
-        if file.is_file() and not _LEFT_OUT & set(relative.parts):
+        if file.is_file() and not is_left_out(relative):
             yield str(relative), file
+
+
+def is_left_out(relative: Path) -> bool:
+    """Whether a path in a submission belongs to version control or a package manager."""
+    return not _LEFT_OUT.isdisjoint(relative.parts)

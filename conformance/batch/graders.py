@@ -7,11 +7,12 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BufferedIOBase
 from pathlib import Path
-from threading import Event, Lock
+from threading import Lock
 from typing import Self
 
 from conformance.grading.grade import Grading
@@ -29,7 +30,6 @@ class Graders:
     """Forks graders from one process (see `warm_grader`); use as a context manager."""
 
     grading: Grading
-    stop: Event  # ends all graders
     small: bool = False  # whether memory is scarce
     _lock: Lock = field(default_factory=Lock)
     _process: "subprocess.Popen[bytes] | None" = None
@@ -42,8 +42,10 @@ class Graders:
     def __exit__(self, *_: object) -> None:
         self._close()
 
-    def run(self, arguments: Sequence[str], log: Path, temporary: Path, limit: float) -> bool:
-        """Run the grader with these arguments; return whether it ended within the limit, or was to stop.
+    def run(self, arguments: Sequence[str], log: Path, temporary: Path, limit: float) -> Generator[bool]:
+        """Run the grader with these arguments: yield False again and again, and True when it has ended.
+
+        The iterator is exhausted without True if the grader was killed at its limit. Closing it kills the grader.
 
         Args:
             arguments: its command line.
@@ -53,24 +55,31 @@ class Graders:
         """
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
-        with log.open("ab") as opened:
-            ended = self._run({"arguments": list(arguments), "temporary": str(temporary.resolve())}, opened, limit)
-        shutil.rmtree(temporary, ignore_errors=True)
-        _cut(log)
-        return ended
+        try:
+            with log.open("ab") as opened:
+                yield from self._run(
+                    {"arguments": list(arguments), "temporary": str(temporary.resolve())}, opened, limit
+                )
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+            cut(log)
 
-    def _run(self, request: dict[str, object], log: BufferedIOBase, limit: float) -> bool:
+    def _run(self, request: dict[str, object], log: BufferedIOBase, limit: float) -> Generator[bool]:
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
                 self._ask(json.dumps(request).encode(), [theirs.fileno(), log.fileno()])
-            for _ in range(max(1, round(limit / _POLL_SECONDS))):
-                if select.select([ours], [], [], _POLL_SECONDS)[0] or self.stop.is_set():
-                    return True
-            ours.shutdown(socket.SHUT_WR)
-            ours.settimeout(EXIT_SECONDS)
-            ours.recv(16)  # it is killed when this returns
-        return False
+            try:
+                for _ in range(max(1, round(limit / _POLL_SECONDS))):
+                    ended = bool(select.select([ours], [], [], _POLL_SECONDS)[0])
+                    yield ended
+                    if ended:
+                        return
+            finally:
+                with suppress(OSError):  # it has ended
+                    ours.shutdown(socket.SHUT_WR)
+                ours.settimeout(EXIT_SECONDS)
+                ours.recv(16)  # it is killed when this returns
 
     def _ask(self, request: bytes, fds: Sequence[int]) -> None:
         """Send a request; a process that has ended is replaced."""
@@ -105,7 +114,7 @@ class Graders:
             self._process.wait()
 
 
-def _cut(log: Path) -> None:
+def cut(log: Path) -> None:
     """Keep the end of a log that has grown too long."""
     if log.stat().st_size > _OUTPUT_BYTES:
         with log.open("rb") as opened:

@@ -55,6 +55,12 @@ class CourseProgress:
             self._looked_at += bool(one.look_at)
             self._tell(one)
 
+    def lost(self, record: Record, why: str) -> None:
+        """Note that a submission's grader was lost with what ran it, and that its grade goes on elsewhere."""
+        with self._lock:
+            self._running.pop(record.name, None)
+            self._say(f"{record.name} is graded again: {why}")
+
     def _say(self, words: str) -> None:
         sys.stderr.write(f"conformance: {words}\n")
 

@@ -17,7 +17,9 @@ from pytest_ddp.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from conformance.batch.executor import BatchExecutor
     from conformance.batch.gradebook import Graded
+    from conformance.batch.progress import CourseProgress
     from conformance.grading.grade import Grading
 
 
@@ -26,7 +28,14 @@ def add_options(grade: argparse.ArgumentParser) -> None:
     add = grade.add_argument
     about = "grade all submissions in the folder PATH; write results to this folder"
     add("--out", type=Path, metavar="DIR", help=about)
-    add("--jobs", type=int, default=1, metavar="N", help="with --out: submissions at the same time (%(default)s)")
+    about = "with --out: submissions at the same time (1; with --executor ray, as many as keep the cluster busy)"
+    add("--jobs", type=int, metavar="N", help=about)
+    about = "with --out: grade on this machine, or on the nodes of a Ray cluster (%(default)s)"
+    add("--executor", choices=("local", "ray"), default="local", help=about)
+    about = "with --executor ray: the cluster (the one that Ray finds; else Ray is started here)"
+    add("--ray-address", metavar="ADDRESS", help=about)
+    about = "with --executor ray: what each submission gets, such as cpu=2,gpu=1,memory=2GiB (cpu=1)"
+    add("--ray-request", metavar="A=N,...", help=about)
     add("--limit", type=int, default=1800, metavar="N", help="with --out: seconds for one submission (%(default)s)")
     add("--roster", type=Path, metavar="FILE", help="with --out: a CSV file with the columns name and path")
     about = "with --out: go on with the results in DIR; what is graded is not graded again"
@@ -50,7 +59,7 @@ def grade_submissions(options: argparse.Namespace) -> int:
     limit = positive("--limit", options.limit)
     course = Course(found, options.out, _grading(options), tuple(_passed_on(options)), limit)
     with course_progress() as progress:
-        submissions = grade_course(course, positive("--jobs", options.jobs), progress)
+        submissions = grade_course(course, _executor(options, course.grading, progress), progress)
     show_course(submissions, options.out)
     return PASSED
 
@@ -62,6 +71,21 @@ def show_course(submissions: "Sequence[Graded]", out: Path) -> None:
     look_at = sum(bool(one.look_at) for one in submissions)
     sys.stdout.write(f"{len(submissions)} submissions, {look_at} of them for a person to look at\n")
     sys.stdout.write(f"{out / 'gradebook.csv'}\n{out / 'class.html'}\n")
+
+
+def _executor(options: argparse.Namespace, grading: "Grading", progress: "CourseProgress") -> "BatchExecutor":
+    """Return what runs the graders."""
+    jobs = None if options.jobs is None else positive("--jobs", options.jobs)
+    if options.executor == "ray":
+        from conformance.batch.ray_executor import RayExecutor, ray_options  # noqa: PLC0415  an optional package
+
+        request, address = ray_options(options.ray_request or ""), options.ray_address
+        return RayExecutor(grading, jobs, progress.began, request, address, small=options.small)
+    if given := [name for name in ("ray_address", "ray_request") if vars(options)[name]]:
+        raise UsageError(f"--{given[0].replace('_', '-')} is for --executor ray")
+    from conformance.batch.local_executor import LocalExecutor  # noqa: PLC0415  imports torch with the components
+
+    return LocalExecutor(grading, jobs or 1, progress.began, small=options.small)
 
 
 def _grading(options: argparse.Namespace) -> "Grading":

@@ -58,6 +58,7 @@ class Executor:
     stubbed: set[str] = field(default_factory=set)  # what was used in place of something absent, so far
     borrowed: dict[str, set[str]] = field(default_factory=dict)  # torch's own implementations used, by component
     missing: dict[str, tuple[str, ...]] = field(default_factory=dict)  # functions that a component lacks, by its name
+    not_callable: dict[str, str] = field(default_factory=dict)  # why a function cannot be called, by component
     not_implemented: dict[str, str] = field(default_factory=dict)  # which function raises that, by component
     alone: set[str] = field(default_factory=set)  # components that fail only in used processes: each run has new ones
     watched: set[str] = field(default_factory=set)  # components that hung: ranks are observed, to end once they stall
@@ -180,6 +181,7 @@ class Executor:
         if found is None:
             return Probe(error=why_no_answer(outcome, self.location))
         self.missing = {name: tuple(functions) for name, functions in found.missing.items()}
+        self.not_callable = dict(reversed(found.wrong_signatures))  # the first function of each
         return found
 
     def is_implemented(self, component: Asked) -> bool:

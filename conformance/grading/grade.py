@@ -26,7 +26,16 @@ from conformance.grading.events import (
     SubmissionBegan,
     SubmissionEnded,
 )
-from conformance.grading.report import GRADER_ERROR, NONE_DEFINED, CheckReport, ComponentReport, Environment, Report
+from conformance.grading.report import (
+    CAN_BE_CALLED,
+    FROM_SCRATCH,
+    GRADER_ERROR,
+    NONE_DEFINED,
+    CheckReport,
+    ComponentReport,
+    Environment,
+    Report,
+)
 from conformance.grading.rubric import NO_RUBRIC, Rubric, regraded
 from conformance.grading.timeline import timeline
 from conformance.judging.draws import Spared
@@ -131,21 +140,18 @@ def submitted_components(executor: Executor, wanted: Sequence[str]) -> list[str]
     """Return those of the wanted components that are submitted.
 
     Raises:
-        UsageError: the adapters do not import, define none of these, or define one that cannot be called.
+        UsageError: the adapters do not import, or define none of these.
     """
     given, found = executor.location.given, executor.look(component.contract for component in COMPONENTS.values())
     if found.error:
         why = "\n".join(filter(None, [found.error, limit_met("", found.error)]))
         raise UsageError(f"the adapters of {given} cannot be imported: {why}")
-    wrong = dict.fromkeys(sentence for name, sentence in found.wrong_signatures if name in wanted)
-    if wrong:
-        raise UsageError(f"wrong signature in the adapters of {given}: " + "; ".join(wrong))
     defined = [name for name in wanted if name in found.defined]
     if not defined:
         lacking = [lacks(name, executor.missing[name]) for name in wanted if name in executor.missing]
         looked_for = "looked for " + ", ".join(str(COMPONENTS[name].contract.get) for name in wanted)
         raise UsageError(f"the adapters of {given} {NONE_DEFINED}; {'; '.join(lacking) or looked_for}")
-    return [name for name in defined if executor.is_implemented(COMPONENTS[name])]
+    return [name for name in defined if name in executor.not_callable or executor.is_implemented(COMPONENTS[name])]
 
 
 def lacks(component: str, missing: Sequence[str]) -> str:
@@ -170,7 +176,7 @@ def _grade_component(name: str, executor: Executor, grading: Grading) -> Iterato
     checks, reports = grading.checks(name), dict[str, CheckReport]()
     yield ComponentBegan(name, len(checks))
     for check in checks:
-        if not_from_scratch(name, executor, grading):
+        if failed_as_a_whole(name, executor, grading):
             break
         yield CheckBegan(name, check.id)
         reports[check.id] = grade_check(name, check, executor, grading, reports)
@@ -182,27 +188,34 @@ def _grade_component(name: str, executor: Executor, grading: Grading) -> Iterato
 
 
 def _graded(name: str, reports: dict[str, CheckReport], executor: Executor, grading: Grading) -> ComponentReport:
-    copied = not_from_scratch(name, executor, grading)
-    ended = {} if copied else reports
-    checks = (*filter(None, [copied]), *(ended.get(check.id) or _not_run(check) for check in grading.checks(name)))
+    failed = failed_as_a_whole(name, executor, grading)
+    ended = {} if failed else reports
+    checks = (*filter(None, [failed]), *(ended.get(check.id) or _not_run(check) for check in grading.checks(name)))
     borrowed = tuple(sorted(executor.borrowed.get(name, ())))
     aspects, alone = COMPONENTS[name].aspects, name in executor.alone
     return ComponentReport(name, checks, aspects, uses_from_torch=borrowed, new_processes=alone)
 
 
-def not_from_scratch(component: str, executor: Executor, grading: Grading) -> CheckReport | None:
-    """Return the failure of a component that must be written by hand, and has used torch's own implementation."""
+def failed_as_a_whole(component: str, executor: Executor, grading: Grading) -> CheckReport | None:
+    """Return the failure of a component that cannot be called, or had to be written by hand and was not.
+
+    Its other checks do not run, or do not count.
+    """
     borrowed = sorted(executor.borrowed.get(component, ()))
+    if why := executor.not_callable.get(component):
+        return _failed(CAN_BE_CALLED, "Each adapter function takes the arguments of the assignment.", why)
     if not grading.from_scratch or not borrowed:
         return None
-    return CheckReport(
-        "written_from_scratch",
-        "core",
-        "failed",
+    return _failed(
+        FROM_SCRATCH,
         "The component is written by hand: it uses none of torch's own implementations.",
-        message=f"{component} uses {' and '.join(borrowed)}, so its other checks did not run. Write it with "
+        f"{component} uses {' and '.join(borrowed)}, so its other checks did not run. Write it with "
         "torch.distributed's collectives, or grade it without --from-scratch (in pytest: --ddp-from-scratch).",
     )
+
+
+def _failed(check: str, requirement: str, message: str) -> CheckReport:
+    return CheckReport(check, "core", "failed", requirement, message=message)
 
 
 def grade_check(

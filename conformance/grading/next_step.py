@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.grading.report import CheckReport, ComponentReport, Report
+from conformance.grading.report import CAN_BE_CALLED, FROM_SCRATCH, CheckReport, ComponentReport, Report
 
 _COMMAND = "pytest-ddp-grade"
 
@@ -78,7 +78,8 @@ def _is_essential(component: ComponentReport, check: CheckReport) -> bool:
 
 
 def _after_failure(report: Report, component: ComponentReport, check: CheckReport) -> NextStep:
-    commands = (*_scripts(check), _read(component, check.id), _again(report, component))
+    explained = () if check.id in {CAN_BE_CALLED, FROM_SCRATCH} else (check.id,)
+    commands = (*_scripts(check), _read(component, *explained), _again(report, component))
     no_points = " (extended, no points)" if check.level == "extended" else ""
     return NextStep(f"{component.name}: {check.id} failed{no_points}", check.explanation, commands, check)
 

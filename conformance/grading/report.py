@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SCHEMA = "pytest-ddp/report/2"
 Verdict: TypeAlias = Literal["passed", "failed", "error", "not_gradable", "not_submitted", "not_graded"]
 PASSED, FAILED, NOT_GRADED, HARNESS_ERROR = 0, 1, 2, 3
+CAN_BE_CALLED, FROM_SCRATCH = "can_be_called", "written_from_scratch"  # what is asked of a component as a whole
 NONE_DEFINED = "define none of the components asked for"
 GRADER_ERROR = "an error in the grader, not in the submission:"
 

@@ -2,15 +2,27 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from pytest_ddp.observed.timeline import recorded_timeline
 from pytest_ddp.operations.fingerprint import Fingerprint
-from pytest_ddp.operations.wait_graph import Position, ranks_that_wait_for_ever, wait_text
+from pytest_ddp.operations.wait_graph import Position, needs_of, ranks_that_wait_for_ever, wait_text
 from pytest_ddp.outcomes.outcome import Died, Outcome, Raised, Returned, Skipped
 from pytest_ddp.protocol.flight_recorder import Head, Reader, State, key_of
 
 LOOK_SECONDS = 0.02
 _WORDS: dict[type[Outcome], str] = {Returned: "returned", Raised: "failed", Skipped: "skipped", Died: "died"}
+
+
+class Refresh(Protocol):
+    """Brings the flight recorder up to date."""
+
+    def __call__(self, *, now: bool) -> None:
+        """Do so; unless `now`, only if that takes a small share of the time."""
+
+
+def up_to_date(*, now: bool) -> None:
+    """Do nothing: all ranks of this machine write to one file."""
 
 
 @dataclass
@@ -24,13 +36,16 @@ class Detector:
     ranks that have not answered must stand still, and none of the others may have died: a connection that breaks ends
     waits.
 
-    `fd` is the file of the flight recorder, `size` the world size and `group` the name of the default group.
+    `fd` is the file of the flight recorder, `size` the world size and `group` the name of the default group. The areas
+    of ranks on other nodes are copies, which `refresh` brings up to date. The first of two looks may see older ones: a
+    rank whose head is the same at the second look has stood still since.
     """
 
     fd: int
     size: int
     group: str
     observed: bool
+    refresh: Refresh = up_to_date
     _readers: list[Reader] = field(init=False)
     _records: list[dict[int, Fingerprint | None]] = field(init=False)
     _before: dict[int, Head] = field(default_factory=dict)
@@ -43,6 +58,7 @@ class Detector:
 
     def deadlocked(self, pending: Collection[int], outcomes: Mapping[int, Outcome]) -> Collection[int]:
         """Return those of the ranks that have not answered which wait for ever; `outcomes` are those of the others."""
+        self.refresh(now=False)
         heads = [self._head(rank) for rank in range(self.size)]
         waiting = {rank: heads[rank] for rank in pending if heads[rank].state == State.WAITS}
         unchanged, self._before = waiting == self._before, waiting
@@ -51,6 +67,8 @@ class Detector:
         if not self.observed and (len(waiting) < len(pending) or any(not _is_alive(o) for o in outcomes.values())):
             return ()
         found = ranks_that_wait_for_ever(self._positions(pending, outcomes))
+        if found:
+            self.refresh(now=True)
         stood_still = all(self._head(rank) == heads[rank] for rank in found)
         if found and stood_still and (self.observed or len(found) == len(pending)):
             return found
@@ -60,8 +78,12 @@ class Detector:
     def waits(self, pending: Collection[int], outcomes: Mapping[int, Outcome]) -> dict[int, dict[str, str]]:
         """Return in words what each rank waits in, and why that does not come, if it waits."""
         positions = self._positions(pending, outcomes)
+        needs = needs_of(positions)
         return {
-            rank: {"waits": wait_text(rank, positions), "chain": wait_text(rank, positions, chain=True)}
+            rank: {
+                "waits": wait_text(rank, positions, needs=needs),
+                "chain": wait_text(rank, positions, needs=needs, chain=True),
+            }
             for rank in pending
         }
 

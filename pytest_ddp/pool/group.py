@@ -1,7 +1,7 @@
 """One process group on warm ranks: sends a run to every rank and waits for what becomes of it."""
 
 import itertools
-import select
+import selectors
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +13,7 @@ from pytest_ddp.outcomes.failure import RankFailure, details, failures
 from pytest_ddp.outcomes.outcome import Deadlocked, Died, Ended, Outcome, Raised, Returned, Stopped, TimedOut
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.deadline import Deadline
-from pytest_ddp.pool.detector import LOOK_SECONDS, Detector
+from pytest_ddp.pool.detector import LOOK_SECONDS, Detector, Refresh, up_to_date
 from pytest_ddp.pool.launcher import Launcher
 from pytest_ddp.pool.rank_process import RankProcess, answer_outcome, common_fields, death_outcome
 from pytest_ddp.pool.rendezvous import reserve_port
@@ -45,6 +45,7 @@ class RankGroup:
         on_debugging: called when a rank's debugger takes the terminal (True) or gives it back (False). Ranks may stop
             the clock only where somebody listens: a debugger has no deadline, and a hostile rank shall have one.
         master_port: a free port for a store that the test makes itself.
+        refresh: brings the flight recorder up to date, where ranks of other nodes do not write to it themselves.
         disconnected: whether ranks broke their connections because others waited for them; the group is of no more use.
     """
 
@@ -57,6 +58,7 @@ class RankGroup:
     lost_processes: list[RankProcess] = field(default_factory=list)
     timeout_margin: float = GROUP_TIMEOUT_MARGIN
     on_debugging: Callable[[RankProcess, bool], None] | None = None
+    refresh: Refresh = up_to_date
     disconnected: bool = False
     lost: bool = False
     master_port: int = 0
@@ -67,6 +69,7 @@ class RankGroup:
     _pending: dict[int, RankProcess] = field(default_factory=dict)
     _outcomes: dict[int, Outcome] = field(default_factory=dict)
     _debugged: RankProcess | None = None
+    _next_look: float = 0.0
 
     def assign(self, name: str, processes: list[RankProcess]) -> None:
         """Be a fresh process group of these ranks from the next run on."""
@@ -157,29 +160,47 @@ class RankGroup:
         """Collect outcomes as they come; end the ranks that are left when the deadline has passed."""
         pending = self._pending
         deadline = Deadline(pending.values(), self._started + self._timeout, grace, disconnect=disconnect)
-        while pending:
-            limit = deadline.seconds
-            pause = None if limit is None else min(limit, LOOK_SECONDS)
-            readable, _, _ = select.select(list(pending.values()), [], [], pause)
-            if not readable and deadline.is_over():
-                late = Stopped if deadline.any_failed else partial(TimedOut, timeout=self._timeout)
-                self._end(list(pending.values()), late)
-            for process in readable:
-                outcome = self._outcome(process)
-                deadline.set_paused(paused=self._debugged is not None)
-                if outcome is not None:
-                    self._outcomes[process.rank] = outcome
-                    del pending[process.rank]
-                    deadline.add_outcome(process, outcome)
-            for process in pending.values():  # a rank that prints in a loop must not fill the disk
-                process.output.trim()
-            self.disconnected |= deadline.check_waiting()
-            if not readable:
-                self._end_deadlocked(deadline)
+        with selectors.DefaultSelector() as channels:
+            for process in pending.values():
+                channels.register(process, selectors.EVENT_READ, process)
+            while pending:
+                limit = deadline.seconds
+                readable = channels.select(None if limit is None else min(limit, LOOK_SECONDS))
+                if not readable and deadline.is_over():
+                    late = Stopped if deadline.any_failed else partial(TimedOut, timeout=self._timeout)
+                    self._end(list(pending.values()), late)
+                for key, _ in readable:
+                    if pending.get(key.data.rank) is not key.data or self._receive(key.data, deadline):
+                        channels.unregister(key.fileobj)
+                self._look_at_all(deadline)
+                if not readable:
+                    self._end_deadlocked(deadline)
+
+    def _receive(self, process: RankProcess, deadline: Deadline) -> bool:
+        """Receive from a rank that has sent something; return whether its run has ended."""
+        outcome = self._outcome(process)
+        deadline.set_paused(paused=self._debugged is not None)
+        if outcome is None:
+            return False
+        self._outcomes[process.rank] = outcome
+        del self._pending[process.rank]
+        deadline.add_outcome(process, outcome)
+        return True
+
+    def _look_at_all(self, deadline: Deadline) -> None:
+        """Look after every rank, for at most half of the time: many ranks answer one after the other."""
+        began = time.monotonic()
+        if began < self._next_look:
+            return
+        for process in self._pending.values():  # a rank that prints in a loop must not fill the disk
+            process.output.trim()
+        self.disconnected |= deadline.check_waiting()
+        ended = time.monotonic()
+        self._next_look = ended + (ended - began)
 
     @cached_property
     def _detector(self) -> Detector:
-        return Detector(self.recorder.fileno(), self.world.size, self.name, self.world.observe)
+        return Detector(self.recorder.fileno(), self.world.size, self.name, self.world.observe, self.refresh)
 
     def _end_deadlocked(self, deadline: Deadline) -> None:
         """End the ranks that wait for ever, unless other ranks are to break the connections for that."""
@@ -231,6 +252,7 @@ class RankGroup:
 
     def _end(self, processes: list[RankProcess], outcome: Callable[..., Ended]) -> list[Ended]:
         """End ranks that still run, after taking their stacks; return their outcomes."""
+        self.refresh(now=True)
         halted = {process.rank: process.is_halted for process in processes}
         waits = self._detector.waits(self._pending, self._outcomes)
         known = [{**common_fields(process, self._seconds), **waits[process.rank]} for process in processes]

@@ -55,9 +55,14 @@ class Server(Protocol):
         """Wait until it has ended; return its exit code. Raises subprocess.TimeoutExpired."""
 
 
+def can_fork(device: str) -> bool:
+    """Whether ranks on a device can be forked."""
+    return device == "cpu" and sys.platform == "linux"
+
+
 def launcher_for(device: str) -> Launcher:
     """Return the fork server for ranks on "cpu" on Linux; otherwise a launcher of fresh interpreters."""
-    return shared_launcher() if device == "cpu" and sys.platform == "linux" else SpawnLauncher()
+    return shared_launcher() if can_fork(device) else SpawnLauncher()
 
 
 def _skip_final_collections() -> None:
@@ -183,8 +188,9 @@ class ForkLauncher:
                 return message
 
     def _read(self, seconds: float) -> bytes:
-        readable, _, _ = select.select([self._control], [], [], seconds)
-        if not readable:
+        waiting = select.poll()  # which takes any descriptor, unlike `select`
+        waiting.register(self._control, select.POLLIN)
+        if not waiting.poll(seconds * 1000):
             raise LaunchError(f"the fork server did not answer within {seconds:g} s")
         data = self._control.recv(65536)
         if not data:

@@ -195,7 +195,7 @@ class RankPool:
         make_room(self._recorder.fileno(), rank + 1)
         shared = SharedFiles.make(rank, self._recorder)
         try:
-            process = RankProcess(rank, self.launcher.start(shared), shared)
+            process = self._new_process(rank, shared)
         except BaseException:  # LaunchError, or an interruption
             shared.close()
             raise
@@ -205,7 +205,7 @@ class RankPool:
             rank=rank,
             sys_path=sys.path,
             cwd=os.getcwd() if self.cwd is None else self.cwd,  # noqa: PTH109  sent as a plain string
-            env=dict(os.environ if self.environment is None else self.environment),
+            env=self._environment(rank),
             store=self.rendezvous.address,
             capture=self.capture,
             host=self.host,
@@ -213,6 +213,12 @@ class RankPool:
         )
         process.send(launch)
         return process
+
+    def _new_process(self, rank: int, shared: SharedFiles) -> RankProcess:
+        return RankProcess(rank, self.launcher.start(shared), shared)
+
+    def _environment(self, rank: int) -> dict[str, str]:  # noqa: ARG002  the same for all ranks of one machine
+        return dict(os.environ if self.environment is None else self.environment)
 
     def _await_ready(self, process: RankProcess) -> None:
         messages = process.receive(_START_SECONDS)

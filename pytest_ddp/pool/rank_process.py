@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_ddp.operations.fingerprint import Fingerprints
 from pytest_ddp.outcomes.outcome import Died, Outcome, Raised, Returned, Skipped
-from pytest_ddp.pool.stack_dumps import trim_stacks
+from pytest_ddp.pool.stack_dumps import Dump, StackDump, trim_stacks
 from pytest_ddp.protocol.flight_recorder import Reader
 from pytest_ddp.protocol.messages import DUMP_SIGNAL, READ_BYTES, Answer, Decoder, Message, encode
 from pytest_ddp.protocol.shared_files import OutputFile, SharedFiles
@@ -44,7 +44,7 @@ class RankProcess:
         self.output = OutputFile(self.shared.output)
 
     def fileno(self) -> int:
-        """The channel's descriptor: `select` accepts rank processes."""
+        """The channel's descriptor: selectors accept rank processes."""
         return self.shared.channel.fileno()
 
     def send(self, message: Message | bytes) -> None:
@@ -55,7 +55,7 @@ class RankProcess:
     def receive(self, seconds: float) -> list[Message] | None:
         """Wait for messages; return an empty list if none came in time, None if the process has ended."""
         end = time.monotonic() + seconds
-        while select.select([self], [], [], max(0.0, end - time.monotonic()))[0]:
+        while self._is_readable(end - time.monotonic()):
             messages = self.read()
             if messages or messages is None:
                 return messages
@@ -71,7 +71,13 @@ class RankProcess:
 
     def is_idle(self) -> bool:
         """Whether the process is alive and sends nothing, as it should between runs."""
-        return not select.select([self], [], [], 0)[0]
+        return not self._is_readable(0)
+
+    def _is_readable(self, seconds: float) -> bool:
+        """Wait until there is something to read, or the time is over. Unlike `select`, `poll` takes any descriptor."""
+        waiting = select.poll()
+        waiting.register(self, select.POLLIN)
+        return bool(waiting.poll(max(0.0, seconds) * 1000))
 
     def reset(self) -> None:
         """Forget the output of earlier runs, and that an exception was announced."""
@@ -102,14 +108,16 @@ class RankProcess:
     @property
     def is_running(self) -> bool:
         """Whether the process has not ended."""
-        return self._status() not in {"gone", "zombie"}
+        return self.status not in {"gone", "zombie"}
 
     @property
     def is_halted(self) -> bool:
         """Whether a signal such as SIGSTOP has stopped the process."""
-        return self._status() == "stopped"
+        return self.status == "stopped"
 
-    def _status(self) -> str:
+    @property
+    def status(self) -> str:
+        """What the process does, in the words of psutil; "gone" if it has ended."""
         import psutil  # noqa: PLC0415  needed only after a failure
 
         try:
@@ -136,6 +144,12 @@ class RankProcess:
             times = psutil.Process(self.pid).cpu_times()
             return float(times.user + times.system)
         return 0.0
+
+    def begin_dump(self) -> Dump:
+        """Make the process write its Python stacks."""
+        dump = StackDump(self)
+        self.request_stacks()
+        return dump
 
     def request_stacks(self) -> None:
         """Make the process write its Python stacks. Works while it holds the GIL; wakes it if it is stopped."""

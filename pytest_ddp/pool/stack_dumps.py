@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pytest_ddp.protocol.messages import DUMP_SIGNAL
 
@@ -26,9 +26,7 @@ _BETWEEN = ("/pytest_ddp/observed/", "/pytest_ddp/rank/collective_hooks.py")
 
 def dump_stacks(processes: "Sequence[RankProcess]") -> None:
     """Make all these ranks write their Python stacks, and wait until they have."""
-    dumps = [StackDump(process) for process in processes]
-    for process in processes:
-        process.request_stacks()
+    dumps = [process.begin_dump() for process in processes]
     requested = time.monotonic()
     while dumps:
         select.select([], [], [], _POLL_SECONDS)
@@ -36,6 +34,17 @@ def dump_stacks(processes: "Sequence[RankProcess]") -> None:
         seconds = _HANDLING_SECONDS if any(dump.is_handling for dump in dumps) else _SECONDS
         if time.monotonic() - requested >= seconds:
             return
+
+
+class Dump(Protocol):
+    """The stacks that one rank was asked to write."""
+
+    @property
+    def is_handling(self) -> bool:
+        """Whether the last `poll` saw that the rank will write them soon."""
+
+    def poll(self) -> bool:
+        """Return whether the rank has written its stacks, or has ended."""
 
 
 @dataclass

@@ -26,7 +26,8 @@ _HEAD = struct.Struct("=6Q")
 _SLOT = struct.Struct("=QQI")
 _END = struct.Struct("=Q")
 RECORD = SLOT - _SLOT.size - _END.size
-_NOTE = SLOT - _HEAD.size
+NOTE_AT = _HEAD.size
+_NOTE = SLOT - NOTE_AT
 LATEST = 64
 
 
@@ -63,6 +64,14 @@ class Head:
     waits_in: int = 0
     count: int = 0
     first: int = 0
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> "Head":
+        """Return the head with which these bytes of an area begin."""
+        if len(data) < _HEAD.size:
+            return cls()
+        version, key, state, *rest = _HEAD.unpack_from(data)
+        return cls(version, key, State(state) if state in set(State) else State.RUNS, *rest)
 
 
 def key_of(group: str) -> int:
@@ -143,7 +152,7 @@ class Recorder:
 
     def note(self, text: str) -> None:
         """Write down why the rank is about to leave."""
-        self._memory[_HEAD.size : SLOT] = text.encode()[:_NOTE].ljust(_NOTE, b"\0")
+        self._memory[NOTE_AT:SLOT] = text.encode()[:_NOTE].ljust(_NOTE, b"\0")
 
     def _tell(self, state: State, waits_in: int = 0) -> None:
         self._version += 1
@@ -180,11 +189,7 @@ class Reader:
 
     def head(self) -> Head:
         """Return the head as it is now."""
-        data = self._get(_HEAD.size, 0)
-        if len(data) < _HEAD.size:
-            return Head()
-        version, key, state, *rest = _HEAD.unpack(data)
-        return Head(version, key, State(state) if state in set(State) else State.RUNS, *rest)
+        return Head.unpacked(self._get(_HEAD.size, 0))
 
     def latest(self) -> tuple[bytes, ...]:
         """Return the last records of the latest run, oldest first."""
@@ -216,7 +221,7 @@ class Reader:
     @property
     def exit_note(self) -> str:
         """Why the rank left, if it could still say so."""
-        return self._get(_NOTE, _HEAD.size).rstrip(b"\0").decode(errors="replace")
+        return self._get(_NOTE, NOTE_AT).rstrip(b"\0").decode(errors="replace")
 
     def _read(self, index: int) -> tuple[int, bytes] | None:
         """Return the record in an index's place, and its own index, if it is the one of that index or a later one."""

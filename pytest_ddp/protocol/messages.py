@@ -9,7 +9,7 @@ import signal
 import socket
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, get_args
 
@@ -20,7 +20,7 @@ from pytest_ddp.planning.world import World
 DUMP_SIGNAL: int = getattr(signal, "SIGRTMIN", getattr(signal, "SIGUSR1", 0))
 _LENGTHS = struct.Struct(">IQ")
 # Not `json.dumps`: a test may replace that and not put it back.
-_to_json, _from_json = json.JSONEncoder(default=vars).encode, json.JSONDecoder().decode
+_to_json, from_json = json.JSONEncoder(default=vars).encode, json.JSONDecoder().decode
 HEADER_LIMIT = 16 * 2**20
 BODY_LIMIT = 4 * 2**30
 READ_BYTES = 2**16  # a larger buffer takes longer to allocate than most messages take to read
@@ -104,6 +104,11 @@ _KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Mes
 
 def encode(message: Message) -> bytes:
     """Return the message as bytes."""
+    return frame(message)
+
+
+def frame(message: Any) -> bytes:
+    """Return a dataclass as two lengths, a header in JSON, and the bytes of its field `body`, if it has one."""
     plain: dict[str, Any] = dict(vars(message))
     body: bytes = plain.pop("body", b"")
     head = _to_json([type(message).__name__, plain]).encode()
@@ -113,7 +118,7 @@ def encode(message: Message) -> bytes:
 def decode(head: bytes, body: bytes) -> Message:
     """Return the message that `encode` made; raise ProtocolError for anything else."""
     try:
-        name, plain = _from_json(head.decode())
+        name, plain = from_json(head.decode())
         kind = _KINDS[name]
         if hasattr(kind, "body"):
             plain["body"] = body
@@ -126,12 +131,13 @@ def decode(head: bytes, body: bytes) -> Message:
 
 @dataclass
 class Decoder:
-    """Decodes messages from bytes that arrive in pieces of any size."""
+    """Decodes messages from bytes that arrive in pieces of any size; `decode` makes one of its header and its body."""
 
     limit: int = BODY_LIMIT
+    decode: Callable[[bytes, bytes], Any] = decode
     _buffer: bytearray = field(default_factory=bytearray)
 
-    def feed(self, data: bytes) -> Iterator[Message]:
+    def feed(self, data: bytes) -> Iterator[Any]:
         """Add bytes; yield the messages that are complete. Raise ProtocolError for a length over its limit."""
         self._buffer += data
         while len(self._buffer) >= _LENGTHS.size:
@@ -143,7 +149,7 @@ class Decoder:
             end = body_at + body_length
             if len(self._buffer) < end:
                 return
-            message = decode(bytes(self._buffer[_LENGTHS.size : body_at]), bytes(self._buffer[body_at:end]))
+            message = self.decode(bytes(self._buffer[_LENGTHS.size : body_at]), bytes(self._buffer[body_at:end]))
             del self._buffer[:end]
             yield message
 

@@ -106,7 +106,7 @@ class OutputFile:
         if size - self._trimmed_at <= DISK_LIMIT:
             return
         self._trimmed_at = size
-        if not _make_hole(self.file.fileno(), _HALF, size - OUTPUT_LIMIT):
+        if not free_disk(self.file.fileno(), _HALF, size - OUTPUT_LIMIT):
             self._cut_out_middle(size)
 
     def _cut_out_middle(self, size: int) -> None:
@@ -131,7 +131,7 @@ class OutputFile:
         return os.fstat(self.file.fileno()).st_size
 
 
-def _make_hole(file: int, start: int, length: int) -> bool:
+def free_disk(file: int, start: int, length: int) -> bool:
     """Free the disk space of `length` bytes from `start`; return False if the system or the disk cannot do so.
 
     The size of the file stays. See fallocate(2).

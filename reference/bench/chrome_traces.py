@@ -20,6 +20,7 @@ PHASE = "phase: "
 CLOCK = "clock"
 _KINDS = ("allreduce", "allgather", "reducescatter", "broadcast", "alltoall", "barrier", "gather", "scatter", "reduce")
 _BY_GLOO = {"reducescatter": "allreduce"}
+_DIGITS = 3  # of milliseconds in the raw numbers, which would be long with more
 _GAP = 0.01  # ms: shorter pauses between operators do not count
 
 
@@ -85,16 +86,20 @@ class Step:
         return total(self.waits)
 
     @property
+    def launches_agree(self) -> bool:
+        """Whether profiler and record saw the same collectives launched, in the same order."""
+        launched, made = ([_kind(span.name) for span in spans] for spans in (self.launched, self.observed))
+        return launched == made
+
+    @property
     def agree(self) -> bool:
-        """Whether profiler and record saw the same collectives, launched in the same order.
+        """Whether profiler and record saw the same collectives, launched in the same order, and all of them running.
 
         gloo runs a reduce-scatter as an all-reduce of the whole tensor.
         """
-        launched, ran, made = (
-            [_kind(span.name) for span in spans] for spans in (self.launched, self.profiled, self.observed)
-        )
+        ran, made = ([_kind(span.name) for span in spans] for spans in (self.profiled, self.observed))
         run_as = Counter(_BY_GLOO.get(kind, kind) for kind in made)
-        return launched == made and Counter(ran) in (Counter(made), run_as)
+        return self.launches_agree and Counter(ran) in (Counter(made), run_as)
 
     @property
     def launch_differences(self) -> list[float]:
@@ -103,7 +108,7 @@ class Step:
         return [abs(seen.start - made.start) for seen, made in pairs]
 
     def shifted(self, by: float) -> "Step":
-        """The same step, later by so many milliseconds."""
+        """The same step, later by so many milliseconds; times are rounded to microseconds."""
         return self._made_of(asdict(self), by)
 
     @classmethod
@@ -113,10 +118,13 @@ class Step:
 
     @classmethod
     def _made_of(cls, plain: Mapping[str, Any], by: float) -> "Step":
+        def at(time: float) -> float:
+            return round(time + by, _DIGITS)
+
         parts: dict[str, Any] = {
-            name: [Span(span["name"], span["start"] + by, span["end"] + by) for span in plain[name]] for name in _SPANS
+            name: [Span(span["name"], at(span["start"]), at(span["end"])) for span in plain[name]] for name in _SPANS
         }
-        parts |= {name: [(start + by, end + by) for start, end in plain[name]] for name in _INTERVALS}
+        parts |= {name: [(at(start), at(end)) for start, end in plain[name]] for name in _INTERVALS}
         return cls(**parts, bytes=plain["bytes"])
 
 

@@ -1,210 +1,55 @@
 """`ddp`: what a training step costs with each way to average gradients, on several sizes of one model.
 
-    python -m reference.bench ddp --world-size 2 --models 128x4 256x4 512x4
+    python -m reference.bench ddp --world-size 2 --models 64x4 128x4 256x4
 
 All wrappers train copies of one model on the same ranks, one step each in turn, and another one first in each round. A
 step is over when its slowest rank is done. `none` takes the same step without any exchange, so the difference within a
-round is what a wrapper adds.
-
-Communication is read from a few further steps under torch's profiler: how long at least one collective runs, and how
-long one runs while the rank computes nothing (*exposed*). Hidden communication is not free on CPUs: its threads use the
-cores that the model needs. So a wrapper can add more time than it exposes.
-
-Memory is the most that tensors hold at once from the model to the end of the second step.
+round is what a wrapper adds. `wrapper_steps` measures.
 
 Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training" (VLDB 2020), section 5.1.
 """
 
-import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from statistics import median
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-
-import torch.distributed as dist
-from torch import Tensor
 
 from reference.bench import pictures
 from reference.bench.benchmark import Benchmark
-from reference.bench.contestants import (
-    NONE,
-    WRAPPERS,
-    Contestant,
-    Workload,
-    batch,
-    build_model,
-    contestant,
-    submitted_names,
-)
-from reference.bench.method import Spread, cores, differences, interleave, ratios, repeat_error, spread
-from reference.bench.profiling import peak_bytes, profile_intervals
-from reference.bench.ranks import gather, on_ranks
+from reference.bench.contestants import NONE, WRAPPERS
+from reference.bench.method import ratios
 from reference.bench.result import Column, Raw, Result
-from reference.bench.submission import is_submitted, kind, submission_path
-from reference.communication.launch import in_job
-from reference.communication.process_group import current_device
+from reference.bench.step_times import STEP_COLUMNS, compared, repeatability, step_cells
+from reference.bench.submission import is_submitted, kind
+from reference.bench.training_options import (
+    add_bucket_option,
+    add_round_options,
+    add_training_options,
+    train_on_ranks,
+    workload_of,
+)
+from reference.bench.wrapper_steps import added, exposed_share, hidden_share, measure_on_ranks, profiled, step_spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NAMES = (NONE, *WRAPPERS)
-_MODELS = ("128x4", "256x4", "512x4")
-_FEWEST = 5  # rounds, however long they take
-_PROFILED_STEPS = 3
-_MEMORY_STEPS = 2  # wrappers with buckets hold them from the first step on
-
-
-# On the ranks
-
-
-def measure_on_ranks(workloads: Sequence[Workload], rounds: int, warm_up: int, seconds: float) -> Raw:
-    """Measure each workload: memory, then times in interleaved rounds, then communication under the profiler.
-
-    Args:
-        workloads: one for each size of the model.
-        rounds: steps of each wrapper, at most.
-        warm_up: steps before those.
-        seconds: time for the rounds of one workload; at least five rounds are measured.
-    """
-    models = [_measure_one(workload, rounds, warm_up, seconds) for workload in workloads]
-    return {
-        "backend": dist.get_backend(),
-        "device": current_device().type,
-        "world_size": dist.get_world_size(),
-        "models": models,
-    }
-
-
-def _measure_one(workload: Workload, rounds: int, warm_up: int, seconds: float) -> Raw:
-    parameters = sum(parameter.numel() for parameter in build_model(workload.model).parameters())
-    tokens = batch(workload)
-    names = (*NAMES, *submitted_names(workload))
-    peaks = {name: _peak(name, workload, tokens) for name in names}
-    contestants = {name: contestant(name, workload) for name in names}
-    return {
-        "workload": asdict(workload),
-        "parameters": parameters,
-        "peak_bytes": peaks,
-        "seconds": time_steps(contestants, tokens, rounds, warm_up, seconds),
-        "profiled": {name: profile_steps(one, tokens) for name, one in contestants.items()},
-    }
-
-
-def _peak(name: str, workload: Workload, tokens: Tensor) -> int:
-    def train() -> None:
-        one = contestant(name, workload)
-        for _ in range(_MEMORY_STEPS):
-            one.step(tokens)
-
-    return max(gather(peak_bytes(train)))
-
-
-def time_steps(
-    contestants: Mapping[str, Contestant], tokens: Tensor, rounds: int, warm_up: int, seconds: float
-) -> dict[str, list[float]]:
-    """Seconds of each contestant's steps on the slowest rank, round by round; the same on every rank."""
-    steps = {name: _timed(one, tokens) for name, one in contestants.items()}
-    first = interleave(steps, rounds=1, warm_up=warm_up)
-    one_round = max(gather(sum(times[0] for times in first.values())))
-    mine = interleave(steps, rounds=max(min(_FEWEST, rounds), min(rounds, int(seconds / one_round))), warm_up=0)
-    every = gather(mine)
-    return {name: [max(ranks) for ranks in zip(*(one[name] for one in every), strict=True)] for name in mine}
-
-
-def _timed(one: Contestant, tokens: Tensor) -> Callable[[], float]:
-    def step() -> float:
-        dist.barrier()
-        began = time.perf_counter()
-        one.step(tokens)
-        return time.perf_counter() - began
-
-    return step
-
-
-def profile_steps(one: Contestant, tokens: Tensor) -> list[dict[str, float]]:
-    """For each rank and profiled step: seconds of the step, of communication, and of exposed communication."""
-    mine = []
-    for _ in range(_PROFILED_STEPS):
-        dist.barrier()  # before the profile, in which it would count as communication
-        found = profile_intervals(lambda: one.step(tokens))
-        mine.append(
-            {"step": found.seconds, "communication": found.communication_seconds, "exposed": found.exposed_seconds}
-        )
-    return [step for rank in gather(mine) for step in rank]
-
-
-# The command
+_MODELS = ("64x4", "128x4", "256x4")
 
 
 def add_options(command: ArgumentParser) -> None:
     """Add the options of this command."""
-    command.add_argument("--models", nargs="+", default=_MODELS, help="transformers: small, ..., or WIDTHxLAYERS")
-    add_workload_options(command)
-
-
-def add_workload_options(command: ArgumentParser) -> None:
-    """Add the options of every command that trains wrappers in interleaved rounds."""
-    command.add_argument("--world-size", type=int, default=2, help="number of ranks")
-    command.add_argument("--samples", type=int, default=2, help="sequences in the batch of a rank")
-    command.add_argument("--words", type=int, default=64, help="tokens in a sequence")
-    command.add_argument("--bucket-mb", type=float, default=1.0, help="size of buckets, in 1024 * 1024 bytes")
-    command.add_argument("--rounds", type=int, default=20, help="steps of each variant, at most")
-    command.add_argument("--warm-up", type=int, default=2, help="steps of each variant before those")
-    command.add_argument("--seconds", type=float, default=10.0, help="time for the rounds of one model")
-    command.add_argument(
-        "--submission", type=submission_path, metavar="PATH", help="train a submission's wrappers beside the references"
+    command.add_argument("--models", nargs="+", default=_MODELS, help="transformers: tiny, small, ..., or WIDTHxLAYERS")
+    add_training_options(command)
+    add_bucket_option(command)
+    add_round_options(
+        command, rounds=20, warm_up=1, seconds=85.0, what="all models; those that do not fit are left out"
     )
-    command.add_argument("--backend", help="process group backend (default: nccl with CUDA, else gloo)")
-    command.add_argument("--device", choices=["cpu", "cuda"], help="to train on (default: cuda with nccl, else cpu)")
 
 
 def measure(options: Namespace) -> Raw:
     """Start the ranks and measure on them."""
-    raw: Raw = on_ranks(
-        measure_on_ranks,
-        None if in_job() else options.world_size,
-        [
-            Workload(name, options.samples, options.words, options.bucket_mb, options.submission)
-            for name in options.models
-        ],
-        options.rounds,
-        options.warm_up,
-        options.seconds,
-        backend=options.backend,
-        device=options.device,
-    )
-    return {**raw, "cores": cores()}
-
-
-# From the raw numbers
-
-
-def step_spread(model: Raw, name: str) -> Spread:
-    """Seconds of a wrapper's step on this model."""
-    return spread(model["seconds"][name])
-
-
-def added(model: Raw, name: str) -> Spread:
-    """Seconds that a wrapper adds to the step without an exchange, within each round."""
-    return differences(model["seconds"][name], model["seconds"][NONE])
-
-
-def profiled(model: Raw, name: str, what: str) -> float:
-    """The median over ranks and profiled steps of `communication`, `exposed` or `step`, in seconds."""
-    return float(median(step[what] for step in model["profiled"][name]))
-
-
-def exposed_share(model: Raw, name: str) -> float:
-    """The median share of a profiled step in which a collective runs and nothing is computed."""
-    return float(median(step["exposed"] / step["step"] for step in model["profiled"][name]))
-
-
-def hidden_share(model: Raw, name: str) -> float | None:
-    """The median share of communication that runs while the rank computes; None without communication."""
-    shares = [1 - one["exposed"] / one["communication"] for one in model["profiled"][name] if one["communication"]]
-    return median(shares) if shares else None
+    workloads = [workload_of(options, model, options.bucket_mb) for model in options.models]
+    return train_on_ranks(options, measure_on_ranks, workloads, options.rounds, options.warm_up, options.seconds)
 
 
 def evaluate(raw: Raw) -> Result:
@@ -218,9 +63,7 @@ def evaluate(raw: Raw) -> Result:
             Column("model"),
             Column("parameters", "million"),
             Column("wrapper"),
-            Column("step", "ms"),
-            Column("first quartile", "ms"),
-            Column("third quartile", "ms"),
+            *STEP_COLUMNS,
             Column("added", "ms"),
             Column("collectives", "ms"),
             Column("exposed", "ms"),
@@ -234,14 +77,11 @@ def evaluate(raw: Raw) -> Result:
 
 
 def _row(model: Raw, name: str) -> list[Any]:
-    step = step_spread(model, name).scaled(1e3)
     return [
         model["workload"]["model"],
         model["parameters"] / 1e6,
         name,
-        step.median,
-        step.first,
-        step.third,
+        *step_cells(model["seconds"][name]),
         added(model, name).median * 1e3 if name != NONE else None,
         profiled(model, name, "communication") * 1e3,
         profiled(model, name, "exposed") * 1e3,
@@ -253,25 +93,25 @@ def _row(model: Raw, name: str) -> list[Any]:
 def _sentences(raw: Raw) -> list[str]:
     largest = max(raw["models"], key=lambda model: model["parameters"])
     wrappers = [name for name in largest["seconds"] if hidden_share(largest, name) is not None]
-    sentences = [_about_speed(largest, wrappers)] if wrappers else []
-    hidden = ", ".join(f"{name} {hidden_share(largest, name):.0%}" for name in wrappers)
-    if hidden:
-        sentences.append(f"Communication hidden behind computation: {hidden}.")
-    sentences += [_about_submitted(largest, name) for name in largest["seconds"] if is_submitted(name)]
-    if wrappers:
-        error = max(repeat_error(largest["seconds"][name], largest["seconds"][NONE]) for name in wrappers)
-        sentences.append(f"Measured twice, in every other round, the ratios to {NONE} differ by at most {error:.0%}.")
-    if raw["device"] == "cpu":
-        sentences.append(_about_cpu(raw))
-    return sentences
+    sentences = _about_wrappers(largest, wrappers) if wrappers else []
+    if raw["world_size"] == 1:
+        sentences.append("A single rank has none to exchange with: what a wrapper adds is its own work.")
+    else:
+        sentences += [_about_submitted(largest, name) for name in largest["seconds"] if is_submitted(name)]
+    sentences.append(repeatability(largest["seconds"], [name for name in largest["seconds"] if name != NONE], NONE))
+    return [*sentences, *_about_left_out(raw), _about_device(raw)]
 
 
-def _about_speed(model: Raw, wrappers: Sequence[str]) -> str:
+def _about_wrappers(model: Raw, wrappers: Sequence[str]) -> list[str]:
     fastest = min(wrappers, key=lambda name: step_spread(model, name).median)
     slowest = max(wrappers, key=lambda name: step_spread(model, name).median)
     what = f"{model['workload']['model']}, {model['parameters'] / 1e6:.1f} million parameters"
-    relative = _relative(model, fastest, slowest)
-    return f"On the largest model ({what}), {fastest} is the fastest: its step takes {relative}."
+    relative = compared(model["seconds"], fastest, slowest)
+    hidden = ", ".join(f"{name} {hidden_share(model, name):.0%}" for name in wrappers)
+    return [
+        f"On the largest model ({what}), {fastest} is the fastest: its step takes {relative}.",
+        f"Communication hidden behind computation: {hidden}.",
+    ]
 
 
 def _about_submitted(model: Raw, name: str) -> str:
@@ -279,19 +119,27 @@ def _about_submitted(model: Raw, name: str) -> str:
     if hidden_share(model, name) is None:
         return f"The step of {name} has no collective: nothing averages its gradients."
     beside = kind(name) if kind(name) in WRAPPERS else "torch"
-    return f"The step of {name} takes {_relative(model, name, beside)}."
+    return f"The step of {name} takes {compared(model['seconds'], name, beside)}."
 
 
-def _relative(model: Raw, name: str, beside: str) -> str:
-    ratio = ratios(model["seconds"][name], model["seconds"][beside])
-    return f"{ratio.median:.2f} of {beside}'s (quartiles {ratio.first:.2f} to {ratio.third:.2f})"
+def _about_left_out(raw: Raw) -> list[str]:
+    left = max(0.0, raw["left"])
+    return [
+        f"{model['model']} is left out: it would take about {model['needed']:.0f} s, and the smaller models leave "
+        f"{left:.0f} s; give more --seconds."
+        for model in raw["left_out"]
+    ]
 
 
-def _about_cpu(raw: Raw) -> str:
-    return (
-        f"{raw['world_size']} ranks and their communication threads share {raw['cores']} cores, so hidden "
-        "communication slows the computation; a GPU has units of its own for copies between devices."
-    )
+def _about_device(raw: Raw) -> str:
+    if raw["device"] == "cpu":
+        return (
+            f"{raw['world_size']} ranks and their communication threads share {raw['cores']} cores, so hidden "
+            "communication slows the computation; a GPU has units of its own for copies between devices."
+        )
+    if raw["backend"] == "gloo":
+        return "gloo copies gradients through the host and adds them on its cores; nccl does both on the GPUs."
+    return "Kernels of nccl run beside the model's on each GPU and take few of its units."
 
 
 def draw(raw: Raw) -> "Mapping[str, Figure]":

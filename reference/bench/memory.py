@@ -2,170 +2,40 @@
 
     python -m reference.bench memory --model 50m --world-size 2
 
-Every rank trains two steps of each strategy, one strategy after the other, and notes what its tensors hold at fixed
-moments. The first step shows what the training keeps, by differences:
-
-    parameters       held at initialisation
-    gradients        held before the optimizer's step, less the parameters
-    optimizer state  held after the optimizer's step, less parameters and gradients
-
-In the second step all of it exists. What forward adds then are the activations, and the peak is that of any later step.
+`memory_moments` measures: what tensors hold at initialisation, after forward, before the optimizer's step and after it.
 """
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-import torch.distributed as dist
-from torch import Tensor
-
 from reference.bench import pictures
-from reference.bench.accounting import StateBytes, exact, paper
-from reference.bench.allocations import Watch, watch_allocations
+from reference.bench.accounting import StateBytes
 from reference.bench.benchmark import Benchmark
-from reference.bench.contestants import Contestant, Workload, batch, size_of
-from reference.bench.ranks import gather, on_ranks
+from reference.bench.contestants import Workload
+from reference.bench.memory_moments import MOMENTS, fullest, kept, measure_on_ranks, on_paper
 from reference.bench.result import Column, Raw, Result
-from reference.bench.strategies import Recipe, strategies
-from reference.bench.submission import kind, submission_path
-from reference.bench.transformer_costs import Batch, activation_bytes, parameters, shapes
-from reference.communication.launch import in_job
-from reference.communication.process_group import current_device
+from reference.bench.submission import kind
+from reference.bench.training_options import add_model_option, add_training_options, train_on_ranks, workload_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MEGABYTE = 1e6
-_BUCKET_MB = 25.0  # torch's default
 _UNEXPLAINED = 0.001  # of all states
-MOMENTS = ("initialisation", "after forward", "before the step", "after the step")
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What a training holds on one rank, in bytes.
-
-    Attributes:
-        states: parameters, gradients and optimizer state.
-        activations: what the second step's forward adds.
-        peak: the most that is held in the second step.
-    """
-
-    states: StateBytes
-    activations: int
-    peak: int
-
-
-# On the ranks
-
-
-def measure_on_ranks(workload: Workload) -> Raw:
-    """Train two steps of each strategy: the moments of each rank."""
-    tokens = batch(workload)
-    found = {name: gather(watch_training(recipe, tokens)[1]) for name, recipe in strategies(workload).items()}
-    return {
-        "workload": asdict(workload),
-        "world_size": dist.get_world_size(),
-        "backend": dist.get_backend(),
-        "device": current_device().type,
-        "moments": found,
-    }
-
-
-def watch_training(recipe: Recipe, tokens: Tensor) -> tuple[Contestant, list[dict[str, Any]]]:
-    """A training after two steps, and their moments: names, bytes held, peak since the moment before."""
-    with watch_allocations(tokens.device) as watch:
-        training = recipe()
-        watch.mark("initialisation")
-        _step(training, tokens, watch)
-        training.optimizer.zero_grad()
-        watch.mark("between steps")
-        _step(training, tokens, watch)
-    return training, [asdict(moment) for moment in watch.moments]
-
-
-def _step(training: Contestant, tokens: Tensor, watch: Watch) -> None:
-    loss = training.loss(tokens)
-    watch.mark("after forward")
-    torch.autograd.backward(loss)
-    training.finish()
-    del loss
-    watch.mark("before the step")
-    training.optimizer.step()
-    watch.mark("after the step")
-
-
-# Computed from the moments
-
-
-def kept(moments: Sequence[Mapping[str, Any]]) -> Kept:
-    """What a rank holds, from the moments of its two steps."""
-    initial, _, before, after, between, forward, before_2, after_2 = moments
-    states = StateBytes(initial["bytes"], before["bytes"] - initial["bytes"], after["bytes"] - before["bytes"])
-    peak = max(moment["peak"] for moment in (forward, before_2, after_2))
-    return Kept(states, forward["bytes"] - between["bytes"], peak)
-
-
-@dataclass(frozen=True)
-class Paper:
-    """What the accounting says about a measured training.
-
-    Attributes:
-        parameters: elements of all parameters.
-        activations: bytes on each rank after forward.
-        formula: bytes of states on each rank, if everything divides evenly.
-        exact: the same, counted from the shapes for one rank.
-    """
-
-    parameters: int
-    activations: int
-    formula: StateBytes
-    exact: StateBytes
-
-
-def on_paper(raw: Raw, name: str, rank: int) -> Paper:
-    """The accounting for a training of the raw numbers, on one rank."""
-    workload, world_size = Workload(**raw["workload"]), raw["world_size"]
-    size, vocabulary = size_of(workload.model)
-    elements = parameters(size, vocabulary)
-    return Paper(
-        elements,
-        activation_bytes(size, Batch(workload.samples, workload.words), vocabulary),
-        paper(kind(name), elements, world_size),
-        exact(kind(name), shapes(size, vocabulary), world_size, rank),
-    )
-
-
-def fullest(every: Sequence[Sequence[Mapping[str, Any]]]) -> int:
-    """The rank that keeps most, given the moments of every rank."""
-    totals = [kept(moments).states.total for moments in every]
-    return totals.index(max(totals))
-
-
-# The command
 
 
 def add_options(command: ArgumentParser) -> None:
     """Add the options of this command."""
-    command.add_argument("--model", default="50m", help="a transformer: tiny, small, ..., or WIDTHxLAYERS")
-    command.add_argument("--samples", type=int, default=2, help="sequences on each rank")
-    command.add_argument("--words", type=int, default=128, help="tokens in each sequence")
-    command.add_argument("--world-size", type=int, default=2, help="ranks to start")
-    command.add_argument("--backend", help="process group backend (default: nccl with CUDA, else gloo)")
-    command.add_argument(
-        "--submission", type=submission_path, metavar="PATH", help="measure a submission beside the references"
-    )
+    add_model_option(command, "50m")
+    add_training_options(command, words=128)
 
 
 def measure(options: Namespace) -> Raw:
     """Start the ranks and train on them."""
-    size_of(options.model)  # a wrong name is refused before ranks are started
-    workload = Workload(options.model, options.samples, options.words, _BUCKET_MB, options.submission)
-    found: Raw = on_ranks(measure_on_ranks, None if in_job() else options.world_size, workload, backend=options.backend)
-    return found
+    return train_on_ranks(options, measure_on_ranks, workload_of(options, options.model))
 
 
 def evaluate(raw: Raw) -> Result:
@@ -279,37 +149,25 @@ def _draw_bars(axes: "Axes", raw: Raw) -> None:
     for place, name in enumerate(names):
         rank = fullest(raw["moments"][name])
         found, formula = kept(raw["moments"][name][rank]), on_paper(raw, name, rank)
-        _draw_stack(axes, place - 0.2, found.states, found.activations, labelled=place == 0)
-        _draw_stack(axes, place + 0.2, formula.formula, formula.activations, hatch="//")
+        measured, on_the_paper = _parts(found.states, found.activations), _parts(formula.formula, formula.activations)
+        colours = pictures.colours(measured)
+        pictures.stack(axes, place - 0.2, measured, colours, is_labelled=place == 0)
+        pictures.stack(axes, place + 0.2, on_the_paper, colours, is_formula=True)
     axes.set_xticks(range(len(names)), [name.replace(" ", "\n") for name in names])
     axes.grid(visible=False, axis="x")
     axes.set(ylim=(0, axes.get_ylim()[1] * 1.15))  # room for the legend
     axes.legend(ncols=4, loc="upper center")
 
 
-def _draw_stack(
-    axes: "Axes", place: float, states: StateBytes, activations: float, *, labelled: bool = False, hatch: str = ""
-) -> None:
+def _parts(states: StateBytes, activations: float) -> dict[str, float]:
+    """The parts of a bar, from below, in megabytes."""
     parts = {
         "parameters": states.parameters,
         "gradients": states.gradients,
         "optimizer state": states.optimizer,
         "activations": activations,
     }
-    bottom = 0.0
-    for (label, height), colour in zip(parts.items(), pictures.COLOURS, strict=False):
-        axes.bar(
-            place,
-            height / MEGABYTE,
-            width=0.36,
-            bottom=bottom / MEGABYTE,
-            label=label if labelled else None,
-            color=colour,
-            alpha=0.55 if hatch else 1.0,
-            edgecolor="white",
-            hatch=hatch,
-        )
-        bottom += height
+    return {name: size / MEGABYTE for name, size in parts.items()}
 
 
 BENCHMARK = Benchmark(

@@ -20,7 +20,7 @@ from reference.bench import pictures
 from reference.bench.accounting import STRATEGIES, paper
 from reference.bench.benchmark import Benchmark
 from reference.bench.contestants import Workload, batch
-from reference.bench.memory import kept, watch_training
+from reference.bench.memory_moments import kept, watch_training
 from reference.bench.ranks import on_ranks
 from reference.bench.result import Column, Raw, Result
 from reference.bench.strategies import strategies

@@ -5,7 +5,7 @@ same for the same numbers: an SVG holds no date and no random ids.
 """
 
 import importlib.util
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ MISSING = "No pictures: they need matplotlib. Install it with: pip install 'pyte
 COLOURS = ("#1f5fa8", "#d1662b", "#2f8f5b", "#8b5fb0", "#c23b4b", "#6b6b6b", "#b79a1e", "#3aa6b9")
 """One for each series, in order: they differ in brightness too, for print and for colour-blind readers."""
 
+_OTHER = "#6b6b6b"
 _INCHES = (8.0, 4.8)  # 800 by 480 pixels at 100 dots per inch
 _STYLE: Any = {
     "figure.dpi": 100,
@@ -93,6 +94,41 @@ def line(axes: "Axes", xs: Sequence[float], ys: Iterable[tuple[float, float, flo
     first, median, third = zip(*ys, strict=True)
     axes.plot(xs, median, "o-", label=label, color=colour)
     axes.fill_between(xs, first, third, color=colour, alpha=0.18, linewidth=0)
+
+
+def stack(
+    axes: "Axes",
+    place: float,
+    parts: Mapping[str, float],
+    colours: Mapping[str, str],
+    *,
+    is_labelled: bool = False,
+    is_formula: bool = False,
+) -> None:
+    """Draw a bar of parts above one another.
+
+    Args:
+        axes: to draw on.
+        place: the middle of the bar on the horizontal axis.
+        parts: heights by name, from below.
+        colours: by the names of parts; others are grey.
+        is_labelled: whether the parts are named in the legend.
+        is_formula: whether a formula gave the heights: such a bar is hatched and paler.
+    """
+    bottom = 0.0
+    for name, height in parts.items():
+        axes.bar(
+            place,
+            height,
+            width=0.36,
+            bottom=bottom,
+            label=name if is_labelled else None,
+            color=colours.get(name, _OTHER),
+            alpha=0.55 if is_formula else 1.0,
+            edgecolor="white",
+            hatch="//" if is_formula else "",
+        )
+        bottom += height
 
 
 def plain_log(axis: "Axis") -> None:

@@ -7,11 +7,37 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 
 from reference.communication.launch import in_job, launch
 
 Answer = TypeVar("Answer")
+
+_RANKS = 2  # that a command starts by default
+
+
+def uses_nccl(backend: str | None, device: str | None) -> bool:
+    """Whether ranks with these options, as for `process_group.setup`, communicate by nccl."""
+    return backend == "nccl" or (backend is None and device != "cpu" and torch.cuda.is_available())
+
+
+def gpus() -> int:
+    """The ranks that nccl can have on this machine: one for each GPU; at least one, which then says what is missing."""
+    return torch.cuda.device_count() or 1
+
+
+def ranks_to_start(world_size: int | None, backend: str | None, device: str | None) -> int | None:
+    """How many ranks `on_ranks` must start; None in a torchrun job, whose ranks are there.
+
+    Args:
+        world_size: as the user asked. None: two ranks, with nccl no more than there are GPUs.
+        backend: as for `process_group.setup`.
+        device: as for `process_group.setup`.
+    """
+    if in_job():
+        return None
+    return world_size or (min(_RANKS, gpus()) if uses_nccl(backend, device) else _RANKS)
 
 
 def on_ranks(

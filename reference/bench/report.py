@@ -3,11 +3,13 @@
     python -m reference.bench report --minutes 10
     python -m reference.bench report --verify bench/report/receipt.json
 
-Each benchmark runs at the largest of a few sizes that fits into its share of the time that is left. The seconds of the
-sizes are estimates for two quiet cores; if the machine is slower, later benchmarks get smaller.
+Each benchmark runs at the largest of a few sizes that fits into its share of the time that is left, and leaves enough
+for all others at their smallest. The seconds of the sizes are estimates for two quiet cores; if the machine is slower,
+later benchmarks get smaller.
 """
 
 import json
+import tempfile
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
@@ -35,18 +37,18 @@ class Size:
 
 
 _SIZES: dict[str, list[Size]] = {  # the largest first; the defaults are empty
-    "roofline": [Size(35), Size(12, "--width 512 --elements 8000000 --seconds 0.5")],
+    "roofline": [Size(35), Size(11, "--width 512 --elements 8000000 --seconds 0.3")],
     "all-reduce": [
         Size(115),
         Size(40, "--megabytes 0.001 0.01 0.1 1 10 100 --seconds 1"),
-        Size(14, "--world-sizes 2 --megabytes 0.001 0.1 1 10 --seconds 0.5"),
+        Size(13, "--world-sizes 2 --megabytes 0.001 0.1 1 10 --seconds 0.5"),
     ],
-    "ddp": [Size(110), Size(50, "--models 128x4 256x4 --seconds 8"), Size(20, "--models 64x2 128x2 --seconds 3")],
-    "buckets": [Size(60), Size(16, "--model 64x2 --points 6 --seconds 3")],
-    "trace": [Size(40), Size(16, "--model 64x2")],
-    "memory": [Size(60), Size(16, "--model 128x4")],
-    "step": [Size(60), Size(16, "--model 64x2 --rounds 5")],
-    "models": [Size(60), Size(20, "--words 64 --seconds 0.5")],
+    "ddp": [Size(90), Size(45, "--models 64x4 128x4 --seconds 35"), Size(18, "--models 64x2 --seconds 8")],
+    "buckets": [Size(65), Size(16, "--model 64x2 --points 6 --seconds 4")],
+    "trace": [Size(40), Size(14, "--model 64x1")],
+    "memory": [Size(60), Size(13, "--model 64x2")],
+    "step": [Size(75), Size(13, "--model 64x2 --rounds 5")],
+    "models": [Size(60), Size(14, "--seconds 0.2")],
 }
 
 
@@ -58,6 +60,8 @@ def sizes(name: str) -> list[Size]:
 def choose(names: Sequence[str], left: float, slowness: float) -> Size | None:
     """The size at which the first of these benchmarks runs; None if there is no time for it.
 
+    It may take its share of the time, if that leaves enough for the others at their smallest.
+
     Args:
         names: the benchmarks that have not run yet.
         left: seconds for all of them.
@@ -65,8 +69,9 @@ def choose(names: Sequence[str], left: float, slowness: float) -> Size | None:
     """
     wanted = [sizes(name)[0].seconds for name in names]
     share = left * wanted[0] / sum(wanted)
+    spare = left - slowness * sum(sizes(name)[-1].seconds for name in names[1:])
     first = sizes(names[0])
-    fitting = [size for size in first if size.seconds * slowness <= share]
+    fitting = [size for size in first if size.seconds * slowness <= min(share, spare)]
     smallest = first[-1]
     return fitting[0] if fitting else smallest if smallest.seconds * slowness <= left else None
 
@@ -153,9 +158,7 @@ def run(options: Namespace, console: Console) -> None:
         raise SystemExit(verify(options.verify, console))
     benchmarks = {name: BENCHMARKS[name] for name in options.only or BENCHMARKS}
     options.out.mkdir(parents=True, exist_ok=True)
-    sections, missing = run_all(
-        benchmarks, options.minutes * 60, lambda one, line: _run_one(one, line, options.out, console)
-    )
+    sections, missing = run_all(benchmarks, options.minutes * 60, lambda one, line: _run_one(one, line, console))
     about = About(datetime.now(UTC).isoformat(timespec="seconds"), options.minutes, _lines(sections), missing)
     for path in write(options.out, sections, about, console):
         console.print(f"Written: {path}", soft_wrap=True)
@@ -167,9 +170,11 @@ def _lines(sections: Sequence[Section]) -> dict[str, str]:
     return {section.result.name: section.arguments for section in sections}
 
 
-def _run_one(benchmark: Benchmark, arguments: str, folder: Path, console: Console) -> Result:
+def _run_one(benchmark: Benchmark, arguments: str, console: Console) -> Result:
+    """Run a benchmark. What it writes besides its result is thrown away: Chrome traces have megabytes."""
     console.print(f"[bold]{benchmark.name}[/bold] {arguments}")
-    result = benchmark.result(benchmark.parse(arguments.split(), folder))
+    with tempfile.TemporaryDirectory() as scratch:
+        result = benchmark.result(benchmark.parse(arguments.split(), Path(scratch)))
     console.print(result.table())
     return result
 

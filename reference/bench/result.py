@@ -120,7 +120,7 @@ class Result:
         folder.mkdir(parents=True, exist_ok=True)
         table, numbers = folder / f"{self.name}.csv", folder / f"{self.name}.json"
         table.write_text(self.to_csv(), encoding="utf-8")
-        numbers.write_text(json.dumps(self.to_json(), indent=1), encoding="utf-8")
+        numbers.write_text(json.dumps(self.to_json()), encoding="utf-8")
         return [table, numbers]
 
 

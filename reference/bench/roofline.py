@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from reference.bench import all_reduce, pictures
+from reference.bench import all_reduce_times, pictures
 from reference.bench.benchmark import Benchmark
 from reference.bench.method import cores, ratios
-from reference.bench.ranks import gather, on_ranks
+from reference.bench.ranks import gather, on_ranks, ranks_to_start
 from reference.bench.result import Column, Raw, Result
-from reference.communication.launch import in_job
 from reference.communication.process_group import current_device
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def measure_on_ranks(width: int, elements: int, repetitions: int, seconds: float
         "width": width,
         "operations": found,
         "send": {"bytes": size, "seconds": _send(elements, repetitions)},
-        "all_reduces": all_reduce.measure_on_ranks(
+        "all_reduces": all_reduce_times.measure_on_ranks(
             [dist.get_world_size()], [_LATENCY_BYTES, size], 3, repetitions, seconds
         )["measurements"],
     }
@@ -145,7 +144,7 @@ def _send(elements: int, repetitions: int) -> list[float]:
 
 def add_options(command: ArgumentParser) -> None:
     """Add the options of this command."""
-    command.add_argument("--world-size", type=int, default=2, help="number of ranks")
+    command.add_argument("--world-size", type=int, help="ranks to start (default: 2, with nccl at most one per GPU)")
     command.add_argument("--width", type=int, help="of square matrices (default: 1024, on a GPU 8192)")
     command.add_argument("--elements", type=int, help="of float32 tensors (default: 2^25, on a GPU 2^28)")
     command.add_argument("--repetitions", type=int, default=20, help="of each operation, at most")
@@ -160,7 +159,7 @@ def measure(options: Namespace) -> Raw:
     width, elements = _ON_GPU if wants_gpu and torch.cuda.is_available() else _ON_CPU
     raw: Raw = on_ranks(
         measure_on_ranks,
-        None if in_job() else options.world_size,
+        ranks_to_start(options.world_size, options.backend, options.device),
         options.width or width,
         options.elements or elements,
         options.repetitions,
@@ -192,9 +191,9 @@ def together(raw: Raw, name: str, amount: str) -> float:
     return float(median(operation[amount] / min(seconds) for seconds in operation["together"]))
 
 
-def links(raw: Raw) -> tuple[all_reduce.Measurement, all_reduce.Measurement]:
+def links(raw: Raw) -> tuple[all_reduce_times.Measurement, all_reduce_times.Measurement]:
     """The all-reduces of a small and of a large tensor."""
-    small, large = all_reduce.measurements({"measurements": raw["all_reduces"]})
+    small, large = all_reduce_times.measurements({"measurements": raw["all_reduces"]})
     return small, large
 
 
@@ -233,7 +232,7 @@ def _compute_rows(raw: Raw) -> list[list[Any]]:
 
 def _link_rows(raw: Raw) -> list[list[Any]]:
     small, large = links(raw)
-    bus = all_reduce.bus_bandwidth(large.size, min(map(max, large.seconds)), raw["world_size"])
+    bus = all_reduce_times.bus_bandwidth(large.size, min(map(max, large.seconds)), raw["world_size"])
     send = [["send to another rank", raw["send"]["bytes"] / min(raw["send"]["seconds"]) / 1e9, None, "GB/s"]]
     return [
         *(send if raw["send"]["seconds"] else []),

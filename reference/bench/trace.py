@@ -2,191 +2,53 @@
 
     python -m reference.bench trace --model 128x4 --world-size 2
 
-Each training takes two steps, then one under torch's profiler in a process group that records every operation. So the
-same step is seen twice, and the two are compared: collectives, their order and the times of their launches.
+The step is seen by torch's profiler and by the observed record (`traced_steps`). The two are compared: collectives,
+their order and the times of their launches.
 
 The overlap is the share of communication during which the rank computed. On CPU the profiler sees a collective on
 gloo's thread and operators on the thread of the model.
-
-Files: trace-NAME.profiler.json (torch's profiler) and trace-NAME.observed.json (the record) have all ranks. https://ui.perfetto.dev
-and chrome://tracing open both.
 """
 
-import json
-import tempfile
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
-
-import torch
-import torch.distributed as dist
-from torch import Tensor
-from torch.profiler import ProfilerActivity, profile, record_function
 
 from reference.bench import pictures
 from reference.bench.benchmark import Benchmark
-from reference.bench.chrome_traces import CLOCK, PHASE, Step, TraceEvent, of_rank, read_step, without_gaps
-from reference.bench.contestants import WRAPPERS, Contestant, Workload, batch, contestant, size_of, submitted_names
-from reference.bench.observed import observed_group
-from reference.bench.ranks import gather, on_ranks
+from reference.bench.chrome_traces import Step, without_gaps
+from reference.bench.contestants import Workload
 from reference.bench.result import Column, Raw, Result
-from reference.bench.strategies import strategies
-from reference.bench.submission import kind, submission_path
-from reference.communication.launch import in_job
-from reference.communication.process_group import current_device
+from reference.bench.traced_steps import file_name, measure_on_ranks
+from reference.bench.training_options import (
+    add_bucket_option,
+    add_model_option,
+    add_training_options,
+    train_on_ranks,
+    workload_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from pytest_ddp.observed.inspection.collectives import Collectives
-
-_SHARDED = ("zero1", "fsdp")  # beside the wrappers
-_WARM_UP = 2
 _MEGABYTE = 1e6
-_PIXELS = 1600  # shorter pauses are not drawn
-
-
-# On the ranks
-
-
-def measure_on_ranks(workload: Workload, folder: str) -> Raw:
-    """Trace one step of each training, and write the traces of all ranks into a folder."""
-    tokens = batch(workload)
-    with observed_group() as record:
-        makers = _makers(workload)
-        steps = {name: trace_training(make, tokens, record, Path(folder), name) for name, make in makers.items()}
-    return {
-        "workload": asdict(workload),
-        "world_size": dist.get_world_size(),
-        "backend": dist.get_backend(),
-        "device": current_device().type,
-        "steps": {name: [asdict(step) for step in every] for name, every in steps.items()},
-    }
-
-
-def _makers(workload: Workload) -> dict[str, Callable[[], Contestant]]:
-    """The trainings by name: every wrapper, and those that shard."""
-    sharded = {name: make for name, make in strategies(workload).items() if kind(name) in _SHARDED}
-    wrapped = (*WRAPPERS, *submitted_names(workload))
-    return {name: lambda name=name: contestant(name, workload) for name in wrapped} | sharded
-
-
-def trace_training(
-    make: Callable[[], Contestant], tokens: Tensor, record: "Collectives", folder: Path, name: str
-) -> list[Step]:
-    """One step of a training on every rank; rank 0 writes the traces of all ranks into the folder."""
-    training = make()
-    for _ in range(_WARM_UP):
-        training.step(tokens)
-    profiled, observed, clock = trace_step(training, tokens, record)
-    every = gather((profiled, observed, clock))
-    if dist.get_rank() == 0:
-        _write(folder / f"trace-{file_name(name)}.profiler.json", _merged(every))
-        _write_observed(folder / f"trace-{file_name(name)}.observed.json", [made for _, made, _ in every])
-    steps = [read_step(*one) for one in every]
-    first = min(step.phases[0].start for step in steps)
-    return [step.shifted(-first) for step in steps]
-
-
-def trace_step(
-    training: Contestant, tokens: Tensor, record: "Collectives"
-) -> tuple[list[TraceEvent], list[TraceEvent], float]:
-    """The events of the profiler, those of the record, and the monotonic time of the span `clock` in microseconds."""
-    dist.barrier()
-    record.clear()
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if tokens.is_cuda else [])]
-    with profile(activities=activities) as profiler:
-        clock = monotonic_ns() / 1e3
-        with record_function(CLOCK):
-            pass
-        _step_in_phases(training, tokens)
-    with tempfile.TemporaryDirectory() as folder:
-        seen, made = Path(folder, "profiler.json"), Path(folder, "observed.json")
-        profiler.export_chrome_trace(str(seen))
-        record.export_trace(made)
-        return _read(seen), _read(made), clock
-
-
-def _step_in_phases(training: Contestant, tokens: Tensor) -> None:
-    with record_function(PHASE + "forward"):
-        training.optimizer.zero_grad()
-        loss = training.loss(tokens)
-    with record_function(PHASE + "backward"):
-        torch.autograd.backward(loss)
-    with record_function(PHASE + "exchange"):
-        training.finish()
-    with record_function(PHASE + "optimizer"):
-        training.optimizer.step()
-        if tokens.is_cuda:
-            torch.cuda.synchronize()
-
-
-def file_name(name: str) -> str:
-    """A training's name as it stands in the names of files."""
-    return name.replace(" (", "-").replace(")", "")
-
-
-def _read(path: Path) -> list[TraceEvent]:
-    events: list[TraceEvent] = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-    return events
-
-
-def _write(path: Path, events: Sequence[TraceEvent]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":")), encoding="utf-8"
-    )
-
-
-def _merged(every: Sequence[tuple[list[TraceEvent], list[TraceEvent], float]]) -> list[TraceEvent]:
-    """The profiler's traces of all ranks, on the clock of the record."""
-    merged: list[TraceEvent] = []
-    for rank, (events, _, clock) in enumerate(every):
-        [mark] = [event["ts"] for event in events if event.get("name") == CLOCK]
-        merged += of_rank(events, rank, clock - mark)
-    return merged
-
-
-def _write_observed(path: Path, every: Sequence[list[TraceEvent]]) -> None:
-    """The record's traces of all ranks, with arrows between the ranks of each collective."""
-    from pytest_ddp.observed.inspection.chrome_trace import merge_traces  # noqa: PLC0415  # needed here only
-
-    with tempfile.TemporaryDirectory() as folder:
-        parts = [Path(folder, f"{rank}.json") for rank in range(len(every))]
-        for part, events in zip(parts, every, strict=True):
-            _write(part, events)
-        merge_traces(parts, path)
-
-
-# The command
+_PIXELS = 800  # of the picture; shorter pauses are not drawn
 
 
 def add_options(command: ArgumentParser) -> None:
     """Add the options of this command."""
-    command.add_argument("--model", default="256x4", help="a transformer: tiny, small, ..., or WIDTHxLAYERS")
-    command.add_argument("--samples", type=int, default=4, help="sequences on each rank")
-    command.add_argument("--words", type=int, default=64, help="tokens in each sequence")
-    command.add_argument("--bucket-mb", type=float, default=1.0, help="largest size of a bucket, in 1024 * 1024 bytes")
-    command.add_argument("--world-size", type=int, default=2, help="ranks to start")
-    command.add_argument("--backend", help="process group backend (default: nccl with CUDA, else gloo)")
-    command.add_argument(
-        "--submission", type=submission_path, metavar="PATH", help="trace a submission's wrappers beside the references"
-    )
+    add_model_option(command, "256x4")
+    add_training_options(command, samples=4)
+    add_bucket_option(command)
 
 
 def measure(options: Namespace) -> Raw:
     """Start the ranks and trace on them."""
-    size_of(options.model)  # a wrong name is refused before ranks are started
-    workload = Workload(options.model, options.samples, options.words, options.bucket_mb, options.submission)
-    folder = str((options.out or Path("bench", BENCHMARK.name)).absolute())
-    ranks = None if in_job() else options.world_size
-    found: Raw = on_ranks(measure_on_ranks, ranks, workload, folder, backend=options.backend)
-    return found
+    workload = workload_of(options, options.model, options.bucket_mb)
+    folder = (options.out or Path("bench", BENCHMARK.name)).absolute()
+    return train_on_ranks(options, measure_on_ranks, workload, str(folder))
 
 
 def steps_of(raw: Raw) -> dict[str, list[Step]]:
@@ -220,7 +82,7 @@ def evaluate(raw: Raw) -> Result:
             Column("differ", "ms"),
         ],
         rows=[_row(name, rank, step) for name, every in found.items() for rank, step in enumerate(every)],
-        sentences=[_overlaps(found), _agreement(found), _GPU[raw["device"]]],
+        sentences=[_overlaps(found), _agreement(raw, found), _GPU[raw["device"]]],
         raw=raw,
     )
 
@@ -251,15 +113,21 @@ def _overlaps(found: Mapping[str, Sequence[Step]]) -> str:
     parts = [
         f"{overlap:.0f}% with {name}" for name, every in found.items() if (overlap := overlap_of(every)) is not None
     ]
+    if not parts:
+        return "No collective was seen to run, so there is no overlap."
     return f"Of the time in which collectives run, ranks compute in {', '.join(parts)}."
 
 
-def _agreement(found: Mapping[str, Sequence[Step]]) -> str:
+def _agreement(raw: Raw, found: Mapping[str, Sequence[Step]]) -> str:
+    """Whether profiler and record agree; on a single rank about launches alone, because NCCL runs nothing there."""
     steps = [step for every in found.values() for step in every]
     differences = [difference for step in steps for difference in step.launch_differences]
-    wrong = [name for name, every in found.items() if not all(step.agree for step in every)]
+    is_alone = raw["world_size"] == 1
+    wrong = [name for name, every in found.items() if not all(_agrees(step, is_alone=is_alone) for step in every)]
     if wrong:
         return f"The profiler and the observed record disagree about the collectives of {', '.join(wrong)}."
+    if not differences:
+        return "Neither the profiler nor the observed record saw a collective."
     return (
         f"The profiler and the observed record saw the same {sum(len(step.observed) for step in steps)} collectives in "
         f"the same order; their launches differ by {median(differences):.2f} ms in the median and "
@@ -267,9 +135,14 @@ def _agreement(found: Mapping[str, Sequence[Step]]) -> str:
     )
 
 
+def _agrees(step: Step, *, is_alone: bool) -> bool:
+    return step.launches_agree if is_alone else step.agree
+
+
 _GPU = {
     "cpu": "On a GPU, kernels of NCCL would run beside the model's, and overlap would cost the model few cores.",
-    "cuda": "Communication and computation are the GPU's kernels; the record sees launches and waits of the program.",
+    "cuda": "Computation is the GPU's kernels. Communication is kernels too with nccl, and threads of the host with "
+    "gloo. The record sees launches and waits of the program.",
 }
 
 

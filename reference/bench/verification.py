@@ -48,6 +48,7 @@ def verify(file: Path) -> list[Finding]:
 def _check(made: Mapping[str, Any], results: Mapping[str, Result], folder: Path) -> list[Finding]:
     return [
         *_origin(made),
+        *_missing(made),
         *(finding for name, result in results.items() for finding in _check_result(made, name, result)),
         *_check_files(made, folder),
         *_check_pictures(made, results, folder),
@@ -71,6 +72,14 @@ def _origin(made: Mapping[str, Any]) -> Iterator[Finding]:
     for name, measured in made["versions"].items():
         if now.get(name) != measured:
             yield Finding(is_right=False, text=f"{name} was {measured}, here it is {now.get(name)}.", is_note=True)
+
+
+def _missing(made: Mapping[str, Any]) -> Iterator[Finding]:
+    """Which benchmarks are not in the report, and why: nothing of them is checked."""
+    for name in BENCHMARKS:
+        if name not in made["raw"]:
+            reason = made["about"]["missing"].get(name, "it was not asked for")
+            yield Finding(is_right=False, text=f"{name} is not in the report: {reason}.", is_note=True)
 
 
 def _check_result(made: Mapping[str, Any], name: str, result: Result) -> Iterator[Finding]:

@@ -215,6 +215,7 @@ def test_a_course_needs_one_folder_and_a_seed(tmp_path, capsys):
     assert Path(tmp_path / "out").exists() is False
 
 
+@pytest.mark.long
 def test_components_that_are_asked_for_later_are_graded_then(ada_alone):
     asked = ("--max-examples", "2", "--components")
     assert main(command(ada_alone, *asked, "loader_generator")) == 0

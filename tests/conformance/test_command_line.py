@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from bug import right
 
 from conformance.cli import main
 from conformance.components.registry import COMPONENTS
@@ -72,10 +73,6 @@ def test_the_help_names_every_option_with_its_default(capsys):
         ("raise ValueError('at import')", "ValueError: at import"),
         ("import os; os._exit(0)", "line 1, in <module>\n    import os; os._exit(0)\n"),
         ("import os; os._exit(0)", "SystemExit: os._exit(0) ends the process"),
-        (
-            "def get_naive_ddp(): ...\ndef naive_ddp_on_after_backward(m, o): ...",
-            "get_naive_ddp has the signature get_naive_ddp(); it is called as get_naive_ddp(module)",
-        ),
     ],
 )
 @pytest.mark.usefixtures("one_server")
@@ -84,6 +81,17 @@ def test_adapters_that_cannot_be_used_have_exit_code_2(capsys, submit, adapters,
     said = capsys.readouterr().err
     assert words in said
     assert "conformance/" not in said.replace("test_adapters", ""), "only the submission's own files"
+
+
+def test_a_function_that_cannot_be_called_costs_its_component_alone(grade_path, submit):
+    wrong = "def get_naive_ddp(): ...\ndef naive_ddp_on_after_backward(m, o): ...\n"
+    model = right("overhead_model")["adapters"]
+    report = grade_path(submit(wrong + model), components=["naive_ddp", "overhead_model"], world_size=2, examples=1)
+    naive, overhead = report.components
+    assert (naive.status, naive.points, overhead.status) == ("failed", 0, "passed")
+    said = "get_naive_ddp has the signature get_naive_ddp(); it is called as get_naive_ddp(module)"
+    assert (naive.checks[0].id, naive.checks[0].message[: len(said)]) == ("can_be_called", said)
+    assert {check.status for check in naive.checks[1:]} == {"not_run"}
 
 
 @pytest.mark.usefixtures("one_server")

@@ -8,7 +8,7 @@ from ways import WAYS
 from conformance.components.registry import COMPONENTS
 
 
-@pytest.mark.parametrize("way", WAYS[2::32], ids=str)  # a wrapper and an optimizer
+@pytest.mark.parametrize("way", WAYS[2:3], ids=str)  # a wrapper
 def test_an_unusual_way_passes(grade_path, submit, way):
     report = grade_path(submit(way.adapters, **CONTROLS), components=[way.component], examples=2)
     assert accusations(way, report) == {}

@@ -10,6 +10,7 @@ from conformance.batch.course import Course, grade_course
 from conformance.batch.entries import Entry, entries
 from conformance.batch.gradebook import Graded, class_page, gradebook
 from conformance.batch.human_eye import reasons
+from conformance.batch.local_executor import LocalExecutor
 from conformance.batch.progress import CourseProgress, LiveCourseProgress
 from conformance.batch.record import Record
 from conformance.batch.results import LOCK, Results, require_new
@@ -210,11 +211,11 @@ def test_two_graders_never_write_to_one_folder(tmp_path):
     class Nested(CourseProgress):
         def planned(self, *_):
             with pytest.raises(UsageError, match="another grade writes to this folder"):
-                grade_course(course, 1, CourseProgress())
+                grade_course(course, LocalExecutor(course.grading, 1, print), CourseProgress())
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        grade_course(course, 1, Nested())
+        grade_course(course, LocalExecutor(course.grading, 1, print), Nested())
 
 
 def test_the_folder_of_results_is_no_submission(tmp_path):

@@ -20,7 +20,7 @@ BUGS = [
     ("stale_learning_rate", "sharded_optimizer", "options[lr]", "change of an option ignored"),
 ]
 REFUSED = {"trains[recomputed_activations]": "not_run"}  # by the references' bucketed wrapper, in a sentence
-QUICK = {"summed_gradients", "unsynchronised_flat", "stale_learning_rate"}  # the others are in the long lane
+QUICK = {"unsynchronised_flat", "stale_learning_rate"}  # the others are in the long lane
 SHOWN = {"last_bucket_lost", "stale_learning_rate"}  # by a script: one of a wrapper, one of an optimizer
 
 

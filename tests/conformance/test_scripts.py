@@ -14,6 +14,7 @@ import torch._dynamo  # optimizers import it: once for all scripts that run in f
 from bug import Bug, right
 from bugs import BUGS
 
+from conformance.cli import main
 from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
 from conformance.execution.fork_servers import ranks_from
@@ -148,24 +149,23 @@ def test_a_script_shows_a_crash_and_a_hang(submission, said, script_of, submit):
     assert (code, said in shown) == (1, True), shown
 
 
-def test_a_grade_leaves_scripts_alone_and_removes_those_of_the_one_before(submit, tmp_path):
+@pytest.mark.usefixtures("one_server")
+def test_a_grade_leaves_scripts_alone_and_removes_those_of_the_one_before(submit, tmp_path, monkeypatch):
     bug, here = first("overhead_model", theme="numbers"), tmp_path / "here"
     here.mkdir()
+    monkeypatch.chdir(here)
     folder = submit(**bug.planted())
-    assert grade_in(here, folder) == 1
+    assert grade_here(folder) == 1
     (script,) = here.rglob("*.py")
     assert {*here.rglob("*.*")} == {script, script.with_suffix(".json")}
     own = script.with_name("overhead_model-of-my-own.py")
     own.write_text("print('mine')\n")
     submit(**right("overhead_model"))
-    assert grade_in(here, folder) == 0
+    assert grade_here(folder) == 0
     assert [path for path in here.rglob("*") if path.is_file()] == [own]
     assert sorted(path.name for path in folder.iterdir()) == ["adapters.py"]
 
 
-def grade_in(here: Path, folder: Path) -> int:
-    """Grade an overhead model with the command, in a folder."""
-    command = ["-m", "conformance", "grade", str(folder), "--components", "overhead_model", "--max-examples", "1"]
-    return subprocess.run(
-        [sys.executable, *command], cwd=here, capture_output=True, check=False, timeout=200
-    ).returncode
+def grade_here(folder: Path) -> int:
+    """Grade an overhead model with the command, in the current folder."""
+    return main(["grade", str(folder), "--components", "overhead_model", "--max-examples", "1"])

@@ -94,6 +94,13 @@ def test_what_is_not_begun_is_next_where_nothing_fails():
     assert step.words[0] == "The adapters lack `ddp_on_after_backward(ddp_model, optimizer)`."
 
 
+def test_of_a_component_that_cannot_be_called_its_page_is_named():
+    wrong = CheckReport("can_be_called", "core", "failed", "It takes the arguments.", message="get_ddp has no arguments")
+    step = next_step(replace(REPORT, components=(replace(FLAT, checks=(wrong,)),)))
+    assert step.heading == "flat_ddp: can_be_called failed"
+    assert ("Read about it", "pytest-ddp-grade explain flat_ddp") in step.commands
+
+
 def test_what_a_course_names_is_next_also_if_nothing_of_it_is_there():
     right = ComponentReport("naive_ddp", (RIGHT,), ASPECTS)
     step = next_step(replace(REPORT, components=(right, ABSENT)), ("naive_ddp", "fsdp"))

@@ -45,4 +45,4 @@ def waits(rank: RankProcess, collective: int) -> bool:
 
 def _sleeps(rank: RankProcess) -> bool:
     """Whether a rank sleeps, and so has left our own code, which records what it enters; True without /proc."""
-    return sys.platform != "linux" or rank._status() == psutil.STATUS_SLEEPING
+    return sys.platform != "linux" or rank.status == psutil.STATUS_SLEEPING

@@ -28,8 +28,9 @@ def network(tokens: int, *widths: int, **options: Any) -> ModelSpec:
 def sharded_trainings(*, wide: bool = False, uneven: bool = False, depths: tuple[int, int] = (2, 4)) -> Drawer:
     """Return a strategy of networks whose weights all ranks can share evenly, but for uneven ones.
 
-    Wide ones have matrices that a share is small beside; depths are the least and the greatest number of matrices. In
-    some, whole parameters are not gathered between steps, as in real training.
+    In uneven ones, the ranks can divide neither the rows of the embedding nor all of its elements evenly. Wide ones
+    have matrices that a share is small beside; depths are the least and the greatest number of matrices. In some, whole
+    parameters are not gathered between steps, as in real training.
     """
 
     @st.composite
@@ -37,7 +38,9 @@ def sharded_trainings(*, wide: bool = False, uneven: bool = False, depths: tuple
         world_size, seed = draw(worlds(bounds)), draw(SEEDS)
         least = 8 if wide else 1
         size = st.integers(least, least + 4) if uneven else _shared_evenly(world_size, least)
-        model = network(draw(size), *(draw(size) for _ in range(draw(st.integers(*depths)))))
+        of_embedding = size.filter(lambda rows: math.gcd(rows, world_size) == 1) if uneven else size
+        others = (draw(size) for _ in range(draw(st.integers(*depths)) - 1))
+        model = network(draw(of_embedding), draw(of_embedding), *others)
         seldom, batch = draw(st.sampled_from((False, True))), draw(st.integers(1, 3))
         steps = draw(st.integers(1 + seldom, 3))
         return FsdpCase(world_size, model, _ADAMW, steps, batch, seldom_gathered=seldom, seed=seed)

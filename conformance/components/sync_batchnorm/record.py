@@ -89,7 +89,7 @@ _CHECKS = (
         "the input's, where `ctx.needs_input_grad` says so."),
     _check("running_statistics",
         "Running mean and variance follow the statistics of all ranks; the variance is divided by N - 1, N of all.",
-        _IN_TWO_STEPS, assertions.running_statistics),
+        one_of(_IN_TWO_STEPS, having(_IN_TWO_STEPS, momentum=0.0)), assertions.running_statistics),
     _normalises("trains[volumes]",
         "Batch norms of volumes, `nn.BatchNorm3d`, are converted like those of sequences and images.",
         having(norms, dimensions=5), theme="conversion", advice="Convert `nn.BatchNorm3d` too."),

@@ -63,7 +63,7 @@ def _mistakes(trial: CaseTrial, rank: int, step: int) -> dict[str, tuple[torch.T
     means, variances = map(torch.stack, zip(*map(_moments, xs), strict=True))
 
     def weighted(weights: list[int]) -> tuple[torch.Tensor, torch.Tensor, float]:
-        shares = torch.tensor(weights)[:, None] / sum(weights)
+        shares = torch.tensor(weights, dtype=means.dtype)[:, None] / sum(weights)
         mean, squares = (shares * means).sum(0), (shares * (variances + means**2)).sum(0)
         return mean, squares - mean**2, eps
 

@@ -50,7 +50,11 @@ def test_few_lines_change(suite):
     assert 0 < changed <= MOST_CHANGES
 
 
-@pytest.mark.parametrize("folder", REPLACED, indirect=True)
+@pytest.mark.parametrize(
+    "folder",
+    [pytest.param(suite, marks=[pytest.mark.long] if number else []) for number, suite in enumerate(REPLACED)],
+    indirect=True,
+)
 def test_a_suite_runs_on_warm_ranks(folder):
     for name in REPLACED[folder.name]:
         shutil.copy(new_version(folder.name, name), folder / name)

@@ -364,6 +364,7 @@ def test_other_classes_run_where_they_did(run_suite):
     result.stdout.fnmatch_lines("*1 deselected*")
 
 
+@pytest.mark.long
 def test_torchs_own_tests_run_from_the_installed_package(pytester):
     pytester.makeini("[pytest]\nddp_adopt = MultiProcessTestCase")
     pytester.makepyfile("""

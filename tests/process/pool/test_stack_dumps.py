@@ -46,6 +46,11 @@ class Writer:
     def request_stacks(self) -> None:
         pass
 
+    def begin_dump(self) -> stack_dumps.StackDump:
+        dump = stack_dumps.StackDump(self)
+        self.request_stacks()
+        return dump
+
     def write(self) -> None:
         self.shared.stacks.write(b"a line\n")
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from pytest_ddp import distributed
-from reference.bench import all_reduce
+from reference.bench import all_reduce_times
 from reference.bench.__main__ import main
-from reference.bench.all_reduce import Measurement, bus_bandwidth, default_world_sizes, draw, evaluate, fits
+from reference.bench.all_reduce import default_world_sizes, draw, evaluate
+from reference.bench.all_reduce_times import Measurement, bus_bandwidth, fits, measurements
 from reference.bench.method import Spread
 
 
@@ -43,7 +44,7 @@ def exact(left_out: list[int] | None = None) -> dict[str, object]:
 
 
 def test_the_fit_finds_bandwidth_and_overhead_of_each_world_size() -> None:
-    lines = fits(all_reduce.measurements(exact()))
+    lines = fits(measurements(exact()))
     assert lines[2] == pytest.approx((2e9, 1e-4))
     assert lines[4] == pytest.approx((1e9, 2e-4))
 
@@ -62,6 +63,13 @@ def test_times_that_do_not_fit_are_reported() -> None:
     raw = exact()
     raw["measurements"] = [{"world_size": 2, "bytes": 1000, "seconds": [[1.0, 1.0]]}]
     assert "2 ranks: no fit, all-reduces of 1 different sizes" in evaluate(raw).sentences[0]
+
+
+def test_a_single_rank_has_no_link() -> None:
+    raw = exact() | {"backend": "nccl", "device": "cuda"}
+    raw["measurements"] = [{"world_size": 1, "bytes": size, "seconds": [[1e-5]] * 3} for size in (10**3, 10**6)]
+    assert evaluate(raw).sentences == ["A single rank sends nothing."]
+    assert [row[6] for row in evaluate(raw).rows] == [0, 0]
 
 
 def test_the_picture_shows_times_with_their_fit_and_bandwidths() -> None:
@@ -88,14 +96,14 @@ def test_with_nccl_there_are_no_more_ranks_than_gpus(monkeypatch: pytest.MonkeyP
 @distributed(world_size=3)
 def test_a_group_of_the_first_ranks_is_measured_round_by_round(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[tuple[int, int]] = []
-    one = all_reduce._time_one
+    one = all_reduce_times._time_one
 
     def recorded(tensor, group):
         order.append((tensor.nbytes, len(order)))
         return one(tensor, group)
 
-    monkeypatch.setattr(all_reduce, "_time_one", recorded)
-    found = all_reduce.measure_on_ranks([2, 3, 4], [400, 4000], warm_up=1, most=2, seconds=10)
+    monkeypatch.setattr(all_reduce_times, "_time_one", recorded)
+    found = all_reduce_times.measure_on_ranks([2, 3, 4], [400, 4000], warm_up=1, most=2, seconds=10)
     assert [size for size, _ in order] == [400, 4000] * 6  # a warm-up and two repetitions of each group
     assert (found["backend"], found["device"]) == ("gloo", "cpu")
     shapes = [

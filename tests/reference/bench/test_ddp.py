@@ -5,10 +5,19 @@ from typing import Any
 import pytest
 
 from pytest_ddp import distributed
-from reference.bench import ddp
+from reference.bench import wrapper_steps
 from reference.bench.contestants import Workload
-from reference.bench.ddp import NAMES, added, draw, evaluate, exposed_share, hidden_share
+from reference.bench.ddp import draw, evaluate
 from reference.bench.method import Spread
+from reference.bench.wrapper_steps import (
+    NAMES,
+    added,
+    exposed_share,
+    fitting,
+    hidden_share,
+    seconds_needed,
+    step_spread,
+)
 
 
 def model(name: str, parameters: int) -> dict[str, Any]:
@@ -33,6 +42,8 @@ RAW = {
     "world_size": 2,
     "cores": 2,
     "models": [model("128x4", 2_000_000), model("64x2", 300_000)],
+    "left_out": [{"model": "512x4", "needed": 140.0}],
+    "left": 31.0,
 }
 
 
@@ -57,8 +68,25 @@ def test_rows_and_sentences_come_from_the_numbers() -> None:
         "128x4, 2.0 million parameters), bucketed is the fastest: its step takes 0.50 of naive's" in found.sentences[0]
     )
     assert found.sentences[1] == "Communication hidden behind computation: naive 0%, bucketed 75%."
-    assert found.sentences[2] == "Measured twice, in every other round, the ratios to none differ by at most 80%."
-    assert "share 2 cores" in found.sentences[3]
+    assert "in every other round, the ratios to none differ by at most 80%" in found.sentences[2]
+    assert found.sentences[3] == (
+        "512x4 is left out: it would take about 140 s, and the smaller models leave 31 s; give more --seconds."
+    )
+    assert "share 2 cores" in found.sentences[4]
+
+
+def test_a_single_rank_shows_the_work_of_the_wrappers_alone() -> None:
+    alone = model("128x4", 2_000_000)
+    alone["profiled"] = dict.fromkeys(alone["profiled"], alone["profiled"]["none"])  # nccl runs nothing
+    found = evaluate({**RAW, "backend": "nccl", "device": "cuda", "world_size": 1, "models": [alone], "left_out": []})
+    assert found.sentences[0] == "A single rank has none to exchange with: what a wrapper adds is its own work."
+    assert "nccl" in found.sentences[-1]
+
+
+def test_the_time_of_a_model_is_estimated_from_one_step() -> None:
+    six, one = (seconds_needed(0.1, NAMES[:count], 7) for count in (6, 1))
+    assert six == pytest.approx(6 * one)
+    assert one == pytest.approx(0.15 * (2 * 2 + 7 + 3))  # watched, timed and profiled steps, with an exchange
 
 
 def test_a_submission_is_compared_with_the_reference_of_its_kind() -> None:
@@ -71,6 +99,12 @@ def test_a_submission_is_compared_with_the_reference_of_its_kind() -> None:
     one["profiled"][mine] = one["profiled"]["none"]
     silent = evaluate({**RAW, "models": [one]})
     assert f"The step of {mine} has no collective: nothing averages its gradients." in silent.sentences
+
+
+def test_models_are_left_out_from_the_first_that_does_not_fit() -> None:
+    assert fitting([10, 20, 40], 70) == 3
+    assert fitting([10, 20, 40], 69) == 2
+    assert fitting([10, 20, 40], 5) == 1
 
 
 def test_the_picture_has_bars_for_the_largest_model_and_lines_over_sizes() -> None:
@@ -86,12 +120,14 @@ def test_the_picture_has_bars_for_the_largest_model_and_lines_over_sizes() -> No
 
 
 @distributed(world_size=2)
-def test_ranks_measure_every_wrapper() -> None:
-    found = ddp.measure_on_ranks([Workload("16x1", 1, 4, 0.01)], rounds=2, warm_up=1, seconds=10)
-    [one] = found["models"]
+def test_ranks_measure_every_wrapper_on_the_models_that_fit_the_time() -> None:
+    larger, smallest = Workload("32x1", 1, 4, 0.01), Workload("16x1", 1, 4, 0.01)
+    found = wrapper_steps.measure_on_ranks([larger, smallest], rounds=2, warm_up=1, seconds=0)
+    [one], [left_out] = found["models"], found["left_out"]
+    assert (one["workload"]["model"], left_out["model"]) == ("16x1", "32x1")
     assert tuple(one["seconds"]) == tuple(one["profiled"]) == tuple(one["peak_bytes"]) == NAMES
     assert {len(times) for times in one["seconds"].values()} == {2}
     assert all(step["communication"] > 0 for name in NAMES[1:] for step in one["profiled"][name])
     assert all(step["communication"] == 0 for step in one["profiled"]["none"])
     assert one["peak_bytes"]["none"] > 4 * one["parameters"]
-    assert isinstance(ddp.step_spread(one, "flat"), Spread)
+    assert isinstance(step_spread(one, "flat"), Spread)

@@ -10,7 +10,7 @@ from pytest_ddp import DDPContext, distributed
 from reference.bench import memory
 from reference.bench.accounting import StateBytes
 from reference.bench.contestants import Workload
-from reference.bench.memory import kept, measure_on_ranks, on_paper
+from reference.bench.memory_moments import kept, measure_on_ranks, on_paper
 
 ROOT = Path(__file__).parents[3]
 WORKLOAD = Workload("128x2", samples=2, words=16, bucket_mb=25.0)

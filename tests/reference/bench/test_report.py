@@ -33,6 +33,15 @@ def test_the_planned_sizes_fit_the_time(minutes: float, slowness: float) -> None
     assert left >= 0
 
 
+@pytest.mark.parametrize("minutes", [2, 3, 4, 5, 7, 10, 15])
+def test_from_two_minutes_on_every_benchmark_is_planned(minutes: float) -> None:
+    left = minutes * 60.0
+    for index in range(len(ALL)):
+        size = choose(ALL[index:], left, 1.0)
+        assert size is not None
+        left -= size.seconds
+
+
 def test_with_time_enough_every_benchmark_runs_at_its_default_size() -> None:
     assert [choose(ALL[index:], 3600, 1.0) for index in range(len(ALL))] == [sizes(name)[0] for name in ALL]
 
@@ -206,6 +215,49 @@ def test_without_a_receipt_there_is_one_finding(tmp_path: Path) -> None:
     [finding] = verification.verify(tmp_path / "receipt.json")
     assert not finding.is_right
     assert "cannot be read" in finding.text
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_what_is_not_in_the_report_is_noted_with_the_reason(folder: Path) -> None:
+    notes = [one.text for one in verification.verify(folder) if one.is_note]
+    assert {f"{name} is not in the report: it was not asked for." for name in ALL if name != "all-reduce"} <= set(notes)
+    receipt = json.loads((folder / "receipt.json").read_text(encoding="utf-8"))
+    receipt["about"]["missing"] = {"ddp": "no time was left"}
+    (folder / "receipt.json").write_text(json.dumps(receipt), encoding="utf-8")
+    assert "ddp is not in the report: no time was left." in [one.text for one in verification.verify(folder)]
+
+
+TINY = {
+    "roofline": "--width 64 --elements 10000 --seconds 0.05",
+    "all-reduce": "--world-sizes 2 --megabytes 0.001 0.1 --seconds 0.05",
+    "ddp": "--models 16x1 --rounds 2 --seconds 1",
+    "buckets": "--model 16x1 --points 3 --rounds 2 --seconds 1",
+    "trace": "--model 16x1 --words 4",
+    "memory": "--model 16x1 --words 4",
+    "step": "--model 16x1 --rounds 2",
+    "models": "--sizes tiny 2.7b --seconds 0.01",
+}
+
+
+@pytest.mark.long
+def test_a_report_of_all_benchmarks_follows_from_its_raw_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "_SIZES", {name: [report.Size(1, line)] for name, line in TINY.items()})
+    report.run(Namespace(verify=None, only=None, minutes=30.0, out=tmp_path), Console(file=io.StringIO()))
+    findings = verification.verify(tmp_path)
+    assert [one.text for one in findings if not one.is_right] == []
+    for name in ALL:
+        assert {
+            f"{name}: the raw numbers are the receipt's.",
+            f"{name}: the table and the sentences follow from the raw numbers.",
+            f"{name}.csv is the receipt's.",
+        } <= {one.text for one in findings}
+        drawn = f"{name}-naive.svg" if name == "trace" else f"{name}.svg"
+        assert f"{drawn} shows the raw numbers." in [one.text for one in findings]
+        sentences = json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8"))["sentences"]
+        assert any("GPU" in sentence for sentence in sentences)  # what one would change
+    assert not list(tmp_path.glob("*.profiler.json"))
 
 
 def test_sections_name_their_command() -> None:

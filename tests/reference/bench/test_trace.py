@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_ddp import DDPContext, distributed
-from reference.bench import trace
+from reference.bench import trace, traced_steps
 from reference.bench.contestants import Workload, batch, contestant
 from reference.bench.ranks import on_ranks
 from reference.bench.result import Raw
@@ -19,7 +19,9 @@ WORKLOAD = Workload("64x1", samples=1, words=8, bucket_mb=0.1)
 @pytest.mark.parametrize("name", ["naive", "bucketed", "torch"])
 def test_profiler_and_record_agree_about_a_step(name: str, ddp: DDPContext) -> None:
     folder = ddp.shared_path
-    steps = trace.trace_training(lambda: contestant(name, WORKLOAD), batch(WORKLOAD), ddp.collectives, folder, name)
+    steps = traced_steps.trace_training(
+        lambda: contestant(name, WORKLOAD), batch(WORKLOAD), ddp.collectives, folder, name
+    )
     assert len(steps) == 2
     assert all(step.agree for step in steps)
     assert [phase.name for phase in steps[0].phases] == ["forward", "backward", "exchange", "optimizer"]
@@ -71,6 +73,15 @@ def test_a_disagreement_is_said() -> None:
     )
 
 
+def test_a_single_rank_is_compared_by_its_launches() -> None:
+    alone = {**step(0), "profiled": []}  # NCCL runs nothing there
+    found = {**raw(naive=[alone]), "world_size": 1, "backend": "nccl", "device": "cuda"}
+    result = trace.evaluate(found)
+    assert result.sentences[0] == "No collective was seen to run, so there is no overlap."
+    assert "saw the same 1 collectives in the same order" in result.sentences[1]
+    assert "disagree about the collectives of naive" in trace.evaluate({**found, "world_size": 2}).sentences[1]
+
+
 def test_each_training_has_a_picture_with_two_rows_for_each_rank() -> None:
     pytest.importorskip("matplotlib")
     found = trace.draw(raw(**{"naive": [step(0), step(0)], "ddp (submission)": [step(2), step(2)]}))
@@ -88,7 +99,7 @@ def test_each_training_has_a_picture_with_two_rows_for_each_rank() -> None:
 def test_the_command_traces_every_training_and_a_submission(tmp_path: Path) -> None:
     submission = str(Path(__file__).parents[3] / "examples" / "correct")
     workload = Workload("64x1", samples=1, words=8, bucket_mb=0.1, submission=submission)
-    steps = trace.steps_of(on_ranks(trace.measure_on_ranks, 2, workload, str(tmp_path), device="cpu"))
+    steps = trace.steps_of(on_ranks(traced_steps.measure_on_ranks, 2, workload, str(tmp_path), device="cpu"))
     assert {"naive", "torch", "zero1", "fsdp", "bucketed (submission)", "zero1 (submission)"} <= set(steps)
     assert all(step.agree for ranks in steps.values() for step in ranks)
     assert len(list(tmp_path.glob("*.observed.json"))) == len(steps)

@@ -14,7 +14,7 @@ LINE = b"printed and printed\n"
 @pytest.fixture(params=["with holes", "without holes"])
 def output(request, monkeypatch):
     if request.param == "without holes":
-        monkeypatch.setattr(shared_files, "_make_hole", lambda *_: False)
+        monkeypatch.setattr(shared_files, "free_disk", lambda *_: False)
     elif sys.platform != "linux":
         pytest.skip("files have no holes here")
     with memory_file() as file:
@@ -71,13 +71,13 @@ def test_an_output_that_the_rank_truncates_is_trimmed_again(output):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="files have no holes here")
 def test_output_that_is_printed_during_the_trimming_is_kept(monkeypatch):
-    make_hole = shared_files._make_hole
+    make_hole = shared_files.free_disk
 
     def print_meanwhile(*place):
         prints(output, b"meanwhile\n")
         return make_hole(*place)
 
-    monkeypatch.setattr(shared_files, "_make_hole", print_meanwhile)
+    monkeypatch.setattr(shared_files, "free_disk", print_meanwhile)
     with memory_file() as file:
         output = OutputFile(_append_only(file))
         prints(output, b"x" * (DISK_LIMIT + 1))
@@ -87,8 +87,8 @@ def test_output_that_is_printed_during_the_trimming_is_kept(monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="files have no holes here")
-def test_make_hole_returns_false_for_a_file_that_cannot_have_holes():
+def testfree_disk_returns_false_for_a_file_that_cannot_have_holes():
     reader, writer = os.pipe()
-    assert not shared_files._make_hole(writer, 0, OUTPUT_LIMIT)
+    assert not shared_files.free_disk(writer, 0, OUTPUT_LIMIT)
     os.close(reader)
     os.close(writer)

@@ -1,0 +1,66 @@
+"""The options of the commands that train a model on ranks, and the ranks that these commands start."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+
+from reference.bench.contestants import Workload, size_of
+from reference.bench.method import cores
+from reference.bench.ranks import on_ranks, ranks_to_start
+from reference.bench.result import Raw
+from reference.bench.submission import submission_path
+
+BUCKET_MB = 25.0  # torch's default
+
+
+def add_training_options(command: ArgumentParser, *, samples: int = 2, words: int = 64) -> None:
+    """Add the options that every command has which trains: the batch, the ranks, and a submission to train too."""
+    command.add_argument("--samples", type=int, default=samples, help="sequences in the batch of a rank")
+    command.add_argument("--words", type=int, default=words, help="tokens in a sequence")
+    command.add_argument("--world-size", type=int, help="ranks to start (default: 2, with nccl at most one per GPU)")
+    command.add_argument(
+        "--submission", type=submission_path, metavar="PATH", help="measure a submission beside the references"
+    )
+    command.add_argument("--backend", help="process group backend (default: nccl with CUDA, else gloo)")
+    command.add_argument("--device", choices=["cpu", "cuda"], help="to train on (default: cuda with nccl, else cpu)")
+
+
+def add_model_option(command: ArgumentParser, default: str) -> None:
+    """Add the option of the commands that train one model."""
+    command.add_argument("--model", default=default, help="a transformer: tiny, small, ..., or WIDTHxLAYERS")
+
+
+def add_bucket_option(command: ArgumentParser) -> None:
+    """Add the option of the commands that compare wrappers."""
+    command.add_argument("--bucket-mb", type=float, default=1.0, help="size of buckets, in 1024 * 1024 bytes")
+
+
+def add_round_options(command: ArgumentParser, *, rounds: int, warm_up: int, seconds: float, what: str) -> None:
+    """Add the options of the commands that measure time in interleaved rounds.
+
+    Args:
+        command: the command's parser.
+        rounds: the default of `--rounds`.
+        warm_up: the default of `--warm-up`.
+        seconds: the default of `--seconds`.
+        what: what must fit into these seconds.
+    """
+    command.add_argument("--rounds", type=int, default=rounds, help="steps of each variant, at most")
+    command.add_argument("--warm-up", type=int, default=warm_up, help="steps of each variant before those")
+    command.add_argument("--seconds", type=float, default=seconds, help=f"time for {what}")
+
+
+def workload_of(options: Namespace, model: str, bucket_mb: float = BUCKET_MB) -> Workload:
+    """What these options train.
+
+    Raises:
+        ValueError: there is no such model. So a wrong name is refused before ranks are started.
+    """
+    size_of(model)
+    return Workload(model, options.samples, options.words, bucket_mb, options.submission)
+
+
+def train_on_ranks(options: Namespace, function: Callable[..., Raw], *arguments: object) -> Raw:
+    """The raw numbers that a function returns on rank 0 of the ranks for which the options ask; and the cores."""
+    ranks = ranks_to_start(options.world_size, options.backend, options.device)
+    raw: Raw = on_ranks(function, ranks, *arguments, backend=options.backend, device=options.device)
+    return {**raw, "cores": cores()}
