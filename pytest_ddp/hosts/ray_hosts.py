@@ -15,13 +15,13 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any, Self
 
-from pytest_ddp.errors import LaunchError, UsageError
+from pytest_ddp.errors import LaunchError
 from pytest_ddp.hosts.hosts import Host, Hosts
 from pytest_ddp.hosts.launcher import HostLauncher, preload
 from pytest_ddp.hosts.messages import Preload
 from pytest_ddp.hosts.pool import HostedPool
-from pytest_ddp.hosts.serving import serve_host
 from pytest_ddp.hosts.ray_connection import connect, ray_package
+from pytest_ddp.hosts.serving import serve_host
 from pytest_ddp.planning.nodes import ranks_of_job
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.launcher import launcher_for

@@ -13,9 +13,7 @@ from pytest_ddp.settings import Settings
 
 
 def config(**options):
-    return SimpleNamespace(
-        stash=pytest.Stash(), add_cleanup=lambda _: None, getoption=lambda name, default: options.get(name, default)
-    )
+    return SimpleNamespace(stash=pytest.Stash(), add_cleanup=lambda _: None, getoption=options.get)
 
 
 @pytest.mark.parametrize(
