@@ -21,7 +21,9 @@ class DDPContext:
         device: the device of this rank, on CUDA the current one: number `local_rank` unless xdist's workers share GPUs.
         store: a store of this test that all its ranks share, for a group that the test makes itself.
         rank: the global rank, from 0 to world_size - 1.
-        local_rank: the rank among the ranks on this machine.
+        local_rank: the rank among the ranks on this node.
+        local_world_size: the number of ranks on this node.
+        node_rank: the number of this node among the nodes of the test, from 0.
         world_size: the number of ranks.
         backend: the backend of the default group: "gloo", "nccl", ...
         seed: the seed of this test, equal on all ranks; the random generators of rank r are seeded with `seed + r`,
@@ -32,6 +34,8 @@ class DDPContext:
     store: "dist.Store"
     rank: int = 0
     local_rank: int = 0
+    local_world_size: int = 0
+    node_rank: int = 0
     world_size: int = 0
     backend: str = ""
     seed: int = 0

@@ -76,6 +76,7 @@ def distributed(
     isolation: str | None = None,
     observe: bool | None = None,
     group: bool | None = None,
+    nodes: int | None = None,
 ) -> Distributed: ...
 
 
@@ -97,6 +98,7 @@ def distributed(function: Any = None, /, **options: Any) -> Any:
         isolation: "warm" (default) reuses rank processes from test to test; "process" starts new ones for this test.
         observe: True records every operation of the process groups of the test; see `ddp.collectives`.
         group: False gives the ranks no default process group, for a test that calls `init_process_group` itself.
+        nodes: the number of nodes that the ranks must be on; other runs than those on several nodes skip the test.
 
     Raises:
         UsageError: for an invalid value, or an option that does not exist.

@@ -11,6 +11,7 @@ from pytest_ddp.adopted.classes import adopt
 from pytest_ddp.context import DDPContext
 from pytest_ddp.errors import UsageError
 from pytest_ddp.items import WORLD_SIZE, parametrize_world_sizes, remember_node_id
+from pytest_ddp.protocol.targets import NO_JOB
 from pytest_ddp.reporting.run_summary import PLUGIN as SUMMARY
 from pytest_ddp.reporting.run_summary import Summary, header
 from pytest_ddp.settings import Settings, add_options, configured_value
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     from pytest_ddp.controller.session import Controller
     from pytest_ddp.remote_calls.calls import RankCaller
 
+_JOB_VARIABLES = {"WORLD_SIZE", "SLURM_STEP_ID", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}
 _settings = pytest.StashKey[Settings]()
 _MARKER = (
-    "distributed(world_size, backend, device, timeout, isolation, observe, group): "
+    "distributed(world_size, backend, device, timeout, isolation, observe, group, nodes): "
     "run the test on every rank of a fresh torch process group (pytest-ddp)"
 )
 _AUTO = "; --ddp-device=auto runs on CPUs where there are no GPUs"
@@ -32,6 +34,25 @@ _AUTO = "; --ddp-device=auto runs on CPUs where there are no GPUs"
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options of pytest-ddp."""
     add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """In a job of torchrun, srun or mpirun, meet its other processes; those other than rank 0 do not return."""
+    if _JOB_VARIABLES & os.environ.keys() and NO_JOB not in os.environ:
+        from pytest_ddp.controller.job import join  # noqa: PLC0415  in a job only
+
+        join(early_config)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, int | None]:
+    """End the job when pytest is done."""
+    if not config.pluginmanager.has_plugin("ddp-job"):
+        return (yield)
+    from pytest_ddp.controller.job import ending_job  # noqa: PLC0415  in a job only
+
+    return (yield from ending_job(config))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -60,7 +81,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     """Return the settings of distributed tests and the machine that they run on."""
-    return header(config.stash[_settings])
+    job = config.pluginmanager.get_plugin("ddp-job")
+    return header(config.stash[_settings], str(job.job) if job else "")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -94,7 +116,7 @@ def _ddp_world_size(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="session")
 def ddp(request: pytest.FixtureRequest) -> DDPContext:
-    """The rank that runs this test: rank, world_size, local_rank, device, backend, group, seed, shared_path."""
+    """The rank that runs this test: rank, world_size, local_rank, node_rank, device, backend, group, seed, ..."""
     rank = request.config.pluginmanager.get_plugin("ddp-rank-state")
     if rank is None:
         pytest.fail(

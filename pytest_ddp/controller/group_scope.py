@@ -128,7 +128,7 @@ class GroupScopes:
         with ExitStack() as opening, ExitStack() as turn:
             holder = opening if world.device == "cuda" else turn  # a group is bound to its GPUs, not to its cores
             leased = holder.enter_context(self.pools.lease(world))
-            pool = self.pools.of(world.device)
+            pool = self.pools.of(world)
             if not warm:
                 pool = opening.enter_context(pool.fresh())
             group = opening.enter_context(pool.group(leased))
@@ -137,4 +137,4 @@ class GroupScopes:
     def _retire(self, world: World) -> None:
         self.close()
         self._alive = None
-        self.pools.of(world.device).close()
+        self.pools.of(world).close()

@@ -1,7 +1,7 @@
 """Decides what becomes of each distributed test, and which test finds the fixtures of the test before it."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -24,9 +24,13 @@ _positions = pytest.StashKey[dict[pytest.Item, int]]()
 
 @dataclass
 class Planner:
-    """Plans each test by what it asks for, what the user set, and what this machine has."""
+    """Plans each test by what it asks for, what the user set, and what this machine has.
+
+    `job` are the numbers of the nodes of the job's ranks, if pytest runs in a job.
+    """
 
     settings: Settings
+    job: tuple[int, ...] = ()
     _latest: tuple[pytest.Item, Plan] | None = None
 
     def decide(self, item: pytest.Item) -> RunOnRanks:
@@ -56,7 +60,7 @@ class Planner:
         """Return what to do with a request; imports torch, to see what this machine has."""
         if sys.platform == "win32":
             return Refuse(NO_WINDOWS)
-        return plan(self.settings, request, Machine.detect())
+        return plan(self.settings, request, replace(Machine.detect(), job=self.job))
 
     def next_on_ranks(
         self, next_item: pytest.Item | None, scope: GroupScope, session: pytest.Session, *, failed: bool

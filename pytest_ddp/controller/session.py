@@ -13,6 +13,7 @@ import pytest
 
 from pytest_ddp.controller.debugger import GROUP_SECONDS, debugger_for
 from pytest_ddp.controller.group_scope import GroupScopes
+from pytest_ddp.controller.job import job_key
 from pytest_ddp.controller.phase_runner import PhaseRunner, bugs_key, result_key, taken_over_key, world_key
 from pytest_ddp.controller.planner import Planner
 from pytest_ddp.controller.rank_pools import RankPools
@@ -22,7 +23,6 @@ from pytest_ddp.items import is_adopted, is_distributed, mentions_distributed, n
 from pytest_ddp.marker import FIXTURE_OPTIONS
 from pytest_ddp.outcomes.failure import failures
 from pytest_ddp.pool.group import GROUP_TIMEOUT_MARGIN
-from pytest_ddp.pool.launcher import shared_launcher
 from pytest_ddp.pytest_internals import base_temp, has_set_up, keep_failure, log_handlers_attached
 from pytest_ddp.reporting.exception_info import root_exception
 from pytest_ddp.reporting.forwarding import forward_subtests, forward_suite_properties, forward_warnings
@@ -46,8 +46,10 @@ class Controller:
         self.config = config
         self.settings = settings
         debugger = debugger_for(config, settings)
-        self.planner = Planner(settings)
-        self.pools = RankPools(config, settings, summary, GROUP_SECONDS if debugger else GROUP_TIMEOUT_MARGIN)
+        job = config.stash.get(job_key, None)
+        self.planner = Planner(settings, job.nodes if job else ())
+        margin = GROUP_SECONDS if debugger else GROUP_TIMEOUT_MARGIN
+        self.pools = RankPools(config, settings, summary, margin, job)
         self.scopes = GroupScopes(self.pools)
         self.runner = PhaseRunner(self.planner, self.scopes, self._new_shared_path, debugger)
         self._numbers = itertools.count()
@@ -56,7 +58,7 @@ class Controller:
     def pytest_pycollect_makemodule(self, module_path: Path) -> None:
         """Begin to start the fork server while a module of distributed tests is imported: both of them import torch."""
         if self._forks and mentions_distributed(module_path, self.settings.adopt):
-            shared_launcher().start_server()
+            self.pools.preload()
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Let the phases of a distributed test happen on ranks instead of here; refuse ranks' fixtures to any other."""
@@ -76,7 +78,7 @@ class Controller:
 
     def _take_over(self, item: pytest.Item) -> None:
         if self._forks:
-            shared_launcher().start_server()
+            self.pools.preload()
         self.runner.take_over(item)
 
     @cached_property

@@ -69,6 +69,13 @@ class Connection:
         data = self.socket.recv(READ_BYTES)
         return list(self._decoder.feed(data)) if data else None
 
+    def await_end(self, seconds: float) -> None:
+        """Wait until the other side closes the connection, at most so long; ignore what it still sends."""
+        self.socket.settimeout(seconds)
+        with contextlib.suppress(OSError):
+            while self.socket.recv(READ_BYTES):
+                pass
+
     def shut(self) -> None:
         """End the connection, so that both sides read its end."""
         with contextlib.suppress(OSError):

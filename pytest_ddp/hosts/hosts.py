@@ -8,7 +8,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
@@ -18,11 +18,13 @@ from pytest_ddp.hosts.connection import SILENT_SECONDS, Connection, Refused, wel
 from pytest_ddp.hosts.messages import Ask, Closed, Data, Exited, Goodbye, Hello, HostMessage, Kill, Reply, Update
 from pytest_ddp.hosts.mirror import Copies
 from pytest_ddp.hosts.outbox import Outbox
+from pytest_ddp.planning.world import rank_list
 from pytest_ddp.protocol.shared_files import SharedFiles
 
 # No system has process ids that large: a remote rank's number never names a process of this machine.
 _FIRST_NUMBER = 2**30
 _ASK_SECONDS = 30.0
+_REPORT_SECONDS = 5.0
 
 
 @dataclass(eq=False)
@@ -86,6 +88,7 @@ class Hosts:
     _joined: list[Host] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(_FIRST_NUMBER))
     _changed: threading.Condition = field(default_factory=threading.Condition)
+    _said_goodbye: bool = False
     _closed: bool = False
 
     @classmethod
@@ -115,13 +118,19 @@ class Hosts:
     def __exit__(self, *_: object) -> None:
         self.close(0)
 
-    def close(self, exit_code: int, reason: str = "") -> None:
-        """Say goodbye to all hosts, which end their ranks and leave with this exit code."""
+    def say_goodbye(self, exit_code: int, reason: str = "") -> None:
+        """Let all hosts end their ranks, and leave with this exit code as soon as this process has ended or closed."""
+        if not self._said_goodbye:
+            self._said_goodbye = True
+            for host in self.hosts:
+                host.send(Goodbye(exit_code, reason))
+
+    def close(self, exit_code: int) -> None:
+        """Say goodbye and close all connections: all hosts leave with this exit code."""
         if self._closed:
             return
+        self.say_goodbye(exit_code)
         self._closed = True
-        for host in self.hosts:
-            host.send(Goodbye(exit_code, reason))
         self._poke()
         self._thread.join(SILENT_SECONDS)
         for number in list(self._remote):
@@ -131,20 +140,31 @@ class Hosts:
         for end in (self.listener, self._wake, self._woken):
             end.close()
 
-    def wait_for(self, ranks: Collection[int], seconds: float, report: Callable[[Sequence[int]], None]) -> None:
+    def wait_for(
+        self,
+        ranks: Collection[int],
+        seconds: float,
+        report: Callable[[Sequence[int]], None],
+        numbers_of: Callable[[Hello], Iterable[int]] = lambda hello: hello.ranks,
+    ) -> None:
         """Wait until the hosts of these ranks have connected; call `report` now and then with those that have not.
+
+        With `numbers_of`, wait for hosts that have other numbers than those of their ranks.
 
         Raises:
             LaunchError: some have not after so many seconds.
         """
         end = time.monotonic() + seconds
-        with self._changed:
-            while missing := sorted(set(ranks) - {rank for host in self.hosts for rank in host.hello.ranks}):
-                left = end - time.monotonic()
-                if left <= 0:
-                    raise LaunchError(f"no host for ranks {', '.join(map(str, missing))} within {seconds:g} s")
-                if not self._changed.wait(min(left, 5.0)):
-                    report(missing)
+        while True:
+            missing = sorted(set(ranks).difference(*(numbers_of(host.hello) for host in self.hosts)))
+            left = end - time.monotonic()
+            if not missing:
+                return
+            if left <= 0:
+                raise LaunchError(f"no host for {rank_list(missing)} within {seconds:g} s")
+            known = len(self.hosts)
+            if not self._wait(lambda: len(self.hosts) > known, min(left, _REPORT_SECONDS)):  # noqa: B023  called here
+                report(missing)
 
     def host_of(self, rank: int) -> Host | None:
         """Return the host that starts a rank of the job; None if there is none."""

@@ -8,7 +8,7 @@ from typing import IO
 
 from pytest_ddp.hosts.hosts import Host, Hosts
 from pytest_ddp.hosts.messages import Preload, Start
-from pytest_ddp.pool.launcher import EXIT_SECONDS, Launcher
+from pytest_ddp.pool.launcher import EXIT_SECONDS, ForkLauncher, Launcher
 from pytest_ddp.protocol.shared_files import SharedFiles
 
 _recorder_numbers: Iterator[int] = itertools.count()
@@ -57,7 +57,8 @@ class HostLauncher:
         for number in self._started:
             self.hosts.kill(number)
         self._started.clear()
-        self.local.close()
+        if not isinstance(self.local, ForkLauncher):  # the fork server lives as long as this process
+            self.local.close()
 
 
 def preload(hosts: Hosts, modules: Sequence[str], device: str) -> None:

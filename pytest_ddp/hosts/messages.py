@@ -16,12 +16,14 @@ class Hello:
 
     Attributes:
         node: the name of its node, equal for all hosts there.
+        process: its number among the processes of the job.
         ranks: the ranks of the job that it starts; none for a process that only waits for the end.
         address: its own address on the interface that reaches the controller.
         environment: the variables of its process; its ranks have them where they differ from the controller's.
     """
 
     node: str
+    process: int
     ranks: tuple[int, ...]
     address: str = ""
     environment: dict[str, str] = field(default_factory=dict)

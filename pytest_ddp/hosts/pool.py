@@ -78,11 +78,12 @@ class HostedPool(RankPool):
 
     Attributes:
         at_first: the environment variables with which the controller began.
-        interfaces: variables that name the network interface on which ranks of this machine reach the others.
+        local: variables of the ranks of this machine: the network interface on which they reach the others.
     """
 
     launcher: HostLauncher = field(kw_only=True)
     at_first: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    local: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
     def _new_group(self, world: Any) -> RankGroup:
         group = super()._new_group(world)
@@ -98,7 +99,7 @@ class HostedPool(RankPool):
     def _environment(self, rank: int) -> dict[str, str]:
         ours = super()._environment(rank)
         host = self.launcher.host_of(rank)
-        return ours if host is None else environment_on(host, ours, self.at_first)
+        return {**self.local, **ours} if host is None else environment_on(host, ours, self.at_first)
 
 
 @dataclass

@@ -32,6 +32,7 @@ from pytest_ddp.hosts.messages import (
     Start,
 )
 from pytest_ddp.hosts.mirror import Changes
+from pytest_ddp.hosts.network import interface_variables
 from pytest_ddp.hosts.outbox import Outbox
 from pytest_ddp.pool.launcher import ForkLauncher, Launcher, SpawnLauncher, can_fork
 from pytest_ddp.pool.rank_process import RankProcess
@@ -42,6 +43,9 @@ from pytest_ddp.protocol.shared_files import SharedFiles, memory_file
 
 LOST = "the connection to the controller has ended"
 _TICK_SECONDS = 0.5
+_LEAVE_SECONDS = (
+    30.0  # after its goodbye, the controller is to leave first: launchers name the first process that fails
+)
 _EXIT_POLL_SECONDS = 0.01
 _CODE_SECONDS = 2.0  # after the end of a rank's channel, its launcher may not know yet how it ended
 
@@ -52,6 +56,7 @@ def serve_host(
     *,
     node: str,
     ranks: tuple[int, ...],
+    process: int | None = None,
     environment: Mapping[str, str] | None = None,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> Goodbye:
@@ -62,6 +67,7 @@ def serve_host(
         secret: what both sides know, and nobody else.
         node: the name of this node in reports; hosts with equal names are on one node.
         ranks: the ranks of the job that this host starts.
+        process: the number of this process in the job, by default its first rank.
         environment: the variables of this process of the job, by default those of this process as they are now.
         is_wanted: is asked twice a second; the host leaves when it is False.
 
@@ -73,11 +79,16 @@ def serve_host(
     us = connection.socket.getsockname()[0]
     host = RankHost(connection, is_wanted)
     try:
+        number = min(ranks, default=-1) if process is None else process
         variables = dict(os.environ if environment is None else environment)
-        connection.send(Hello(node, ranks, us, variables))
-        return host.serve()
+        connection.send(Hello(node, number, ranks, us, {**variables, **interface_variables(us, variables)}))
+        goodbye = host.serve()
     except (OSError, ProtocolError) as error:
         return Goodbye(1, f"{LOST} ({error})")
+    else:
+        host.end_ranks()
+        connection.await_end(_LEAVE_SECONDS)
+        return goodbye
     finally:
         host.close()
 
@@ -139,10 +150,15 @@ class RankHost:
                 self._push(self._hosted.values())
         return self._goodbye
 
-    def close(self) -> None:
-        """End all ranks and the connection."""
+    def end_ranks(self) -> None:
+        """End all ranks, and what starts them."""
         for launcher in self._launchers.values():
             launcher.close()
+        self._launchers.clear()
+
+    def close(self) -> None:
+        """End all ranks and the connection."""
+        self.end_ranks()
         self.connection.close()
         self._selector.close()
 

@@ -117,4 +117,5 @@ class Announcer(Monitor):
     def _position(self, rank: int) -> Position:
         reader = self.recorder.reader(rank)
         found = [Fingerprint.decode(data, rank) for _, data in reader.new()]
-        return Position(rank, tuple(filter(None, found)), all_known=not reader.missed and all(found))
+        all_known = reader.is_there and not reader.missed and all(found)
+        return Position(rank, tuple(filter(None, found)), all_known=all_known)

@@ -35,6 +35,8 @@ def _wrong_size(mine: Fingerprint, theirs: Fingerprint) -> str:
 
 def _size(sizes: tuple[int, ...], rank: int, ranks: tuple[int, ...]) -> int | None:
     """Return the size for a rank; None if it is not known, or the operation has no sizes that may differ."""
+    if not sizes:
+        return None
     at = ranks.index(rank) if rank in ranks else len(sizes)
     return sizes[at] if at < len(sizes) else None
 

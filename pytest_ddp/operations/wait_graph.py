@@ -5,7 +5,7 @@ that wait and are not free wait for one another, or for ranks that will do no mo
 not everything is known counts as free.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,6 +13,8 @@ from pytest_ddp.operations.fingerprint import ANY_RANK, Fingerprint, Key
 from pytest_ddp.operations.matching import differences
 from pytest_ddp.operations.table import RECV, SEND
 from pytest_ddp.planning.world import rank_list
+
+_LONGEST_CHAIN = 16
 
 
 @dataclass(frozen=True)
@@ -69,44 +71,72 @@ class Need:
     """What an operation of a rank still needs of other ranks.
 
     Attributes:
-        of: the operation.
         absent: the ranks that have not entered it.
         different: what other ranks have entered instead of it, by rank. They have been told so, and may raise.
         one_is_enough: whether one of the absent ranks would do.
     """
 
-    of: Fingerprint
     absent: tuple[int, ...] = ()
     different: Mapping[int, Fingerprint] = field(default_factory=dict)
     one_is_enough: bool = False
 
-    def may_be_met(self, free: Iterable[int]) -> bool:
-        """Whether ranks that are free may still meet it, or end the wait."""
-        needed = {*self.absent, *self.different}
-        enough = any if self.one_is_enough and needed else all
-        return enough(rank in free for rank in needed)
+    @property
+    def lacks(self) -> frozenset[int]:
+        """The ranks of which something is needed."""
+        return frozenset((*self.absent, *self.different))
 
 
-def ranks_that_wait_for_ever(positions: Mapping[int, Position]) -> dict[int, Need]:
-    """Return the ranks that wait for ever, each with what it needs."""
-    needs = {rank: need_of(p.waits_in, positions) for rank, p in positions.items() if p.waits_in and not p.over}
-    free = {rank for rank, position in positions.items() if rank not in needs and not position.over}
-    while freed := {rank for rank, need in needs.items() if rank not in free and need.may_be_met(free)}:
-        free |= freed
-    return {rank: need for rank, need in needs.items() if rank not in free}
+def ranks_that_wait_for_ever(positions: Mapping[int, Position]) -> list[int]:
+    """Return the ranks that wait for ever. The time grows with the number of ranks and of what they need."""
+    needs = needs_of(positions)
+    alike: dict[int, list[int]] = {}
+    for rank, need in needs.items():
+        alike.setdefault(id(need), []).append(rank)
+    left = {id(need): min(1, len(need.lacks)) if need.one_is_enough else len(need.lacks) for need in needs.values()}
+    needed_by: dict[int, list[int]] = {}
+    for waiting in alike.values():
+        need = needs[waiting[0]]
+        for rank in need.lacks:
+            needed_by.setdefault(rank, []).append(id(need))
+    free = [rank for rank, position in positions.items() if rank not in needs and not position.over]
+    free += [rank for one, ranks in alike.items() if left[one] == 0 for rank in ranks]
+    for rank in free:  # grows on the way
+        for one in needed_by.get(rank, ()):
+            left[one] -= 1
+            free += alike[one] if left[one] == 0 else ()
+    freed = set(free)
+    return [rank for rank in needs if rank not in freed]
+
+
+def needs_of(positions: Mapping[int, Position]) -> dict[int, Need]:
+    """Return what each rank that waits still needs. Ranks that wait in one collective share it."""
+    shared: dict[Fingerprint, Need] = {}
+    needs = {}
+    for rank, position in positions.items():
+        waits_in = position.waits_in
+        if waits_in is None or position.over:
+            continue
+        if not waits_in.is_same_on_all_ranks:
+            needs[rank] = need_of(waits_in, positions)
+            continue
+        common = waits_in._replace(rank=-1, source="")
+        if common not in shared:
+            shared[common] = need_of(waits_in, positions)
+        needs[rank] = shared[common]
+    return needs
 
 
 def need_of(fingerprint: Fingerprint, positions: Mapping[int, Position]) -> Need:
     """Return what an operation still needs of other ranks."""
     others = [positions[rank] for rank in fingerprint.others if rank in positions]
     if _may_match_by_chance(fingerprint, positions):
-        return Need(fingerprint)
+        return Need()
     if fingerprint.peer == ANY_RANK:
-        return Need(fingerprint, tuple(other.rank for other in others), one_is_enough=True)
+        return Need(tuple(other.rank for other in others), one_is_enough=True)
     here = {other.rank: other.entered_with(fingerprint) for other in others}
     different = {rank: theirs for rank, theirs in here.items() if theirs and differences(fingerprint, theirs)}
     absent = tuple(other.rank for other in others if here[other.rank] is None and other.is_behind(fingerprint))
-    return Need(fingerprint, absent, different)
+    return Need(absent, different)
 
 
 def _may_match_by_chance(fingerprint: Fingerprint, positions: Mapping[int, Position]) -> bool:
@@ -140,23 +170,58 @@ def _goes_to(receiver: Position, theirs: Fingerprint, fingerprint: Fingerprint) 
     return theirs.op == SEND and theirs.peer == receiver.rank and _is_alike(theirs, fingerprint)
 
 
-def wait_text(rank: int, positions: Mapping[int, Position], *, chain: bool = False, said: tuple[int, ...] = ()) -> str:
-    """Say what a rank waits for; with `chain`, also what these ranks wait for in turn, if they are not in `said` yet.
+def wait_text(
+    rank: int, positions: Mapping[int, Position], *, chain: bool = False, needs: Mapping[int, Need] | None = None
+) -> str:
+    """Say what a rank waits for; with `chain`, also what other ranks wait for in turn: each of 16 at most, once.
+
+    Args:
+        rank: the rank.
+        positions: of all ranks.
+        chain: whether to follow the other ranks.
+        needs: what ranks need, if it is known (`needs_of`).
 
     Returns:
         A clause such as "waits in all_reduce #2 float32[4] at train.py:31, which rank 1 never entered: it has
         returned"; "" for a rank that does not wait.
     """
-    waits_in = positions[rank].waits_in
-    if waits_in is None:
-        return ""
-    need = need_of(waits_in, positions)
-    different = [f"where rank {other} called {theirs}" for other, theirs in need.different.items()]
-    doing: dict[str, list[int]] = {}
-    for other in need.absent:
-        doing.setdefault(_doing(positions[other], positions, (*said, rank) if chain else None), []).append(other)
-    absent = [_absence(waits_in, ranks, what) for what, ranks in doing.items()]
-    return ", ".join([f"waits in {waits_in}", *different, *absent]) + _dropped_handle(waits_in, positions)
+    return _Chain(positions, needs or {}).text(rank, follow=chain)
+
+
+@dataclass
+class _Chain:
+    """Tells what a rank waits for, and what the ranks that it waits for wait for in turn."""
+
+    positions: Mapping[int, Position]
+    needs: Mapping[int, Need]
+    said: set[int] = field(default_factory=set)
+
+    def text(self, rank: int, *, follow: bool) -> str:
+        """Return a clause, "" for a rank that does not wait."""
+        waits_in = self.positions[rank].waits_in
+        if waits_in is None:
+            return ""
+        self.said.add(rank)
+        need = self.needs.get(rank) or need_of(waits_in, self.positions)
+        different = [f"where rank {other} called {theirs}" for other, theirs in need.different.items()]
+        absent = [_absence(waits_in, ranks, doing) for doing, ranks in self._doing(need, follow=follow).items()]
+        return ", ".join([f"waits in {waits_in}", *different, *absent]) + _dropped_handle(waits_in, self.positions)
+
+    def _doing(self, need: Need, *, follow: bool) -> dict[str, list[int]]:
+        """Return the ranks that are absent by what they do; ranks that wait in the same do the same."""
+        doing: dict[str, list[int]] = {}
+        known: dict[Fingerprint, str] = {}
+        for rank in need.absent:
+            position = self.positions[rank]
+            text = f"has {position.over}" if position.over else ""
+            if follow and not text and position.waits_in:
+                same = position.waits_in._replace(rank=-1)
+                if same not in known:
+                    is_new = rank not in self.said and len(self.said) < _LONGEST_CHAIN
+                    known[same] = self.text(rank, follow=True) if is_new else ""
+                text = known[same]
+            doing.setdefault(text, []).append(rank)
+        return doing
 
 
 def _dropped_handle(waits_in: Fingerprint, positions: Mapping[int, Position]) -> str:
@@ -176,11 +241,3 @@ def _absence(waits_in: Fingerprint, ranks: list[int], doing: str) -> str:
     if waits_in.peer == ANY_RANK:
         missing = f"to which {rank_list(ranks)} never sent"
     return missing + (f": {'each' if len(ranks) > 1 else 'it'} {doing}" if doing else "")
-
-
-def _doing(position: Position, positions: Mapping[int, Position], said: tuple[int, ...] | None) -> str:
-    if position.over:
-        return f"has {position.over}"
-    if said is None or position.rank in said:
-        return ""
-    return wait_text(position.rank, positions, chain=True, said=said)

@@ -2,9 +2,12 @@
 
 import functools
 import os
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from pytest_ddp.planning.nodes import local_ranks, no_nodes, spread
 from pytest_ddp.planning.request import Request
 from pytest_ddp.planning.world import DEFAULT_BACKEND, World
 from pytest_ddp.settings import Settings
@@ -20,11 +23,16 @@ def core_count() -> int:
 
 @dataclass(frozen=True)
 class Machine:
-    """The CPU cores, the CUDA devices and the torch.distributed backends of a machine."""
+    """The CPU cores, the CUDA devices and the torch.distributed backends of a machine, and the job that it is in.
+
+    `job` are the numbers of the nodes of the job's ranks; it is empty if pytest was started by itself. All nodes of a
+    job are supposed to be alike.
+    """
 
     cores: int
     cuda_devices: int
     backends: frozenset[str]
+    job: tuple[int, ...] = ()
 
     @classmethod
     @functools.cache
@@ -43,11 +51,18 @@ class Machine:
             return self.cuda_devices * _RANKS_PER_GPU.get(backend, 1)
         return _RANKS_PER_CORE * self.cores
 
-    def gpus(self, size: int, device: str) -> tuple[int, ...]:
-        """Return the GPUs of ranks that have to share GPUs, in turn; () if each rank has its own, or none."""
-        if device != "cuda" or size <= self.cuda_devices:
+    def gpus(self, locals_: Sequence[int], device: str) -> tuple[int, ...]:
+        """Return the GPUs of ranks that have to share GPUs, by local rank; () if each has its own, or none."""
+        if device != "cuda" or max(locals_) < self.cuda_devices:
             return ()
-        return tuple(rank % self.cuda_devices for rank in range(size))
+        return tuple(local % self.cuda_devices for local in locals_)
+
+    def nodes_for(self, size: int, wanted: int | None) -> tuple[int, ...] | str:
+        """Return the nodes of the ranks of a world on so many nodes, or what is lacking; () for one on this machine."""
+        if not self.job:
+            return no_nodes(wanted) if wanted is not None and wanted > 1 else ()
+        found = spread(size, wanted, self.job)
+        return () if found == self.job[:size] and set(found) == {0} else found
 
 
 @dataclass(frozen=True)
@@ -89,28 +104,33 @@ def lack(settings: Settings, reason: str) -> Skip | Refuse:
 
 def _plan(settings: Settings, request: Request, machine: Machine) -> Plan:
     size = request.world_sizes[0] if request.world_sizes else settings.world_size[0]
+    nodes = machine.nodes_for(size, request.nodes)
+    if isinstance(nodes, str):
+        return Skip(nodes)
+    on_one_node = max(Counter(nodes).values(), default=size)
     device = request.device or settings.device
     if device == "auto":
-        device = "cuda" if machine.cuda_devices >= size else "cpu"
+        device = "cuda" if machine.cuda_devices >= on_one_node else "cpu"
     backend = request.backend or settings.backend or DEFAULT_BACKEND[device]
     if backend == "nccl" and device == "cpu":
         if request.device == "cpu":
             return Refuse('backend="nccl" sends CUDA tensors only: remove device="cpu", or write backend="gloo"')
         device = "cuda"
     limit = machine.max_world_size(device, backend)
-    if device == "cuda" and size > limit:
-        return Skip(f"{_need(size, backend)}; this machine has {machine.cuda_devices}")
+    if device == "cuda" and on_one_node > limit:
+        return Skip(f"{_need(on_one_node, backend)}; this machine has {machine.cuda_devices}")
     if backend not in machine.backends:
         return Skip(f"backend {backend!r} is not available here; torch offers {', '.join(sorted(machine.backends))}")
-    if size > limit:
+    if size > limit and not machine.job:
         return Refuse(f"world size {size} is too large: {machine.cores} cores run at most {limit} ranks")
     world = World(
         size,
         backend,
         device,
-        machine.gpus(size, device),
+        machine.gpus(local_ranks(nodes or (0,) * size), device),
         observe=bool(request.observe),
         has_group=request.group is not False,
+        nodes=nodes,
     )
     return RunOnRanks(world, request.timeout or settings.timeout, request.isolation)
 

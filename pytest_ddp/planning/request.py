@@ -8,7 +8,7 @@ from pytest_ddp.errors import UsageError
 from pytest_ddp.settings import BACKENDS, DEVICES
 
 ISOLATIONS = ("warm", "process")
-_OPTIONS = ("world_size", "backend", "device", "timeout", "isolation", "observe", "group")
+_OPTIONS = ("world_size", "backend", "device", "timeout", "isolation", "observe", "group", "nodes")
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Request:
     isolation: str = "warm"
     observe: bool | None = None
     group: bool | None = None
+    nodes: int | None = None
 
     def __post_init__(self) -> None:
         """Raise UsageError for an invalid value; its message says what is valid."""
@@ -31,6 +32,9 @@ class Request:
         is_number = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool)
         if self.timeout is not None and not (is_number and self.timeout > 0):
             raise UsageError(f"@distributed(timeout=...) takes seconds above 0; got {self.timeout!r}")
+        is_count = isinstance(self.nodes, int) and not isinstance(self.nodes, bool) and self.nodes >= 1
+        if self.nodes is not None and not is_count:
+            raise UsageError(f"@distributed(nodes=...) takes an integer from 1; got {self.nodes!r}")
         for name in ("observe", "group"):
             if not isinstance(getattr(self, name), bool | None):
                 raise UsageError(f"@distributed({name}=...) takes True or False; got {getattr(self, name)!r}")

@@ -13,8 +13,9 @@ DEFAULT_BACKEND = {"cpu": "gloo", "cuda": "nccl"}
 class World:
     """The properties of a process group: `size` ranks use `backend` for tensors on `device` ("cpu" or "cuda").
 
-    `gpus` are the GPUs of the ranks, in rank order; if empty, rank r uses GPU r. `observe` records every operation of
-    the group, and of the groups that are made from it. Without `has_group`, the ranks have no default process group.
+    `gpus` are the GPUs of the ranks, in rank order; if empty, a rank uses the GPU of its local rank. `observe` records
+    every operation of the group, and of the groups that are made from it. Without `has_group`, the ranks have no
+    default process group. `nodes` are the numbers of the nodes of the ranks; if empty, all run on this one.
     """
 
     size: int
@@ -23,9 +24,24 @@ class World:
     gpus: tuple[int, ...] = ()
     observe: bool = False
     has_group: bool = True
+    nodes: tuple[int, ...] = ()
+
+    def node_of(self, rank: int) -> int:
+        """Return the number of a rank's node among the nodes of this world, from 0."""
+        return sorted(set(self.nodes)).index(self.nodes[rank]) if self.nodes else 0
+
+    def local_rank(self, rank: int) -> int:
+        """Return the number of a rank among the ranks on its node."""
+        return self.nodes[:rank].count(self.nodes[rank]) if self.nodes else rank
+
+    def local_size(self, rank: int) -> int:
+        """Return how many ranks are on a rank's node."""
+        return self.nodes.count(self.nodes[rank]) if self.nodes else self.size
 
     def __str__(self) -> str:
         ranks = "1 rank" if self.size == 1 else f"{self.size} ranks"
+        if len(set(self.nodes)) > 1:
+            ranks += f" on {len(set(self.nodes))} nodes"
         observed, no_group = ", observed" if self.observe else "", "" if self.has_group else ", no group"
         return f"{ranks}, {self.backend}, {self.device}{observed}{no_group}"
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from pytest_ddp.observed.timeline import recorded_timeline
 from pytest_ddp.operations.fingerprint import Fingerprint
-from pytest_ddp.operations.wait_graph import Position, ranks_that_wait_for_ever, wait_text
+from pytest_ddp.operations.wait_graph import Position, needs_of, ranks_that_wait_for_ever, wait_text
 from pytest_ddp.outcomes.outcome import Died, Outcome, Raised, Returned, Skipped
 from pytest_ddp.protocol.flight_recorder import Head, Reader, State, key_of
 
@@ -78,8 +78,12 @@ class Detector:
     def waits(self, pending: Collection[int], outcomes: Mapping[int, Outcome]) -> dict[int, dict[str, str]]:
         """Return in words what each rank waits in, and why that does not come, if it waits."""
         positions = self._positions(pending, outcomes)
+        needs = needs_of(positions)
         return {
-            rank: {"waits": wait_text(rank, positions), "chain": wait_text(rank, positions, chain=True)}
+            rank: {
+                "waits": wait_text(rank, positions, needs=needs),
+                "chain": wait_text(rank, positions, needs=needs, chain=True),
+            }
             for rank in pending
         }
 

@@ -1,7 +1,7 @@
 """One process group on warm ranks: sends a run to every rank and waits for what becomes of it."""
 
 import itertools
-import select
+import selectors
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -69,6 +69,7 @@ class RankGroup:
     _pending: dict[int, RankProcess] = field(default_factory=dict)
     _outcomes: dict[int, Outcome] = field(default_factory=dict)
     _debugged: RankProcess | None = None
+    _next_look: float = 0.0
 
     def assign(self, name: str, processes: list[RankProcess]) -> None:
         """Be a fresh process group of these ranks from the next run on."""
@@ -159,25 +160,43 @@ class RankGroup:
         """Collect outcomes as they come; end the ranks that are left when the deadline has passed."""
         pending = self._pending
         deadline = Deadline(pending.values(), self._started + self._timeout, grace, disconnect=disconnect)
-        while pending:
-            limit = deadline.seconds
-            pause = None if limit is None else min(limit, LOOK_SECONDS)
-            readable, _, _ = select.select(list(pending.values()), [], [], pause)
-            if not readable and deadline.is_over():
-                late = Stopped if deadline.any_failed else partial(TimedOut, timeout=self._timeout)
-                self._end(list(pending.values()), late)
-            for process in readable:
-                outcome = self._outcome(process)
-                deadline.set_paused(paused=self._debugged is not None)
-                if outcome is not None:
-                    self._outcomes[process.rank] = outcome
-                    del pending[process.rank]
-                    deadline.add_outcome(process, outcome)
-            for process in pending.values():  # a rank that prints in a loop must not fill the disk
-                process.output.trim()
-            self.disconnected |= deadline.check_waiting()
-            if not readable:
-                self._end_deadlocked(deadline)
+        with selectors.DefaultSelector() as channels:
+            for process in pending.values():
+                channels.register(process, selectors.EVENT_READ, process)
+            while pending:
+                limit = deadline.seconds
+                readable = channels.select(None if limit is None else min(limit, LOOK_SECONDS))
+                if not readable and deadline.is_over():
+                    late = Stopped if deadline.any_failed else partial(TimedOut, timeout=self._timeout)
+                    self._end(list(pending.values()), late)
+                for key, _ in readable:
+                    if pending.get(key.data.rank) is not key.data or self._receive(key.data, deadline):
+                        channels.unregister(key.fileobj)
+                self._look_at_all(deadline)
+                if not readable:
+                    self._end_deadlocked(deadline)
+
+    def _receive(self, process: RankProcess, deadline: Deadline) -> bool:
+        """Receive from a rank that has sent something; return whether its run has ended."""
+        outcome = self._outcome(process)
+        deadline.set_paused(paused=self._debugged is not None)
+        if outcome is None:
+            return False
+        self._outcomes[process.rank] = outcome
+        del self._pending[process.rank]
+        deadline.add_outcome(process, outcome)
+        return True
+
+    def _look_at_all(self, deadline: Deadline) -> None:
+        """Look after every rank, for at most half of the time: many ranks answer one after the other."""
+        began = time.monotonic()
+        if began < self._next_look:
+            return
+        for process in self._pending.values():  # a rank that prints in a loop must not fill the disk
+            process.output.trim()
+        self.disconnected |= deadline.check_waiting()
+        ended = time.monotonic()
+        self._next_look = ended + (ended - began)
 
     @cached_property
     def _detector(self) -> Detector:

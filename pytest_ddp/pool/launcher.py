@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from pytest_ddp.errors import LaunchError
 from pytest_ddp.protocol.shared_files import RankFiles, SharedFiles
-from pytest_ddp.protocol.targets import PRELOAD, PRELOAD_IF_IMPORTED
+from pytest_ddp.protocol.targets import PRELOAD, modules_to_preload
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _START_SECONDS = 120.0
@@ -107,7 +107,7 @@ class ForkLauncher:
         A server that has no ranks yet starts again if its modules or its environment have changed since: a test
         module may set variables that torch reads when it is imported, or import Hypothesis.
         """
-        preload = (*self.preload, *(name for module, name in PRELOAD_IF_IMPORTED.items() if module in sys.modules))
+        preload = modules_to_preload(self.preload)
         start_with = preload, {**os.environ, **ONE_THREAD, **self.environment}
         if self._server is not None and (self._ready or self._started_with == start_with):
             return
@@ -188,8 +188,9 @@ class ForkLauncher:
                 return message
 
     def _read(self, seconds: float) -> bytes:
-        readable, _, _ = select.select([self._control], [], [], seconds)
-        if not readable:
+        waiting = select.poll()  # which takes any descriptor, unlike `select`
+        waiting.register(self._control, select.POLLIN)
+        if not waiting.poll(seconds * 1000):
             raise LaunchError(f"the fork server did not answer within {seconds:g} s")
         data = self._control.recv(65536)
         if not data:

@@ -44,7 +44,7 @@ class RankProcess:
         self.output = OutputFile(self.shared.output)
 
     def fileno(self) -> int:
-        """The channel's descriptor: `select` accepts rank processes."""
+        """The channel's descriptor: selectors accept rank processes."""
         return self.shared.channel.fileno()
 
     def send(self, message: Message | bytes) -> None:
@@ -55,7 +55,7 @@ class RankProcess:
     def receive(self, seconds: float) -> list[Message] | None:
         """Wait for messages; return an empty list if none came in time, None if the process has ended."""
         end = time.monotonic() + seconds
-        while select.select([self], [], [], max(0.0, end - time.monotonic()))[0]:
+        while self._is_readable(end - time.monotonic()):
             messages = self.read()
             if messages or messages is None:
                 return messages
@@ -71,7 +71,13 @@ class RankProcess:
 
     def is_idle(self) -> bool:
         """Whether the process is alive and sends nothing, as it should between runs."""
-        return not select.select([self], [], [], 0)[0]
+        return not self._is_readable(0)
+
+    def _is_readable(self, seconds: float) -> bool:
+        """Wait until there is something to read, or the time is over. Unlike `select`, `poll` takes any descriptor."""
+        waiting = select.poll()
+        waiting.register(self, select.POLLIN)
+        return bool(waiting.poll(max(0.0, seconds) * 1000))
 
     def reset(self) -> None:
         """Forget the output of earlier runs, and that an exception was announced."""

@@ -19,8 +19,11 @@ class Rendezvous:
 
     The store lives in the controller, so that it outlives every rank. A fork server must not have it, because a fork
     copies the locks of its thread. The system chooses its port, so that parallel runs never clash.
+
+    `host` is the address of this machine at which all ranks reach the store.
     """
 
+    host: str = HOST
     _store: "TCPStore | None" = None
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
@@ -30,8 +33,8 @@ class Rendezvous:
         from torch.distributed import TCPStore  # noqa: PLC0415  the controller imports torch only to start ranks
 
         if self._store is None:
-            self._store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
-        return HOST, self._store.port
+            self._store = TCPStore(self.host, 0, is_master=True, wait_for_workers=False)
+        return self.host, self._store.port
 
     def new_group(self) -> str:
         """Return a name that no group has had."""

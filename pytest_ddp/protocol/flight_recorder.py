@@ -191,6 +191,11 @@ class Reader:
         """Return the head as it is now."""
         return Head.unpacked(self._get(_HEAD.size, 0))
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the rank writes to this file, and in this default group: one on another node does not."""
+        return self.head().key == self.key
+
     def latest(self) -> tuple[bytes, ...]:
         """Return the last records of the latest run, oldest first."""
         head = self.head()

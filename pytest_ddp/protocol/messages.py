@@ -123,7 +123,8 @@ def decode(head: bytes, body: bytes) -> Message:
         if hasattr(kind, "body"):
             plain["body"] = body
         if "world" in plain:
-            plain["world"] = World(**{**plain["world"], "gpus": tuple(plain["world"]["gpus"])})
+            world = plain["world"]
+            plain["world"] = World(**world | {name: tuple(world[name]) for name in ("gpus", "nodes")})
         return kind(**plain)
     except (ValueError, KeyError, TypeError) as error:
         raise ProtocolError(f"not a message of pytest-ddp: {head[:200]!r} ({error})") from error

@@ -67,4 +67,5 @@ class MessageLog:
 
 def _position(reader: Reader) -> Position:
     decoded = [Fingerprint.decode(record, reader.rank) for _, record in reader.new()]
-    return Position(reader.rank, tuple(filter(None, decoded)), all_known=not reader.missed and all(decoded))
+    all_known = reader.is_there and not reader.missed and all(decoded)
+    return Position(reader.rank, tuple(filter(None, decoded)), all_known=all_known)

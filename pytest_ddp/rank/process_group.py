@@ -34,7 +34,7 @@ def device_of(rank: int, world: World) -> torch.device:
     """Return the device of a rank in a world."""
     if world.device == "cpu":
         return torch.device("cpu")
-    return torch.device("cuda", world.gpus[rank] if world.gpus else rank)
+    return torch.device("cuda", world.gpus[rank] if world.gpus else world.local_rank(rank))
 
 
 class DefaultGroup:
@@ -83,12 +83,14 @@ class DefaultGroup:
 
     def _variables(self, run: Run) -> dict[str, str]:
         """Return the variables of the environment by which processes find one another under torchrun."""
+        world, node = run.world, str(run.world.node_of(self._rank))
         return {
             "RANK": str(self._rank),
-            "LOCAL_RANK": str(self._rank),
-            "WORLD_SIZE": str(run.world.size),
-            "LOCAL_WORLD_SIZE": str(run.world.size),
-            "NODE_RANK": "0",
+            "LOCAL_RANK": str(world.local_rank(self._rank)),
+            "WORLD_SIZE": str(world.size),
+            "LOCAL_WORLD_SIZE": str(world.local_size(self._rank)),
+            "NODE_RANK": node,
+            "GROUP_RANK": node,
             "MASTER_ADDR": self._address[0],
             "MASTER_PORT": str(run.master_port),
         }

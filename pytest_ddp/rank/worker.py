@@ -34,6 +34,7 @@ from pytest_ddp.protocol.messages import (
     encode,
 )
 from pytest_ddp.protocol.shared_files import RankFiles
+from pytest_ddp.protocol.targets import NO_JOB
 from pytest_ddp.rank.connections import disconnect
 
 if TYPE_CHECKING:
@@ -250,6 +251,7 @@ def _settle(files: RankFiles, launch: Launch) -> "ProcessState":
     os.chdir(launch.cwd)
     os.environ.clear()
     os.environ.update(launch.env)
+    os.environ[NO_JOB] = "1"
     sys.path[:] = launch.sys_path
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)

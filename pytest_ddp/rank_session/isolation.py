@@ -89,8 +89,10 @@ class Isolation:
         self._groups += not self._group.shared
         self._seeds_alike = is_adopted(item)  # as in the new processes for which it was written
         context = self.context
-        context.rank = context.local_rank = Rank.current.launch.rank
+        context.rank = Rank.current.launch.rank
         world = run.world
+        context.local_rank, context.node_rank = world.local_rank(context.rank), world.node_of(context.rank)
+        context.local_world_size = world.local_size(context.rank)
         context.world_size, context.backend, context.device = world.size, world.backend, device_of(context.rank, world)
         context.seed, context._shared_path = seed_of(self._settings.seed, node_id(item)), shared_path  # noqa: SLF001
         context.store = Rank.current.group.store(shared_path)

@@ -50,7 +50,7 @@ def rank_callers(controller: "Controller") -> Callable[..., "RankCaller"]:
 
         def pool() -> RankPool:
             controller.scopes.release()
-            return controller.pools.of(world.device)
+            return controller.pools.of(world)
 
         return RankCaller(pool, partial(controller.pools.lease, world), world, decision.timeout)
 

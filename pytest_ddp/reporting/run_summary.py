@@ -28,7 +28,7 @@ _WORKER_OUTPUT = "ddp_ranks"
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 
 
-def header(settings: Settings) -> str:
+def header(settings: Settings, job: str = "") -> str:
     """Return the settings, the version of torch, the devices, and how ranks are started. Does not import torch."""
     sizes = ",".join(map(str, settings.world_size))
     backend = settings.backend or "gloo on cpu, nccl on cuda"
@@ -36,7 +36,7 @@ def header(settings: Settings) -> str:
     return (
         f"ddp: world size {sizes}, device {settings.device}, backend {backend}; torch {_torch_version()}, "
         f"{core_count()} cores, {gpus} GPU{'' if gpus == 1 else 's'}; ranks {_start_method(settings, gpus)}; "
-        f"seed {settings.seed}"
+        f"seed {settings.seed}{f'; job of {job}' if job else ''}"
     )
 
 

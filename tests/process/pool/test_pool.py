@@ -1,7 +1,9 @@
 """The pool of warm ranks, while no rank fails."""
 
+import os
+import resource
 import threading
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 
 import psutil
 import pytest
@@ -48,6 +50,18 @@ def test_large_payloads_arrive(ranks):
 def test_ranks_stay_warm_between_runs(ranks):
     first = bodies(run(ranks, rank_targets.process_id, 2))
     assert bodies(run(ranks, rank_targets.process_id, 3))[:2] == first
+
+
+def test_ranks_run_in_a_process_that_has_more_than_1024_files_open():
+    """`select` takes descriptors up to 1023 only; each rank has three in the controller."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+        for _ in range(1024):
+            stack.enter_context(open(os.devnull))  # noqa: PTH123, SIM115
+        with RankPool() as pool:
+            assert bodies(run(pool, rank_targets.all_reduce)) == [b"8", b"8"]
 
 
 def test_a_fresh_pool_has_processes_of_its_own(ranks):

@@ -200,3 +200,16 @@ def test_a_receive_whose_message_was_sent_with_a_handle_asks_for_the_handle():
     assert wait_text(0, dropped) == f"waits in recv #1 from rank 1 at t.py:1{asks}"
     sent = positions(rank_in(recv(1)), returned(send(0)), runs())
     assert wait_text(0, sent) == "waits in recv #1 from rank 1 at t.py:1"
+
+
+def test_a_chain_follows_each_of_many_ranks_once_and_not_all_of_them():
+    size = 40
+    groups = [rank_in(collective(1, group=f"g{rank}", ranks=range(size))) for rank in range(size)]
+    assert 2 <= wait_text(0, positions(*groups), chain=True).count("waits in") <= 16
+
+
+def test_ranks_that_wait_in_the_same_are_said_to_do_the_same():
+    late = collective(1, group="x", ranks=range(4))
+    found = positions(rank_in(ONE), rank_in(late), rank_in(late), returned())
+    both = "which ranks 1, 2 never entered: each waits in all_reduce #1 in group 'x' of ranks 0, 1, 2, 3 at t.py:1"
+    assert both in wait_text(0, found, chain=True)

@@ -44,7 +44,7 @@ def test_explicit_values_are_kept():
         ({"group": "mine"}, r"@distributed\(group=...\) takes True or False; got 'mine'"),
         ({"observe": "yes"}, r"@distributed\(observe=...\) takes True or False; got 'yes'"),
         ({"timeout": True}, "takes seconds above 0; got True"),
-        ({"size": 2}, r"takes the keywords world_size, .*, observe, group; got distributed\(size=2\)"),
+        ({"size": 2}, r"takes the keywords world_size, .*, observe, group, nodes; got distributed\(size=2\)"),
     ],
 )
 def test_mistakes_are_refused_at_the_decorator(options, message):
