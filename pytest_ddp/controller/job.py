@@ -61,7 +61,7 @@ def join(config: pytest.Config) -> None:
     if refusal:
         write_error_file(us.error_file, refusal)
         raise pytest.UsageError(refusal)
-    _interrupt_with_parent()
+    _report_when_ended()
     config.stash[job_key] = job = Job(us, _gather(config, us), variables)
     config.pluginmanager.register(FirstFailure(job), PLUGIN)
 
@@ -106,18 +106,27 @@ def _parent_lives() -> Callable[[], bool]:
     return lambda: os.getppid() == parent
 
 
-def _interrupt_with_parent() -> None:
-    """End this run soon after the launcher of the job has ended."""
+def _report_when_ended() -> None:
+    """Let pytest report what it has when the launcher ends this process, or has ended itself."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, _interrupt)
     lives = _parent_lives()
 
     def watch() -> None:
         while lives():
             time.sleep(_POLL_SECONDS)
-        os.kill(os.getpid(), signal.SIGINT)  # pytest reports what it has
+        os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(_END_SECONDS)
         os._exit(1)
 
     threading.Thread(target=watch, name="pytest-ddp-parent", daemon=True).start()
+
+
+def _interrupt(*_: object) -> None:
+    """Interrupt pytest once: torchrun sends SIGTERM after Ctrl-C, and kills what is left 30 seconds later."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    raise KeyboardInterrupt
 
 
 class FirstFailure:
