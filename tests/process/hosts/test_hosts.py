@@ -123,7 +123,7 @@ def test_a_node_that_is_lost_costs_the_runs_on_it_only():
         Timer(0.5, started["b"].kill).start()
         outcomes = run(pool, rank_targets.says_its_id_and_hangs, timeout=LONG)
         assert [type(outcome) for outcome in outcomes] == [Stopped, Stopped, Died, Died]
-        assert "node b was lost: its rank host has ended" in str(RankFailure(outcomes, World(4)))
+        assert "was on node b, which was lost: its rank host has ended" in str(RankFailure(outcomes, World(4)))
         with pytest.raises(LaunchError, match="node b was lost"):
             run(pool, rank_targets.all_reduce)
         assert bodies(run(pool, rank_targets.all_reduce, 2)) == [b"8"] * 2
