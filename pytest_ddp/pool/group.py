@@ -189,8 +189,8 @@ class RankGroup:
                     late = Stopped if deadline.any_failed else partial(TimedOut, timeout=self._timeout)
                     self._end(list(pending.values()), late)
                 for key, _ in readable:
-                    process: RankProcess = key.data
-                    if pending.get(process.rank) is not process or self._receive(process, deadline):
+                    sender: RankProcess = key.data
+                    if pending.get(sender.rank) is not sender or self._receive(sender, deadline):
                         channels.unregister(key.fileobj)
                 self._look_at_all(deadline)
                 if not readable:
