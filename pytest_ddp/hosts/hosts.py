@@ -340,11 +340,12 @@ class Hosts:
     def _lose(self, host: Host, why: str) -> None:
         """Report a host that is gone as the reason for which all its ranks have ended."""
         self._selector.unregister(host.connection)
+        why = host.why or why
         with self._changed:
-            host.lost = f"node {host.node} was lost: {host.why or why}"
+            host.lost = f"node {host.node} was lost: {why}"
             self._changed.notify_all()
         for number, remote in list(self._remote.items()):
             if remote.host is host:
-                remote.copies.note(host.lost)
+                remote.copies.note(f"was on node {host.node}, which was lost: {why}")
                 self._end(number, None)
         host.connection.close()

@@ -25,6 +25,7 @@ Payloads: TypeAlias = bytes | Sequence[bytes]  # one for all ranks, or one per r
 GRACE_SECONDS = 1.0
 # A rank's own group timeout lies far behind our deadline: a hang is ours to report, with every rank's stack.
 GROUP_TIMEOUT_MARGIN = 600.0
+_MORE_FOR_STARVED = 2.0  # times the timeout of a run, at most, for ranks that could run and get no core
 _INTERRUPTED = partial(Stopped, because="the run was interrupted")
 _JOIN_SECONDS = 60.0
 _TIMELINE_SECONDS = 10.0
@@ -159,7 +160,8 @@ class RankGroup:
     def _wait(self, grace: float, *, disconnect: bool) -> None:
         """Collect outcomes as they come; end the ranks that are left when the deadline has passed."""
         pending = self._pending
-        deadline = Deadline(pending.values(), self._started + self._timeout, grace, disconnect=disconnect)
+        ends_at, extra = self._started + self._timeout, _MORE_FOR_STARVED * self._timeout
+        deadline = Deadline(pending.values(), ends_at, grace, disconnect=disconnect, extra=extra)
         with selectors.DefaultSelector() as channels:
             for process in pending.values():
                 channels.register(process, selectors.EVENT_READ, process)

@@ -123,7 +123,7 @@ def test_a_node_that_is_lost_costs_the_runs_on_it_only():
         Timer(0.5, started["b"].kill).start()
         outcomes = run(pool, rank_targets.says_its_id_and_hangs, timeout=LONG)
         assert [type(outcome) for outcome in outcomes] == [Stopped, Stopped, Died, Died]
-        assert "node b was lost: its rank host has ended" in str(RankFailure(outcomes, World(4)))
+        assert "was on node b, which was lost: its rank host has ended" in str(RankFailure(outcomes, World(4)))
         with pytest.raises(LaunchError, match="node b was lost"):
             run(pool, rank_targets.all_reduce)
         assert bodies(run(pool, rank_targets.all_reduce, 2)) == [b"8"] * 2
@@ -140,7 +140,7 @@ def test_nothing_outlives_the_controller():
 
 
 def test_hosts_leave_with_the_exit_code_of_the_run():
-    with Hosts.listen("127.0.0.1") as hosts, rank_hosts(hosts, a=(0,), b=()) as started:
+    with Hosts.listen("127.0.0.1") as hosts, rank_hosts(hosts, a=(0,), b=(1,)) as started:
         hosts.close(5)
         assert [process.wait(30) for process in started.values()] == [5, 5]
 
@@ -149,7 +149,7 @@ def test_who_does_not_know_the_secret_is_let_in_by_nobody():
     with Hosts.listen("127.0.0.1") as hosts:
         with pytest.raises(Refused, match=r"does not know the secret|closed the connection"):
             connect(("127.0.0.1", hosts.port), b"guessed")
-        with pytest.raises(LaunchError, match=r"no host for ranks 0 within 0.1 s"):
+        with pytest.raises(LaunchError, match=r"no host for rank 0 within 0.1 s"):
             hosts.wait_for([0], 0.1, lambda _: None)
 
 
