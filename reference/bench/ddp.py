@@ -62,23 +62,28 @@ def measure(options: Namespace) -> Raw:
 
 
 def evaluate(raw: Raw) -> Result:
-    """The table of all wrappers and models, and what it says about the largest model."""
+    """The table of all wrappers and models, and what it says about the largest model.
+
+    `size` is the number of parameters, `exposed` in percent is a share of the step, `profiled` is a step under the
+    profiler.
+    """
     first = raw["models"][0]["workload"]
     return Result(
         name=BENCHMARK.name,
         title=f"A training step on {raw['world_size']} ranks ({raw['backend']}, {raw['device']}), "
-        f"{first['samples']} x {first['words']} tokens per rank, buckets of {first['bucket_mb']:g} MiB",
+        f"{first['samples']} x {first['words']} tokens per rank, buckets of {first['bucket_mb']:g} MiB; from and to "
+        "are quartiles",
         columns=[
             Column("model"),
-            Column("parameters", "million"),
+            Column("size", "10^6"),
             Column("wrapper"),
             *STEP_COLUMNS,
             Column("added", "ms"),
             Column("collectives", "ms"),
             Column("exposed", "ms"),
-            Column("exposed share", "% of step"),
-            Column("profiled step", "ms"),
-            Column("peak memory", "MB"),
+            Column("exposed", "%"),
+            Column("profiled", "ms"),
+            Column("peak", "MB"),
         ],
         rows=[_row(model, name) for model in raw["models"] for name in model["seconds"]],
         sentences=_sentences(raw),

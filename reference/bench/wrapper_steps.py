@@ -2,8 +2,8 @@
 
 Communication is read from a few steps under torch's profiler: how long at least one collective runs, and how long one
 runs while the rank computes nothing (*exposed*). The profiler makes steps longer, collectives too. So only the shares
-of a profiled step count, and the same shares of a step without the profiler are reported. Hidden communication is not free on CPUs: its threads use the cores
-that the model needs. So a wrapper can add more time than it exposes.
+of a profiled step count, and the same shares of a step without the profiler are reported. Hidden communication is not
+free on CPUs: its threads use the cores that the model needs. So a wrapper can add more time than it exposes.
 
 Memory is the most that tensors hold at once from the model to the end of the second step.
 
