@@ -21,11 +21,12 @@ from pytest_ddp.errors import LaunchError, UsageError
 from pytest_ddp.hosts.hosts import Hosts
 from pytest_ddp.hosts.job import Job
 from pytest_ddp.hosts.job_process import JobProcess, job_process, without_job
+from pytest_ddp.hosts.ray_hosts import RayJob
 from pytest_ddp.hosts.rendezvous import gather, serve
 from pytest_ddp.planning.world import format_ranks
 from pytest_ddp.pytest_internals import without_capture
 
-job_key = pytest.StashKey[Job]()
+job_key = pytest.StashKey[Job | RayJob]()
 PLUGIN = "ddp-job"
 _POLL_SECONDS = 0.5
 _END_SECONDS = 20.0

@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, NoReturn
@@ -62,7 +62,8 @@ def _gate(options: argparse.Namespace, outcome: Outcome) -> None:
     if full:
         raise UnfitError("; ".join(full))
     with _scratch() as folder:
-        python = [part.replace("{run}", str(folder)) for part in shlex.split(options.python)]
+        places = {"{run}": str(folder), "{candidate}": str(options.candidate.resolve())}
+        python = [_filled(part, places) for part in shlex.split(options.python)]
         variables = environment(os.environ, options.passed, folder)
         candidate = Candidate(python, options.candidate, variables)
         outcome.torch = candidate.check_gpus(options.gpus)
@@ -77,6 +78,12 @@ def _gate(options: argparse.Namespace, outcome: Outcome) -> None:
     today = dt.datetime.now(dt.UTC).date()
     outcome.findings += judge(outcome.cases, seen, outcome.policy, min_executed=options.min_executed, today=today)
     outcome.exit_code = FAILED if outcome.findings else outcome.exit_code
+
+
+def _filled(text: str, places: Mapping[str, str]) -> str:
+    for name, path in places.items():
+        text = text.replace(name, path)
+    return text
 
 
 def _run(candidate: Candidate, options: argparse.Namespace, folder: Path, before: Sequence[Gpu]) -> Seen:

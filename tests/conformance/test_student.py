@@ -95,7 +95,9 @@ def test_what_is_not_begun_is_next_where_nothing_fails():
 
 
 def test_of_a_component_that_cannot_be_called_its_page_is_named():
-    wrong = CheckReport("can_be_called", "core", "failed", "It takes the arguments.", message="get_ddp has no arguments")
+    wrong = CheckReport(
+        "can_be_called", "core", "failed", "It takes the arguments.", message="get_ddp has no arguments"
+    )
     step = next_step(replace(REPORT, components=(replace(FLAT, checks=(wrong,)),)))
     assert step.heading == "flat_ddp: can_be_called failed"
     assert ("Read about it", "pytest-ddp-grade explain flat_ddp") in step.commands
