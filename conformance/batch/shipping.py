@@ -21,8 +21,8 @@ from tempfile import TemporaryDirectory
 from typing import Literal, NamedTuple
 
 from conformance.batch.archives import hold_limits, unpacked
-from conformance.batch.entries import content_files, is_left_out
 from conformance.batch.executor import Job, grade_command
+from conformance.batch.folders import content_files, is_left_out
 from conformance.batch.graders import Graders, cut
 from conformance.grading.formats.report_file import replace_text
 from conformance.reproduction.files import remove_stale
