@@ -97,12 +97,14 @@ def _prepare(course: Course, entry: Entry, again: dict[str, list[str]]) -> bool:
     """
     record = course.results.record(entry.name)
     try:
-        key = course.key(entry)
-    except OSError as error:
-        key = {"its content": str(error)}
+        key, refused = course.key(entry), ""
+    except (OSError, UsageError) as error:
+        key, refused = {"its content": str(error)}, f"{entry.path.name} cannot be read: {error}"
     if changed := record.begin(key, course.limit):
         again.setdefault(" and ".join(changed), []).append(entry.name)
     record.plan(planned(str(entry.path), course.grading))
+    if refused:
+        record.settle(refused)
     return bool(record.ungraded())
 
 

@@ -6,12 +6,12 @@ is graded. The report is made of all parts.
 
 import json
 import math
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from conformance.batch.folders import remove_tree
 from conformance.grading.formats import to_json_text
 from conformance.grading.formats.html import to_html
 from conformance.grading.formats.report_file import replace_text
@@ -38,7 +38,7 @@ class Record:
     def begin(self, key: Mapping[str, str], limit: float = math.inf) -> list[str]:
         """Forget what was found under another key, and a limit that was lower; return what of the key has changed."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(self.temporary, ignore_errors=True)
+        remove_tree(self.temporary)
         known = self.folder / "key.json"
         before = read_json(known)
         if before != key:

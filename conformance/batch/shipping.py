@@ -25,8 +25,8 @@ from typing import Literal, NamedTuple
 import psutil
 
 from conformance.batch.archives import hold_limits, unpacked
-from conformance.batch.entries import content_files, is_left_out
 from conformance.batch.executor import Job, grade_command
+from conformance.batch.folders import content_files, is_left_out
 from conformance.batch.graders import Graders, cut
 from conformance.grading.formats.report_file import replace_text
 from conformance.reproduction.files import remove_stale

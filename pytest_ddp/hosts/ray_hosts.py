@@ -16,7 +16,8 @@ from importlib import import_module
 from typing import Any, Self
 
 from pytest_ddp.errors import LaunchError
-from pytest_ddp.hosts.hosts import Host, Hosts
+from pytest_ddp.hosts.host import Host
+from pytest_ddp.hosts.hosts import Hosts
 from pytest_ddp.hosts.launcher import HostLauncher, preload
 from pytest_ddp.hosts.messages import Preload
 from pytest_ddp.hosts.pool import HostedPool

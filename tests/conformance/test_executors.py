@@ -17,6 +17,7 @@ from conformance.batch.archives import MOST_FILES
 from conformance.batch.course import Course, grade_course
 from conformance.batch.entries import entries
 from conformance.batch.executor import Job, Outcome
+from conformance.batch.folders import remove_tree
 from conformance.batch.local_executor import LocalExecutor
 from conformance.batch.progress import CourseProgress
 from conformance.batch.ray_executor import RayExecutor, ray_options
@@ -103,6 +104,24 @@ def test_a_run_that_is_cut_off_or_refused_is_not_repeated(course):
     assert found["ada"] == ("cut off after 60 s: --resume with a larger --limit goes on",)
     assert found["bob"] == ("bob.zip cannot be unpacked",)
     assert len(executor.jobs) == 2
+
+
+def test_what_cannot_be_read_is_refused_and_costs_the_others_nothing(course):
+    bob = course.entries[1].path
+    (bob / "/".join("a" * 100)).mkdir(parents=True)
+    executor = Scripted(ada=[ENDED])
+    assert look_at(course, executor)["bob"] == ("bob cannot be read: bob has more than 64 folders in one another",)
+    assert [name for name, _, _ in executor.jobs] == ["ada"]
+    remove_tree(bob)
+    bob.mkdir()
+    assert "bob" in look_at(course, Scripted(bob=[ENDED])), "it is graded when it has been put right"
+
+
+def test_a_job_refuses_what_cannot_be_read(job):
+    loop = job.entry.path.with_name("loop")
+    loop.symlink_to("loop")
+    with pytest.raises(UsageError, match="loop is not there"):
+        replace(job, entry=replace(job.entry, path=loop)).folder()
 
 
 def test_what_was_graded_before_an_interruption_is_kept(course):

@@ -117,6 +117,19 @@ def test_a_deadlock_over_two_nodes_is_found_at_once(nodes):
     assert "all_reduce #2" in outcomes[0].waits
 
 
+def test_observed_operations_on_two_nodes_must_match(nodes):
+    hosts = nodes.launcher.hosts
+    apart = HostLauncher(hosts, ForkLauncher(), [hosts.host_of(0), hosts.host_of(2)])
+    world = World(2, observe=True, nodes=(0, 1))
+    with HostedPool(launcher=apart) as pool, pool.group(world) as group:
+        returned, raised = group.run("mismatch_targets:differ", b"reduction", timeout=TIMEOUT)
+        assert isinstance(returned, Returned)
+        assert (raised.kind, raised.rank) == ("CollectiveMismatch", 1)
+        assert "all ranks must call it with the same reduction" in raised.message
+        assert not failures(group.run("rank_targets:echo", timeout=TIMEOUT)), "it is reported once"
+        assert not failures(pool.run(world, "rank_targets:all_reduce", timeout=TIMEOUT))
+
+
 def test_a_node_that_is_lost_costs_the_runs_on_it_only():
     with two_nodes() as (pool, started):
         assert bodies(run(pool, rank_targets.echo, payloads=b"ok")) == [b"ok"] * 4
