@@ -204,6 +204,15 @@ def test_a_submission_graded_elsewhere_leaves_what_a_run_here_would(job, tmp_pat
     assert (tmp_path / "out/ada/log.txt").read_text(encoding="utf-8") == f"graded {folder}\nended\n"
 
 
+def test_what_a_killed_run_left_on_a_node_goes(job, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    kept, gone = tmp_path / f"pytest-ddp-grade-{os.getpid()}-x", tmp_path / "pytest-ddp-grade-999999999-x"
+    for folder in (kept, gone):
+        (folder / "submission").mkdir(parents=True)
+    list(graded(Shipment.of(job, job.folder()), Writing(), "node7"))
+    assert list(tmp_path.glob("pytest-ddp-grade-*")) == [kept]
+
+
 def test_scripts_of_an_earlier_run_go(job, tmp_path):
     place = tmp_path / "out/ada/scripts" / str(job.folder()).lstrip("/")
     place.mkdir(parents=True)
