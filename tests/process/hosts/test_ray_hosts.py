@@ -61,7 +61,7 @@ def test_a_node_that_is_lost_is_named_and_costs_the_runs_on_it_only(cluster, nod
         Timer(0.5, cluster.remove_node, [lost], {"allow_graceful": False}).start()
         outcomes = run(pool, rank_targets.says_its_id_and_hangs, timeout=LONG)
         assert [type(outcome) for outcome in outcomes] == [Stopped, Stopped, Died, Died]
-        assert f"node {name} was lost: its rank host has ended" in str(RankFailure(outcomes, World(4)))
+        assert f"was on node {name}, which was lost: its rank host has ended" in str(RankFailure(outcomes, World(4)))
         assert lost.node_id[:8] in name
         assert bodies(run(pool, rank_targets.all_reduce, 2)) == [b"8"] * 2, "the other node goes on"
         cluster.add_node(num_cpus=2)

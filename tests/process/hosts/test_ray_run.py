@@ -127,7 +127,7 @@ def test_a_lost_node_costs_the_test_on_it(cluster, node_of, tmp_path):
     began = time.monotonic()
     assert run.wait() == 1
     output = (tmp_path / "output.txt").read_text()
-    assert f"(Ray node {lost.node_id[:8]}) was lost: its rank host has ended" in output
+    assert f"(Ray node {lost.node_id[:8]}), which was lost: its rank host has ended" in output
     assert "1 failed, 2 passed" in output, output
     print(f"{time.monotonic() - began:.1f} s from the loss to the end of the run")
 
