@@ -252,10 +252,10 @@ def _sentences(raw: Raw) -> list[str]:
         f"An operation with less than {flops / memory:.0f} FLOP per byte waits for memory.",
     ]
     if raw["world_size"] > 1:
-        arithmetic, copies = f"{kept(raw, _MULTIPLY):.0%}", f"{kept(raw, _COPY):.0%}"
+        arithmetic, copies, tokens = f"{kept(raw, _MULTIPLY):.0%}", f"{kept(raw, _COPY):.0%}", tokens_to_hide(raw)
         sentences += [
             f"If all {raw['world_size']} ranks work, each keeps {arithmetic} of the arithmetic and {copies} of copies.",
-            f"From {tokens_to_hide(raw):.0f} tokens per rank on, backward takes longer than the all-reduce of its gradients.",
+            f"From {tokens:.0f} tokens per rank on, backward takes longer than the all-reduce of its gradients.",
         ]
     if raw["device"] == "cpu":
         sentences.append("A GPU for each rank would raise all of these roofs; to measure one: --device cuda.")
