@@ -100,14 +100,15 @@ class Started:
     _written: int = 0
 
     def wait(self, look: Callable[[], object], every: float) -> Ended:
-        """Copy the output and call `look` from time to time, until the tests end or their time is over."""
-        looked, late = 0.0, False
+        """Copy the output and call `look`, a fifth of the time at most, until the tests end or their time is over."""
+        following, late = 0.0, False
         try:
             while self.process.poll() is None and not late:
                 self._copy(every)
-                if time.monotonic() - looked >= every:
+                if (begun := time.monotonic()) >= following:
                     look()
-                    looked = time.monotonic()
+                    ended = time.monotonic()
+                    following = ended + max(every, 4 * (ended - begun))
                 late = time.monotonic() > self.deadline
             left = () if late else _left()
         finally:

@@ -21,9 +21,10 @@ from pytest_ddp.gpu_gate.candidate import Candidate, environment
 from pytest_ddp.gpu_gate.devices import Gpu, UnfitError
 from pytest_ddp.gpu_gate.junit import ReportError, parse, read_bytes
 from pytest_ddp.gpu_gate.policy import Policy
-from pytest_ddp.gpu_gate.summary import Outcome, annotations, to_json, to_markdown
+from pytest_ddp.gpu_gate.summary import Verdict, annotations, to_json, to_markdown
 from pytest_ddp.gpu_gate.verdict import FAILED, MISUSED, UNFIT, Finding, Seen, judge
 
+_FILES = ("log.txt", "junit.xml", "summary.md", "verdict.json")
 _LOOK_SECONDS = 0.25  # a short test uses its GPU for half a second
 _DESCRIPTION = """\
 Run tests on GPUs, and fail unless they really ran there. What follows `--` goes to pytest.
@@ -40,25 +41,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"pytest-ddp-gpu-gate: {error}", file=sys.stderr)  # noqa: T201  a command prints
         return MISUSED
     signal.signal(signal.SIGTERM, _leave)  # a cancelled job leaves no processes on the GPUs
-    outcome = Outcome(policy=policy)
+    verdict = Verdict(policy=policy)
     options.out.mkdir(parents=True, exist_ok=True)
+    for name in _FILES:  # of an earlier run
+        (options.out / name).unlink(missing_ok=True)
     try:
-        _gate(options, outcome)
+        _gate(options, verdict)
     except UnfitError as error:
-        outcome.findings.append(Finding(str(error)))
-        outcome.exit_code = UNFIT
-    _write(outcome, options.out)
-    return outcome.exit_code
+        verdict.findings.append(Finding(str(error)))
+        verdict.exit_code = UNFIT
+    _write(verdict, options.out)
+    return verdict.exit_code
 
 
 def _leave(number: int, _frame: object) -> NoReturn:
     sys.exit(128 + number)
 
 
-def _gate(options: argparse.Namespace, outcome: Outcome) -> None:
+def _gate(options: argparse.Namespace, verdict: Verdict) -> None:
     look = partial(devices.usable, options.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
     wait = partial(devices.wait_until_free, look, options.max_held, options.wait)
-    outcome.gpus, full = wait()
+    verdict.gpus, full = wait()
     if full:
         raise UnfitError("; ".join(full))
     with _scratch() as folder:
@@ -66,18 +69,18 @@ def _gate(options: argparse.Namespace, outcome: Outcome) -> None:
         python = [_filled(part, places) for part in shlex.split(options.python)]
         variables = environment(os.environ, options.passed, folder)
         candidate = Candidate(python, options.candidate, variables)
-        outcome.torch = candidate.check_gpus(options.gpus)
-        seen = _run(candidate, options, folder, outcome.gpus)
+        verdict.torch = candidate.check_gpus(options.gpus)
+        seen = _run(candidate, options, folder, verdict.gpus)
         try:
             data = read_bytes(folder / "junit.xml")
-            outcome.cases = parse(data)
+            verdict.cases = parse(data)
             (options.out / "junit.xml").write_bytes(data)
         except ReportError as error:
-            outcome.findings.append(Finding(str(error)))
+            verdict.findings.append(Finding(str(error)))
     seen = Seen(seen.ended, seen.before, seen.peak_mib, wait()[1])
     today = dt.datetime.now(dt.UTC).date()
-    outcome.findings += judge(outcome.cases, seen, outcome.policy, min_executed=options.min_executed, today=today)
-    outcome.exit_code = FAILED if outcome.findings else outcome.exit_code
+    verdict.findings += judge(verdict.cases, seen, verdict.policy, min_executed=options.min_executed, today=today)
+    verdict.exit_code = FAILED if verdict.findings else verdict.exit_code
 
 
 def _filled(text: str, places: Mapping[str, str]) -> str:
@@ -135,14 +138,14 @@ def _commands_stopped() -> Iterator[IO[bytes]]:
             echo.flush()
 
 
-def _write(outcome: Outcome, out: Path) -> None:
-    markdown = to_markdown(outcome)
+def _write(verdict: Verdict, out: Path) -> None:
+    markdown = to_markdown(verdict)
     (out / "summary.md").write_text(markdown, encoding="utf-8")
-    (out / "verdict.json").write_text(to_json(outcome), encoding="utf-8")
+    (out / "verdict.json").write_text(to_json(verdict), encoding="utf-8")
     if page := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(page).open("a", encoding="utf-8") as file:
             file.write(markdown)
-    lines = list(annotations(outcome)) if os.environ.get("GITHUB_ACTIONS") else []
+    lines = list(annotations(verdict)) if os.environ.get("GITHUB_ACTIONS") else []
     print("\n".join([*lines, markdown]), flush=True)  # noqa: T201  a command prints
 
 

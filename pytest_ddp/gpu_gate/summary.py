@@ -19,7 +19,7 @@ _MAX_ROWS = 50
 
 
 @dataclass
-class Outcome:
+class Verdict:
     """All that the gate found out; it is filled as the gate goes on, and written at any end.
 
     Attributes:
@@ -45,42 +45,42 @@ class Outcome:
         return {"executed": sum(case.executed for case in self.cases), **dict(sorted(by_status.items()))}
 
 
-def to_json(outcome: Outcome) -> str:
+def to_json(verdict: Verdict) -> str:
     """Return the verdict for machines."""
     content = {
-        "verdict": _word(outcome),
-        "exit_code": outcome.exit_code,
-        "findings": [finding.text for finding in outcome.findings],
-        "counts": outcome.counts,
-        "forgiven": [case.test for case in forgiven(outcome.cases, outcome.policy)],
-        "gpus": [asdict(gpu) for gpu in outcome.gpus],
-        "torch": outcome.torch,
+        "verdict": _word(verdict),
+        "exit_code": verdict.exit_code,
+        "findings": [finding.text for finding in verdict.findings],
+        "counts": verdict.counts,
+        "forgiven": [case.test for case in forgiven(verdict.cases, verdict.policy)],
+        "gpus": [asdict(gpu) for gpu in verdict.gpus],
+        "torch": verdict.torch,
     }
     return json.dumps(content, indent=2) + "\n"
 
 
-def to_markdown(outcome: Outcome) -> str:
+def to_markdown(verdict: Verdict) -> str:
     """Return the summary page."""
-    return "\n".join(_lines(outcome)) + "\n"
+    return "\n".join(_lines(verdict)) + "\n"
 
 
-def _lines(outcome: Outcome) -> Iterator[str]:
-    yield f"## GPU gate: {_word(outcome)} (exit code {outcome.exit_code})\n"
-    if outcome.cases:
-        yield ", ".join(f"{count} {status}" for status, count in outcome.counts.items()) + "\n"
-    if outcome.findings:
+def _lines(verdict: Verdict) -> Iterator[str]:
+    yield f"## GPU gate: {_word(verdict)} (exit code {verdict.exit_code})\n"
+    if verdict.cases:
+        yield ", ".join(f"{count} {status}" for status, count in verdict.counts.items()) + "\n"
+    if verdict.findings:
         yield "### What speaks against this run\n"
-        yield from _bullets([finding.text for finding in outcome.findings])
-    if quarantined := [case for case in outcome.cases if outcome.policy.quarantine(case)]:
+        yield from _bullets([finding.text for finding in verdict.findings])
+    if quarantined := [case for case in verdict.cases if verdict.policy.quarantine(case)]:
         yield "### Tests in quarantine\n"
         yield from ("| test | now | owner | expires | reason |", "|---|---|---|---|---|")
-        yield from (_row(case, outcome.policy) for case in quarantined)
+        yield from (_row(case, verdict.policy) for case in quarantined)
         yield ""
-    if expected := [case for case in outcome.cases if case.status == "skipped" and outcome.policy.expects_skip(case)]:
+    if expected := [case for case in verdict.cases if case.status == "skipped" and verdict.policy.expects_skip(case)]:
         yield "### Expected skips\n"
         yield from _bullets([f"{case.test}: {case.message}" for case in expected])
     yield "### Machine\n"
-    yield from _bullets([*map(str, outcome.gpus), *filter(None, [outcome.torch])])
+    yield from _bullets([*map(str, verdict.gpus), *filter(None, [verdict.torch])])
 
 
 def _bullets(texts: Sequence[str]) -> Iterator[str]:
@@ -103,11 +103,11 @@ def _plain(text: str) -> str:
     return "".join(f"\\{each}" if each in "\\`*_{}[]()#!|~" else each for each in html.escape(short, quote=False))
 
 
-def annotations(outcome: Outcome) -> Iterator[str]:
+def annotations(verdict: Verdict) -> Iterator[str]:
     """Yield the findings as commands that GitHub shows beside the code, and failures in quarantine as warnings."""
-    for finding in outcome.findings:
+    for finding in verdict.findings:
         yield _command("error", finding.text, finding.case)
-    for case in forgiven(outcome.cases, outcome.policy):
+    for case in forgiven(verdict.cases, verdict.policy):
         yield _command("warning", f"{case.test} failed; it is in quarantine", case)
 
 
@@ -128,5 +128,5 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def _word(outcome: Outcome) -> str:
-    return "passed" if outcome.exit_code == PASSED else "failed"
+def _word(verdict: Verdict) -> str:
+    return "passed" if verdict.exit_code == PASSED else "failed"

@@ -24,8 +24,8 @@ class Deadline:
         grace: seconds that ranks get after another rank has failed, or once they wait for a rank that skipped. A busy
             rank gets as many seconds of CPU time. A rank that announced an exception is waited for.
         disconnect: whether ranks that failed or skipped break their connections when another rank waits for them.
-        extra: seconds by which the deadline may move in all, while a rank could run and the machine gives it no core: it
-            is slow then, and does not hang.
+        extra: seconds by which the deadline may move in all, while a rank could run and the machine gives it no core:
+            it is slow then, and does not hang.
         any_failed: whether the grace has begun.
         failed_or_skipped: the ranks that failed or skipped.
     """

@@ -13,6 +13,7 @@ import tempfile
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ from reference.bench.benchmark import Benchmark, write_pictures
 from reference.bench.registry import BENCHMARKS
 from reference.bench.report_pages import About, Section, html_page, markdown_page
 from reference.bench.result import Result
+from reference.communication.launch import in_job
 
 _SECONDS = 60.0  # of a benchmark whose time is not known
 
@@ -117,7 +119,8 @@ def _last_line(error: Exception) -> str:
 
 
 def write(folder: Path, sections: Sequence[Section], about: About, console: Console) -> list[Path]:
-    """Write tables, raw numbers, pictures, the receipt and the report into a folder. Returns all paths."""
+    """Write tables, raw numbers, pictures, the receipt and the report into a folder. Returns the report's paths."""
+    _remove_earlier(folder)
     files: list[Path] = []
     for section in sections:
         table, _ = section.result.write(folder)
@@ -131,8 +134,15 @@ def write(folder: Path, sections: Sequence[Section], about: About, console: Cons
     (folder / "receipt.json").write_text(text, encoding="utf-8")
     pages = {"report.md": markdown_page, "report.html": html_page}
     for name, page in pages.items():
-        (folder / name).write_text(page(about, sections, made["seal"], folder), encoding="utf-8")
+        (folder / name).write_text(page(about, sections, made, folder), encoding="utf-8")
     return [folder / name for name in (*pages, "receipt.json")]
+
+
+def _remove_earlier(folder: Path) -> None:
+    """Remove the files of the report that is in the folder, as its receipt names them: they show other numbers."""
+    with suppress(OSError, ValueError, KeyError, TypeError):  # there is none
+        for name in json.loads((folder / "receipt.json").read_text(encoding="utf-8"))["files"]:
+            (folder / Path(name).name).unlink(missing_ok=True)
 
 
 # The command
@@ -152,10 +162,13 @@ def run(options: Namespace, console: Console) -> None:
     """Make a report, or verify one.
 
     Raises:
-        SystemExit: the report that is verified does not follow from its raw numbers, or a benchmark failed.
+        SystemExit: the report that is verified does not follow from its raw numbers, or a benchmark failed, or this is
+            a rank of a job.
     """
     if options.verify is not None:
         raise SystemExit(verify(options.verify, console))
+    if in_job():
+        raise SystemExit("report starts ranks for each benchmark: run it without torchrun or srun")
     benchmarks = {name: BENCHMARKS[name] for name in options.only or BENCHMARKS}
     options.out.mkdir(parents=True, exist_ok=True)
     sections, missing = run_all(benchmarks, options.minutes * 60, lambda one, line: _run_one(one, line, console))

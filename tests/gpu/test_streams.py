@@ -26,7 +26,7 @@ def test_waiting_for_a_handle_does_not_block_the_host(ddp: DDPContext) -> None:
     total, late = torch.ones(4, device=ddp.device), torch.cuda.Event()
     dist.all_reduce(total)
     torch.cuda.synchronize()
-    torch.cuda._sleep(20 * CYCLES)
+    torch.cuda._sleep(50 * CYCLES)
     work = dist.all_reduce(total, async_op=True)
     work.wait()
     late.record()

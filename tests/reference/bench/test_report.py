@@ -1,4 +1,4 @@
-"""A report fits a time, holds every result and picture, and can be computed again from its raw numbers."""
+"""A report holds every result and picture, and can be computed again from its raw numbers."""
 
 import io
 import json
@@ -15,66 +15,11 @@ from reference.bench import report, verification
 from reference.bench.__main__ import main
 from reference.bench.benchmark import Benchmark
 from reference.bench.registry import BENCHMARKS
-from reference.bench.report import choose, run_all, sizes
 from reference.bench.report_pages import Section, command, pictures_of
 from reference.bench.result import Column, Result
 
 pytest.importorskip("matplotlib")
 ALL = list(BENCHMARKS)
-
-
-@pytest.mark.parametrize("minutes", [2, 5, 10, 30])
-@pytest.mark.parametrize("slowness", [1.0, 2.0])
-def test_the_planned_sizes_fit_the_time(minutes: float, slowness: float) -> None:
-    left = minutes * 60.0
-    for index in range(len(ALL)):
-        size = choose(ALL[index:], left, slowness)
-        left -= size.seconds * slowness if size else 0
-    assert left >= 0
-
-
-@pytest.mark.parametrize("minutes", [2, 3, 4, 5, 7, 10, 15])
-def test_from_two_minutes_on_every_benchmark_is_planned(minutes: float) -> None:
-    left = minutes * 60.0
-    for index in range(len(ALL)):
-        size = choose(ALL[index:], left, 1.0)
-        assert size is not None
-        left -= size.seconds
-
-
-def test_with_time_enough_every_benchmark_runs_at_its_default_size() -> None:
-    assert [choose(ALL[index:], 3600, 1.0) for index in range(len(ALL))] == [sizes(name)[0] for name in ALL]
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_every_size_is_a_command_line(name: str) -> None:
-    for size in sizes(name):
-        assert isinstance(BENCHMARKS[name].parse(size.arguments.split(), Path("out")), Namespace)
-    assert [size.seconds for size in sizes(name)] == sorted((size.seconds for size in sizes(name)), reverse=True)
-
-
-def test_a_benchmark_that_fails_or_finds_no_time_is_missing_with_the_reason() -> None:
-    def run(benchmark: Benchmark, arguments: str) -> Result:
-        if benchmark.name == "ddp":
-            raise RuntimeError("rank 0 failed:\n  File ...\nValueError: no such model")
-        return Result(benchmark.name, arguments, [], [], [], {})
-
-    some = {name: BENCHMARKS[name] for name in ("roofline", "ddp")}
-    sections, missing = run_all(some, 3600, run)
-    assert [section.result.name for section in sections] == ["roofline"]
-    assert missing == {"ddp": "it failed: ValueError: no such model"}
-    assert run_all(some, 1, run)[1] == dict.fromkeys(some, "no time was left; give more --minutes")
-
-
-def test_an_interrupted_report_has_what_was_measured_before() -> None:
-    def run(benchmark: Benchmark, arguments: str) -> Result:
-        if benchmark.name == "ddp":
-            raise KeyboardInterrupt
-        return Result(benchmark.name, arguments, [], [], [], {})
-
-    sections, missing = run_all({name: BENCHMARKS[name] for name in ("roofline", "ddp", "step")}, 3600, run)
-    assert [section.result.name for section in sections] == ["roofline"]
-    assert missing == dict.fromkeys(("ddp", "step"), "it was interrupted")
 
 
 def measured() -> Result:
@@ -142,9 +87,8 @@ def test_a_page_shows_every_picture_of_its_benchmarks(tmp_path: Path) -> None:
     several = replace(BENCHMARKS["trace"], draw=lambda _raw: dict.fromkeys(["naive", "trace"]))
     names = list(several.pictures({}))
     assert names == ["trace-naive", "trace"]
-    for name in (*names, "tracer", "ddp"):
-        (tmp_path / f"{name}.svg").touch()
-    found = pictures_of(Result("trace", "", [], [], [], {}), tmp_path)
+    receipt = {"files": dict.fromkeys(["trace.csv", *(f"{name}.svg" for name in (*names, "tracer", "ddp"))])}
+    found = pictures_of(Result("trace", "", [], [], [], {}), receipt, tmp_path)
     assert sorted(path.stem for path in found) == sorted(names)
 
 
@@ -195,6 +139,58 @@ def test_an_edit_is_found(folder: Path, name: str, old: str, new: str, finding: 
 def test_a_picture_of_other_numbers_is_found(folder: Path) -> None:
     edit(folder / "all-reduce.svg", "</svg>", " </svg>")
     assert "all-reduce.svg shows the raw numbers." in wrong(folder)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_foreign_picture_is_found_and_not_shown(folder: Path) -> None:
+    shutil.copy(folder / "all-reduce.svg", folder / "all-reduce-better.svg")
+    assert wrong(folder) == ["all-reduce-better.svg is in the folder, but not in the receipt."]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_missing_picture_is_found(folder: Path) -> None:
+    (folder / "all-reduce.svg").unlink()
+    assert set(wrong(folder)) == {
+        "all-reduce.svg is the receipt's.",
+        "report.html shows these results and this receipt.",
+    }
+
+
+def test_a_new_report_removes_the_files_of_the_earlier_one(folder: Path) -> None:
+    """Another file stays: it is nobody's."""
+    receipt = json.loads((folder / "receipt.json").read_text(encoding="utf-8"))
+    receipt["files"]["ddp.svg"] = "of a benchmark that the new report does not have"
+    (folder / "receipt.json").write_text(json.dumps(receipt), encoding="utf-8")
+    for name in ("ddp.svg", "mine.txt"):
+        (folder / name).touch()
+    about = report.About("now", 1.0, {"all-reduce": ""}, {})
+    report.write(folder, [Section("", measured())], about, Console(file=io.StringIO()))
+    assert not (folder / "ddp.svg").exists()
+    assert (folder / "mine.txt").exists()
+    assert wrong(folder) == []
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_rounding_of_another_torch_is_no_edit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def evaluated(self: Benchmark, raw: Any, environment: Any) -> Result:
+        result = original(self, raw, environment)
+        rows = [[cell * factor if isinstance(cell, float) else cell for cell in row] for row in result.rows]
+        return replace(result, rows=rows)
+
+    original = Benchmark.evaluated
+    monkeypatch.setattr(Benchmark, "evaluated", evaluated)
+    factor = 1 + 1e-12
+    assert wrong(folder) == []
+    factor = 1 + 1e-6
+    assert wrong(folder) == ["all-reduce: the table and the sentences follow from the raw numbers."]
+
+
+def test_numbers_that_cannot_be_drawn_are_wrong_rather_than_an_error(folder: Path) -> None:
+    data = json.loads((folder / "all-reduce.json").read_text(encoding="utf-8"))
+    data["raw"]["measurements"][0]["seconds"] = [[0.0, 0.0]] * 3
+    (folder / "all-reduce.json").write_text(json.dumps(data), encoding="utf-8")
+    cause = "ZeroDivisionError('float division by zero')"
+    assert f"all-reduce: the pictures cannot be drawn again: {cause}." in wrong(folder)
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -258,6 +254,13 @@ def test_a_report_of_all_benchmarks_follows_from_its_raw_numbers(
         sentences = json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8"))["sentences"]
         assert any("GPU" in sentence for sentence in sentences)  # what one would change
     assert not list(tmp_path.glob("*.profiler.json"))
+
+
+def test_ranks_of_a_job_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RANK", "0")
+    options = Namespace(verify=None, only=None, minutes=1.0, out=tmp_path)
+    with pytest.raises(SystemExit, match="report starts ranks for each benchmark: run it without torchrun or srun"):
+        report.run(options, Console(file=io.StringIO()))
 
 
 def test_sections_name_their_command() -> None:
