@@ -18,7 +18,7 @@ import pytest
 from conformance.batch import graders
 from conformance.batch.archives import MOST_FILES
 from conformance.batch.course import Course, grade_course
-from conformance.batch.entries import entries
+from conformance.batch.entries import Entry, entries
 from conformance.batch.executor import Job, Outcome
 from conformance.batch.folders import remove_tree
 from conformance.batch.graders import Graders
@@ -163,6 +163,15 @@ def test_where_a_required_sandbox_is_refused_nobody_is_graded(tmp_path, monkeypa
 def refused(*_):
     raise UsageError("this machine refuses")
     yield
+
+
+def test_a_name_that_is_no_utf8_is_escaped(course):
+    name = os.fsdecode(b"Jos\xe9")
+    found = look_at(
+        replace(course, entries=[Entry("ada", Path(name))]), Scripted(ada=[Outcome("refused", f"no {name}")])
+    )
+    assert found == {"ada": (r"no Jos\udce9",)}
+    assert r"no Jos\udce9." in (course.out / "ada/report.html").read_text(encoding="utf-8")
 
 
 def test_a_job_refuses_what_cannot_be_read(job):
