@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import tarfile
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
@@ -24,9 +25,11 @@ from conformance.batch.ray_executor import RayExecutor, ray_options
 from conformance.batch.record import Record
 from conformance.batch.shipping import Inbox, Shipment, Update, graded, packed
 from conformance.cli import main
+from conformance.execution.fork_servers import ForkServers
 from conformance.grading.formats import to_json_text
 from conformance.grading.grade import Grading, planned
 from conformance.reproduction.replay import SCHEMA
+from conformance.sandbox.attempts import Sandboxes
 from pytest_ddp.errors import UsageError
 
 COMPONENT = "naive_ddp"
@@ -115,6 +118,26 @@ def test_what_cannot_be_read_is_refused_and_costs_the_others_nothing(course):
     remove_tree(bob)
     bob.mkdir()
     assert "bob" in look_at(course, Scripted(bob=[ENDED])), "it is graded when it has been put right"
+
+
+def test_where_a_required_sandbox_is_refused_nobody_is_graded(tmp_path, monkeypatch, capsys):
+    (tmp_path / "ada").mkdir()
+    (tmp_path / "ada/adapters.py").touch()
+    monkeypatch.setattr(Sandboxes, "servers", refused)
+    monkeypatch.setattr(ForkServers, "begin", lambda _: None)
+    monkeypatch.setattr(ForkServers, "close", lambda _: None)
+    asked = ["--isolation", "require", "--components", COMPONENT, "--seed", "1", "--world-size", "2"]
+    assert main([str(tmp_path / "ada"), *asked]) == 2
+    assert "mend the adapters" not in "".join(capsys.readouterr())
+    assert main([str(tmp_path), *asked, "--out", str(tmp_path / "out")]) == 2
+    assert "this machine refuses" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@contextmanager
+def refused(*_):
+    raise UsageError("this machine refuses")
+    yield
 
 
 def test_a_job_refuses_what_cannot_be_read(job):
