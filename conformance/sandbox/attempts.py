@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conformance.sandbox.cgroups import cgroups
+from conformance.sandbox.folders import temporary_folder
 from conformance.sandbox.plan import Isolation, Plan, clean_environment, completed, ladder
 from conformance.sandbox.sandbox import Sandbox, SandboxLauncher
 from conformance.sandbox.view import view_of
@@ -118,7 +118,7 @@ class Sandboxes:
 @contextmanager
 def _private_home(uid: int | None) -> Iterator[str]:
     """Give a folder for the home and the temporary files of ranks that see the file system of this machine."""
-    with tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True) as folder:
+    with temporary_folder() as folder:
         places = [Path(folder), Path(folder, "home"), Path(folder, "tmp")]
         for place in places:
             place.mkdir(exist_ok=True)

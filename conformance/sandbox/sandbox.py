@@ -5,7 +5,6 @@ import os
 import select
 import shutil
 import socket
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ import psutil
 
 from conformance.sandbox import kernel
 from conformance.sandbox.cgroups import memory_kills
+from conformance.sandbox.folders import temporary_folder
 from conformance.sandbox.plan import Plan
 from conformance.sandbox.view import SHARED_MEMORY, TMP, WORK
 from conformance.sandbox.zygotes import BusyError, RefusedError, WatchedProcess, Zygote
@@ -99,7 +99,7 @@ class Sandbox:
             return
         memory = Path(SHARED_MEMORY)
         disk = memory if in_memory and memory.is_dir() else None
-        with tempfile.TemporaryDirectory(prefix="conformance-", dir=disk, ignore_cleanup_errors=True) as folder:
+        with temporary_folder(disk) as folder:
             if self.plan.uid is not None:
                 os.chown(folder, self.plan.uid, self.plan.uid)
             yield folder
@@ -113,7 +113,8 @@ class Sandbox:
         try:
             yield f"{place}/{name}"
         finally:
-            shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
+            with suppress(RecursionError):  # a thousand folders in one another; they go with the sandbox
+                shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
 
 
 @dataclass

@@ -304,6 +304,28 @@ def test_the_judge_follows_no_link_that_a_rank_puts_in_place_of_a_folder(tmp_pat
     os.close(descriptor)
 
 
+def nest(folder, levels=1500):
+    """Make folders in one another; the path of the last one is longer than the system takes."""
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("x", dir_fd=here)
+        inner = os.open("x", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+
+
+def test_folders_that_ranks_nest_end_no_grade(tmp_path):
+    with Sandbox(Plan()).folder(in_memory=False) as folder:
+        nest(folder)
+    assert not Path(folder).exists()
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    with Sandbox(Plan(namespaces=True), _folders={TMP: descriptor}).folder(in_memory=False) as folder:
+        nest(tmp_path / Path(folder).name)
+    os.close(descriptor)
+    subprocess.run(["rm", "-rf", tmp_path / Path(folder).name], check=True)
+
+
 VERSION_1 = "4:memory:/box\n3:cpuset:/\n8:pids:/\n0::/\n"
 
 
