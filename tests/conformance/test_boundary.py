@@ -210,7 +210,7 @@ def test_a_body_that_a_hostile_rank_made_up_says_nothing(body):
     assert (broken.place, broken.refusal) == (None, "")
 
 
-UNPRINTABLE = """
+UNPRINTABLE = r"""
 class Meta(type):
     @property
     def __name__(cls):
@@ -236,5 +236,5 @@ def test_all_that_is_told_of_an_exception_can_be_written_to_a_file(text, kind):
     failed = caught.value
     assert failed.kind == kind
     assert failed.message == r"bad \udc80 message"
-    assert r"/here/\udc80.py" in failed.traceback
-    (failed.kind + failed.message + failed.traceback).encode()
+    assert r"/here/\udc80.py" in failed.text
+    (failed.kind + failed.message + failed.text).encode()

@@ -92,7 +92,7 @@ def test_a_submission_in_a_folder_that_holds_the_grader_is_kept_away_from_it(tmp
     file.parent.mkdir()
     file.write_text("from reference.adapters import *")
     around = Location(str(file), "adapters", str(file), str(file.parent), (str(file.parent), str(HOME)))
-    monkeypatch.setattr("conftest.locate", lambda _: around)
+    monkeypatch.setitem(held_to.__globals__, "locate", lambda _: around)
     result = held_to(file, "naive_ddp", "gradients_averaged", world_size=2, examples=1)
     assert result.status == "failed"
-    assert "reference.adapters belongs to the grader" in result.message
+    assert "reference belongs to the grader" in result.message
