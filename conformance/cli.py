@@ -3,7 +3,8 @@
 import argparse
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from conformance.commands import explain, grade, regrade, replay, rubric
 from conformance.commands.options import COMMAND
@@ -23,12 +24,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     error in the grader; 130: interrupted. With `--out`, 0 means that the results are written, whatever they are.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    return _exit_code(partial(_run, given, restarts=arguments is None))
+
+
+def resume(kept: int, small: bool) -> int:  # noqa: FBT001  called from text
+    """Go on with a command that started itself again."""
+    return _exit_code(partial(restart.resume, kept, main, small=small))
+
+
+def _run(given: list[str], *, restarts: bool) -> int:
     options = _parser().parse_args(given if given and given[0] in _COMMANDS else ["grade", *given])
-    options.given, options.restarts = given, arguments is None
+    options.given, options.restarts = given, restarts
+    if vars(options).get("packages"):
+        sys.path.append(str(installed(options.packages)))  # the ranks have the same path
+    return int(options.run(options))
+
+
+def _exit_code(command: Callable[[], int]) -> int:
+    """Run a command and return its exit code, also of what it raises."""
     try:
-        if vars(options).get("packages"):
-            sys.path.append(str(installed(options.packages)))  # the ranks have the same path
-        return int(options.run(options))
+        return command()
     except UsageError as error:
         sys.stderr.write(f"conformance: {error}\n")
         return NOT_GRADED
@@ -38,11 +53,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception:  # noqa: BLE001  whatever happens, the exit code tells whose fault it is
         sys.stderr.write(f"conformance: {GRADER_ERROR}\n{traceback.format_exc()}")
         return HARNESS_ERROR
-
-
-def resume(kept: int, small: bool) -> int:  # noqa: FBT001  called from text
-    """Go on with a command that started itself again."""
-    return restart.resume(kept, main, small=small)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -67,6 +67,10 @@ def pytest_configure(config: pytest.Config) -> None:
     from pytest_ddp.controller import session  # noqa: PLC0415  not on ranks
     from pytest_ddp.controller.xdist import Workers  # noqa: PLC0415  likewise
 
+    if settings.launcher == "ray":
+        from pytest_ddp.controller.ray_job import plan_ranks  # noqa: PLC0415  only for ranks on Ray nodes
+
+        plan_ranks(config, settings)
     summary = Summary(settings)
     config.pluginmanager.register(summary, SUMMARY)
     config.pluginmanager.register(session.Controller(config, settings, summary), session.PLUGIN)
@@ -74,15 +78,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Refuse a run that needs GPUs which are not there; a list of tests (`--collect-only`) needs none."""
+    """Refuse a run that needs GPUs which are not there, and reserve ranks on Ray nodes; a list of tests needs none."""
     if not _on_rank(session.config) and not session.config.option.collectonly:
         _require_cuda(session.config)
+        if session.config.stash[_settings].launcher == "ray":
+            from pytest_ddp.controller.ray_job import reserve  # noqa: PLC0415  only for ranks on Ray nodes
+
+            reserve(session.config)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
     """Return the settings of distributed tests and the machine that they run on."""
-    job = config.pluginmanager.get_plugin("ddp-job")
-    return header(config.stash[_settings], str(job.job) if job else "")
+    controller = config.pluginmanager.get_plugin("ddp-controller")
+    return header(config.stash[_settings], str(controller.pools.job or "") if controller else "")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 DEVICES = ("cpu", "cuda", "auto")
 BACKENDS = ("gloo", "nccl", "mpi", "ucc")
 LEAKS = ("warn", "error", "off")
+LAUNCHERS = ("here", "ray")
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,9 @@ class Settings:
         require_cuda: the number of GPUs without which the run does not start.
         min_executed: the number of distributed tests below which the run fails.
         pdb_rank: the rank that gets the terminal for a debugger; None if none is named.
+        launcher: "here" for ranks on this machine, or in the job that pytest runs in; "ray" for ranks on Ray nodes.
+        ray_ranks: how many ranks each Ray node has; one number for each node.
+        ray_address: the address of the Ray cluster; None for the one that Ray finds.
         adopt: the names of base classes of other harnesses; tests of classes derived from them run on ranks.
     """
 
@@ -46,6 +50,9 @@ class Settings:
     require_cuda: int = 0
     min_executed: int = 0
     pdb_rank: int | None = None
+    launcher: str = "here"
+    ray_ranks: tuple[int, ...] = ()
+    ray_address: str | None = None
     adopt: tuple[str, ...] = ()
 
     @classmethod
@@ -161,5 +168,11 @@ _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
         _parse_count,
         "rank that gets the terminal: at breakpoint(), and with --pdb where it failed (default: the root cause)",
     ),
+    "launcher": (_one_of(LAUNCHERS), "here, or ray for ranks on the nodes of a Ray cluster (default: here)"),
+    "ray_ranks": (
+        parse_world_sizes,
+        "ranks on each Ray node: 4,4 for 8 ranks on two nodes (default: one node, with the largest --ddp-world-size)",
+    ),
+    "ray_address": (str, "address of the Ray cluster (default: the one that Ray finds; else Ray is started here)"),
     "strict": (_parse_flag, "fail distributed tests that this machine cannot run, instead of skipping them"),
 }

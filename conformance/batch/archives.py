@@ -1,17 +1,27 @@
-"""Unpacks an archive that somebody else made: nothing of it lands outside its folder, and it has limits."""
+"""Unpacks an archive that somebody else made: nothing of it lands outside its folder, and it has limits.
 
+A process of its own unpacks it, which may use little memory and time: an archive can fill the memory before anything is
+known of the files in it.
+"""
+
+import resource
 import stat
+import subprocess
+import sys
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from conformance.batch.folders import hold_depth
 from pytest_ddp.errors import UsageError
+from pytest_ddp.pool.launcher import interpreter_command
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 MOST_FILES = 10_000
 MOST_BYTES = 2**28
+_MEMORY_BYTES = 2**29
+_SECONDS = 60  # of CPU time
 
 
 def unpacked(archive: Path, folder: Path) -> Path:
@@ -22,12 +32,34 @@ def unpacked(archive: Path, folder: Path) -> Path:
     """
     if not archive.stat().st_size:
         raise UsageError(f"{archive.name} cannot be unpacked: it is empty")
-    try:
-        (_unpack_zip if _is_zip(archive) else _unpack_tar)(archive, folder)
-    except (OSError, tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as error:
-        raise UsageError(f"{archive.name} cannot be unpacked: {error}") from None
+    call = "from conformance.batch.archives import main; main(*sys.argv[1:])"
+    command = [*interpreter_command(call), str(archive), str(folder)]
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if ended.returncode:
+        broken = f"{archive.name} cannot be unpacked: it takes over {_SECONDS} s, or breaks Python"
+        raise UsageError(ended.stdout.decode() or broken)
     inside = [path for path in folder.iterdir() if path.name != "__MACOSX"]
     return inside[0] if len(inside) == 1 and inside[0].is_dir() else folder
+
+
+def main(archive: str, folder: str) -> None:
+    """Unpack an archive in this process, which gets limits; if that is refused, print why and exit."""
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
+    try:
+        _unpack(Path(archive), Path(folder))
+    except UsageError as error:
+        said = str(error)
+    except Exception as error:  # noqa: BLE001  tarfile and zipfile raise whatever a damaged archive leads to
+        said = f"{Path(archive).name} cannot be unpacked: {str(error) or type(error).__name__}"
+    else:
+        return
+    sys.stdout.buffer.write(said.encode(errors="backslashreplace"))
+    sys.exit(1)
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    (_unpack_zip if _is_zip(archive) else _unpack_tar)(archive, folder)
 
 
 def _is_zip(archive: Path) -> bool:
@@ -64,6 +96,7 @@ def hold_limits(name: str, sizes: Sequence[int]) -> None:
 
 
 def _hold_inside(archive: Path, folder: Path, name: str) -> None:
+    hold_depth(archive.name, Path(name))
     if "\\" in name or not (folder / name).resolve().is_relative_to(folder.resolve()):
         raise UsageError(
             f"{archive.name} holds {name!r}, which lies outside of its folder or has a backslash: it is not unpacked"

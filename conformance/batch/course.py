@@ -1,8 +1,6 @@
 """Grades every submission of a course in a process tree of its own; goes on where an earlier grade was cut off."""
 
-import fcntl
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -11,12 +9,12 @@ from conformance.batch.entries import Entry
 from conformance.batch.executor import BatchExecutor, Job, Outcome
 from conformance.batch.gradebook import Graded
 from conformance.batch.progress import CourseProgress
-from conformance.batch.results import LOCK, Results
+from conformance.batch.results import Results
 from conformance.grading.grade import Grading, planned
 from pytest_ddp.errors import UsageError
 
 _RUNS = 3  # of the grader for one submission, if it dies
-_GIVEN_UP = f"the grader ended {_RUNS} times before it was done, see log.txt: delete its folder to try again"
+_GIVEN_UP = f"the grader ended {_RUNS} times before it was done", "see log.txt, and delete its folder to try again"
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Course:
 
 def grade_course(course: Course, executor: BatchExecutor, progress: CourseProgress) -> list[Graded]:
     """Grade what is not graded yet; write the results and return them, by name."""
-    with _alone(course.out), executor:
+    with course.results.alone(), executor:
         course.results.begin()
         again: dict[str, list[str]] = {}
         left = [entry for entry in course.entries if _prepare(course, entry, again)]
@@ -78,18 +76,6 @@ def grade_course(course: Course, executor: BatchExecutor, progress: CourseProgre
         return course.results.write(course.grading.rubric)
 
 
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Keep other graders from a folder of results; raise UsageError if one is there."""
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"--out {out}: another grade writes to this folder at the moment") from None
-        yield
-
-
 def _prepare(course: Course, entry: Entry, again: dict[str, list[str]]) -> bool:
     """Begin the record of a submission, or find that of an earlier grade; return whether something is left to do.
 
@@ -97,12 +83,14 @@ def _prepare(course: Course, entry: Entry, again: dict[str, list[str]]) -> bool:
     """
     record = course.results.record(entry.name)
     try:
-        key = course.key(entry)
-    except OSError as error:
-        key = {"its content": str(error)}
+        key, refused = course.key(entry), ""
+    except (OSError, UsageError) as error:
+        key, refused = {"its content": str(error)}, f"{entry.path.name} cannot be read: {error}"
     if changed := record.begin(key, course.limit):
         again.setdefault(" and ".join(changed), []).append(entry.name)
     record.plan(planned(str(entry.path), course.grading))
+    if refused:
+        record.settle(refused)
     return bool(record.ungraded())
 
 
@@ -119,9 +107,9 @@ def _settle(course: Course, job: Job, outcome: Outcome, progress: CourseProgress
     if outcome.kind == "refused":
         job.record.settle(outcome.why)
     elif outcome.kind == "cut off":
-        why = f"cut off after {course.limit:g} s: --resume with a larger --limit goes on"
-        job.record.settle(why, course.limit)
+        advice = "--resume with a larger --limit goes on"
+        job.record.settle(f"cut off after {course.limit:g} s", advice, course.limit)
     elif outcome.kind == "lost":
         progress.lost(job.record, outcome.why)
     if job.number == _RUNS and job.record.ungraded():
-        job.record.settle(_GIVEN_UP)
+        job.record.settle(*_GIVEN_UP)

@@ -3,7 +3,6 @@
 import csv
 import hashlib
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,9 +10,8 @@ from operator import attrgetter
 from pathlib import Path
 
 from conformance.batch.archives import ARCHIVES, unpacked
+from conformance.batch.folders import content_files, remove_tree
 from pytest_ddp.errors import UsageError
-
-_LEFT_OUT = {".git", "__pycache__", ".venv", "node_modules"}
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Entry:
             raise UsageError(f"{self.path.name} is neither a folder nor a {', '.join(ARCHIVES)} or .py file")
         if archive is None:
             return self.path
-        shutil.rmtree(place, ignore_errors=True)
+        remove_tree(place)
         place.mkdir(parents=True)
         return unpacked(archive, place)
 
@@ -47,7 +45,11 @@ class Entry:
         return inside[0] if len(inside) == 1 and inside[0].is_file() and inside[0].name.endswith(ARCHIVES) else None
 
     def digest(self) -> str:
-        """Return a digest of the content: another name or another place is the same submission."""
+        """Return a digest of the content: another name or another place is the same submission.
+
+        Raises:
+            UsageError, OSError: not all of it can be read.
+        """
         found = hashlib.sha256()
         for relative, file in sorted(content_files(self.path)):
             found.update(f"{relative}\0{file.stat().st_size}\0".encode(errors="surrogateescape"))
@@ -111,22 +113,3 @@ def _in_roster(folder: Path, roster: Path) -> Iterator[Entry]:
 
 def _name(text: str) -> str:
     return re.sub(r"[^\w.,'()@ -]", "_", text.strip()).lstrip(".") or "_"
-
-
-def content_files(path: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the files of a submission, each with its path below `path`, which is empty for a submission of one file.
-
-    What version control and package managers keep is left out.
-    """
-    if path.is_file():
-        yield "", path
-        return
-    for file in path.rglob("*"):
-        relative = file.relative_to(path)
-        if file.is_file() and not is_left_out(relative):
-            yield str(relative), file
-
-
-def is_left_out(relative: Path) -> bool:
-    """Whether a path in a submission belongs to version control or a package manager."""
-    return not _LEFT_OUT.isdisjoint(relative.parts)

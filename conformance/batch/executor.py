@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, Protocol, Self
 
 from conformance.batch.entries import Entry
 from conformance.batch.record import Record
+from pytest_ddp.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,11 @@ class Job:
     number: int = 1
 
     def folder(self) -> Path:
-        """Return what to grade, unpacked where it is an archive; raise UsageError or OSError if it must not be."""
-        return self.entry.folder(self.record.folder / "submission").resolve()
+        """Return what to grade, unpacked where it is an archive; raise UsageError if it must not be."""
+        try:
+            return self.entry.folder(self.record.folder / "submission").resolve()
+        except (OSError, RuntimeError) as error:  # RuntimeError: links that lead to each other
+            raise UsageError(f"{self.entry.path.name} cannot be read: {error}") from None
 
 
 def grade_command(job_arguments: Sequence[str], submission: Path, part: Path, scripts: Path) -> list[str]:

@@ -11,14 +11,14 @@ from typing import NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from conformance.batch.human_eye import reasons
-from conformance.grading.report import CheckReport, Report
+from conformance.grading.report import SAME_MISTAKE, CheckReport, Report
 
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True, undefined=StrictUndefined
 )
 _BARS = 10
 _MOST_ASPECTS, _MOST_FAILURES = 20, 30
-_ALIKE = "Looks like the same mistake as in "
+_ALIKE = SAME_MISTAKE.partition("{}")[0]
 
 
 @dataclass(frozen=True)

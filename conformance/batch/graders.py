@@ -3,7 +3,6 @@
 import json
 import os
 import select
-import shutil
 import socket
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Self
 
+from conformance.batch.folders import remove_tree
 from conformance.grading.grade import Grading
 from pytest_ddp.pool.launcher import EXIT_SECONDS, ONE_THREAD
 
@@ -53,7 +53,7 @@ class Graders:
             temporary: a folder for temporary files, which is made anew and removed.
             limit: in seconds.
         """
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove_tree(temporary)
         temporary.mkdir()
         try:
             with log.open("ab") as opened:
@@ -61,7 +61,7 @@ class Graders:
                     {"arguments": list(arguments), "temporary": str(temporary.resolve())}, opened, limit
                 )
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            remove_tree(temporary)
             cut(log)
 
     def _run(self, request: dict[str, object], log: BufferedIOBase, limit: float) -> Generator[bool]:

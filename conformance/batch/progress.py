@@ -25,7 +25,7 @@ _REFRESHES_PER_SECOND = 1.0  # ranks need the processors
 
 
 class CourseProgress:
-    """Follows the grade of a course; its methods are called from the threads that grade."""
+    """Follows the grade of a course; `began` is called from the threads of an executor, the others from one thread."""
 
     def __init__(self) -> None:
         self._lock = Lock()

@@ -4,7 +4,6 @@ Ray finds a node that has what a job requests, and reports nodes that died. Each
 drawn the scenarios (see `graders`) and forks the grader of each job from it, into a sandbox, as on one machine.
 """
 
-import logging
 import pickle
 import re
 import socket
@@ -20,7 +19,9 @@ from conformance.batch.record import Record
 from conformance.batch.shipping import Inbox, Shipment, Update, graded
 from conformance.grading.grade import Grading
 from pytest_ddp.errors import UsageError
+from pytest_ddp.hosts.ray_connection import connect, ray_package
 
+_OPTION = "--executor ray"
 _AHEAD = 2  # times what the cluster can run is sent, so that no node waits for a submission
 _REQUESTS = {"cpu": "num_cpus", "gpu": "num_gpus"}
 _REQUEST = re.compile(r"(?P<name>\w+)=(?P<amount>\d+(\.\d+)?)(?P<unit>[KMG]iB)?")
@@ -79,17 +80,14 @@ class RayExecutor:
         *,
         small: bool = False,
     ) -> None:
-        self._ray = _ray()
+        self._ray = ray_package(_OPTION)
         self._grading = pickle.dumps((grading, small))
         self._jobs, self._began, self._options, self._address = jobs, began, options, address
         self._waiting: deque[Job] = deque()
         self._running: dict[Any, _Running] = {}  # by Ray's stream of updates
 
     def __enter__(self) -> Self:
-        self._connects = not self._ray.is_initialized()
-        if self._connects:
-            quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
-            self._ray.init(self._address, **quiet)
+        self._connects = connect(self._ray, self._address, _OPTION)
         # A job that is lost is submitted again by the course, which counts how often.
         task = {"num_returns": "streaming", "max_retries": 0, "scheduling_strategy": "SPREAD", **self._options}
         self._task = self._ray.remote(**task)(_graded_on_node)
@@ -157,15 +155,6 @@ class RayExecutor:
         return None if update.state == "runs" else Outcome(update.state)
 
 
-def _ray() -> Any:
-    """Return the package `ray`; raise UsageError if it is not installed."""
-    try:
-        import ray  # noqa: PLC0415  an optional package
-    except ImportError:
-        raise UsageError("--executor ray needs the package ray: pip install 'pytest-ddp[ray]'") from None
-    return ray
-
-
 def _refused(error: Any) -> UsageError:
     """Return what says that a node cannot grade: it would refuse every job."""
     if isinstance(error.cause, UsageError):
@@ -180,7 +169,7 @@ def _first_line(error: Exception) -> str:
 
 def _graded_on_node(grading: bytes, shipment: Shipment) -> Generator[Update]:
     """Grade a submission in a Ray worker; yield what is new."""
-    node = _ray().get_runtime_context().get_node_id()
+    node = ray_package(_OPTION).get_runtime_context().get_node_id()
     yield from graded(shipment, _graders(grading), f"{socket.gethostname()} (Ray node {node[:8]})")
 
 

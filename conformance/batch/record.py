@@ -6,17 +6,18 @@ is graded. The report is made of all parts.
 
 import json
 import math
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from conformance.batch.folders import remove_tree
 from conformance.grading.formats import to_json_text
 from conformance.grading.formats.html import to_html
 from conformance.grading.formats.report_file import replace_text
 from conformance.grading.report import NONE_DEFINED, ComponentReport, Report
 from conformance.grading.rubric import Rubric, for_students, regraded
+from pytest_ddp.errors import UsageError
 
 _NOT_GRADED = "not_graded"
 
@@ -38,7 +39,7 @@ class Record:
     def begin(self, key: Mapping[str, str], limit: float = math.inf) -> list[str]:
         """Forget what was found under another key, and a limit that was lower; return what of the key has changed."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(self.temporary, ignore_errors=True)
+        remove_tree(self.temporary)
         known = self.folder / "key.json"
         before = read_json(known)
         if before != key:
@@ -60,9 +61,16 @@ class Record:
         numbers = [int(path.stem.removeprefix("part-")) for path in self._paths()]
         return self.folder / f"part-{max(numbers, default=-1) + 1:03}.json"
 
-    def settle(self, why: str, limit: float = math.inf) -> None:
-        """Note why this submission is not graded any further, with a limit that is not higher."""
-        replace_text(self._settled, json.dumps({"why": why} | ({"limit": limit} if limit < math.inf else {})))
+    def settle(self, why: str, advice: str = "", limit: float = math.inf) -> None:
+        """Note why this submission is not graded any further, with a limit that is not higher.
+
+        Args:
+            why: the reason, also for the student.
+            advice: what the staff can do about it.
+            limit: the seconds that the last run had, if more of them would help.
+        """
+        known = {"why": why, "advice": advice}
+        replace_text(self._settled, json.dumps(known | ({"limit": limit} if limit < math.inf else {})))
 
     @property
     def temporary(self) -> Path:
@@ -71,8 +79,9 @@ class Record:
 
     @property
     def why(self) -> str:
-        """Why it is not graded any further; empty if nothing says so."""
-        return str(read_json(self._settled).get("why", ""))
+        """Why it is not graded any further, for the staff; empty if nothing says so."""
+        settled = read_json(self._settled)
+        return ": ".join(filter(None, (settled.get("why"), settled.get("advice"))))
 
     def report(self) -> Report | None:
         """Return what is known: every component from the part that graded it. None if nothing is known."""
@@ -84,7 +93,9 @@ class Record:
             merged = _merged(merged, part)
         merged = replace(merged, components=self._asked(merged))
         graded = all(one.graded for one in merged.components)
-        return replace(merged, submission=self.name, finished=graded or bool(merged.not_graded_because or self.why))
+        stopped = "" if graded else str(read_json(self._settled).get("why", ""))
+        finished = graded or bool(merged.not_graded_because or stopped)
+        return replace(merged, submission=self.name, finished=finished, stopped_because=stopped)
 
     def ungraded(self) -> tuple[str, ...]:
         """Return the components that are still to be graded; none if the submission is settled."""
@@ -97,17 +108,17 @@ class Record:
     def current(self) -> str:
         """Return the component that the last run is at, from the part that it writes; cheap."""
         plain = read_json(max(self._paths(), default=self.folder / "part-000.json"))
-        found = plain["submissions"][0]["components"] if plain else {}
-        return next((name for name, one in found.items() if one["status"] == _NOT_GRADED), "")
+        components = (item for one in plain.get("submissions", ()) for item in one["components"].items())
+        return next((name for name, one in components if one["status"] == _NOT_GRADED), "")
 
     def write(self, rubric: Rubric) -> Report:
         """Write the report with the points of a rubric, for staff (JSON) and students (HTML); return the former."""
         report = self.report()
         if report is None:
-            raise FileNotFoundError(self.folder)
+            raise UsageError(f"{self.folder}: the grade was cut off before it began with this: go on with --resume")
         pointed = regraded(report, rubric)
         replace_text(self.folder / "report.json", to_json_text([pointed]))
-        replace_text(self.folder / "report.html", to_html([for_students(pointed)]))
+        replace_text(self.folder / "report.html", to_html([for_students(pointed)], here=False))
         return pointed
 
     @property

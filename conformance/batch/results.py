@@ -1,6 +1,9 @@
 """The folder of results of a course: a record for each submission, the gradebook, and the page of the class."""
 
+import fcntl
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +42,17 @@ class Results:
     def record(self, name: str) -> Record:
         """Return the record of a submission."""
         return Record(name, self.out / name, self.components)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other commands from the folder; raise UsageError if one writes to it."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        with (self.out / LOCK).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(f"{self.out}: another grade writes to this folder at the moment") from None
+            yield
 
     def begin(self) -> None:
         """Note who and what is graded, so that the results can be found again."""

@@ -10,6 +10,8 @@ Where a text that comes back names a path of ROOT, it gets the path that a run o
 """
 
 import io
+import os
+import shutil
 import tarfile
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
@@ -17,18 +19,21 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Literal, NamedTuple
 
+import psutil
+
 from conformance.batch.archives import hold_limits, unpacked
-from conformance.batch.entries import content_files, is_left_out
 from conformance.batch.executor import Job, grade_command
+from conformance.batch.folders import content_files, is_left_out
 from conformance.batch.graders import Graders, cut
 from conformance.grading.formats.report_file import replace_text
 from conformance.reproduction.files import remove_stale
 from conformance.submissions.location import Location
 from pytest_ddp.errors import UsageError
 
+_ROOT = "pytest-ddp-grade-"
 _QUICK = 1  # the level of compression
 
 
@@ -121,7 +126,8 @@ def graded(shipment: Shipment, graders: Graders, node: str) -> Generator[Update]
         UsageError: this machine has another version of Python, torch or pytest-ddp.
     """
     _hold_versions(shipment, node)
-    with TemporaryDirectory(prefix="pytest-ddp-grade-") as root:
+    _remove_left_behind()
+    with TemporaryDirectory(prefix=f"{_ROOT}{os.getpid()}-") as root:
         run = _Run(Path(root).resolve(), node, _unpacked(shipment, Path(root).resolve()))
         yield run.update("runs")
         command = grade_command(shipment.arguments, run.submission, run.part, run.results / "scripts")
@@ -131,6 +137,14 @@ def graded(shipment: Shipment, graders: Graders, node: str) -> Generator[Update]
                 if not ended and run.has_news():
                     yield run.update("runs")
         yield run.update("ended" if ended else "cut off")
+
+
+def _remove_left_behind() -> None:
+    """Remove the folders of processes that were killed."""
+    for root in Path(gettempdir()).glob(f"{_ROOT}*-*"):
+        process = root.name.removeprefix(_ROOT).partition("-")[0]
+        if process.isdecimal() and not psutil.pid_exists(int(process)):
+            shutil.rmtree(root, ignore_errors=True)
 
 
 def _hold_versions(shipment: Shipment, node: str) -> None:

@@ -10,6 +10,7 @@ from conformance.batch.progress import course_progress
 from conformance.batch.results import require_new
 from conformance.commands.options import positive, rubric_of, world_size
 from conformance.commands.student import course_of
+from conformance.execution.fork_servers import fork_servers
 from conformance.grading.formats import FORMATS
 from conformance.grading.report import PASSED
 from pytest_ddp.errors import UsageError
@@ -55,9 +56,13 @@ def grade_submissions(options: argparse.Namespace) -> int:
     if options.roster is None and (others := left_out(Path(options.paths[0]), options.out)):
         sys.stderr.write(f"conformance: left out, since no folder, archive or .py file: {', '.join(others)}\n")
     from conformance.batch.course import Course, grade_course  # noqa: PLC0415  imports torch with the components
+    from conformance.grading.grade import hold_required  # noqa: PLC0415  as above
 
     limit = positive("--limit", options.limit)
     course = Course(found, options.out, _grading(options), tuple(_passed_on(options)), limit)
+    if options.isolation == "require" and options.executor == "local":
+        with fork_servers("require", small=options.small) as launcher:
+            hold_required(launcher)
     with course_progress() as progress:
         submissions = grade_course(course, _executor(options, course.grading, progress), progress)
     show_course(submissions, options.out)

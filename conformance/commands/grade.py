@@ -99,7 +99,7 @@ def _grade(options: argparse.Namespace) -> int:
         grading = _grading(options)
         printed: Listener = ConsoleReport(reports)
         if student.is_student(options):
-            printed = StudentReport(reports, student.named(grading.components))
+            printed = StudentReport(reports)
         printed = InActions(printed, reports) if in_actions() else printed
         with nothing_kept():
             _report(grade(options.paths, grading, launcher), [reports, shown, printed, *files], files)
@@ -137,7 +137,11 @@ def _grading(options: argparse.Namespace) -> "Grading":
     from conformance.grading.grade import Grading  # noqa: PLC0415  imports torch
 
     rubric = rubric_of(options)
-    asked = student.course_of(options, rubric) if student.is_student(options) else components(options.components)
+    if student.is_student(options):
+        asked = student.course_of(options, rubric)
+        named = student.named(asked)
+    else:
+        asked, named = components(options.components), options.components is not None
     return Grading(
         secrets.randbits(_SEED_BITS) if options.seed is None else options.seed,
         world_size(options),
@@ -149,6 +153,7 @@ def _grading(options: argparse.Namespace) -> "Grading":
         tuple(options.library),
         options.import_seconds,
         rubric,
+        named,
     )
 
 

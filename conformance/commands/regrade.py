@@ -30,7 +30,9 @@ def _run(options: argparse.Namespace) -> int:
     """Print and write the reports of an earlier grade with other points."""
     rubric = read_rubric(options.rubric)
     if options.report.is_dir():
-        show_course(Results.found(options.report).write(rubric), options.report)
+        results = Results.found(options.report)
+        with results.alone():
+            show_course(results.write(rubric), options.report)
         return PASSED
     reports = _regraded(options.report, rubric)
     for file in report_files(options, reports):

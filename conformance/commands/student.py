@@ -35,9 +35,9 @@ def course_of(options: argparse.Namespace, rubric: Rubric) -> tuple[str, ...]:
     return tuple(name for name in components(None) if name in rubric.aspects) or _with_own_functions()
 
 
-def named(course: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the components of a course if somebody has named them, else none."""
-    return () if course == _with_own_functions() else course
+def named(course: tuple[str, ...]) -> bool:
+    """Whether somebody has named the components of a course."""
+    return course != _with_own_functions()
 
 
 def _with_own_functions() -> tuple[str, ...]:

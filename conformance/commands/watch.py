@@ -20,7 +20,6 @@ from watchdog.events import (
 )
 from watchdog.observers import Observer
 
-from conformance.commands.student import named
 from conformance.grading.events import (
     CheckEnded,
     ComponentBegan,
@@ -142,7 +141,7 @@ class Watch:
         """Write the screen again, with the last line about what goes on."""
         self._console.clear()
         shown = replace(report, components=tuple(self._components(report)))
-        show(shown, self._console, named(self._grading.components))
+        show(shown, self._console)
         self._console.print(Text(going_on, "dim"))
 
     def _components(self, report: Report) -> Iterator[ComponentReport]:

@@ -25,7 +25,7 @@ def explained(words: Sequence[str]) -> Iterator[RenderableType]:
     Raises:
         UsageError: there is no such component or check; the message says the closest names.
     """
-    first, *rest = " ".join(words).replace(":", " ").split()
+    first, *rest = " ".join(words).replace(":", " ").split() or [""]
     if first in COMPONENTS and not rest:
         return _component(COMPONENTS[first])
     if first in COMPONENTS:
@@ -104,5 +104,6 @@ def _titled(title: str, *parts: RenderableType) -> Iterator[RenderableType]:
 def _unknown(name: str, components: Sequence[Component]) -> str:
     names = list(dict.fromkeys([*COMPONENTS, *(check.id for one in components for check in one.checks)]))
     close = difflib.get_close_matches(name, names, _CLOSEST, 0.4) or [one for one in names if name in one][:_CLOSEST]
+    name = name or "''"
     meant = f"; do you mean {' or '.join(close)}?" if close else f"; there are the components {', '.join(COMPONENTS)}"
     return f"no component and no check is called {name}{meant}"

@@ -138,7 +138,13 @@ def _ended(report: Report, event: SubmissionEnded) -> Report:
     if event.harness_failed:
         components = tuple(one if one.graded else _not_judged(one) for one in report.components)
         report = replace(report, components=components)
-    return replace(report, finished=True, not_graded_because=event.not_graded_because, stand_ins=event.stand_ins)
+    return replace(
+        report,
+        finished=True,
+        not_graded_because=event.not_graded_because,
+        harness_failed=event.harness_failed,
+        stand_ins=event.stand_ins,
+    )
 
 
 def _not_judged(component: ComponentReport) -> ComponentReport:

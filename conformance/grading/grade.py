@@ -31,6 +31,8 @@ from conformance.grading.report import (
     FROM_SCRATCH,
     GRADER_ERROR,
     NONE_DEFINED,
+    NOT_BEFORE,
+    SAME_MISTAKE,
     CheckReport,
     ComponentReport,
     Environment,
@@ -63,6 +65,7 @@ class Grading:
         libraries: packages whose exceptions count as the submission's own refusals.
         import_seconds: seconds that the first import of a submission may take.
         rubric: the points.
+        named: whether somebody named the components, so that each of them is asked for.
     """
 
     seed: int
@@ -75,6 +78,7 @@ class Grading:
     libraries: tuple[str, ...] = ()
     import_seconds: float = IMPORT_SECONDS
     rubric: Rubric = NO_RUBRIC
+    named: bool = True
 
     def checks(self, component: str) -> tuple[Check, ...]:
         """Return the checks that a component is held to, in their order."""
@@ -82,12 +86,24 @@ class Grading:
 
 
 def grade(paths: Sequence[str], grading: Grading, launcher: ForkServers) -> Generator[Event]:
-    """Grade submissions one after the other, each on ranks that serve no other; no fault of one stops the next."""
+    """Grade submissions one after the other, each on ranks that serve no other; no fault of one stops the next.
+
+    Raises:
+        UsageError: sandboxes are required, and this machine refuses them.
+    """
+    hold_required(launcher)
     yield GradeBegan(tuple(regraded(planned(path, grading), grading.rubric) for path in paths))
     with remembering(_SMALL if launcher.small else 1):
         for path in paths:
             yield SubmissionBegan(path)
             yield from _grade_submission(path, grading, launcher)
+
+
+def hold_required(launcher: ForkServers) -> None:
+    """Raise UsageError if sandboxes are required, and this machine refuses them: that is no submission's fault."""
+    if launcher.isolation == "require":
+        with launcher.serving():
+            pass
 
 
 def planned(path: str, grading: Grading) -> Report:
@@ -105,7 +121,7 @@ def planned(path: str, grading: Grading) -> Report:
         ComponentReport(name, tuple(map(_not_run, grading.checks(name))), COMPONENTS[name].aspects, graded=False)
         for name in grading.components
     )
-    return Report(path, environment, tuple(components), finished=False)
+    return Report(path, environment, tuple(components), finished=False, named=grading.named)
 
 
 def _grade_submission(path: str, grading: Grading, launcher: ForkServers) -> Iterator[Event]:
@@ -225,7 +241,7 @@ def grade_check(
     missing = [required for required in check.requires if before[required].status != "passed"]
     if missing:
         behind = before[missing[0]].behind or missing[0]
-        return replace(_not_run(check), message=f"not run: {missing[0]} must pass first", behind=behind)
+        return replace(_not_run(check), message=NOT_BEFORE.format(missing[0]), behind=behind)
     spared = _spared(component, check, before)
     result = _run(component, check, executor, grading, spared)
     if (
@@ -247,7 +263,7 @@ def _told_once(report: CheckReport, before: dict[str, CheckReport]) -> CheckRepo
     """Refer to the first check that failed for the same cause, if there is one, instead of the same advice."""
     alike = (one for one in before.values() if report.cause and one.cause == report.cause)
     first = next((one for one in alike if one.level == "core" or report.level == "extended"), None)
-    return replace(report, diagnosis=f"Looks like the same mistake as in {first.id}.") if first else report
+    return replace(report, diagnosis=SAME_MISTAKE.format(first.id)) if first else report
 
 
 def _tells_dtype(component: str, check: Check) -> bool:

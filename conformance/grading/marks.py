@@ -77,15 +77,20 @@ def marks(aspects: Sequence[Aspect], outcomes: Mapping[str, Outcome], rules: Rul
 
     A check that did not run because another one failed has half of its points by default, none if that is essential.
     """
-    essential = {check for aspect in aspects if aspect.essential for check in aspect.checks}
+    essential = essential_checks(aspects)
     return tuple(
         _mark(aspect, [outcomes.get(check, _UNKNOWN) for check in aspect.checks], essential, rules)
         for aspect in aspects
     )
 
 
+def essential_checks(aspects: Sequence[Aspect]) -> set[str]:
+    """Return the ids of the checks of essential aspects."""
+    return {check for aspect in aspects if aspect.essential for check in aspect.checks}
+
+
 def _mark(aspect: Aspect, outcomes: Sequence[Outcome], essential: Iterable[str], rules: Rules) -> Mark:
-    shares = [_share(outcome, essential, rules) for outcome in outcomes]
+    shares = [share(outcome, essential, rules) for outcome in outcomes]
     status = _status(aspect, outcomes, sum(shares))
     return Mark(aspect, aspect.points * sum(shares) / len(shares), status)
 
@@ -102,7 +107,8 @@ def _status(aspect: Aspect, outcomes: Sequence[Outcome], earned: float) -> Aspec
     return "not_run" if found <= {"passed", "not_run"} else "failed"
 
 
-def _share(outcome: Outcome, essential: Iterable[str], rules: Rules) -> float:
+def share(outcome: Outcome, essential: Iterable[str], rules: Rules) -> float:
+    """Return the share of a check's points that it has; `essential` are the ids of the checks of essential aspects."""
     if outcome.status == "not_run" and outcome.behind and outcome.behind not in essential:
         return rules.not_judged
     return float(outcome.status == "passed")

@@ -1,8 +1,8 @@
 """What a student does next, from a report: the first thing that is wrong, or that is not begun. Imports no torch."""
 
 import shlex
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conformance.grading.report import CAN_BE_CALLED, FROM_SCRATCH, CheckReport, ComponentReport, Report
@@ -27,42 +27,52 @@ class NextStep:
     check: CheckReport | None = None
 
 
-def next_step(report: Report, named: Collection[str] = ()) -> NextStep:
-    """Return what to do next; the course asks for all components that are named, also if nothing of one is there.
+def next_step(report: Report, *, here: bool = True) -> NextStep:
+    """Return what to do next.
 
     The order: what keeps the submission from being graded; the first check of an essential aspect that failed; the
-    first other check that failed, extended ones last; what this machine lacks; the first component that is not begun.
+    first other check that failed, extended and hidden ones last; what this machine lacks; why a course has not graded
+    the rest; the first component that is not begun.
+
+    Args:
+        report: what was found.
+        here: whether the reader is where it was graded. If not, commands name `.` and no files.
     """
+    if not here:
+        report = replace(report, submission=".")
     if report.not_graded_because:
-        return NextStep("mend the adapters", (report.not_graded_because,))
+        heading = "ask who runs the grader: it failed" if report.harness_failed else "mend the adapters"
+        return NextStep(heading, (report.not_graded_because,))
     for component, check in in_order(report):
-        return _after_failure(report, component, check)
+        return _after_failure(report, component, check, here=here)
     for component in report.components:
         if component.status in {"not_gradable", "error"}:
             check = next(one for one in component.core if one.status == component.status)
             return NextStep(f"{component.name} could not be judged", check.explanation, check=check)
-    for component in begun(report, named):
+    if report.stopped_because:
+        return NextStep("ask your course: not everything was graded", (f"{report.stopped_because}.",))
+    for component in begun(report):
         if component.status == "not_submitted":
             return _begin(report, component)
-    if not report.finished:
+    if not report.finished or not all(component.graded for component in report.components):
         return NextStep("nothing yet", ("The grade has not ended, and nothing failed so far.",))
     return _done(report)
 
 
 def in_order(report: Report) -> list[tuple[ComponentReport, CheckReport]]:
-    """Return the checks that failed: those of essential aspects, then other core checks, then extended ones."""
+    """Return the checks that failed: those of essential aspects, other core checks, extended ones, hidden ones."""
     failed = [
         (component, check) for component in report.components for check in component.checks if check.status == "failed"
     ]
-    return sorted(failed, key=lambda one: (one[1].level == "extended", not _is_essential(*one)))
+    return sorted(failed, key=lambda one: (one[1].is_hidden, one[1].level == "extended", not _is_essential(*one)))
 
 
-def begun(report: Report, named: Collection[str] = ()) -> list[ComponentReport]:
-    """Return the components of which the adapters define a function at least, and those that are named."""
+def begun(report: Report) -> list[ComponentReport]:
+    """Return the components of which the adapters define a function at least; all of them if they are named."""
     return [
         one
         for one in report.components
-        if one.submitted or one.missing_functions or one.not_implemented or one.name in named
+        if one.submitted or one.missing_functions or one.not_implemented or report.named
     ]
 
 
@@ -77,9 +87,9 @@ def _is_essential(component: ComponentReport, check: CheckReport) -> bool:
     return any(check.id in aspect.checks for aspect in component.aspects if aspect.essential)
 
 
-def _after_failure(report: Report, component: ComponentReport, check: CheckReport) -> NextStep:
-    explained = () if check.id in {CAN_BE_CALLED, FROM_SCRATCH} else (check.id,)
-    commands = (*_scripts(check), _read(component, *explained), _again(report, component))
+def _after_failure(report: Report, component: ComponentReport, check: CheckReport, *, here: bool) -> NextStep:
+    explained = () if check.id in {CAN_BE_CALLED, FROM_SCRATCH} or check.is_hidden else (check.id,)
+    commands = (*(_scripts(check) if here else ()), _read(component, *explained), _again(report, component))
     no_points = " (extended, no points)" if check.level == "extended" else ""
     return NextStep(f"{component.name}: {check.id} failed{no_points}", check.explanation, commands, check)
 

@@ -21,6 +21,9 @@ PASSED, FAILED, NOT_GRADED, HARNESS_ERROR = 0, 1, 2, 3
 CAN_BE_CALLED, FROM_SCRATCH = "can_be_called", "written_from_scratch"  # what is asked of a component as a whole
 NONE_DEFINED = "define none of the components asked for"
 GRADER_ERROR = "an error in the grader, not in the submission:"
+NOT_BEFORE = "not run: {} must pass first"
+SAME_MISTAKE = "Looks like the same mistake as in {}."
+HIDDEN = "a hidden check"  # so the ids of hidden checks begin in a report for students
 
 
 @dataclass(frozen=True)
@@ -84,12 +87,19 @@ class CheckReport:
     cause: str = ""
 
     @property
+    def is_hidden(self) -> bool:
+        """Whether this is a report for students about a hidden check."""
+        return self.id.startswith(HIDDEN)
+
+    @property
     def explanation(self) -> tuple[str, ...]:
         """What is wrong, in paragraphs: the cause or the remedy if it is known, what was seen, what is required.
 
         The first line on an exception, a death or a hang, before the stack, comes before the advice, as does any line
         where the advice fits several causes.
         """
+        if self.is_hidden:
+            return (self.requirement,)
         found: tuple[str, ...] = (self.diagnosis, self.message)
         first, _, stack = self.message.partition("\n")
         if stack or not self.cause:
@@ -226,6 +236,9 @@ class Report:
         finished: whether the grade reached its end.
         not_graded_because: why the submission could not be graded; empty if it could.
         stand_ins: what replaced something that this machine lacks.
+        named: whether somebody named these components, so that each of them is asked for.
+        harness_failed: whether it could not be graded because of a fault of the harness.
+        stopped_because: why a course grades no further components of it; empty if nothing keeps it from that.
     """
 
     submission: str
@@ -234,6 +247,9 @@ class Report:
     finished: bool = True
     not_graded_because: str = ""
     stand_ins: tuple[str, ...] = ()
+    named: bool = False
+    harness_failed: bool = False
+    stopped_because: str = ""
 
     @property
     def points(self) -> float:
@@ -266,6 +282,9 @@ class Report:
             "submission": self.submission,
             "finished": self.finished,
             "not_graded_because": self.not_graded_because,
+            "harness_failed": self.harness_failed,
+            "stopped_because": self.stopped_because,
+            "named": self.named,
             "environment": dict(vars(self.environment)),
             "stand_ins": list(self.stand_ins),
             "components": {component.name: component.to_json() for component in self.components},
@@ -285,6 +304,9 @@ class Report:
             plain["finished"],
             plain["not_graded_because"],
             tuple(plain["stand_ins"]),
+            plain.get("named", False),  # reports of earlier versions do not have these
+            plain.get("harness_failed", False),
+            plain.get("stopped_because", ""),
         )
 
 

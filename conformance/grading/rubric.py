@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from conformance.checks.aspect import Aspect
-from conformance.grading.marks import RULES, Rules
-from conformance.grading.report import CheckReport, ComponentReport, Report
+from conformance.grading.marks import RULES, Outcome, Rules, essential_checks, share
+from conformance.grading.report import HIDDEN, NOT_BEFORE, SAME_MISTAKE, CheckReport, ComponentReport, Report
 from pytest_ddp.errors import UsageError
 
 _SHARES = ("limit", "not_judged")
-_HIDDEN = "Your course does not show what this check looks at."
+_NOT_SHOWN = "Your course does not show what this check looks at."
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,18 @@ class Rubric:
         aspects: by component.
         rules: by component.
         common: the rules of the others.
+        others: the aspects of the others, if they are not to keep those that they have.
     """
 
     aspects: Mapping[str, tuple[Aspect, ...]] = field(default_factory=dict)
     rules: Mapping[str, Rules] = field(default_factory=dict)
     common: Rules = RULES
+    others: Mapping[str, tuple[Aspect, ...]] = field(default_factory=dict)
 
     def applied(self, component: ComponentReport) -> ComponentReport:
         """Return the report with these points: no check runs again."""
         name = component.name
-        aspects = self.aspects.get(name, component.aspects)
+        aspects = self.aspects.get(name) or self.others.get(name, component.aspects)
         return replace(component, aspects=aspects, rules=self.rules.get(name, self.common))
 
 
@@ -59,18 +61,40 @@ def regraded(report: Report, rubric: Rubric) -> Report:
 
 
 def for_students(report: Report) -> Report:
-    """Return a report that says nothing of hidden checks but their verdict, and so their points."""
-
-    def shown(component: ComponentReport) -> ComponentReport:
-        hidden = component.rules.hidden
-        return replace(component, checks=tuple(_closed(one) if one.id in hidden else one for one in component.checks))
-
-    return replace(report, components=tuple(map(shown, report.components)))
+    """Return a report that says nothing of hidden checks but their points: it does not have their ids either."""
+    return replace(report, components=tuple(map(_without_hidden, report.components)))
 
 
-def _closed(check: CheckReport) -> CheckReport:
-    message = "" if check.status == "passed" else _HIDDEN
-    return CheckReport(check.id, check.level, check.status, _HIDDEN, message, behind=check.behind)
+def _without_hidden(component: ComponentReport) -> ComponentReport:
+    ids = [check.id for check in component.checks if check.id in component.rules.hidden]
+    names = {one: f"{HIDDEN} ({number})" if number > 1 else HIDDEN for number, one in enumerate(ids, start=1)}
+    return replace(
+        component,
+        checks=tuple(
+            _closed(one, names, component) if one.id in names else _open(one, names) for one in component.checks
+        ),
+        aspects=tuple(
+            replace(one, checks=tuple(names.get(id_, id_) for id_ in one.checks)) for one in component.aspects
+        ),
+        rules=replace(component.rules, hidden=()),
+    )
+
+
+def _closed(check: CheckReport, names: Mapping[str, str], component: ComponentReport) -> CheckReport:
+    """Return the report of a hidden check: its share of the points of its aspects, and nothing else."""
+    most = sum(one.points / len(one.checks) for one in component.aspects if check.id in one.checks)
+    earned = most * share(Outcome(check.status, check.behind), essential_checks(component.aspects), component.rules)
+    points = f"{round(earned, 2):g} of {round(most, 2):g} points. {_NOT_SHOWN}"
+    return CheckReport(names[check.id], check.level, check.status, points, behind=names.get(check.behind, check.behind))
+
+
+def _open(check: CheckReport, names: Mapping[str, str]) -> CheckReport:
+    """Return the report of another check, without the ids of hidden ones."""
+    message, diagnosis = check.message, check.diagnosis
+    for hidden, name in names.items():
+        message = message.replace(NOT_BEFORE.format(hidden), NOT_BEFORE.format(name))
+        diagnosis = diagnosis.replace(SAME_MISTAKE.format(hidden), "")
+    return replace(check, message=message, diagnosis=diagnosis, behind=names.get(check.behind, check.behind))
 
 
 def read_rubric(path: Path) -> Rubric:
@@ -109,7 +133,7 @@ def default_text() -> str:
     return "\n".join([*lines, ""])
 
 
-def _rubric(plain: Mapping[str, Any], given: Mapping[str, Sequence[Aspect]]) -> Rubric:
+def _rubric(plain: Mapping[str, Any], given: Mapping[str, tuple[Aspect, ...]]) -> Rubric:
     limit, not_judged = (float(plain.get(key, vars(RULES)[key])) for key in _SHARES)
     common, aspects, rules = replace(RULES, limit=limit, not_judged=not_judged), {}, {}
     for name, table in plain.items():
@@ -118,7 +142,7 @@ def _rubric(plain: Mapping[str, Any], given: Mapping[str, Sequence[Aspect]]) -> 
         changed = table.get("aspects", {})
         aspects[name] = tuple(replace(one, **_values(changed.get(one.name, {}))) for one in given[name])
         rules[name] = replace(common, bonus=float(table.get("bonus", 0)), hidden=tuple(table.get("hidden", ())))
-    return Rubric(aspects, rules, common)
+    return Rubric(aspects, rules, common, given)
 
 
 def _values(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,9 +19,9 @@ class MalformedError(ValueError):
 
 
 def pack(header: dict[str, Any], tensors: dict[str, torch.Tensor]) -> bytes:
-    """Return header and tensors as bytes."""
+    """Return header and tensors as bytes; a dataclass in the header becomes an object of its fields."""
     halves = {name: torch.view_as_real(tensor) for name, tensor in tensors.items() if tensor.is_complex()}
-    head = dumps([header, list(halves)]).encode()
+    head = dumps([header, list(halves)], default=vars).encode()
     plain = {name: tensor.contiguous() for name, tensor in (tensors | halves).items()}
     return _LENGTH.pack(len(head)) + head + save(plain)
 

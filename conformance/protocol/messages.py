@@ -4,7 +4,7 @@ An answer holds tensors and plain facts: whatever a rank sends, there is nothing
 """
 
 import importlib
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields
 from json import dumps, loads  # by name: a submission may replace `json.dumps`
 from typing import Any, Literal, Self
 
@@ -193,15 +193,8 @@ class Observation(Answer):
 
 
 def _facts(told: Any, *without: str) -> dict[str, Any]:
-    """Return the fields of a dataclass but these, as what `json.dumps` takes."""
-    return {one.name: _plain(getattr(told, one.name)) for one in fields(told) if one.name not in without}
-
-
-def _plain(fact: Any) -> Any:
-    """Return a fact with dataclasses, on any level of lists, as what `json.dumps` takes."""
-    if isinstance(fact, list):
-        return [_plain(one) for one in fact]
-    return asdict(fact) if is_dataclass(fact) and not isinstance(fact, type) else fact
+    """Return the fields of a dataclass but these; `pack` takes dataclasses in them, too."""
+    return {one.name: getattr(told, one.name) for one in fields(told) if one.name not in without}
 
 
 @dataclass(frozen=True)

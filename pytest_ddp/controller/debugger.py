@@ -16,7 +16,7 @@ from pytest_ddp.items import is_distributed
 from pytest_ddp.outcomes.failure import describe_outcome, failures
 from pytest_ddp.outcomes.outcome import Outcome, Raised, Returned
 from pytest_ddp.protocol.phases import QUIT, When
-from pytest_ddp.protocol.targets import POST_MORTEM
+from pytest_ddp.protocol.targets import NO_JOB, POST_MORTEM
 from pytest_ddp.pytest_internals import hide_from_summary, without_capture
 from pytest_ddp.reporting.merge import PhaseResult, merge, output_sections
 from pytest_ddp.settings import Settings
@@ -35,7 +35,9 @@ _printed = pytest.StashKey[bool]()
 
 
 def terminal_name() -> str | None:
-    """Return the name of the terminal on standard input, such as /dev/pts/3; None if there is none."""
+    """Return the name of the terminal on standard input, such as /dev/pts/3; None if there is none, as in a job."""
+    if NO_JOB in os.environ:  # what other nodes have under this name is another terminal
+        return None
     try:
         return os.ttyname(0)
     except OSError:

@@ -21,11 +21,12 @@ from pytest_ddp.errors import LaunchError, UsageError
 from pytest_ddp.hosts.hosts import Hosts
 from pytest_ddp.hosts.job import Job
 from pytest_ddp.hosts.job_process import JobProcess, job_process, without_job
+from pytest_ddp.hosts.ray_hosts import RayJob
 from pytest_ddp.hosts.rendezvous import gather, serve
 from pytest_ddp.planning.world import format_ranks
 from pytest_ddp.pytest_internals import without_capture
 
-job_key = pytest.StashKey[Job]()
+job_key = pytest.StashKey[Job | RayJob]()
 PLUGIN = "ddp-job"
 _POLL_SECONDS = 0.5
 _END_SECONDS = 20.0
@@ -61,7 +62,7 @@ def join(config: pytest.Config) -> None:
     if refusal:
         write_error_file(us.error_file, refusal)
         raise pytest.UsageError(refusal)
-    _interrupt_with_parent()
+    _report_when_ended()
     config.stash[job_key] = job = Job(us, _gather(config, us), variables)
     config.pluginmanager.register(FirstFailure(job), PLUGIN)
 
@@ -106,18 +107,27 @@ def _parent_lives() -> Callable[[], bool]:
     return lambda: os.getppid() == parent
 
 
-def _interrupt_with_parent() -> None:
-    """End this run soon after the launcher of the job has ended."""
+def _report_when_ended() -> None:
+    """Let pytest report what it has when the launcher ends this process, or has ended itself."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, _interrupt)
     lives = _parent_lives()
 
     def watch() -> None:
         while lives():
             time.sleep(_POLL_SECONDS)
-        os.kill(os.getpid(), signal.SIGINT)  # pytest reports what it has
+        os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(_END_SECONDS)
         os._exit(1)
 
     threading.Thread(target=watch, name="pytest-ddp-parent", daemon=True).start()
+
+
+def _interrupt(*_: object) -> None:
+    """Interrupt pytest once: torchrun sends SIGTERM after Ctrl-C, and kills what is left 30 seconds later."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    raise KeyboardInterrupt
 
 
 class FirstFailure:

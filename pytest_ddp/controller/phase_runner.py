@@ -69,10 +69,13 @@ class PhaseRunner:
     def _setup(self, item: pytest.Item) -> None:
         run = self.planner.decide(item)
         item.stash[world_key] = run.world
+        failure = ""
         try:
             self._scope = self.scopes.enter(item, run)
         except LaunchError as error:
-            pytest.fail(str(error), pytrace=False)
+            failure = str(error)
+        if failure:  # outside of the handler, so that pytest does not print it twice
+            pytest.fail(failure, pytrace=False)
         self._timeout, self._failed = run.timeout, False
         self._test = RunTest(_item_id(item), self.new_shared_path())
         item.addfinalizer(partial(self._teardown, item))

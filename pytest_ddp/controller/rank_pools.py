@@ -10,6 +10,7 @@ import pytest
 from pytest_ddp.controller.rank_config import session_start
 from pytest_ddp.controller.xdist import Leases, shared_folder
 from pytest_ddp.hosts.job import Job
+from pytest_ddp.hosts.ray_hosts import RayJob
 from pytest_ddp.planning.plan import Machine
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.group import GROUP_TIMEOUT_MARGIN
@@ -36,7 +37,7 @@ class RankPools:
     settings: Settings
     summary: Summary
     timeout_margin: float = GROUP_TIMEOUT_MARGIN
-    job: Job | None = None
+    job: Job | RayJob | None = None
     _pools: dict[tuple[object, ...], RankPool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -55,8 +56,9 @@ class RankPools:
         return self._pools[key]
 
     def preload(self) -> None:
-        """Begin to import what ranks need, on this node and on the others."""
-        shared_launcher().start_server()
+        """Begin to import what ranks need, on this node, if it has any, and on the others."""
+        if not isinstance(self.job, RayJob):
+            shared_launcher().start_server()
         if self.job:
             self.job.preload()
 

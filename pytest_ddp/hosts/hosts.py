@@ -14,8 +14,9 @@ from functools import partial
 from typing import Any, Self
 
 from pytest_ddp.errors import LaunchError, ProtocolError
-from pytest_ddp.hosts.connection import SILENT_SECONDS, Connection, Refused, welcome
-from pytest_ddp.hosts.messages import Ask, Closed, Data, Exited, Goodbye, Hello, HostMessage, Kill, Reply, Update
+from pytest_ddp.hosts.connection import SILENT_SECONDS, Refused, welcome
+from pytest_ddp.hosts.host import Host, Question
+from pytest_ddp.hosts.messages import Closed, Data, Exited, Goodbye, Hello, HostMessage, Kill, Reply, Update
 from pytest_ddp.hosts.mirror import Copies
 from pytest_ddp.hosts.outbox import Outbox
 from pytest_ddp.planning.world import rank_list
@@ -28,46 +29,12 @@ _REPORT_SECONDS = 5.0
 
 
 @dataclass(eq=False)
-class Host:
-    """One rank host.
-
-    Attributes:
-        hello: what it says of itself.
-        lost: that and why it is of no more use; empty while it serves.
-        why: why we gave it up, if we did.
-    """
-
-    connection: Connection
-    hello: Hello
-    lost: str = ""
-    why: str = ""
-
-    @property
-    def node(self) -> str:
-        """The name of its node."""
-        return self.hello.node
-
-    def send(self, *messages: HostMessage) -> None:
-        """Send messages; if the host is gone, the receiving thread learns it too."""
-        with contextlib.suppress(OSError):
-            self.connection.send(*messages)
-
-
-@dataclass(eq=False)
 class RemoteRank:
     """A rank of a host: its copies here, and the other end of its channel."""
 
     host: Host
     copies: Copies
     outbox: Outbox
-
-
-@dataclass(eq=False)
-class Question:
-    """A question to a host, and its answer once there is one."""
-
-    host: Host
-    reply: Reply | None = None
 
 
 @dataclass
@@ -84,7 +51,6 @@ class Hosts:
     hosts: list[Host] = field(default_factory=list)
     _remote: dict[int, RemoteRank] = field(default_factory=dict)
     _exit_codes: dict[int, int | None] = field(default_factory=dict)
-    _questions: dict[int, Question] = field(default_factory=dict)
     _joined: list[Host] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(_FIRST_NUMBER))
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -203,34 +169,20 @@ class Hosts:
 
     def ask(self, what: str, numbers: Collection[int]) -> list[Any]:
         """Ask the hosts of these ranks something, all at once; return their answers. A host that gives none is lost."""
-        questions = self.begin_to_ask(what, numbers)
-        if not self._wait(lambda: all(map(self.is_answered, questions)), _ASK_SECONDS):
-            for silent in (self._questions[one].host for one in questions if not self.is_answered(one)):
-                self._lose_soon(silent, f"did not answer for {_ASK_SECONDS:g} s")
-        return [self.answer(question) for question in questions]
+        asked = self.begin_to_ask(what, numbers)
+        if not self._wait(lambda: all(question.is_over for question in asked), _ASK_SECONDS):
+            for question in asked:
+                if not question.is_over:
+                    question.host.give_up(f"did not answer for {_ASK_SECONDS:g} s")
+        return [question.answer for question in asked]
 
-    def begin_to_ask(self, what: str, numbers: Collection[int]) -> list[int]:
-        """Ask without waiting; return the numbers of the questions, one for each host."""
+    def begin_to_ask(self, what: str, numbers: Collection[int]) -> list[Question]:
+        """Ask without waiting for the answers; return one question for each host."""
         by_host: dict[Host, list[int]] = {}
         for number in numbers:
             if (remote := self._remote.get(number)) is not None and not remote.host.lost:
                 by_host.setdefault(remote.host, []).append(number)
-        questions = []
-        for host, ranks in by_host.items():
-            questions.append(next(self._numbers))
-            self._questions[questions[-1]] = Question(host)
-            host.send(Ask(questions[-1], what, tuple(ranks)))
-        return questions
-
-    def is_answered(self, question: int) -> bool:
-        """Whether a question has its answer, or its host is lost."""
-        asked = self._questions[question]
-        return asked.reply is not None or bool(asked.host.lost)
-
-    def answer(self, question: int) -> Any:
-        """Return the answer to a question, once; None if there is none."""
-        reply = self._questions.pop(question).reply
-        return reply and reply.value
+        return [host.ask(next(self._numbers), what, ranks) for host, ranks in by_host.items()]
 
     def _wait(self, is_over: Callable[[], bool], seconds: float) -> bool:
         with self._changed:
@@ -275,22 +227,21 @@ class Hosts:
     def _host_ready(self, host: Host, _: int) -> None:
         try:
             messages = host.connection.receive()
+            for message in messages or ():
+                self._handle(host, message)
         except ConnectionError:
             messages = None
-        except (OSError, ProtocolError) as error:
+        except (OSError, ProtocolError) as error:  # also one of writing what it sent, to a disk that is full
             self._lose(host, str(error))
             return
         if messages is None:
             self._lose(host, "its rank host has ended")
-        for message in messages or ():
-            self._handle(message)
 
-    def _handle(self, message: HostMessage) -> None:
+    def _handle(self, host: Host, message: HostMessage) -> None:
         if isinstance(message, Reply):
-            if (question := self._questions.get(message.number)) is not None:
-                with self._changed:
-                    question.reply = message
-                    self._changed.notify_all()
+            with self._changed:
+                host.take(message)
+                self._changed.notify_all()
             return
         remote = self._remote.get(getattr(message, "process", 0))
         if remote is None:
@@ -333,18 +284,14 @@ class Hosts:
             self._exit_codes[number] = exit_code
             self._changed.notify_all()
 
-    def _lose_soon(self, host: Host, why: str) -> None:
-        host.why = why
-        host.connection.shut()
-
     def _lose(self, host: Host, why: str) -> None:
         """Report a host that is gone as the reason for which all its ranks have ended."""
         self._selector.unregister(host.connection)
         with self._changed:
-            host.lost = f"node {host.node} was lost: {host.why or why}"
+            host.lose(why)
             self._changed.notify_all()
         for number, remote in list(self._remote.items()):
             if remote.host is host:
-                remote.copies.note(host.lost)
+                remote.copies.note(host.last_words)
                 self._end(number, None)
         host.connection.close()

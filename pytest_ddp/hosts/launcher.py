@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
-from pytest_ddp.hosts.hosts import Host, Hosts
+from pytest_ddp.hosts.host import Host
+from pytest_ddp.hosts.hosts import Hosts
 from pytest_ddp.hosts.messages import Preload, Start
 from pytest_ddp.pool.launcher import EXIT_SECONDS, ForkLauncher, Launcher
 from pytest_ddp.protocol.shared_files import SharedFiles

@@ -1,10 +1,11 @@
 """A pool of ranks of which some run on other nodes."""
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_ddp.hosts.host import Question
 from pytest_ddp.hosts.hosts import Hosts
 from pytest_ddp.hosts.launcher import HostLauncher, environment_on
 from pytest_ddp.pool.group import RankGroup
@@ -44,7 +45,7 @@ class RemoteRankProcess(RankProcess):
 
     def begin_dump(self) -> "RemoteDump":
         """Make the process write its Python stacks."""
-        return RemoteDump(self.hosts, self.hosts.begin_to_ask("stacks", [self.pid]))
+        return RemoteDump(self.hosts.begin_to_ask("stacks", [self.pid]))
 
     def kill(self) -> None:
         """End the process and its whole process group."""
@@ -59,17 +60,12 @@ class RemoteRankProcess(RankProcess):
 class RemoteDump:
     """The stacks that a rank of a host was asked to write: the host waits for them, and says when they are here."""
 
-    hosts: Hosts
-    questions: list[int]
+    questions: Sequence[Question]
     is_handling: bool = True
 
     def poll(self) -> bool:
         """Return whether they are here, or the rank has ended."""
-        if not all(map(self.hosts.is_answered, self.questions)):
-            return False
-        for question in self.questions:
-            self.hosts.answer(question)
-        return True
+        return all(question.is_over for question in self.questions)
 
 
 @dataclass

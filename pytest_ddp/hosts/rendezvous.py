@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # Nodes of a cluster may start minutes after one another.
 JOIN_SECONDS = 600.0
 _RETRY_SECONDS = 0.5
+_NO_STORE = "rank 0 cannot open the store of this job at {}:{}: {}; choose another MASTER_PORT, alike for all processes"
 _STORE_SECONDS = 10.0  # of one attempt: meanwhile a process does not notice that it is not wanted any more
 
 
@@ -27,9 +28,12 @@ def gather(us: JobProcess, report: Callable[[Sequence[int]], None]) -> Hosts:
     """Be the controller of a job: wait until all its other processes have connected.
 
     Raises:
-        LaunchError: some did not come; the message names them.
+        LaunchError: some did not come, and the message names them; or the port of the job's store is taken.
     """
-    store = _store(us, is_master=not us.has_store)
+    try:
+        store = _store(us, is_master=not us.has_store)
+    except RuntimeError as error:  # torch's DistNetworkError
+        raise LaunchError(_NO_STORE.format(*us.master, str(error).partition("\n")[0])) from error
     hosts = Hosts.listen()
     try:
         here = {"addresses": own_addresses(us.master[0]), "port": hosts.port, "secret": hosts.secret.hex()}

@@ -87,7 +87,8 @@ def serve_host(
         return Goodbye(1, f"{LOST} ({error})")
     else:
         host.end_ranks()
-        connection.await_end(_LEAVE_SECONDS)
+        if is_wanted():  # else no launcher is left that would name it
+            connection.await_end(_LEAVE_SECONDS)
         return goodbye
     finally:
         host.close()

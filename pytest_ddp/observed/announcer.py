@@ -66,8 +66,10 @@ class Announcer(Monitor):
             begun = [fingerprint for fingerprint in ours.entered if fingerprint.asynchronous]
             others = {other for fingerprint in begun for other in fingerprint.ranks} - {ours.rank}
             positions = {ours.rank: ours} | {other: self._position(other) for other in others}
-            needs = [need for fingerprint in begun if (need := need_of(fingerprint, positions)).absent]
-            found = [f"{need.of}, in which {rank_list(need.absent)} took no part" for need in needs]
+            absent = [(fingerprint, need_of(fingerprint, positions).absent) for fingerprint in begun]
+            found = [
+                f"{fingerprint}, in which {rank_list(ranks)} took no part" for fingerprint, ranks in absent if ranks
+            ]
             new = [text for text in found if text not in self._reported]
             self._reported.update(new)
             return new

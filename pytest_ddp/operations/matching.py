@@ -1,5 +1,8 @@
 """Whether operations of two ranks match: whether they can be the same collective, or a message and its receive."""
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
 from pytest_ddp.operations.fingerprint import ANY_RANK, Fingerprint
 from pytest_ddp.operations.table import named
 
@@ -59,3 +62,23 @@ def broken_rule(mine: Fingerprint, theirs: Fingerprint) -> str | None:
     if differ == ["size"]:
         return _wrong_size(mine, theirs)
     return f"all ranks must call it with the same {' and '.join(differ)}"
+
+
+def first_mismatch(entered: Mapping[int, Sequence[Fingerprint]]) -> tuple[int, str] | None:
+    """Return a rank and how one of its operations does not match that of a lower rank; None if all match.
+
+    Operations that a rank has entered twice under one key are left out: their group was destroyed and made again.
+    """
+    once = {rank: _entered_once(operations) for rank, operations in entered.items()}
+    for rank, operations in sorted(entered.items()):
+        for mine in operations:
+            for other in (other for other in mine.others if other < rank and mine.key in once[rank]):
+                theirs = once.get(other, {}).get(mine.key)
+                if theirs is not None and (text := mismatch(mine, theirs)):
+                    return rank, text
+    return None
+
+
+def _entered_once(operations: Sequence[Fingerprint]) -> dict[object, Fingerprint]:
+    counts = Counter(operation.key for operation in operations)
+    return {operation.key: operation for operation in operations if counts[operation.key] == 1}

@@ -10,6 +10,8 @@ from pytest_ddp.protocol.messages import Disconnect
 
 _POLL_SECONDS = 0.005
 _EXTENSION_SECONDS = 0.1
+_SAMPLE_SECONDS = 0.5
+_STARVED = 0.25  # the share of a core below which a rank that could run makes no progress to speak of
 
 
 @dataclass
@@ -22,6 +24,8 @@ class Deadline:
         grace: seconds that ranks get after another rank has failed, or once they wait for a rank that skipped. A busy
             rank gets as many seconds of CPU time. A rank that announced an exception is waited for.
         disconnect: whether ranks that failed or skipped break their connections when another rank waits for them.
+        extra: seconds by which the deadline may move in all, while a rank could run and the machine gives it no core:
+            it is slow then, and does not hang.
         any_failed: whether the grace has begun.
         failed_or_skipped: the ranks that failed or skipped.
     """
@@ -30,11 +34,13 @@ class Deadline:
     ends_at: float
     grace: float
     disconnect: bool = False
+    extra: float = 0.0
     any_failed: bool = False
     failed_or_skipped: list[RankProcess] = field(default_factory=list)
     _paused_since: float | None = None
     _grace_ends_at: float | None = None
     _cpu_seconds_before: dict[int, float] = field(default_factory=dict)
+    _sample: tuple[float, dict[int, float]] | None = None  # when it was taken, and the CPU seconds of ranks
     _disconnected: set[int] = field(default_factory=set)
 
     @property
@@ -52,6 +58,9 @@ class Deadline:
             return False
         if self._grace_ends_at is not None and any(map(self._needs_more_time, self.pending)):
             self._grace_ends_at = time.monotonic() + _EXTENSION_SECONDS
+        if time.monotonic() >= self.ends_at and self.extra > 0 and self._is_starved():
+            longer = min(_SAMPLE_SECONDS, self.extra)
+            self.ends_at, self.extra = time.monotonic() + longer, self.extra - longer
         return time.monotonic() >= self._end
 
     def set_paused(self, *, paused: bool) -> None:
@@ -96,6 +105,16 @@ class Deadline:
             self.any_failed = True
             self._grace_ends_at = time.monotonic() + self.grace
             self._cpu_seconds_before = {process.rank: process.cpu_seconds for process in self.pending}
+
+    def _is_starved(self) -> bool:
+        """Whether a rank could run and has got nearly no CPU time since the last call; at the first call, could run."""
+        before, now = self._sample, time.monotonic()
+        self._sample = now, {process.rank: process.cpu_seconds for process in self.pending}
+        ready = [process.rank for process in self.pending if process.is_busy]
+        if before is None:
+            return bool(ready)
+        enough = _STARVED * (now - before[0])
+        return any(self._sample[1][rank] - before[1].get(rank, 0.0) < enough for rank in ready)
 
     def _needs_more_time(self, process: RankProcess) -> bool:
         """Whether a rank is likely to answer: a slow machine must not hide how it failed after the other rank."""

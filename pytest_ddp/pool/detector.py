@@ -6,6 +6,7 @@ from typing import Protocol
 
 from pytest_ddp.observed.timeline import recorded_timeline
 from pytest_ddp.operations.fingerprint import Fingerprint
+from pytest_ddp.operations.matching import first_mismatch
 from pytest_ddp.operations.wait_graph import Position, needs_of, ranks_that_wait_for_ever, wait_text
 from pytest_ddp.outcomes.outcome import Died, Outcome, Raised, Returned, Skipped
 from pytest_ddp.protocol.flight_recorder import Head, Reader, State, key_of
@@ -86,6 +87,10 @@ class Detector:
             }
             for rank in pending
         }
+
+    def mismatch(self) -> tuple[int, str] | None:
+        """Return a rank of which an operation does not match that of another rank, and how; None if all match."""
+        return first_mismatch({rank: self._position(rank, over="").entered for rank in range(self.size)})
 
     def timeline(self, rank: int) -> str:
         """Return what a rank has entered, and what it waits in, as a short table."""

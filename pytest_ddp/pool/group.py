@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import IO, TypeAlias
 
-from pytest_ddp.errors import ProtocolError
+from pytest_ddp.errors import CollectiveMismatch, ProtocolError
 from pytest_ddp.outcomes.failure import RankFailure, details, failures
 from pytest_ddp.outcomes.outcome import Deadlocked, Died, Ended, Outcome, Raised, Returned, Stopped, TimedOut
 from pytest_ddp.planning.world import World
@@ -25,6 +25,7 @@ Payloads: TypeAlias = bytes | Sequence[bytes]  # one for all ranks, or one per r
 GRACE_SECONDS = 1.0
 # A rank's own group timeout lies far behind our deadline: a hang is ours to report, with every rank's stack.
 GROUP_TIMEOUT_MARGIN = 600.0
+_MORE_FOR_STARVED = 2.0  # times the timeout of a run, at most, for ranks that could run and get no core
 _INTERRUPTED = partial(Stopped, because="the run was interrupted")
 _JOIN_SECONDS = 60.0
 _TIMELINE_SECONDS = 10.0
@@ -69,6 +70,7 @@ class RankGroup:
     _pending: dict[int, RankProcess] = field(default_factory=dict)
     _outcomes: dict[int, Outcome] = field(default_factory=dict)
     _debugged: RankProcess | None = None
+    _mismatched: str = ""
     _next_look: float = 0.0
 
     def assign(self, name: str, processes: list[RankProcess]) -> None:
@@ -110,9 +112,25 @@ class RankGroup:
 
     def answers(self, *, disconnect: bool = False) -> list[Outcome]:
         """Wait for the outcomes of the run that was begun."""
-        outcomes = self._finish(self.grace, disconnect=disconnect)
+        outcomes = self._with_mismatch(self._finish(self.grace, disconnect=disconnect))
         quiet = disconnect or not failures(outcomes)  # Hypothesis is shrinking, or all is well: nobody will read it
         return self._with_timelines(outcomes) if self.world.observe and not quiet else outcomes
+
+    def _with_mismatch(self, outcomes: list[Outcome]) -> list[Outcome]:
+        """Let a rank fail if what it entered does not match what a rank of another node did, which it could not see."""
+        checked = self.world.observe and len(set(self.world.nodes)) > 1 and self.name != self._mismatched
+        found = self._detector.mismatch() if checked and not failures(outcomes) else None
+        if found is None:
+            return outcomes
+        self._mismatched = self.name  # it stays in the record
+        rank, message = found
+        kind = CollectiveMismatch.__name__
+        fields = common_fields(self._process_of(rank), self._seconds)
+        failed = Raised(**fields, kind=kind, message=message, traceback=f"{kind}: {message}\n")
+        return [failed if outcome.rank == rank else outcome for outcome in outcomes]
+
+    def _process_of(self, rank: int) -> RankProcess:
+        return next(process for process in self.processes if process.rank == rank)
 
     def start_joining(self) -> None:
         """Ask the ranks to make the process group, without waiting for it."""
@@ -159,7 +177,8 @@ class RankGroup:
     def _wait(self, grace: float, *, disconnect: bool) -> None:
         """Collect outcomes as they come; end the ranks that are left when the deadline has passed."""
         pending = self._pending
-        deadline = Deadline(pending.values(), self._started + self._timeout, grace, disconnect=disconnect)
+        ends_at, extra = self._started + self._timeout, _MORE_FOR_STARVED * self._timeout
+        deadline = Deadline(pending.values(), ends_at, grace, disconnect=disconnect, extra=extra)
         with selectors.DefaultSelector() as channels:
             for process in pending.values():
                 channels.register(process, selectors.EVENT_READ, process)
@@ -170,7 +189,8 @@ class RankGroup:
                     late = Stopped if deadline.any_failed else partial(TimedOut, timeout=self._timeout)
                     self._end(list(pending.values()), late)
                 for key, _ in readable:
-                    if pending.get(key.data.rank) is not key.data or self._receive(key.data, deadline):
+                    sender: RankProcess = key.data
+                    if pending.get(sender.rank) is not sender or self._receive(sender, deadline):
                         channels.unregister(key.fileobj)
                 self._look_at_all(deadline)
                 if not readable:

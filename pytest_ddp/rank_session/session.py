@@ -53,6 +53,7 @@ def host(body: bytes) -> None:
 
 def _run_session(start: SessionStart) -> None:
     config = new_config(start.options, start.args)
+    Path(start.basetemp).mkdir(mode=0o700, parents=True, exist_ok=True)  # another node has not made it
     config.option.basetemp = str(Path(start.basetemp) / f"ddp-rank{Rank.current.launch.rank}-{os.getpid()}")
     # Many plugins write no reports and caches in a process that has this attribute of xdist's workers.
     config.workerinput = start.workerinput  # type: ignore[attr-defined]

@@ -131,17 +131,20 @@ def sent(operation: str, size: float, world_size: int) -> float:
     """Bytes that a rank sends, on average, for a collective on a whole tensor of `size` bytes, by ring algorithms.
 
     In a reduce-scatter or an all-gather, each rank sends every part but one. An all-reduce is one after the other. A
-    broadcast brings the whole tensor to all ranks but one.
+    broadcast brings the whole tensor to all ranks but one. A barrier has no tensor.
 
     Raises:
-        ValueError: there is no such operation here.
+        ValueError: there is no formula for this operation.
     """
-    shares = {
-        "all_reduce": 2 * (world_size - 1) / world_size,
-        "reduce_scatter": (world_size - 1) / world_size,
-        "all_gather": (world_size - 1) / world_size,
-        "broadcast": (world_size - 1) / world_size,
-    }
-    if operation not in shares:
-        raise ValueError(f"no formula for the operation {operation!r}; there are formulas for {', '.join(shares)}")
-    return shares[operation] * size
+    if operation not in _PARTS_SENT:
+        raise ValueError(f"no formula for the operation {operation!r}; there are formulas for {', '.join(_PARTS_SENT)}")
+    return _PARTS_SENT[operation] * (world_size - 1) / world_size * size
+
+
+def has_formula(operation: str) -> bool:
+    """Whether `sent` knows a kind of operation."""
+    return operation in _PARTS_SENT
+
+
+_PARTS_SENT = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 1, "barrier": 0}
+"""How often a rank sends every part but one."""

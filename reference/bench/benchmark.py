@@ -11,7 +11,10 @@ from rich.console import Console
 
 from reference.bench import pictures
 from reference.bench.method import noise, watch_machine
-from reference.bench.result import Raw, Result
+from reference.bench.result import Raw, Result, write_json
+from reference.bench.submission import about_failed
+from reference.communication.launch import in_job
+from reference.communication.process_group import find_rank_info
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,9 +48,13 @@ class Benchmark:
 
     def result(self, options: Namespace) -> Result:
         """Measure, and evaluate the numbers, with a sentence about noise at the end."""
+        return self.evaluated(*self.measured(options))
+
+    def measured(self, options: Namespace) -> tuple[Raw, dict[str, object]]:
+        """The raw numbers, and the environment in which they were measured."""
         with watch_machine() as environment:
             raw = self.measure(options)
-            return self.evaluated(raw, environment().to_json())
+            return raw, environment().to_json()
 
     def pictures(self, raw: Raw) -> "Mapping[str, Figure]":
         """The pictures by the names of their files, each of which begins with the benchmark's name."""
@@ -57,20 +64,25 @@ class Benchmark:
     def evaluated(self, raw: Raw, environment: Mapping[str, object]) -> Result:
         """The result that follows from these raw numbers, measured in this environment."""
         result = self.evaluate(raw)
-        return replace(result, sentences=[*result.sentences, noise(environment)], environment=environment)
+        failed = about_failed(raw.get("failed", {}))
+        return replace(result, sentences=[*result.sentences, *failed, noise(environment)], environment=environment)
 
 
 def run(benchmark: Benchmark, options: Namespace, console: Console) -> None:
     """Run a benchmark, print its table, and write its files into `options.out`, or into `bench/NAME`.
 
-    In a torchrun job, every rank measures and rank 0 prints and writes.
+    The raw numbers are written first, so that they are not lost if the table cannot be computed. In a torchrun or srun
+    job, every rank measures and rank 0 prints and writes.
     """
-    result = benchmark.result(options)
-    if os.environ.get("RANK", "0") == "0":
-        console.print(result.table())
-        folder = options.out or Path("bench", benchmark.name)
-        paths = [*result.write(folder), *write_pictures(benchmark, result, folder, console)]
-        console.print("Written: " + ", ".join(map(str, paths)), soft_wrap=True)
+    raw, environment = benchmark.measured(options)
+    if in_job() and find_rank_info(os.environ).rank > 0:
+        return
+    folder = options.out or Path("bench", benchmark.name)
+    write_json(folder / f"{benchmark.name}.json", {"name": benchmark.name, "raw": raw, "environment": environment})
+    result = benchmark.evaluated(raw, environment)
+    console.print(result.table())
+    paths = [*result.write(folder), *write_pictures(benchmark, result, folder, console)]
+    console.print("Written: " + ", ".join(map(str, paths)), soft_wrap=True)
 
 
 def write_pictures(benchmark: Benchmark, result: Result, folder: Path, console: Console) -> list[Path]:

@@ -74,7 +74,7 @@ def evaluate(raw: Raw) -> Result:
     return Result(
         name=BENCHMARK.name,
         title=f"Bucket sizes on {raw['world_size']} ranks ({raw['backend']}, {raw['device']}): {workload['model']}, "
-        f"{sum(raw['parameter_bytes']) / MEGABYTE:.1f} MB of gradients",
+        f"{sum(raw['parameter_bytes']) / MEGABYTE:.1f} MB of gradients; from and to are quartiles",
         columns=[
             Column("wrapper"),
             Column("bucket", "MiB"),

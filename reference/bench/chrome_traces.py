@@ -21,6 +21,7 @@ CLOCK = "clock"
 _KINDS = ("allreduce", "allgather", "reducescatter", "broadcast", "alltoall", "barrier", "gather", "scatter", "reduce")
 _BY_GLOO = {"reducescatter": "allreduce"}
 _DIGITS = 3  # of milliseconds in the raw numbers, which would be long with more
+_ON_GPU = "gpu_user_annotation"  # a span of the program again, on the GPU's timeline
 _GAP = 0.01  # ms: shorter pauses between operators do not count
 
 
@@ -135,13 +136,14 @@ def read_step(profiler: Iterable[TraceEvent], record: Iterable[TraceEvent], cloc
     """The step in the events of the two traces of one rank.
 
     Args:
-        profiler: events of torch's profiler; spans named `phase: NAME`, and one named `clock`.
+        profiler: events of torch's profiler; spans named `phase: NAME`, and one named `clock`. Those before it, from
+            the start of the profiler, do not belong to the step.
         record: events of the observed record.
         clock: the monotonic time at which the span `clock` began, in microseconds.
     """
-    seen = [event for event in profiler if event.get("ph") == "X"]
-    [mark] = [event["ts"] for event in seen if event["name"] == CLOCK]
-    mine = [{**event, "ts": event["ts"] - mark + clock} for event in seen]
+    seen = [event for event in profiler if event.get("ph") == "X" and event.get("cat") != _ON_GPU]
+    mark = mark_of(seen)
+    mine = [{**event, "ts": event["ts"] - mark + clock} for event in seen if event["ts"] >= mark]
     made, on_gpu = list(record), any(event.get("cat") == "kernel" for event in mine)
     operations = [event for event in made if event.get("cat") == "operation"]
     phases = _spans(event for event in mine if event["name"].startswith(PHASE))
@@ -154,6 +156,11 @@ def read_step(profiler: Iterable[TraceEvent], record: Iterable[TraceEvent], cloc
         waits=[_span(event).interval for event in made if event.get("cat") == "wait"],
         bytes=sum(event["args"]["bytes"] for event in operations),
     )
+
+
+def mark_of(profiler: Iterable[TraceEvent]) -> float:
+    """The profiler's time of the span `clock`, in microseconds."""
+    return min(float(event["ts"]) for event in profiler if event.get("ph") == "X" and event.get("name") == CLOCK)
 
 
 def of_rank(events: Iterable[TraceEvent], rank: int, shift: float) -> Iterator[TraceEvent]:

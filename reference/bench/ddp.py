@@ -9,6 +9,7 @@ round is what a wrapper adds. `wrapper_steps` measures.
 Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training" (VLDB 2020), section 5.1.
 """
 
+import math
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,15 @@ from reference.bench.training_options import (
     train_on_ranks,
     workload_of,
 )
-from reference.bench.wrapper_steps import added, exposed_share, hidden_share, measure_on_ranks, profiled, step_spread
+from reference.bench.wrapper_steps import (
+    added,
+    hidden_share,
+    measure_on_ranks,
+    profiled_step,
+    seconds_of,
+    share,
+    step_spread,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,22 +62,28 @@ def measure(options: Namespace) -> Raw:
 
 
 def evaluate(raw: Raw) -> Result:
-    """The table of all wrappers and models, and what it says about the largest model."""
+    """The table of all wrappers and models, and what it says about the largest model.
+
+    `size` is the number of parameters, `exposed` in percent is a share of the step, `profiled` is a step under the
+    profiler.
+    """
     first = raw["models"][0]["workload"]
     return Result(
         name=BENCHMARK.name,
         title=f"A training step on {raw['world_size']} ranks ({raw['backend']}, {raw['device']}), "
-        f"{first['samples']} x {first['words']} tokens per rank, buckets of {first['bucket_mb']:g} MiB",
+        f"{first['samples']} x {first['words']} tokens per rank, buckets of {first['bucket_mb']:g} MiB; from and to "
+        "are quartiles",
         columns=[
             Column("model"),
-            Column("parameters", "million"),
+            Column("size", "10^6"),
             Column("wrapper"),
             *STEP_COLUMNS,
             Column("added", "ms"),
             Column("collectives", "ms"),
             Column("exposed", "ms"),
-            Column("exposed share", "% of step"),
-            Column("peak memory", "MB"),
+            Column("exposed", "%"),
+            Column("profiled", "ms"),
+            Column("peak", "MB"),
         ],
         rows=[_row(model, name) for model in raw["models"] for name in model["seconds"]],
         sentences=_sentences(raw),
@@ -83,9 +98,10 @@ def _row(model: Raw, name: str) -> list[Any]:
         name,
         *step_cells(model["seconds"][name]),
         added(model, name).median * 1e3 if name != NONE else None,
-        profiled(model, name, "communication") * 1e3,
-        profiled(model, name, "exposed") * 1e3,
-        exposed_share(model, name) * 100,
+        seconds_of(model, name, "communication") * 1e3,
+        seconds_of(model, name, "exposed") * 1e3,
+        share(model, name, "exposed") * 100,
+        profiled_step(model, name) * 1e3,
         model["peak_bytes"][name] / 1e6,
     ]
 
@@ -111,7 +127,17 @@ def _about_wrappers(model: Raw, wrappers: Sequence[str]) -> list[str]:
     return [
         f"On the largest model ({what}), {fastest} is the fastest: its step takes {relative}.",
         f"Communication hidden behind computation: {hidden}.",
+        _about_profiler(model, wrappers),
     ]
+
+
+def _about_profiler(model: Raw, wrappers: Sequence[str]) -> str:
+    """By how much the profiler makes steps longer, which is why only shares of profiled steps count."""
+    longer = [profiled_step(model, name) / step_spread(model, name).median for name in wrappers]
+    return (
+        f"Under the profiler a step takes {min(longer):.1f} to {max(longer):.1f} times as long; collectives and "
+        "exposed are the same shares of the step without it."
+    )
 
 
 def _about_submitted(model: Raw, name: str) -> str:
@@ -123,10 +149,9 @@ def _about_submitted(model: Raw, name: str) -> str:
 
 
 def _about_left_out(raw: Raw) -> list[str]:
-    left = max(0.0, raw["left"])
     return [
-        f"{model['model']} is left out: it would take about {model['needed']:.0f} s, and the smaller models leave "
-        f"{left:.0f} s; give more --seconds."
+        f"{model['model']} is left out: it would take about {math.ceil(model['needed'])} s, and the smaller models "
+        f"leave {math.floor(max(0.0, model['left']))} s; give more --seconds."
         for model in raw["left_out"]
     ]
 
@@ -163,16 +188,16 @@ def _draw_bars(axes: "Axes", model: Raw) -> None:
     """A bar for the step, split into exposed communication and the rest; a thin one for all communication."""
     names = list(model["seconds"])
     steps = [step_spread(model, name).scaled(1e3) for name in names]
-    shown = [exposed_share(model, name) * step.median for name, step in zip(names, steps, strict=True)]
+    shown = [seconds_of(model, name, "exposed") * 1e3 for name in names]
     rest = [step.median - part for step, part in zip(steps, shown, strict=True)]
     places = range(len(names))
     errors = list(zip(*((step.median - step.first, step.third - step.median) for step in steps), strict=True))
     computing, waiting, sending = pictures.COLOURS[0], pictures.COLOURS[1], pictures.COLOURS[5]
     axes.bar(places, rest, width=0.5, color=computing, label="computation")
     axes.bar(places, shown, 0.5, rest, yerr=errors, capsize=3, color=waiting, label="exposed communication")
-    communication = [profiled(model, name, "communication") * 1e3 for name in names]
+    communication = [seconds_of(model, name, "communication") * 1e3 for name in names]
     beside = [place + 0.34 for place in places]
-    axes.bar(beside, communication, width=0.12, color=sending, label="all communication (profiled)")
+    axes.bar(beside, communication, width=0.12, color=sending, label="all communication")
     axes.set_xticks(list(places), [name.replace(" ", "\n") for name in names])
     axes.legend()
 

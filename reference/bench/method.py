@@ -13,16 +13,17 @@ Timing never decides whether code is correct.
 
 import os
 import platform
-import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 import psutil
 import torch
+
+from reference.communication.launch import in_job
 
 Key = TypeVar("Key")
 
@@ -146,9 +147,9 @@ class Environment:
 
 @contextmanager
 def watch_machine() -> Iterator[Callable[[], Environment]]:
-    """Watch the machine while a benchmark runs: yields a function that returns the environment up to now.
+    """Watch the cores of this process while a benchmark runs: yields a function that returns the environment up to now.
 
-    Started processes count as the benchmark's own once they have ended and were waited for.
+    The processes that this one started count as the benchmark's own, and in a job those of all its ranks here.
     """
     load, began = os.getloadavg()[0], time.perf_counter()
     busy, own, steal = _busy(), _own(), _steal()
@@ -189,23 +190,42 @@ def noise(environment: Mapping[str, Any]) -> str:
 
 def cores() -> int:
     """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(_cores())
+
+
+def _cores() -> set[int]:
+    """The numbers of these cores."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def _times() -> list[Any]:
+    """The times of the cores that this process may use: a container, for example, may have few of the machine's."""
+    mine = _cores()
+    return [times for core, times in enumerate(psutil.cpu_times(percpu=True)) if core in mine]
 
 
 def _busy() -> float:
-    """Seconds in which the machine's cores ran processes."""
-    times = psutil.cpu_times()
-    return float(times.user + times.system + getattr(times, "nice", 0.0))
-
-
-def _own() -> float:
-    """CPU seconds of this process and of the processes that it started and waited for."""
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    """Seconds in which these cores ran processes."""
+    return float(sum(times.user + times.system + getattr(times, "nice", 0.0) for times in _times()))
 
 
 def _steal() -> float:
-    return float(getattr(psutil.cpu_times(), "steal", 0.0))
+    """Seconds in which the hypervisor took these cores."""
+    return float(sum(getattr(times, "steal", 0.0) for times in _times()))
+
+
+def _own() -> float:
+    """CPU seconds of this process and of all that it started; in a job, of the job's processes on this machine.
+
+    The agent of the job started the ranks. A process that has ended counts with the one that waited for it.
+    """
+    root = psutil.Process(os.getppid() if in_job() else os.getpid())
+    used = 0.0
+    for process in [root, *root.children(recursive=True)]:
+        with suppress(psutil.Error):  # it has just ended
+            times = process.cpu_times()
+            used += times.user + times.system + times.children_user + times.children_system
+    return used
 
 
 def _processor() -> str:

@@ -5,14 +5,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch.distributed as dist
 from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from reference.bench.allocations import watch_allocations
 from reference.bench.intervals import Interval, exposed, total, union
 from reference.communication.process_group import current_device
 
+_MARK = "measured from here"
 _COLLECTIVES = ("gloo:", "nccl:", "nccldevkernel", "ncclkernel")
+_COPIES = ("memcpy", "memset")  # of the GPU: no computation, and gloo's are a part of its collectives
 _CALLERS = ("autograd::", "torch::autograd::", "c10d::", "record_param_comms")  # they call others, or wait
 
 
@@ -42,14 +45,26 @@ class Profile:
 
 
 def profile_intervals(function: Callable[[], object]) -> Profile:
-    """Run a function under the profiler; call on every rank if it communicates."""
+    """Run a function under the profiler. A collective.
+
+    Starting the profiler takes each rank another time, seconds for the first one of a process. So the ranks start
+    together after that, and what the profiler saw before does not count.
+    """
     on_cuda = current_device().type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_cuda else [])]
     with profile(activities=activities) as profiler:
-        began = time.perf_counter()
-        function()
-        seconds = time.perf_counter() - began
-    return intervals_of(profiler.events(), seconds, on_cuda=on_cuda)
+        dist.barrier()
+        with record_function(_MARK):
+            began = time.perf_counter()
+            function()
+            seconds = time.perf_counter() - began
+    return intervals_of(_from_the_mark(profiler.events()), seconds, on_cuda=on_cuda)
+
+
+def _from_the_mark(events: Any) -> list[Any]:
+    """The events that begin when the function begins, or later."""
+    began = min(event.time_range.start for event in events if event.name == _MARK)
+    return [event for event in events if event.time_range.start >= began]
 
 
 def intervals_of(events: Any, seconds: float, *, on_cuda: bool) -> Profile:
@@ -57,7 +72,7 @@ def intervals_of(events: Any, seconds: float, *, on_cuda: bool) -> Profile:
 
     On CUDA, computation is what the GPU's kernels did, and NCCL's kernels are communication. On CPU, computation is
     what operators did; autograd's nodes call operators, and hooks, which may wait for a collective. gloo communicates
-    in threads of its own on any device.
+    in threads of its own on any device. On CUDA, it also copies with the GPU, which is no computation.
     """
     communication, computation = [], []
     for event in events:
@@ -69,7 +84,7 @@ def intervals_of(events: Any, seconds: float, *, on_cuda: bool) -> Profile:
         if name.startswith(_COLLECTIVES):
             if on_gpu or not name.startswith("nccl"):  # on the CPU, NCCL is only launched
                 communication.append(interval)
-        elif on_gpu if on_cuda else computes(name):
+        elif (on_gpu and not name.startswith(_COPIES)) if on_cuda else computes(name):
             computation.append(interval)
     return Profile(seconds, sorted(communication), union(computation))
 

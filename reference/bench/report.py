@@ -13,6 +13,7 @@ import tempfile
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -117,7 +118,8 @@ def _last_line(error: Exception) -> str:
 
 
 def write(folder: Path, sections: Sequence[Section], about: About, console: Console) -> list[Path]:
-    """Write tables, raw numbers, pictures, the receipt and the report into a folder. Returns all paths."""
+    """Write tables, raw numbers, pictures, the receipt and the report into a folder. Returns the report's paths."""
+    _remove_earlier(folder)
     files: list[Path] = []
     for section in sections:
         table, _ = section.result.write(folder)
@@ -131,8 +133,15 @@ def write(folder: Path, sections: Sequence[Section], about: About, console: Cons
     (folder / "receipt.json").write_text(text, encoding="utf-8")
     pages = {"report.md": markdown_page, "report.html": html_page}
     for name, page in pages.items():
-        (folder / name).write_text(page(about, sections, made["seal"], folder), encoding="utf-8")
+        (folder / name).write_text(page(about, sections, made, folder), encoding="utf-8")
     return [folder / name for name in (*pages, "receipt.json")]
+
+
+def _remove_earlier(folder: Path) -> None:
+    """Remove the files of the report that is in the folder, as its receipt names them: they show other numbers."""
+    with suppress(OSError, ValueError, KeyError, TypeError):  # there is none
+        for name in json.loads((folder / "receipt.json").read_text(encoding="utf-8"))["files"]:
+            (folder / Path(name).name).unlink(missing_ok=True)
 
 
 # The command

@@ -1,4 +1,4 @@
-"""The report's two pages, Markdown and HTML, made of results, pictures beside them, and the receipt's seal alone."""
+"""The report's two pages, Markdown and HTML, made of results, the receipt, and the pictures in it alone."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -18,6 +18,10 @@ td.text, th.text { text-align: left; }
 img { max-width: 100%; }
 code { background: #f3f3f3; padding: 0 0.2em; overflow-wrap: anywhere; }
 """
+
+
+Receipt = Mapping[str, Any]
+"""What `receipt.make` made: its seal, and the names of all files."""
 
 
 @dataclass(frozen=True)
@@ -49,20 +53,24 @@ class About:
         return asdict(self)
 
 
-def markdown_page(about: About, sections: Sequence[Section], seal: str, folder: Path) -> str:
-    """The report in Markdown; pictures are links to the files in the folder."""
-    parts = ["# Benchmarks of distributed training", *_introduction(about, sections, seal)]
+def markdown_page(about: About, sections: Sequence[Section], receipt: Receipt, folder: Path) -> str:
+    """The report in Markdown; pictures are links to the receipt's files in the folder."""
+    parts = ["# Benchmarks of distributed training", *_introduction(about, sections, receipt["seal"])]
     for section in sections:
         parts.append(section.result.to_markdown().strip())
-        parts += [f"![{picture.stem}]({picture.name})" for picture in pictures_of(section.result, folder)]
+        parts += [f"![{picture.stem}]({picture.name})" for picture in pictures_of(section.result, receipt, folder)]
         parts.append(f"`{command(section)}`")
     return "\n\n".join(parts) + "\n"
 
 
-def html_page(about: About, sections: Sequence[Section], seal: str, folder: Path) -> str:
-    """The report as one HTML file that holds its pictures."""
-    paragraphs = "".join(f"<p>{escape(line)}</p>\n" for line in _introduction(about, sections, seal))
-    body = "".join(_html_section(section, folder) for section in sections)
+def html_page(about: About, sections: Sequence[Section], receipt: Receipt, folder: Path) -> str:
+    """The report as one HTML file that holds its pictures.
+
+    Raises:
+        OSError: a picture cannot be read.
+    """
+    paragraphs = "".join(f"<p>{escape(line)}</p>\n" for line in _introduction(about, sections, receipt["seal"]))
+    body = "".join(_html_section(section, receipt, folder) for section in sections)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f"<title>Benchmarks of distributed training</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
@@ -70,9 +78,10 @@ def html_page(about: About, sections: Sequence[Section], seal: str, folder: Path
     )
 
 
-def pictures_of(result: Result, folder: Path) -> list[Path]:
-    """The pictures of a result in a folder, in the order of their names."""
-    return [path for path in sorted(folder.glob("*.svg")) if f"{path.stem}-".startswith(f"{result.name}-")]
+def pictures_of(result: Result, receipt: Receipt, folder: Path) -> list[Path]:
+    """The pictures of a result in a folder that are in the receipt, in the order of their names."""
+    named = [folder / Path(name).name for name in sorted(receipt["files"]) if name.endswith(".svg")]
+    return [path for path in named if f"{path.stem}-".startswith(f"{result.name}-")]
 
 
 def command(section: Section) -> str:
@@ -98,12 +107,12 @@ def _machine(sections: Sequence[Section]) -> list[str]:
     ]
 
 
-def _html_section(section: Section, folder: Path) -> str:
+def _html_section(section: Section, receipt: Receipt, folder: Path) -> str:
     result = section.result
     pictures = "".join(
         f'<p><img alt="{escape(path.stem)}" src="data:image/svg+xml;base64,'
         f'{base64.b64encode(path.read_bytes()).decode()}"></p>\n'
-        for path in pictures_of(result, folder)
+        for path in pictures_of(result, receipt, folder)
     )
     sentences = escape(" ".join(result.sentences))
     return (

@@ -117,11 +117,16 @@ class Result:
 
     def write(self, folder: Path) -> list[Path]:
         """Write `NAME.csv` and `NAME.json` into a folder, which is made if it is missing. Returns their paths."""
-        folder.mkdir(parents=True, exist_ok=True)
         table, numbers = folder / f"{self.name}.csv", folder / f"{self.name}.json"
+        write_json(numbers, self.to_json())
         table.write_text(self.to_csv(), encoding="utf-8")
-        numbers.write_text(json.dumps(self.to_json()), encoding="utf-8")
         return [table, numbers]
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a value as JSON; make the file's folder if it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value), encoding="utf-8")
 
 
 def text(value: Value) -> str:

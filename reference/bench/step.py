@@ -19,8 +19,8 @@ from reference.bench.contestants import Workload, batch
 from reference.bench.method import ratios, spread
 from reference.bench.observed import observed_group
 from reference.bench.result import Column, Raw, Result
-from reference.bench.step_times import repeatability, step_cells, time_steps
-from reference.bench.step_volume import IN_PAPER, count_step, formula_bytes, measured_bytes
+from reference.bench.step_times import STEP_COLUMNS, repeatability, step_cells, time_steps
+from reference.bench.step_volume import IN_PAPER, count_step, formula_bytes, measured_bytes, without_formula
 from reference.bench.strategies import strategies
 from reference.bench.training_options import (
     add_model_option,
@@ -83,9 +83,7 @@ def evaluate(raw: Raw) -> Result:
         "ddp; from and to are quartiles",
         columns=[
             Column("training"),
-            Column("step", "ms"),
-            Column("from", "ms"),
-            Column("to", "ms"),
+            *STEP_COLUMNS,
             Column("ratio"),
             Column("from"),
             Column("to"),
@@ -95,7 +93,12 @@ def evaluate(raw: Raw) -> Result:
             Column("off", "%"),
         ],
         rows=[*(_row(raw, name) for name in raw["seconds"]), _paper_row(raw)],
-        sentences=[_times(raw), _repeated(raw), _volumes(raw), *_gloo(raw), _GPU[raw["device"]]],
+        sentences=[
+            *(_times(raw), _repeated(raw), _volumes(raw)),
+            *_about_others(raw),
+            *_gloo(raw),
+            _GPU[raw["device"]],
+        ],
         raw=raw,
     )
 
@@ -144,6 +147,19 @@ def _volumes(raw: Raw) -> str:
         f"By ring algorithms, a rank sends {', '.join(parts)} in a step; the paper's stage 1 would send "
         f"{paper:.2f} MB, because it reduce-scatters the gradients that ours all-reduces."
     )
+
+
+def _about_others(raw: Raw) -> list[str]:
+    """For each training, the operations that are counted, but are not in the volumes."""
+    found = []
+    for name in raw["traffic"]:
+        parts = [
+            f"{op} {each['count']} times with {each['bytes'] / _MEGABYTE:.2f} MB"
+            for op, each in without_formula(raw, name).items()
+        ]
+        if parts:
+            found.append(f"{name} also calls {', '.join(parts)} of tensors: no formula counts them in what is sent.")
+    return found
 
 
 def _gloo(raw: Raw) -> list[str]:

@@ -17,7 +17,8 @@ _REPEATABLE = 0.03  # a larger repeat error is a reason to distrust small differ
 Seconds = Mapping[str, Sequence[float]]
 """Seconds of the steps of each variant on the slowest rank, round by round."""
 
-STEP_COLUMNS = (Column("step", "ms"), Column("first quartile", "ms"), Column("third quartile", "ms"))
+STEP_COLUMNS = (Column("step", "ms"), Column("from", "ms"), Column("to", "ms"))
+"""The median of a step, and its quartiles."""
 
 
 # On the ranks

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 from torch import Tensor
 
-from reference.bench.accounting import sent, volume
+from reference.bench.accounting import has_formula, sent, volume
 from reference.bench.contestants import size_of
 from reference.bench.ranks import gather
 from reference.bench.result import Raw
@@ -35,7 +35,12 @@ if TYPE_CHECKING:
     from pytest_ddp.observed.inspection.collectives import Collectives
 
 IN_PAPER = "zero1 in the paper"
-_KINDS = {"all_gather": "all_gather", "reduce_scatter": "reduce_scatter"}  # by the beginnings of their names
+_KINDS = {  # by the beginnings of their names
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "monitored_barrier": "barrier",
+}
 
 
 # On the ranks
@@ -67,9 +72,15 @@ def by_kind(entries: "Iterable[Entry]", world_size: int) -> dict[str, dict[str, 
 
 
 def measured_bytes(raw: Raw, name: str) -> dict[str, float]:
-    """Bytes that a rank sends in a step, for each kind of collective that carries any."""
-    found = {op: sent(op, each["bytes"], raw["world_size"]) for op, each in raw["traffic"][name].items()}
+    """Bytes that a rank sends in a step, for each kind of collective that carries any and that has a formula."""
+    traffic = {op: each["bytes"] for op, each in raw["traffic"][name].items() if has_formula(op)}
+    found = {op: sent(op, size, raw["world_size"]) for op, size in traffic.items()}
     return {op: size for op, size in found.items() if size}
+
+
+def without_formula(raw: Raw, name: str) -> dict[str, dict[str, int]]:
+    """The operations of a step that no formula converts to what a rank sends: how many, and bytes of their tensors."""
+    return {op: each for op, each in raw["traffic"][name].items() if not has_formula(op)}
 
 
 def formula_bytes(raw: Raw, name: str) -> dict[str, float]:

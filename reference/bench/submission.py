@@ -7,8 +7,8 @@ torch, because this is for measuring. The grader judges.
 import importlib
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -16,10 +16,14 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.optim import SGD, Optimizer
 
+from reference.bench.ranks import gather
+from reference.communication.process_group import current_device
+
 if TYPE_CHECKING:
     from conformance.submissions.location import Location
 
 _SUFFIX = " (submission)"
+_PROBED_MB = 1.0  # the size of buckets with which a wrapper is tried
 
 
 class SubmissionError(RuntimeError):
@@ -66,9 +70,15 @@ def kind(name: str) -> str:
 
 @dataclass(frozen=True)
 class Submission:
-    """The adapters of a submission, or of the references."""
+    """The adapters of a submission, or of the references.
+
+    Attributes:
+        adapters: the module with the functions.
+        failed: functions that raised an exception when they were tried, with its text. They are not measured.
+    """
 
     adapters: ModuleType
+    failed: dict[str, str] = field(default_factory=dict)
 
     def wrappers(self) -> list[str]:
         """The names in `WRAPPERS` that are implemented. A collective: each is tried on a small layer."""
@@ -76,11 +86,11 @@ class Submission:
 
     def implements(self, names: Names) -> bool:
         """Whether a wrapper is implemented. A collective."""
-        return self._works(f"get_{names.name}", lambda: self.wrap(names, nn.Linear(2, 2), None))
+        return self._works(f"get_{names.name}", lambda: self.wrap(names, _small_layer(), _PROBED_MB))
 
     def implements_sharded_optimizer(self) -> bool:
         """Whether the sharded optimizer is implemented. A collective."""
-        return self._works("get_sharded_optimizer", lambda: self.shard(nn.Linear(2, 2), SGD, lr=0.1))
+        return self._works("get_sharded_optimizer", lambda: self.shard(_small_layer(), SGD, lr=0.1))
 
     def wrap(self, names: Names, module: nn.Module, bucket_mb: float | None) -> Any:
         """The module as the submission wraps it."""
@@ -98,14 +108,41 @@ class Submission:
         return made
 
     def _works(self, function: str, call: Callable[[], object]) -> bool:
-        """Whether a function is there and implemented: the assignment's template raises NotImplementedError."""
+        """Whether a function works on every rank. The assignment's template raises NotImplementedError."""
         if not hasattr(self.adapters, function):
             return False
-        try:
-            call()
-        except NotImplementedError:
-            return False
-        return True
+        outcomes = gather(_outcome(call))
+        if reasons := [outcome for outcome in outcomes if isinstance(outcome, str)]:
+            self.failed[function] = reasons[0]
+        return all(outcome is True for outcome in outcomes)
+
+
+def _small_layer() -> nn.Module:
+    return nn.Linear(2, 2).to(current_device())
+
+
+def _outcome(call: Callable[[], object]) -> bool | str:
+    """Whether what is called is implemented; the exception's text if it raised any other one."""
+    try:
+        call()
+    except NotImplementedError:
+        return False
+    except Exception as error:  # noqa: BLE001  # a submission may raise anything; the rest of it is measured
+        return f"{type(error).__name__}: {error}"
+    return True
+
+
+def failed_functions(path: str | None) -> dict[str, str]:
+    """The functions of a submission that raised an exception when this process tried them, with its text."""
+    return {} if path is None else dict(load_submission(path).failed)
+
+
+def about_failed(failed: Mapping[str, str]) -> list[str]:
+    """A sentence for each of these functions."""
+    return [
+        f"{function} of the submission is not measured: tried on a small layer, it raised {reason}."
+        for function, reason in failed.items()
+    ]
 
 
 def submission_path(given: str) -> str:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from reference.bench.chrome_traces import CLOCK, PHASE, Step, TraceEvent, of_rank, read_step
+from reference.bench.chrome_traces import CLOCK, PHASE, Step, TraceEvent, mark_of, of_rank, read_step
 from reference.bench.contestants import WRAPPERS, Contestant, Workload, batch, contestant, submitted_names
 from reference.bench.observed import observed_group
 from reference.bench.ranks import gather
@@ -79,11 +79,14 @@ def trace_training(
 def trace_step(
     training: Contestant, tokens: Tensor, record: "Collectives"
 ) -> tuple[list[TraceEvent], list[TraceEvent], float]:
-    """The events of the profiler, those of the record, and the monotonic time of the span `clock` in microseconds."""
-    dist.barrier()
-    record.clear()
+    """The events of the profiler, those of the record, and the monotonic time of the span `clock` in microseconds.
+
+    The ranks start together once the profiler runs: starting it takes each rank another time.
+    """
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if tokens.is_cuda else [])]
     with profile(activities=activities) as profiler:
+        dist.barrier()
+        record.clear()
         clock = monotonic_ns() / 1e3
         with record_function(CLOCK):
             pass
@@ -130,8 +133,7 @@ def _merged(every: Sequence[tuple[list[TraceEvent], list[TraceEvent], float]]) -
     """The profiler's traces of all ranks, on the clock of the record."""
     merged: list[TraceEvent] = []
     for rank, (events, _, clock) in enumerate(every):
-        [mark] = [event["ts"] for event in events if event.get("name") == CLOCK]
-        merged += of_rank(events, rank, clock - mark)
+        merged += of_rank(events, rank, clock - mark_of(events))
     return merged
 
 

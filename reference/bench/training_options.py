@@ -7,7 +7,7 @@ from reference.bench.contestants import Workload, size_of
 from reference.bench.method import cores
 from reference.bench.ranks import on_ranks, ranks_to_start
 from reference.bench.result import Raw
-from reference.bench.submission import submission_path
+from reference.bench.submission import failed_functions, submission_path
 
 BUCKET_MB = 25.0  # torch's default
 
@@ -60,7 +60,17 @@ def workload_of(options: Namespace, model: str, bucket_mb: float = BUCKET_MB) ->
 
 
 def train_on_ranks(options: Namespace, function: Callable[..., Raw], *arguments: object) -> Raw:
-    """The raw numbers that a function returns on rank 0 of the ranks for which the options ask; and the cores."""
+    """The raw numbers that a function returns on rank 0 of the ranks for which the options ask.
+
+    The cores are added, and what of the submission does not work.
+    """
     ranks = ranks_to_start(options.world_size, options.backend, options.device)
-    raw: Raw = on_ranks(function, ranks, *arguments, backend=options.backend, device=options.device)
+    with_submission = (_with_failed, ranks, options.submission, function)
+    raw: Raw = on_ranks(*with_submission, *arguments, backend=options.backend, device=options.device)
     return {**raw, "cores": cores()}
+
+
+def _with_failed(submission: str | None, function: Callable[..., Raw], *arguments: object) -> Raw:
+    """What a function returns on a rank, and the functions of the submission that failed there."""
+    raw = function(*arguments)
+    return {**raw, "failed": failed_functions(submission)}

@@ -1,8 +1,9 @@
 """The training steps of each wrapper: their times, their communication and their memory, measured on ranks.
 
 Communication is read from a few steps under torch's profiler: how long at least one collective runs, and how long one
-runs while the rank computes nothing (*exposed*). Hidden communication is not free on CPUs: its threads use the cores
-that the model needs. So a wrapper can add more time than it exposes.
+runs while the rank computes nothing (*exposed*). The profiler makes steps longer, collectives too. So only the shares
+of a profiled step count, and the same shares of a step without the profiler are reported. Hidden communication is not
+free on CPUs: its threads use the cores that the model needs. So a wrapper can add more time than it exposes.
 
 Memory is the most that tensors hold at once from the model to the end of the second step.
 
@@ -57,23 +58,27 @@ def measure_on_ranks(workloads: Sequence[Workload], rounds: int, warm_up: int, s
         seconds: time for all workloads. The smallest one is measured however long it takes.
     """
     began = time.perf_counter()
+    profile_intervals(lambda: None)  # the first profile of a process takes seconds
     ordered = sorted(workloads, key=lambda workload: _parameters(workload.model))
     steps = min(rounds, FEWEST_ROUNDS) + warm_up + 1
     needed = [seconds_needed(_step_seconds(workload), _names(workload), steps) for workload in ordered]
-    count = fitting(needed, seconds - slowest(time.perf_counter() - began))
+    remaining = seconds - slowest(time.perf_counter() - began)
+    count = fitting(needed, remaining)
     models = []
     for number, workload in enumerate(ordered[:count]):
         left = seconds - slowest(time.perf_counter() - began)
-        share = min(left / (count - number), left - sum(needed[number + 1 : count]))
-        models.append(_measure_one(workload, rounds, warm_up, share))
-    left_out = zip(ordered[count:], needed[count:], strict=True)
+        its_part = min(left / (count - number), left - sum(needed[number + 1 : count]))
+        models.append(_measure_one(workload, rounds, warm_up, its_part))
     return {
         "backend": dist.get_backend(),
         "device": current_device().type,
         "world_size": dist.get_world_size(),
         "models": models,
-        "left_out": [{"model": workload.model, "needed": most} for workload, most in left_out],
-        "left": seconds - sum(needed[:count]),
+        "left_out": [
+            {"model": workload.model, "needed": needed[number], "left": remaining - sum(needed[:number])}
+            for number, workload in enumerate(ordered)
+            if number >= count
+        ],
     }
 
 
@@ -145,7 +150,6 @@ def profile_steps(one: Contestant, tokens: Tensor) -> list[dict[str, float]]:
     """For each rank and profiled step: seconds of the step, of communication, and of exposed communication."""
     mine = []
     for _ in range(_PROFILED_STEPS):
-        dist.barrier()  # before the profile, in which it would count as communication
         found = profile_intervals(lambda: one.step(tokens))
         mine.append(
             {"step": found.seconds, "communication": found.communication_seconds, "exposed": found.exposed_seconds}
@@ -166,14 +170,19 @@ def added(model: Raw, name: str) -> Spread:
     return differences(model["seconds"][name], model["seconds"][NONE])
 
 
-def profiled(model: Raw, name: str, what: str) -> float:
-    """The median over ranks and profiled steps of `communication`, `exposed` or `step`, in seconds."""
-    return float(median(step[what] for step in model["profiled"][name]))
+def profiled_step(model: Raw, name: str) -> float:
+    """The median seconds of a step under the profiler, over ranks and profiled steps."""
+    return float(median(step["step"] for step in model["profiled"][name]))
 
 
-def exposed_share(model: Raw, name: str) -> float:
-    """The median share of a profiled step in which a collective runs and nothing is computed."""
-    return float(median(step["exposed"] / step["step"] for step in model["profiled"][name]))
+def share(model: Raw, name: str, what: str) -> float:
+    """The median share of a profiled step that `communication` or `exposed` communication takes."""
+    return float(median(step[what] / step["step"] for step in model["profiled"][name]))
+
+
+def seconds_of(model: Raw, name: str, what: str) -> float:
+    """The same share of the median step without the profiler, in seconds."""
+    return share(model, name, what) * step_spread(model, name).median
 
 
 def hidden_share(model: Raw, name: str) -> float | None:

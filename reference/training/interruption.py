@@ -3,7 +3,7 @@
 Python's own answer to Ctrl-C is an exception at any place. On several ranks that loses the training: one rank is
 interrupted in a backward, another one in a collective that the first will never enter. Here a handler only notes the
 signal. After each step, all ranks exchange their notes. Nobody waits for the exchange: its result is read after the
-next step, so the training ends one step late.
+next step, so the training ends one step late. After the last step they exchange once more, and wait.
 
 The process that started the ranks gets the signal too. It waits for them. A second Ctrl-C ends all at once.
 
@@ -58,6 +58,12 @@ class Interruption:
             return self._noted
         before, self._pending = self._pending, launch_flags([self._noted], self._device)
         return before is not None and any(before.wait())
+
+    def by_now_on_any_rank(self) -> bool:
+        """Whether any rank was interrupted before this call, which waits for all ranks. Call after the last step."""
+        if world_size() == 1:
+            return self._noted
+        return any(launch_flags([self._noted], self._device).wait())
 
     def _note(self, _: int, __: FrameType | None) -> None:
         self._noted = True

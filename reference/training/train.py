@@ -55,16 +55,21 @@ def train(options: Options) -> None:
             trainer.train(options.epochs, evaluation=make_evaluation_loader(options))
         except Interrupted:
             _leave_checkpoint(options, trainer)
+        else:
+            if interruption.by_now_on_any_rank():  # in the last step, or in the evaluation after it
+                _leave_checkpoint(options, trainer)
 
 
 def _leave_checkpoint(options: Options, trainer: Trainer) -> None:
     """Save after an interruption, and say how to go on."""
     trainer.checkpoint = options.checkpoint or Path("interrupted.pt")
     trainer.save()
-    progress = trainer.progress
+    epoch, steps = trainer.progress.epoch, trainer.progress.steps
+    where = f"in epoch {epoch + 1}, after step {steps}" if epoch < options.epochs else f"after the last step, {steps}"
+    more = "to continue, give the same options and" if epoch < options.epochs else "to train on, give more --epochs and"
     trainer.console.print(
-        f"Stopped by Ctrl-C in epoch {progress.epoch + 1}, after step {progress.steps}. Everything up to this step is "
-        f"in {trainer.checkpoint}: to continue, give the same options and --resume {trainer.checkpoint}",
+        f"Stopped by Ctrl-C {where}. Everything up to this step is in {trainer.checkpoint}: {more} --resume "
+        f"{trainer.checkpoint}",
         soft_wrap=True,
         highlight=False,
     )

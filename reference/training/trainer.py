@@ -40,12 +40,13 @@ class EpochResult:
 
     Attributes:
         epoch: number of the epoch, from 1.
-        loss: mean over the examples of all ranks, since the epoch began or was resumed.
+        loss: mean over the examples of all ranks, since the epoch began or was resumed; None if it was resumed after
+            its last step.
         accuracy: on the evaluation data after the epoch, 0 to 1; None without evaluation data.
     """
 
     epoch: int
-    loss: float
+    loss: float | None
     accuracy: float | None
 
 
@@ -109,9 +110,10 @@ class Trainer:
             self.progress.epoch_done()
             accuracy = None if evaluation is None else self.evaluate(evaluation)
             results.append(EpochResult(self.progress.epoch, loss, accuracy))
-            shown = "" if accuracy is None else f", accuracy {accuracy:.1%}"
+            shown = "resumed after its last step" if loss is None else f"loss {loss:.4f}"
+            shown += "" if accuracy is None else f", accuracy {accuracy:.1%}"
             speed = f"{examples / seconds:.0f} examples/s on {world_size()} ranks"
-            self.console.print(f"epoch {self.progress.epoch}/{epochs}: loss {loss:.4f}{shown}, {speed}", soft_wrap=True)
+            self.console.print(f"epoch {self.progress.epoch}/{epochs}: {shown}, {speed}", soft_wrap=True)
             self.save()  # after the evaluation, which may draw random numbers
         return results
 
@@ -138,8 +140,8 @@ class Trainer:
         done = f"{self.progress.epoch} epochs and {self.progress.steps} steps are done"
         self.console.print(f"resumed from {path}: {done}", soft_wrap=True)
 
-    def _train_epoch(self, title: str) -> float:
-        """Train to the end of the epoch. Returns the mean loss over the examples of all ranks."""
+    def _train_epoch(self, title: str) -> float | None:
+        """Train to the end of the epoch. Returns the mean loss over the examples of all ranks, None without any."""
         self.model.train()
         total = torch.zeros(2, dtype=torch.float64, device=self._device)  # loss times examples, examples
         with EpochBar(self.console, title, len(self.loader), self._batches_done) as bar:
@@ -153,7 +155,8 @@ class Trainer:
                     raise Interrupted
         if world_size() > 1:
             dist.all_reduce(total)
-        return (total[0] / total[1]).item()
+        losses, count = total.tolist()
+        return losses / count if count else None
 
     @property
     def _batches_done(self) -> int:

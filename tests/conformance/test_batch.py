@@ -1,8 +1,10 @@
 """A whole course: submissions are found, graded in process trees of their own, and never graded twice."""
 
 import csv
+import gzip
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import pytest
 
 from conformance.batch.archives import MOST_FILES, unpacked
 from conformance.batch.entries import Entry, entries, left_out
+from conformance.batch.folders import MOST_DEPTH, remove_tree
 from conformance.cli import main
 from pytest_ddp.errors import UsageError
 from pytest_ddp.pool.launcher import EXIT_SECONDS
@@ -235,6 +238,72 @@ def test_a_broken_archive_or_file_costs_the_others_nothing(tmp_path):
     archive.write_bytes(broken)
     with pytest.raises(UsageError, match=r"x\.zip cannot be unpacked: "):
         unpacked(archive, tmp_path / "place")
+
+
+def broken_lzma(at):
+    """A zip archive whose compressed data are damaged: `lzma.LZMAError`, which no other class of errors covers."""
+    with zipfile.ZipFile(at, "w", zipfile.ZIP_LZMA) as opened:
+        opened.writestr("adapters.py", RIGHT * 20)
+    broken = bytearray(at.read_bytes())
+    broken[60:90] = b"\xff" * 30
+    at.write_bytes(broken)
+
+
+def far_future(at):
+    """A tar archive whose file is of a time that no clock has: OverflowError."""
+    with tarfile.open(at, "w", format=tarfile.PAX_FORMAT) as archive:
+        member = tarfile.TarInfo("adapters.py")
+        member.pax_headers = {"mtime": "1e30"}
+        archive.addfile(member)
+
+
+def deep(at):
+    with zipfile.ZipFile(at, "w") as opened:
+        opened.writestr("a/" * 2000 + "adapters.py", RIGHT)
+
+
+def large_header(at):
+    """A small archive with a header of 512 MiB, which tarfile reads whole."""
+    member = tarfile.TarInfo("adapters.py")
+    member.type, member.size = tarfile.XHDTYPE, 2**29
+    with gzip.open(at, "wb", compresslevel=1) as opened:
+        opened.write(member.tobuf(tarfile.USTAR_FORMAT))
+        for _ in range(2**9):
+            opened.write(b"\0" * 2**20)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (broken_lzma, r"x\.zip cannot be unpacked: Corrupt input data"),
+        (far_future, r"x\.zip cannot be unpacked: timestamp"),
+        (deep, rf"x\.zip has more than {MOST_DEPTH} folders in one another"),
+        (large_header, r"x\.zip cannot be unpacked: MemoryError"),
+    ],
+)
+def test_whatever_an_archive_does_it_is_refused(tmp_path, make, said):
+    make(tmp_path / "x.zip")
+    with pytest.raises(UsageError, match=said):
+        unpacked(tmp_path / "x.zip", tmp_path / "place")
+
+
+def nested(folder, levels=1500):
+    """Make folders in one another, more than Python can recurse into."""
+    folder.mkdir()
+    at = os.open(folder, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("a", dir_fd=at)
+        inner = os.open("a", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = inner
+    os.close(at)
+
+
+@pytest.mark.parametrize("levels", [200, 3000])
+def test_a_tree_is_removed_however_deep_it_is(tmp_path, levels):
+    nested(tmp_path / "tree", levels)
+    remove_tree(tmp_path / "tree")
+    assert not (tmp_path / "tree").exists()
 
 
 def test_a_name_never_leaves_the_folder_of_results(course):

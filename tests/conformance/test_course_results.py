@@ -80,9 +80,9 @@ def test_a_part_that_was_being_written_when_the_machine_went_down_is_as_good_as_
 
 
 def test_a_larger_limit_goes_on_with_what_was_cut_off(record):
-    record.settle("cut off", 60)
+    record.settle("cut off", "give more", 60)
     record.begin(KEY, 60)
-    assert (record.why, record.ungraded()) == ("cut off", ())
+    assert (record.why, record.ungraded()) == ("cut off: give more", ())
     record.begin(KEY, 120)
     assert (record.why, record.ungraded()) == ("", ("ddp", "fsdp"))
     record.settle("the grader ended 3 times")
@@ -268,3 +268,42 @@ def test_a_students_page_says_nothing_of_a_hidden_check(record):
     assert "off by 3" in plain
     assert not any(said in page for said in ("off by 3", "summed"))
     assert "does not show what this check looks at" in page
+    assert "averages</code>" not in page
+    assert "<code>a hidden check</code>" in page
+    assert "0 of 2.5 points" in page
+    assert "ddp: a hidden check failed" in page
+
+
+def test_a_students_page_says_why_the_submission_was_not_graded(record):
+    record.settle("ada.zip cannot be unpacked: it is empty", "tell them")
+    assert record.write(NO_RUBRIC).stopped_because == "ada.zip cannot be unpacked: it is empty"
+    page = (record.folder / "report.html").read_text(encoding="utf-8")
+    assert "ada.zip cannot be unpacked: it is empty." in page
+    assert "Every check" not in page
+    assert "tell them" not in page
+
+
+def test_a_page_for_students_names_no_files_of_the_course(record):
+    wrong = check("averages", "failed", message="off by 3", script="out/ada/scripts/x.py")
+    write_part(record, component(wrong, check("sums")), replace(RIGHT, name="fsdp"))
+    record.write(NO_RUBRIC)
+    page = (record.folder / "report.html").read_text(encoding="utf-8")
+    assert "pytest-ddp-grade . --components ddp" in page
+    assert "out/ada/scripts" not in page
+
+
+def test_a_part_without_submissions_has_no_component_at_the_moment(record):
+    record.next_part().write_text('{"submissions": []}', encoding="utf-8")
+    assert record.current() == ""
+
+
+def test_a_course_that_was_cut_off_before_it_began_cannot_be_regraded(tmp_path, capsys):
+    Results(tmp_path / "out", ("ada",), ("ddp",)).record("ada").begin({})
+    Results(tmp_path / "out", ("ada",), ("ddp",)).begin()
+    (tmp_path / "rubric.toml").touch()
+    regrade = ["regrade", str(tmp_path / "out"), "--rubric", str(tmp_path / "rubric.toml")]
+    assert main(regrade) == 2
+    assert "out/ada: the grade was cut off before it began with this" in capsys.readouterr().err
+    with Results(tmp_path / "out", (), ()).alone():
+        assert main(regrade) == 2
+    assert "another grade writes to this folder" in capsys.readouterr().err

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import tarfile
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
@@ -17,15 +18,18 @@ from conformance.batch.archives import MOST_FILES
 from conformance.batch.course import Course, grade_course
 from conformance.batch.entries import entries
 from conformance.batch.executor import Job, Outcome
+from conformance.batch.folders import remove_tree
 from conformance.batch.local_executor import LocalExecutor
 from conformance.batch.progress import CourseProgress
 from conformance.batch.ray_executor import RayExecutor, ray_options
 from conformance.batch.record import Record
 from conformance.batch.shipping import Inbox, Shipment, Update, graded, packed
 from conformance.cli import main
+from conformance.execution.fork_servers import ForkServers
 from conformance.grading.formats import to_json_text
 from conformance.grading.grade import Grading, planned
 from conformance.reproduction.replay import SCHEMA
+from conformance.sandbox.attempts import Sandboxes
 from pytest_ddp.errors import UsageError
 
 COMPONENT = "naive_ddp"
@@ -105,6 +109,44 @@ def test_a_run_that_is_cut_off_or_refused_is_not_repeated(course):
     assert len(executor.jobs) == 2
 
 
+def test_what_cannot_be_read_is_refused_and_costs_the_others_nothing(course):
+    bob = course.entries[1].path
+    (bob / "/".join("a" * 100)).mkdir(parents=True)
+    executor = Scripted(ada=[ENDED])
+    assert look_at(course, executor)["bob"] == ("bob cannot be read: bob has more than 64 folders in one another",)
+    assert [name for name, _, _ in executor.jobs] == ["ada"]
+    remove_tree(bob)
+    bob.mkdir()
+    assert "bob" in look_at(course, Scripted(bob=[ENDED])), "it is graded when it has been put right"
+
+
+def test_where_a_required_sandbox_is_refused_nobody_is_graded(tmp_path, monkeypatch, capsys):
+    (tmp_path / "ada").mkdir()
+    (tmp_path / "ada/adapters.py").touch()
+    monkeypatch.setattr(Sandboxes, "servers", refused)
+    monkeypatch.setattr(ForkServers, "begin", lambda _: None)
+    monkeypatch.setattr(ForkServers, "close", lambda _: None)
+    asked = ["--isolation", "require", "--components", COMPONENT, "--seed", "1", "--world-size", "2"]
+    assert main([str(tmp_path / "ada"), *asked]) == 2
+    assert "mend the adapters" not in "".join(capsys.readouterr())
+    assert main([str(tmp_path), *asked, "--out", str(tmp_path / "out")]) == 2
+    assert "this machine refuses" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@contextmanager
+def refused(*_):
+    raise UsageError("this machine refuses")
+    yield
+
+
+def test_a_job_refuses_what_cannot_be_read(job):
+    loop = job.entry.path.with_name("loop")
+    loop.symlink_to("loop")
+    with pytest.raises(UsageError, match="loop is not there"):
+        replace(job, entry=replace(job.entry, path=loop)).folder()
+
+
 def test_what_was_graded_before_an_interruption_is_kept(course):
     class Interrupted(Scripted):
         def as_completed(self):
@@ -160,6 +202,15 @@ def test_a_submission_graded_elsewhere_leaves_what_a_run_here_would(job, tmp_pat
     assert script.read_text(encoding="utf-8") == f"sys.path[:0] = ['{folder}']\n"
     assert (tmp_path / "out/ada/part-000.json").read_text(encoding="utf-8") == f'{{"script": "{script}"}}'
     assert (tmp_path / "out/ada/log.txt").read_text(encoding="utf-8") == f"graded {folder}\nended\n"
+
+
+def test_what_a_killed_run_left_on_a_node_goes(job, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    kept, gone = tmp_path / f"pytest-ddp-grade-{os.getpid()}-x", tmp_path / "pytest-ddp-grade-999999999-x"
+    for folder in (kept, gone):
+        (folder / "submission").mkdir(parents=True)
+    list(graded(Shipment.of(job, job.folder()), Writing(), "node7"))
+    assert list(tmp_path.glob("pytest-ddp-grade-*")) == [kept]
 
 
 def test_scripts_of_an_earlier_run_go(job, tmp_path):

@@ -9,9 +9,11 @@ from conformance.checks.aspect import Aspect
 from conformance.cli import main
 from conformance.components.registry import COMPONENTS
 from conformance.grading.formats.gradescope import to_gradescope
+from conformance.grading.formats.html import to_html
 from conformance.grading.marks import Rules
+from conformance.grading.next_step import next_step
 from conformance.grading.report import CheckReport, ComponentReport, Environment, Report, reports_to_json
-from conformance.grading.rubric import default_text, read_rubric, regraded
+from conformance.grading.rubric import default_text, for_students, read_rubric, regraded
 from pytest_ddp.errors import UsageError
 
 NAIVE = COMPONENTS["naive_ddp"]
@@ -58,6 +60,28 @@ def test_what_is_hidden_is_not_told_to_students(rubric):
     text = to_gradescope([regraded(REPORT, read_rubric(rubric(RUBRIC)))])
     assert "initial_broadcast" in to_gradescope([REPORT])
     assert "initial_broadcast" not in text
+    assert "**a hidden check**: failed" in text
+
+
+def test_other_checks_do_not_name_a_hidden_one(rubric):
+    first, second, third, *others = (one for one in CHECKS if one.id != "initial_broadcast")
+    hidden = replace(first, id="initial_broadcast", status="failed", cause="x", diagnosis="none is sent")
+    behind = replace(second, status="not_run", message="not run: initial_broadcast must pass first", behind=hidden.id)
+    alike = replace(third, status="failed", cause="x", diagnosis="Looks like the same mistake as in initial_broadcast.")
+    component = ComponentReport("naive_ddp", (hidden, behind, alike, *others), NAIVE.aspects)
+    report = regraded(replace(REPORT, components=(component,)), read_rubric(rubric(RUBRIC)))
+    shown = for_students(report)
+    assert "initial_broadcast" not in json.dumps(shown.to_json())
+    assert shown.points == report.points
+    assert next_step(shown).heading == f"naive_ddp: {alike.id} failed"
+    assert "initial_broadcast" not in to_html([shown])
+    assert "a hidden check must pass first" in to_html([shown])
+
+
+def test_points_of_an_earlier_rubric_do_not_stay(rubric):
+    dear = read_rubric(rubric('[naive_ddp.aspects]\n"ranks start equal" = { points = 30 }\n'))
+    other = read_rubric(rubric("[ddp]\nbonus = 1\n"))
+    assert regraded(regraded(REPORT, dear), other) == regraded(REPORT, other)
 
 
 @pytest.mark.parametrize(

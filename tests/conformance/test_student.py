@@ -79,6 +79,27 @@ def test_what_keeps_the_adapters_from_loading_is_next_and_nothing_else():
     assert text == "Next: mend the adapters\n  the adapters cannot be imported: SyntaxError: '(' was never closed\n"
 
 
+def test_a_fault_of_the_grader_is_not_the_adapters():
+    text = shown(REPORT, not_graded_because="an error in the grader: KeyError", harness_failed=True)
+    assert text.startswith("Next: ask who runs the grader: it failed\n  an error in the grader: KeyError")
+
+
+def test_where_a_course_has_not_graded_everything_the_reason_is_told():
+    right = ComponentReport("naive_ddp", (RIGHT,), ASPECTS)
+    left = replace(EMPTY, submitted=True, graded=False)
+    step = next_step(replace(REPORT, components=(right, left), stopped_because="cut off after 60 s"))
+    assert (step.heading, step.words) == ("ask your course: not everything was graded", ("cut off after 60 s.",))
+    assert next_step(replace(REPORT, components=(right, left))).heading == "nothing yet"
+
+
+def test_elsewhere_commands_name_the_current_folder_and_no_files():
+    step = next_step(replace(REPORT, submission="results/ada"), here=False)
+    assert step.commands == (
+        ("Read about it", "pytest-ddp-grade explain flat_ddp gradients_averaged"),
+        ("Grade it alone", "pytest-ddp-grade . --components flat_ddp"),
+    )
+
+
 def test_what_could_not_be_judged_is_told_after_what_failed():
     broken = replace(SMALL, id="one_rank", status="error", message="Traceback ...")
     text = shown(replace(REPORT, components=(replace(FLAT, checks=(*FLAT.checks, broken)),)))
@@ -95,7 +116,9 @@ def test_what_is_not_begun_is_next_where_nothing_fails():
 
 
 def test_of_a_component_that_cannot_be_called_its_page_is_named():
-    wrong = CheckReport("can_be_called", "core", "failed", "It takes the arguments.", message="get_ddp has no arguments")
+    wrong = CheckReport(
+        "can_be_called", "core", "failed", "It takes the arguments.", message="get_ddp has no arguments"
+    )
     step = next_step(replace(REPORT, components=(replace(FLAT, checks=(wrong,)),)))
     assert step.heading == "flat_ddp: can_be_called failed"
     assert ("Read about it", "pytest-ddp-grade explain flat_ddp") in step.commands
@@ -103,7 +126,7 @@ def test_of_a_component_that_cannot_be_called_its_page_is_named():
 
 def test_what_a_course_names_is_next_also_if_nothing_of_it_is_there():
     right = ComponentReport("naive_ddp", (RIGHT,), ASPECTS)
-    step = next_step(replace(REPORT, components=(right, ABSENT)), ("naive_ddp", "fsdp"))
+    step = next_step(replace(REPORT, components=(right, ABSENT), named=True))
     assert (step.heading, step.words[0]) == ("write fsdp", "The adapters have no function of it.")
 
 
@@ -169,8 +192,8 @@ def test_without_a_rubric_the_course_is_all_that_has_functions_of_its_own():
     course = student.course_of(options(), NO_RUBRIC)
     assert set(COMPONENTS) - set(course) == {"both"}
     assert student.course_of(options(components="ddp,both"), NO_RUBRIC) == ("ddp", "both")
-    assert student.named(course) == ()
-    assert student.named(("ddp",)) == ("ddp",)
+    assert not student.named(course)
+    assert student.named(("ddp",))
 
 
 TEMPLATE = """

@@ -28,6 +28,12 @@ def test_a_node_has_a_name_that_the_others_know(make_nodes):
     assert second.address in first.run("getent", "hosts", "node1")
 
 
+def test_a_command_runs_in_the_folder_that_is_asked_for(make_nodes, tmp_path):
+    (node,) = make_nodes(1)
+    assert node.run("pwd", cwd=tmp_path).strip() == str(tmp_path)
+    assert node.run("pwd").strip() == str(Path.cwd())
+
+
 def test_a_port_that_is_taken_on_one_node_is_free_on_the_other(make_nodes):
     first, second = make_nodes(2)
     first.take_port(PORT)

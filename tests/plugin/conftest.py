@@ -2,21 +2,12 @@
 
 import functools
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
-import torch  # noqa: F401  pytester forgets what an inner run imports, and torch cannot be imported twice
 from hypothesis import settings
+from inner_suite import run_suite  # noqa: F401  a fixture
 
-import pytest_ddp.controller.session  # noqa: F401  likewise: it holds the fork server that inner runs share
-
-PREAMBLE = """
-import ctypes, os, signal, sys, threading
-import pytest
-import torch
-import torch.distributed as dist
-from pytest_ddp import DDPContext, distributed
-"""
 HYPOTHESIS = """
 from dataclasses import dataclass
 from hypothesis import HealthCheck, Phase, assume, event, example, given, note, reject, seed, settings, target
@@ -36,26 +27,7 @@ def light_garbage_collections() -> Iterator[None]:
 
 
 @pytest.fixture
-def run_suite(pytester: pytest.Pytester) -> Callable[..., pytest.RunResult]:
-    """Write a test module and run pytest on it, in this process: the fork server is shared with the outer run."""
-
-    def run(source: str, *args: str, conftest: str = "", plugins: Sequence[object] = ()) -> pytest.RunResult:
-        pytester.makepyfile(test_suite=PREAMBLE + "\n".join(_dedented(source)))
-        if conftest:
-            pytester.makeconftest(conftest)
-        return pytester.runpytest_inprocess("-p", "no:cacheprovider", *args, plugins=plugins)
-
-    return run
-
-
-def _dedented(source: str) -> list[str]:
-    lines = source.splitlines()
-    indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
-    return [line[indent:] for line in lines]
-
-
-@pytest.fixture
-def run_given(run_suite, monkeypatch):
+def run_given(run_suite, monkeypatch):  # noqa: F811  pytest hands it in
     """Run a suite of Hypothesis tests as on a desk: on a CI machine it draws from one seed and has no database."""
     before = settings.get_current_profile_name()
     settings.load_profile("default")

@@ -25,6 +25,11 @@ def test_counts_and_flags_are_parsed():
     assert not read(strict="off").strict
 
 
+def test_ranks_on_ray_nodes_have_a_number_for_each_node():
+    given = read(launcher="ray", ray_ranks="4,2", ray_address="10.0.0.1:6379")
+    assert given == Settings(launcher="ray", ray_ranks=(4, 2), ray_address="10.0.0.1:6379")
+
+
 def test_names_of_classes_are_separated_by_commas_or_spaces():
     assert read(adopt="One, Two Three,Four") == Settings(adopt=("One", "Two", "Three", "Four"))
 
@@ -44,6 +49,7 @@ def test_names_of_classes_are_separated_by_commas_or_spaces():
         ("min_executed", "some", "--ddp-min_executed: expected an integer from 0; got 'some'"),
         ("leaks", "maybe", "--ddp-leaks: expected one of warn, error, off; got 'maybe'"),
         ("adopt", "a.B", "--ddp-adopt: expected names of classes such as MultiProcessTestCase; got 'a.B'"),
+        ("launcher", "slurm", "--ddp-launcher: expected one of here, ray; got 'slurm'"),
         ("strict", "very", "--ddp-strict: expected true or false; got 'very'"),
     ],
 )

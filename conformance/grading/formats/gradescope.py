@@ -10,10 +10,12 @@ from typing import Any
 from conformance.grading.formats.markdown import component_line, explained, fenced
 from conformance.grading.marks import Mark
 from conformance.grading.report import CheckReport, ComponentReport, Report
+from conformance.grading.rubric import for_students
 
 
 def to_gradescope(reports: Sequence[Report]) -> str:
-    """Return the text of `results.json`; the score is that of all components that were asked for, as far as known."""
+    """Return the text of `results.json`, which students see; the score is that of all components, as far as known."""
+    reports = list(map(for_students, reports))
     components = [component for report in reports for component in report.components]
     results = {
         "score": round(sum(report.points for report in reports), 2),
@@ -49,7 +51,7 @@ def _tests(component: ComponentReport) -> Iterator[dict[str, Any]]:
     for mark in component.marks:
         yield _aspect(component, mark)
     for check in component.checks:
-        if check.level == "extended" and check.status == "failed" and check.id not in component.rules.hidden:
+        if check.level == "extended" and check.status == "failed" and not check.is_hidden:
             name = f"{component.name}: {check.id} (extended, no points)"
             yield {"name": name, "output": explained(check), "status": "failed", "tags": ["extended"]}
 
@@ -61,7 +63,7 @@ def _aspect(component: ComponentReport, mark: Mark) -> dict[str, Any]:
         "score": round(mark.points, 2),
         "max_score": mark.aspect.points,
         "status": "passed" if mark.status == "passed" else "failed",
-        "output": "\n\n".join(_outcome(check) for check in checks if check.id not in component.rules.hidden),
+        "output": "\n\n".join(_outcome(check) for check in checks),
         "tags": ["essential"] if mark.aspect.essential else [],
     }
 

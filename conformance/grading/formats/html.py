@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -38,11 +39,17 @@ def _title(report: Report) -> str:
 _TEMPLATES.filters |= {"code": _marked_up, "title_of": _title}
 
 
-def to_html(reports: Sequence[Report]) -> str:
-    """Return the reports as a page; whatever comes from a submission is text in it."""
+def to_html(reports: Sequence[Report], *, here: bool = True) -> str:
+    """Return the reports as a page; whatever comes from a submission is text in it.
+
+    Args:
+        reports: what was found.
+        here: whether the reader is where it was graded. If not, commands name `.` and no files.
+    """
     return _TEMPLATES.get_template("report.html.jinja").render(
         reports=reports,
-        next_step=next_step,
+        next_step=partial(next_step, here=here),
+        here=here,
         begun=begun,
         timeline_svg=timeline_svg,
         checks_of=_checks_of,

@@ -27,9 +27,8 @@ def fenced(text: str) -> str:
 
 
 def explained(check: CheckReport) -> str:
-    """Return what is wrong, and how to see it."""
-    script = f"\n\nSee it yourself: `python {check.script}`" if check.script else ""
-    return fenced("\n\n".join(check.explanation)) + script
+    """Return what is wrong."""
+    return fenced("\n\n".join(check.explanation))
 
 
 def component_line(component: ComponentReport) -> str:
@@ -70,7 +69,8 @@ def _rows(component: ComponentReport) -> Iterator[str]:
 def _failure(component: ComponentReport, check: CheckReport) -> str:
     extended = " (extended, no points)" if check.level == "extended" else ""
     head = f"<code>{component.name}: {check.id}</code> {check.status.replace('_', ' ')}{extended}"
-    return f"<details><summary>{head}</summary>\n\n{explained(check)}\n\n</details>\n\n"
+    script = f"\n\nSee it yourself: `python {check.script}`" if check.script else ""
+    return f"<details><summary>{head}</summary>\n\n{explained(check)}{script}\n\n</details>\n\n"
 
 
 def _inline(text: str) -> str:

@@ -1,7 +1,7 @@
 """The report for students: the next thing to do in full, what comes after it in a line each, and the points."""
 
 import textwrap
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
@@ -23,23 +23,22 @@ class StudentReport:
     """Prints what a student does next when the grade ends; a listener that `reports` precedes."""
 
     reports: Reports
-    named: Collection[str] = ()  # components that the course asks for
     console: Console = field(default_factory=Console)
 
     def __call__(self, event: Event) -> None:
         """Take in one event."""
         if isinstance(event, SubmissionEnded):
-            show(self.reports.current, self.console, self.named)
+            show(self.reports.current, self.console)
 
 
-def show(report: Report, console: Console, named: Collection[str] = ()) -> None:
-    """Print the next thing to do, then what comes after it, then the points, also of components that are named."""
-    for part in (*_next(report, named), *_later(report), *_points(report, named)):
+def show(report: Report, console: Console) -> None:
+    """Print the next thing to do, then what comes after it, then the points."""
+    for part in (*_next(report), *_later(report), *_points(report)):
         console.print(Group(part), crop=False)
 
 
-def _next(report: Report, named: Collection[str]) -> Iterator[RenderableType]:
-    step = next_step(report, named)
+def _next(report: Report) -> Iterator[RenderableType]:
+    step = next_step(report)
     yield Text.assemble(("Next: ", "bold yellow"), (step.heading, "bold"))
     first, *rest = step.words
     yield _indented(first, "cyan" if step.check and step.check.diagnosis else "")
@@ -73,9 +72,9 @@ def _list(title: str, lines: Sequence[tuple[ComponentReport, CheckReport, str]])
     yield Text()
 
 
-def _points(report: Report, named: Collection[str]) -> Iterator[RenderableType]:
+def _points(report: Report) -> Iterator[RenderableType]:
     """Yield the points of each component that the submission has or begins, their sum, and the conditions."""
-    graded = begun(report, named)
+    graded = begun(report)
     if not graded or report.not_graded_because:
         return
     table = Table.grid(padding=(0, 3, 0, 0))

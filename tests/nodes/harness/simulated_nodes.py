@@ -132,10 +132,11 @@ class Node:
         """Start a command on this node; variables are added to the environment of this process."""
         output = self.folder / f"output{len(list(self.folder.glob('output*')))}"
         variables = {**os.environ, "TMPDIR": str(self.folder / "tmp"), **(env or {})}
-        entered = (*_enter(self.first, "net", "pid", "mount", "uts", "ipc"), "--", *command)
+        into = _enter(self.first, "net", "pid", "mount", "uts", "ipc")
+        entered = (*into, f"--wdns={cwd or Path.cwd()}", "--", *command)
         with output.open("wb") as file:
             process = subprocess.Popen(
-                entered, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, cwd=cwd, env=variables
+                entered, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=variables
             )
         self._cluster.entered.append(process)
         return Command(process, output)

@@ -1,8 +1,7 @@
 """Threads and processes of torch's compiler stay on a rank for the next test, and are no leak."""
 
-from pathlib import Path
-
 import pytest
+from compiled_suite import compiled
 
 
 def test_compilers_stay_and_are_no_leak(run_suite):
@@ -35,32 +34,3 @@ def test_compilers_stay_and_are_no_leak(run_suite):
 def test_a_compiled_model_trains_on_ranks(run_suite, tmp_path):
     result = run_suite(compiled("cpu", tmp_path), "--ddp-leaks=error", "--ddp-timeout=200")
     result.assert_outcomes(passed=2)
-
-
-@pytest.mark.gpu
-def test_a_compiled_model_trains_on_gpus(run_suite, tmp_path):
-    suite = compiled("cuda", tmp_path)
-    result = run_suite(suite, "--ddp-leaks=error", "--ddp-timeout=200", "--ddp-world-size=1")
-    result.assert_outcomes(passed=2)
-
-
-def compiled(device: str, cache: Path) -> str:
-    """Return a suite whose second test compiles on ranks that have compiled before; `cache` is empty at first."""
-    return f"""
-        pids = []
-
-        @pytest.mark.parametrize("width", [4, 8])
-        @distributed(device="{device}")
-        def test_trains(ddp, width):
-            os.environ["TORCHINDUCTOR_CACHE_DIR"] = {str(cache)!r}
-            pids.append(os.getpid())
-            assert len(set(pids)) == 1
-            torch.manual_seed(0)
-            model = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.GELU()).to(ddp.device)
-            x = torch.full((3, width), ddp.rank + 1.0, device=ddp.device)
-            expected = torch.autograd.grad(model(x).square().mean(), model[0].weight)[0]
-            dist.all_reduce(expected)
-            trained = torch.compile(torch.nn.parallel.DistributedDataParallel(model))
-            trained(x).square().mean().backward()
-            torch.testing.assert_close(model[0].weight.grad, expected / ddp.world_size)
-    """

@@ -117,13 +117,26 @@ def test_a_deadlock_over_two_nodes_is_found_at_once(nodes):
     assert "all_reduce #2" in outcomes[0].waits
 
 
+def test_observed_operations_on_two_nodes_must_match(nodes):
+    hosts = nodes.launcher.hosts
+    apart = HostLauncher(hosts, ForkLauncher(), [hosts.host_of(0), hosts.host_of(2)])
+    world = World(2, observe=True, nodes=(0, 1))
+    with HostedPool(launcher=apart) as pool, pool.group(world) as group:
+        returned, raised = group.run("mismatch_targets:differ", b"reduction", timeout=TIMEOUT)
+        assert isinstance(returned, Returned)
+        assert (raised.kind, raised.rank) == ("CollectiveMismatch", 1)
+        assert "all ranks must call it with the same reduction" in raised.message
+        assert not failures(group.run("rank_targets:echo", timeout=TIMEOUT)), "it is reported once"
+        assert not failures(pool.run(world, "rank_targets:all_reduce", timeout=TIMEOUT))
+
+
 def test_a_node_that_is_lost_costs_the_runs_on_it_only():
     with two_nodes() as (pool, started):
         assert bodies(run(pool, rank_targets.echo, payloads=b"ok")) == [b"ok"] * 4
         Timer(0.5, started["b"].kill).start()
         outcomes = run(pool, rank_targets.says_its_id_and_hangs, timeout=LONG)
         assert [type(outcome) for outcome in outcomes] == [Stopped, Stopped, Died, Died]
-        assert "node b was lost: its rank host has ended" in str(RankFailure(outcomes, World(4)))
+        assert "was on node b, which was lost: its rank host has ended" in str(RankFailure(outcomes, World(4)))
         with pytest.raises(LaunchError, match="node b was lost"):
             run(pool, rank_targets.all_reduce)
         assert bodies(run(pool, rank_targets.all_reduce, 2)) == [b"8"] * 2

@@ -88,8 +88,27 @@ def test_on_cuda_kernels_compute_and_communicate() -> None:
         seen("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 12, 16, "kernel"),
         seen("ncclDevKernel_AllGather_RING_LL", 21, 22, "kernel"),
     ]
-    step = read([*PHASES, *COMPUTATION, *LAUNCHES, *kernels])
+    again = [{**phase, "cat": "gpu_user_annotation", "dur": 2 * phase["dur"]} for phase in PHASES]
+    step = read([*PHASES, *again, *COMPUTATION, *LAUNCHES, *kernels])
     assert (step.communication, step.hidden) == pytest.approx((5, 2))
+    assert step.agree
+    assert [phase.name for phase in step.phases] == ["forward", "backward", "exchange", "optimizer"]
+    assert step.milliseconds == 32
+
+
+def test_on_cuda_a_collective_of_gloo_counts_once() -> None:
+    """Its span is there again on the GPU's timeline, with the time until its copies have run."""
+    on_gpu = seen("gloo:all_reduce", 14, 30, "gpu_user_annotation")
+    step = read([*PHASES, *COMPUTATION, *LAUNCHES, *COLLECTIVES, on_gpu, seen("sgemm", 0, 10, "kernel")])
+    assert [span.name for span in step.profiled] == ["gloo:all_reduce", "gloo:all_gather"]
+    assert step.communication == pytest.approx(16)
+
+
+def test_what_the_profiler_saw_before_the_step_does_not_count() -> None:
+    """The ranks wait for each other after the profiler has started."""
+    before = [seen("c10d::barrier", -9, -1), seen("gloo:barrier", -8, -1), seen("aten::empty", -7, -6)]
+    step = read([*before, *PHASES, *COMPUTATION, *LAUNCHES, *COLLECTIVES])
+    assert step == read([*PHASES, *COMPUTATION, *LAUNCHES, *COLLECTIVES])
     assert step.agree
 
 

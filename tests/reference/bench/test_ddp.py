@@ -12,10 +12,12 @@ from reference.bench.method import Spread
 from reference.bench.wrapper_steps import (
     NAMES,
     added,
-    exposed_share,
     fitting,
     hidden_share,
+    profiled_step,
     seconds_needed,
+    seconds_of,
+    share,
     step_spread,
 )
 
@@ -42,8 +44,7 @@ RAW = {
     "world_size": 2,
     "cores": 2,
     "models": [model("128x4", 2_000_000), model("64x2", 300_000)],
-    "left_out": [{"model": "512x4", "needed": 140.0}],
-    "left": 31.0,
+    "left_out": [{"model": "512x4", "needed": 139.2, "left": 31.9}],
 }
 
 
@@ -54,25 +55,43 @@ def test_what_a_wrapper_adds_is_taken_within_a_round() -> None:
 
 def test_exposed_and_hidden_communication() -> None:
     one = model("128x4", 1)
-    assert exposed_share(one, "naive") == pytest.approx(2 / 3)
+    assert share(one, "naive", "exposed") == pytest.approx(2 / 3)
     assert hidden_share(one, "naive") == 0
     assert hidden_share(one, "bucketed") == pytest.approx(0.75)
     assert hidden_share(one, "none") is None
 
 
+def test_a_slow_profiled_step_changes_no_milliseconds() -> None:
+    """Only shares of a profiled step count: its collectives take three times as long too."""
+    one, slow = model("128x4", 1), model("128x4", 1)
+    slow["profiled"] = {
+        name: [{what: 3 * seconds for what, seconds in step.items()} for step in steps]
+        for name, steps in one["profiled"].items()
+    }
+    for name in one["seconds"]:
+        assert profiled_step(slow, name) == pytest.approx(3 * profiled_step(one, name))
+        for what in ("communication", "exposed"):
+            assert seconds_of(slow, name, what) == pytest.approx(seconds_of(one, name, what))
+    assert seconds_of(slow, "naive", "communication") == pytest.approx(2 / 3 * 0.03)
+    assert evaluate({**RAW, "models": [slow]}).sentences[2] == (
+        "Under the profiler a step takes 3.0 to 3.0 times as long; collectives and exposed are the same shares of the "
+        "step without it."
+    )
+
+
 def test_rows_and_sentences_come_from_the_numbers() -> None:
     found = evaluate(RAW)
     assert len(found.rows) == 6
-    assert found.rows[1] == ["128x4", 2, "naive", *map(pytest.approx, (30, 30, 40, 20, 20, 20, 200 / 3, 12))]
+    assert found.rows[1] == ["128x4", 2, "naive", *map(pytest.approx, (30, 30, 40, 20, 20, 20, 200 / 3, 30, 12))]
     assert (
         "128x4, 2.0 million parameters), bucketed is the fastest: its step takes 0.50 of naive's" in found.sentences[0]
     )
     assert found.sentences[1] == "Communication hidden behind computation: naive 0%, bucketed 75%."
-    assert "in every other round, the ratios to none differ by at most 80%" in found.sentences[2]
-    assert found.sentences[3] == (
+    assert "in every other round, the ratios to none differ by at most 80%" in found.sentences[3]
+    assert found.sentences[4] == (
         "512x4 is left out: it would take about 140 s, and the smaller models leave 31 s; give more --seconds."
     )
-    assert "share 2 cores" in found.sentences[4]
+    assert "share 2 cores" in found.sentences[5]
 
 
 def test_a_single_rank_shows_the_work_of_the_wrappers_alone() -> None:
@@ -125,6 +144,7 @@ def test_ranks_measure_every_wrapper_on_the_models_that_fit_the_time() -> None:
     found = wrapper_steps.measure_on_ranks([larger, smallest], rounds=2, warm_up=1, seconds=0)
     [one], [left_out] = found["models"], found["left_out"]
     assert (one["workload"]["model"], left_out["model"]) == ("16x1", "32x1")
+    assert left_out["needed"] > left_out["left"]
     assert tuple(one["seconds"]) == tuple(one["profiled"]) == tuple(one["peak_bytes"]) == NAMES
     assert {len(times) for times in one["seconds"].values()} == {2}
     assert all(step["communication"] > 0 for name in NAMES[1:] for step in one["profiled"][name])

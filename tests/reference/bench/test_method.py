@@ -1,10 +1,18 @@
 """Rounds are interleaved, ratios are taken within a round, and a noisy machine is reported."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from subprocess import PIPE
+from types import SimpleNamespace
 
 import pytest
 
+from reference.bench import method
 from reference.bench.method import Spread, differences, interleave, noise, ratios, repeat_error, spread, watch_machine
+
+PID = os.getpid()
 
 
 def test_quartiles_lie_around_the_median() -> None:
@@ -45,6 +53,42 @@ def test_the_environment_says_where_numbers_were_measured() -> None:
     assert found["cores"] >= 1
     assert found["seconds"] > 0
     assert found["others"] >= 0
+
+
+def test_only_the_cores_of_this_process_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others keep the cores 0 and 2 busy, which this process may not use."""
+    clock = iter(range(1000))
+
+    def cpu_times(*, percpu: bool) -> list[SimpleNamespace]:
+        assert percpu
+        now = 100 * next(clock)
+        busy, idle = (SimpleNamespace(user=used, system=0, nice=0, steal=used) for used in (now, 0))
+        return [busy, idle, busy]
+
+    monkeypatch.setattr(method.psutil, "cpu_times", cpu_times)
+    for mine, is_noisy in (({1}, False), ({0, 1}, True)):
+        monkeypatch.setattr(method.os, "sched_getaffinity", lambda _, mine=mine: mine, raising=False)
+        with watch_machine() as environment:
+            found = environment()
+        assert found.cores == len(mine)
+        assert (found.others > 0, found.steal > 0) == (is_noisy, is_noisy)
+
+
+BURN = "import time\nwhile time.process_time() < 0.3: pass\nprint('burnt', flush=True)\ninput()"
+
+
+@pytest.mark.parametrize("is_in_job", [False, True])
+def test_the_processes_of_the_benchmark_are_no_others(monkeypatch: pytest.MonkeyPatch, *, is_in_job: bool) -> None:
+    """Those that it started; in a job, also those that the job's agent started: here this process is the agent."""
+    monkeypatch.setattr(method, "in_job", lambda: is_in_job)
+    monkeypatch.setattr(method.os, "getppid" if is_in_job else "getpid", lambda: PID)
+    before = method._own()
+    with subprocess.Popen([sys.executable, "-c", BURN], stdin=PIPE, stdout=PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "burnt\n"
+        assert method._own() - before > 0.25
+        process.communicate("\n")
+    assert method._own() - before > 0.25  # it was waited for
 
 
 ENVIRONMENT = {"cores": 2, "others": 0.05, "steal": 0.0, "load_before": 0.2, "load_after": 2.1}

@@ -1,12 +1,15 @@
 """The profiler's events are sorted into communication and computation; memory is counted at its peak."""
 
+from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch.autograd import DeviceType
 
 from pytest_ddp import distributed
+from reference.bench import profiling
 from reference.bench.contestants import NONE, WRAPPERS, Workload, batch, contestant, size_of
 from reference.bench.profiling import intervals_of, peak_bytes, profile_intervals
 
@@ -34,6 +37,43 @@ def test_a_gloo_step_with_a_known_overlap() -> None:
     assert found.communication == [(3, 7)]
     assert found.computation == [(0, 6)]
     assert (found.communication_seconds, found.exposed_seconds) == (4, 1)
+
+
+def test_ranks_start_together_after_the_profiler_and_nothing_before_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    seen = [
+        event("gloo:barrier", 1e6, 4e6),
+        event("aten::empty", 1e6, 2e6),
+        event("measured from here", 5e6, 9e6),
+        event("aten::mm", 5e6, 6e6),
+        event("gloo:all_reduce", 6e6, 8e6),
+    ]
+
+    @contextmanager
+    def profile(**_: Any) -> Any:
+        order.append("the profiler starts")
+        yield SimpleNamespace(events=lambda: seen)
+
+    monkeypatch.setattr(profiling, "profile", profile)
+    monkeypatch.setattr(profiling.dist, "barrier", lambda: order.append("ranks wait for each other"))
+    found = profile_intervals(lambda: order.append("the function runs"))
+    assert order == ["the profiler starts", "ranks wait for each other", "the function runs"]
+    assert (found.communication, found.computation) == ([(6, 8)], [(5, 6)])
+
+
+def test_on_cuda_copies_of_gloo_do_not_compute() -> None:
+    found = intervals_of(
+        [
+            event("gloo:all_reduce", 1e6, 5e6),
+            event("Memcpy DtoH (Device -> Pinned)", 1e6, 2e6, DeviceType.CUDA),
+            event("Memset (Device)", 3e6, 3.5e6, DeviceType.CUDA),
+            event("sgemm_kernel", 4e6, 5e6, DeviceType.CUDA),
+        ],
+        9.0,
+        on_cuda=True,
+    )
+    assert (found.communication, found.computation) == ([(1, 5)], [(4, 5)])
+    assert found.exposed_seconds == 3
 
 
 def test_on_cuda_only_kernels_count() -> None:

@@ -142,9 +142,8 @@ def test_a_page_shows_every_picture_of_its_benchmarks(tmp_path: Path) -> None:
     several = replace(BENCHMARKS["trace"], draw=lambda _raw: dict.fromkeys(["naive", "trace"]))
     names = list(several.pictures({}))
     assert names == ["trace-naive", "trace"]
-    for name in (*names, "tracer", "ddp"):
-        (tmp_path / f"{name}.svg").touch()
-    found = pictures_of(Result("trace", "", [], [], [], {}), tmp_path)
+    receipt = {"files": dict.fromkeys(["trace.csv", *(f"{name}.svg" for name in (*names, "tracer", "ddp"))])}
+    found = pictures_of(Result("trace", "", [], [], [], {}), receipt, tmp_path)
     assert sorted(path.stem for path in found) == sorted(names)
 
 
@@ -195,6 +194,58 @@ def test_an_edit_is_found(folder: Path, name: str, old: str, new: str, finding: 
 def test_a_picture_of_other_numbers_is_found(folder: Path) -> None:
     edit(folder / "all-reduce.svg", "</svg>", " </svg>")
     assert "all-reduce.svg shows the raw numbers." in wrong(folder)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_foreign_picture_is_found_and_not_shown(folder: Path) -> None:
+    shutil.copy(folder / "all-reduce.svg", folder / "all-reduce-better.svg")
+    assert wrong(folder) == ["all-reduce-better.svg is in the folder, but not in the receipt."]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_missing_picture_is_found(folder: Path) -> None:
+    (folder / "all-reduce.svg").unlink()
+    assert set(wrong(folder)) == {
+        "all-reduce.svg is the receipt's.",
+        "report.html shows these results and this receipt.",
+    }
+
+
+def test_a_new_report_removes_the_files_of_the_earlier_one(folder: Path) -> None:
+    """Another file stays: it is nobody's."""
+    receipt = json.loads((folder / "receipt.json").read_text(encoding="utf-8"))
+    receipt["files"]["ddp.svg"] = "of a benchmark that the new report does not have"
+    (folder / "receipt.json").write_text(json.dumps(receipt), encoding="utf-8")
+    for name in ("ddp.svg", "mine.txt"):
+        (folder / name).touch()
+    about = report.About("now", 1.0, {"all-reduce": ""}, {})
+    report.write(folder, [Section("", measured())], about, Console(file=io.StringIO()))
+    assert not (folder / "ddp.svg").exists()
+    assert (folder / "mine.txt").exists()
+    assert wrong(folder) == []
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_rounding_of_another_torch_is_no_edit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def evaluated(self: Benchmark, raw: Any, environment: Any) -> Result:
+        result = original(self, raw, environment)
+        rows = [[cell * factor if isinstance(cell, float) else cell for cell in row] for row in result.rows]
+        return replace(result, rows=rows)
+
+    original = Benchmark.evaluated
+    monkeypatch.setattr(Benchmark, "evaluated", evaluated)
+    factor = 1 + 1e-12
+    assert wrong(folder) == []
+    factor = 1 + 1e-6
+    assert wrong(folder) == ["all-reduce: the table and the sentences follow from the raw numbers."]
+
+
+def test_numbers_that_cannot_be_drawn_are_wrong_rather_than_an_error(folder: Path) -> None:
+    data = json.loads((folder / "all-reduce.json").read_text(encoding="utf-8"))
+    data["raw"]["measurements"][0]["seconds"] = [[0.0, 0.0]] * 3
+    (folder / "all-reduce.json").write_text(json.dumps(data), encoding="utf-8")
+    cause = "ZeroDivisionError('float division by zero')"
+    assert f"all-reduce: the pictures cannot be drawn again: {cause}." in wrong(folder)
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -33,12 +33,14 @@ def test_bytes_are_those_of_whole_tensors() -> None:
         Entry("all_gather_into_tensor", "0", (0, 1), bytes=100),  # a part of 200
         Entry("reduce_scatter_tensor", "0", (0, 1), bytes=200),
         Entry("all_reduce", "0", (0, 1), bytes=50),
-        Entry("all_reduce", "0", (0, 1), bytes=8),
+        Entry("all_reduce_coalesced", "0", (0, 1), bytes=8),
+        Entry("monitored_barrier", "0", (0, 1)),
     ]
     assert step_volume.by_kind(entries, world_size=2) == {
         "all_gather": {"count": 1, "bytes": 200},
         "reduce_scatter": {"count": 1, "bytes": 200},
         "all_reduce": {"count": 2, "bytes": 58},
+        "barrier": {"count": 1, "bytes": 0},
     }
 
 
@@ -60,6 +62,24 @@ def test_the_table_has_ratios_within_a_round_and_the_volumes_of_the_formulas() -
         "nothing."
     )
     assert "gloo runs a reduce-scatter as an all-reduce, so fsdp sends more" in result.sentences[3]
+
+
+def test_operations_without_a_formula_are_counted_and_named() -> None:
+    found, name = raw(), "zero1 (submission)"
+    found["seconds"][name] = [1.0, 2.0, 4.0]
+    found["traffic"][name] = {
+        "reduce": {"count": 3, "bytes": 4_000_000},
+        "barrier": {"count": 1, "bytes": 0},
+        "broadcast": {"count": 2, "bytes": 4 * ELEMENTS},
+    }
+    result = step.evaluate(found)
+    row = next(row for row in result.rows if row[0] == name)
+    assert row[7:9] == [6, pytest.approx(4 * ELEMENTS / 2 / 1e6)]
+    assert (
+        f"{name} also calls reduce 3 times with 4.00 MB of tensors: no formula counts them in what is sent."
+        in result.sentences
+    )
+    assert len(result.sentences) == len(step.evaluate(raw()).sentences) + 1
 
 
 @distributed(world_size=2, observe=True)

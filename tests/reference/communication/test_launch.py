@@ -153,18 +153,3 @@ def test_ranks_that_are_still_starting_end_too(start: str, tmp_path: Path) -> No
         parent.kill()
     assert not survivors(started)
     assert not list(tmp_path.glob("*.pid"))
-
-
-@pytest.mark.long
-@pytest.mark.gpu
-@pytest.mark.parametrize("start", STARTS)
-def test_a_rank_has_a_gpu_over_nccl(start: str, tmp_path: Path) -> None:
-    launch(launched.write_place, 1, tmp_path, 21, start=start)
-    assert places(tmp_path) == ["0 of 1, local 0 on cuda, sum 21, nccl"]
-
-
-@pytest.mark.long
-@pytest.mark.gpu
-def test_ranks_share_a_gpu_over_gloo(tmp_path: Path) -> None:
-    launch(launched.write_place, 2, tmp_path, 21, backend="gloo", device="cuda")
-    assert places(tmp_path) == [f"{rank} of 2, local {rank} on cuda, sum 42, gloo" for rank in (0, 1)]

@@ -160,10 +160,3 @@ def test_a_node_without_enough_gpus_is_refused(gpus: int, backend: str, monkeypa
 @distributed(world_size=2)
 def test_the_current_device_is_this_ranks(ddp: DDPContext) -> None:
     assert current_device() == ddp.device
-
-
-@pytest.mark.gpu
-@distributed(world_size=1, device="cuda")
-def test_the_current_device_is_this_ranks_gpu(ddp: DDPContext) -> None:
-    assert current_device() == ddp.device
-    assert current_device().type == "cuda"

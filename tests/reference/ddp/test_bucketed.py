@@ -8,7 +8,7 @@ import torch.distributed as dist
 from reference_collectives import recorded
 from reference_models import Chain, around, every_odd_part, linear, mlp, seeded
 from reference_wrappers import Wrapper
-from side_by_side import SideBySide, sgd
+from side_by_side import SideBySide
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
@@ -174,34 +174,3 @@ def test_float16_does_not_overflow_if_a_gradient_is_added_up_over_two_backwards(
         (model.weight * 20_000).sum().backward()
     wrapped.finish_gradient_synchronization()
     assert model.weight.grad.tolist() == [[40_000.0, 40_000.0]]
-
-
-@pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-@distributed(world_size=1, backend="nccl", device="cuda")
-def test_on_a_gpu_the_host_waits_for_nothing(ddp: DDPContext) -> None:
-    model = BucketedDDP(seeded(mlp, seed=0).to(ddp.device), 45 * BYTES / 1024**2)
-    optimizer = sgd(model)
-    inputs = torch.ones(3, 4, dtype=torch.float64, device=ddp.device)
-    for mode in ("default", "error"):  # the first step may wait
-        torch.cuda.set_sync_debug_mode(mode)
-        try:
-            optimizer.zero_grad()
-            model(inputs).sum().backward()
-            model.finish_gradient_synchronization()
-            optimizer.step()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-
-
-@pytest.mark.gpu
-@distributed(world_size=2, backend="gloo", device="cuda")
-def test_gradients_on_gpus_are_averaged_over_gloo_too(ddp: DDPContext) -> None:
-    alone, model = (seeded(mlp, seed=0).to(ddp.device) for _ in range(2))
-    wrapped = BucketedDDP(model, 45 * BYTES / 1024**2)
-    inputs = torch.arange(12, dtype=torch.float64, device=ddp.device).view(3, 4)
-    wrapped(inputs * (1 + 2 * ddp.rank)).sum().backward()
-    wrapped.finish_gradient_synchronization()
-    (sum(alone(inputs * (1 + 2 * rank)).sum() for rank in range(2)) / 2).backward()
-    for mine, expected in zip(model.parameters(), alone.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, expected.grad, rtol=1e-12, atol=1e-12)

@@ -23,12 +23,23 @@ def test_every_rank_sees_it_one_step_after_one_rank_was_interrupted(ddp: DDPCont
     assert seen == [False, False, True, True]
 
 
+@distributed(world_size=3)
+def test_after_the_last_step_every_rank_sees_it_at_once(ddp: DDPContext) -> None:
+    with Interruption(CPU) as interruption:
+        assert not interruption.on_any_rank()
+        assert not interruption.by_now_on_any_rank()
+        if ddp.rank == 2:
+            signal.raise_signal(signal.SIGINT)
+        assert interruption.by_now_on_any_rank()
+
+
 def test_one_process_sees_it_at_once_and_gets_its_own_handler_back() -> None:
     before = signal.getsignal(signal.SIGINT)
     with Interruption(CPU) as interruption:
         assert not interruption.on_any_rank()
         signal.raise_signal(signal.SIGINT)
         assert interruption.on_any_rank()
+        assert interruption.by_now_on_any_rank()
     assert signal.getsignal(signal.SIGINT) is before
 
 

@@ -26,6 +26,7 @@ from reference.data import datasets
 from reference.data.datasets import Synthetic, SyntheticText
 from reference.fsdp.fsdp import FSDP
 from reference.training import train as train_module
+from reference.training import trainer as trainer_module
 from reference.training.options import WRAPPERS, Options, parse
 from reference.training.train import make_evaluation_loader, make_trainer, mean_cross_entropy
 
@@ -196,7 +197,8 @@ def test_a_transformer_learns_to_predict_tokens(ddp: DDPContext) -> None:
     with patch.object(datasets, "SyntheticText", text):
         results = make_trainer(chosen, CPU).train(2, make_evaluation_loader(chosen))
     assert [result.epoch for result in results] == [1, 2]
-    assert results[1].loss < results[0].loss < 10  # guessing gets log(10000) = 9.2
+    first, second = (result.loss or 99 for result in results)
+    assert second < first < 10  # guessing gets log(10000) = 9.2
     assert results[1].accuracy is not None
     del ddp
 
@@ -224,6 +226,31 @@ def test_an_interrupted_training_says_so_and_leaves_a_checkpoint(
     assert (sentence in output) == (ddp.rank == 0)
     progress = torch.load("interrupted.pt", weights_only=True)["others"]["progress"]
     assert (progress["epoch"], progress["steps"]) == (0, 2)
+
+
+@distributed(world_size=2)
+@pytest.mark.parametrize("checkpoint", [None, "last.pt"])
+def test_an_interruption_in_the_last_evaluation_leaves_a_checkpoint_too(
+    ddp: DDPContext, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, checkpoint: str | None
+) -> None:
+    monkeypatch.chdir(ddp.shared_path)
+
+    def interrupted(*_: Any) -> float:
+        if ddp.rank == ddp.world_size - 1:
+            signal.raise_signal(signal.SIGINT)
+        return 0.5
+
+    built_small = patch.object(datasets, "build", few), patch.object(models, "build", lambda _: normalized())
+    with built_small[0], built_small[1], patch.object(trainer_module, "evaluate", interrupted):
+        train_module.train(small(batch_size=4, epochs=1, checkpoint=checkpoint and Path(checkpoint)))
+    path = checkpoint or "interrupted.pt"
+    progress = torch.load(path, weights_only=True)["others"]["progress"]
+    assert (progress["epoch"], progress["examples"]) == (1, 0)
+    sentence = (
+        f"Stopped by Ctrl-C after the last step, {progress['steps']}. Everything up to this step is in {path}: to "
+        f"train on, give more --epochs and --resume {path}"
+    )
+    assert (sentence in capfd.readouterr().out) == (ddp.rank == 0)
 
 
 @pytest.mark.long

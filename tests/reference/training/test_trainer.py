@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -34,6 +35,7 @@ from trainings import (
 
 from pytest_ddp import DDPContext, distributed
 from reference.data.samplers import EvaluationSampler
+from reference.training import interruption
 from reference.training import trainer as trainer_module
 
 
@@ -118,6 +120,28 @@ def test_an_interrupted_training_resumes_to_the_last_bit(ddp: DDPContext, backwa
     assert_equal(result(resumed), result(whole))
     assert (resumed.progress, resumed.scheduler.get_last_lr()) == (whole.progress, whole.scheduler.get_last_lr())
     assert [each.accuracy for each in results] == [each.accuracy for each in expected[-len(results) :]]
+
+
+@distributed(world_size=[1, 2])
+def test_an_epoch_that_was_interrupted_after_its_last_step_is_finished_without_a_loss(
+    ddp: DDPContext, capfd: pytest.CaptureFixture[str]
+) -> None:
+    recipe, path = Recipe(dataset=Regression(noise=0.1)), ddp.shared_path / "last.pt"
+    torch.manual_seed(ddp.rank)
+    whole = make_trainer(recipe)
+    expected = whole.train(2, evaluation(noise=0.1))
+    torch.manual_seed(ddp.rank)
+    first = make_trainer(recipe, path)
+    first.interruption = SimpleNamespace(on_any_rank=lambda: first.progress.steps == len(first.loader))
+    with pytest.raises(interruption.Interrupted):
+        first.train(2)
+    first.save()
+    resumed = make_trainer(recipe, path)
+    resumed.resume(path)
+    results = resumed.train(2, evaluation(noise=0.1))
+    assert results == [replace(expected[0], loss=None), expected[1]]
+    assert_equal(result(resumed), result(whole))
+    assert ("epoch 1/2: resumed after its last step, accuracy" in capfd.readouterr().out) == (ddp.rank == 0)
 
 
 def trained(path: str, batch_size: int, backwards: int | None) -> list[Tensor] | None:

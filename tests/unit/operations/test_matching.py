@@ -5,7 +5,7 @@ import pytest
 from pytest_ddp.observed.events import Entry
 from pytest_ddp.observed.fingerprint import receives, sends
 from pytest_ddp.operations.fingerprint import ANY_RANK, Fingerprint
-from pytest_ddp.operations.matching import differences, mismatch
+from pytest_ddp.operations.matching import differences, first_mismatch, mismatch
 
 
 def collective(op: str, rank: int = 0, **words) -> Fingerprint:
@@ -168,3 +168,12 @@ def test_parts_of_ranks_that_are_not_in_the_group_are_not_compared():
 def test_a_mismatch_in_words(mine, theirs, text):
     assert mismatch(mine, theirs) == text
     assert mismatch(mine, mine._replace(rank=0)) is None or mine.peer is not None
+
+
+def test_the_first_mismatch_of_several_ranks_is_found():
+    ours, theirs = collective("all_reduce"), collective("all_reduce", 1, dtype="float64")
+    assert first_mismatch({0: [ours], 1: [collective("all_reduce", 1)]}) is None
+    rank, text = first_mismatch({0: [ours], 1: [theirs]}) or (-1, "")
+    assert rank == 1
+    assert "all ranks must call it with the same dtype" in text
+    assert first_mismatch({0: [ours, ours], 1: [theirs]}) is None, "the group was made again"

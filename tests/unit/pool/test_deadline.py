@@ -90,6 +90,33 @@ def test_the_deadline_ends_busy_and_raising_ranks_too(clock):
     assert deadline.is_over()
 
 
+def test_a_rank_that_could_run_and_gets_no_core_is_waited_for_but_not_for_ever(clock):
+    starved = Peer(is_busy=True)
+    deadline = Deadline([starved], 100.0, grace=1.0, extra=2.0)
+    ends = []
+    for clock.now in (100.0, 100.5, 101.0, 101.5):
+        starved.cpu_seconds += 0.1  # a fifth of a core
+        ends.append(deadline.is_over())
+    clock.now = 102.0
+    assert (ends, deadline.is_over()) == ([False] * 4, True)
+
+
+@pytest.mark.parametrize("uses", [0.2, 0.5])
+def test_a_rank_that_computes_for_ever_is_ended_after_one_sample(clock, uses):
+    endless = Peer(is_busy=True)
+    deadline = Deadline([endless], 100.0, grace=1.0, extra=200.0)
+    clock.now = 100.0
+    assert not deadline.is_over()
+    clock.now, endless.cpu_seconds = 100.5, endless.cpu_seconds + uses
+    assert deadline.is_over()
+
+
+def test_ranks_that_wait_are_ended_at_the_deadline_however_slow_the_machine_is(clock):
+    deadline = Deadline([Peer(), Peer(2)], 100.0, grace=1.0, extra=200.0)
+    clock.now = 100.0
+    assert deadline.is_over()
+
+
 def test_without_a_failure_only_the_deadline_counts(clock):
     peers = [Peer(is_busy=True)]
     deadline = Deadline(peers, 100.0, grace=1.0)

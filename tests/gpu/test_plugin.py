@@ -1,7 +1,8 @@
-"""Tests on GPUs: over NCCL a GPU a rank; what breaks on the device breaks one test, and is told as anywhere."""
+"""Whole pytest runs on one GPU: over NCCL each rank has its own; a report says what happened on the device."""
 
 import pytest
 import torch
+from compiled_suite import compiled
 
 pytestmark = pytest.mark.gpu
 ON_GPUS = ("--ddp-device=cuda", "--ddp-world-size=1", "--ddp-require-cuda=1")
@@ -84,28 +85,6 @@ def test_memory_left_on_the_device_is_told(run_suite):
     )
 
 
-def test_a_test_that_breaks_the_device_leaves_the_next_one_unharmed(run_suite):
-    """After an assertion in a kernel every further call to CUDA fails in that process, for good."""
-    suite = """
-        @distributed
-        def test_breaks(ddp):
-            torch.ones(2, device=ddp.device)[torch.tensor([5], device=ddp.device)]
-            torch.cuda.synchronize()
-
-        @distributed
-        def test_takes_too_much(ddp):
-            torch.empty(2**50, dtype=torch.uint8, device=ddp.device)
-    """
-    result = run_suite(suite + NEXT, *ON_GPUS)
-    result.assert_outcomes(passed=1, failed=2)
-    result.stdout.fnmatch_lines(
-        [
-            "rank 0 of 1 (nccl, cuda) raised *Error: CUDA error: device-side assert triggered*",
-            "rank 0 of 1 (nccl, cuda) raised *OutOfMemoryError: CUDA out of memory*",
-        ]
-    )
-
-
 def test_a_test_draws_from_its_seed_on_the_device(run_suite):
     suite = """
         @pytest.mark.parametrize("again", range(3))
@@ -116,23 +95,6 @@ def test_a_test_draws_from_its_seed_on_the_device(run_suite):
             assert torch.equal(torch.rand(4, device=ddp.device), expected)
     """
     run_suite(suite, *ON_GPUS).assert_outcomes(passed=3)
-
-
-def test_workers_share_the_gpus(run_suite):
-    """One GPU, one rank at a time: nobody is on a device that another worker's test holds."""
-    suite = """
-        from pathlib import Path
-
-        @pytest.mark.parametrize("number", range(6))
-        @distributed
-        def test_alone_on_it(ddp, number, request):
-            own = request.path.with_name(f"on-{ddp.device.index}")
-            own.touch(exist_ok=False)
-            total = torch.ones(1, device=ddp.device)
-            dist.all_reduce(total)
-            own.unlink()
-    """
-    run_suite(suite, *ON_GPUS, "-n", "2").assert_outcomes(passed=6)
 
 
 def test_a_group_that_a_fixture_keeps(run_suite):
@@ -168,3 +130,9 @@ def test_a_hang_on_the_device_ends_at_its_deadline(run_suite):
     result.stdout.fnmatch_lines(
         ["rank 0 of 1 (nccl, cuda) was still running at its deadline of 5 s*", "*torch/cuda/__init__.py*in synchronize"]
     )
+
+
+def test_a_compiled_model_trains_on_gpus(run_suite, tmp_path):
+    suite = compiled("cuda", tmp_path)
+    result = run_suite(suite, "--ddp-leaks=error", "--ddp-timeout=200", "--ddp-world-size=1")
+    result.assert_outcomes(passed=2)

@@ -11,6 +11,7 @@ from torch.optim import AdamW
 
 from pytest_ddp import DDPContext, distributed
 
+pytestmark = pytest.mark.gpu
 WAYS = [
     pytest.param({"fused": True}, marks=distributed(world_size=1, backend="nccl", device="cuda"), id="nccl-1-fused"),
     pytest.param({"capturable": True}, marks=distributed(world_size=2, backend="nccl", device="cuda"), id="nccl-2"),
@@ -18,7 +19,6 @@ WAYS = [
 ]
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("options", WAYS)
 def test_training_and_saving_equal_the_unsharded_optimizers(options: dict[str, Any], ddp: DDPContext) -> None:
     def make() -> list[nn.Parameter]:
