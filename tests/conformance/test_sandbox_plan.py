@@ -251,7 +251,7 @@ def connected(served):
 
 def ask_for_nothing(connection):
     asked = json.dumps({"do": "serve", "plan": Plan().to_json()}).encode()
-    with open(os.devnull) as control:
+    with Path(os.devnull).open() as control:
         socket.send_fds(connection, [asked], [control.fileno()])
 
 
@@ -323,7 +323,7 @@ def test_folders_that_ranks_nest_end_no_grade(tmp_path):
     with Sandbox(Plan(namespaces=True), _folders={TMP: descriptor}).folder(in_memory=False) as folder:
         nest(tmp_path / Path(folder).name)
     os.close(descriptor)
-    subprocess.run(["rm", "-rf", tmp_path / Path(folder).name], check=True)
+    subprocess.run(["/bin/rm", "-rf", tmp_path / Path(folder).name], check=True)
 
 
 VERSION_1 = "4:memory:/box\n3:cpuset:/\n8:pids:/\n0::/\n"
