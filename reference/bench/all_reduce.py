@@ -19,6 +19,7 @@ from reference.bench.benchmark import Benchmark
 from reference.bench.method import cores
 from reference.bench.ranks import gpus, on_ranks, uses_nccl
 from reference.bench.result import Column, Raw, Result
+from reference.bench.training_options import at_least, positive
 from reference.communication.launch import in_job
 
 if TYPE_CHECKING:
@@ -33,22 +34,28 @@ _COPIES = 3  # of the tensor on each rank: its own, and what the backend holds w
 def add_options(command: ArgumentParser) -> None:
     """Add the options of this command."""
     command.add_argument(
-        "--world-sizes", type=int, nargs="+", help="numbers of ranks (default: 2 4 6, with nccl as many as GPUs)"
+        "--world-sizes", type=at_least(1), nargs="+", help="numbers of ranks (default: 2 4 6, nccl: as many as GPUs)"
     )
-    command.add_argument("--megabytes", type=float, nargs="+", default=_MEGABYTES, help="sizes, in 10^6 bytes")
-    command.add_argument("--warm-up", type=int, default=5, help="all-reduces before measuring")
-    command.add_argument("--repetitions", type=int, default=20, help="all-reduces measured, at most")
+    command.add_argument("--megabytes", type=positive, nargs="+", default=_MEGABYTES, help="sizes, in 10^6 bytes")
+    command.add_argument("--warm-up", type=at_least(0), default=5, help="all-reduces before measuring")
+    command.add_argument("--repetitions", type=at_least(1), default=20, help="all-reduces measured, at most")
     command.add_argument("--seconds", type=float, default=3.0, help="time for each size on each number of ranks")
     command.add_argument("--backend", help="process group backend (default: nccl with CUDA, else gloo)")
     command.add_argument("--device", choices=["cpu", "cuda"], help="of the tensors (default: cuda with nccl, else cpu)")
 
 
 def measure(options: Namespace) -> Raw:
-    """Start as many ranks as the largest world size needs, and measure on them."""
+    """Start as many ranks as the largest world size needs, and measure on them.
+
+    Raises:
+        ValueError: no size fits into the free memory.
+    """
     world_sizes = options.world_sizes or default_world_sizes(options.backend, options.device)
     ranks = max(world_sizes)
     sizes = [int(megabytes * MEGABYTE) for megabytes in sorted(options.megabytes)]
     fitting = [size for size in sizes if size * _COPIES * ranks <= psutil.virtual_memory().available]
+    if not fitting:
+        raise ValueError(f"no tensor of --megabytes fits into the free memory on {ranks} ranks: give smaller ones")
     raw = on_ranks(
         measure_on_ranks,
         None if in_job() else ranks,

@@ -76,6 +76,7 @@ def watch_allocations(device: torch.device) -> Iterator[Watch]:
 class _CudaWatch(Watch):
     def __init__(self, device: torch.device) -> None:
         super().__init__()
+        gc.collect()  # else what is collected later, such as a training in a cycle, would count as released
         self._device, self._before = device, torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
 

@@ -74,7 +74,8 @@ def measure_on_ranks(
     waits: dict[str, list[float]] = {key: [] for key in made}
     timed = {key: _with_timed_finish(one, waits[key]) for key, one in made.items()}
     tokens = batch(workload)
-    steps = time_steps({NONE: contestant(NONE, workload), **timed}, tokens, rounds, warm_up, seconds)
+    none = _with_timed_finish(contestant(NONE, workload), [])  # as the others: on a GPU, timing waits for backward
+    steps = time_steps({NONE: none, **timed}, tokens, rounds, warm_up, seconds)
     of_ranks = {key: _by_round(seconds[-len(steps[NONE]) :]) for key, seconds in waits.items()}
     return {
         "backend": dist.get_backend(),
@@ -176,7 +177,9 @@ def bucket_bytes(parameters: Sequence[int], mib: float) -> int:
 def fitted(raw: Raw) -> Model | str:
     """The model that fits the measured all-reduces; or why none does."""
     [line] = all_reduce_times.fits(all_reduce_times.measurements({"measurements": raw["all_reduces"]})).values()
-    return line if isinstance(line, str) else Model(*line, raw["parameter_bytes"])
+    if isinstance(line, str):
+        return line
+    return Model(*line, raw["parameter_bytes"]) if line[1] else "noise hides the overhead"
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ from reference.bench.training_options import (
     add_model_option,
     add_round_options,
     add_training_options,
+    at_least,
+    positive,
     train_on_ranks,
     workload_of,
 )
@@ -50,9 +52,9 @@ _NEARLY = 0.1  # a wait that differs from the model's by at most so much agrees 
 def add_options(command: ArgumentParser) -> None:
     """Add the options of this command."""
     add_model_option(command, "256x4")
-    command.add_argument("--sizes", type=float, nargs="+", help="bucket sizes in MiB (default: --points, spaced)")
+    command.add_argument("--sizes", type=positive, nargs="+", help="bucket sizes in MiB (default: --points, spaced)")
     command.add_argument(
-        "--points", type=int, default=8, help="number of sizes, from below one parameter to above the model"
+        "--points", type=at_least(2), default=8, help="number of sizes, from below one parameter to above the model"
     )
     add_training_options(command)
     add_round_options(command, rounds=20, warm_up=1, seconds=40.0, what="all rounds")
@@ -116,8 +118,8 @@ def _sentences(raw: Raw, model: Model | str) -> list[str]:
         sentences.append(
             "A GPU has units of its own for copies between devices, so all-reduces take less from backward."
         )
-    sentences.append(repeatability(steps, [key_of(BUCKETED, size.mib) for size in sizes], NONE))
-    return sentences + [_about_submitted(raw, name) for name in raw["names"] if name != BUCKETED]
+    sentences += repeatability(steps, [key_of(BUCKETED, size.mib) for size in sizes], NONE)
+    return [*sentences, *_about_submission(raw)]
 
 
 def _about_flat_part(best: Size, low: float, high: float) -> str:
@@ -190,6 +192,13 @@ def _about_added(raw: Raw, near: Size) -> str:
         f"{sentence}. The other {before * 1e3:.1f} ms are backward, which fills buckets and shares {where} with "
         "all-reduces."
     )
+
+
+def _about_submission(raw: Raw) -> list[str]:
+    names = [name for name in raw["names"] if name != BUCKETED]
+    if raw["workload"].get("submission") and not names:
+        return ["The submission has no wrapper with buckets that works, so none of it is measured here."]
+    return [_about_submitted(raw, name) for name in names]
 
 
 def _about_submitted(raw: Raw, name: str) -> str:

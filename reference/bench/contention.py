@@ -39,16 +39,17 @@ def measure_on_ranks(sizes: Sequence[int]) -> list[Raw]:
 def _time_alone(tensor: torch.Tensor) -> float:
     """Seconds of an all-reduce for which this rank sleeps; on a GPU, until the kernels have run."""
     dist.barrier()
+    _synchronize(tensor)
     began = time.perf_counter()
     dist.all_reduce(tensor)
-    if tensor.is_cuda:
-        torch.cuda.synchronize()
+    _synchronize(tensor)
     return time.perf_counter() - began
 
 
 def _time_computing(tensor: torch.Tensor, matrix: torch.Tensor) -> float:
     """Seconds until an all-reduce is complete while this rank multiplies matrices again and again."""
     dist.barrier()
+    _synchronize(tensor)
     began = time.perf_counter()
     work = dist.all_reduce(tensor, async_op=True)
     while not work.is_completed():
@@ -56,6 +57,12 @@ def _time_computing(tensor: torch.Tensor, matrix: torch.Tensor) -> float:
     seconds = time.perf_counter() - began
     work.wait()
     return seconds
+
+
+def _synchronize(tensor: torch.Tensor) -> None:
+    """Wait for the GPU: kernels from before, such as products of matrices, are no part of an all-reduce."""
+    if tensor.is_cuda:
+        torch.cuda.synchronize()
 
 
 def _slowest(mine: Sequence[float]) -> list[float]:

@@ -114,7 +114,7 @@ def _sentences(raw: Raw) -> list[str]:
         sentences.append("A single rank has none to exchange with: what a wrapper adds is its own work.")
     else:
         sentences += [_about_submitted(largest, name) for name in largest["seconds"] if is_submitted(name)]
-    sentences.append(repeatability(largest["seconds"], [name for name in largest["seconds"] if name != NONE], NONE))
+    sentences += repeatability(largest["seconds"], [name for name in largest["seconds"] if name != NONE], NONE)
     return [*sentences, *_about_left_out(raw), _about_device(raw)]
 
 
@@ -164,6 +164,8 @@ def _about_device(raw: Raw) -> str:
         )
     if raw["backend"] == "gloo":
         return "gloo copies gradients through the host and adds them on its cores; nccl does both on the GPUs."
+    if raw["world_size"] == 1:
+        return "nccl runs no kernel for a single rank; with more GPUs, its kernels would run beside the model's."
     return "Kernels of nccl run beside the model's on each GPU and take few of its units."
 
 
@@ -206,9 +208,12 @@ def _draw_lines(axes: "Axes", models: Sequence[Raw]) -> None:
     ordered = sorted(models, key=lambda model: model["parameters"])
     millions = [model["parameters"] / 1e6 for model in ordered]
     wrappers = [name for name in ordered[0]["seconds"] if name != NONE]
-    for name, colour in pictures.colours(wrappers).items():
+    colours = pictures.colours(dict.fromkeys(map(kind, wrappers)))
+    for name in wrappers:
+        style = "o--" if is_submitted(name) else "o-"
         found = [ratios(model["seconds"][name], model["seconds"][NONE]) for model in ordered]
-        pictures.line(axes, millions, [(one.first, one.median, one.third) for one in found], name, colour)
+        quartiles = [(one.first, one.median, one.third) for one in found]
+        pictures.line(axes, millions, quartiles, name, colours[kind(name)], style=style)
     axes.axhline(1, color="black", linewidth=1)
     pictures.tick_at(axes, millions)
     axes.legend(ncols=2)

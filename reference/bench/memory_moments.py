@@ -64,6 +64,8 @@ def measure_on_ranks(workload: Workload) -> Raw:
 
 def watch_training(recipe: Recipe, tokens: Tensor) -> tuple[Contestant, list[dict[str, Any]]]:
     """A training after two steps, and their moments: names, bytes held, peak since the moment before."""
+    if tokens.is_cuda:
+        _warm_up(recipe, tokens)
     with watch_allocations(tokens.device) as watch:
         training = recipe()
         watch.mark("initialisation")
@@ -72,6 +74,13 @@ def watch_training(recipe: Recipe, tokens: Tensor) -> tuple[Contestant, list[dic
         watch.mark("between steps")
         _step(training, tokens, watch)
     return training, [asdict(moment) for moment in watch.moments]
+
+
+def _warm_up(recipe: Recipe, tokens: Tensor) -> None:
+    """Take forward and backward once: cuBLAS allocates its workspaces with torch's allocator, and keeps them."""
+    training = recipe()
+    torch.autograd.backward(training.loss(tokens))
+    training.finish()
 
 
 def _step(training: Contestant, tokens: Tensor, watch: Watch) -> None:

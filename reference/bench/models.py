@@ -6,6 +6,7 @@ Nothing large is allocated for the table: it is arithmetic (`transformer_costs`,
 machine, with a step of at most `--seconds`, also train four steps on one rank, and are compared with the arithmetic.
 """
 
+import gc
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
@@ -36,7 +37,7 @@ GIGABYTE, MEGABYTE = 1e9, 1e6
 _GPU_GB = 80.0  # of an A100 or H100
 _ROOM = 0.5  # share of the free memory that a measured size may need
 _STEPS = 2
-_PRODUCT = 1024  # rows and columns of the matrices whose product gives the machine's speed
+_PRODUCT = {"cpu": 1024, "cuda": 8192}  # rows and columns of the matrices whose product gives the machine's speed
 
 
 # On one rank
@@ -55,8 +56,9 @@ def measure_on_rank(names: Sequence[str], words: int, seconds: float) -> Raw:
 
 def product_speed(device: torch.device) -> float:
     """Operations per second of a product of two float32 matrices: the median of a few, as the machine is now."""
-    one = torch.ones(_PRODUCT, _PRODUCT, device=device)
-    return 2 * _PRODUCT**3 / median(_seconds_of(lambda: one @ one, one) for _ in range(5))
+    width = _PRODUCT[device.type]
+    one = torch.ones(width, width, device=device)
+    return 2 * width**3 / median(_seconds_of(lambda: one @ one, one) for _ in range(5))
 
 
 def needed(name: str, words: int) -> float:
@@ -66,7 +68,12 @@ def needed(name: str, words: int) -> float:
 
 
 def _free(device: torch.device) -> float:
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    """Bytes that a training can have; on a GPU, also those that torch kept of the training before."""
+    if device.type == "cpu":
+        return psutil.virtual_memory().available
+    gc.collect()
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info(device)[0]
 
 
 def _measure(workload: Workload) -> dict[str, Any]:
@@ -100,10 +107,16 @@ def add_options(command: ArgumentParser) -> None:
 
 
 def measure(options: Namespace) -> Raw:
-    """Start one rank, and train the sizes that fit."""
+    """Start one rank, and train the sizes that fit.
+
+    Raises:
+        ValueError: this is a rank of a job. Each rank would decide by its own speed and memory what it trains.
+    """
+    if in_job():
+        raise ValueError("models trains on one rank, which it starts: run it without torchrun or srun")
     gpu = torch.cuda.get_device_properties(0).total_memory / GIGABYTE if torch.cuda.is_available() else _GPU_GB
     arguments = (options.sizes, options.words, options.seconds)
-    found: Raw = on_ranks(measure_on_rank, None if in_job() else 1, *arguments)
+    found: Raw = on_ranks(measure_on_rank, 1, *arguments)
     asked = {"sizes": options.sizes, "words": options.words, "world_size": options.world_size}
     return {**asked, "memory_gb": options.memory_gb or gpu, **found}
 

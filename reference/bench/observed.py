@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def observed_group() -> Iterator["Collectives"]:
     """Record the operations of the default group, and of groups made from it, while the block runs. A collective.
 
-    The default group is left and joined again, before and after. So make whatever keeps a group inside the block.
+    The default group is left and joined again, before and after. So make whatever keeps a group inside the block. If
+    the block raises an exception, the rank stays in the observed group.
 
     Yields:
         This rank's record.
@@ -35,9 +36,7 @@ def observed_group() -> Iterator["Collectives"]:
     cleanup()
     observe(Monitor())
     rejoin("observed")
-    try:
-        yield collectives()
-    finally:
-        cleanup()
-        stop_observing()
-        rejoin("after observing")
+    yield collectives()  # no `finally`: a rank that fails must report it, not wait for others that may never come
+    cleanup()
+    stop_observing()
+    rejoin("after observing")

@@ -89,10 +89,18 @@ def panels(
     return made, axes
 
 
-def line(axes: "Axes", xs: Sequence[float], ys: Iterable[tuple[float, float, float]], label: str, colour: str) -> None:
+def line(
+    axes: "Axes",
+    xs: Sequence[float],
+    ys: Iterable[tuple[float, float, float]],
+    label: str,
+    colour: str,
+    *,
+    style: str = "o-",
+) -> None:
     """Draw medians as a line, and a band from the first to the third quartile; `ys` are (first, median, third)."""
     first, median, third = zip(*ys, strict=True)
-    axes.plot(xs, median, "o-", label=label, color=colour)
+    axes.plot(xs, median, style, label=label, color=colour)
     axes.fill_between(xs, first, third, color=colour, alpha=0.18, linewidth=0)
 
 

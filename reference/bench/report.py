@@ -25,6 +25,7 @@ from reference.bench.benchmark import Benchmark, write_pictures
 from reference.bench.registry import BENCHMARKS
 from reference.bench.report_pages import About, Section, html_page, markdown_page
 from reference.bench.result import Result
+from reference.communication.launch import in_job
 
 _SECONDS = 60.0  # of a benchmark whose time is not known
 
@@ -161,10 +162,13 @@ def run(options: Namespace, console: Console) -> None:
     """Make a report, or verify one.
 
     Raises:
-        SystemExit: the report that is verified does not follow from its raw numbers, or a benchmark failed.
+        SystemExit: the report that is verified does not follow from its raw numbers, or a benchmark failed, or this is
+            a rank of a job.
     """
     if options.verify is not None:
         raise SystemExit(verify(options.verify, console))
+    if in_job():
+        raise SystemExit("report starts ranks for each benchmark: run it without torchrun or srun")
     benchmarks = {name: BENCHMARKS[name] for name in options.only or BENCHMARKS}
     options.out.mkdir(parents=True, exist_ok=True)
     sections, missing = run_all(benchmarks, options.minutes * 60, lambda one, line: _run_one(one, line, console))

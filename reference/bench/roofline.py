@@ -28,6 +28,7 @@ from reference.bench.benchmark import Benchmark
 from reference.bench.method import cores, ratios
 from reference.bench.ranks import gather, on_ranks, ranks_to_start
 from reference.bench.result import Column, Raw, Result
+from reference.bench.training_options import add_rank_options, at_least
 from reference.communication.process_group import current_device
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def measure_on_ranks(width: int, elements: int, repetitions: int, seconds: float
         "backend": dist.get_backend(),
         "device": current_device().type,
         "world_size": dist.get_world_size(),
+        "threads": torch.get_num_threads(),
         "width": width,
         "operations": found,
         "send": {"bytes": size, "seconds": _send(elements, repetitions)},
@@ -86,10 +88,8 @@ def _operations(width: int, elements: int) -> dict[str, tuple[dict[str, int], Ca
     if device.type == "cuda":
         host = torch.zeros(elements).pin_memory()
         half = [matrix.bfloat16() for matrix in (left, right)]
-        operations[f"{_MULTIPLY}, bfloat16"] = (
-            {"flops": 2 * width**3, "bytes": 6 * width**2},
-            lambda: half[0] @ half[1],
-        )
+        work = {"flops": 2 * width**3, "bytes": 6 * width**2}
+        operations[f"{_MULTIPLY}, bfloat16"] = (work, lambda: half[0] @ half[1])
         operations[_UPLOAD] = ({"flops": 0, "bytes": size}, lambda: one.copy_(host))
     return operations
 
@@ -126,8 +126,11 @@ def _synchronize() -> None:
 
 
 def _send(elements: int, repetitions: int) -> list[float]:
-    """Seconds of sends from rank 0 to rank 1, on the slower of the two; none with one rank."""
-    if dist.get_world_size() == 1:
+    """Seconds of sends from rank 0 to rank 1, on the slower of the two.
+
+    There are none with one rank, nor with gloo on GPUs: it cannot send their tensors.
+    """
+    if dist.get_world_size() == 1 or (dist.get_backend() == "gloo" and current_device().type == "cuda"):
         return []
     tensor = torch.zeros(elements, device=current_device())
     exchange = {0: lambda: dist.send(tensor, 1), 1: lambda: dist.recv(tensor, 0)}.get(dist.get_rank(), lambda: None)
@@ -144,13 +147,12 @@ def _send(elements: int, repetitions: int) -> list[float]:
 
 def add_options(command: ArgumentParser) -> None:
     """Add the options of this command."""
-    command.add_argument("--world-size", type=int, help="ranks to start (default: 2, with nccl at most one per GPU)")
-    command.add_argument("--width", type=int, help="of square matrices (default: 1024, on a GPU 8192)")
-    command.add_argument("--elements", type=int, help="of float32 tensors (default: 2^25, on a GPU 2^28)")
-    command.add_argument("--repetitions", type=int, default=20, help="of each operation, at most")
+    smallest = at_least(_LATENCY_BYTES // _FLOAT + 1)  # larger than the small tensor that is reduced
+    command.add_argument("--width", type=at_least(1), help="of square matrices (default: 1024, on a GPU 8192)")
+    command.add_argument("--elements", type=smallest, help="of float32 tensors (default: 2^25, on a GPU 2^28)")
+    command.add_argument("--repetitions", type=at_least(1), default=20, help="of each operation, at most")
     command.add_argument("--seconds", type=float, default=2.0, help="time for each operation")
-    command.add_argument("--backend", help="process group backend (default: nccl with CUDA, else gloo)")
-    command.add_argument("--device", choices=["cpu", "cuda"], help="to compute on (default: cuda with nccl, else cpu)")
+    add_rank_options(command)
 
 
 def measure(options: Namespace) -> Raw:
@@ -233,9 +235,9 @@ def _compute_rows(raw: Raw) -> list[list[Any]]:
 def _link_rows(raw: Raw) -> list[list[Any]]:
     small, large = links(raw)
     bus = all_reduce_times.bus_bandwidth(large.size, min(map(max, large.seconds)), raw["world_size"])
-    send = [["send to another rank", raw["send"]["bytes"] / min(raw["send"]["seconds"]) / 1e9, None, "GB/s"]]
+    size, sends = raw["send"]["bytes"], raw["send"]["seconds"]
     return [
-        *(send if raw["send"]["seconds"] else []),
+        *([["send to another rank", size / min(sends) / 1e9, None, "GB/s"]] if sends else []),
         ["all-reduce, bus bandwidth", None, bus / 1e9, "GB/s"],
         ["all-reduce of 4 KB", None, min(map(max, small.seconds)) * 1e6, "us"],
     ]
@@ -243,18 +245,18 @@ def _link_rows(raw: Raw) -> list[list[Any]]:
 
 def _sentences(raw: Raw) -> list[str]:
     flops, memory = alone(raw, _MULTIPLY, "flops"), alone(raw, _COPY, "bytes")
-    what = "a GPU" if raw["device"] == "cuda" else "a core"
-    at_once, arithmetic, copies = raw["world_size"], kept(raw, _MULTIPLY), kept(raw, _COPY)
+    on_cores = "a core" if raw["threads"] == 1 else f"{raw['threads']} cores"
+    what = "a GPU" if raw["device"] == "cuda" else on_cores
     sentences = [
         f"A rank on {what} computes {flops / 1e9:.0f} GFLOP/s and moves {memory / 1e9:.1f} GB/s of memory.",
         f"An operation with less than {flops / memory:.0f} FLOP per byte waits for memory.",
-        f"If all {at_once} ranks work, each keeps {arithmetic:.0%} of the arithmetic and {copies:.0%} of copies.",
     ]
-    if at_once > 1:
-        tokens = tokens_to_hide(raw)
-        sentences.append(
-            f"From {tokens:.0f} tokens per rank on, backward takes longer than the all-reduce of its gradients."
-        )
+    if raw["world_size"] > 1:
+        arithmetic, copies, tokens = f"{kept(raw, _MULTIPLY):.0%}", f"{kept(raw, _COPY):.0%}", tokens_to_hide(raw)
+        sentences += [
+            f"If all {raw['world_size']} ranks work, each keeps {arithmetic} of the arithmetic and {copies} of copies.",
+            f"From {tokens:.0f} tokens per rank on, backward takes longer than the all-reduce of its gradients.",
+        ]
     if raw["device"] == "cpu":
         sentences.append("A GPU for each rank would raise all of these roofs; to measure one: --device cuda.")
     return sentences

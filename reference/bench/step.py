@@ -94,7 +94,9 @@ def evaluate(raw: Raw) -> Result:
         ],
         rows=[*(_row(raw, name) for name in raw["seconds"]), _paper_row(raw)],
         sentences=[
-            *(_times(raw), _repeated(raw), _volumes(raw)),
+            _times(raw),
+            *_repeated(raw),
+            _volumes(raw),
             *_about_others(raw),
             *_gloo(raw),
             _GPU[raw["device"]],
@@ -133,7 +135,7 @@ def _times(raw: Raw) -> str:
     return f"Beside ddp, a step takes this many times as long: {', '.join(parts)}."
 
 
-def _repeated(raw: Raw) -> str:
+def _repeated(raw: Raw) -> list[str]:
     return repeatability(raw["seconds"], [name for name in raw["seconds"] if name != _BASE], _BASE)
 
 

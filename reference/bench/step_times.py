@@ -76,8 +76,10 @@ def compared(steps: Seconds, name: str, beside: str) -> str:
     return f"{ratio.median:.2f} of {beside}'s (quartiles {ratio.first:.2f} to {ratio.third:.2f})"
 
 
-def repeatability(steps: Seconds, names: Iterable[str], base: str) -> str:
-    """A sentence: by how much the ratios of these variants to a base differ if they are measured twice."""
+def repeatability(steps: Seconds, names: Iterable[str], base: str) -> list[str]:
+    """A sentence: by how much the ratios of these variants to a base differ if measured twice; none with one round."""
+    if len(steps[base]) < 2:  # noqa: PLR2004  # two measurements
+        return []
     error = max(repeat_error(steps[name], steps[base]) for name in names)
     sentence = f"Measured twice, in every other round, the ratios to {base} differ by at most {error:.0%}"
-    return sentence + (", so smaller differences mean nothing." if error > _REPEATABLE else ".")
+    return [sentence + (", so smaller differences mean nothing." if error > _REPEATABLE else ".")]

@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from reference.bench.__main__ import main
 from reference.bench.all_reduce import default_world_sizes, draw, evaluate
 from reference.bench.all_reduce_times import Measurement, bus_bandwidth, fits, measurements
 from reference.bench.method import Spread
+from reference.bench.registry import BENCHMARKS
 
 
 def test_bus_bandwidth_counts_what_a_link_must_carry() -> None:
@@ -70,6 +72,13 @@ def test_a_single_rank_has_no_link() -> None:
     raw["measurements"] = [{"world_size": 1, "bytes": size, "seconds": [[1e-5]] * 3} for size in (10**3, 10**6)]
     assert evaluate(raw).sentences == ["A single rank sends nothing."]
     assert [row[6] for row in evaluate(raw).rows] == [0, 0]
+
+
+def test_sizes_that_are_all_too_large_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=10))
+    options = BENCHMARKS["all-reduce"].parse(["--world-sizes", "2", "--megabytes", "1"], Path("out"))
+    with pytest.raises(ValueError, match="no tensor of --megabytes fits into the free memory on 2 ranks"):
+        BENCHMARKS["all-reduce"].measure(options)
 
 
 def test_the_picture_shows_times_with_their_fit_and_bandwidths() -> None:

@@ -1,5 +1,7 @@
 """What tensors hold is counted exactly at each moment, whoever releases them."""
 
+import weakref
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -34,6 +36,20 @@ def test_what_autograd_saves_counts_until_backward() -> None:
         loss.backward()
         watch.mark("after backward")  # the gradient and the loss
     assert [moment.bytes for moment in watch.moments] == [4 * 50 + 4, 4 * 100 + 4]
+
+
+def test_on_cuda_garbage_from_before_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training in a cycle lives until garbage collection; each mark collects."""
+    cycle = nn.Linear(1, 1)
+    cycle.itself = [cycle]
+    alive = weakref.ref(cycle)
+    del cycle
+    for name in ("memory_allocated", "max_memory_allocated"):
+        monkeypatch.setattr(torch.cuda, name, lambda _: 100 + 1000 * (alive() is not None))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda _: None)
+    with watch_allocations(torch.device("cuda")) as watch:
+        watch.mark("now")
+    assert watch.moments == [Moment("now", 0, 0)]
 
 
 @distributed(world_size=2)

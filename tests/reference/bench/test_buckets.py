@@ -9,7 +9,7 @@ from pytest_ddp import distributed
 from reference.bench import bucket_sizes
 from reference.bench.bucket_sizes import MIB, Model, Size, bucket_count, fitted, flat_part, sizes_of, spaced_sizes
 from reference.bench.buckets import draw, evaluate
-from reference.bench.contestants import Workload
+from reference.bench.contestants import Contestant, Workload
 
 W, OVERHEAD = 1e9, 1e-3  # bandwidth and overhead of these links
 PARAMETERS = [MIB] * 16
@@ -140,6 +140,21 @@ def test_all_reduces_that_do_not_fit_leave_the_measured_sizes() -> None:
     assert {row[10] for row in found.rows} == {None}
 
 
+def test_an_overhead_that_fits_zero_gives_no_best_size() -> None:
+    numbers = raw()
+    for one in numbers["all_reduces"]:
+        one["seconds"] = [[max(one["bytes"] / W - 1e-7, 1e-9)] * 2] * 3
+    assert "so no best size: noise hides the overhead." in evaluate(numbers).sentences[1]
+
+
+def test_a_submission_without_buckets_is_said_to_be_missing() -> None:
+    numbers = raw()
+    numbers["workload"]["submission"] = "path"
+    assert evaluate(numbers).sentences[-1] == (
+        "The submission has no wrapper with buckets that works, so none of it is measured here."
+    )
+
+
 def test_a_submission_is_compared_at_its_best_size() -> None:
     numbers, mine = raw(), "bucketed (submission)"
     for mib in SIZES:
@@ -174,9 +189,18 @@ def test_the_picture_shows_measured_and_modelled_waits_and_the_flat_part() -> No
 
 
 @distributed(world_size=2)
-def test_ranks_measure_every_size() -> None:
+def test_ranks_measure_every_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapped: list[str] = []
+
+    def with_timed_finish(one: Contestant, waits: list[float]) -> Contestant:
+        wrapped.append(one.name)
+        return original(one, waits)
+
+    original = bucket_sizes._with_timed_finish
+    monkeypatch.setattr(bucket_sizes, "_with_timed_finish", with_timed_finish)
     found = bucket_sizes.measure_on_ranks(Workload("16x1", 1, 4, 1.0), 3, rounds=2, warm_up=1, seconds=10)
     keys = [f"bucketed {mib!r}" for mib in found["mib"]]
+    assert set(wrapped) == {"bucketed", "none"}  # on a GPU, this waits for backward
     model = fitted(found)
     assert found["mib"][3:] == ([model.best_mib] if isinstance(model, Model) else [])
     assert list(found["seconds"]) == ["none", *keys]

@@ -99,7 +99,7 @@ def test_a_single_rank_shows_the_work_of_the_wrappers_alone() -> None:
     alone["profiled"] = dict.fromkeys(alone["profiled"], alone["profiled"]["none"])  # nccl runs nothing
     found = evaluate({**RAW, "backend": "nccl", "device": "cuda", "world_size": 1, "models": [alone], "left_out": []})
     assert found.sentences[0] == "A single rank has none to exchange with: what a wrapper adds is its own work."
-    assert "nccl" in found.sentences[-1]
+    assert found.sentences[-1].startswith("nccl runs no kernel for a single rank; with more GPUs")
 
 
 def test_the_time_of_a_model_is_estimated_from_one_step() -> None:
@@ -136,6 +136,17 @@ def test_the_picture_has_bars_for_the_largest_model_and_lines_over_sizes() -> No
     assert (lines.get_xlabel(), lines.get_ylabel()) == ("parameters (million)", "ratio")
     assert [text.get_text() for text in lines.get_legend().get_texts()] == ["naive", "bucketed"]
     assert list(lines.lines[0].get_xdata()) == [0.3, 2]
+
+
+def test_a_submissions_lines_are_dashed_in_the_colours_of_the_references() -> None:
+    pytest.importorskip("matplotlib")
+    one = model("128x4", 2_000_000)
+    for part in ("seconds", "profiled", "peak_bytes"):
+        one[part] |= {f"{name} (submission)": one[part][name] for name in ("naive", "bucketed")}
+    _, lines = draw({**RAW, "models": [one]})["ddp"].axes
+    naive, bucketed, naive_too, bucketed_too, _ = lines.lines
+    assert [line.get_linestyle() for line in (naive, bucketed, naive_too, bucketed_too)] == ["-", "-", "--", "--"]
+    assert naive.get_color() == naive_too.get_color() != bucketed.get_color() == bucketed_too.get_color()
 
 
 @distributed(world_size=2)

@@ -1,13 +1,17 @@
 """`memory`: what ranks keep, measured and on paper."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from subgroups import subgroups_destroyed
 
 from pytest_ddp import DDPContext, distributed
-from reference.bench import memory
+from reference.bench import memory, memory_moments
 from reference.bench.accounting import StateBytes
 from reference.bench.contestants import Workload
 from reference.bench.memory_moments import kept, measure_on_ranks, on_paper
@@ -66,6 +70,27 @@ def test_states_are_within_2_percent_of_the_paper_and_equal_to_the_count(ddp: DD
             assert measured == pytest.approx(exact, abs=300)  # step counters
         assert seen.activations == pytest.approx(paper.activations, rel=0.02)
         assert seen.peak > seen.states.total
+
+
+def test_on_cuda_a_discarded_training_allocates_workspaces_before_watching(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    @contextmanager
+    def watched(_: object) -> Iterator[SimpleNamespace]:
+        order.append("watch")
+        yield SimpleNamespace(mark=lambda _: None, moments=[])
+
+    def training() -> Any:
+        order.append("make")
+        optimizer = SimpleNamespace(step=lambda: None, zero_grad=lambda: None)
+        loss = torch.ones((), requires_grad=True)
+        return SimpleNamespace(loss=lambda _: loss * 2, finish=lambda: order.append("backward"), optimizer=optimizer)
+
+    monkeypatch.setattr(memory_moments, "watch_allocations", watched)
+    for is_cuda, expected in ((False, []), (True, ["make", "backward"])):
+        order.clear()
+        memory_moments.watch_training(training, SimpleNamespace(is_cuda=is_cuda, device=None))
+        assert order == [*expected, "watch", "make", "backward", "backward"]
 
 
 @distributed(world_size=2)

@@ -1,8 +1,10 @@
 """`models`: the assignment's transformers on paper, and those that were measured."""
 
+from argparse import Namespace
 from typing import Any
 
 import pytest
+import torch
 
 from pytest_ddp import distributed
 from reference.bench import models
@@ -67,6 +69,19 @@ def test_a_size_that_fits_is_measured_and_a_larger_one_is_not() -> None:
         result = models.evaluate({**raw(**found["measured"]), "sizes": ["tiny"]})
         assert abs(result.rows[0][10]) < 2
         assert abs(result.rows[0][11]) < 2
+
+
+def test_on_a_gpu_what_torch_kept_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = [10]
+    monkeypatch.setattr(torch.cuda, "empty_cache", kept.clear)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (80 - sum(kept), 80))
+    assert models._free(torch.device("cuda")) == 80
+
+
+def test_ranks_of_a_job_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ValueError, match="models trains on one rank, which it starts: run it without torchrun"):
+        models.measure(Namespace())
 
 
 def test_the_picture_has_a_bar_for_each_size_and_strategy() -> None:

@@ -1,4 +1,4 @@
-"""A report fits a time, holds every result and picture, and can be computed again from its raw numbers."""
+"""A report holds every result and picture, and can be computed again from its raw numbers."""
 
 import io
 import json
@@ -15,66 +15,11 @@ from reference.bench import report, verification
 from reference.bench.__main__ import main
 from reference.bench.benchmark import Benchmark
 from reference.bench.registry import BENCHMARKS
-from reference.bench.report import choose, run_all, sizes
 from reference.bench.report_pages import Section, command, pictures_of
 from reference.bench.result import Column, Result
 
 pytest.importorskip("matplotlib")
 ALL = list(BENCHMARKS)
-
-
-@pytest.mark.parametrize("minutes", [2, 5, 10, 30])
-@pytest.mark.parametrize("slowness", [1.0, 2.0])
-def test_the_planned_sizes_fit_the_time(minutes: float, slowness: float) -> None:
-    left = minutes * 60.0
-    for index in range(len(ALL)):
-        size = choose(ALL[index:], left, slowness)
-        left -= size.seconds * slowness if size else 0
-    assert left >= 0
-
-
-@pytest.mark.parametrize("minutes", [2, 3, 4, 5, 7, 10, 15])
-def test_from_two_minutes_on_every_benchmark_is_planned(minutes: float) -> None:
-    left = minutes * 60.0
-    for index in range(len(ALL)):
-        size = choose(ALL[index:], left, 1.0)
-        assert size is not None
-        left -= size.seconds
-
-
-def test_with_time_enough_every_benchmark_runs_at_its_default_size() -> None:
-    assert [choose(ALL[index:], 3600, 1.0) for index in range(len(ALL))] == [sizes(name)[0] for name in ALL]
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_every_size_is_a_command_line(name: str) -> None:
-    for size in sizes(name):
-        assert isinstance(BENCHMARKS[name].parse(size.arguments.split(), Path("out")), Namespace)
-    assert [size.seconds for size in sizes(name)] == sorted((size.seconds for size in sizes(name)), reverse=True)
-
-
-def test_a_benchmark_that_fails_or_finds_no_time_is_missing_with_the_reason() -> None:
-    def run(benchmark: Benchmark, arguments: str) -> Result:
-        if benchmark.name == "ddp":
-            raise RuntimeError("rank 0 failed:\n  File ...\nValueError: no such model")
-        return Result(benchmark.name, arguments, [], [], [], {})
-
-    some = {name: BENCHMARKS[name] for name in ("roofline", "ddp")}
-    sections, missing = run_all(some, 3600, run)
-    assert [section.result.name for section in sections] == ["roofline"]
-    assert missing == {"ddp": "it failed: ValueError: no such model"}
-    assert run_all(some, 1, run)[1] == dict.fromkeys(some, "no time was left; give more --minutes")
-
-
-def test_an_interrupted_report_has_what_was_measured_before() -> None:
-    def run(benchmark: Benchmark, arguments: str) -> Result:
-        if benchmark.name == "ddp":
-            raise KeyboardInterrupt
-        return Result(benchmark.name, arguments, [], [], [], {})
-
-    sections, missing = run_all({name: BENCHMARKS[name] for name in ("roofline", "ddp", "step")}, 3600, run)
-    assert [section.result.name for section in sections] == ["roofline"]
-    assert missing == dict.fromkeys(("ddp", "step"), "it was interrupted")
 
 
 def measured() -> Result:
@@ -309,6 +254,13 @@ def test_a_report_of_all_benchmarks_follows_from_its_raw_numbers(
         sentences = json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8"))["sentences"]
         assert any("GPU" in sentence for sentence in sentences)  # what one would change
     assert not list(tmp_path.glob("*.profiler.json"))
+
+
+def test_ranks_of_a_job_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RANK", "0")
+    options = Namespace(verify=None, only=None, minutes=1.0, out=tmp_path)
+    with pytest.raises(SystemExit, match="report starts ranks for each benchmark: run it without torchrun or srun"):
+        report.run(options, Console(file=io.StringIO()))
 
 
 def test_sections_name_their_command() -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import torch
 
 from pytest_ddp import distributed
 from reference.bench import roofline
@@ -13,6 +14,7 @@ RAW: dict[str, Any] = {
     "device": "cpu",
     "world_size": 2,
     "cores": 2,
+    "threads": 1,
     "gpus": 0,
     "width": 1024,
     "operations": {
@@ -61,6 +63,20 @@ def test_one_screen_says_what_the_machine_gives() -> None:
         "From 50 tokens per rank on, backward takes longer than the all-reduce of its gradients.",
         "A GPU for each rank would raise all of these roofs; to measure one: --device cuda.",
     ]
+
+
+def test_a_single_rank_computes_on_all_its_cores_and_shares_with_none() -> None:
+    found = evaluate({**RAW, "world_size": 1, "threads": 8})
+    assert found.sentences[0] == "A rank on 8 cores computes 100 GFLOP/s and moves 10.0 GB/s of memory."
+    assert not any("ranks work" in sentence or "hide" in sentence for sentence in found.sentences)
+
+
+@distributed(world_size=2)
+def test_gloo_sends_no_tensors_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roofline, "current_device", lambda: torch.device("cuda"))
+    assert roofline._send(10, 1) == []
+    found = evaluate({**RAW, "device": "cuda", "send": {"bytes": 40, "seconds": []}})
+    assert "send to another rank" not in [row[0] for row in found.rows]
 
 
 def test_the_picture_has_a_roof_for_memory_and_for_links() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from reference.bench.__main__ import main
 from reference.bench.ranks import ranks_to_start, uses_nccl
 from reference.bench.registry import BENCHMARKS
 from reference.bench.training_options import workload_of
@@ -56,6 +57,29 @@ def test_the_command_line_for_one_gpu_is_understood(name: str, backend: str, ran
     options = BENCHMARKS[name].parse(line, Path("out"))
     asked = options.world_sizes if name == "all-reduce" else [options.world_size]
     assert (options.backend, options.device, asked) == (backend, "cuda", [ranks])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("ddp --rounds 0", "argument --rounds: 0: give a whole number of at least 1"),
+        ("ddp --words x", "argument --words: x: give a whole number of at least 1"),
+        ("step --warm-up -1", "argument --warm-up: -1: give a whole number of at least 0"),
+        ("ddp --bucket-mb 0", "argument --bucket-mb: 0: give a number above 0"),
+        ("buckets --points 1", "argument --points: 1: give a whole number of at least 2"),
+        ("buckets --sizes 1 nan", "argument --sizes: nan: give a number above 0"),
+        ("all-reduce --repetitions 0", "argument --repetitions: 0: give a whole number of at least 1"),
+        ("all-reduce --megabytes x", "argument --megabytes: x: give a number above 0"),
+        ("roofline --elements 1000", "argument --elements: 1000: give a whole number of at least 1001"),
+        ("roofline --world-size 0", "argument --world-size: 0: give a whole number of at least 1"),
+    ],
+)
+def test_numbers_that_cannot_be_measured_are_refused(
+    line: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(line.split())
+    assert message in capsys.readouterr().err
 
 
 def test_a_model_that_does_not_exist_is_refused_before_ranks_are_started() -> None:
