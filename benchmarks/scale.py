@@ -9,8 +9,8 @@ Each sweep measures the CPU time of one process, so that a busy machine changes 
   (`simulated_course.py`);
 - `resume`: the same where all of them are graded already.
 
-For each sweep: a line, fitted to relative errors, its largest residual, and the exponent between the two largest sizes,
-which is 1 where growth is linear.
+For each sweep: a line (for real ranks, whose store is in the controller, a parabola), fitted to relative errors, its
+largest residual, and the exponent between the two largest sizes, which is 1 where growth is linear.
 
     python benchmarks/scale.py [--json scale.json] [--sweeps ranks,tests] [--largest 100]
 """
@@ -113,16 +113,18 @@ class Sweep:
         sizes: the sizes.
         measure: measures one of them.
         modelled: the size that is modelled.
+        degree: of the polynomial that is fitted.
     """
 
     unit: str
     sizes: Sequence[int]
     measure: Callable[[int], Sample]
     modelled: int
+    degree: int = 1
 
 
 SWEEPS = {
-    "ranks": Sweep("ranks", (2, 4, 8, 16, 32), partial(per_test, simulated=False), NODES * RANKS_PER_NODE),
+    "ranks": Sweep("ranks", (2, 4, 8, 16, 32), partial(per_test, simulated=False), NODES * RANKS_PER_NODE, 2),
     "simulated": Sweep("ranks", (2, 8, 32, 128, 512, 2048), partial(per_test, simulated=True), NODES * RANKS_PER_NODE),
     "tests": Sweep("tests", (50, 100, 200, 500, 1000), per_run, 100_000),
     "submissions": Sweep("submissions", (10, 50, 200, 1000, 5000), partial(course, what="grade"), SUBMISSIONS),
@@ -131,51 +133,58 @@ SWEEPS = {
 
 
 @dataclass(frozen=True)
-class Line:
-    """CPU seconds as `fixed + each * size`.
+class Growth:
+    """CPU seconds as a polynomial of the size.
 
     Attributes:
-        residual: the largest deviation of a sample from the line, as a share of the sample.
+        coefficients: of the powers 0, 1, ...
+        residual: the largest deviation of a sample from the polynomial, as a share of the sample.
         exponent: the power of the size by which the seconds grow between the two largest sizes.
     """
 
-    fixed: float
-    each: float
+    coefficients: tuple[float, ...]
     residual: float
     exponent: float
 
+    def at(self, size: int) -> float:
+        """Return the CPU seconds at a size."""
+        return sum(one * size**power for power, one in enumerate(self.coefficients))
 
-def fit(samples: Sequence[Sample]) -> Line:
-    """Fit a line to relative errors."""
+    def __str__(self) -> str:
+        powers = ("", " n", " n²")
+        return (
+            " + ".join(f"{one * 1e3:.3g}{power}" for one, power in zip(self.coefficients, powers, strict=False)) + " ms"
+        )
+
+
+def fit(samples: Sequence[Sample], degree: int) -> Growth:
+    """Fit a polynomial to relative errors."""
     sizes = np.array([sample.size for sample in samples], dtype=float)
     cpu = np.array([sample.cpu for sample in samples])
-    rows = np.stack([1 / cpu, sizes / cpu], axis=1)
-    (fixed, each), *_ = np.linalg.lstsq(rows, np.ones_like(cpu), rcond=None)
-    residual = float(np.max(np.abs((fixed + each * sizes) / cpu - 1)))
+    powers = np.stack([sizes**power for power in range(degree + 1)], axis=1)
+    found, *_ = np.linalg.lstsq(powers / cpu[:, None], np.ones_like(cpu), rcond=None)
+    residual = float(np.max(np.abs(powers @ found / cpu - 1)))
     exponent = math.log(cpu[-1] / cpu[-2]) / math.log(sizes[-1] / sizes[-2])
-    return Line(float(fixed), float(each), residual, exponent)
+    return Growth(tuple(map(float, found)), residual, exponent)
 
 
 def shown(name: str, sweep: Sweep, samples: Sequence[Sample]) -> Table:
-    """Return the samples, the line, and what it says of the size that is modelled."""
-    line = fit(samples)
-    table = Table(sweep.unit, "CPU", "of the line", "peak memory", title=name)
-    for sample in samples:
-        share = sample.cpu / (line.fixed + line.each * sample.size)
-        table.add_row(f"{sample.size:,}", f"{sample.cpu * 1e3:,.2f} ms", f"{share:.0%}", f"{sample.peak / 1e6:,.0f} MB")
+    """Return the samples, the fit, and what it says of the size that is modelled."""
+    growth = fit(samples, sweep.degree)
+    table = Table(sweep.unit, "CPU", "of the fit", "peak memory", title=name)
+    for one in samples:
+        share = one.cpu / growth.at(one.size)
+        table.add_row(f"{one.size:,}", f"{one.cpu * 1e3:,.2f} ms", f"{share:.0%}", f"{one.peak / 1e6:,.0f} MB")
     table.add_section()
-    modelled = line.fixed + line.each * sweep.modelled
-    table.add_row(
-        f"{sweep.modelled:,} (model)", f"{modelled:,.1f} s", f"{line.fixed * 1e3:.2f} + {line.each * 1e3:.3f} n ms", ""
-    )
-    table.caption = f"largest residual {line.residual:.0%}; exponent at the end {line.exponent:.2f}"
+    table.add_row(f"{sweep.modelled:,} (model)", f"{growth.at(sweep.modelled):,.1f} s", "", "")
+    table.caption = f"{growth}; largest residual {growth.residual:.0%}; exponent at the end {growth.exponent:.2f}"
     return table
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write the samples and the lines here too")
+    parser.add_argument("--json", type=Path, help="write the samples and the fits here too")
     parser.add_argument("--sweeps", default=",".join(SWEEPS), help="which of them, separated by commas")
     parser.add_argument("--largest", type=int, default=10**6, help="leave out larger sizes")
     options = parser.parse_args()
@@ -184,7 +193,7 @@ def main() -> None:
         sweep = SWEEPS[name]
         samples = [sweep.measure(size) for size in sweep.sizes if size <= options.largest]
         Console().print(shown(name, sweep, samples))
-        found[name] = {"samples": [asdict(sample) for sample in samples], "line": asdict(fit(samples))}
+        found[name] = {"samples": [asdict(sample) for sample in samples], "fit": asdict(fit(samples, sweep.degree))}
     print(f"load: {os.getloadavg()[0]:.1f}")
     if options.json:
         options.json.write_text(json.dumps(found, indent=2), encoding="utf-8")

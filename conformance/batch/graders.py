@@ -16,6 +16,7 @@ from typing import Self
 
 from conformance.batch.folders import remove_tree
 from conformance.grading.grade import Grading
+from pytest_ddp.errors import LaunchError
 from pytest_ddp.pool.launcher import EXIT_SECONDS, ONE_THREAD
 
 _OUTPUT_BYTES = 2**20  # of the log of a run that are kept
@@ -51,7 +52,10 @@ class Graders:
             arguments: its command line.
             log: the file to which its output is added.
             temporary: a folder for temporary files, which is made anew and removed.
-            limit: in seconds.
+            limit: in seconds, from when the grader has been forked.
+
+        Raises:
+            LaunchError: the process that forks graders has failed; it has printed why.
         """
         remove_tree(temporary)
         temporary.mkdir()
@@ -69,17 +73,27 @@ class Graders:
         with ours:
             with theirs:
                 self._ask(json.dumps(request).encode(), [theirs.fileno(), log.fileno()])
+            while not _has_news(ours):  # the process draws scenarios first
+                yield False
+            if not ours.recv(1):
+                self._hold_alive()
             try:
                 for _ in range(max(1, round(limit / _POLL_SECONDS))):
-                    ended = bool(select.select([ours], [], [], _POLL_SECONDS)[0])
+                    ended = _has_news(ours)
                     yield ended
                     if ended:
                         return
             finally:
-                with suppress(OSError):  # it has ended
-                    ours.shutdown(socket.SHUT_WR)
                 ours.settimeout(EXIT_SECONDS)
-                ours.recv(16)  # it is killed when this returns
+                with suppress(OSError):  # it has ended, or does not end in time
+                    ours.shutdown(socket.SHUT_WR)
+                    ours.recv(16)  # it is killed when this returns
+
+    def _hold_alive(self) -> None:
+        """Raise LaunchError if the process has failed; one that was killed is replaced at the next request."""
+        with suppress(subprocess.TimeoutExpired):
+            if self._process and self._process.wait(EXIT_SECONDS) > 0:
+                raise LaunchError("the process that forks graders has failed; its error is printed above")
 
     def _ask(self, request: bytes, fds: Sequence[int]) -> None:
         """Send a request; a process that has ended is replaced."""
@@ -112,6 +126,11 @@ class Graders:
             self._control.close()
             self._process.kill()
             self._process.wait()
+
+
+def _has_news(channel: socket.socket) -> bool:
+    """Wait a moment; return whether something can be received, or the other side has ended."""
+    return bool(select.select([channel], [], [], _POLL_SECONDS)[0])
 
 
 def cut(log: Path) -> None:

@@ -69,7 +69,7 @@ class Record:
             advice: what the staff can do about it.
             limit: the seconds that the last run had, if more of them would help.
         """
-        known = {"why": why, "advice": advice}
+        known = {"why": why.encode(errors="backslashreplace").decode(), "advice": advice}
         replace_text(self._settled, json.dumps(known | ({"limit": limit} if limit < math.inf else {})))
 
     @property

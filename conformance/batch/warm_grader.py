@@ -3,8 +3,9 @@
 A fork takes milliseconds. An interpreter that imports torch and draws the same scenarios takes ten seconds of CPU time.
 The process runs nothing of a submission, nor do the graders: their ranks do.
 
-The course's process (see `graders`) sends a command line with two descriptors: a socket and a log file. The grader's
-exit code is sent through the socket when it has ended. A grader is killed when its socket is shut down.
+The course's process (see `graders`) sends a command line with two descriptors: a socket and a log file. A byte is sent
+through the socket when the grader has been forked, and its exit code when it has ended. A grader is killed when its
+socket is shut down.
 """
 
 import json
@@ -14,6 +15,7 @@ import signal
 import socket
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ from conformance.oracle.remembered import remembering
 from pytest_ddp.pool.parent_death import die_with
 
 Command = Callable[[Sequence[str]], int]
+FORKED = b"+"  # is sent when a grader has been forked
 _REQUEST_BYTES = 2**18
 _MORE = 6  # times the usual bytes are remembered: all graders share them
 
@@ -57,6 +60,7 @@ def main(command: Command, control_fd: int, parent: int, plain: dict[str, Any], 
 
     They share zygotes, which start meanwhile, each as an interpreter of its own: nothing of this process is in them.
     """
+    code = 1
     try:
         die_with(parent)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -65,8 +69,11 @@ def main(command: Command, control_fd: int, parent: int, plain: dict[str, Any], 
         with remembering(_MORE), selectors.DefaultSelector() as selector:
             _draw_ahead(Grading(**plain))
             _serve(socket.socket(fileno=control_fd), selector, zygotes, command)
+        code = 0
+    except BaseException:  # noqa: BLE001  os._exit would hide it
+        traceback.print_exc()
     finally:
-        os._exit(0)
+        os._exit(code)
 
 
 def _draw_ahead(grading: Grading) -> None:
@@ -104,7 +111,10 @@ def _fork(command: Command, request: dict[str, Any], zygotes: ForkServers, chann
     os.close(log)
     if shared:
         shared.close()
-    return _Grader(pid, os.pidfd_open(pid), socket.socket(fileno=channel))
+    grader = _Grader(pid, os.pidfd_open(pid), socket.socket(fileno=channel))
+    with suppress(OSError):  # the course does not wait for it any more
+        grader.channel.send(FORKED)
+    return grader
 
 
 def _become_grader(
@@ -123,6 +133,8 @@ def _become_grader(
             os.closerange(low + 1, high)
         os.environ["TMPDIR"] = tempfile.tempdir = temporary
         code = grade()
+    except BaseException:  # noqa: BLE001  os._exit would hide it
+        traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

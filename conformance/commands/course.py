@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from conformance.grading.grade import Grading
 
 
+_LIMIT = 1800  # seconds
+
+
 def add_options(grade: argparse.ArgumentParser) -> None:
     """Add the options that belong to `--out`."""
     add = grade.add_argument
@@ -31,20 +34,31 @@ def add_options(grade: argparse.ArgumentParser) -> None:
     add("--out", type=Path, metavar="DIR", help=about)
     about = "with --out: submissions at the same time (1; with --executor ray, as many as keep the cluster busy)"
     add("--jobs", type=int, metavar="N", help=about)
-    about = "with --out: grade on this machine, or on the nodes of a Ray cluster (%(default)s)"
-    add("--executor", choices=("local", "ray"), default="local", help=about)
+    about = "with --out: grade on this machine, or on the nodes of a Ray cluster (local)"
+    add("--executor", choices=("local", "ray"), help=about)
     about = "with --executor ray: the cluster (the one that Ray finds; else Ray is started here)"
     add("--ray-address", metavar="ADDRESS", help=about)
     about = "with --executor ray: what each submission gets, such as cpu=2,gpu=1,memory=2GiB (cpu=1)"
     add("--ray-request", metavar="A=N,...", help=about)
-    add("--limit", type=int, default=1800, metavar="N", help="with --out: seconds for one submission (%(default)s)")
+    add("--limit", type=int, metavar="N", help=f"with --out: seconds for one submission ({_LIMIT})")
     add("--roster", type=Path, metavar="FILE", help="with --out: a CSV file with the columns name and path")
     about = "with --out: go on with the results in DIR; what is graded is not graded again"
-    add("--resume", action="store_true", help=about)
+    add("--resume", action="store_true", default=None, help=about)
+
+
+def hold_without_out(options: argparse.Namespace) -> None:
+    """Raise UsageError if an option is given that only a course has."""
+    for name in ("jobs", "executor", "ray_address", "ray_request", "limit", "roster", "resume"):
+        if vars(options)[name] is not None:
+            raise UsageError(f"--{name.replace('_', '-')} is for a course: give --out too, or leave it out")
 
 
 def grade_submissions(options: argparse.Namespace) -> int:
     """Grade all submissions in a folder, each in a process tree of its own."""
+    if options.watch:
+        raise UsageError("--watch grades the current folder, and --out a course: leave one of them out")
+    if options.repro_dir:
+        raise UsageError("--repro-dir is for one grade: --out has a folder of scripts for each submission")
     if len(options.paths) != 1:
         raise UsageError("--out: give one folder, which holds the submissions")
     if given := [form.option for form in FORMATS if vars(options)[form.option]]:
@@ -52,15 +66,15 @@ def grade_submissions(options: argparse.Namespace) -> int:
     if options.seed is None:
         raise UsageError("--out: give --seed, so that all submissions, and a later run, get the same scenarios")
     found = entries(Path(options.paths[0]), options.roster, options.out)
-    require_new(options.out, resume=options.resume)
+    require_new(options.out, resume=bool(options.resume))
     if options.roster is None and (others := left_out(Path(options.paths[0]), options.out)):
         sys.stderr.write(f"conformance: left out, since no folder, archive or .py file: {', '.join(others)}\n")
     from conformance.batch.course import Course, grade_course  # noqa: PLC0415  imports torch with the components
     from conformance.grading.grade import hold_required  # noqa: PLC0415  as above
 
-    limit = positive("--limit", options.limit)
+    limit = _LIMIT if options.limit is None else positive("--limit", options.limit)
     course = Course(found, options.out, _grading(options), tuple(_passed_on(options)), limit)
-    if options.isolation == "require" and options.executor == "local":
+    if options.isolation == "require" and options.executor != "ray":
         with fork_servers("require", small=options.small) as launcher:
             hold_required(launcher)
     with course_progress() as progress:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from conformance.grading.grade import Grading
 
 _SEED_BITS = 32
+_SCRIPTS = Path("repro")
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -68,13 +69,14 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     add("--import-seconds", type=int, default=IMPORT_SECONDS, metavar="N", help=about)
     add("--watch", action="store_true", help="grade the current folder again whenever a file in it is saved")
     course.add_options(grade)
-    add("--repro-dir", type=Path, default="repro", metavar="DIR", help="folder for scripts of failures (%(default)s)")
+    add("--repro-dir", type=Path, metavar="DIR", help=f"folder for scripts of failures ({_SCRIPTS})")
     grade.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
     if options.out:
         return course.grade_submissions(options)
+    course.hold_without_out(options)
     if student.is_student(options):
         student.fill_in(options)
     elif options.watch:
@@ -147,7 +149,7 @@ def _grading(options: argparse.Namespace) -> "Grading":
         world_size(options),
         asked,
         options.max_examples,
-        options.repro_dir,
+        options.repro_dir or _SCRIPTS,
         options.from_scratch,
         bool(options.core or options.small),
         tuple(options.library),

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Self
 from rich.console import Console
 from rich.text import Text
 from watchdog.events import (
+    DirCreatedEvent,
+    DirMovedEvent,
     FileClosedEvent,
     FileCreatedEvent,
     FileDeletedEvent,
@@ -35,7 +37,8 @@ from conformance.submissions.location import Location
 if TYPE_CHECKING:
     from conformance.grading.grade import Grading
 
-_WRITTEN = [FileClosedEvent, FileCreatedEvent, FileDeletedEvent, FileMovedEvent]
+_WRITTEN = [FileClosedEvent, FileCreatedEvent, FileDeletedEvent, FileMovedEvent, DirCreatedEvent, DirMovedEvent]
+_LEFT_OUT = (".", "__pycache__")  # so the names of folders begin that are not watched
 _FIRST = {"failed": 0, "not_submitted": 1}  # components by their last verdict; the others follow
 
 
@@ -59,8 +62,8 @@ class Saves(FileSystemEventHandler):
         self._observer = Observer()
 
     def __enter__(self) -> Self:
-        self._look_again()
         self._observer.start()
+        self._look_again()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -69,24 +72,45 @@ class Saves(FileSystemEventHandler):
 
     def on_any_event(self, event: FileSystemEvent) -> None:
         """Take in that something was written, in a thread of the observer."""
-        if any(os.fsdecode(path).endswith(".py") for path in (event.src_path, event.dest_path)):
+        source, to = (os.fsdecode(path) for path in (event.src_path, event.dest_path))
+        if event.is_directory:
+            if self._watch(Path(to or source), new=True):
+                self._saved.set()
+        elif source.endswith(".py") or to.endswith(".py"):
             self._saved.set()
 
     def __bool__(self) -> bool:
         """Whether a file was saved since `wait` returned."""
         return self._saved.is_set()
 
-    def wait(self) -> None:
-        """Wait until a file is saved, if none was since the last time."""
-        self._saved.wait()
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until a file is saved, if none was since the last time; return whether one is, in these seconds."""
+        saved = self._saved.wait(seconds)
         self._saved.clear()
         self._look_again()
+        return saved
 
     def _look_again(self) -> None:
         """Watch the folders that are there now."""
         for root in self._roots:
-            for folder in folders(root, self._ignored):
+            self._watch(root)
+
+    def _watch(self, root: Path, *, new: bool = False) -> bool:
+        """Watch a folder and those below it; return whether there are Python files in it.
+
+        What watched a folder that was removed works no longer, also if there is a `new` one of its name.
+        """
+        for emitter in list(self._observer.emitters):
+            if not emitter.should_keep_running() or (new and Path(emitter.watch.path).is_relative_to(root)):
+                with suppress(KeyError):  # another thread was faster
+                    self._observer.unschedule(emitter.watch)
+        if new and root.name.startswith(_LEFT_OUT):
+            return False
+        found = list(folders(root, self._ignored))
+        for folder in found:
+            with suppress(FileNotFoundError):  # it has just been removed
                 self._observer.schedule(self, str(folder), event_filter=_WRITTEN)
+        return any(True for folder in found for _ in folder.glob("*.py"))
 
 
 def folders(root: Path, ignored: Path) -> Iterator[Path]:
@@ -95,7 +119,7 @@ def folders(root: Path, ignored: Path) -> Iterator[Path]:
         if "pyvenv.cfg" in files or Path(name) == ignored:
             inner.clear()
             continue
-        inner[:] = [folder for folder in inner if not folder.startswith((".", "__pycache__"))]
+        inner[:] = [folder for folder in inner if not folder.startswith(_LEFT_OUT)]
         if Path(name) == root or any(file.endswith(".py") for file in files):
             yield Path(name)
 

@@ -180,6 +180,8 @@ class Executor:
         found = self._probe(outcome)
         if found is None:
             return Probe(error=why_no_answer(outcome, self.location))
+        if "ModuleNotFoundError" in found.error and self.location.not_imported:
+            return replace(found, error=f"{found.error}\n{self.location.not_imported}")
         self.missing = {name: tuple(functions) for name, functions in found.missing.items()}
         self.not_callable = dict(reversed(found.wrong_signatures))  # the first function of each
         return found

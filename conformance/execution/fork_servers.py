@@ -8,6 +8,7 @@ Both servers of a submission live in its sandbox. Two zygotes, which all submiss
 """
 
 import gc
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -140,11 +141,16 @@ class ForkServers:
 
 def own_files(location: Location) -> tuple[str, ...]:
     """Return the files and folders that a submission consists of."""
-    if location.root in NEW and location.file is not None:
+    if location.file is not None and (location.is_file_alone or _holds_more(location.root)):
         return (location.file,)
     if location.root is not None:
         return (location.root, *location.import_roots)
     return tuple(module_files(location.module.partition(".")[0], location.import_roots))
+
+
+def _holds_more(root: str | None) -> bool:
+    """Whether a folder is the user's home, holds it, or is one that a sandbox has of its own: it is not shown."""
+    return root in NEW or Path(os.path.realpath(os.path.expanduser("~"))).is_relative_to(root or "")  # noqa: PTH111  there may be no home
 
 
 _ahead: list[ForkServers] = []

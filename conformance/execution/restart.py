@@ -12,11 +12,18 @@ from typing import NoReturn
 
 from conformance.execution.fork_servers import HASH_SEEDS, begin_ahead
 from conformance.sandbox.zygotes import forkable_environment
+from pytest_ddp.errors import UsageError
 from pytest_ddp.pool.launcher import interpreter_command
 
 
 def restart(arguments: Sequence[str], *, small: bool = False) -> NoReturn:
-    """Execute this program again; it goes on in `resume`. A `small` grade has one zygote."""
+    """Execute this program again; it goes on in `resume`. A `small` grade has one zygote.
+
+    Raises:
+        UsageError: this machine has another system than Linux.
+    """
+    if sys.platform != "linux":
+        raise UsageError("pytest-ddp-grade needs Linux")
     sys.stdout.flush()
     sys.stderr.flush()
     sys.path[:] = [os.path.abspath(folder) for folder in sys.path]  # noqa: PTH100  "" is the working directory

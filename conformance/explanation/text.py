@@ -23,9 +23,12 @@ def explained(words: Sequence[str]) -> Iterator[RenderableType]:
     """Yield the explanation of `COMPONENT`, `CHECK`, `COMPONENT CHECK` or `COMPONENT: CHECK`, as reports have it.
 
     Raises:
-        UsageError: there is no such component or check; the message says the closest names.
+        UsageError: there is no such component or check; the message says the closest names. Or no name is given.
     """
-    first, *rest = " ".join(words).replace(":", " ").split() or [""]
+    names = " ".join(words).replace(":", " ").split()
+    if not names:
+        raise UsageError("explain: give the name of a component or a check")
+    first, *rest = names
     if first in COMPONENTS and not rest:
         return _component(COMPONENTS[first])
     if first in COMPONENTS:
@@ -104,6 +107,5 @@ def _titled(title: str, *parts: RenderableType) -> Iterator[RenderableType]:
 def _unknown(name: str, components: Sequence[Component]) -> str:
     names = list(dict.fromkeys([*COMPONENTS, *(check.id for one in components for check in one.checks)]))
     close = difflib.get_close_matches(name, names, _CLOSEST, 0.4) or [one for one in names if name in one][:_CLOSEST]
-    name = name or "''"
     meant = f"; do you mean {' or '.join(close)}?" if close else f"; there are the components {', '.join(COMPONENTS)}"
     return f"no component and no check is called {name}{meant}"

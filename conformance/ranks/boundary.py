@@ -68,18 +68,26 @@ def offers(owner: Any, *names: str) -> bool:
 def _failed(error: BaseException, submission: Location) -> Failed:
     name, step = vars(error).get(_STAGE, _ELSEWHERE)
     refused = _raised_on_purpose(error, submission)
-    where = {"stage": name, "step": step, "refused": refused, "lacking": lacking(error, submission)}
+    where = {"stage": name, "step": step, "refused": refused, "lacking": _printable(lacking(error, submission))}
     text = [_own_frames(error, submission)]
     if not dist.is_initialized():
         text += traceback.format_list([frame for frame in _destroyed_at if is_own(frame.filename, submission)])
-    return Failed(type(error).__name__, _message(error), "\n".join(text).strip("\n"), dumps(where).encode())
+    said = _printable("\n".join(text).strip("\n"))
+    return Failed(_kind(error), _message(error), said, dumps(where).encode())
+
+
+def _kind(error: BaseException) -> str:
+    try:
+        return _printable(str(type(error).__name__))
+    except BaseException:  # noqa: BLE001  `__name__` may be a property of the submission's
+        return "an exception without a name"
 
 
 def _message(error: BaseException) -> str:
     try:
         return _printable(str(error))
     except BaseException as broken:  # noqa: BLE001  `__str__` is the submission's code, too
-        return f"its message could not be made: `__str__` raised {type(broken).__name__}"
+        return f"its message could not be made: `__str__` raised {_kind(broken)}"
 
 
 def _own_frames(error: BaseException, location: Location) -> str:

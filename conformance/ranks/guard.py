@@ -38,23 +38,36 @@ _FRAME_READERS = (inspect.__file__, traceback.__file__, logging.__file__)
 Owns = Callable[[str], bool]
 
 
-def install(location: Location, owns: Owns) -> None:
-    """Guard the grader's packages in this process for good, but for one that is the submission.
+def install(location: Location, lies_there: Owns) -> None:
+    """Guard the grader's packages in this process for good, but for one that the user names as the submission.
+
+    A submission does not own the grader because it lies in a folder above it.
 
     Args:
         location: where the submission is.
-        owns: whether a file is the submission's.
+        lies_there: whether a file lies in the submission.
     """
-    submitted = location.module.partition(".")[0]
-    packages = [name for name in (*_HARNESS, _REFERENCE) if name != submitted and not owns(_inside(name))]
-    sys.meta_path.insert(0, _Finder(owns, location.import_roots, packages))
-    sys.addaudithook(_watch(owns, tuple(map(_inside, packages))))
+    packages = [name for name in (*_HARNESS, _REFERENCE) if not _is_submitted(name, location)]
+    folders = tuple(map(_inside, packages))
+
+    def owns(file: str) -> bool:
+        return lies_there(file) and not file.startswith(folders)
+
+    sys.meta_path.insert(0, _Finder(owns, [root for root in location.import_roots if root != _HOME], packages))
+    sys.addaudithook(_watch(owns, folders))
     for name in ("stack", "trace"):
         setattr(inspect, name, _without_frames(getattr(inspect, name)))
     guarded = _guarded(owns)
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in _HARNESS and not name.startswith(_SHARED):
             module.__class__ = guarded
+
+
+def _is_submitted(package: str, location: Location) -> bool:
+    """Whether the user names one of our packages, or a folder in it, as the submission."""
+    if location.root is None:
+        return location.module.partition(".")[0] == package
+    return os.path.join(location.root, "").startswith(_inside(package))  # noqa: PTH118  paths are compared as text
 
 
 def refusal(what: str) -> str:

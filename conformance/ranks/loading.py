@@ -17,6 +17,7 @@ from unittest import mock
 from conformance.ranks import guard, integrity, stand_ins
 from conformance.submissions.contract import Contract, Function
 from conformance.submissions.location import Location
+from pytest_ddp.pool.parent_death import adopt_orphans
 
 T = TypeVar("T")
 _loaded: dict[Location, ModuleType] = {}
@@ -29,6 +30,7 @@ def load(location: Location, stubbed: tuple[str, ...] = ()) -> ModuleType:
         for package in stubbed:
             stand_ins.packages.offer(package)
         integrity.watch()
+        adopt_orphans()  # `process_memory` weighs the children of this process
         guard.install(location, partial(is_own, location=location))
         with _exits_raise():
             _loaded[location] = with_stubs(lambda: _import(location), location)

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -10,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conformance.sandbox.cgroups import cgroups
+from conformance.sandbox.folders import temporary_folder
 from conformance.sandbox.plan import Isolation, Plan, clean_environment, completed, ladder
 from conformance.sandbox.sandbox import Sandbox, SandboxLauncher
 from conformance.sandbox.view import view_of
 from conformance.sandbox.zygotes import BusyError, RefusedError, Zygote
-from pytest_ddp.errors import UsageError
+from pytest_ddp.errors import LaunchError, UsageError
 
 _REQUIRED = (
     "--isolation=require: this machine does not let the grader make a sandbox: {}. Allow user namespaces (sysctl "
@@ -23,7 +23,7 @@ _REQUIRED = (
 )
 _TRIES = 10  # at a sandbox, on a machine that is too busy to make one
 _PAUSE_SECONDS = 1.0
-_LINUX_ONLY = "--isolation=require: sandboxes need Linux; grade with --isolation=auto"
+_NONE = "no ranks can be started, with a sandbox or without: {}"
 
 
 @dataclass
@@ -53,11 +53,11 @@ class Sandboxes:
             yield self._servers(submission, held)
 
     def _servers(self, submission: Sequence[str], held: ExitStack) -> tuple[Sandbox, list[SandboxLauncher]]:
-        busy = 0
-        while self._plans:
+        busy, plans, refused = 0, list(self._plans), list(self._refused)
+        while plans:
             try:
                 with ExitStack() as trial:
-                    made = self._tried(self._plans[0], submission, trial)
+                    made = self._tried(plans[0], submission, trial)
                     held.push(trial.pop_all())
                     return made
             except BusyError:  # less isolation than the machine allows is no answer
@@ -69,9 +69,24 @@ class Sandboxes:
                 if self._cgroups and "cgroup.procs" in str(error):  # it could be made, but not entered
                     self._cgroups = False
                     continue
-                self._refused.append(str(error))
-                del self._plans[0]
-        raise UsageError(_REQUIRED.format("; ".join(dict.fromkeys(self._refused))))
+                refused.append(str(error))
+                self._note_refusal(plans.pop(0), submission, str(error))
+        said = "; ".join(dict.fromkeys(refused))
+        raise UsageError(_REQUIRED.format(said)) if self.isolation == "require" else LaunchError(_NONE.format(said))
+
+    def _note_refusal(self, plan: Plan, submission: Sequence[str], why: str) -> None:
+        """Try a plan for no other submission, unless it is this one's files that the machine refuses to show."""
+        try:
+            with ExitStack() as trial:
+                if submission:
+                    self._tried(plan, (), trial)
+                    return
+        except BusyError:
+            return
+        except RefusedError:
+            pass
+        self._plans.remove(plan)
+        self._refused.append(why)
 
     def _tried(self, plan: Plan, submission: Sequence[str], held: ExitStack) -> tuple[Sandbox, list[SandboxLauncher]]:
         try:
@@ -103,7 +118,7 @@ class Sandboxes:
 @contextmanager
 def _private_home(uid: int | None) -> Iterator[str]:
     """Give a folder for the home and the temporary files of ranks that see the file system of this machine."""
-    with tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True) as folder:
+    with temporary_folder() as folder:
         places = [Path(folder), Path(folder, "home"), Path(folder, "tmp")]
         for place in places:
             place.mkdir(exist_ok=True)

@@ -7,14 +7,16 @@ import json
 import os
 import signal
 import socket
+import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 from conformance.sandbox import kernel
-from conformance.sandbox.plan import TMP_BYTES, Plan
+from conformance.sandbox.plan import TMP_BYTES, Plan, refusal
 from conformance.sandbox.restrict import drop_privileges
 from conformance.sandbox.view import DEVICES, HOME, SHARED_MEMORY, TMP, WORK, View
+from pytest_ddp.pool.parent_death import die_with
 from pytest_ddp.pool.rendezvous import HOST
 
 _BASE = "/tmp"  # noqa: S108  what is there is not changed: the mount is seen in the new namespace alone
@@ -55,7 +57,9 @@ def be_first(plan: Plan, control: socket.socket) -> NoReturn:
         _serve_store(control)
     except OSError as error:
         with suppress(OSError):
-            control.send(json.dumps({"refused": str(error)}).encode())
+            control.send(json.dumps(refusal(error)).encode())
+    except BaseException:  # noqa: BLE001  os._exit below would print nothing
+        traceback.print_exc()
     finally:
         os._exit(0)
 
@@ -129,6 +133,6 @@ def _serve_store(control: socket.socket) -> None:
     store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
     control.send(json.dumps({"port": store.port}).encode())
     if control.recv(64) == _GO:
-        kernel.die_with_parent()
+        die_with(os.getppid())
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control.recv(64)

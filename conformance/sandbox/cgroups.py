@@ -21,9 +21,11 @@ def cgroups(root: Path = ROOT, belongs_to: str | None = None) -> Iterator[dict[s
 
     Args:
         root: where cgroups are mounted.
-        belongs_to: the text of /proc/self/cgroup.
+        belongs_to: the text of /proc/self/cgroup; a system may have no such file.
     """
-    belongs_to = Path("/proc/self/cgroup").read_text(encoding="ascii") if belongs_to is None else belongs_to
+    if belongs_to is None:
+        own = Path("/proc/self/cgroup")
+        belongs_to = own.read_text(encoding="utf-8", errors="surrogateescape") if own.exists() else ""
     with ExitStack() as held:
         yield {name: folder for folder, names in _made(root, belongs_to, held) for name in names}
 

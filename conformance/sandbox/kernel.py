@@ -14,7 +14,7 @@ _BIND, _RECURSIVE, _PRIVATE = 4096, 16384, 1 << 18
 _DETACH = 2
 _PIVOT_ROOT, _CAPSET = {"x86_64": (155, 126), "aarch64": (41, 91)}.get(os.uname().machine, (0, 0))
 _MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE = 442, -100, 0x8000
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_CAPBSET_DROP = 1, 4, 8, 24
+_PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_CAPBSET_DROP = 4, 8, 24
 _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _AMBIENT_RAISE = 38, 47, 2
 _CAPABILITY_VERSION = 0x20080522
 READ_ALL = 2  # CAP_DAC_READ_SEARCH
@@ -112,11 +112,6 @@ def gain_nothing() -> None:
 def hide_memory() -> None:
     """Keep other processes of this user from reading or changing this one and those that it forks."""
     _prctl(_PR_SET_DUMPABLE, 0)
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when the process that is its parent now has ended."""
-    _prctl(_PR_SET_PDEATHSIG, 9)
 
 
 def _mount(source: bytes, place: str, kind: bytes | None, flags: int, options: bytes = b"") -> None:

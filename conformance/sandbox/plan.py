@@ -1,10 +1,10 @@
 """How a submission's ranks are kept apart, as a value that goes to the processes which carry it out."""
 
+import errno
 import os
 import pwd
 import random
 import resource
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ OPEN_FILES = 4096
 _LIMITS = {"CORE": 0, "FSIZE": FILE_BYTES, "NOFILE": OPEN_FILES}
 _ADDRESS_SPACE = 16 * GIB  # more than a rank has when it begins
 _CGROUPS = {"memory": "memory", "pids": "processes"}
+_FOR_NOW = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}  # what a busy machine says, and not for ever
 _NOTHING = View(())
 
 
@@ -140,4 +141,6 @@ def completed(plan: Plan, view: View, environment: Mapping[str, str], cgroups: M
     return replace(plan, view=view, environment=environment, cgroups=cgroups, limits=limits(plan))
 
 
-SUPPORTED = sys.platform == "linux"
+def refusal(error: OSError | ValueError) -> dict[str, Any]:
+    """Return the answer to a request that the system refused, and whether it may allow the same later."""
+    return {"refused": str(error), "for_now": getattr(error, "errno", None) in _FOR_NOW}

@@ -5,7 +5,6 @@ import os
 import select
 import shutil
 import socket
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -15,9 +14,10 @@ import psutil
 
 from conformance.sandbox import kernel
 from conformance.sandbox.cgroups import memory_kills
+from conformance.sandbox.folders import temporary_folder
 from conformance.sandbox.plan import Plan
 from conformance.sandbox.view import SHARED_MEMORY, TMP, WORK
-from conformance.sandbox.zygotes import RefusedError, WatchedProcess, Zygote
+from conformance.sandbox.zygotes import BusyError, RefusedError, WatchedProcess, Zygote
 from pytest_ddp.errors import LaunchError
 from pytest_ddp.outcomes.outcome import Died, Outcome
 from pytest_ddp.pool.launcher import EXIT_SECONDS, ForkLauncher, Server
@@ -99,7 +99,7 @@ class Sandbox:
             return
         memory = Path(SHARED_MEMORY)
         disk = memory if in_memory and memory.is_dir() else None
-        with tempfile.TemporaryDirectory(prefix="conformance-", dir=disk, ignore_cleanup_errors=True) as folder:
+        with temporary_folder(disk) as folder:
             if self.plan.uid is not None:
                 os.chown(folder, self.plan.uid, self.plan.uid)
             yield folder
@@ -108,11 +108,13 @@ class Sandbox:
     def _folder_inside(self, place: str) -> Iterator[str]:
         name, parent = f"conformance-{os.urandom(8).hex()}", self._folders[place]
         os.mkdir(name, dir_fd=parent)
-        os.chmod(name, _ALL_CAN_WRITE, dir_fd=parent)
+        with suppress(OSError):  # a rank may have put something else there, such as a link
+            _let_all_write(os.open(name, os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent))
         try:
             yield f"{place}/{name}"
         finally:
-            shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
+            with suppress(RecursionError):  # a thousand folders in one another; they go with the sandbox
+                shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
 
 
 @dataclass
@@ -156,6 +158,13 @@ class SandboxLauncher(ForkLauncher):
         return super().exit_code(self._inside.get(pid, pid), seconds)
 
 
+def _let_all_write(folder: int) -> None:
+    try:
+        os.fchmod(folder, _ALL_CAN_WRITE)
+    finally:
+        os.close(folder)
+
+
 def _received(control: socket.socket, held: ExitStack) -> tuple[list[int], int]:
     """Return the descriptors and the port of the store that the first process sends; raise RefusedError."""
     control.settimeout(_MAKE_SECONDS)
@@ -169,7 +178,8 @@ def _received(control: socket.socket, held: ExitStack) -> tuple[list[int], int]:
     except OSError as error:
         raise LaunchError(f"a sandbox could not be made: {error}") from error
     if "port" not in said:
-        raise RefusedError(said.get("refused", "the first process of the sandbox ended"))
+        refused = BusyError if said.get("for_now") else RefusedError
+        raise refused(said.get("refused", "the first process of the sandbox ended"))
     return fds, said["port"]
 
 

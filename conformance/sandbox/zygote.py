@@ -4,12 +4,12 @@ It runs no code of a submission, so it can be used for all of them. The judge as
 descriptors; each is answered by one message.
 """
 
-import errno
 import json
 import os
 import select
 import signal
 import socket
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from conformance.sandbox import kernel
 from conformance.sandbox.build import be_first, identity_maps, leave_namespaces
-from conformance.sandbox.plan import Plan
+from conformance.sandbox.plan import Plan, refusal
 from conformance.sandbox.restrict import drop_privileges, set_environment, set_limits
 from pytest_ddp.pool import fork_server
 from pytest_ddp.pool.parent_death import adopt_orphans, die_with
@@ -26,7 +26,6 @@ from pytest_ddp.pool.parent_death import adopt_orphans, die_with
 MESSAGE_BYTES = 2**18
 CONNECT = b"connect"  # with the descriptor of a further socket to serve
 _DESCRIPTORS = 16
-_FOR_NOW = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}  # what a busy machine says, and not for ever
 
 
 def main(control_fd: int, parent: int, preload: Sequence[str]) -> NoReturn:
@@ -40,6 +39,8 @@ def main(control_fd: int, parent: int, preload: Sequence[str]) -> NoReturn:
         fork_server.import_modules(preload)
         control.send(json.dumps({"ready": True}).encode())
         _serve(control)
+    except BaseException:  # noqa: BLE001  os._exit below would print nothing
+        traceback.print_exc()
     finally:
         os._exit(0)
 
@@ -49,7 +50,7 @@ def _serve(control: socket.socket) -> None:
     controls = [control]
     while True:
         for asking in select.select(controls, [], [])[0]:
-            message, fds, _, _ = socket.recv_fds(asking, MESSAGE_BYTES, _DESCRIPTORS)
+            message, fds = _received(asking)
             if not message and asking is control:
                 return
             if not message:
@@ -61,16 +62,25 @@ def _serve(control: socket.socket) -> None:
                 _answer(asking, json.loads(message), fds)
 
 
+def _received(asking: socket.socket) -> tuple[bytes, list[int]]:
+    """Return a message and its descriptors; an empty one if the other side has ended, whatever it left unread."""
+    try:
+        message, fds, _, _ = socket.recv_fds(asking, MESSAGE_BYTES, _DESCRIPTORS)
+    except ConnectionResetError:
+        return b"", []
+    return message, fds
+
+
 def _answer(asking: socket.socket, asked: dict[str, Any], fds: list[int]) -> None:
     plan = Plan.from_json(asked["plan"])
     do = _build if asked["do"] == "build" else _start_server
     try:
         answer = do(plan, fds)
     except OSError as error:
-        answer = {"refused": str(error)}
+        answer = refusal(error)
     for fd in fds:
         os.close(fd)
-    with suppress(BrokenPipeError):
+    with suppress(ConnectionError):
         asking.send(json.dumps(answer).encode())
 
 
@@ -124,7 +134,7 @@ def _become_server(plan: Plan, control_fd: int, namespaces: Sequence[int], betwe
         set_limits(plan)
         drop_privileges(plan)
     except (OSError, ValueError) as error:
-        between.send(json.dumps({"refused": str(error)}).encode())
+        between.send(json.dumps(refusal(error)).encode())
         os._exit(1)
     if pid:
         die_with(zygote)
@@ -148,17 +158,10 @@ def _through_a_child(plan: Plan, fds: list[int], work: Callable[[socket.socket],
     It keeps no files of this process but those of `fds`: they would reach ranks.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    child = os.fork()
-    if child == 0:
-        try:
-            _close_all_but([0, 1, 2, *fds, theirs.fileno()])
-            work(theirs)
-        except OSError as error:
-            theirs.send(json.dumps(_refusal(error)).encode())
-        finally:
-            os._exit(0)
-    theirs.close()
     with ours:
+        with theirs:
+            if (child := os.fork()) == 0:
+                _let_child(work, theirs, fds)
         said = dict[str, Any]()
         while not ("refused" in said or {"pid", "entered"} <= said.keys()):
             said |= _said(ours)
@@ -171,14 +174,21 @@ def _through_a_child(plan: Plan, fds: list[int], work: Callable[[socket.socket],
     return said
 
 
+def _let_child(work: Callable[[socket.socket], None], theirs: socket.socket, fds: list[int]) -> NoReturn:
+    try:
+        _close_all_but([0, 1, 2, *fds, theirs.fileno()])
+        work(theirs)
+    except OSError as error:
+        theirs.send(json.dumps(refusal(error)).encode())
+    except BaseException:  # noqa: BLE001  os._exit below would print nothing
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
 def _close_all_but(kept: list[int]) -> None:
     for low, high in pairwise([*sorted(kept), os.sysconf("SC_OPEN_MAX")]):
         os.closerange(low + 1, high)
-
-
-def _refusal(error: OSError) -> dict[str, Any]:
-    """Return the answer to a request that the system refused, and whether it may allow the same later."""
-    return {"refused": str(error), "for_now": error.errno in _FOR_NOW}
 
 
 def _said(between: socket.socket) -> dict[str, Any]:

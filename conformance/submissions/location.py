@@ -4,7 +4,7 @@ import importlib.util
 import os
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, Self
 from pytest_ddp.errors import UsageError
 
 _PLACES = ("tests/adapters.py", "adapters.py")
+_ADAPTERS = "adapters"
 _TEMPLATE_PACKAGE = "cs336-basics"
 _ADAPTER = re.compile(r"\bdef get_(\w*ddp|fsdp|sharded_optimizer)")  # tells it from the adapters of another assignment
 
@@ -27,6 +28,7 @@ class Location:
         file: the adapters' file; None for an importable module.
         root: the submission's folder; None for an importable module.
         import_roots: folders that the submission may import from, in their order on `sys.path`.
+        left_out: folders outside of the submission that its pyproject.toml gives to uv, as they are written there.
         libraries: packages whose exceptions count as the submission's own refusals.
     """
 
@@ -35,13 +37,29 @@ class Location:
     file: str | None = None
     root: str | None = None
     import_roots: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ("torch.distributed.fsdp",)
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
         """Return the location that `dataclasses.asdict` took apart, also after a trip through JSON text."""
-        folders, libraries = tuple(plain["import_roots"]), tuple(plain["libraries"])
-        return cls(**{**plain, "import_roots": folders, "libraries": libraries})
+        lists = {name: tuple(plain[name]) for name in ("import_roots", "left_out", "libraries")}
+        return cls(**{**plain, **lists})
+
+    @property
+    def is_file_alone(self) -> bool:
+        """Whether the submission is one file, whatever lies beside it."""
+        return self.file is not None and self.module == Path(self.file).stem and self.module != _ADAPTERS
+
+    @property
+    def not_imported(self) -> str:
+        """Say what the submission may miss because it lies outside; "" if there is no such thing."""
+        if self.is_file_alone:
+            return "A .py file is graded without the files beside it. Give a folder with an adapters.py to grade all."
+        if self.left_out:
+            named = " and ".join(self.left_out)
+            return f"pyproject.toml names {named}, which is not in the submission: nothing is imported from there."
+        return ""
 
     @property
     def subfolder(self) -> Path:
@@ -80,8 +98,9 @@ def locate(given: str) -> Location:
 
 def _nested(path: Path) -> Path:
     """Return the one folder, at most two levels below a path, that holds a submission in the official layout."""
-    folders = [found.parents[1] for level in ("*", "*/*") for found in sorted(path.glob(f"{level}/{_PLACES[0]}"))]
-    ours = [folder for folder in folders if _ADAPTER.search((folder / _PLACES[0]).read_text("utf-8", "replace"))]
+    files = [file for level in ("*", "*/*") for file in sorted(path.glob(f"{level}/{_PLACES[0]}"))]
+    own = [file for file in files if _is_inside(file, path.resolve())]
+    ours = [file.parents[1] for file in own if _ADAPTER.search(file.read_text("utf-8", "replace"))]
     if len(ours) == 1:
         return ours[0]
     what = f"give one of {', '.join(map(str, ours))}" if ours else "start in your repository, or give its path"
@@ -91,34 +110,82 @@ def _nested(path: Path) -> Path:
 def _at_file(given: str, path: Path) -> Location:
     if path.suffix != ".py":
         raise UsageError(f"{given} is no Python file: a submission is a folder, a .py file or a module")
-    if path.parent.name == "tests":
-        return _in_folder(given, path.parent.parent, f"tests/{path.name}")
-    return _in_folder(given, path.parent, path.name)
+    project = path.parents[1] if path.parent.name == "tests" else None
+    if project is not None and (path.stem == _ADAPTERS or (project / "pyproject.toml").is_file()):
+        return _in_folder(given, project, f"tests/{path.name}")
+    if path.stem == _ADAPTERS:
+        return _in_folder(given, path.parent, path.name)
+    return Location(given, path.stem, str(path), str(path.parent), (str(path.parent),))
 
 
 def _in_folder(given: str, root: Path, place: str) -> Location:
+    if not _is_inside(root / place, root):
+        raise UsageError(f"{place} leads out of {root}: a submission has its files in its own folder")
     module = place.removesuffix(".py").replace("/", ".")
-    return Location(given, module, str(root / place), str(root), tuple(map(str, _import_roots(root))))
+    named = _uv_folders(root)
+    roots = _import_roots(root, named)
+    left_out = (str(path) for path in named if not any(_is_inside(root / path, Path(one)) for one in roots))
+    return Location(given, module, str(root / place), str(root), tuple(roots), tuple(left_out))
 
 
-def _import_roots(root: Path) -> Iterator[Path]:
-    """Yield the folders that the submission imports from, each followed by its `src`.
+def _import_roots(root: Path, named: Iterable[Path]) -> list[str]:
+    """Return the folders that the submission imports from, each followed by its `src`, without symbolic links.
 
     Its own folder comes first, then those that its pyproject.toml gives to uv, then packages that lie beside its own.
+    All lie in its own folder, but for the template's package: a sandbox shows what is imported, and the grader keeps
+    its own packages from what is a submission's.
     """
-    template = [root / _TEMPLATE_PACKAGE, root.parent / _TEMPLATE_PACKAGE]
-    folders = [root, *_uv_folders(root), *sorted(path.parent for path in root.glob("*/pyproject.toml")), *template]
-    for folder in dict.fromkeys(folders):
-        yield from (found for found in (folder, folder / "src") if found.is_dir())
+    beside = root.parent / _TEMPLATE_PACKAGE
+    packages = sorted(path.parent for path in root.glob("*/pyproject.toml"))
+    folders = [root, *(root / path for path in named), *packages, root / _TEMPLATE_PACKAGE]
+    found = [place for folder in folders for place in _with_source(folder, root)]
+    return list(dict.fromkeys([*found, *(_with_source(beside, beside) if _is_template(beside) else ())]))
+
+
+def _with_source(folder: Path, root: Path) -> list[str]:
+    """Return a folder and its `src`, as far as they are folders and lie in `root`."""
+    return [str(place.resolve()) for place in (folder, folder / "src") if _is_inside(place, root) and place.is_dir()]
+
+
+def _is_template(folder: Path) -> bool:
+    """Whether a folder is the package of an earlier assignment, and no link to anything else."""
+    file = folder / "pyproject.toml"
+    if folder.is_symlink() or not _is_inside(file, folder):
+        return False
+    match _toml(file):
+        case {"project": {"name": str(name)}}:
+            return re.sub("[-_.]+", "-", name).lower() == _TEMPLATE_PACKAGE
+    return False
+
+
+def _is_inside(path: Path, root: Path) -> bool:
+    """Whether something is there, and lies in the folder `root`, which has no symbolic link in its path."""
+    try:
+        return path.exists() and path.resolve().is_relative_to(root)
+    except (OSError, ValueError, RuntimeError):  # it may not be looked at, is no path, or is a circle of links
+        return False
 
 
 def _uv_folders(root: Path) -> list[Path]:
-    """Return the folders of `tool.uv.sources` and of the members of `tool.uv.workspace`; none if uv is not used."""
+    """Return the folders of `tool.uv.sources` and of the members of `tool.uv.workspace`, as they are written.
+
+    None if uv is not used. A pattern of members that leads elsewhere has no members.
+    """
+    file = root / "pyproject.toml"
     try:
-        uv = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["uv"]
-        sources = [source["path"] for source in uv.get("sources", {}).values() if "path" in source]
-        patterns = uv.get("workspace", {}).get("members", ())
-        members = [path for pattern in patterns for path in sorted(root.glob(pattern))]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # no such file, no TOML, or of another shape
+        uv = _toml(file)["tool"]["uv"] if _is_inside(file, root) else {}
+        sources = [Path(source["path"]) for source in uv.get("sources", {}).values() if "path" in source]
+        patterns = [Path(pattern) for pattern in uv.get("workspace", {}).get("members", ())]
+        own = [pattern for pattern in patterns if not pattern.is_absolute() and ".." not in pattern.parts]
+        members = [path.relative_to(root) for pattern in own for path in sorted(root.glob(str(pattern)))]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError):  # it has another shape
         return []
-    return [*((root / path).resolve() for path in sources), *members]
+    return [*sources, *members]
+
+
+def _toml(file: Path) -> dict[str, Any]:
+    """Return what a TOML file says; nothing if it cannot be read."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except (OSError, ValueError, RecursionError):
+        return {}

@@ -21,7 +21,7 @@ _HANDSHAKE_SECONDS = 10.0
 # A connection whose other end does not answer, because a cable or a node is gone, ends after so many seconds.
 SILENT_SECONDS = 10
 _PROBE_SECONDS = 2
-_SEND_SECONDS = 30  # until a process that reads nothing counts as gone, though its node answers
+_SEND_SECONDS = 60  # until a process that reads nothing counts as gone, though its node answers
 
 
 class Refused(LaunchError):  # noqa: N818  what happened

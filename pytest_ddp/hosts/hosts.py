@@ -24,7 +24,7 @@ from pytest_ddp.protocol.shared_files import SharedFiles
 
 # No system has process ids that large: a remote rank's number never names a process of this machine.
 _FIRST_NUMBER = 2**30
-_ASK_SECONDS = 30.0
+_ASK_SECONDS = 60.0
 _REPORT_SECONDS = 5.0
 
 

@@ -215,7 +215,23 @@ def test_a_course_needs_one_folder_and_a_seed(tmp_path, capsys):
     assert "--out: give one folder" in capsys.readouterr().err
     assert main(["grade", str(tmp_path / "none"), "--out", str(tmp_path / "out"), "--seed", "1"]) == 2
     assert "none is not a folder of submissions" in capsys.readouterr().err
+    for ignored, said in (
+        (["--watch"], "--watch grades the current folder, and --out a course"),
+        (["--repro-dir", "x"], "--repro-dir is for one grade"),
+    ):
+        assert main(["grade", str(tmp_path), "--out", str(tmp_path / "out"), "--seed", "1", *ignored]) == 2
+        assert said in capsys.readouterr().err
     assert Path(tmp_path / "out").exists() is False
+
+
+@pytest.mark.parametrize(
+    "given",
+    [["--jobs", "2"], ["--limit", "9"], ["--roster", "x"], ["--resume"], ["--executor", "ray"], ["--ray-address", "x"]],
+    ids=lambda given: given[0],
+)
+def test_an_option_of_a_course_is_refused_without_one(given, capsys):
+    assert main(["grade", ".", *given]) == 2
+    assert f"{given[0]} is for a course: give --out too" in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -1,13 +1,16 @@
 """A submission that breaks a rank fails itself: nothing that it does is reported as an error in the grader."""
 
 import textwrap
+from typing import Any
 
 import pytest
 
 from conformance.execution.outcome import Broken, is_of_submission, why_no_answer
+from conformance.ranks.boundary import boundary
 from conformance.submissions.location import Location
 from pytest_ddp.errors import UsageError
 from pytest_ddp.outcomes.outcome import Died, Raised, TimedOut
+from pytest_ddp.rank.worker import Failed
 
 HERE = Location("here", "adapters", "/here/adapters.py", "/here", ("/here",))
 BODY = """
@@ -205,3 +208,33 @@ def test_what_is_raised_outside_the_boundary_is_ours_unless_the_submission_had_a
 def test_a_body_that_a_hostile_rank_made_up_says_nothing(body):
     broken = Broken((Raised(rank=0, kind="KeyError", message="", traceback="", body=body),))
     assert (broken.place, broken.refusal) == (None, "")
+
+
+UNPRINTABLE = r"""
+class Meta(type):
+    @property
+    def __name__(cls):
+        return "bad \udc80 name"
+
+class Bad(Exception, metaclass=Meta): ...
+
+def fail():
+    raise Bad("bad \udc80 message")
+"""
+NAMELESS = UNPRINTABLE.replace("return", "return 1 / 0 or")
+
+
+@pytest.mark.parametrize(("text", "kind"), [
+    (UNPRINTABLE, r"bad \udc80 name"),
+    (NAMELESS, "an exception without a name"),
+])  # fmt: skip
+def test_all_that_is_told_of_an_exception_can_be_written_to_a_file(text, kind):
+    made = dict[str, Any]()
+    exec(compile(text, "/here/\udc80.py", "exec"), made)  # noqa: S102  its file has a name that no file here can have
+    with pytest.raises(Failed) as caught, boundary(HERE):
+        made["fail"]()
+    failed = caught.value
+    assert failed.kind == kind
+    assert failed.message == r"bad \udc80 message"
+    assert r"/here/\udc80.py" in failed.text
+    (failed.kind + failed.message + failed.text).encode()

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from bug import right
 
-from conformance.cli import main
+from conformance.cli import main, resume
 from conformance.components.registry import COMPONENTS
+from conformance.execution import restart
 from conformance.grading.report import Report
 from conformance.judging.run_check import run_check
 from conformance.submissions.location import locate
@@ -193,6 +194,19 @@ def test_an_error_in_the_grader_itself_has_exit_code_3(capsys, monkeypatch):
 
 
 @pytest.mark.usefixtures("one_server")
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [(KeyboardInterrupt, 130, "conformance: interrupted"), (OSError, 3, "an error in the grader")],
+)
+def test_what_happens_while_ranks_start_has_its_exit_code(capsys, monkeypatch, raised, code, said):
+    def begin_ahead(**_):
+        raise raised
+
+    monkeypatch.setattr(restart, "begin_ahead", begin_ahead)
+    assert resume(0, small=False) == code
+    assert said in capsys.readouterr().err
+
+
 def test_an_interrupted_grade_leaves_a_report_of_what_was_finished(capsys, tmp_path, monkeypatch):
     def interrupted(component, check, *others, **options):
         if check is COMPONENTS["overhead_model"].checks[1]:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import socket
 import sys
 import tarfile
 from contextlib import contextmanager
@@ -14,23 +15,26 @@ from types import SimpleNamespace
 
 import pytest
 
+from conformance.batch import graders
 from conformance.batch.archives import MOST_FILES
 from conformance.batch.course import Course, grade_course
-from conformance.batch.entries import entries
+from conformance.batch.entries import Entry, entries
 from conformance.batch.executor import Job, Outcome
 from conformance.batch.folders import remove_tree
+from conformance.batch.graders import Graders
 from conformance.batch.local_executor import LocalExecutor
 from conformance.batch.progress import CourseProgress
 from conformance.batch.ray_executor import RayExecutor, ray_options
 from conformance.batch.record import Record
 from conformance.batch.shipping import Inbox, Shipment, Update, graded, packed
+from conformance.batch.warm_grader import FORKED
 from conformance.cli import main
 from conformance.execution.fork_servers import ForkServers
 from conformance.grading.formats import to_json_text
 from conformance.grading.grade import Grading, planned
 from conformance.reproduction.replay import SCHEMA
 from conformance.sandbox.attempts import Sandboxes
-from pytest_ddp.errors import UsageError
+from pytest_ddp.errors import LaunchError, UsageError
 
 COMPONENT = "naive_ddp"
 ENDED, CUT_OFF, LOST = Outcome("ended"), Outcome("cut off"), Outcome("lost", "node7 was lost: NodeDiedError")
@@ -120,6 +124,27 @@ def test_what_cannot_be_read_is_refused_and_costs_the_others_nothing(course):
     assert "bob" in look_at(course, Scripted(bob=[ENDED])), "it is graded when it has been put right"
 
 
+def test_the_limit_counts_from_when_the_grader_is_forked(tmp_path, monkeypatch):
+    monkeypatch.setattr(graders, "EXIT_SECONDS", 0.1)
+    found = Graders(Grading(1, 2, (COMPONENT,), 1))
+    found._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with found._control, theirs:
+        run = found.run([], tmp_path / "log.txt", tmp_path / "tmp", 0.2)
+        assert [next(run) for _ in range(5)] == [False] * 5
+        _, fds, _, _ = socket.recv_fds(theirs, 1000, 2)
+        os.close(fds[1])
+        with socket.socket(fileno=fds[0]) as channel:
+            channel.send(FORKED)
+            assert list(run) == [False], "it is cut off, also if it does not end in time"
+
+
+def test_a_course_stops_if_what_forks_graders_fails(tmp_path, capfd):
+    failed = pytest.raises(LaunchError, match="has failed; its error is printed above")
+    with Graders(Grading(1, 2, ("nothing",), 1)) as found, failed:
+        list(found.run([], tmp_path / "log.txt", tmp_path / "tmp", 60))
+    assert "KeyError: 'nothing'" in capfd.readouterr().err
+
+
 def test_where_a_required_sandbox_is_refused_nobody_is_graded(tmp_path, monkeypatch, capsys):
     (tmp_path / "ada").mkdir()
     (tmp_path / "ada/adapters.py").touch()
@@ -138,6 +163,15 @@ def test_where_a_required_sandbox_is_refused_nobody_is_graded(tmp_path, monkeypa
 def refused(*_):
     raise UsageError("this machine refuses")
     yield
+
+
+def test_a_name_that_is_no_utf8_is_escaped(course):
+    name = os.fsdecode(b"Jos\xe9")
+    found = look_at(
+        replace(course, entries=[Entry("ada", Path(name))]), Scripted(ada=[Outcome("refused", f"no {name}")])
+    )
+    assert found == {"ada": (r"no Jos\udce9",)}
+    assert r"no Jos\udce9." in (course.out / "ada/report.html").read_text(encoding="utf-8")
 
 
 def test_a_job_refuses_what_cannot_be_read(job):

@@ -75,6 +75,11 @@ def test_a_mistake_is_in_the_words_of_the_diagnosis():
     assert topic(wrapper, check) is OF_ASPECTS["overlap with backward"]
 
 
+def test_without_a_name_one_is_asked_for(capsys):
+    assert main(["explain", ""]) == 2
+    assert "explain: give the name of a component or a check" in capsys.readouterr().err
+
+
 def test_the_page_for_students_shows_pictures_as_they_are():
     page = PAGE.read_text(encoding="utf-8")
     for name in ("overlap with backward", "buckets"):

@@ -1,9 +1,13 @@
 """What belongs to the grader is refused, and nothing that right code does with a model."""
 
 import textwrap
+from pathlib import Path
 
 import pytest
 from bug import right
+
+from conformance.ranks import guard
+from conformance.submissions.location import Location, locate
 
 AVERAGES = """
     import copy, inspect, io, logging, pickle
@@ -65,3 +69,30 @@ def test_who_catches_the_refusal_is_graded_for_what_is_there(grade_path, submit)
         submit(text + textwrap.dedent(right("overhead_model")["adapters"])), components=["overhead_model"], examples=1
     ).components
     assert component.status == "passed"
+
+
+HOME = Path(guard.__file__).parents[2]
+ALL = ("conformance", "pytest_ddp", "reference")
+
+
+@pytest.mark.parametrize(("location", "submitted"), [
+    (Location("x", "mine", str(HOME / "mine.py"), str(HOME), (str(HOME),)), ()),
+    (Location("x", "conformance", "/x/conformance.py", "/x", ("/x", str(HOME))), ()),
+    (Location("x", "adapters", "/adapters.py", "/", ("/",)), ()),
+    (locate(str(HOME / "reference/adapters.py")), ("reference",)),
+    (locate("reference.adapters"), ("reference",)),
+])  # fmt: skip
+def test_a_submission_owns_the_grader_only_if_the_user_names_it(location, submitted):
+    assert tuple(name for name in ALL if guard._is_submitted(name, location)) == submitted
+
+
+def test_a_submission_in_a_folder_that_holds_the_grader_is_kept_away_from_it(tmp_path, held_to, monkeypatch):
+    """As a course in a checkout of the grader, and as a line in pyproject.toml once made any submission."""
+    file = tmp_path / "ada" / "adapters.py"
+    file.parent.mkdir()
+    file.write_text("from reference.adapters import *")
+    around = Location(str(file), "adapters", str(file), str(file.parent), (str(file.parent), str(HOME)))
+    monkeypatch.setitem(held_to.__globals__, "locate", lambda _: around)
+    result = held_to(file, "naive_ddp", "gradients_averaged", world_size=2, examples=1)
+    assert result.status == "failed"
+    assert "reference belongs to the grader" in result.message

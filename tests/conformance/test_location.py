@@ -1,15 +1,16 @@
 """Where a submission imports from, and where files about it go: one's failure is never taken for another's."""
 
+import json
 import os
 import shutil
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from conformance.batch.entries import Entry
-from conformance.submissions.location import locate
+from conformance.submissions.location import Location, locate
 from pytest_ddp.errors import UsageError
 
 NOTHING = """
@@ -29,7 +30,12 @@ def roots(folder: Path) -> list[str]:
     ("text", "first"),
     [
         ('[tool.uv.sources]\nbasics = { path = "./mine", editable = true }', ["mine", "mine/src"]),
-        ('[tool.uv.sources]\nbasics = { path = "../beside" }', ["../beside"]),
+        ('[tool.uv.sources]\nbasics = { path = "../beside" }', []),
+        ('[tool.uv.sources]\nall = { path = "/" }', []),
+        ('[tool.uv.sources]\nlink = { path = "leads_out" }', []),
+        ('[tool.uv.sources]\nnone = { path = "a\\u0000b" }', []),
+        ('[tool.uv.workspace]\nmembers = ["/etc/*"]', []),
+        ('[tool.uv.workspace]\nmembers = ["../*", "leads_out/*"]', []),
         ('[tool.uv.sources]\nbasics = { git = "https://example.org/x" }', []),
         ('[tool.uv.workspace]\nmembers = ["packages/*"]', ["packages/one"]),
         ("[tool.uv]\nsources = 1", []),
@@ -41,6 +47,7 @@ def test_folders_that_pyproject_gives_to_uv_come_before_others_beside_the_submis
     for name in ("handed_out", "mine/src", "packages/one", "../beside"):
         (folder / name).mkdir(parents=True)
     (folder / "handed_out/pyproject.toml").touch()
+    (folder / "leads_out").symlink_to("..")
     (folder / "pyproject.toml").write_text(text)
     assert roots(folder) == [".", *first, "handed_out"]
 
@@ -50,7 +57,74 @@ def test_the_template_is_found_inside_the_submission_and_beside_it(tmp_path, pla
     folder = tmp_path / "submission"
     folder.mkdir()
     (folder / place / "src").mkdir(parents=True)
+    (folder / place / "pyproject.toml").write_text('[project]\nname = "cs336_basics"')
     assert roots(folder) == [".", place, f"{place}/src"]
+
+
+@pytest.mark.parametrize("text", ["", "no TOML", '[project]\nname = "mine"', "project = 1", "[project]\nname = 1"])
+def test_a_folder_beside_the_submission_that_only_has_the_name_of_the_template_is_left_out(tmp_path, text):
+    (tmp_path / "submission").mkdir()
+    (tmp_path / "cs336-basics").mkdir()
+    (tmp_path / "cs336-basics/pyproject.toml").write_text(text)
+    assert roots(tmp_path / "submission") == ["."]
+
+
+def test_no_link_leads_out_of_a_submission(tmp_path):
+    """Not by `src`, a subfolder, the template's folder, `pyproject.toml` or the adapters themselves."""
+    ada, bob = tmp_path / "ada", tmp_path / "bob"
+    for folder in (ada, bob / "src", bob / "tests", tmp_path / "carol"):
+        folder.mkdir(parents=True)
+    (bob / "pyproject.toml").write_text('[project]\nname = "cs336-basics"\n[tool.uv.sources]\nx = { path = "." }')
+    (bob / "tests/adapters.py").write_text(OFFICIAL)
+    for link in ("src", "package", "cs336-basics"):
+        (ada / link).symlink_to(bob)
+    (tmp_path / "cs336-basics").symlink_to(bob)
+    (ada / "pyproject.toml").symlink_to(bob / "pyproject.toml")
+    assert roots(ada) == ["."]
+    (tmp_path / "carol/adapters.py").symlink_to(bob / "tests/adapters.py")
+    with pytest.raises(UsageError, match=r"adapters\.py leads out of .*carol"):
+        locate(str(tmp_path / "carol"))
+    (tmp_path / "carol/adapters.py").rename(tmp_path / "gone")
+    (tmp_path / "carol/mine").symlink_to(bob)
+    with pytest.raises(UsageError, match=r"no adapters in .*carol"):
+        locate(str(tmp_path / "carol"))
+
+
+def test_links_within_a_submission_are_followed(tmp_path):
+    (tmp_path / "lib/package").mkdir(parents=True)
+    (tmp_path / "src").symlink_to("lib")
+    assert roots(tmp_path) == [".", "lib"]
+
+
+def test_a_file_is_alone_unless_it_is_the_adapters_of_a_folder(tmp_path):
+    (tmp_path / "tests").mkdir()
+    for name in ("cy.py", "adapters.py", "tests/adapters.py", "tests/cy.py"):
+        (tmp_path / name).touch()
+    alone = [name for name in ("cy.py", "adapters.py", "tests/adapters.py", "tests/cy.py")
+             if locate(str(tmp_path / name)).is_file_alone]  # fmt: skip
+    assert alone == ["cy.py", "tests/cy.py"]
+    (tmp_path / "pyproject.toml").touch()
+    assert not locate(str(tmp_path / "tests/cy.py")).is_file_alone
+
+
+@pytest.mark.parametrize(
+    ("text", "left_out"),
+    [
+        ('a = { path = "../bob" }\nb = { path = "mine" }\nc = { path = "../cs336-basics" }', ("../bob",)),
+        ('c = { path = "../cs336-basics" }', ()),
+    ],
+)
+def test_what_pyproject_names_in_vain_is_kept_for_the_report(tmp_path, text, left_out):
+    ada = tmp_path / "ada"
+    for name in ("ada/mine", "bob", "cs336-basics"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "cs336-basics/pyproject.toml").write_text('[project]\nname = "cs336-basics"')
+    (ada / "adapters.py").touch()
+    (ada / "pyproject.toml").write_text(f"[tool.uv.sources]\n{text}")
+    found = locate(str(ada))
+    assert found.left_out == left_out
+    assert all(name in found.not_imported for name in left_out)
+    assert Location.from_json(json.loads(json.dumps(asdict(found)))) == found
 
 
 @pytest.mark.parametrize(
@@ -147,6 +221,8 @@ def test_the_official_layouts_are_found_with_the_packages_that_they_import(tmp_p
     for package in packages:
         (tmp_path / "ada" / package).mkdir(parents=True)
         (tmp_path / "ada" / package / "__init__.py").touch()
+        name = Path(package).parts[0]
+        (tmp_path / "ada" / name / "pyproject.toml").write_text(f'[project]\nname = "{name}"')
     (tmp_path / "ada" / adapters).parent.mkdir(parents=True)
     (tmp_path / "ada" / adapters).write_text(ADAPTERS[year])
     entry = Entry("ada", tmp_path / "ada")

@@ -63,6 +63,13 @@ def test_what_is_hidden_is_not_told_to_students(rubric):
     assert "**a hidden check**: failed" in text
 
 
+def test_gradescope_names_no_script_that_students_do_not_have():
+    checks = (replace(one, script="/tmp/x/repro/script.py") if one.status == "failed" else one for one in CHECKS)
+    text = to_gradescope([replace(REPORT, components=(ComponentReport("naive_ddp", tuple(checks), NAIVE.aspects),))])
+    assert "initial_broadcast" in text
+    assert "script.py" not in text
+
+
 def test_other_checks_do_not_name_a_hidden_one(rubric):
     first, second, third, *others = (one for one in CHECKS if one.id != "initial_broadcast")
     hidden = replace(first, id="initial_broadcast", status="failed", cause="x", diagnosis="none is sent")

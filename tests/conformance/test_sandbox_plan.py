@@ -1,9 +1,13 @@
 """What a sandbox shows and enforces, as values: no process is started."""
 
+import errno
 import json
 import os
+import select
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,16 +16,19 @@ from conformance.diagnosis.advice import advise
 from conformance.diagnosis.limits import limit_met
 from conformance.execution.deadlines import Deadlines
 from conformance.execution.fork_servers import own_files
+from conformance.execution.restart import restart
+from conformance.sandbox import cgroups as cgroup_module
 from conformance.sandbox import plan as plans
+from conformance.sandbox import zygote as zygote_module
 from conformance.sandbox.attempts import Sandboxes
 from conformance.sandbox.cgroups import cgroups, memory_kills
 from conformance.sandbox.plan import Plan, clean_environment, completed, ladder
 from conformance.sandbox.sandbox import Sandbox
-from conformance.sandbox.view import View, view_of
+from conformance.sandbox.view import TMP, View, view_of
 from conformance.sandbox.zygotes import BusyError, RefusedError
 from conformance.scenarios.scenario import Scenario
 from conformance.submissions.location import Location, locate
-from pytest_ddp.errors import UsageError
+from pytest_ddp.errors import LaunchError, UsageError
 from pytest_ddp.outcomes.failure import describe_outcome
 from pytest_ddp.outcomes.outcome import Died
 
@@ -76,13 +83,35 @@ def test_the_interpreter_is_shown():
         assert any(os.path.realpath(place).startswith(one) for one in shown)
 
 
-def test_a_module_is_its_package_and_a_file_in_tmp_is_alone(tmp_path, monkeypatch):
+def test_a_module_is_its_package_and_a_file_is_alone(tmp_path, monkeypatch):
     (reference,) = own_files(locate("reference.adapters"))
     assert Path(reference).name == "reference"
     assert own_files(Location("x", "x", "/tmp/x.py", "/tmp", ("/tmp",))) == ("/tmp/x.py",)
-    (tmp_path / "here.py").touch()
+    for name in ("here.py", "adapters.py"):
+        (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)
-    assert own_files(locate("here.py")) == (str(tmp_path), str(tmp_path))
+    assert own_files(locate("here.py")) == (str(tmp_path / "here.py"),)
+    assert set(own_files(locate("adapters.py"))) == {str(tmp_path)}
+
+
+def test_the_users_home_is_never_shown_as_a_whole(tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    for folder in (home, tmp_path):
+        folder.mkdir(exist_ok=True)
+        (folder / "adapters.py").touch()
+    monkeypatch.setenv("HOME", str(home))
+    for folder in (home, tmp_path):
+        assert own_files(locate(str(folder))) == (str(folder / "adapters.py"),)
+
+
+def test_the_sandbox_shows_nothing_that_a_submission_names_outside_of_its_folder(folders, tmp_path):
+    ada, _, secret = folders("course/ada", "course/bob/src", "secret")
+    (tmp_path / "course/ada/adapters.py").touch()
+    (tmp_path / "course/ada/src").symlink_to(secret)
+    for named in ("../bob", "../..", "/", str(Path(plans.__file__).parents[2])):
+        (tmp_path / "course/ada/pyproject.toml").write_text(f'[tool.uv.sources]\nx = {{ path = "{named}" }}')
+        shown = set(view_of(own_files(locate(ada)), uid=1, path=[], private=[]).shown)
+        assert shown - set(view_of([], uid=1, path=[], private=[]).shown) == {ada}
 
 
 def test_the_environment_is_an_allow_list():
@@ -153,6 +182,148 @@ def test_a_sandbox_that_is_required_and_refused_ends_the_grade():
     )
     with pytest.raises(UsageError, match=refused), Sandboxes("require", [Refuses()]).servers([]):
         raise AssertionError("there is none")
+
+
+class RefusesFiles:
+    """A zygote on a machine that makes sandboxes, but cannot show the files of one submission."""
+
+    def __init__(self):
+        self.asked = []
+
+    def ask(self, _, plan, *__):
+        self.asked.append((plan.namespaces, "/bad" in plan.view.shown))
+        raise RefusedError("mount: refused") if "/bad" in plan.view.shown else BusyError("this test makes no sandbox")
+
+
+def test_a_submission_that_cannot_be_shown_leaves_the_next_one_all_isolation(monkeypatch):
+    zygote = RefusesFiles()
+    monkeypatch.setattr("conformance.sandbox.attempts._PAUSE_SECONDS", 0)
+    monkeypatch.setattr("conformance.sandbox.attempts.view_of", lambda files, **_: View(tuple(files)))
+    sandboxes = Sandboxes("require", [zygote])
+    with pytest.raises(UsageError, match="mount: refused"), sandboxes.servers(["/bad"]):
+        pass
+    with pytest.raises(BusyError), sandboxes.servers(["/good"]):
+        pass
+    assert zygote.asked[-1] == (True, False)
+
+
+def test_where_nothing_can_be_started_auto_does_not_speak_of_require(monkeypatch):
+    monkeypatch.setattr(Sandboxes, "_tried", Refuses.ask)
+    refused = pytest.raises(LaunchError, match=r"with a sandbox or without: .*unshare")
+    with refused as raised, Sandboxes("auto", [Refuses()]).servers([]):
+        pass
+    assert "require" not in str(raised.value)
+
+
+def test_a_system_without_cgroups_is_none_that_refuses(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        cgroup_module, "Path", lambda *parts: tmp_path / "none" if parts[0] == "/proc/self/cgroup" else Path(*parts)
+    )
+    with cgroups(tmp_path) as groups:
+        assert groups == {}
+
+
+def test_another_system_is_told_that_linux_is_needed(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(UsageError, match="needs Linux"):
+        restart([])
+
+
+@pytest.fixture
+def served():
+    """A connection to a zygote's loop, which runs in a thread."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    thread = threading.Thread(target=zygote_module._serve, args=(theirs,))
+    thread.start()
+    with ours:
+        yield ours
+    thread.join(60)
+    assert not thread.is_alive()
+    theirs.close()
+
+
+def connected(served):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        socket.send_fds(served, [zygote_module.CONNECT], [theirs.fileno()])
+    return ours
+
+
+def ask_for_nothing(connection):
+    asked = json.dumps({"do": "serve", "plan": Plan().to_json()}).encode()
+    with Path(os.devnull).open() as control:
+        socket.send_fds(connection, [asked], [control.fileno()])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a zygote that ends closes nothing
+def test_a_grader_that_ends_before_it_reads_an_answer_ends_no_zygote(served, monkeypatch):
+    monkeypatch.setattr(zygote_module, "_start_server", lambda *_: {"pid": 7})
+    killed, other = connected(served), connected(served)
+    ask_for_nothing(killed)
+    select.select([killed], [], [], 60)
+    killed.close()
+    with other:
+        ask_for_nothing(other)
+        other.settimeout(60)
+        assert json.loads(other.recv(4096)) == {"pid": 7}
+
+
+def test_a_zygote_that_cannot_fork_is_busy(served, monkeypatch):
+    def refuse():
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(zygote_module.os, "fork", refuse)
+    ask_for_nothing(served)
+    served.settimeout(60)
+    assert json.loads(served.recv(4096))["for_now"]
+
+
+def test_a_zygote_that_fails_says_why(capfd):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        if (child := os.fork()) == 0:
+            zygote_module.main(theirs.fileno(), os.getppid(), ["no_such_module_is_there"])
+        assert os.waitpid(child, 0)[1] == 0
+    assert "No module named 'no_such_module_is_there'" in capfd.readouterr().err
+
+
+def test_the_judge_follows_no_link_that_a_rank_puts_in_place_of_a_folder(tmp_path, monkeypatch):
+    (tmp_path / "judges").mkdir(mode=0o700)
+    make = os.mkdir
+
+    def make_and_replace(name, **options):
+        make(name, **options)
+        (tmp_path / name).rmdir()
+        (tmp_path / name).symlink_to(tmp_path / "judges")
+
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    sandbox = Sandbox(Plan(namespaces=True), _folders={TMP: descriptor})
+    monkeypatch.setattr(os, "mkdir", make_and_replace)
+    with sandbox.folder(in_memory=False):
+        assert (tmp_path / "judges").stat().st_mode & 0o777 == 0o700
+    os.close(descriptor)
+
+
+def nest(folder, levels=1500):
+    """Make folders in one another; the path of the last one is longer than the system takes."""
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("x", dir_fd=here)
+        inner = os.open("x", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+
+
+def test_folders_that_ranks_nest_end_no_grade(tmp_path):
+    with Sandbox(Plan()).folder(in_memory=False) as folder:
+        nest(folder)
+    assert not Path(folder).exists()
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    with Sandbox(Plan(namespaces=True), _folders={TMP: descriptor}).folder(in_memory=False) as folder:
+        nest(tmp_path / Path(folder).name)
+    os.close(descriptor)
+    subprocess.run(["/bin/rm", "-rf", tmp_path / Path(folder).name], check=True)
 
 
 VERSION_1 = "4:memory:/box\n3:cpuset:/\n8:pids:/\n0::/\n"

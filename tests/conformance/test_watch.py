@@ -3,10 +3,12 @@
 import io
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import pytest
 from rich.console import Console
 
 from conformance.cli import main
+from conformance.commands import watch
 from conformance.commands.watch import Saves, Watch, folders
 from conformance.grading.events import (
     CheckEnded,
@@ -93,6 +96,31 @@ def test_python_files_that_are_saved_are_noticed_also_in_new_folders(tmp_path):
         saves.wait()
         (tmp_path / "later/second.py").write_text("x", encoding="utf-8")
         saves.wait()
+
+
+def test_a_folder_that_is_removed_and_made_again_is_still_watched(tmp_path):
+    module = tmp_path / "pkg/module.py"
+    (tmp_path / "pkg").mkdir()
+    module.touch()
+    with Saves([tmp_path], tmp_path / "repro") as saves:
+        shutil.rmtree(tmp_path / "pkg")
+        assert saves.wait(SECONDS), "it is removed"
+        (tmp_path / "pkg").mkdir()
+        module.touch()
+        assert saves.wait(SECONDS), "it is there again"
+        time.sleep(1)  # events of the same change
+        while saves:
+            saves.wait(SECONDS)
+        module.write_text("x", encoding="utf-8")
+        assert saves.wait(SECONDS)
+
+
+def test_a_folder_that_vanishes_while_it_is_looked_at_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(watch, "folders", lambda root, _: [root, root / "gone"])
+    with Saves([tmp_path], tmp_path / "repro") as saves:
+        saves._look_again()
+        (tmp_path / "first.py").touch()
+        assert saves.wait(SECONDS)
 
 
 @pytest.mark.parametrize(

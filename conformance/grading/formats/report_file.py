@@ -51,14 +51,17 @@ class ReportFile:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a text file so that a reader sees all of the old text or all of the new; raise OSError."""
-    path = path.resolve()
+    """Write a text file so that a reader sees all of the old text or all of the new; raise OSError.
+
+    Names of files may have bytes that are no UTF-8: they are escaped.
+    """
+    content, path = text.encode(errors="backslashreplace"), path.resolve()
     if path.exists() and not path.is_file():  # a device or a pipe keeps nothing that could be replaced
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(content)
         return
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        unfinished.write_text(text, encoding="utf-8")
+        unfinished.write_bytes(content)
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
