@@ -9,13 +9,14 @@ from threading import Timer
 import psutil
 import pytest
 import rank_targets
+from fault_table import FAULTS, Fault
 
 from pytest_ddp.errors import LaunchError
 from pytest_ddp.hosts.connection import Refused, connect
 from pytest_ddp.hosts.hosts import Hosts
 from pytest_ddp.hosts.launcher import HostLauncher, preload
 from pytest_ddp.hosts.pool import HostedPool
-from pytest_ddp.outcomes.failure import RankFailure, failures
+from pytest_ddp.outcomes.failure import RankFailure, failures, root_cause
 from pytest_ddp.outcomes.outcome import Deadlocked, Died, Returned, Stopped, TimedOut
 from pytest_ddp.planning.world import World
 from pytest_ddp.pool.launcher import ForkLauncher
@@ -117,17 +118,37 @@ def test_a_deadlock_over_two_nodes_is_found_at_once(nodes):
     assert "all_reduce #2" in outcomes[0].waits
 
 
-def test_observed_operations_on_two_nodes_must_match(nodes):
-    hosts = nodes.launcher.hosts
-    apart = HostLauncher(hosts, ForkLauncher(), [hosts.host_of(0), hosts.host_of(2)])
+def test_observed_operations_on_two_nodes_must_match(apart):
     world = World(2, observe=True, nodes=(0, 1))
-    with HostedPool(launcher=apart) as pool, pool.group(world) as group:
+    with apart.group(world) as group:
         returned, raised = group.run("mismatch_targets:differ", b"reduction", timeout=TIMEOUT)
         assert isinstance(returned, Returned)
         assert (raised.kind, raised.rank) == ("CollectiveMismatch", 1)
         assert "all ranks must call it with the same reduction" in raised.message
         assert not failures(group.run("rank_targets:echo", timeout=TIMEOUT)), "it is reported once"
-        assert not failures(pool.run(world, "rank_targets:all_reduce", timeout=TIMEOUT))
+        assert not failures(apart.run(world, "rank_targets:all_reduce", timeout=TIMEOUT))
+
+
+@pytest.fixture(scope="module")
+def apart(nodes) -> Iterator[HostedPool]:
+    """A pool of which each of the first two ranks is on a node of its own."""
+    hosts = nodes.launcher.hosts
+    launcher = HostLauncher(hosts, ForkLauncher(), [hosts.host_of(0), hosts.host_of(2)])
+    with HostedPool(launcher=launcher, grace=0.2) as pool:
+        yield pool
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.target for fault in FAULTS])
+def test_the_fault_table_on_two_nodes(apart, fault: Fault):
+    outcomes = apart.run(World(2), "fault_targets:misbehave", fault.target.encode(), timeout=fault.timeout)
+    assert isinstance(outcomes[1], fault.outcome)
+    if fault.outcome is Returned:
+        assert fault.words in outcomes[1].output
+    else:
+        assert fault.words in str(RankFailure(outcomes, World(2))).partition("----")[0]
+        assert root_cause(outcomes).rank == 1 or fault.target == "hangs_in_barrier"  # where both ranks are to blame
+    assert bodies(run(apart, rank_targets.all_reduce, 2)) == [b"8"] * 2
 
 
 def test_a_node_that_is_lost_costs_the_runs_on_it_only():

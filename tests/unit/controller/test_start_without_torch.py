@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import pytest_ddp.controller
+import pytest_ddp.hosts
 import pytest_ddp.operations
 import pytest_ddp.outcomes
 import pytest_ddp.planning
@@ -25,6 +26,7 @@ PACKAGES = [
     pytest_ddp.remote_calls,
     pytest_ddp.controller,
     pytest_ddp.reporting,
+    pytest_ddp.hosts,
     pytest_ddp.pool,
     pytest_ddp.outcomes,
     pytest_ddp.operations,
