@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from conformance.batch.entries import Entry
+from conformance.grading.events import Reports
+from conformance.grading.grade import Grading, grade
 from conformance.submissions.location import Location, locate
 from pytest_ddp.errors import UsageError
 
@@ -232,3 +234,14 @@ def test_the_official_layouts_are_found_with_the_packages_that_they_import(tmp_p
     found = locate(str(entry.folder(tmp_path / "unpacked")))
     assert found.module == "tests.adapters"
     assert all(any(Path(root, Path(package).name).is_dir() for root in found.import_roots) for package in packages)
+
+
+def test_the_report_says_why_what_pyproject_names_outside_is_not_imported(launcher, tmp_path):
+    for name in ("ada", "bob"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "bob/bobs_own.py").touch()
+    (tmp_path / "ada/adapters.py").write_text("import bobs_own")
+    (tmp_path / "ada/pyproject.toml").write_text('[tool.uv.sources]\nx = { path = "../bob" }')
+    (report,) = Reports.of(grade([str(tmp_path / "ada")], Grading(1, 2, ("overhead_model",), 1), launcher))
+    assert "No module named 'bobs_own'" in report.not_graded_because
+    assert "names ../bob, which is not in the submission" in report.not_graded_because
