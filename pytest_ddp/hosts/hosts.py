@@ -258,22 +258,28 @@ class Hosts:
             self._end(message.process, message.exit_code)
 
     def _put(self, outbox: Outbox, data: bytes) -> None:
-        was_full = outbox.is_full
         outbox.put(data)
-        if outbox.is_full and not was_full:
-            self._selector.register(outbox.socket, selectors.EVENT_WRITE, partial(self._flush, outbox))
+        self._watch(outbox)
 
     def _flush(self, outbox: Outbox, _: int) -> None:
         outbox.flush()
-        if not outbox.is_full:
-            self._selector.unregister(outbox.socket)
-            if outbox.is_finished:
-                outbox.close()
+        self._watch(outbox)
 
     def _finish(self, outbox: Outbox) -> None:
         """Close a channel as soon as everything has been sent."""
         outbox.is_finished = True
-        if not outbox.is_full:
+        self._watch(outbox)
+
+    def _watch(self, outbox: Outbox) -> None:
+        """Learn when a channel takes more, as long as bytes are kept for it."""
+        if outbox.is_closed:
+            return
+        is_watched = outbox.socket in self._selector.get_map()
+        if outbox.is_full and not is_watched:
+            self._selector.register(outbox.socket, selectors.EVENT_WRITE, partial(self._flush, outbox))
+        elif is_watched and not outbox.is_full:
+            self._selector.unregister(outbox.socket)
+        if outbox.is_finished and not outbox.is_full:
             outbox.close()
 
     def _end(self, number: int, exit_code: int | None) -> None:

@@ -26,6 +26,11 @@ class Outbox:
         """Whether bytes are kept: `flush` must be called once the socket is writable."""
         return bool(self._kept)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the socket is closed."""
+        return self.socket.fileno() < 0
+
     def put(self, data: bytes) -> None:
         """Send bytes, or keep them."""
         self._kept += data

@@ -78,6 +78,7 @@ def pending_conftests(pytester):
     folder = pytester.mkdir("folder")
     (folder / "conftest.py").write_text("")
     session = pytest.Session.from_config(pytester.parseconfig("folder"))
+    session.config._do_configure()
     session.config.hook.pytest_sessionstart(session=session)
     assert list(internals.pending_conftests(session)) == [folder]
 

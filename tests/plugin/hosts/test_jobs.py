@@ -182,8 +182,9 @@ def make_job(pytester) -> Iterator[type[Job]]:
 
 
 def outside() -> dict[str, str]:
-    """Return the variables of this process without those of a job that it may be in."""
-    return {name: value for name, value in without_job(os.environ).items() if name != NO_JOB}
+    """Return the variables of this process without those of a job or of an xdist worker that it may be."""
+    variables = without_job(os.environ)
+    return {name: value for name, value in variables.items() if name != NO_JOB and "PYTEST_XDIST" not in name}
 
 
 def free_port() -> int:
