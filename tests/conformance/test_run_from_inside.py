@@ -44,7 +44,7 @@ def test_what_is_planted_in_the_folder_is_not_imported(submit, start, plants):
 
 def test_the_console_script_is_the_command_line():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["scripts"] == {"pytest-ddp-grade": "conformance.cli:main"}
+    assert project["scripts"]["pytest-ddp-grade"] == "conformance.cli:main"
 
 
 @pytest.mark.parametrize(
