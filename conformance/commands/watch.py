@@ -1,12 +1,13 @@
 """`pytest-ddp-grade --watch`: grades the current folder again whenever a Python file in it is saved."""
 
 import os
+import signal
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Event as Flag
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from rich.console import Console
 from rich.text import Text
@@ -46,10 +47,21 @@ def grade_on_save(grade: Callable[["Grading"], Generator[Event]], grading: "Grad
     """Grade, then again whenever a file is saved where a submission imports from; return the exit code after Ctrl-C."""
     watch = Watch(grading, Console())
     scripts = grading.repro_dir or Path("repro")
+    ended = False
+
+    def interrupt(*_: object) -> NoReturn:
+        nonlocal ended
+        ended = True  # Python drops an exception that a finalizer is interrupted by
+        saves.wake()
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
     with Saves(map(Path, location.import_roots), scripts) as saves, suppress(KeyboardInterrupt):
-        while True:
+        signal.signal(signal.SIGINT, interrupt)
+        while not ended:
             watch.follow(grade, saves)
             saves.wait()
+    signal.signal(signal.SIGINT, before)
     return PASSED
 
 
@@ -82,6 +94,10 @@ class Saves(FileSystemEventHandler):
     def __bool__(self) -> bool:
         """Whether a file was saved since `wait` returned."""
         return self._saved.is_set()
+
+    def wake(self) -> None:
+        """End `wait`, as if a file had been saved."""
+        self._saved.set()
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until a file is saved, if none was since the last time; return whether one is, in these seconds."""
