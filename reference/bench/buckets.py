@@ -123,10 +123,10 @@ def _sentences(raw: Raw, model: Model | str) -> list[str]:
 
 
 def _about_flat_part(best: Size, low: float, high: float) -> str:
-    return (
-        f"Measured, the median step is shortest with {best.mib:.3g} MiB ({best.step.median * 1e3:.1f} ms), and at most "
-        f"{FLAT:.0%} longer from {low:.3g} to {high:.3g} MiB."
-    )
+    sentence = f"The median of the measured steps is shortest with {best.mib:.3g} MiB ({best.step.median * 1e3:.1f} ms)"
+    if low == high:
+        return f"{sentence}, and more than {FLAT:.0%} longer with the sizes next to it."
+    return f"{sentence}, and at most {FLAT:.0%} longer from {low:.3g} to {high:.3g} MiB."
 
 
 def _about_optimum(model: Model, near: Size, best: Size, flat: tuple[float, float]) -> str:
@@ -162,7 +162,7 @@ def _about_wait(model: Model, near: Size) -> str:
     remains = wait - near.late - near.own
     longer = "longer" if remains > modelled else "shorter"
     return (
-        f"{sentence}. Of the measured wait, {near.late * 1e3:.1f} ms are for the rank whose backward ends last, and "
+        f"{sentence}. {near.late * 1e3:.1f} ms of the measured wait are for the rank whose backward ends last, and "
         f"{near.own * 1e3:.1f} ms are the wrapper's own work, which it has even if all buckets have arrived; the model "
         f"has neither. What remains is {abs(remains - modelled) * 1e3:.1f} ms {longer} than by the model."
     )

@@ -115,7 +115,7 @@ def _overlaps(found: Mapping[str, Sequence[Step]]) -> str:
     ]
     if not parts:
         return "No collective was seen to run, so there is no overlap."
-    return f"Of the time in which collectives run, ranks compute in {', '.join(parts)}."
+    return f"While collectives run, ranks compute during this share of the time: {', '.join(parts)}."
 
 
 def _agreement(raw: Raw, found: Mapping[str, Sequence[Step]]) -> str:

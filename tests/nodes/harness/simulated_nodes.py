@@ -29,7 +29,7 @@ FIRST = "import signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); prin
 PYTHON = (sys.executable, "-I", "-S", "-c")
 SWITCH = ("--net", "--pid", "--mount", "--mount-proc", "--fork", "--kill-child")
 NODE = ("--net", "--pid", "--mount", "--mount-proc", "--uts", "--ipc", "--fork", "--kill-child")
-# Who is not root may make namespaces in a user namespace of their own, on most machines.
+# On most machines, a user who is not root may make namespaces inside a user namespace.
 USER = () if os.geteuid() == 0 else ("--user", "--map-root-user")
 ENTER_USER = () if os.geteuid() == 0 else ("--user", "--preserve-credentials")
 LISTEN = """

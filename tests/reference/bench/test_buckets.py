@@ -81,6 +81,7 @@ def test_exact_numbers_agree_with_the_model() -> None:
     waited, modelled = zip(*((row[7], row[10]) for row in found.rows), strict=True)
     assert waited == pytest.approx(modelled)
     text = " ".join(found.sentences)
+    assert "is shortest with 4 MiB (48.2 ms), and at most 5% longer from 2 to 8 MiB." in text
     assert (
         "the model's best size is 3.91 MiB. The measured size nearest to it, 4 MiB, lies inside this flat part" in text
     )
@@ -95,7 +96,8 @@ def test_a_best_size_outside_the_flat_part_is_explained_by_the_parts_of_the_step
     slower(numbers, 4.0, 0.010)  # in backward
     slower(numbers, 8.0, -0.002)
     text = " ".join(evaluate(numbers).sentences)
-    assert "the median step is shortest with 8 MiB (48.4 ms)" in text
+    shortest = "The median of the measured steps is shortest with 8 MiB (48.4 ms)"
+    assert f"{shortest}, and more than 5% longer with the sizes next to it." in text
     assert (
         "The measured size nearest to it, 4 MiB, lies outside this flat part: within a round its step takes 1.20 of "
         "the shortest one's, which is +9.8 ms. The wait after the last rank's backward makes -2.2 ms of them (by the "
@@ -122,7 +124,7 @@ def test_a_wait_unlike_the_models_is_split_into_what_was_measured(remains: float
     numbers["own_work"]["bucketed 4.0"] = [[0.003, 0.004]] * 3
     text = " ".join(evaluate(numbers).sentences)
     assert (
-        "Of the measured wait, 6.0 ms are for the rank whose backward ends last, and 3.0 ms are the wrapper's own work"
+        "6.0 ms of the measured wait are for the rank whose backward ends last, and 3.0 ms are the wrapper's own work"
     ) in text
     assert f"What remains is {words} than by the model." in text
 

@@ -58,7 +58,7 @@ def test_the_table_and_the_sentences_follow_from_the_steps() -> None:
     assert [row[8] for row in result.rows] == [0, 0, 25, 75]
     assert (
         result.sentences[0]
-        == "Of the time in which collectives run, ranks compute in 0% with naive, 50% with bucketed."
+        == "While collectives run, ranks compute during this share of the time: 0% with naive, 50% with bucketed."
     )
     assert result.sentences[1] == (
         "The profiler and the observed record saw the same 4 collectives in the same order; their launches differ by "
