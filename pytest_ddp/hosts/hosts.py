@@ -231,8 +231,9 @@ class Hosts:
                 self._handle(host, message)
         except ConnectionError:
             messages = None
-        except (OSError, ProtocolError) as error:  # also one of writing what it sent, to a disk that is full
-            self._lose(host, str(error))
+        except Exception as error:  # noqa: BLE001  a full disk, or an error of ours: no run may wait for ever
+            told = isinstance(error, OSError | ProtocolError)
+            self._lose(host, str(error) if told else f"reading what it sent failed with {error!r}")
             return
         if messages is None:
             self._lose(host, "its rank host has ended")

@@ -187,6 +187,18 @@ def test_who_does_not_know_the_secret_is_let_in_by_nobody():
             hosts.wait_for([0], 0.1, lambda _: None)
 
 
+def test_an_error_of_ours_ends_the_run(monkeypatch):
+    with two_nodes() as (pool, _):
+        bodies(run(pool, rank_targets.all_reduce))
+        monkeypatch.setattr(Hosts, "_put", lambda *_: {}["no such key"])
+        try:  # the group that ranks join ahead may meet the error before the run does
+            said = failures(run(pool, rank_targets.all_reduce))[0].exit_note
+        except LaunchError as error:
+            said = str(error)
+        monkeypatch.undo()
+    assert "was lost: reading what it sent failed with KeyError('no such key')" in said
+
+
 def test_large_payloads_arrive(nodes):
     large = bytes(8_000_000)
     assert bodies(run(nodes, rank_targets.echo, payloads=large)) == [large] * 4
