@@ -4,6 +4,7 @@ A new release of torch that changes one of them breaks this module and no other.
 tests/unit/test_torch_internals.py checks each, and says which feature needs it.
 """
 
+import copy
 import importlib
 import sys
 import warnings
@@ -245,17 +246,25 @@ def print_options() -> Any:
 
 
 _dynamo_copies: dict[bytes, dict[str, Any]] = {}
+_dynamo_digests: dict[bytes, bytes] = {}
 
 
 def dynamo_settings() -> bytes | None:
-    """Return a digest of torch._dynamo.config; None if it has not been imported. Cheap where nothing has changed."""
+    """Return a digest of torch._dynamo.config; None if it has not been imported. Cheap where nothing has changed.
+
+    Equal settings have one digest here. For torch they may have several: its digest is that of the text of all settings,
+    and two equal sets may list their members in different orders.
+    """
     config: Any = sys.modules.get("torch._dynamo.config")
     if config is None:
         return None
     digest: bytes = config.get_hash()
-    if digest not in _dynamo_copies:
-        _dynamo_copies[digest] = config.get_config_copy()
-    return digest
+    if digest not in _dynamo_digests:
+        settings = config.get_config_copy()
+        equal = (known for known, settings_then in _dynamo_copies.items() if settings_then == settings)
+        _dynamo_digests[digest] = next(equal, digest)
+        _dynamo_copies.setdefault(_dynamo_digests[digest], settings)
+    return _dynamo_digests[digest]
 
 
 def restore_dynamo_settings(digest: bytes) -> list[str]:
@@ -263,5 +272,5 @@ def restore_dynamo_settings(digest: bytes) -> list[str]:
     config: Any = sys.modules["torch._dynamo.config"]
     before, now = _dynamo_copies[digest], config.get_config_copy()
     with warnings.catch_warnings(action="ignore"):  # some settings are deprecated
-        config.load_config(before)
+        config.load_config(copy.deepcopy(before))
     return [name for name in before if before[name] != now.get(name)]

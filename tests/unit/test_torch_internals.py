@@ -301,6 +301,12 @@ config.suppress_errors = not config.suppress_errors
 assert internals.dynamo_settings() != digest
 assert internals.restore_dynamo_settings(digest) == ["suppress_errors"]
 assert internals.dynamo_settings() == digest
+
+config.ignore_logging_functions = {0, 8}  # sets of small numbers list those that collide in the order of their insertion
+digest, digest_of_torch = internals.dynamo_settings(), config.get_hash()
+config.ignore_logging_functions = {8, 0}
+assert config.get_hash() != digest_of_torch
+assert internals.dynamo_settings() == digest
 """
 
 
