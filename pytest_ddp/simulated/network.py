@@ -64,17 +64,26 @@ class Event:
 class Network:
     """The operations of all ranks."""
 
-    def __init__(self, scheduler: Scheduler, reduction: Reduction, faults: Sequence[Any] = ()) -> None:
+    def __init__(self, scheduler: Scheduler, reduction: Reduction) -> None:
         self.events: list[Event] = []
         self.scheduler = scheduler
         self._reduction = reduction
-        self._faults = tuple(faults)
+        self._faults: tuple[Any, ...] = ()
         self._counters: dict[Key, Iterator[int]] = defaultdict(partial(itertools.count, 1))
         self._open: dict[Key, dict[int, Launch]] = {}
         self._sent: dict[Key, deque[Launch]] = defaultdict(deque)
         self._receiving: dict[Key, deque[Launch]] = defaultdict(deque)
         self._sources: dict[int, int] = {}
         self._launches_of: Any = WeakIdKeyDictionary()
+
+    def begin(self, faults: Sequence[Any] = ()) -> None:
+        """Begin a run with these faults."""
+        self.events, self._faults = [], tuple(faults)
+
+    def forget(self) -> None:
+        """Forget what was launched and never matched, after a run that failed; ranks count from 1 again."""
+        for kept in (self._counters, self._open, self._sent, self._receiving):
+            kept.clear()
 
     # Launching
 
