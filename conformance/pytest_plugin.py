@@ -6,10 +6,15 @@ Loaded through an entry point: it must import neither torch nor the suite.
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_ddp.errors import UsageError
+from pytest_ddp.settings import configured_value, parse_world_sizes
+
+if TYPE_CHECKING:
+    from conformance.library.hold import Held
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,3 +53,17 @@ def _configuration(config: pytest.Config) -> Iterator[Path]:
     for plugin in config.pluginmanager.get_plugins():
         if Path(getattr(plugin, "__file__", None) or "").name == "conftest.py":
             yield Path(plugin.__file__)
+
+
+@pytest.fixture(scope="session")
+def _conformance_ranks(pytestconfig: pytest.Config) -> "Iterator[Held]":
+    """The ranks of suites that `conformance.verify` makes."""
+    from conformance.grading.report import WORLD_SIZE  # noqa: PLC0415  most runs need none of it
+    from conformance.library.hold import held  # noqa: PLC0415
+
+    sizes, seeded = configured_value(pytestconfig, "world_size"), configured_value(pytestconfig, "seed")
+    world_size = max(parse_world_sizes(sizes[0])) if sizes else WORLD_SIZE
+    if world_size == 1:
+        pytest.fail("--ddp-world-size=1: a single rank has nothing to synchronise; give 2 or more", pytrace=False)
+    with held(int(seeded[0]) if seeded else 0, world_size) as ranks:
+        yield ranks

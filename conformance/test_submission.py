@@ -6,17 +6,16 @@ gives no points. The tests of a component that is not submitted are skipped.
 
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import partial
 
 import pytest
 
-from conformance.commands.options import COMMAND, MAX_EXAMPLES, WORLD_SIZE
+from conformance.commands.options import COMMAND
 from conformance.components.registry import COMPONENTS
 from conformance.execution.executor import Executor
 from conformance.execution.fork_servers import fork_servers, ranks_from
-from conformance.grading.grade import Grading, failed_as_a_whole, grade_check, lacks, submitted_components
-from conformance.grading.report import GRADER_ERROR, CheckReport
+from conformance.grading.grade import Grading, lacks, submitted_components
+from conformance.grading.on_demand import Grader
+from conformance.grading.report import GRADER_ERROR, MAX_EXAMPLES, WORLD_SIZE
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
 from pytest_ddp.settings import configured_value, parse_world_sizes
@@ -26,40 +25,6 @@ _SEED_BITS = 32
 _ALL = [
     pytest.param(name, check.id, id=f"{name}-{check.id}") for name, one in COMPONENTS.items() for check in one.checks
 ]
-
-
-@dataclass
-class Grader:
-    """Runs each check once, when a test asks for it, after the checks that it requires."""
-
-    executor: Executor
-    grading: Grading
-    submitted: list[str]
-    _known: dict[str, dict[str, CheckReport]] = field(default_factory=dict)
-
-    def verdict(self, component: str, check_id: str) -> CheckReport:
-        """Return what became of a check, or the failure of its whole component."""
-        failed = partial(failed_as_a_whole, component, self.executor, self.grading)
-        report = failed() or self.report(component, check_id)
-        return failed() or report
-
-    def again(self, component: str) -> str:
-        """Say how to run the same scenarios with the same numbers again."""
-        seed, asked = self.grading.seed, f"--components {component} --world-size {self.grading.world_size}"
-        return (
-            f"To repeat it: --ddp-seed={seed}. For a script without this suite: "
-            f"{COMMAND} {self.executor.location.given} {asked} --seed {seed}"
-        )
-
-    def report(self, component: str, check_id: str) -> CheckReport:
-        """Return what became of a check."""
-        known = self._known.setdefault(component, {})
-        if check_id not in known:
-            check = next(check for check in COMPONENTS[component].checks if check.id == check_id)
-            for required in check.requires:
-                self.report(component, required)
-            known[check_id] = grade_check(component, check, self.executor, self.grading, known)
-        return known[check_id]
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +49,15 @@ def grader(pytestconfig: pytest.Config) -> Iterator[Grader]:
         yield Grader(executor, grading, submitted)
 
 
+def _again(grader: Grader, component: str) -> str:
+    """Say how to run the same scenarios with the same numbers again."""
+    seed, asked = grader.grading.seed, f"--components {component} --world-size {grader.grading.world_size}"
+    return (
+        f"To repeat it: --ddp-seed={seed}. For a script without this suite: "
+        f"{COMMAND} {grader.executor.location.given} {asked} --seed {seed}"
+    )
+
+
 @pytest.mark.parametrize(("component", "check_id"), _ALL)
 def test_submission(component: str, check_id: str, grader: Grader) -> None:
     """The component has the property that the check is named for."""
@@ -94,7 +68,7 @@ def test_submission(component: str, check_id: str, grader: Grader) -> None:
     if report.status == "passed":
         return
     said = "\n\n".join(report.explanation)
-    scenario = f"\n\nSmallest scenario: {report.scenario!r}\n{grader.again(component)}" if report.scenario else ""
+    scenario = f"\n\nSmallest scenario: {report.scenario!r}\n{_again(grader, component)}" if report.scenario else ""
     if report.status == "not_run":
         pytest.skip(report.message)
     if report.level == "extended" and report.status == "failed":

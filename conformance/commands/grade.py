@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 from conformance.commands import course, student
 from conformance.commands.options import (
     COMMAND,
-    MAX_EXAMPLES,
     SMALL_WORLD_SIZE,
-    WORLD_SIZE,
     add_isolation,
     add_report_options,
     add_with,
@@ -33,6 +31,7 @@ from conformance.grading.formats.github import InActions, in_actions
 from conformance.grading.formats.report_file import ReportFile
 from conformance.grading.formats.student import StudentReport
 from conformance.grading.progress import progress
+from conformance.grading.report import MAX_EXAMPLES, WORLD_SIZE
 from conformance.submissions.location import locate
 from pytest_ddp.errors import UsageError
 

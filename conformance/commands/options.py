@@ -6,14 +6,13 @@ from pathlib import Path
 from conformance.grading.events import Reports
 from conformance.grading.formats import FORMATS
 from conformance.grading.formats.report_file import ReportFile
+from conformance.grading.report import WORLD_SIZE
 from conformance.grading.rubric import NO_RUBRIC, Rubric, read_rubric
 from conformance.sandbox.plan import ISOLATIONS
 from pytest_ddp.errors import UsageError
 
 COMMAND = "pytest-ddp-grade"
-WORLD_SIZE = 4
 SMALL_WORLD_SIZE = 2
-MAX_EXAMPLES = 10
 
 
 def add_report_options(command: argparse.ArgumentParser, *, rubric_needed: bool = False) -> None:

@@ -304,6 +304,7 @@ def _reported(component: str, result: Result, executor: Executor, grading: Gradi
         message=result.message,
         diagnosis=result.diagnosis,
         cause=result.cause,
+        refused=result.refused,
         examples=result.examples,
         seconds=round(result.seconds, 3),
         script=script,

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from conformance.judging.run_check import Status
 
 SCHEMA = "pytest-ddp/report/2"
+WORLD_SIZE = 4  # ranks of the largest world, unless somebody asks for another number
+MAX_EXAMPLES = 10  # scenarios per check, likewise
 Verdict: TypeAlias = Literal["passed", "failed", "error", "not_gradable", "not_submitted", "not_graded"]
 PASSED, FAILED, NOT_GRADED, HARNESS_ERROR = 0, 1, 2, 3
 CAN_BE_CALLED, FROM_SCRATCH = "can_be_called", "written_from_scratch"  # what is asked of a component as a whole
@@ -69,6 +71,7 @@ class CheckReport:
         in_float32: whether it was judged in float32, since the component does not carry float64.
         timeline: by rank, what happened in the last step of the smallest scenario that fails.
         cause: the same text for failures of one cause; empty if it is not known.
+        refused: whether it did not run because the submission raised an exception on purpose.
     """
 
     id: str
@@ -85,6 +88,7 @@ class CheckReport:
     in_float32: bool = False
     timeline: tuple[tuple[str, ...], ...] = ()
     cause: str = ""
+    refused: bool = False
 
     @property
     def is_hidden(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from hypothesis.errors import HypothesisException
 
-from conformance.checks.check import Check, NotOffered, Violation
+from conformance.checks.check import Check, NotOffered, Refused, Violation
 from conformance.components.component import Component
 from conformance.execution.executor import Executor
 from conformance.execution.outcome import HarnessError
@@ -38,6 +38,7 @@ class Result:
         seconds: how long it took.
         when: when it fails.
         cause: the same text for failures of one cause; empty if it is not known.
+        refused: whether it did not run because the submission raised an exception on purpose.
     """
 
     check: Check
@@ -49,6 +50,7 @@ class Result:
     seconds: float = 0.0
     when: When = "always"
     cause: str = ""
+    refused: bool = False
 
 
 def run_check(
@@ -96,7 +98,7 @@ def _run(search: Search, draws: Draws) -> Result:
         search = _held(search, draws)
         result = _failed(search, *search.failure) if search.failure else without_failure("passed")
     except NotOffered as lack:
-        result = without_failure("not_run", str(lack))
+        result = without_failure("not_run", str(lack), refused=isinstance(lack, Refused))
     except LackError as lack:
         result = without_failure("not_gradable" if search.check.level == "core" else "not_run", str(lack))
     except HarnessError as error:
@@ -138,5 +140,5 @@ def _judged(search: Search, drawn: Drawn) -> Result:
     except Violation as violation:
         return _failed(search, drawn, violation)
     except NotOffered as lack:
-        return Result(search.check, "not_run", str(lack))
+        return Result(search.check, "not_run", str(lack), refused=isinstance(lack, Refused))
     return Result(search.check, "passed", examples=1)

@@ -12,10 +12,10 @@ from conformance.execution.executor import Executor
 from conformance.execution.fork_servers import ForkServers, fork_servers, ranks_from
 from conformance.grading.events import Reports
 from conformance.grading.grade import Grading, grade, grade_check, submitted_components
+from conformance.grading.on_demand import Grader
 from conformance.grading.report import CheckReport, Report
 from conformance.judging.run_check import Result, run_check
 from conformance.submissions.location import locate
-from conformance.test_submission import Grader  # an inner run of pytester would import it and forget it
 from pytest_ddp.errors import UsageError
 
 

@@ -129,14 +129,19 @@ def test_a_check_says_which_other_one_must_pass_first():
     [
         (WRONG, pytest.fail, "Looks like *summed, not averaged*: divide by the number of ranks.\n\nOn rank 0, the"),
         (WRONG, pytest.fail, "Required: Every gradient is the average over the ranks.\n\nSmallest scenario: Scenario"),
-        (WRONG, pytest.fail, "Scenario()\nto repeat it"),
+        (
+            WRONG,
+            pytest.fail,
+            "Scenario()\nTo repeat it: --ddp-seed=1. For a script without this suite: pytest-ddp-grade a ",
+        ),
         (BROKEN, pytest.fail, "an error in the grader, not in the submission:\n\nTraceback: no"),
         (EXTENDED, pytest.xfail, "extended check: They differ.\n\nRequired: Buffers are those of rank 0."),
         (WAITING, pytest.skip, "not run: gradients_averaged must pass first"),
     ],
 )
 def test_as_tests_each_verdict_has_its_words(report, outcome, words):
-    grader = SimpleNamespace(submitted=["naive_ddp"], verdict=lambda *_: report, again=lambda _: "to repeat it")
+    asked = SimpleNamespace(grading=Grading(1, 2, (), 1), executor=SimpleNamespace(location=SimpleNamespace(given="a")))
+    grader = SimpleNamespace(submitted=["naive_ddp"], verdict=lambda *_: report, **vars(asked))
     with pytest.raises(outcome.Exception) as raised:
         hold("naive_ddp", report.id, grader)
     assert words in str(raised.value)

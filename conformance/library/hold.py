@@ -1,0 +1,106 @@
+"""Holds a library to one check after the other, on ranks that serve one suite at a time."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from conformance.execution.executor import Executor
+from conformance.execution.fork_servers import ForkServers, fork_servers, ranks_from
+from conformance.grading.grade import Grading, submitted_components
+from conformance.grading.on_demand import Grader
+from conformance.grading.report import MAX_EXAMPLES
+from conformance.library import adapters
+from conformance.library.ruling import rule
+from conformance.library.suite import Suite
+from pytest_ddp.errors import UsageError
+
+RANKS = "_conformance_ranks"  # the fixture of the plugin that gives the ranks
+
+
+@dataclass
+class Held:
+    """The suite that is being held to its checks, with its ranks. Another suite gets ranks of its own.
+
+    Attributes:
+        seed: selects every scenario and every number.
+        world_size: the number of ranks in the largest world.
+    """
+
+    launcher: ForkServers
+    seed: int
+    world_size: int
+    _suite: Suite | None = None
+    _grader: Grader | UsageError | None = None
+    _open: ExitStack = field(default_factory=ExitStack)
+
+    def grader(self, suite: Suite) -> Grader:
+        """Return what grades the checks of a suite; raise UsageError if its functions cannot be imported."""
+        if self._suite is not suite:
+            self.close()
+            self._suite, self._grader = suite, self._opened(suite)
+        if not isinstance(self._grader, Grader):
+            raise self._grader or UsageError("the ranks could not be started")
+        return self._grader
+
+    def _opened(self, suite: Suite) -> Grader | UsageError:
+        folder = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="conformance-")))
+        location = adapters.write(folder, suite.adapters, suite.test_file, suite.libraries)
+        grading = Grading(self.seed, self.world_size, tuple(suite.checks), MAX_EXAMPLES)
+        ranks = self._open.enter_context(ranks_from(self.launcher))
+        executor = Executor(ranks, location, secret=str(self.seed))
+        try:
+            return Grader(executor, grading, submitted_components(executor, grading.components))
+        except UsageError as error:
+            return error
+
+    def close(self) -> None:
+        """End the ranks of the suite."""
+        self._open.close()
+        self._suite = self._grader = None
+
+
+@contextmanager
+def held(seed: int, world_size: int) -> Iterator[Held]:
+    """Give what holds suites; end its ranks at last."""
+    with fork_servers() as launcher:
+        one = Held(launcher, seed, world_size)
+        try:
+            yield one
+        finally:
+            one.close()
+
+
+def hold(item: pytest.Item, suite: Suite, component: str, check_id: str, ranks: Held) -> None:
+    """Hold a library to one check; end the item as the file of known failures says."""
+    try:
+        grader = ranks.grader(suite)
+    except UsageError as error:
+        pytest.fail(str(error), pytrace=False)
+    if component not in grader.submitted:
+        pytest.fail(grader.executor.not_implemented.get(component) or f"{component} is not there", pytrace=False)
+    report = grader.verdict(component, check_id)
+    file = suite.known_file.name if suite.known_file else "no file of known failures"
+    ruling = rule(report, suite.known.get((component, check_id)), file)
+    if ruling.kind == "passed":
+        return
+    if ruling.kind == "known":
+        pytest.xfail(ruling.text)
+    if ruling.kind in {"refused", "not_run"}:
+        pytest.skip(ruling.text)
+    scenario = f"\n\nSmallest scenario: {report.scenario!r}\n{_again(item, grader)}" if report.scenario else ""
+    _fail(ruling.text + scenario)
+
+
+def _again(item: pytest.Item, grader: Grader) -> str:
+    """Say how to run the same scenarios with the same numbers again."""
+    asked = f"--ddp-seed={grader.grading.seed} --ddp-world-size={grader.grading.world_size}"
+    return f'To repeat it: pytest "{item.nodeid}" {asked}'
+
+
+def _fail(text: str) -> NoReturn:
+    pytest.fail(text, pytrace=False)

@@ -1,0 +1,62 @@
+"""What a check's outcome means for a library: strict both ways, against the file of known failures."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from conformance.grading.report import GRADER_ERROR, CheckReport
+from conformance.library.known_failures import KnownFailure
+
+Kind: TypeAlias = Literal["passed", "known", "new", "mended", "refused", "not_run", "error"]
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """How an item ends.
+
+    Attributes:
+        kind: a failure may be known or new. `mended`: a check that passes, or refuses, is listed as a known failure.
+        text: what is shown.
+        reason: the failure in one line; "" if there is none.
+    """
+
+    kind: Kind
+    text: str = ""
+    reason: str = ""
+
+
+def rule(report: CheckReport, known: KnownFailure | None, file: str) -> Ruling:
+    """Return how the item of a check ends.
+
+    Args:
+        report: what became of the check.
+        known: its line in the file of known failures, if there is one.
+        file: the name of that file, for messages.
+    """
+    said = "\n\n".join(report.explanation)
+    match report.status:
+        case "passed":
+            return _mended("passes", known, file) if known else Ruling("passed")
+        case "not_run" if report.refused:
+            return _mended("refuses, which it may", known, file) if known else Ruling("refused", report.message)
+        case "not_run":
+            return Ruling("not_run", report.message)
+        case "failed" if known:
+            return Ruling("known", f"known failure: {known.reason}", first_line(report))
+        case "failed":
+            return Ruling("new", said, first_line(report))
+        case "error":
+            return Ruling("error", f"{GRADER_ERROR}\n\n{said}")
+        case _:
+            return Ruling("error", said)
+
+
+def first_line(report: CheckReport) -> str:
+    """Return a failure in one line: the known mistake that explains it, or the first line of what was seen."""
+    return (report.diagnosis or report.message).strip().partition("\n")[0]
+
+
+def _mended(what: str, known: KnownFailure, file: str) -> Ruling:
+    return Ruling(
+        "mended",
+        f"This check {what}, and {file} lists it as a known failure. Delete line {known.line}:\n\n    {known}",
+    )
